@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from htaf.concepts.naming.prompts import naming_prompt, sorting_prompt
+from htaf.concepts.naming.prompts import ConceptName, naming_prompt, sorting_prompt
 from htaf.data.attributes import Attributes
 from htaf_paper import named
 from htaf_paper.named import area, cell, run
@@ -32,7 +32,7 @@ def test_prompts_are_read_back() -> None:
         "Group B": ["w"],
         "The concept must be one of these candidates": ["red", "blue"],
     }
-    assert read_lists(sorting_prompt("a", "b", "c", ["x", "w"])[1]["content"])["Classes"] == ["x", "w"]
+    assert read_lists(sorting_prompt(ConceptName("a", "b", "c"), ["x", "w"])[1]["content"])["Classes"] == ["x", "w"]
 
 
 def test_the_table_answers() -> None:
@@ -45,9 +45,11 @@ def test_the_table_answers() -> None:
     assert json.loads(model.answer(naming_prompt(others, inside)))["label_1"] == "not a3"
     chosen = json.loads(model.answer(naming_prompt(others, inside, candidates=names[2:5])))
     assert (chosen["number"], chosen["negated"]) == (2, True)
-    said = json.loads(model.answer(sorting_prompt("a3", "not a3", "a3", classes)))
+    said = json.loads(model.answer(sorting_prompt(ConceptName("a3", "not a3", "a3"), classes)))
     assert [classes[n - 1] for n in said["label_0"]] == inside
-    flawed = TableModel(plan.attributes, "errs on 20%").answer(sorting_prompt("a3", "a3", "not a3", classes * 4))
+    flawed = TableModel(plan.attributes, "errs on 20%").answer(
+        sorting_prompt(ConceptName("a3", "a3", "not a3"), classes * 4)
+    )
     wrong = [n for n in json.loads(flawed)["label_1"] if (classes * 4)[n - 1] not in inside]
     assert 0 < len(wrong) < 40
 

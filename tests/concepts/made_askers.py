@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from htaf.concepts.naming import NamingSettings
+from htaf.concepts.naming import NameEntry, NamingJob, NamingSettings, class_evidence, naming_job
 from htaf.concepts.naming.prompts import NameReply
 from htaf.data.attributes import Attributes
-from htaf_paper.table_model import read_lists
+from htaf_paper.table_model import TableModel, read_lists
 
 QUICK = NamingSettings(permutations=99)
 HOSTILE = [
@@ -32,6 +32,18 @@ def made(classes: int = 24, attributes: int = 6, names: Sequence[str] = ()) -> A
 def shares(attributes: Attributes) -> np.ndarray:
     """Each attribute is a concept."""
     return attributes.binary().T.astype(float)
+
+
+def job(table: Attributes, client: Any = None, rows: Any = None, settings: Any = QUICK, **options: Any) -> NamingJob:
+    """A job on the attributes of a table, or on these proportions or codes; of a model that knows the table."""
+    concepts = shares(table) if rows is None else rows
+    classes = table.classes if isinstance(concepts, np.ndarray) else ()
+    return naming_job(class_evidence(concepts, settings, classes=classes), client or TableModel(table), **options)
+
+
+def named(table: Attributes, *given: Any, parallel: int = 4, progress: Any = None, **options: Any) -> list[NameEntry]:
+    """What such a job gives."""
+    return job(table, *given, **options).run(parallel=parallel, progress=progress)
 
 
 class Counted:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,9 +11,9 @@ from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.groups import groups
-from htaf.concepts.naming import NamingSettings
-from htaf.concepts.naming.checks import AGREEMENT, agreements, balanced, case_of, counts, kappa, shuffled, verdict
+from htaf.concepts.groups import Groups, groups
+from htaf.concepts.naming import ClassEvidence, ConceptName, NamingSettings
+from htaf.concepts.naming.checks import AGREEMENT, against_chance, agreements, balanced, kappa, refusal, shuffled
 
 sizes = st.integers(0, 30)
 
@@ -22,9 +24,13 @@ def grouped(a: int, b: int, mixed: int = 0):
     return groups(np.random.default_rng(0).permuted(shares, axis=1))
 
 
+def evidence(grouped_: Groups, **settings: Any) -> ClassEvidence:
+    return ClassEvidence(grouped_, NamingSettings(**settings), (), None)
+
+
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(2, 6), st.integers(2, 12), st.integers(0, 5))
 def test_every_class_is_held_out_once(a: int, b: int, rounds: int, most: int, seed: int) -> None:
-    case = case_of(grouped(a, b, 1), 0, NamingSettings(rounds=rounds, most=most, seed=seed))
+    case = evidence(grouped(a, b, 1), rounds=rounds, most=most, seed=seed).case(0)
     assert (case.inside.sum(), (~case.inside).sum()) == (a, b)
     assert case.nameless == (a == 0 or b == 0)
     if min(a, b) < 2:
@@ -45,18 +51,19 @@ def test_every_class_is_held_out_once(a: int, b: int, rounds: int, most: int, se
 
 def test_the_draw_depends_on_seed_and_concept_alone() -> None:
     both = groups(np.tile([1.0] * 20 + [0.0] * 20, (2, 1)))
-    one = case_of(both, 0, NamingSettings())
-    assert np.array_equal(one.fold, case_of(groups(both.proportions[:1]), 0, NamingSettings()).fold)
-    assert not np.array_equal(one.fold, case_of(both, 1, NamingSettings()).fold)
-    assert not np.array_equal(one.fold, case_of(both, 0, NamingSettings(seed=1)).fold)
+    one = evidence(both).case(0)
+    assert np.array_equal(one.fold, evidence(groups(both.proportions[:1])).case(0).fold)
+    assert not np.array_equal(one.fold, evidence(both).case(1).fold)
+    assert not np.array_equal(one.fold, evidence(both, seed=1).case(0).fold)
+    assert set(evidence(both).case(0, given=True).fold) == {0}  # one round sorts all that three do
 
 
 def test_counts_of_the_groups() -> None:
     shares = np.array([[1.0, 0.9, 0.5, 0.1, np.nan]])
     sizes = {"group_a": 2, "group_b": 1, "mixed": 1, "empty": 1}
-    assert counts(groups(shares), 0) == sizes | {"test_a": None, "test_b": None}
+    assert groups(shares).counts(0) == sizes | {"test_a": None, "test_b": None}
     held = np.array([[0.7, np.nan, 0.0, 0.4, 0.0]])
-    assert counts(groups(shares, held=held), 0) == sizes | {"test_a": 0.7, "test_b": 0.4}
+    assert groups(shares, held=held).counts(0) == sizes | {"test_a": 0.7, "test_b": 0.4}
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40))
@@ -116,10 +123,10 @@ def p_values(sorter, count: int, classes: int = 24) -> np.ndarray:
     for number in range(count):
         rng = np.random.default_rng(number)
         inside = rng.permutation(np.arange(classes) < classes // 3)
-        found.append(
-            verdict(inside, sorter(rng, inside), np.arange(classes) % 3, NamingSettings(permutations=99), number, 1.0)
-        )
-    return np.array([each["p_value"] for each in found])
+        said, fold = sorter(rng, inside), np.arange(classes) % 3
+        chance = shuffled(inside, said, fold, 99, np.random.default_rng((0, number, 1)))
+        found.append(against_chance(balanced(inside, said), chance)["p_value"])
+    return np.array(found)
 
 
 def test_p_is_uniform_for_a_sorter_who_knows_nothing() -> None:
@@ -136,28 +143,38 @@ def test_p_is_small_for_a_perfect_sorter_and_one_for_a_constant() -> None:
     assert (p_values(lambda _, inside: np.ones(len(inside)), 5) == 1).all()
 
 
-def test_verdicts() -> None:
-    inside = np.arange(20) < 8
-    fold = np.arange(20) % 3
-    right, bad = inside.astype(float), np.ones(20)
-    found = verdict(inside, right, fold, NamingSettings(), 0, 1.0)
-    assert (found["held_out"], found["verified"], found["reason"], found["p_value"]) == (1.0, True, "", 0.001)
-    assert found["baseline"]["mean"] == pytest.approx(0.5, abs=0.1)
-    assert found["baseline"]["p95"] < 0.85
-    assert verdict(inside, bad, fold, NamingSettings(), 0, 1.0)["reason"] == "held-out balanced accuracy 0.50 < 0.75"
-    apart = verdict(inside, right, fold, NamingSettings(), 0, 0.1)
-    assert (apart["verified"], apart["reason"]) == (
-        False,
-        f"the names of the rounds sort differently: kappa 0.10 < {AGREEMENT}",
-    )
-    few = verdict(
-        np.array([True, False] * 3), np.array([1.0, 0] * 3), np.repeat(np.arange(3), 2), NamingSettings(), 0, 1.0
-    )
+def test_what_refuses_a_score() -> None:
+    good = {"held_out": 0.8, "agreement": 0.5, "p_value": 0.01}
+
+    def said(**changed: Any) -> str:
+        return refusal(good | changed, 0.75, "balanced accuracy", "shuffled classes do")
+
+    assert said() == said(agreement=None) == said(p_value=None) == said(held_out=0.75, p_value=0.05) == ""
+    assert said(held_out=0.5) == "balanced accuracy 0.50 < 0.75"
+    assert said(agreement=0.1) == f"the names of the rounds sort differently: kappa 0.10 < {AGREEMENT}"
+    assert said(p_value=0.2) == "shuffled classes do as well: p = 0.20 > 0.05"
+
+
+def test_verdicts_of_classes() -> None:
+    names = [ConceptName("a", "b", "c")] * 3
+
+    def found(count: int, rounds: int = 3, *, wrong: bool = False, **settings: Any) -> dict[str, Any]:
+        of = evidence(grouped(count, count), **settings)
+        case = of.case(0, given=rounds == 1)
+        said = case.inside[case.scored].astype(float)
+        return of.verdict(case, names[:rounds], [np.ones(len(said)) if wrong else said] * rounds)[1]
+
+    right = found(10)
+    assert (right["held_out"], right["verified"], right["reason"], right["p_value"]) == (1.0, True, "", 0.001)
+    assert right["baseline"]["mean"] == pytest.approx(0.5, abs=0.1)
+    assert right["baseline"]["p95"] < 0.85
+    assert found(10, wrong=True)["reason"] == "held-out balanced accuracy 0.50 < 0.75"
+    assert found(10, 1, wrong=True)["reason"] == "balanced accuracy 0.50 < 0.75"
+    few = found(3)
     assert few["p_value"] == pytest.approx(1 / 8, abs=0.04)
-    assert few["reason"] == f"shuffled classes do as well: p = {few['p_value']:.2f} > 0.05"
-    none = verdict(inside, right, fold, NamingSettings(permutations=0), 0, None)
+    assert (few["verified"], few["status"]) == (False, "too few classes")
+    none = found(10, 1, permutations=0)
     assert (none["verified"], none["p_value"], none["baseline"], none["agreement"]) == (True, None, None, None)
-    assert verdict(inside, bad, fold, NamingSettings(), 0, None)["reason"] == "balanced accuracy 0.50 < 0.75"
 
 
 @settings(max_examples=20)

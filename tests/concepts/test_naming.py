@@ -1,4 +1,4 @@
-"""Names of a language model and their checks, with models that know a table, and that are badly meant."""
+"""Names of a language model and their checks on classes, with models that know a table, and that are badly meant."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_askers import HOSTILE, QUICK, Counted, Scripted, made, shares
+from made_askers import HOSTILE, QUICK, Counted, Scripted, job, made, named, shares
 
 from htaf.concepts.codes import codes_of
-from htaf.concepts.naming import ConceptName, check_names, estimate, name_by_model, naming_plan, read_names, write_names
-from htaf.concepts.naming.by_model import judged
+from htaf.concepts.naming import ConceptName, NamingSettings, class_evidence, read_names, write_names
 from htaf.data.attributes import Attributes
 from htaf.llm import BudgetError
 from htaf_paper.table_model import TableModel, read_lists
 
+AB = Attributes(("x",), tuple(f"{'ab'[i // 6]}{i % 6}" for i in range(12)), np.zeros((12, 1), dtype=np.float32))
+HALVES = np.array([[1.0] * 6 + [0.0] * 6])
+
 
 def test_a_model_that_knows_finds_names_that_hold() -> None:
     table = made()
-    found = name_by_model(shares(table), TableModel(table), classes=table.classes, settings=QUICK)
+    found = named(table)
     assert [each["concept"] for each in found] == list(range(6))
     for entry, name in zip(found, table.names, strict=True):
         assert (entry["name"], entry["label_1"], entry["label_0"]) == (name, name, f"not {name}")
         assert [entry[key] for key in ("held_out", "naming", "own", "shown", "agreement")] == [1] * 5
-        assert (entry["verified"], entry["reason"], entry["p_value"]) == (True, "", 0.01)
+        assert (entry["verified"], entry["status"], entry["reason"]) == (True, "verified", "")
         assert (entry["group_a"], entry["group_b"], entry["mixed"], entry["empty"]) == (9, 15, 0, 0)
         assert (entry["rounds"], entry["scored"], entry["source"], entry["candidate"]) == (3, 24, "model", False)
-        assert entry["justification"] == "the table says so"
+        assert (entry["justification"], entry["model"]) == ("the table says so", "table model: table")
         assert [each["name"] for each in entry["rounds_detail"]] == [name] * 3
-        assert entry["model"] == "table model: table"
-        assert entry["baseline"]["p95"] < 0.9
+        assert (entry["p_value"], entry["baseline"]["p95"] < 0.9) == (0.01, True)
 
 
 def test_no_name_is_verified_of_training_images_alone() -> None:
@@ -41,9 +42,8 @@ def test_no_name_is_verified_of_training_images_alone() -> None:
     bits = np.where(np.arange(48) % 2 == 0, has[0][labels], ~has[0][labels])[:, None]
     codes = codes_of(bits, labels, np.zeros((24, 1)), np.zeros(24), classes=table.classes,
                      parts=np.tile([0, 2], 24).astype(np.uint8))  # fmt: skip
-    (found,) = name_by_model(codes, TableModel(table), settings=QUICK)
-    (given,) = check_names(codes, TableModel(table), [{"concept": 0, "name": "a0"}], settings=QUICK)
-    for entry in (found, given):
+    for given in (None, [{"concept": 0, "name": "a0"}]):
+        (entry,) = named(table, rows=codes, given=given)
         assert (entry["held_out"], entry["verified"], entry["status"]) == (1, False, "not verified")
         assert entry["reason"] == "not so on test images: 0% of group A and 100% of group B have it"
 
@@ -51,8 +51,8 @@ def test_no_name_is_verified_of_training_images_alone() -> None:
 def test_a_round_never_sees_the_classes_that_judge_it() -> None:
     table = made()
     client = Counted(TableModel(table))
-    name_by_model(shares(table)[:1], client, classes=table.classes, settings=QUICK, parallel=1)
-    case = naming_plan(shares(table)[:1], table.classes, (), QUICK).case(0)
+    named(table, client, shares(table)[:1], parallel=1)
+    case = class_evidence(shares(table)[:1], QUICK, classes=table.classes).case(0)
     naming = [read_lists(text) for text in client.prompts[::2]]
     sorting = [read_lists(text) for text in client.prompts[1::2]]
     assert len(naming) == len(sorting) == 3
@@ -71,37 +71,30 @@ def test_a_round_never_sees_the_classes_that_judge_it() -> None:
 )
 def test_models_that_name_or_sort_badly_are_not_verified(behaviour: Any) -> None:
     table = made(60, 30)
-    client = TableModel(table, behaviour)
-    found = name_by_model(shares(table)[5:15], client, classes=table.classes, settings=QUICK)
+    found = named(table, TableModel(table, behaviour), shares(table)[5:15])
     assert not any(each["verified"] for each in found)
     assert np.mean([each["held_out"] for each in found]) == pytest.approx(0.5, abs=0.08)
 
 
 def test_a_name_that_lists_its_classes_is_right_about_them_and_no_others() -> None:
-    classes = [f"c{i}" for i in range(12)]
-    client = TableModel(Attributes(("x",), tuple(classes), np.zeros((12, 1), dtype=np.float32)), "lists classes")
-    entry = name_by_model(np.array([[1.0] * 6 + [0.0] * 6]), client, classes=classes, settings=QUICK)[0]
+    (entry,) = named(AB, TableModel(AB, "lists classes"), HALVES)
     assert (entry["naming"], entry["held_out"], entry["verified"]) == (1.0, 0.5, False)
 
 
 def test_the_name_shown_is_that_of_the_round_which_agrees_most() -> None:
-    shares_, classes = np.array([[1.0] * 6 + [0.0] * 6]), [f"{'ab'[i // 6]}{i % 6}" for i in range(12)]
     sort = {"odd one": lambda c: int(c[1]) % 2 == 0, "good": lambda c: c[0] == "a"}
 
     def by(name: str, each: str) -> bool:
         return sort[name.removesuffix(" too")](each)
 
-    entry = name_by_model(shares_, Scripted(["odd one", "good", "good too"], by), classes=classes, settings=QUICK)[0]
+    (entry,) = named(AB, Scripted(["odd one", "good", "good too"], by), HALVES)
     assert (entry["name"], entry["own"]) == ("good", 1.0)  # of the two that agree the first
     assert entry["agreement"] == pytest.approx(1 / 3, abs=0.15)
     scores = [each["held_out"] for each in entry["rounds_detail"]]
     assert scores[1:] == [1, 1]
     assert entry["held_out"] == pytest.approx((scores[0] + 2) / 3, abs=0.05)
-    wrong = name_by_model(
-        shares_, Scripted(["odd one", "good", "odd one"], by), classes=classes, settings=QUICK
-    )[0]  # fmt: skip
-    assert wrong["name"] == "odd one"  # most agree on it, though it scores worse
-    assert not wrong["verified"]
+    (wrong,) = named(AB, Scripted(["odd one", "good", "odd one"], by), HALVES)
+    assert (wrong["name"], wrong["verified"]) == ("odd one", False)  # most agree on it, though it scores worse
 
 
 @pytest.mark.parametrize(
@@ -115,60 +108,60 @@ def test_the_name_shown_is_that_of_the_round_which_agrees_most() -> None:
 def test_the_name_shown_must_hold_by_itself(own: float, others: float, reason: str) -> None:
     """Two rounds share a poor name, which is shown, and a third has a good one, which lifts the score of all."""
     inside = np.arange(120) < 60
-    plan = naming_plan(inside[None].astype(float), [str(i) for i in range(120)], (), QUICK)
-    case, poor = plan.case(0), inside.copy()
+    evidence = class_evidence(inside[None].astype(float), QUICK)
+    case, poor = evidence.case(0), inside.copy()
     for side in (True, False):
         for number, share in enumerate((own, others, others)):
             rows = np.flatnonzero((inside == side) & (case.fold == number))
             poor[rows[round(share * len(rows)) :]] ^= True
     names = [ConceptName(name, "x", "y") for name in ("poor", "poor", "good")]
-    entry = judged(plan, case, names, [poor.astype(float), poor.astype(float), inside.astype(float)])
-    assert (entry["name"], entry["own"]) == ("poor", pytest.approx(own))
+    best, entry = evidence.verdict(case, names, [poor.astype(float), poor.astype(float), inside.astype(float)])
+    assert (best, entry["own"]) == (0, pytest.approx(own))
     assert entry["shown"] == pytest.approx((own + 2 * others) / 3)
     assert entry["held_out"] >= 0.75
     assert (entry["verified"], entry["reason"]) == (not reason, reason)
 
 
 def test_classes_left_out_are_half_right() -> None:
-    classes = [f"{'ab'[i // 6]}{i % 6}" for i in range(12)]
-    client = Scripted(["x"] * 3, lambda _, each: None if each == "a0" else each[0] == "a")
-    entry = name_by_model(np.array([[1.0] * 6 + [0.0] * 6]), client, classes=classes, settings=QUICK)[0]
+    (entry,) = named(AB, Scripted(["x"] * 3, lambda _, each: None if each == "a0" else each[0] == "a"), HALVES)
     assert entry["held_out"] == pytest.approx(((5 + 0.5) / 6 + 1) / 2)
 
 
 @pytest.mark.parametrize(
-    ("row", "reason"),
+    ("row", "reason", "status"),
     [
-        ([1.0], "dead: always 1"),
-        ([0.5], "both groups are empty: every class is mixed"),
-        ([1.0, 1.0, 0.5], "group B is empty: no class with a share of 20% or less"),
-        ([1.0, 0.0], "group A has one class: not asked, as the name could not be checked"),
-        ([1.0, 1.0, 1.0, 0.0], "group B has one class: not asked, as the name could not be checked"),
+        ([1.0], "dead: always 1", "nothing to name"),
+        ([0.5], "both groups are empty: every class is mixed", "nothing to name"),
+        ([1.0, 1.0, 0.5], "group B is empty: no class with a share of 20% or less", "nothing to name"),
+        ([1.0, 0.0], "group A has one class: not asked, as the name could not be checked", "too few classes"),
+        ([1.0, 1.0, 0.0], "group B has one class: not asked, as the name could not be checked", "too few classes"),
     ],
 )
-def test_few_classes(row: list[float], reason: str) -> None:
+def test_few_classes(row: list[float], reason: str, status: str) -> None:
     table = made(len(row), 2)
     client = Counted(TableModel(table))
-    entry = name_by_model(np.array([row]), client, classes=table.classes)[0]
-    assert (entry["verified"], entry["reason"], entry["held_out"]) == (False, reason, None)
-    assert (entry["name"] is None, len(client.prompts)) == (True, 0)
-    needed = estimate(np.array([row]), client, classes=table.classes)
+    asked = job(table, client, np.array([row]), NamingSettings())
+    (entry,) = asked.run()
+    assert (entry["verified"], entry["reason"], entry["status"]) == (False, reason, status)
+    assert (entry["held_out"], entry["name"], client.prompts) == (None, None, [])
+    needed = asked.estimate()
     assert (needed.calls, needed.single, needed.idle) == (0, "one class" in reason, "one class" not in reason)
 
 
 def test_two_classes_a_group_are_two_folds() -> None:
     table = made(4, 1)
-    row = np.array([[1.0, 0.0, 1.0, 0.0]])
-    entry = name_by_model(row, Scripted(["x"] * 2, lambda _, c: c in ("class 0", "class 2")), classes=table.classes)[0]
+    client = Scripted(["x"] * 2, lambda _, c: c in ("class 0", "class 2"))
+    (entry,) = named(table, client, np.array([[1.0, 0.0, 1.0, 0.0]]), NamingSettings())
     assert (entry["rounds"], entry["held_out"], entry["verified"]) == (2, 1.0, False)
     assert entry["reason"].startswith("shuffled classes do as well: p = 0.2")
+    assert entry["status"] == "too few classes"
 
 
 def test_five_thousand_classes() -> None:
     table = made(5000, 2)
     client = Counted(TableModel(table))
     begun = time.monotonic()
-    entry = name_by_model(shares(table)[:1], client, classes=table.classes)[0]
+    (entry,) = named(table, client, shares(table)[:1])
     assert time.monotonic() - begun < 20
     assert (entry["name"], entry["scored"], entry["verified"]) == ("a0", 200, True)
     assert (entry["group_a"], entry["group_b"]) == (2000, 3000)
@@ -179,32 +172,29 @@ def test_five_thousand_classes() -> None:
     assert max(map(len, client.prompts)) < 12_000
     few = np.zeros((1, 5000))
     few[0, :3] = 1
-    entry = name_by_model(few, Counted(TableModel(table)), classes=table.classes, settings=QUICK)[0]
+    (entry,) = named(table, rows=few)
     assert (entry["rounds"], entry["scored"]) == (3, 200)
 
 
 def test_hostile_names_of_classes_are_sorted_like_others() -> None:
-    names = [*HOSTILE, *(f"class {i}" for i in range(12))]
-    table = made(24, 3, names)
+    table = made(24, 3, [*HOSTILE, *(f"class {i}" for i in range(12))])
     client = Counted(TableModel(table))
-    found = name_by_model(shares(table), client, classes=names, settings=QUICK)
+    found = named(table, client)
     assert [(each["name"], each["held_out"]) for each in found] == [("a0", 1), ("a1", 1), ("a2", 1)]
     assert not any("\u202e" in text or "\x1b" in text or "x" * 300 in text for text in client.prompts)
 
 
 def test_a_hostile_model_stays_text(tmp_path: Path) -> None:
-    classes = [f"{'ab'[i // 6]}{i % 6}" for i in range(12)]
     for name in HOSTILE:
         if len(name) > 200 or "\ud800" in name:
             continue
-        entry = name_by_model(np.array([[1.0] * 6 + [0.0] * 6]), Scripted([name] * 3, lambda _, c: c[0] == "a"),
-                              classes=classes, settings=QUICK)  # fmt: skip
-        assert entry[0]["held_out"] == 1.0
-        write_names(entry, tmp_path / "names.json")
-        assert read_names(tmp_path / "names.json") == entry
+        found = named(AB, Scripted([name] * 3, lambda _, c: c[0] == "a"), HALVES)
+        assert found[0]["held_out"] == 1.0
+        write_names(found, tmp_path / "names.json")
+        assert read_names(tmp_path / "names.json") == found
 
 
-def test_codes_use_the_training_part_and_the_most_important_first() -> None:
+def test_codes_use_the_training_part_and_the_most_important_first(tmp_path: Path) -> None:
     table = made(12, 4)
     labels = np.repeat(np.arange(12), 5)
     bits = table.binary()[labels]
@@ -212,28 +202,23 @@ def test_codes_use_the_training_part_and_the_most_important_first() -> None:
     bits[parts == 2] ^= True  # would leave each class mixed
     weight = np.random.default_rng(0).normal(size=(12, 4)) * [1, 5, 0.1, 3]
     codes = codes_of(bits, labels, weight, np.zeros(12), classes=table.classes, parts=parts)
-    assert naming_plan(codes).order == (1, 3, 0, 2)
+    evidence = class_evidence(codes, QUICK)
+    assert evidence.order == (1, 3, 0, 2)
     client = Counted(TableModel(table))
-    found = name_by_model(codes, client, settings=QUICK, parallel=1)
-    assert [each["name"] for each in found] == list(table.names)
-    plan = naming_plan(codes, settings=QUICK)
-    assert client.prompts[0] == plan.naming(plan.case(1), 0)[1]["content"]
+    assert [each["name"] for each in named(table, client, codes, parallel=1)] == list(table.names)
+    assert client.prompts[0] == evidence.naming(evidence.case(1), 0)[1]["content"]
     client.fails = lambda n, text: BudgetError("used up") if n > 12 + 24 else None
-    kept: list[list[dict[str, Any]]] = []
     with pytest.raises(BudgetError):
-        name_by_model(codes, client, settings=QUICK, parallel=1, save=kept.append)
-    assert [each["concept"] for each in kept[-1]] == [1, 3]
+        named(table, client, codes, parallel=1, out=tmp_path / "n.json")
+    assert [each["concept"] for each in read_names(tmp_path / "n.json")] == [1, 3]
 
 
 def test_names_from_a_list() -> None:
     table = made()
     flipped = np.concatenate([shares(table)[:1], 1 - shares(table)[1:2]])
-    found = name_by_model(flipped, TableModel(table), classes=table.classes, candidates=table.names[:3], settings=QUICK)
-    assert [(each["name"], each["label_1"], each["label_0"]) for each in found] == [
-        ("a0", "a0", "not a0"),
-        ("not a1", "not a1", "a1"),
-    ]
-    assert [(each["candidate"], each["negated"], each["held_out"]) for each in found] == [
-        (True, False, 1),
-        (True, True, 1),
+    found = named(table, rows=flipped, candidates=table.names[:3])
+    keys = ("name", "label_1", "label_0", "candidate", "negated", "held_out")
+    assert [tuple(each[key] for key in keys) for each in found] == [
+        ("a0", "a0", "not a0", True, False, 1),
+        ("not a1", "not a1", "a1", True, True, 1),
     ]

@@ -1,4 +1,4 @@
-"""`htaf concepts name`: from a table, from a server, from files; half-way stops, and bad input as one clear line."""
+"""`htaf concepts name`: from a table, from a server; half-way stops, and bad input as one clear line."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import openai
 import pytest
 
 from htaf.concepts.codes import codes_key, codes_of
+from htaf.concepts.naming.job import Estimate
 from htaf.concepts.store import open_codes
 from htaf.concepts.writing import write_codes
 from htaf.data.attributes import Attributes
@@ -195,23 +196,25 @@ def test_a_stop_half_way_keeps_what_is_finished(htaf, codes: Path, tmp_path: Pat
 
 
 def test_ctrl_c_keeps_what_is_finished(htaf, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from htaf.concepts.naming import by_model
+    from htaf.concepts.naming import ClassEvidence
 
-    real, out = by_model.ask_name, tmp_path / "names.json"
+    real, out = ClassEvidence.naming, tmp_path / "names.json"
 
-    def asked(plan: Any, case: Any, held: int, client: Any) -> Any:
-        if case.concept == 1:
+    def asked(self: Any, case: Any, number: int, candidates: Any = ()) -> Any:
+        if case.concept == 1 and number == 1:
             raise KeyboardInterrupt
-        return real(plan, case, held, client)
+        return real(self, case, number, candidates)
 
-    monkeypatch.setattr(by_model, "ask_name", asked)
     with served() as server:
         words = ("concepts", "name", codes, "--model", MODEL.model, "--out", out, "--base-url", server.base_url)
+        monkeypatch.setattr("htaf.concepts.naming.NamingJob.estimate", lambda self: Estimate(4, 0, 24, 0, 0, 0))
+        monkeypatch.setattr(ClassEvidence, "naming", asked)
         code, _, err = htaf(*words, "--parallel", 1)
         assert code == 130
         assert "stopped" in one_line(err)
         assert "2 of 4 names are finished" in err
-        monkeypatch.setattr(by_model, "ask_name", real)
+        monkeypatch.undo()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
         code, printed, err = htaf(*words, "--json")
         assert code == 0, err
     assert [each["concept"] for each in json.loads(printed)] == [0, 1, 2, 3]
@@ -245,95 +248,14 @@ def test_candidates(htaf, codes: Path, tmp_path: Path) -> None:
     assert "note: list.txt: 1 repeated candidate left out" in err
 
 
-def replied(prompts: Path, replies: Path) -> int:
-    lines = [json.loads(line) for line in prompts.read_text().splitlines()]
-    texts = [{"custom_id": line["custom_id"], "reply": MODEL.answer(line["body"]["messages"])} for line in lines]
-    replies.write_text("".join(json.dumps(text) + "\n" for text in texts))
-    return len(lines)
-
-
-def test_prompts_and_replies_in_files(htaf, codes: Path, tmp_path: Path) -> None:
-    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "names.json"
-    words = ("concepts", "name", codes, "--model", MODEL.model, "--out", out, "--prompts-only", prompts)
-    code, printed, err = htaf(*words)
-    assert code == 0, err
-    assert f"12 prompts wait, written to {prompts}: give the replies, and all earlier ones, with --replies" in err
-    assert "0 of 4 names verified" in printed
-    assert {each["reason"] for each in json.loads(out.read_text())} == {"waiting for replies"}
-    assert replied(prompts, tmp_path / "1.jsonl") == 12
-    code, _, err = htaf(*words, "--replies", tmp_path / "1.jsonl")
-    assert code == 0, err
-    assert replied(prompts, tmp_path / "2.jsonl") == 12
-    code, _, err = htaf(*words, "--replies", tmp_path / "2.jsonl")  # without the first: nothing can follow
-    assert "12 prompts wait" in err
-    code, printed, err = htaf(*words, "--replies", tmp_path / "1.jsonl", tmp_path / "2.jsonl")
-    assert code == 0, err
-    assert "4 of 4 names verified" in printed
-    assert f"0 prompts wait, written to {prompts}\n" in err
-    code, printed, err = htaf(*words[:5], "--replies", tmp_path / "1.jsonl")
-    assert "12 prompts have no reply: --prompts-only FILE writes them" in err
-
-
-def test_replies_that_fit_no_prompt_are_told(htaf, codes: Path, tmp_path: Path) -> None:
-    prompts, replies, out = tmp_path / "p.jsonl", tmp_path / "r.jsonl", tmp_path / "n.json"
-    words = ("concepts", "name", codes, "--model", MODEL.model)
-    assert htaf(*words, "--prompts-only", prompts)[0] == 0
-    assert replied(prompts, replies) == 12
-    with replies.open("a") as file:
-        file.write('{"custom_id": "x", "reply": "{}"}\n{"custom_id": "y", "reply": "{}"}\n')
-    code, printed, err = htaf(*words, "--replies", replies)
-    assert code == 0, err
-    assert f"note: 2 replies in {replies} fit no prompt here: another model or other settings?" in err
-    assert printed.count("  waits  ") == 4
-    code, _, err = htaf(*words, "--replies", replies, "--top", 1)  # those of other concepts fit
-    assert f"note: 2 replies in {replies} fit no prompt here" in err
-    for other in ((*words, "--seed", 1), (*words[:-1], "another")):
-        code, printed, err = htaf(*other, "--replies", replies, "--prompts-only", prompts)
-        assert (code, printed) == (1, "")
-        assert f"{replies}: none of 14 replies fits a prompt here: another model" in one_line(err)
-        assert "12 prompts wait, written to" in err
-    replies.write_text("nonsense\n")
-    code, printed, err = htaf(*words, "--replies", replies, "--out", out)
-    assert (code, printed) == (1, "")
-    assert f"{replies}: expected replies, got none that can be read" in one_line(err)
-    assert f"note: {replies}:1: expected a line of JSON" in err
-    assert len(json.loads(out.read_text())) == 4
-
-
-def test_finished_names_know_their_replies(htaf, codes: Path, tmp_path: Path) -> None:
-    prompts, files, out = tmp_path / "p.jsonl", [tmp_path / "1.jsonl", tmp_path / "2.jsonl"], tmp_path / "n.json"
-    words = ("concepts", "name", codes, "--model", MODEL.model, "--out", out)
-    for number, file in enumerate(files):
-        assert htaf(*words, "--prompts-only", prompts, *(("--replies", *files[:number]) if number else ()))[0] == 0
-        replied(prompts, file)
-    for _ in range(2):
-        code, printed, err = htaf(*words, "--replies", *files)
-        assert code == 0, err
-        assert "4 of 4 names verified" in printed
-        assert "fit no prompt" not in err
-
-
 def test_a_model_that_never_answers_in_the_form(htaf, codes: Path, tmp_path: Path) -> None:
-    prompts, replies, out = tmp_path / "p.jsonl", tmp_path / "r.jsonl", tmp_path / "n.json"
-    words = ("concepts", "name", codes, "--model", MODEL.model, "--out", out)
-    message = "this model does not answer in the form that is asked for (no usable reply"
+    out = tmp_path / "n.json"
+    words = ("concepts", "name", codes, "--model", MODEL.model, "--out", out, "--base-url")
     with ScriptedServer(lambda body: Answer(text="I would rather not.")) as server:
-        code, printed, err = htaf(*words, "--base-url", server.base_url)
+        code, printed, err = htaf(*words, server.base_url)
     assert (code, printed) == (1, "")
-    assert message in one_line(err)
-    assert [entry["name"] for entry in json.loads(out.read_text())] == [None] * 4
-    assert htaf(*words, "--prompts-only", prompts)[0] == 0
-    replied(prompts, replies)
-    lines = [json.loads(line) for line in replies.read_text().splitlines()]
-    replies.write_text("".join(json.dumps(line | {"reply": "no"}) + "\n" for line in lines))
-    code, printed, err = htaf(*words, "--replies", replies)
-    assert (code, printed) == (1, "")
-    assert message in one_line(err)
-    replies.write_text(
-        "".join(json.dumps(line | ({"reply": "no"} if n else {})) + "\n" for n, line in enumerate(lines))
-    )
-    code, _, err = htaf(*words, "--replies", replies)  # one can be used
-    assert code == 0, err
+    assert "this model does not answer in the form that is asked for (no usable reply" in one_line(err)
+    assert [(entry["name"], entry["status"]) for entry in json.loads(out.read_text())] == [(None, "no answer")] * 4
 
 
 def test_what_is_kept_is_counted_alike_before_and_after(htaf, codes: Path) -> None:
@@ -347,7 +269,8 @@ def test_what_is_kept_is_counted_alike_before_and_after(htaf, codes: Path) -> No
     assert "note: 4 names were checked, each at p <= 0.05: chance alone may pass about 0.2 of them" in err
     lines = printed.splitlines()
     assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines[2:]] == ["2", "3", "1", "0"]  # the most important first
+    rows = [line.split()[0] for line in lines[2:] if line.split()[1:2] == ["yes"]]
+    assert rows == ["2", "3", "1", "0"]  # the most important first
 
 
 def test_names_of_a_file_are_checked(htaf, codes: Path, tmp_path: Path) -> None:
@@ -395,9 +318,6 @@ def test_names_of_a_file_are_checked(htaf, codes: Path, tmp_path: Path) -> None:
         (("--attributes", "birds"), 1, "'birds': expected"),
         (("--attributes", "cub", "--top", "3"), 2, "--top is for --model, not for --attributes"),
         (("--attributes", "cub", "--base-url", "x"), 2, "--base-url is for --model, not for --attributes"),
-        (("--prompts-only", "p.jsonl"), 2, "--prompts-only needs --model NAME too"),
-        (("--replies", "r.jsonl"), 2, "--replies needs --model NAME too"),
-        (("--model", "m", "--estimate", "--prompts-only", "p.jsonl"), 2, "--estimate, which writes nothing"),
         (("--model", "m", "--seed", "-1"), 2, "--seed must be >= 0"),
         (("--model", "m", "--out", "names.txt"), 2, "--out must end in .json or .csv"),
         (("--model", "m", "--top", "0"), 2, "expected --top >= 1, without --concept"),
@@ -408,15 +328,12 @@ def test_names_of_a_file_are_checked(htaf, codes: Path, tmp_path: Path) -> None:
         (("--model", "m", "--candidates", "nothing"), 1, "expected cub or a .txt, .json or .csv file of candidates"),
         (("--model", "m", "--check", "x.csv", "--candidates", "cub"), 2, "--candidates is for new names"),
         (("--model", "m", "--check", "x.csv", "--top", "3"), 2, "--top is for new names"),
-        (("--model", "m", "--prompts-only", "a", "--replies", "b", "./a"), 2, "--prompts-only a is the same file"),
         (("--model", "m", "--check", "nothing.csv"), 1, "nothing.csv"),
         (
             ("--model", "m", "--key-file", "nothing"),
             2,
             "--key-file nothing: expected a text file with the key, got: No",
         ),
-        (("--model", "m", "--prompts-only", "p.jsonl", "--refresh"), 2, "--refresh is for a server"),
-        (("--model", "m", "--replies", "nothing.jsonl"), 1, "nothing.jsonl"),
         (("--model", "m", "--base-url", "ftp://x", "--timeout", "1"), 1, "ftp://x"),
         (("--model", "m", "--base-url", "http://127.0.0.1:9", "--timeout", "1"), 1, "127.0.0.1:9"),
         (
@@ -453,10 +370,10 @@ def test_a_key_that_is_no_text(htaf, codes: Path, tmp_path: Path) -> None:
 
 
 def test_names_as_the_demonstration_asks_for_them(codes: Path, tmp_path: Path) -> None:
-    from htaf.cli.naming import AskingFlags, ServerFlags, model_names
+    from htaf.cli.naming import ServerFlags, model_names
 
     with served() as server:
         flags = ServerFlags(base_url=server.base_url)
-        found = model_names(open_codes(codes), MODEL.model, AskingFlags(), flags, tmp_path / "n.json", quiet=True)
+        found = model_names(open_codes(codes), MODEL.model, flags, tmp_path / "n.json", quiet=True)
     assert [each["verified"] for each in found] == [True] * 4
     assert len(json.loads((tmp_path / "n.json").read_text())) == 4

@@ -1,4 +1,4 @@
-"""Naming that is interrupted, continued, estimated, and names that are given to be checked."""
+"""Naming that is interrupted, continued, estimated; names that are given; what a file holds that must not be lost."""
 
 from __future__ import annotations
 
@@ -6,232 +6,317 @@ import json
 import random
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_askers import QUICK, Counted, made, shares
+from made_askers import QUICK, Counted, job, made, named, shares
 
-from htaf.concepts.codes import ConceptError
-from htaf.concepts.naming import NamingSettings, check_names, estimate, name_by_model, naming_plan
-from htaf.llm import BudgetError, MalformedReply, ModelError, Unanswered
+from htaf.concepts import naming
+from htaf.concepts.codes import Codes, ConceptError, codes_key, codes_of
+from htaf.concepts.naming import NamingSettings, check_only, class_evidence, files, read_names, write_names
+from htaf.concepts.naming import job as of_job
+from htaf.concepts.naming.files import kept_names
+from htaf.llm import BudgetError, MalformedReply, ModelError
 from htaf_paper.table_model import TableModel
+
+TABLE = made()
+MODEL = TableModel(TABLE)
+WHOLE = named(TABLE)
+
+
+def plain(names: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what a file adds."""
+    return [{key: value for key, value in entry.items() if key not in ("seal", "checked_by")} for entry in names]
 
 
 @pytest.mark.parametrize("parallel", [1, 2, 16])
 def test_threads_change_nothing(parallel: int) -> None:
-    table = made()
-    slow = Counted(TableModel(table), lambda n, text: time.sleep(random.random() / 200))
-    found = name_by_model(shares(table), slow, classes=table.classes, settings=QUICK, parallel=parallel)
-    assert found == name_by_model(shares(table), TableModel(table), classes=table.classes, settings=QUICK, parallel=1)
+    slow = Counted(MODEL, lambda n, text: time.sleep(random.random() / 200))
+    assert named(TABLE, slow, parallel=parallel) == WHOLE
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 36), st.integers(1, 5), st.sampled_from([BudgetError, ModelError, KeyboardInterrupt]))
-def test_interrupted_and_resumed_is_as_uninterrupted(at: int, parallel: int, error: type[BaseException]) -> None:
-    table = made()
-    whole = name_by_model(shares(table), TableModel(table), classes=table.classes, settings=QUICK)
-    failing = Counted(TableModel(table), lambda n, text: error("stopped") if n == at else None)
-    kept: list[list[dict[str, Any]]] = [[]]
+def test_interrupted_and_resumed_is_as_uninterrupted(
+    tmp_path: Path, at: int, parallel: int, error: type[BaseException]
+) -> None:
+    out = tmp_path / "names.json"
+    out.unlink(missing_ok=True)
+    failing = Counted(MODEL, lambda n, text: error("stopped") if n == at else None)
     steps: list[tuple[int, int]] = []
     with pytest.raises(error, match="stopped"):
-        name_by_model(shares(table), failing, classes=table.classes, settings=QUICK, parallel=parallel,
-                      save=kept.append, progress=lambda done, total: steps.append((done, total)))  # fmt: skip
-    assert steps == [(i, 6) for i in range(len(kept))]
-    known = json.loads(json.dumps(kept[-1]))
-    client = Counted(TableModel(table))
-    again = name_by_model(shares(table), client, classes=table.classes, settings=QUICK, known=known)
-    assert again == whole
+        named(TABLE, failing, out=out, parallel=parallel, progress=lambda done, total: steps.append((done, total)))
+    known = read_names(out) if out.exists() else []
+    assert steps == [(i, 6) for i in range(len(known) + 1)]
+    client = Counted(MODEL)
+    assert plain(named(TABLE, client, out=out)) == WHOLE
+    assert plain(read_names(out)) == WHOLE
     assert len(client.prompts) == 6 * (6 - len(known))
 
 
-def test_ctrl_c_does_not_wait_for_a_server_that_hangs() -> None:
-    table, release = made(), threading.Event()
-    client = Counted(TableModel(table), lambda n, text: release.wait(20) and None if n > 12 else None)
+def test_ctrl_c_does_not_wait_for_a_server_that_hangs(tmp_path: Path) -> None:
+    release = threading.Event()
+    client = Counted(MODEL, lambda n, text: release.wait(20) and None if n > 12 else None)
 
     def interrupt(done: int, total: int) -> None:
         if done == 2:
             raise KeyboardInterrupt
 
-    begun, kept = time.monotonic(), []
+    begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        name_by_model(shares(table), client, classes=table.classes, settings=QUICK, save=kept.append,
-                      progress=interrupt, parallel=1)  # fmt: skip
+        named(TABLE, client, out=tmp_path / "n.json", progress=interrupt, parallel=1)
     assert time.monotonic() - begun < 10
-    assert len(kept[-1]) == 2
+    assert len(read_names(tmp_path / "n.json")) == 2
     release.set()
 
 
-@pytest.mark.parametrize("error", [MalformedReply, Unanswered])
-def test_a_concept_without_a_usable_reply_does_not_stop_others(error: type[ModelError]) -> None:
-    table = made()
-    plan = naming_plan(shares(table), table.classes, (), QUICK)
-    bad = plan.naming(plan.case(2), 1)[1]["content"]
-    client = Counted(TableModel(table), lambda n, text: error("no JSON") if text == bad else None)
-    found = name_by_model(shares(table), client, classes=table.classes, settings=QUICK)
-    whole = name_by_model(shares(table), TableModel(table), classes=table.classes, settings=QUICK)
-    assert [each for each in found if each["concept"] != 2] == [each for each in whole if each["concept"] != 2]
+def test_a_concept_without_a_usable_reply_does_not_stop_others(tmp_path: Path) -> None:
+    evidence = class_evidence(shares(TABLE), QUICK, classes=TABLE.classes)
+    bad = evidence.naming(evidence.case(2), 1)[1]["content"]
+    client = Counted(MODEL, lambda n, text: MalformedReply("no JSON") if text == bad else None)
+    found = named(TABLE, client, out=tmp_path / "n.json")
+    assert [each for each in found if each["concept"] != 2] == [each for each in WHOLE if each["concept"] != 2]
     assert (found[2]["name"], found[2]["verified"], found[2]["settings"]) == (None, False, None)
-    assert found[2]["reason"] == ("waiting for replies" if error is Unanswered else "no usable reply: no JSON")
-    again = Counted(TableModel(table))
-    assert name_by_model(shares(table), again, classes=table.classes, settings=QUICK, known=found) == whole
+    assert (found[2]["reason"], found[2]["status"]) == ("no usable reply: no JSON", "no answer")
+    again = Counted(MODEL)
+    assert plain(named(TABLE, again, out=tmp_path / "n.json")) == WHOLE
     assert len(again.prompts) == 6
 
 
-def test_what_is_known_counts_for_the_same_question_only() -> None:
-    table = made()
-    known = name_by_model(shares(table), TableModel(table), classes=table.classes, settings=QUICK)
-
-    asked_none = Counted(TableModel(table))
-    assert name_by_model(shares(table), asked_none, classes=table.classes, settings=QUICK, known=known) == known
-    assert asked_none.prompts == []
-    for changed in ({"settings": NamingSettings(permutations=99, seed=1)}, {"candidates": table.names}):
-        client = Counted(TableModel(table))
-        name_by_model(
-            shares(table), client, **({"classes": table.classes, "settings": QUICK, "known": known} | changed)
-        )
-        assert len(client.prompts) == 36
-    client = Counted(TableModel(table, "same name"))  # another model
-    name_by_model(shares(table), client, classes=table.classes, settings=QUICK, known=known)
-    assert len(client.prompts) == 36
-    other = shares(table)
-    other[3, 0] = 1 - other[3, 0]  # other groups of one concept
-    client = Counted(TableModel(table))
-    name_by_model(other, client, classes=table.classes, settings=QUICK, known=known)
-    assert len(client.prompts) == 6
-
-
-def test_some_concepts_and_the_order_of_asking() -> None:
-    table = made()
-    client = Counted(TableModel(table))
-    options: dict[str, Any] = {"classes": table.classes, "settings": QUICK, "parallel": 1}
-    found = name_by_model(shares(table), client, only=[4, 1, 4], **options)
-    assert [each["concept"] for each in found] == [1, 4]
-    first = naming_plan(shares(table), table.classes, (), QUICK)
-    assert client.prompts[0] == first.naming(first.case(4), 0)[1]["content"]
-    more = name_by_model(shares(table), client, only=[2], known=found, **options)
-    assert [each["concept"] for each in more] == [1, 2, 4]
+def test_some_concepts_and_the_order_of_asking(tmp_path: Path) -> None:
+    client, out = Counted(MODEL), tmp_path / "n.json"
+    assert [each["concept"] for each in named(TABLE, client, only=[4, 1, 4], out=out, parallel=1)] == [1, 4]
+    evidence = class_evidence(shares(TABLE), QUICK, classes=TABLE.classes)
+    assert client.prompts[0] == evidence.naming(evidence.case(4), 0)[1]["content"]
+    assert [each["concept"] for each in named(TABLE, client, only=[2], out=out)] == [1, 2, 4]
     assert len(client.prompts) == 18
-    for wrong, message in (({"only": [6]}, "expected concepts in 0 to 5, got 6"), ({"parallel": 0}, "parallel >= 1")):
-        with pytest.raises(ConceptError, match=message):
-            name_by_model(shares(table), client, **(options | wrong))
+    named(TABLE, client, only=[2], out=out, refresh=True)
+    assert len(client.prompts) == 24
+    with pytest.raises(ConceptError, match="expected concepts in 0 to 5, got 6"):
+        job(TABLE, only=[6])
+    with pytest.raises(ConceptError, match="parallel >= 1"):
+        named(TABLE, parallel=0)
 
 
-def test_given_names_are_checked_once() -> None:
-    table = made(24, 6)
-    names = [
+# Names that are given
+
+
+def test_given_names_are_checked_once(tmp_path: Path) -> None:
+    given_names = [
         {"concept": 0, "name": "a0", "source": "hand", "verified": False, "extra": 1},
         {"concept": 1, "name": "a2"},
         {"concept": 2, "name": "not a2", "label_1": "a2", "label_0": "not a2", "source": "hand"},
         {"concept": 3, "name": None, "source": "hand"},
     ]
-    client = Counted(TableModel(table))
-    found = check_names(shares(table), client, names, classes=table.classes, settings=QUICK)
-    assert [(each["held_out"], each["verified"]) for each in (found[0], found[2])] == [(1, True), (1, True)]
+    client, out = Counted(MODEL), tmp_path / "n.json"
+    found = named(TABLE, client, given=given_names, out=out)
+    assert [(each.get("held_out"), each["verified"]) for each in (found[0], found[2])] == [(1, True), (1, True)]
     assert found[1]["verified"] is False
     assert (found[0]["extra"], found[0]["rounds"], found[0]["agreement"], found[0]["scored"]) == (1, 1, None, 24)
     assert found[0]["checked_by"] == client.model
-    assert found[3] == names[3]
+    assert found[3] == given_names[3]
     assert len(client.prompts) == 3
     assert 'Label 1: "a0"\nLabel 0: "otherwise"\n' in "".join(client.prompts)
-    again = Counted(TableModel(table))
-    options: dict[str, Any] = {"classes": table.classes, "settings": QUICK, "known": found[:3]}
-    assert check_names(shares(table), again, names, **options) == found
+    again = Counted(MODEL)
+    assert [e.get("verified", False) for e in named(TABLE, again, given=given_names, out=out)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
     assert again.prompts == []
-    changed = [names[0] | {"name": "a1"}, *names[1:]]
-    assert estimate(shares(table), again, names=changed, **options).calls == 1
-    assert check_names(shares(table), again, changed, **options)[0]["verified"] is False
-    assert check_names(shares(table), again, names, only=[2], classes=table.classes)[0] == names[0]
+    now = [given_names[0] | {"name": "a1"}, *given_names[2:]]  # renamed, deleted, kept
+    assert job(TABLE, again, given=now, out=out).estimate().calls == 1
+    found = named(TABLE, again, given=now, out=out)
+    assert [(e["name"], e.get("verified", False)) for e in found] == [("a1", False), ("not a2", True), (None, False)]
+    assert len(again.prompts) == 1
+    assert named(TABLE, again, given=given_names, only=[2])[0] == given_names[0]
 
 
 def test_only_names_by_hand_are_checked_unless_others_are_asked_for() -> None:
-    table = made(24, 6)
-    options: dict[str, Any] = {"classes": table.classes, "settings": QUICK}
-    names = name_by_model(shares(table), TableModel(table), **options)
-    names[1] |= {"source": "attributes"}
-    names[2] |= {"source": "hand", "verified": False}
-    client = Counted(TableModel(table))
-    assert estimate(shares(table), client, names=names, **options).calls == 1
-    found = check_names(shares(table), client, names, **options)
+    given_names = [dict(entry) for entry in WHOLE]
+    given_names[1] |= {"source": "attributes"}
+    given_names[2] |= {"source": "hand", "verified": False}
+    client = Counted(MODEL)
+    assert job(TABLE, client, given=given_names).estimate().calls == 1
+    found = named(TABLE, client, given=given_names)
     assert len(client.prompts) == 1
-    assert [each for each in found if each["concept"] != 2] == [each for each in names if each["concept"] != 2]
-    assert (found[2]["verified"], found[2]["checked_by"]) == (True, client.model)
-    asked = check_names(shares(table), client, names, only=[0, 1], **options)[:2]
+    assert [e for e in found if e["concept"] != 2] == [e for e in given_names if e["concept"] != 2]
+    asked = named(TABLE, client, given=given_names, only=[0, 1])[:2]
     assert len(client.prompts) == 3
     for entry in (found[2], *asked):
-        assert (entry["agreement"], entry["naming"], entry["rounds"], entry["held_out"]) == (None, None, 1, 1)
-        assert not {"own", "shown", "rounds_detail"} & entry.keys()
+        assert (entry["verified"], entry["checked_by"], entry["held_out"], entry["rounds"]) == (
+            True,
+            client.model,
+            1,
+            1,
+        )
+        assert [entry[key] for key in ("agreement", "naming", "own", "shown", "rounds_detail")] == [None] * 5
     assert [entry["source"] for entry in asked] == ["model", "attributes"]
 
 
-def test_a_check_of_names_that_are_no_more_counts_for_nothing() -> None:
-    table = made(24, 6)
-    options: dict[str, Any] = {"classes": table.classes, "settings": QUICK}
-    names = [{"concept": concept, "name": f"a{concept}"} for concept in range(4)]
-    known = check_names(shares(table), TableModel(table), names, **options)
-    assert all(entry["verified"] for entry in known)
-    now = [names[0], {"concept": 1, "name": "a5"}, {"concept": 2, "name": None}]  # kept, renamed, emptied, deleted
-    for only, requests in ((None, 1), ([0], 0), ([1], 1)):
-        client = Counted(TableModel(table))
-        found = check_names(shares(table), client, now, known=known, only=only, **options)
-        assert [entry["name"] for entry in found] == ["a0", "a5", None]
-        assert [entry.get("verified", False) for entry in found] == [True, False, False]
-        assert len(client.prompts) == requests
-    edited = [known[0] | {"name": "a3"}]
-    assert check_names(shares(table), TableModel(table), now[:1], known=edited, **options)[0]["name"] == "a0"
-
-
-def test_names_that_are_not_checked_yet_are_not_lost() -> None:
-    table, kept = made(24, 6), []
-    names = [{"concept": concept, "name": f"a{concept}"} for concept in range(4)]
-    client = Counted(TableModel(table), lambda n, text: BudgetError("used up") if n > 1 else None)
+def test_names_that_are_not_checked_yet_are_not_lost(tmp_path: Path) -> None:
+    given_names = [{"concept": concept, "name": f"a{concept}"} for concept in range(4)]
+    client = Counted(MODEL, lambda n, text: BudgetError("used up") if n > 1 else None)
     with pytest.raises(BudgetError):
-        check_names(shares(table), client, names, classes=table.classes, parallel=1, save=kept.append)
-    assert [entry["name"] for entry in kept[-1]] == ["a0", "a1", "a2", "a3"]
-    assert [entry.get("verified") for entry in kept[-1]] == [True, None, None, None]
-
-
-def test_a_plan_is_taken_for_the_codes() -> None:
-    table = made()
-    options: dict[str, Any] = {"classes": table.classes, "settings": QUICK}
-    plan, client = naming_plan(shares(table), table.classes, (), QUICK), TableModel(table)
-    names = name_by_model(plan, client)
-    assert names == name_by_model(shares(table), client, **options)
-    assert estimate(plan, client) == estimate(shares(table), client, **options)
-    given_ = [{"concept": 0, "name": "a0"}]
-    assert check_names(plan, client, given_) == check_names(shares(table), client, given_, **options)
-    with pytest.raises(ConceptError, match="settings in the plan, got some beside it"):
-        name_by_model(plan, client, settings=QUICK)
+        named(TABLE, client, given=given_names, parallel=1, out=tmp_path / "n.json")
+    found = read_names(tmp_path / "n.json")
+    assert [(entry["name"], entry["verified"]) for entry in found] == [
+        (f"a{concept}", not concept) for concept in range(4)
+    ]
 
 
 def test_a_check_without_groups_or_replies() -> None:
-    table = made(6, 2)
-    entry = check_names(np.ones((1, 6)), TableModel(table), [{"concept": 0, "name": "a0", "verified": True}])[0]
-    assert (entry["verified"], entry["reason"]) == (False, "dead: always 1")
-    for error in (Unanswered("x"), MalformedReply("y")):
-        client = Counted(TableModel(table), lambda n, text, error=error: error)
-        entry = check_names(shares(table)[:1], client, [{"concept": 0, "name": "a0"}], classes=table.classes)[0]
-        assert (entry["name"], entry["verified"], entry["settings"]) == ("a0", False, None)
-        assert entry["reason"] in ("waiting for replies", "no usable reply: y")
+    given_names = [{"concept": 0, "name": "a0", "verified": True}]
+    (entry,) = named(TABLE, rows=np.ones((1, 24)), given=given_names)
+    assert (entry["verified"], entry["reason"], entry["status"]) == (False, "dead: always 1", "nothing to name")
+    client = Counted(MODEL, lambda n, text: MalformedReply("y"))
+    (entry,) = named(TABLE, client, shares(TABLE)[:1], given=given_names)
+    assert (entry["name"], entry["verified"], entry["settings"]) == ("a0", False, None)
+    assert entry["reason"] == "no usable reply: y"
+
+
+# What it will cost
 
 
 def test_the_estimate_is_what_is_asked() -> None:
-    table = made()
     kept: dict[str, Any] = {}
-    options: dict[str, Any] = {"classes": table.classes, "settings": QUICK}
-    some = np.concatenate([shares(table), np.ones((1, 24))])
-    client = Counted(TableModel(table), keep=kept)
-    first = estimate(some, client, **options)
+    client = Counted(MODEL, keep=kept)
+    some = np.concatenate([shares(TABLE), np.ones((1, 24))])
+    first = job(TABLE, client, some).estimate()
     assert (first.concepts, first.idle, first.calls, first.cached, client.prompts) == (7, 1, 36, 0, [])
-    name_by_model(some, client, only=[0, 3], **options)
+    assert (first.pictures, first.bytes, first.images) == (0, 0, 0)
+    named(TABLE, client, some, only=[0, 3])
     size = sum(len(text) for text in client.prompts) / 4
-    assert estimate(some, client, only=[0, 3], **options).calls == 12
+    assert job(TABLE, client, some, only=[0, 3]).estimate().calls == 12
     assert first.prompt_tokens == pytest.approx(size * 3 * 1.3, rel=0.4)
-    second = estimate(some, client, **options)
+    second = job(TABLE, client, some).estimate()
     assert (second.calls, second.cached) == (36, 12)
     assert second.prompt_tokens == pytest.approx(first.prompt_tokens * 2 / 3, rel=0.1)
     assert len(client.prompts) == 12  # the estimate asked nothing
-    name_by_model(some, client, **options)
-    assert (estimate(some, client, **options).cached, estimate(some, client, **options).prompt_tokens) == (36, 0)
+    named(TABLE, client, some)
+    last = job(TABLE, client, some).estimate()
+    assert (last.cached, last.prompt_tokens) == (36, 0)
+
+
+# What a file holds
+
+
+def codes(classes: int = 24) -> Codes:
+    labels = np.repeat(np.arange(24), 2)
+    names = [f"class {i}" if i < classes else f"other {i}" for i in range(24)]
+    return codes_of(TABLE.binary()[labels], labels, np.ones((24, 6)), np.zeros(24), classes=names,
+                    parts=np.zeros(48, dtype=np.uint8))  # fmt: skip
+
+
+def test_names_of_other_codes_are_not_gone_on_with(tmp_path: Path) -> None:
+    path, key = tmp_path / "names.json", codes_key(codes())
+    names = named(TABLE, rows=codes(), out=path)
+    assert {entry["codes"] for entry in json.loads(path.read_text())} == {key}
+    assert plain(named(TABLE, rows=codes(), out=path)) == names
+    path.write_text(path.read_text().replace(key, "bbbbbbbbbbbb"))
+    for read in (
+        lambda: job(TABLE, rows=codes(), out=path),
+        lambda: job(TABLE, rows=codes(), given=path),
+        lambda: check_only(path, "model", 99, key),
+    ):
+        with pytest.raises(ConceptError, match=r"those of another network \(bbbbbbbbbbbb\)"):
+            read()
+
+
+@pytest.mark.parametrize(
+    "how", ["settings", "model", "server", "prompts", "candidates", "hand", "attributes", "checked", "edited", "groups"]
+)
+def test_other_names_are_not_lost(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, model, entries, now = tmp_path / "names.json", TableModel(TABLE), [dict(e) for e in WHOLE], QUICK
+    options: dict[str, Any] = {"candidates": ("a0",)} if how == "candidates" else {}
+    rows = shares(TABLE)
+    if how == "settings":
+        now = NamingSettings(permutations=99, threshold=0.8)
+    elif how == "model":
+        model.model = "another"
+    elif how == "server":
+        monkeypatch.setattr(model, "base_url", "http://localhost:8000/v1", raising=False)
+    elif how == "prompts":
+        monkeypatch.setattr(of_job, "TEMPLATES", ("another",))
+    elif how == "groups":
+        rows[3, 0] = 1 - rows[3, 0]
+    elif how == "checked":
+        entries = named(TABLE, given=entries, only=[0])
+    elif how in ("hand", "attributes"):
+        entries[1] |= {"source": how}
+    write_names(entries, path)
+    if how == "edited":
+        path.write_text(path.read_text().replace('"name": "a3"', '"name": "odd"'))
+    before = path.read_bytes()
+    with pytest.raises(ConceptError, match=r"names.json: expected a new file or names of the same settings"):
+        job(TABLE, model, rows, now, out=path, **options)
+    assert path.read_bytes() == before
+
+
+def test_a_table_says_not_what_it_rests_on(tmp_path: Path) -> None:
+    path = tmp_path / "names.csv"
+    for given_names in (None, path):
+        for write in (lambda: write_names(WHOLE, path), lambda: path.write_text("concept,name\n0,mine\n")):
+            write()
+            with pytest.raises(ConceptError, match="got one that exists"):
+                job(TABLE, given=given_names, out=path)
+
+
+def test_names_of_one_source_alone_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "names.json"
+    check_only(path, "attributes", 6)
+    ours = [entry | {"source": "attributes"} for entry in WHOLE]
+    write_names(ours, path)
+    check_only(path, "attributes", 6)
+    for other in (WHOLE, [ours[0], ours[1] | {"checked_by": "m"}], [{"concept": 0, "name": "mine"}]):
+        write_names(other, path)
+        with pytest.raises(ConceptError, match=r"expected a new file or names of attributes.*which would be lost"):
+            check_only(path, "attributes", 6)
+
+
+def test_checked_names_go_where_no_others_are(tmp_path: Path) -> None:
+    path, own = tmp_path / "checked.json", tmp_path / "own.csv"
+    own.write_text("concept,name\n0,a0\n1,a1\n")
+    found = named(TABLE, given=own, out=path)
+    assert [e["verified"] for e in found] == [True, True]
+    assert job(TABLE, given=own, out=path).todo() == []
+    write_names(WHOLE, path)
+    with pytest.raises(ConceptError, match="expected a new file or one of checked names"):
+        job(TABLE, given=own, out=path)
+    assert job(TABLE, given=path, out=path, only=[0]).todo() == [0]  # its own names, to be checked
+
+
+def test_names_are_written_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, now = tmp_path / "names.json", [100.0]
+    monkeypatch.setattr(files.time, "monotonic", lambda: now[0])
+
+    def numbers() -> list[int]:
+        return [entry["concept"] for entry in json.loads(path.read_text())]
+
+    def entries(count: int) -> list[dict]:
+        return [{"concept": i, "name": None} for i in range(count)]
+
+    with pytest.raises(KeyboardInterrupt), kept_names(path) as keep:  # noqa: PT012
+        keep(entries(1))
+        assert numbers() == [0]
+        now[0] += 0.5
+        keep(entries(2))
+        assert numbers() == [0]
+        now[0] += 0.6
+        keep(entries(3))
+        assert numbers() == [0, 1, 2]
+        keep(entries(4))
+        raise KeyboardInterrupt
+    assert numbers() == [0, 1, 2, 3]
+    with kept_names(tmp_path / "none.json"):
+        pass
+    assert not (tmp_path / "none.json").exists()
+
+
+def test_every_public_name_is_there() -> None:
+    assert [name for name in naming.__all__ if not hasattr(naming, name)] == []

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
 import pytest
-from made_askers import QUICK, Counted, made, shares
-from rich.cells import cell_len
+from made_askers import QUICK, Counted, job, made
 
+from htaf._console import Terminal
 from htaf.concepts.naming import (
     NamingSettings,
     check_notes,
-    estimate,
+    class_evidence,
     estimate_line,
     estimate_notes,
-    name_lines,
-    naming_plan,
+    name_table,
 )
+from htaf.concepts.naming.job import Estimate
 from htaf_paper.table_model import TableModel
+
+
+def lines_of(names: list[dict[str, Any]], order: list[int], width: int = 80) -> list[str]:
+    console = Terminal(width=width, file=io.StringIO())
+    console.print(name_table(names, order))
+    return console.file.getvalue().splitlines()
 
 
 def entry(concept: int, name: str | None, reason: str = "", p_value: float | None = 0.001) -> dict[str, Any]:
@@ -28,29 +35,26 @@ def entry(concept: int, name: str | None, reason: str = "", p_value: float | Non
     }  # fmt: skip
 
 
-def test_a_line_a_concept_the_verified_first() -> None:
+def test_a_row_a_concept_the_verified_first() -> None:
     names = [
         entry(0, "short", "shuffled classes do as well: p = 0.20 > 0.05, and more"),
         entry(1, "\u6771" * 40),
-        entry(2, None, "waiting for replies", None),
-        entry(3, "a name that is rather long by itself", "and a reason that is as long as the name"),
         entry(4, "fits", "too") | {"test_a": 0.91, "test_b": 0.04},
         entry(5, "sixth"),
         entry(6, None, "dead: always 1", None),
-        entry(7, "two\nlines \x1b[31m"),
+        entry(7, "two\nlines \x1b[31m[red]"),
     ]
-    lines = name_lines(names, [7, 6, 5, 4, 3, 2, 1, 0], 80)
-    assert [line.split()[0] for line in lines] == ["concept", "7", "5", "1", "6", "4", "3", "2", "0"]
-    assert [line.split()[1] for line in lines[1:]] == ["yes"] * 3 + ["no"] * 3 + ["waits", "no"]
-    assert all(cell_len(line) <= 80 for line in lines)
-    assert cell_len(lines[3]) >= 79  # what fits is used
-    assert lines[1].endswith("two\\nlines \\u001b[31m")
-    assert lines[4].endswith("-      -  100/80        -  (dead: always 1)")
-    assert lines[5].endswith("0.90  0.001  100/80    91/4%  fits (too)")
-    assert lines[6].endswith("\u2026)")
-    assert lines[7].endswith("100/80        -  -")
-    assert "short (shuffled classes" in lines[8]
-    assert "\u2026" not in "".join(name_lines(names, range(8), 400))
+    lines = lines_of(names, [7, 6, 5, 4, 1, 0])
+    assert max(map(len, lines)) <= 80
+    rows = [line.split() for line in lines[1:] if line.split()[0].isdigit()]
+    assert [row[:2] for row in rows] == [
+        ["7", "yes"], ["5", "yes"], ["1", "yes"], ["6", "no"], ["4", "no"], ["0", "no"],
+    ]  # fmt: skip
+    text = "\n".join(lines)
+    assert "\\u001b[31m[red]" in text
+    assert "\x1b" not in text
+    assert rows[3][2:] == ["-", "-", "100/80", "-", "(dead:", "always", "1)"]
+    assert rows[4][2:] == ["0.90", "0.001", "100/80", "91/4%", "fits", "(too)"]
 
 
 def test_many_checks_let_some_pass_by_chance() -> None:
@@ -62,7 +66,7 @@ def test_many_checks_let_some_pass_by_chance() -> None:
 
 def test_too_few_classes_are_no_failure_of_a_name() -> None:
     names = [entry(0, "x", "p = 0.20") | {"status": "too few classes"}, entry(1, "y") | {"only_class": True}]
-    lines = name_lines(names, [0, 1], 100)
+    lines = lines_of(names, [0, 1], 100)
     assert [line.split()[1] for line in lines[1:]] == ["yes", "few"]
     assert lines[1].endswith("y (of its class alone)")
     assert check_notes(names)[1:] == [
@@ -72,27 +76,31 @@ def test_too_few_classes_are_no_failure_of_a_name() -> None:
 
 
 def test_few_classes_are_told_before_anything_is_asked() -> None:
-    client = Counted(TableModel(made()))
-    rows = np.full((4, 24), 0.5)
+    table, rows = made(), np.full((4, 24), 0.5)
     for row, (a, b) in zip(rows, ((3, 4), (1, 9), (12, 12), (0, 9)), strict=True):
         row[:a], row[24 - b :] = 1, 0
-    classes = made().classes
-    needed = estimate(rows, client, classes=classes, settings=QUICK)
+    client = Counted(TableModel(table))
+    needed = job(table, client, rows).estimate()
     assert (needed.concepts, needed.idle, needed.single, needed.hopeless, needed.calls) == (4, 1, 1, 1, 12)
-    text = estimate_line(needed)
-    assert text.startswith(
+    assert estimate_line(needed, "x").startswith(
         "4 names to find or check (1 with nothing to ask; 1 of them cannot be checked (a group has one class): "
         "not asked): 12 requests, about "
     )
     assert estimate_notes(needed)[0].startswith("1 of them: so few classes in the groups that even")
-    given = [{"concept": c, "name": "x"} for c in range(4)]
-    checks = estimate(rows, client, names=given, classes=classes, settings=QUICK)
+    checks = job(table, client, rows, given=[{"concept": c, "name": "x"} for c in range(4)]).estimate()
     assert (checks.single, checks.hopeless) == (0, 1)  # all classes are permuted at once: 1 of 9 or 35 ways
-    assert estimate(shares(made()), client, classes=classes).hopeless == 0
-    assert estimate(rows, client, classes=classes, settings=NamingSettings(permutations=0)).hopeless == 0
+    assert job(table, client).estimate().hopeless == 0
+    assert job(table, client, rows, NamingSettings(permutations=0)).estimate().hopeless == 0
+
+
+def test_what_would_be_sent_is_told() -> None:
+    needed = Estimate(2, 0, 6, 0, 3000, 800, images=88, pictures=10, bytes=1_200_000)
+    assert estimate_line(needed, "gpu.example") == (
+        "2 names to find or check: 6 requests with 10 pictures that show 88 of your images, about 1.2 MB, to "
+        "gpu.example, about 3,000 tokens to send and 800 to receive"
+    )
 
 
 @pytest.mark.parametrize(("a", "b", "hopeless"), [(3, 4, True), (2, 6, True), (5, 4, False), (2, 2, True)])
 def test_the_best_sorting_of_few_classes(a: int, b: int, hopeless: bool) -> None:
-    plan = naming_plan(np.array([[1.0] * a + [0.0] * b]))
-    assert plan.case(0).hopeless(folds=True) is hopeless
+    assert class_evidence(np.array([[1.0] * a + [0.0] * b]), QUICK).case(0).hopeless is hopeless

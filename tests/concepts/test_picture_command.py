@@ -67,7 +67,7 @@ def test_nothing_is_sent_unasked(htaf, codes: Path, tmp_path: Path) -> None:
         host = server.base_url.removeprefix("http://").removesuffix("/v1")
         assert f"nothing was sent; to send these images to {host}, add --send-pictures" in err
         assert "2 names to find or check: " in err
-        assert re.search(rf"pictures that show \d+ of your images, about 0\.\d MB, to {host};", err)
+        assert re.search(rf"pictures that show \d+ of your images, about 0\.\d MB, to {host},", err)
         code, out, err = htaf(*words(codes, server.base_url, "--estimate", "--json"))
         assert (code, server.requests) == (0, [])
         needed = json.loads(out)
@@ -106,23 +106,6 @@ def test_a_server_without_sight_gets_no_image(htaf, codes: Path) -> None:
         code, out, err = htaf(*words(codes, server.base_url, "--send-pictures"))
         assert (code, out, len(server.requests)) == (1, "", 1)
         assert "does not see pictures" in err
-
-
-def test_prompts_with_pictures_in_a_file(htaf, codes: Path, tmp_path: Path) -> None:
-    prompts, replies = tmp_path / "p.jsonl", [tmp_path / "1.jsonl", tmp_path / "2.jsonl"]
-    call = ("concepts", "name", codes, "--model", "m", "--pictures", "run", "--tile", 48, "--concept", 2)
-    for number, file in enumerate(replies):
-        given = ("--replies", *replies[:number]) if number else ()
-        code, _, err = htaf(*call, "--prompts-only", prompts, *given)
-        assert code == 0, err
-        lines = [json.loads(line) for line in prompts.read_text().splitlines()]
-        assert "base64" in prompts.read_text()
-        answers = [{"custom_id": e["custom_id"], "reply": MODEL.answer(e["body"]["messages"])} for e in lines]
-        file.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
-    code, out, err = htaf(*call, "--replies", *replies)
-    assert code == 0, err
-    assert "1 of 1 names verified" in out
-    assert "fit no prompt" not in err
 
 
 @pytest.mark.parametrize(

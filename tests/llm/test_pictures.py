@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import json
 from pathlib import Path
 
 import numpy as np
 import openai
 import pytest
 from askings import Name, model_of
-from PIL import Image
 
 from htaf.llm import (
     BlindError,
     ModelError,
     expect_sight,
     picture_part,
-    picture_pixels,
     pictures_in,
     text_part,
     tokens_of,
 )
-from htaf.llm.chat import plain
-from htaf.llm.pictures import picture_tokens, without_pictures
 from htaf.llm.sight import DIGITS, drawn_digits
+from htaf_paper.vision_model import picture_pixels
 from scripted_server import Answer, scripted
 
 
@@ -34,7 +28,7 @@ def made(height: int = 56, width: int = 29) -> np.ndarray:
 
 
 def messages() -> list[dict]:
-    return [{"role": "user", "content": [text_part("half \ud800"), picture_part(made())]}]
+    return [{"role": "user", "content": [text_part("what is it"), picture_part(made())]}]
 
 
 def test_a_picture_arrives_and_is_counted() -> None:
@@ -42,25 +36,7 @@ def test_a_picture_arrives_and_is_counted() -> None:
     found = picture_pixels(url)
     assert found.shape == (56, 29, 3)
     assert np.abs(found.astype(int) - made()).max() <= 3
-    assert tokens_of(messages()) == 4 + 2 + 2 * 2
-    assert plain(messages())[0]["content"][0]["text"] == "half ?"
-    assert json.dumps(without_pictures(messages())).count("base64") == 0
-
-
-@pytest.mark.parametrize("url", ["http://x/a.jpg", "data:image/png;base64,%%%", "data:image/png;base64,QUJD"])
-def test_what_is_no_picture(url: str) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        picture_pixels(url)
-
-
-def test_kinds_that_would_run_another_program_are_no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: pytest.fail("another program runs"))
-    file = io.BytesIO()
-    Image.fromarray(made()).save(file, "EPS")
-    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-    for reader in (picture_pixels, picture_tokens):
-        with pytest.raises((ValueError, OSError), match="cannot identify"):
-            reader(url)
+    assert tokens_of(messages()) == 4 + 3 + 2 * 2
 
 
 def test_the_cache_keeps_no_picture(tmp_path: Path) -> None:
@@ -71,7 +47,6 @@ def test_the_cache_keeps_no_picture(tmp_path: Path) -> None:
         assert server.requests[0]["messages"][0]["content"][1] == messages()[0]["content"][1]
     (kept,) = tmp_path.rglob("*.json")
     assert "base64" not in kept.read_text()
-    assert "sha256" in kept.read_text()
 
 
 @pytest.mark.parametrize("said", [f'"{DIGITS}"', '"8 0 1 1"', DIGITS])
@@ -89,7 +64,7 @@ def test_digits_that_are_read(said: str) -> None:
         (Answer(status=500, body=b'{"error": {"message": "image input is not supported"}}'), BlindError, "takes no"),
         (Answer(status=400, body=b'{"error": {"message": "m is not a multimodal model"}}'), BlindError, "takes no"),
         (Answer(status=404, body=b'{"error": {"message": "No endpoint for image input"}}'), BlindError, "takes"),
-        (Answer(status=401, body=b"{}"), ModelError, "refused the key"),
+        (Answer(status=401, body=b"{}"), ModelError, "refused the key, or wants one"),
     ],
 )  # fmt: skip
 def test_a_model_without_sight(

@@ -149,7 +149,6 @@ def made_world(root: Path) -> World:
     (root / "list.txt").write_text("round\ntall\n")
     made_clip.write_clip(root / "clip")
     (root / "key.txt").write_text("secret\n")
-    (root / "replies.jsonl").write_text("")
     (root / "empty").mkdir()
     (root / "nothing.bin").touch()
     (root / "broken-link").symlink_to(root / "gone")
@@ -250,6 +249,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
 
 
 HUGE, TINIEST = "99999999999999999999", "-99999999999999999999"
+NO_SERVER = ("--base-url", "http://127.0.0.1:9/v1", "--max-calls", "0")
 NUMBERS = {
     int: ("nan", "inf", "1.5", "x", "", "-1", TINIEST, HUGE, "1e3", "0x10", "\u0663x"),
     float: ("nan", "inf", "-inf", "-1", "-1e-300", "1e400", "x", "", "1,5", "-0.5"),
@@ -382,8 +382,6 @@ def _paths(world: World, flag: str) -> tuple[str, ...]:
     missing = str(w.root / "missing")
     if flag == "--cache":
         return (w["nothing.bin"], w["rows.csv"])
-    if flag == "--prompts-only":
-        return ()
     if flag == "--save-run":
         return (w["rows.csv"], w["codes"], f"{w['rows.csv']}/x", "a\0b", "n" * 300)
     if flag == "--key-file":
@@ -730,7 +728,7 @@ def plans(world: World) -> Iterator[Bad]:
 
 
 def names(world: World) -> Iterator[Bad]:
-    """Classes, concepts, images, attributes, names by hand, lists of candidates, replies."""
+    """Classes, concepts, images, attributes, names by hand, lists of candidates."""
     w = world
     for off in ("", ":", "3:", ":1", "3:x", "3:-1", "3:999", "99:1", "no such class:1", f"3:{HUGE}", "3", "3:1.5"):
         shown = tuple(part for part in (off, repr(off), off.rpartition(":")[2], off.rpartition(":")[0]) if part)
@@ -745,7 +743,7 @@ def names(world: World) -> Iterator[Bad]:
     for concept in ("-1", "21", HUGE, "x", "1.5"):
         words = ("concepts", "pictures", w["codes"], w["run"], "--out", "out", "--concept", concept)
         yield Bad("concept", (concept,), words)
-        words = ("concepts", "name", w["codes"], "--model", "m", "--replies", w["replies.jsonl"], "--concept", concept)
+        words = ("concepts", "name", w["codes"], "--model", "m", *NO_SERVER, "--concept", concept)
         yield Bad("concept", (concept,), words)
     for point in ("-1", "22", HUGE, "x"):
         yield Bad("concept", (point,), ("concepts", "intervene", w["codes"], "--points", point))
@@ -782,14 +780,14 @@ def names(world: World) -> Iterator[Bad]:
         make = functools.partial(_write, name="mine.json", content=text.encode())
         words = ("explore", w["run"], "--codes", w["codes"], "--names", "mine.json", "--out", "out")
         yield Bad("names", ("mine.json",), words, before=make, title=f"{what}: htaf {' '.join(words)}")
-        words = ("concepts", "name", w["codes"], "--model", "m", "--replies", w["replies.jsonl"])
+        words = ("concepts", "name", w["codes"], "--model", "m", *NO_SERVER)
         words = (*words, "--check", "mine.json")
         yield Bad("names", ("mine.json",), words, before=make, title=f"{what}: htaf {' '.join(words)}")
     lists = {"empty.txt": b"", "blank.txt": b"\n \n", "one.txt": b"\xff\xfe\xfa", "text.json": b'{"a": 1}',
              "number.json": b"[1]", "cut.json": b'["a"', "other.docx": b"x", "empty.csv": b""}  # fmt: skip
     for name, content in lists.items():
         make = functools.partial(_write, name=name, content=content)
-        words = ("concepts", "name", w["codes"], "--model", "m", "--replies", w["replies.jsonl"], "--candidates", name)
+        words = ("concepts", "name", w["codes"], "--model", "m", *NO_SERVER, "--candidates", name)
         yield Bad("candidates", (name,), words, before=make)
     for url in ("", "not a url", "ftp://x", "http://", "http://[", "https://user:pw@"):
         words = ("concepts", "name", w["codes"], "--model", "m", "--base-url", url, "--max-calls", "1")
@@ -815,10 +813,6 @@ def same_files(world: World) -> Iterator[Bad]:
         make = functools.partial(linked, name="link.csv", target=world["rows.csv"], hard=hard)
         words = ("predict", world["table-run"], world["rows.csv"], "--out", "link.csv")
         yield Bad("output is an input", ("link.csv",), words, before=make)
-        make = functools.partial(linked, name="link.json", target=world["names.json"], hard=hard)
-        words = ("concepts", "name", world["codes"], "--model", "m", "--check", world["names.json"])
-        words = (*words, "--prompts-only", "link.json")
-        yield Bad("output is an input", ("link.json",), words, before=make)
         for verb, more in (("pack", ()), ("export", ("--to", "onnx"))):
             make = functools.partial(linked, name="link.bin", target=world["rows.csv"], hard=hard)
             words = (verb, world["table-run"], *more, "--out", "link.bin")
@@ -845,10 +839,6 @@ def same_files(world: World) -> Iterator[Bad]:
             yield Bad("output is an input", (Path(out).name,), (*verb, "--out", out))
         yield Bad("output is an input", (Path(out).name,), ("study", world["plan.toml"], "--out", out))
         yield Bad("output is an input", (Path(out).name,), ("demo", "--out", out))
-    for flag in ("--prompts-only",):
-        for given in ("list.txt", "rows.csv"):
-            words = ("concepts", "name", world["codes"], "--model", "m", "--candidates", world[given])
-            yield Bad("output is an input", (given,), (*words, flag, world[given]))
 
 
 def bottlenecks(world: World) -> Iterator[Bad]:
@@ -1245,7 +1235,7 @@ def warm() -> None:
 
     import htaf.cli
     import htaf.cli.demonstration
-    import htaf.concepts.naming.by_model
+    import htaf.concepts.naming.job
     import htaf.explorer.build
     import htaf.explorer.serve
     import htaf.export

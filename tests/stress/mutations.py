@@ -311,39 +311,28 @@ def read_name_file(file: Path) -> None:
     again.unlink()
 
 
-REPLIES = "\n".join(
-    json.dumps(line)
-    for line in (
-        {"custom_id": "KEY", "reply": '{"concept": "bark", "label_1": "a", "label_0": "b", "justification": "c"}'},
-        {"custom_id": "KEY", "response": {"status_code": 200, "body": {"choices": [{"message": {"content": "{}"}}]}}},
-        {"custom_id": "other", "error": {"code": "x"}, "response": None},
-    )
-)
 MESSAGES: Any = [{"role": "user", "content": "name this"}]
 
 
-def made_replies() -> Files:
-    from htaf.llm import request_key
-    from htaf.llm.chat import FORMAT
+def asker(cache: Path) -> Any:
+    from htaf.llm import ServerClient
 
-    key = request_key("m", "", MESSAGES, 0, None)
-    entry = {"format": FORMAT, "key": key, "reply": '{"concept": "bark"}', "model": "m", "messages": MESSAGES}
-    return {"r.jsonl": REPLIES.replace("KEY", key).encode(), f"{key[:2]}/{key}.json": json.dumps(entry).encode()}
+    return ServerClient("m", base_url="http://127.0.0.1:9/v1", api_key="", cache=cache, calls=0)
+
+
+def made_replies() -> Files:
+    with asker(Path()) as client:
+        key = client._key(MESSAGES, 0)
+    reply = '{"concept": "bark", "label_1": "a", "label_0": "b", "justification": "c"}'
+    return {f"{key}.json": json.dumps({"format": 2, "model": "m", "reply": reply}).encode()}
 
 
 def read_replies(folder: Path) -> None:
     from htaf.concepts.naming.prompts import NameReply
-    from htaf.llm import BatchClient, MalformedReply, ReplyCache, Unanswered, request_key
-    from htaf.llm.chat import validated
+    from htaf.llm import BudgetError
 
-    replies = BatchClient("m", [folder / "r.jsonl"])
-    "\n".join(replies.problems).encode()
-    with contextlib.suppress(MalformedReply, Unanswered):
-        replies.ask(MESSAGES, NameReply)
-    key = request_key("m", "", MESSAGES, 0, None)
-    if (text := ReplyCache(folder).get(key)) is not None:
-        with contextlib.suppress(MalformedReply):
-            validated(text, NameReply, None)
+    with asker(folder) as client, contextlib.suppress(BudgetError):  # what cannot be read counts as nothing
+        client.ask(MESSAGES, NameReply)
 
 
 PLAN = b"""

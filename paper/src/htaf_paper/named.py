@@ -5,8 +5,8 @@ Bits are planted from CUB's attributes as in `htaf_paper.planted`: bit j of an i
 with probability 0, 5, 10, 20%. No language model is asked: a stand-in (`htaf_paper.table_model`) that knows the table
 of classes and attributes reads the same prompts. Per noise level and seed:
 
-- names that are given (`check_names`): the planted attributes, and the same names permuted over the bits (shuffled);
-- names that are made (`name_by_model`): of the stand-in, of one that errs on 20% of the classes it sorts, each time
+- names that are given: the planted attributes, and the same names permuted over the bits (shuffled);
+- names that are made: of the stand-in, of one that errs on 20% of the classes it sorts, each time
   anew, of stand-ins that name or sort badly, and of the stand-in for bits whose classes were permuted (null), where
   every name is wrong.
 
@@ -27,7 +27,7 @@ import numpy as np
 from rich.console import Console
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from htaf.concepts.naming import NameEntry, NamingSettings, check_names, name_by_model
+from htaf.concepts.naming import NameEntry, NamingSettings, class_evidence, naming_job
 from htaf.runs import environment, to_json, write_atomic
 from htaf_paper import named_report
 from htaf_paper.planted import NOISE, Planting, planted_codes, planting, same_columns
@@ -43,18 +43,19 @@ def cell(plan: Planting, noise: float, seed: int) -> tuple[dict[str, Any], dict[
     rng = np.random.default_rng((seed, round(noise * 1000)))
     codes, null = planted_codes(plan, noise, rng), planted_codes(plan, noise, rng, null=True)
     settings, model = NamingSettings(seed=seed), TableModel(plan.attributes)
+    planted, permuted = class_evidence(codes, settings), class_evidence(null, settings)
     truth = [plan.attributes.names[column] for column in plan.columns]
     order = rng.permutation(len(truth))
     wrong = np.empty(len(truth), dtype=np.int64)
     wrong[order] = np.roll(order, 1)  # a cycle: no bit keeps its name
     entries: dict[str, list[NameEntry]] = {
-        "true": check_names(codes, model, _given(truth), settings=settings),
-        "shuffled": check_names(codes, model, _given([truth[other] for other in wrong]), settings=settings),
-        "made": name_by_model(codes, model, settings=settings),
-        "null": name_by_model(null, model, settings=settings),
+        "true": naming_job(planted, model, given=_given(truth)).run(),
+        "shuffled": naming_job(planted, model, given=_given([truth[other] for other in wrong])).run(),
+        "made": naming_job(planted, model).run(),
+        "null": naming_job(permuted, model).run(),
     }
     for behaviour in (ERRS, *BAD):
-        entries[behaviour] = name_by_model(codes, TableModel(plan.attributes, behaviour, seed), settings=settings)
+        entries[behaviour] = naming_job(planted, TableModel(plan.attributes, behaviour, seed)).run()
     same = same_columns(plan.attributes)
     column = {name: number for number, name in enumerate(plan.attributes.names)}
     hit = np.array([

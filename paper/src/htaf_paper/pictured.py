@@ -33,7 +33,7 @@ from htaf._console import plain_errors
 from htaf._console import progress as progress_of
 from htaf._files import check_output_folder
 from htaf.concepts.codes import Codes, codes_of
-from htaf.concepts.naming import NameEntry, PictureJob, PicturePlan, PictureSettings
+from htaf.concepts.naming import NameEntry, PictureSettings, naming_job, picture_evidence
 from htaf.runs import environment, to_json, write_atomic
 from htaf_paper import pictured_report
 from htaf_paper.drawn import FIXED, LINKED, NAMES, Drawn, drawn
@@ -70,9 +70,9 @@ def cell(classes: int, errs: float, seed: int, images: int = IMAGES) -> dict[str
     settings = PictureSettings(tile=TILE, seed=seed)
 
     def named(of: Codes, given: Sequence[str | None] | None = None, behaviour: Seeing = "sees") -> list[NameEntry]:
-        plan = PicturePlan(of, lambda rows: pictures.pixels[rows], settings=settings)
-        entries = None if given is None else tuple({"concept": c, "name": name} for c, name in enumerate(given) if name)
-        found = PictureJob(plan, VisionModel(errs, behaviour, seed), given=entries).run(parallel=1)
+        evidence = picture_evidence(of, lambda rows: pictures.pixels[rows], settings)
+        entries = None if given is None else [{"concept": c, "name": name} for c, name in enumerate(given) if name]
+        found = naming_job(evidence, VisionModel(errs, behaviour, seed), given=entries).run(parallel=1)
         return [entry for entry in found if entry["held_out"] is not None]
 
     order = rng.permutation(len(NAMES))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, UInt8
+from PIL import Image
 from pydantic import BaseModel
 
 from htaf.concepts.naming.album import COLUMNS, GAP, boxes
-from htaf.llm import Message, picture_pixels
-from htaf.llm.pictures import without_pictures
+from htaf.llm import Message
+from htaf.llm.pictures import START
 from htaf.llm.sight import DIGITS, drawn_digits
 from htaf_paper import drawn
 
@@ -92,6 +95,29 @@ class VisionModel:
             fits = has[:, drawn.NAMES.index(name)] ^ (name != label)
         grades = np.where(fits, 10, 0) + np.where(fits, -1, 1) * rng.integers(0, 4, len(has))
         return {"pictures": [{"number": n, "fits": int(grade)} for n, grade in enumerate(grades.tolist(), 1)]}
+
+
+def picture_pixels(url: str) -> UInt8[np.ndarray, "height width 3"]:
+    """The pixels of a picture of `htaf.llm.picture_part`: uint8 [height, width, 3]."""
+    with Image.open(io.BytesIO(base64.b64decode(url.removeprefix(START)))) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+def without_pictures(messages: Sequence[Message]) -> list[Message]:
+    """The messages with the SHA-256 of each picture in its place."""
+
+    def lighter(part: dict[str, Any]) -> dict[str, Any]:
+        if part.get("type") != "image_url":
+            return part
+        digest = hashlib.sha256(part["image_url"]["url"].encode()).hexdigest()
+        return {"type": "image_url", "image_url": {"sha256": digest}}
+
+    return [
+        {**message, "content": [lighter(part) for part in message["content"]]}
+        if isinstance(message["content"], list)
+        else message
+        for message in messages
+    ]
 
 
 def images_in(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[np.ndarray]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from htaf._console import err, say_notes
 from htaf._files import to_json, write_atomic
-from htaf.cli.naming import AskingFlags, ServerFlags, model_names
+from htaf.cli.naming import ServerFlags, model_names
 from htaf.cli.training import about_names
 from htaf.concepts.extract import extract
 from htaf.concepts.pixels import files_of
@@ -105,7 +105,7 @@ def discover(
     names: Path | None = None
     if model:
         names = out / "names.json"
-        step("name", lambda: model_names(codes, model, AskingFlags(), server, names, quiet=quiet))
+        step("name", lambda: model_names(codes, model, server, names, quiet=quiet))
     page = step(
         "page",
         lambda: build_run_page(

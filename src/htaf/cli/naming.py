@@ -21,8 +21,8 @@ from htaf.cli.flags import DataDir, Json
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
-    from htaf.concepts.naming import NameEntry, NamingJob, PictureJob
-    from htaf.llm import BatchClient, Client, ServerClient
+    from htaf.concepts.naming import Evidence, NameEntry, NamingJob
+    from htaf.llm import ServerClient
 
 
 def _flag(text: str, metavar: str = "", default: str = "") -> Any:
@@ -46,13 +46,6 @@ class AskingFlags:
         Path | None, _flag("Check the names of this file, such as your own, instead of finding names.", "FILE", "none")
     ] = None
     estimate: Annotated[bool, _flag("Only say how many requests and tokens it will take.")] = False
-    prompts_only: Annotated[
-        Path | None,
-        _flag("Ask no server: write the prompts without a reply to this file (JSON lines).", "FILE", "none"),
-    ] = None
-    replies: Annotated[
-        tuple[Path, ...], _flag("Ask no server: read replies from these files (JSON lines).", "FILE ...", "none")
-    ] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +85,7 @@ class ServerFlags:
         None
     )
     parallel: Annotated[int, _flag("Requests at once.")] = 4
-    timeout: Annotated[float, _flag("Seconds for one request.")] = 60.0
+    timeout: Annotated[float, _flag("Seconds without a word from the server until a request has failed.")] = 60.0
     cache: Annotated[
         Path | None,
         _flag("Folder where replies are kept, so that nothing is paid for twice.", "DIR", "~/.cache/htaf/replies"),
@@ -130,54 +123,74 @@ def name_command(
     check_seed(seed)
     if out is not None and out.suffix.lower() not in (".json", ".csv"):
         raise UsageError(f"--out must end in .json or .csv, got {out.name}")
-    read = [codes, attributes, asking.candidates, *asking.replies, server.key_file, pictures.pictures]
+    read = [codes, attributes, asking.candidates, server.key_file, pictures.pictures]
     if out is not None:  # which may be the file of --check: names that are checked may be written back
-        check_output(out, _given(*read, asking.prompts_only))
-    if asking.prompts_only is not None:
-        check_output(asking.prompts_only, _given(*read, asking.check), flag="--prompts-only")
+        check_output(out, [path for path in read if path is not None])
     if attributes is not None and model is not None:
         raise UsageError("expected one of --attributes and --model, got both")
-    if attributes is not None:
-        for given in (asking, pictures, server):
-            for field in fields(given):
-                if getattr(given, field.name) != field.default:
-                    raise UsageError(f"--{field.name.replace('_', '-')} is for --model, not for --attributes")
     model = model or os.environ.get("OPENAI_MODEL", "")
     if attributes is None and not model:
-        for flag, given in (("prompts-only", asking.prompts_only), ("replies", asking.replies)):
-            if given:
-                raise UsageError(f"--{flag} needs --model NAME too: the name that the prompts carry")
         raise UsageError("expected --attributes NAME_OR_FILE, or --model NAME (or OPENAI_MODEL), got neither")
-    if attributes is None:
-        _check_asking(asking, pictures, server)
     with contextlib.nullcontext() if out is None else hold(lock_beside(out), f"another process writes {out}"):
-        if attributes is not None:
-            return _by_attributes(codes, attributes, out, threshold, seed, data_dir, json)
-        try:
-            from htaf.concepts.naming import NamingSettings, PictureSettings, naming_job, picture_job
-        except ModuleNotFoundError as error:
-            raise UsageError(f"--model needs {error.name}: pip install 'htaf[llm]'") from None
         from htaf.concepts.store import open_codes
 
-        opened, candidates = open_codes(codes), _candidates(asking, data_dir)
-        options: dict[str, Any] = {"candidates": candidates, "given": asking.check, "only": asking.concept}
-        options |= {"top": asking.top, "out": out, "refresh": server.refresh}
-        with _client(model, asking, server) as client:
-            if pictures.pictures is None:
-                settings = NamingSettings(rounds=asking.rounds, threshold=threshold, most=asking.most, seed=seed)
-                job = naming_job(opened, client, settings, **options)
-            else:
-                look = PictureSettings(album=pictures.album, shown=pictures.shown, held_out=pictures.held_out,
-                                       tile=pictures.tile, threshold=threshold, seed=seed)  # fmt: skip
-                job = picture_job(opened, _pixels(opened, pictures.pictures, data_dir), client, look, **options)
+        if attributes is not None:
+            _expect_unused("is for --model, not for --attributes", asking, pictures, server)
+            return _by_attributes(open_codes(codes), attributes, out, threshold, seed, data_dir, json)
+        _check_asking(asking, pictures, server)
+        opened = open_codes(codes)
+        settings: dict[str, Any] = {"threshold": threshold, "seed": seed}
+        with _client(model, server) as client:
+            evidence = _evidence(opened, asking, pictures, settings, data_dir)
+            job = _job(evidence, client, asking, server, out, data_dir)
             if asking.estimate:
                 return _estimate(job, json)
-            names = _names(job, asking, server.parallel, json, send=pictures.send_pictures)
-        return _table(names, job.plan.order, json)
+            names = _names(job, server.parallel, json, send=pictures.send_pictures)
+        return _table(names, evidence.order, json)
 
 
-def _given(*paths: str | Path | None) -> list[str | Path]:
-    return [path for path in paths if path is not None]
+def _expect_unused(why: str, *given: Any, but: Sequence[str] = (), only: Sequence[str] = ()) -> None:
+    """See that flags have their defaults, all but some, or only some."""
+    for flags in given:
+        for field in fields(flags):
+            meant = field.name in only if only else field.name not in but
+            if meant and getattr(flags, field.name) != field.default:
+                raise UsageError(f"--{field.name.replace('_', '-')} {why}")
+
+
+def _evidence(
+    codes: Codes, asking: AskingFlags, pictures: PictureFlags, settings: dict[str, Any], data_dir: str | None
+) -> Evidence:
+    """What names are found from: the classes, or images of a run."""
+    from htaf.concepts.naming import NamingSettings, PictureSettings, class_evidence, picture_evidence
+
+    if pictures.pictures is None:
+        return class_evidence(codes, NamingSettings(rounds=asking.rounds, most=asking.most, **settings))
+    look = PictureSettings(
+        album=pictures.album, shown=pictures.shown, held_out=pictures.held_out, tile=pictures.tile, **settings
+    )
+    return picture_evidence(codes, _pixels(codes, pictures.pictures, data_dir), look)
+
+
+def _job(
+    evidence: Evidence,
+    client: ServerClient,
+    asking: AskingFlags,
+    server: ServerFlags,
+    out: Path | None,
+    data_dir: str | None,
+) -> NamingJob:
+    from htaf.concepts.naming import naming_job, read_candidates
+
+    candidates: tuple[str, ...] = ()
+    if asking.candidates is not None:
+        listed = read_candidates(asking.candidates, data_dir=data_dir)
+        say_notes(listed.notes)
+        candidates = listed.names
+    return naming_job(
+        evidence, client, candidates=candidates, given=asking.check, only=asking.concept, top=asking.top, out=out,
+        refresh=server.refresh,
+    )  # fmt: skip
 
 
 def _pixels(codes: Codes, run: Path, data_dir: str | None) -> Any:
@@ -193,7 +206,7 @@ def _pixels(codes: Codes, run: Path, data_dir: str | None) -> Any:
         def of(ids: list[str]) -> Any:
             return pixels_of_files(ids, known.size, known.channels)
     else:
-        images = own_images(opened, data_dir, "use htaf.concepts.naming.picture_job, in Python")
+        images = own_images(opened, data_dir, "use htaf.concepts.naming.picture_evidence, in Python")
 
         def of(ids: list[str]) -> Any:
             return pixels_of(images, ids)
@@ -204,41 +217,33 @@ def _pixels(codes: Codes, run: Path, data_dir: str | None) -> Any:
 def _check_asking(asking: AskingFlags, pictures: PictureFlags, server: ServerFlags) -> None:
     if asking.top is not None and (asking.top < 1 or asking.concept):
         raise UsageError(f"expected --top >= 1, without --concept, got {asking.top}")
-    for flag, given in (("candidates", asking.candidates), ("top", asking.top)):
-        if asking.check is not None and given is not None:
-            raise UsageError(f"--{flag} is for new names, not for --check")
-    if asking.estimate and asking.prompts_only is not None:
-        raise UsageError("expected one of --estimate, which writes nothing, and --prompts-only, got both")
-    for given, other, where in ((pictures, pictures.pictures is None, "for"), (asking, pictures.pictures, "not for")):
-        own = ("rounds", "most") if given is asking else [field.name for field in fields(given)]
-        for field in fields(given):
-            if other and field.name in own and getattr(given, field.name) != field.default:
-                raise UsageError(f"--{field.name.replace('_', '-')} is {where} --pictures RUN")
+    if asking.check is not None:
+        _expect_unused("is for new names, not for --check", asking, only=("candidates", "top"))
+    if pictures.pictures is None:
+        _expect_unused("is for --pictures RUN", pictures)
+    else:
+        _expect_unused("is not for --pictures RUN", asking, only=("rounds", "most"))
     if server.parallel < 1:
         raise UsageError(f"--parallel must be >= 1, got {server.parallel}")
 
 
 def _by_attributes(
-    codes: Path, attributes: str, out: Path | None, threshold: float, seed: int, data_dir: str | None, json: bool
+    codes: Codes, attributes: str, out: Path | None, threshold: float, seed: int, data_dir: str | None, json: bool
 ) -> None:
     from htaf.concepts.codes import codes_key
     from htaf.concepts.completeness import most_important
     from htaf.concepts.naming import check_only, name_by_attributes, write_names
-    from htaf.concepts.store import open_codes
     from htaf.data.attributes import load
 
-    opened = open_codes(codes)
     if out is not None:
-        check_only(out, "attributes", opened.concepts, codes_key(opened))
-    names = name_by_attributes(opened, load(attributes, data_dir=data_dir), threshold=threshold, seed=seed)
+        check_only(out, "attributes", codes.concepts, codes_key(codes))
+    names = name_by_attributes(codes, load(attributes, data_dir=data_dir), threshold=threshold, seed=seed)
     if out is not None:
-        write_names(names, out, codes=codes_key(opened))
-    return _table(names, most_important(opened).tolist(), json)
+        write_names(names, out, codes=codes_key(codes))
+    return _table(names, most_important(codes).tolist(), json)
 
 
-def model_names(
-    codes: Codes, model: str, asking: AskingFlags, server: ServerFlags, out: Path, *, quiet: bool = False
-) -> list[NameEntry]:
+def model_names(codes: Codes, model: str, server: ServerFlags, out: Path, *, quiet: bool = False) -> list[NameEntry]:
     """Names for concepts from a language model, with the usual settings, written to a file as they are finished.
 
     Args:
@@ -248,63 +253,39 @@ def model_names(
     Raises:
         UsageError: the library for servers is not installed. HtafError: the server cannot be had.
     """
-    try:
-        from htaf.concepts.naming import NamingSettings, naming_job
-    except ModuleNotFoundError as error:
-        raise UsageError(f"--model needs {error.name}: pip install 'htaf[llm]'") from None
-    settings = NamingSettings(rounds=asking.rounds, most=asking.most)
-    with _client(model, asking, server) as client:
-        return _names(naming_job(codes, client, settings, out=out), asking, server.parallel, quiet, send=False)
+    with _client(model, server) as client:
+        evidence = _evidence(codes, AskingFlags(), PictureFlags(), {}, None)
+        return _names(_job(evidence, client, AskingFlags(), server, out, None), server.parallel, quiet, send=False)
 
 
-def _candidates(asking: AskingFlags, data_dir: str | None) -> tuple[str, ...]:
-    """What names are chosen from; empty for the model's own words."""
-    if asking.candidates is None:
-        return ()
-    from htaf.concepts.naming import read_candidates
-
-    listed = read_candidates(asking.candidates, data_dir=data_dir)
-    say_notes(listed.notes)
-    return listed.names
-
-
-def _needed(job: NamingJob | PictureJob) -> tuple[dict[str, Any], str, list[str]]:
-    """What a job will need: as plain values, in a line, and what that warns of."""
-    from htaf.concepts.naming import PictureEstimate, estimate_line, estimate_notes, sending_line
-
-    needed = job.estimate()
-    if isinstance(needed, PictureEstimate):
-        place = _place(job.client)
-        return asdict(needed) | {"to": place}, sending_line(needed, place), []
-    return asdict(needed), estimate_line(needed), estimate_notes(needed)
-
-
-def _place(client: Client) -> str:
-    """Where requests go: a host, or a file."""
-    from htaf.llm import BatchClient
-
-    return "no server" if isinstance(client, BatchClient) else urlsplit(getattr(client, "base_url", "")).netloc
-
-
-def _estimate(job: NamingJob | PictureJob, json: bool) -> None:
+def _estimate(job: NamingJob, json: bool) -> None:
     """What the job will need, on the output."""
-    values, line, notes = _needed(job)
-    say_notes(notes)
-    return print_json(values) if json else say(line)
+    from htaf.concepts.naming import estimate_line, estimate_notes
+
+    needed, place = job.estimate(), _place(job)
+    say_notes(estimate_notes(needed))
+    return print_json(asdict(needed) | {"to": place}) if json else say(estimate_line(needed, place))
 
 
-def _names(
-    job: NamingJob | PictureJob, asking: AskingFlags, parallel: int, json: bool, *, send: bool
-) -> list[NameEntry]:
+def _place(job: NamingJob) -> str:
+    """The host that requests go to."""
+    return urlsplit(getattr(job.client, "base_url", "")).netloc
+
+
+def _names(job: NamingJob, parallel: int, json: bool, *, send: bool) -> list[NameEntry]:
     """Do the job, and say before what it needs and after what it used; send: whether images may go to a server."""
-    from htaf.llm import BatchClient
+    from htaf.concepts.naming import estimate_line, estimate_notes
+    from htaf.concepts.naming.files import NO_ANSWER
+    from htaf.llm import ModelError, ServerClient
 
-    values, line, notes = _needed(job)
-    err.print(line)
-    say_notes(notes)
-    if values.get("pictures") and not send and not isinstance(job.client, BatchClient):
-        raise UsageError(f"nothing was sent; to send these images to {values['to']}, add --send-pictures")
-    read = getattr(getattr(job.client, "usage", None), "cached", 0)
+    needed, place = job.estimate(), _place(job)
+    err.print(estimate_line(needed, place))
+    say_notes(estimate_notes(needed))
+    if needed.pictures and not send:
+        raise UsageError(f"nothing was sent; to send these images to {place}, add --send-pictures")
+    client = job.client
+    assert isinstance(client, ServerClient)
+    read = client.usage.cached  # for the estimate alone
     done = [0, 0]
     try:
         with _bar(done, not json) as progress:
@@ -317,23 +298,22 @@ def _names(
         )
         raise
     finally:
-        say_notes(_closing(job.client, asking, read))
-    say_notes(job.unused_replies(names))
+        used = client.usage
+        text = f"{used.calls:,} requests sent, {used.tokens:,} tokens; {used.cached - read:,} kept from before"
+        say_notes([*client.notes, f"{text}; {used.malformed:,} unusable" if used.malformed else text])
+    if used.malformed and not any(entry["held_out"] is not None for entry in names):
+        why = next((entry["reason"] for entry in names if entry["status"] == NO_ANSWER), "no name came")
+        raise ModelError(f"{client.model}: this model does not answer in the form that is asked for ({why})")
     return names
 
 
 @contextlib.contextmanager
-def _client(model: str, asking: AskingFlags, server: ServerFlags) -> Iterator[BatchClient | ServerClient]:
-    """Who answers: a server, or files."""
-    from htaf.llm import BatchClient, ServerClient, default_cache
-
-    if asking.prompts_only is not None or asking.replies:
-        for field in fields(server):
-            if field.name != "parallel" and getattr(server, field.name) != field.default:
-                flag = field.name.replace("_", "-")
-                raise UsageError(f"--{flag} is for a server, which --prompts-only and --replies do not ask")
-        yield BatchClient(model, asking.replies)
-        return
+def _client(model: str, server: ServerFlags) -> Iterator[ServerClient]:
+    """Who answers."""
+    try:
+        from htaf.llm import ServerClient, default_cache
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--model needs {error.name}: pip install 'htaf[llm]'") from None
     key = None
     if server.key_file is not None:
         try:
@@ -368,31 +348,9 @@ def _bar(done: list[int], shown: bool) -> Iterator[Callable[[int, int], None]]:
         yield advance
 
 
-def _closing(client: Client, asking: AskingFlags, read: int) -> list[str]:
-    """What was used, or what still waits; so many replies were read for the estimate alone."""
-    from htaf.llm import BatchClient, ServerClient
-
-    if isinstance(client, BatchClient):
-        waiting, notes = client.waiting, list(client.problems)
-        if asking.prompts_only is not None:
-            client.write(asking.prompts_only)
-            notes.append(f"{waiting:,} prompts wait, written to {asking.prompts_only}" + (
-                ": give the replies, and all earlier ones, with --replies" if waiting else ""))  # fmt: skip
-        elif waiting:
-            notes.append(f"{waiting:,} prompts have no reply: --prompts-only FILE writes them")
-        return notes
-    if not isinstance(client, ServerClient):
-        return []
-    used = client.usage
-    about = "about " if used.estimated else ""
-    text = f"{used.calls:,} requests sent, {about}{used.tokens:,} tokens; {used.cached - read:,} kept from before"
-    more = [f"{count:,} {what}" for count, what in ((used.retried, "retried"), (used.malformed, "unusable")) if count]
-    return [*client.notes, "; ".join([text, *more])]
-
-
 def _table(names: Sequence[NameEntry], order: Sequence[int], json: bool) -> None:
     """The names and their checks on the output."""
-    from htaf.concepts.naming import check_notes, name_lines
+    from htaf.concepts.naming import check_notes, name_table
 
     say_notes(check_notes(names))
     if json:
@@ -400,6 +358,5 @@ def _table(names: Sequence[NameEntry], order: Sequence[int], json: bool) -> None
     if any(entry.get("checked_by") and not entry.get("pictures") for entry in names):
         say_notes(["names that were given (--check) were sorted on all classes, none held out"])
     say(f"{sum(entry['verified'] for entry in names)} of {len(names)} names verified")
-    for line in name_lines(names, order, Terminal().width):
-        say(line)
+    Terminal(highlight=False).print(name_table(names, order))
     return None

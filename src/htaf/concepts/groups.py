@@ -49,6 +49,11 @@ class Groups:
             found[key] = float(some.mean()) if len(some) else None
         return found
 
+    def counts(self, concept: int) -> dict[str, Any]:
+        """How many classes are in "group_a", "group_b", "mixed" and "empty", and `on_test`."""
+        codes = {"group_a": IN_A, "group_b": IN_B, "mixed": MIXED, "empty": EMPTY}
+        return {key: int((self.member[concept] == code).sum()) for key, code in codes.items()} | self.on_test(concept)
+
     def reversal(self, concept: int) -> str:
         """What speaks against a name for these groups: test images do not tell them apart, or say the opposite. Empty
         where they do tell them apart, or where there are none."""

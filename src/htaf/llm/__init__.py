@@ -1,4 +1,4 @@
-"""Clients of language models: they ask for JSON of a given form, over an OpenAI-compatible server or from files.
+"""Clients of language models: they ask an OpenAI-compatible server for JSON of a given form.
 
     class Answer(pydantic.BaseModel):
         animal: str
@@ -7,9 +7,8 @@
         reply = client.ask([{"role": "user", "content": "Which animal barks? Reply with JSON."}], Answer)
 
 `picture_part` puts a picture into a message, and `expect_sight` sees whether a model takes any. `Client` says what a
-client is, so that a stand-in can take its place. `quoted` and `numbered` put text that others
-wrote into a prompt. `in_threads` does the same work for many items. Asking needs openai and pydantic: pip install
-'htaf[llm]'.
+client is, so that a stand-in can take its place. `quoted` and `numbered` put text that others wrote into a prompt.
+Asking needs openai and pydantic: pip install 'htaf[llm]'.
 """
 
 from typing import TYPE_CHECKING
@@ -22,51 +21,40 @@ if TYPE_CHECKING:
         MalformedReply,
         Message,
         ModelError,
-        Unanswered,
         numbered,
         quoted,
-        request_key,
         shortened,
         tokens_of,
+        validated,
     )
-    from htaf.llm.client import Client, ServerClient, Usage
-    from htaf.llm.pictures import picture_part, picture_pixels, pictures_in, text_part
-    from htaf.llm.replies import BatchClient, ReplyCache, default_cache
+    from htaf.llm.client import Client, ServerClient, Usage, default_cache
+    from htaf.llm.pictures import picture_part, pictures_in, text_part
     from htaf.llm.sight import BlindError, expect_sight
-    from htaf.llm.threads import Stopped, in_threads
 
 __all__ = [
-    "BatchClient",
     "BlindError",
     "BudgetError",
     "Client",
     "MalformedReply",
     "Message",
     "ModelError",
-    "ReplyCache",
     "ServerClient",
-    "Stopped",
-    "Unanswered",
     "Usage",
     "default_cache",
     "expect_sight",
-    "in_threads",
     "numbered",
     "picture_part",
-    "picture_pixels",
     "pictures_in",
     "quoted",
-    "request_key",
     "shortened",
     "text_part",
     "tokens_of",
+    "validated",
 ]
 
-_CLIENT = dict.fromkeys(("Client", "ServerClient", "Usage"), "htaf.llm.client")
-_REPLIES = dict.fromkeys(("BatchClient", "ReplyCache", "default_cache"), "htaf.llm.replies")
-_PICTURES = dict.fromkeys(("picture_part", "picture_pixels", "pictures_in", "text_part"), "htaf.llm.pictures")
+_CLIENT = dict.fromkeys(("Client", "ServerClient", "Usage", "default_cache"), "htaf.llm.client")
+_PICTURES = dict.fromkeys(("picture_part", "pictures_in", "text_part"), "htaf.llm.pictures")
 _SIGHT = dict.fromkeys(("BlindError", "expect_sight"), "htaf.llm.sight")
-_THREADS = dict.fromkeys(("Stopped", "in_threads"), "htaf.llm.threads")
 __getattr__, __dir__ = lazy(
-    __name__, dict.fromkeys(__all__, "htaf.llm.chat") | _CLIENT | _PICTURES | _REPLIES | _SIGHT | _THREADS
+    __name__, dict.fromkeys(__all__, "htaf.llm.chat") | _CLIENT | _PICTURES | _SIGHT
 )  # lazily, as pydantic is optional

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from jaxtyping import UInt8
 
-from htaf.concepts.naming.picture_choice import AlbumKind
 from htaf.llm.pictures import Part, picture_part, text_part
 
+AlbumKind = Literal["sheets", "images"]
 ON_A_SHEET = 20
 COLUMNS = 5
 GAP = 8  # pixels around each image
@@ -65,7 +66,7 @@ def album(
 
     Args:
         pixels: uint8 [n, channels, height, width].
-        kind: of `PictureSettings`. side: of each image's longer side, in pixels.
+        kind: "sheets", with numbers, or "images", each by itself. side: of each image's longer side, in pixels.
         title: stands before them, as in "Group A, pictures 1 to 12:".
     """
     tiles = [tile_of(each, side) for each in pixels]

@@ -13,7 +13,7 @@ from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.counts import part_proportions, proportions
 from htaf.concepts.groups import HIGH, IN_A, IN_B, LOW, Groups, groups
-from htaf.concepts.naming.checks import LEVEL, counts
+from htaf.concepts.naming.checks import LEVEL, against_chance
 from htaf.concepts.naming.files import FEW_CLASSES, NOT_VERIFIED, NOTHING, VERIFIED, NameEntry
 from htaf.data.attributes import Attributes
 
@@ -185,7 +185,7 @@ def _named(
     result: NameEntry = {
         "concept": concept, "name": None, "attribute": None, "negated": None, "verified": False,
         "status": NOTHING, "reason": grouped.note(concept), "held_out": None, "naming": None, "agreement": None,
-        "rounds": rounds, "p_value": None, "baseline": None, **counts(grouped, concept),
+        "rounds": rounds, "p_value": None, "baseline": None, **grouped.counts(concept),
         "same_column": [], "candidates": [], "source": "attributes",
     }  # fmt: skip
     if result["reason"]:
@@ -215,8 +215,7 @@ def _named(
             order = rng.permutation(len(used))
             shuffled = AttributeCandidates(local.names, local.have[order], local.values[order])
             chance[number] = play(inside, held, shuffled).held_out.mean()
-        result["p_value"] = float((1 + (chance >= score - 1e-12).sum()) / (1 + shuffles))
-        result["baseline"] = {"mean": float(chance.mean()), "p95": float(np.quantile(chance, 0.95))}
+        result |= against_chance(score, chance)
     if score < threshold:
         return result | {"reason": f"held-out balanced accuracy {score:.2f} < {threshold:g}"}
     if agreement < AGREEMENT:

@@ -1,155 +1,26 @@
-"""Does a name hold? Classes that the name has not seen are sorted by it; chance and repetition are compared with it.
+"""Does a name hold? What was sorted by the name alone is compared with chance and with repetitions.
 
-A sorting is a number for each class: 1 where the name's first label was chosen, 0 where the second, 0.5 where the class
-was left out. Nothing here asks anything of a model.
+A sorting is a number for each class or image: 1 where the name's first label was chosen, 0 where the second, 0.5 where
+it was left out. Nothing here asks anything of a model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import comb, prod
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
-
-from htaf._errors import SEEDS
-from htaf.concepts.codes import ConceptError
-from htaf.concepts.groups import EMPTY, HIGH, IN_A, IN_B, LOW, MIXED, Groups
-from htaf.concepts.naming.files import FEW_CLASSES, NOT_VERIFIED, NOTHING, VERIFIED
 
 LEVEL = 0.05  # of the p-value
 # kappa between the rounds' sortings; two that are right for three classes of four, independently, reach 0.25 at best
 AGREEMENT = 0.2
 # with fewer even the right sorting has p > LEVEL in three rounds, as the groups can be permuted in so few ways
 FEWEST_CLASSES = 9
-NEVER = -1  # the fold of a class that is not sorted
-
-
-@dataclass(frozen=True)
-class NamingSettings:
-    """How concepts are named and checked.
-
-    Attributes:
-        low, high: bounds of the groups (`htaf.concepts.groups`).
-        rounds: namings of each concept, each of which another part of the classes is held out of; >= 2.
-        threshold: least balanced accuracy of a verified name on the classes held out, and of the name shown on all.
-        permutations: behind the p-value, 19 or more; 0 for none.
-        most: classes of a group that a prompt lists; twice as many are sorted.
-        seed: of folds, lists and permutations; concept c's depend on (seed, c) alone.
-
-    Raises:
-        ConceptError: a value out of range.
-    """
-
-    low: float = LOW
-    high: float = HIGH
-    rounds: int = 3
-    threshold: float = 0.75
-    permutations: int = 999
-    most: int = 100
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not (
-            self.rounds >= 2
-            and 0 <= self.threshold <= 1
-            and (self.permutations == 0 or self.permutations >= 19)
-            and self.most >= 2
-            and 0 <= self.seed < SEEDS
-        ):
-            raise ConceptError(
-                "expected rounds >= 2, 0 <= threshold <= 1, permutations 0 or >= 19, most >= 2 and 0 <= seed < 2**63, "
-                f"got {self.rounds}, {self.threshold}, {self.permutations}, {self.most} and {self.seed}"
-            )
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """The classes of one concept, n of which are in group A or B.
-
-    Attributes:
-        concept: its number.
-        used: int64 [n], numbers of the classes.
-        inside: bool [n], whether they are in group A.
-        fold: int64 [n], the round that holds a class out; -1 for one that is never sorted.
-        rounds: how many; 0 where a group has fewer than two classes: then none can be held out, and no name is asked.
-        note: why there is nothing to name, or to check; empty where there is.
-    """
-
-    concept: int
-    used: Int64[np.ndarray, " classes"]
-    inside: Bool[np.ndarray, " classes"]
-    fold: Int64[np.ndarray, " classes"]
-    rounds: int
-    note: str
-
-    @property
-    def scored(self) -> Int64[np.ndarray, " scored"]:
-        """Places in `used` of the classes that are sorted."""
-        return np.flatnonzero(self.fold != NEVER)
-
-    @property
-    def nameless(self) -> bool:
-        """Whether a group is empty, so that there is nothing to ask."""
-        return not (self.inside.any() and (~self.inside).any())
-
-    def hopeless(self, *, folds: bool) -> bool:
-        """Whether even the right sorting has p > LEVEL, as the groups can be permuted in so few ways."""
-        inside, fold = self.inside[self.scored], self.fold[self.scored] * folds
-        ways = [comb(int((fold == number).sum()), int(inside[fold == number].sum())) for number in np.unique(fold)]
-        return prod(ways) < 1 / LEVEL
-
-
-def class_status(case: Case, verified: bool, *, folds: bool) -> str:
-    """The status of a name that classes checked, or could not check (`htaf.concepts.naming.files.STATUSES`).
-
-    Args:
-        folds: whether each round held out a part of its own.
-    """
-    if verified:
-        return VERIFIED
-    if case.nameless:
-        return NOTHING
-    return FEW_CLASSES if (folds and not case.rounds) or case.hopeless(folds=folds) else NOT_VERIFIED
-
-
-def case_of(grouped: Groups, concept: int, settings: NamingSettings) -> Case:
-    """Which classes of a concept are used, which of them are sorted, and by whose round.
-
-    Of more than 2 `most` classes so many are drawn, `most` of each group, more of one where the other has fewer. Each
-    group's are dealt out to the rounds in random order, so that the folds' sizes differ by one at most.
-    """
-    member = grouped.member[concept]
-    used = np.flatnonzero((member == IN_A) | (member == IN_B))
-    inside = member[used] == IN_A
-    rng = np.random.default_rng((settings.seed, concept))
-    sizes = int(inside.sum()), int((~inside).sum())
-    most = 2 * settings.most
-    kept = [min(own, max(settings.most, most - other)) for own, other in (sizes, sizes[::-1])]
-    rounds = min(settings.rounds, *kept)
-    fold = np.full(len(used), NEVER, dtype=np.int64)
-    for side, count in zip((True, False), kept, strict=True):
-        drawn = rng.permutation(np.flatnonzero(inside == side))[:count]
-        # the smaller folds of A are the larger of B, so that each round holds out about as many
-        places = np.arange(count) if side else -1 - np.arange(count)
-        fold[drawn] = places % max(1, rounds)
-    note = grouped.note(concept)
-    if not note and rounds < 2:
-        note = f"group {'A' if sizes[0] < 2 else 'B'} has one class: not asked, as the name could not be checked"
-    return Case(concept, used, inside, fold, rounds if rounds >= 2 else 0, note)
-
-
-def counts(grouped: Groups, concept: int) -> dict[str, Any]:
-    """How many classes are in A, in B, mixed, and without images; and the groups' shares of test images."""
-    member = grouped.member[concept]
-    codes = {"group_a": IN_A, "group_b": IN_B, "mixed": MIXED, "empty": EMPTY}
-    return {key: int((member == code).sum()) for key, code in codes.items()} | grouped.on_test(concept)
 
 
 def balanced(inside: Bool[np.ndarray, " n"], said: Float64[np.ndarray, " n"]) -> float:
-    """(mean of s over A + mean of 1 - s over B) / 2 of a sorting s; a class left out counts as half right."""
+    """(mean of s over A + mean of 1 - s over B) / 2 of a sorting s; what is left out counts as half right."""
     return float(said[inside].mean() + (1 - said[~inside]).mean()) / 2
 
 
@@ -160,12 +31,21 @@ def shuffled(
     permutations: int,
     rng: np.random.Generator,
 ) -> Float64[np.ndarray, " permutations"]:
-    """The balanced accuracies of a sorting when the groups of the classes of each fold are permuted."""
+    """The balanced accuracies of a sorting when the groups are permuted within each fold."""
     moved = np.tile(said, (permutations, 1))
     for number in np.unique(fold):
         columns = np.flatnonzero(fold == number)
         moved[:, columns] = rng.permuted(moved[:, columns], axis=1)
     return (moved[:, inside].mean(1) + (1 - moved[:, ~inside]).mean(1)) / 2
+
+
+def against_chance(score: float, chance: Float64[np.ndarray, " permutations"]) -> dict[str, Any]:
+    """ "p_value", (1 + permutations that do as well) / (1 + permutations), and "baseline", their mean and 95th
+    percentile."""
+    return {
+        "p_value": float((1 + (chance >= score - 1e-12).sum()) / (1 + len(chance))),
+        "baseline": {"mean": float(chance.mean()), "p95": float(np.quantile(chance, 0.95))},
+    }
 
 
 def kappa(one: Float64[np.ndarray, " n"], other: Float64[np.ndarray, " n"]) -> float:
@@ -208,36 +88,18 @@ def poorly_shown(shown: float, own: float, threshold: float) -> str:
     return ""
 
 
-def verdict(
-    inside: Bool[np.ndarray, " n"],
-    said: Float64[np.ndarray, " n"],
-    fold: Int64[np.ndarray, " n"],
-    settings: NamingSettings,
-    concept: int,
-    agreement: float | None,
-) -> dict[str, Any]:
-    """The check of a name as plain values: "held_out", "p_value", "baseline", "agreement", "verified", "reason".
-
-    p = (1 + permutations that do as well) / (1 + permutations).
+def refusal(found: dict[str, Any], threshold: float, score: str, chance: str) -> str:
+    """Why a score refuses a name; "" where it does not.
 
     Args:
-        inside, said: of the classes that were sorted.
-        fold: within which the groups are permuted.
-        agreement: of the rounds; None where there is one, which holds nothing out.
+        found: "held_out", "p_value" (None: no permutations) and "agreement" (None: one sorting).
+        score: what the score is called. chance: what was permuted.
     """
-    score = balanced(inside, said)
-    found: dict[str, Any] = {"held_out": score, "p_value": None, "baseline": None, "agreement": agreement}
-    found |= {"verified": False, "reason": ""}
-    if settings.permutations:
-        rng = np.random.default_rng((settings.seed, concept, 1))
-        chance = shuffled(inside, said, fold, settings.permutations, rng)
-        found["p_value"] = float((1 + (chance >= score - 1e-12).sum()) / (1 + settings.permutations))
-        found["baseline"] = {"mean": float(chance.mean()), "p95": float(np.quantile(chance, 0.95))}
-    if score < settings.threshold:
-        what = "balanced accuracy" if agreement is None else "held-out balanced accuracy"
-        return found | {"reason": f"{what} {score:.2f} < {settings.threshold:g}"}
+    if found["held_out"] < threshold:
+        return f"{score} {found['held_out']:.2f} < {threshold:g}"
+    agreement, p_value = found.get("agreement"), found["p_value"]
     if agreement is not None and agreement < AGREEMENT:
-        return found | {"reason": f"the names of the rounds sort differently: kappa {agreement:.2f} < {AGREEMENT}"}
-    if settings.permutations and found["p_value"] > LEVEL:
-        return found | {"reason": f"shuffled classes do as well: p = {found['p_value']:.2f} > {LEVEL}"}
-    return found | {"verified": True}
+        return f"the names of the rounds sort differently: kappa {agreement:.2f} < {AGREEMENT}"
+    if p_value is not None and p_value > LEVEL:
+        return f"{chance} as well: p = {p_value:.2f} > {LEVEL}"
+    return ""

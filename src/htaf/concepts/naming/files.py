@@ -22,8 +22,6 @@ NameEntry = dict[str, Any]  # the name of one concept, how it was found and what
 SOURCES = ("attributes", "model", "pictures", "hand", "supervised", "label-free")
 SECONDS = 1.0  # between two writings of a file that grows
 LONGEST = 200  # characters of a name, a label, a candidate
-NUMBERS = ("held_out", "p_value", "agreement", "naming", "own", "test_a", "test_b")
-COUNTS = ("group_a", "group_b", "mixed", "empty", "rounds", "scored")
 COLUMNS: list[str] = [
     "concept",
     "name",
@@ -47,30 +45,39 @@ COLUMNS: list[str] = [
     "codes",
     "seal",
 ]
-TEXTS = ("name", "label_1", "label_0", "status", "source", "reason", "justification", "checked_by", "codes", "seal")
 SEALED = ("name", "label_1", "label_0")
+TEXTS = (*SEALED, "status", "source", "reason", "justification", "checked_by", "codes", "seal", "model", "settings")
+NUMBERS = ("held_out", "p_value", "agreement", "naming", "own", "shown", "test_a", "test_b")
+COUNTS = ("concept", "group_a", "group_b", "mixed", "empty", "rounds", "scored")
+GROUPS = ("group_a", "group_b", "mixed", "empty", "test_a", "test_b")
+# what a check says; another check says it anew
+CHECKED = (*NUMBERS, *GROUPS[:4], "baseline", "rounds_detail", "pictures", "scores", "at_rate", "within", "only_class")
 # values of an entry's "reason"
 BY_HAND = "named by hand, not checked"
 RENAMED = "renamed since it was checked"
-WAITING = "waiting for replies"
 NO_REPLY = "no usable reply"
 # values of an entry's "status"
 VERIFIED, NOT_VERIFIED = "verified", "not verified"
 FEW_CLASSES, FEW_IMAGES = "too few classes", "too few images"  # not for want of a name: nothing could be checked
 NOTHING = "nothing to name"  # the bit is always the same, or tells no classes apart
-NOT_CHECKED, WAITS, NO_ANSWER = "not checked", "waiting", "no answer"
-STATUSES = (VERIFIED, NOT_VERIFIED, FEW_CLASSES, FEW_IMAGES, NOTHING, NOT_CHECKED, WAITS, NO_ANSWER)
+NOT_CHECKED, NO_ANSWER = "not checked", "no answer"
+STATUSES = (VERIFIED, NOT_VERIFIED, FEW_CLASSES, FEW_IMAGES, NOTHING, NOT_CHECKED, NO_ANSWER)
 _COMMON: dict[str, Any] = {
-    "name": None, "label_1": None, "label_0": None, "verified": False, "status": None, "reason": "",
-    "held_out": None, "p_value": None,
-    "agreement": None, "naming": None, "baseline": None, "group_a": None, "group_b": None, "mixed": None,
-    "test_a": None, "test_b": None, "empty": None, "rounds": 0, "source": "hand", "justification": None,
+    **dict.fromkeys((*SEALED, "justification", "status", "baseline", *NUMBERS[:4], *GROUPS)),
+    "verified": False, "reason": "", "rounds": 0, "source": "hand",
 }  # fmt: skip
-_KINDS: dict[str, tuple[type, str]] = {"verified": (bool, "true or false"), "candidate": (bool, "true or false")}
-_KINDS |= {"negated": (bool, "true or false"), "baseline": (dict, "an object"), "rounds_detail": (list, "a list")}
-_KINDS |= dict.fromkeys(("scores", "at_rate", "within", "pictures"), (dict, "an object"))
-_KINDS |= {"only_class": (bool, "true or false")}
-_KINDS |= dict.fromkeys((*TEXTS, "model", "settings"), (str, "text"))
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(TEXTS, (lambda value: isinstance(value, str), "text")),
+    **dict.fromkeys(NUMBERS, (lambda value: _is_number(value), "a number")),
+    **dict.fromkeys(COUNTS, (lambda value: type(value) is int and value >= 0, "a whole number")),
+    **dict.fromkeys(
+        ("verified", "candidate", "negated", "only_class"), (lambda value: isinstance(value, bool), "true or false")
+    ),
+    **dict.fromkeys(
+        ("baseline", "scores", "at_rate", "within", "pictures"), (lambda value: isinstance(value, dict), "an object")
+    ),
+    "rounds_detail": (lambda value: isinstance(value, list), "a list"),
+}
 
 
 def valid_text(text: str) -> str:
@@ -112,8 +119,6 @@ def status_of(entry: Mapping[str, Any]) -> str:
         return VERIFIED
     if own in STATUSES and own != VERIFIED:
         return own
-    if reason == WAITING:
-        return WAITS
     if reason.startswith(NO_REPLY):
         return NO_ANSWER
     if entry.get("held_out") is None:
@@ -295,17 +300,9 @@ def _cell(name: str, cell: str) -> Any:
 def _entry(entry: Mapping[str, Any], place: str) -> NameEntry:
     """All keys, of the right kinds."""
     read = _COMMON | {key: value for key, value in entry.items() if value is not None or key not in _COMMON}
-    for key in ("concept", *COUNTS):
+    for key, (fits, said) in _KINDS.items():
         value = read.get(key)
-        if (value is not None or key == "concept") and (type(value) is not int or value < 0):
-            raise ConceptError(f"{place}: expected a whole number for {key}, got {_short(value)}")
-    for key in NUMBERS:
-        value = read.get(key)
-        if value is not None and not _is_number(value):
-            raise ConceptError(f"{place}: expected a number for {key}, got {_short(value)}")
-    for key, (kind, said) in _KINDS.items():
-        value = read.get(key)
-        if value is not None and not isinstance(value, kind):
+        if (value is not None or key == "concept") and not fits(value):
             raise ConceptError(f"{place}: expected {said} for {key}, got {_short(value)}")
         if isinstance(value, str):
             read[key] = valid_text(value) or _COMMON.get(key)
@@ -315,9 +312,7 @@ def _entry(entry: Mapping[str, Any], place: str) -> NameEntry:
         read |= {"verified": False, "status": None, "reason": BY_HAND if read["name"] else ""}
     seal = seal_of(read)
     if read.pop("seal", None) != seal and seal is not None:
-        kept = {
-            key: read[key] for key in ("concept", *SEALED, "group_a", "group_b", "mixed", "empty", "test_a", "test_b")
-        }
+        kept = {key: read[key] for key in ("concept", *SEALED, *GROUPS)}
         return _COMMON | kept | {"reason": RENAMED, "status": NOT_CHECKED}
     read["verified"] = read["verified"] and read["name"] is not None
     return read | {"status": status_of(read)}
