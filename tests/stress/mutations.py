@@ -329,10 +329,13 @@ def made_replies() -> Files:
 
 def read_replies(folder: Path) -> None:
     from htaf.concepts.naming.prompts import NameReply
-    from htaf.llm import BudgetError
+    from htaf.llm import MalformedReply, validated
 
-    with asker(folder) as client, contextlib.suppress(BudgetError):  # what cannot be read counts as nothing
-        client.ask(MESSAGES, NameReply)
+    with asker(folder) as client:
+        kept = client._kept(client._key(MESSAGES, 0))
+    if kept is not None:  # what cannot be read counts as nothing
+        with contextlib.suppress(MalformedReply):
+            validated(kept, NameReply)
 
 
 PLAN = b"""
