@@ -85,6 +85,12 @@ def test_a_malformed_reply_is_asked_again(bad: Answer) -> None:
         assert model.usage.calls == len(server.requests) == 3
 
 
+def test_a_reply_in_parts() -> None:
+    parts = [{"type": "thinking", "thinking": [{"text": "hm"}]}, {"type": "text", "text": '{"name": "wings"}'}]
+    found, _, _ = ask(Answer(body=json.dumps({"choices": [{"message": {"content": parts}}]}).encode()))
+    assert found == Name(name="wings")
+
+
 def test_the_model_is_told_what_was_wrong() -> None:
     found, _, requests = ask(Answer('{"name": 5}'), Answer("hm"), Answer('{"name": "wings"}'))
     assert isinstance(found, Name)
@@ -119,6 +125,7 @@ def test_a_request_that_is_refused_in_every_form() -> None:
     assert type(found) is ModelError  # nothing shows that other requests would do better
     assert "HTTP 400: context too long" in str(found)
     assert usage.calls == 2
+    assert ask(Answer(status=413))[1].calls == 2
     with scripted(GOOD, no) as server, model_of(server) as model:
         model.ask(ASKED, Name)
         with pytest.raises(MalformedReply, match="context too long"):

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from htaf._files import cache_folder, to_json, write_atomic
 from htaf.llm.chat import (
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 FORMAT = 2  # of a reply on disk
 OPENAI = "https://api.openai.com/v1"
 REPLY_TOKENS = 4096  # of a reply; one that was cut off there is asked for again without a limit
+REFUSED = (400, 413, 422)  # the server is there, but does not take this request
 LEAST_SECRET = 8  # characters: a shorter key may be a word of the model's own
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
@@ -80,6 +81,14 @@ class Usage:
 class _Said(BaseModel):
     content: str | None = None
     refusal: Any = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _joined(cls, content: object) -> object:
+        """Of a list of parts, as some thinking models send, the texts."""
+        if not isinstance(content, list):
+            return content
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
 
 
 class _Choice(BaseModel):
@@ -253,11 +262,11 @@ class ServerClient:
             call: Any = self._sdk.chat.completions.with_raw_response.create
             try:
                 body = call(model=self.model, messages=turn, **options).http_response.content
-            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+            except (openai.OpenAIError, RuntimeError) as error:  # httpx has the second for a client that was closed
+                if getattr(error, "status_code", 0) not in REFUSED:
+                    raise ModelError(self._told(error)) from None
                 refused = refused or self._told(error)
                 continue
-            except (openai.OpenAIError, RuntimeError) as error:  # httpx has the second for a client that was closed
-                raise ModelError(self._told(error)) from None
             return self._read(body, turn, bool(refused))
         if self._talks:  # it took others: this one is too long, or not to its liking
             raise MalformedReply(refused)
@@ -293,14 +302,14 @@ class ServerClient:
         elif isinstance(error, openai.APITimeoutError):
             text = f"{url} gave no answer in {self._sdk.timeout:g} s"
         elif isinstance(error, openai.APIConnectionError):
-            text = f"{url} cannot be reached, or broke off: {short(str(error.__cause__ or error))}"
+            text = f"{url} cannot be reached, or broke off: {error.__cause__ or error}"
         elif status in (401, 403):
             text = f"{url} refused the key, or wants one (HTTP {status}): give it in OPENAI_API_KEY"
         elif status == 404:
             text = f"{url} has no such model or address (HTTP 404); most end in /v1{said}"
         else:
             text = f"{url} answered HTTP {status}{said}"
-        return self._redact(text)
+        return short(self._redact(text))
 
     def _before(self, _: object) -> None:
         """Take one call out of the budget, before it is sent."""
@@ -377,7 +386,7 @@ def _words(body: object) -> str:
         body = next((body[name] for name in ("message", "detail", "error") if isinstance(body.get(name), str)), "")
     if not isinstance(body, str) or not body.strip() or body.lstrip().startswith("<"):
         return ""
-    return f": {short(body)}"
+    return f": {body}"
 
 
 def checked_url(url: str) -> str:
