@@ -251,7 +251,7 @@ def model_names(codes: Codes, model: str, server: ServerFlags, out: Path, *, qui
         quiet: without progress.
 
     Raises:
-        UsageError: the library for servers is not installed. HtafError: the server cannot be had.
+        HtafError: the server cannot be had.
     """
     with _client(model, server) as client:
         evidence = _evidence(codes, AskingFlags(), PictureFlags(), {}, None)
@@ -310,10 +310,8 @@ def _names(job: NamingJob, parallel: int, json: bool, *, send: bool) -> list[Nam
 @contextlib.contextmanager
 def _client(model: str, server: ServerFlags) -> Iterator[ServerClient]:
     """Who answers."""
-    try:
-        from htaf.llm import ServerClient, default_cache
-    except ModuleNotFoundError as error:
-        raise UsageError(f"--model needs {error.name}: pip install 'htaf[llm]'") from None
+    from htaf.llm import ServerClient, default_cache
+
     key = None
     if server.key_file is not None:
         try:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
+from htaf._errors import installed
 from htaf._files import cache_folder, to_json, write_atomic
 from htaf.llm.chat import (
     SAID,
@@ -127,7 +128,7 @@ class ServerClient:
     Attributes:
         unencrypted: the host that gets a key over http, where that is not this machine; else "".
     Raises:
-        ModelError: settings that cannot be used, no model, openai not installed.
+        ModelError: settings that cannot be used, no model. ModuleNotFoundError: openai is not installed.
     """
 
     def __init__(
@@ -359,10 +360,9 @@ def _sdk(
     base_url: str, key: str, timeout: float, retries: int, before: Callable[[object], None], local: bool
 ) -> openai.OpenAI:
     """openai's client; `before` is called with each real request, retries too, and may raise."""
-    try:
+    with installed():
         import openai
-    except ImportError as error:
-        raise ModelError(f"asking a language model needs openai: pip install 'htaf[llm]' ({error})") from None
+
     http = openai.DefaultHttpxClient(
         timeout=timeout,
         follow_redirects=False,  # pictures and prompts go to this host alone
