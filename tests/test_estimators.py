@@ -26,6 +26,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import htaf
 from htaf import HtafClassifier, HtafRegressor
+from htaf.data.notes import told
 from htaf.data.reading import DataError
 from htaf.data.tabular import Split, Table, from_frame, load
 from htaf.estimators import fit as fit_frame
@@ -98,7 +99,7 @@ def test_the_dtypes_of_a_frame_decide() -> None:
     assert {*table.features["code"]} == {"01", "1", "02"}, "text that reads as a number stays text"
     assert {*table.features["kind"]} == {"10", "20", "30"}
     assert int(table.features["whole"].isna().sum()) == 9
-    assert any("'constant' dropped" in note for note in table.notes)
+    assert any("'constant' dropped" in note for note in told(table.notes))
 
 
 def test_a_frame_with_its_target_column_is_read_as_a_file(tmp_path: Path) -> None:
@@ -355,7 +356,7 @@ def test_frames_of_others(kind: str) -> None:
     table, wanted = from_frame(given, "y"), from_frame(rows, "y")
     assert (table.fingerprint, table.notes) == (wanted.fingerprint, wanted.notes)
     assert table.features.dtypes.map(str).tolist() == ["float64", "datetime64[us]", "float64", "object"]
-    assert "column 'took': durations, in days" in table.notes
+    assert "column 'took': durations, in days" in told(table.notes)
     assert table.features["took"].tolist() == (rows["took"] / pd.Timedelta(days=1)).tolist()
     if kind == "pyarrow":
         model = htaf.fit(given, "y", **TINY)

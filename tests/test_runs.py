@@ -300,7 +300,7 @@ def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
             "expected source.size to be a whole number, got '9'",
         ),
         (edit(lambda record: record.update(source={"task": "x"})), "expected source.task to be regression or class"),
-        (edit(lambda record: record.update(notes=[1])), r"expected notes to be a list of texts, got \[1\]"),
+        (edit(lambda record: record.update(notes=[1])), r"expected notes to be a list of texts and notes, got \[1\]"),
         (edit(lambda record: record.update(metrics={"smooth": 1})), "expected metrics to be figures by network"),
         (lambda path: (path / "record.json").write_text("[" * 10**5), "record.json is damaged: expected at most 100"),
         (lambda path: (path / "record.json").write_text('{"format": NaN}'), "is damaged: expected finite numbers"),
@@ -440,7 +440,7 @@ def test_unseen_categories_and_missing_numbers(finished: Path) -> None:
     frame, notes = run.predict_with_notes(rows)
     assert frame.equals(run.predict(rows))
     assert np.isfinite(frame.iloc[:, 1:].to_numpy(float)).all()
-    told = " ".join(notes)
+    told = " ".join(map(str, notes))
     assert "not seen in training ('w')" in told
     assert "set to the training median" in told
 

@@ -55,6 +55,17 @@ def suggestion(wanted: str, known: Sequence[str], most: int = 1) -> str:
     return f" (did you mean {' or '.join(repr(lowered[name]) for name in near)}?)" if near else ""
 
 
+def listed(names: Sequence[str], limit: int = 30) -> str:
+    """Names joined by commas, cut after `limit` with a count of the rest."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(repr(name) for name in names[:limit]) + more
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its type where there is none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -26,6 +26,7 @@ from torch import nn
 
 from htaf._console import say_notes
 from htaf._errors import expect_seed, suggestion
+from htaf.data.notes import UNEXPECTED, Note, from_record, told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, Frame, in_pandas, is_date, is_text, listed, named, to_number, to_text
 from htaf.data.tabular import Split, Table, from_frame
@@ -164,7 +165,7 @@ class _TableEstimator(BaseEstimator):
     def notes_(self) -> tuple[str, ...]:
         """What was handled in the data and in the training, one line each. `fit` warns of dropped columns."""
         check_is_fitted(self)
-        return tuple(self.run_.record["notes"])
+        return tuple(told(from_record(self.run_.record["notes"])))
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the networks: they are read from the safetensors bytes that the run keeps."""
@@ -248,9 +249,9 @@ class _TableEstimator(BaseEstimator):
         if self.verbose:
             say_notes(self.notes_)
         else:  # what the caller may not have meant is said all the same
-            for note in self.notes_:
-                if note.startswith("column ") and (" dropped: " in note or " is text: " in note):
-                    warnings.warn(note, UserWarning, stacklevel=3)
+            for note in from_record(self.run_.record["notes"]):
+                if isinstance(note, Note) and note.kind in UNEXPECTED:
+                    warnings.warn(str(note), UserWarning, stacklevel=3)
         return self
 
     def _names(self) -> list[str] | None:

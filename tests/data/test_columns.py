@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from htaf.data.columns import MISSING, category_values
 from htaf.data.dates import find, numbers, read
+from htaf.data.notes import told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, to_text, typed
 from htaf.data.tabular import load, load_like, split
@@ -108,9 +109,9 @@ def test_what_is_written_is_read(days: list[datetime.date], form: str) -> None:
     [
         (
             ["13/01/2012", "01/13/2012"],
-            "got '13/01/2012' (row 1) and '01/13/2012' (row 2), the first with the day first",
+            "row 2: expected dates of one form, got '01/13/2012' after '13/01/2012', one with the day",
         ),
-        (["1/2/2012", "2012-01-31"], "expected dates of one form, got '1/2/2012' (row 1) and '2012-01-31' (row 2)"),
+        (["1/2/2012", "2012-01-31"], "row 2: expected dates of one form, got '2012-01-31' after '1/2/2012': write"),
         (
             [f"2012-01-{d:02}" for d in range(1, 31)] + ["soon"],
             "row 31: expected a date as in 96.8% of the rows, got 'so",
@@ -133,10 +134,10 @@ def test_an_open_order_is_said() -> None:
         assert found is not None
         assert (found.order, found.open) == (order, True)
     _, notes = typed(pd.DataFrame({"when": ["1/2/2012", "3/4/2012"]}, dtype=object))
-    assert notes == (
+    assert told(notes) == [
         "column 'when': dates, 2012-01-02 to 2012-03-04, '1/2/2012' read as month-day-year; no row says whether day or "
         "month comes first, write 2012-01-31 to be sure",
-    )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ def test_an_open_order_is_said() -> None:
 def test_time_zones_are_said(zones: tuple[str, str], said: str) -> None:
     texts = [f"2024-01-{1 + i:02}T06:30:00{zones[i % 2]}" for i in range(28)]
     read, (note,) = typed(pd.DataFrame({"when": texts}))
-    assert note.endswith("read as year-month-day" + said)
+    assert str(note).endswith("read as year-month-day" + said)
     assert read["when"][1] == pd.Timestamp("2024-01-02 04:30" if "+02:00" in zones else "2024-01-02 06:30")
 
 
@@ -172,14 +173,14 @@ def test_a_column_of_dates_gives_the_parts_that_vary() -> None:
     seconds = features.assign(when=pd.date_range("2012-01-01", periods=60, freq="7001s"))
     timed = Preprocessor.fit(seconds, np.arange(60.0), task="regression")
     assert [timed.feature_names[place] for place in timed.calendar] == ["when: weekday", "when: day of year"]
-    assert fitted.notes == ("missing training values set to the median: 1 in 'when' (2012-01-31)",)
+    assert told(fitted.notes) == ["missing training values set to the median: 1 in 'when' (2012-01-31)"]
     inputs = preprocessor.transform(features)
     assert inputs.tobytes() == fitted.transform(features).tobytes()
     np.testing.assert_allclose(inputs[[0, 59], 1:], [[0, 1, 0, 0], [1, 2 / 6, 59 / 59, 1]], atol=1e-6)
     as_text = features.assign(when=when.dt.strftime("%d/%m/%Y").where(when.notna(), None))
     raw, notes = preprocessor.transform_with_notes(as_text)
     assert raw.tobytes() == inputs.tobytes()
-    assert notes == ["missing values set to the training median: 1 in 'when' (2012-01-31)"]
+    assert told(notes) == ["missing values set to the training median: 1 in 'when' (2012-01-31)"]
     assert preprocessor.transform(features.assign(when=when.dt.tz_localize("UTC"))).tobytes() == inputs.tobytes()
     with pytest.raises(DataError, match=re.escape("column 'when', row 1: expected a date (day-month-year, as in")):
         preprocessor.transform(as_text.assign(when="01/13/2012"))
@@ -231,8 +232,10 @@ def test_many_categories_are_means_of_the_target() -> None:
     new, notes = preprocessor.transform_with_notes(pd.DataFrame({"c": ["new", None, "NAME 7"], "x": 0.5}))
     mean = (column.otherwise[0] - column.lows[0]) / (column.highs[0] - column.lows[0])
     np.testing.assert_allclose(new[:, 1], [mean, mean, 1], atol=1e-6)
-    assert notes == ["column 'c': 2 rows with categories not seen in training ('new', 'missing'), the target's mean"]
-    assert any("40 categories, each as the target's mean" in note for note in fitted.notes)
+    assert told(notes) == [
+        "column 'c': 2 rows with categories not seen in training ('new', 'missing'), the target's mean"
+    ]
+    assert any("40 categories, each as the target's mean" in note for note in told(fitted.notes))
 
 
 def test_the_encoding_is_that_of_scikit_learn() -> None:
@@ -284,7 +287,7 @@ def test_frequent_ones_of_many_categories_have_an_input_too(monkeypatch: pytest.
         np.testing.assert_array_equal(inputs[:, 2:], wanted)
     new = preprocessor.transform(pd.DataFrame({"c": ["new", "OFTEN"], "x": 0.0}))
     np.testing.assert_array_equal(new[:, 2:], [[0, 0, 0], [0, 0, 1]])
-    assert any("; the 3 most frequent ones also as 0 or 1" in note for note in fitted.notes)
+    assert any("; the 3 most frequent ones also as 0 or 1" in note for note in told(fitted.notes))
     old = fitted.to_json()  # as it was written before: the target's mean alone
     entry = old["columns"][0]
     for key in ("outputs", "otherwise", "lows", "highs"):
@@ -305,11 +308,11 @@ def test_rare_categories_are_one_input() -> None:
     assert preprocessor.feature_names == ("x", "c=a", "c=b", "c=other")
     inputs, notes = preprocessor.transform_with_notes(pd.DataFrame({"c": ["b", "p", "new", None], "x": 1.0}))
     np.testing.assert_array_equal(inputs[:, 1:], [[0, 1, 0], [0, 0, 1], [0, 0, 1], [0, 0, 1]])
-    assert notes == [
+    assert told(notes) == [
         "column 'c': 3 rows with categories rare in training or not seen ('p', 'new', 'missing'), input c=other"
     ]
-    assert (
-        "column 'c': 3 categories with fewer than 5 training rows are one input, 'other' (7 rows)" in preprocessor.notes
+    assert "column 'c': 3 categories with fewer than 5 training rows are one input, 'other' (7 rows)" in told(
+        preprocessor.notes
     )
     one = Preprocessor.fit(features[:102], features["x"].to_numpy()[:102], task="regression")
     assert one.feature_names == ("x", "c=a", "c=b", "c=p")  # one rare category stays
@@ -320,7 +323,7 @@ def test_spellings_of_one_category() -> None:
     features = pd.DataFrame({"c": column, "x": np.arange(16.0)})
     preprocessor = again(Preprocessor.fit(features, features["x"].to_numpy(), task="regression"))
     assert preprocessor.feature_names == ("x", "c=M", "c=No", "c=YES", "c=m")
-    assert preprocessor.notes == ("column 'c': one category each: 'No' = 'no', 'YES' = 'Yes' = 'yes'",)
+    assert told(preprocessor.notes) == ["column 'c': one category each: 'No' = 'no', 'YES' = 'Yes' = 'yes'"]
     inputs, notes = preprocessor.transform_with_notes(pd.DataFrame({"c": ["yEs", "NO", "M", "m"], "x": 1.0}))
     np.testing.assert_array_equal(inputs[:, 1:], [[0, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]])
     assert notes == []
@@ -333,7 +336,7 @@ def test_spellings_of_one_class(tmp_path: Path) -> None:
     path = saved(tmp_path, frame)
     table = load(path, target="y")
     assert (table.classes, table.target[:5].tolist(), table.revised) == (("No", "Yes"), [1, 0, 1, 0, 0], True)
-    assert "target 'y': one class each: 'No' = 'no', 'Yes' = 'yes'" in table.notes
+    assert "target 'y': one class each: 'No' = 'no', 'Yes' = 'yes'" in told(table.notes)
     assert load(path, target="y", plain=True).classes == ("No", "Yes", "no", "yes")
     target = table.fit_preprocessor(np.arange(40)).target
     assert load_like(path, target=target).target.tolist() == table.target.tolist()
@@ -347,35 +350,6 @@ def test_cells_that_hold_several_values_are_refused(cell: object) -> None:
 
 
 # --- the format ------------------------------------------------------------------------------------------
-
-VERSION_1 = {
-    "format": "htaf-tabular",
-    "version": 1,
-    "columns": [
-        {"name": "age", "kind": "number", "low": 10.0, "high": 40.0, "fill": 20.0, "codes": [-9.0]},
-        {"name": "sex", "kind": "category", "categories": ["", "F", "M"]},
-        {"name": "flat", "kind": "dropped"},
-    ],
-    "target": {"name": "y", "task": "regression", "mean": 1.0, "std": 2.0, "classes": []},
-    "special_codes": [-9.0],
-    "notes": ["read before"],
-}
-
-
-def test_version_1_gives_the_same_bits() -> None:
-    old = Preprocessor.from_json(VERSION_1)
-    rows = pd.DataFrame({"age": [10.0, None, 33.0, -9.0], "sex": ["M", None, "m", "other"]})
-    inputs = old.transform(rows)
-    scale = 1 / 30.0
-    scaled = [np.float32(value * scale + (0 - 10.0 * scale)) for value in (10.0, 20.0, 33.0, 20.0)]
-    expected = np.zeros((4, 5), dtype=np.float32)
-    expected[:, 0], expected[3, 1], expected[0, 4], expected[1, 2] = scaled, 1, 1, 1
-    assert inputs.tobytes() == expected.tobytes()  # "m" is not "M" there
-    assert again(old).transform(rows).tobytes() == inputs.tobytes()
-    assert old.to_json()["version"] == 2
-    dated = {**VERSION_1, "columns": [{"name": "d", "kind": "date"}]}
-    with pytest.raises(DataError, match="expected the kind number, category or dropped, got 'date'"):
-        Preprocessor.from_json(dated)
 
 
 def fitted() -> dict:
@@ -410,7 +384,7 @@ def test_missing_values_take_one_line(tmp_path: Path) -> None:
     frame = pd.DataFrame(rng.random((60, 15)), columns=[f"x{i}" for i in range(15)]).assign(y=rng.random(60))
     frame.iloc[:3, :13] = np.nan
     table = load(saved(tmp_path, frame), target="y")
-    about = [note for note in table.notes if "missing" in note]
+    about = [note for note in told(table.notes) if "missing" in note]
     first = ", ".join(f"3 in 'x{i}'" for i in range(10))
     assert about == [f"missing values: {first} and 3 more columns"]
 
@@ -438,7 +412,8 @@ def test_a_large_file_is_read_as_any_other(tmp_path: Path, monkeypatch: pytest.M
     frame.to_csv(path, index=False, sep=separator)
     path.write_text(path.read_text() + separator * 5 + "\n\n")  # a blank row, and a blank line
     usual = load(path, target="y")
-    monkeypatch.setattr("htaf.data.reading.LARGE", 0)
+    monkeypatch.setattr("htaf.data.table_files.PIECE", 200)
+    monkeypatch.setattr("htaf.data.table_files.WIDE", 0)
     large = load(path, target="y")
     assert (large.fingerprint, large.notes) == (usual.fingerprint, usual.notes)
     whole = path.read_text()
@@ -456,10 +431,11 @@ def test_decimal_commas_far_down_a_large_file(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "table.csv").write_text(text)
     usual = load(tmp_path / "table.csv", target="y")
     assert usual.features["a"].iloc[[3, 1500]].tolist() == [1003.0, 2.5]
-    monkeypatch.setattr("htaf.data.reading.LARGE", 0)
+    monkeypatch.setattr("htaf.data.table_files.PIECE", 200)
+    monkeypatch.setattr("htaf.data.table_files.WIDE", 0)
     large = load(tmp_path / "table.csv", target="y")
     assert (large.fingerprint, large.notes) == (usual.fingerprint, usual.notes)
-    assert "column 'a': decimal commas read as points" in large.notes
+    assert "column 'a': decimal commas read as points" in told(large.notes)
 
 
 # --- bounds ----------------------------------------------------------------------------------------------
@@ -470,7 +446,7 @@ def test_categories_times_classes_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     target = np.arange(400) % 4
     options: dict = {"task": "classification", "classes": ("a", "b", "c", "d")}
     every = Preprocessor.fit(features, target, **options)
-    assert not any("told apart" in note for note in every.notes)
+    assert not any("told apart" in note for note in told(every.notes))
     monkeypatch.setattr("htaf.data.columns.MOST_CELLS", 60)
     fitted = Preprocessor.fit(features, target, **options)
     preprocessor = again(fitted)
@@ -479,7 +455,7 @@ def test_categories_times_classes_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     kept = features["c"].isin(column.categories).to_numpy()
     said = rf"column 'c': {len(before.categories)} categories x 4 classes are more than 60 means: the 15 most frequent "
     said += rf"ones are told apart, the others \({(~kept).sum()} training rows\) have the mean of all rows"
-    assert any(re.fullmatch(said, note) for note in fitted.notes)
+    assert any(re.fullmatch(said, note) for note in told(fitted.notes))
     counts = features["c"].value_counts()
     assert counts[[*column.categories]].min() >= counts.drop([*column.categories]).max()
     at = [before.categories.index(name) for name in column.categories]
@@ -489,4 +465,4 @@ def test_categories_times_classes_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     for inputs in (preprocessor.transform(features), preprocessor.transform_training(features, target)):
         np.testing.assert_allclose(inputs[~kept, 1:5], np.tile(mean, ((~kept).sum(), 1)), rtol=1e-6)
     _, notes = preprocessor.transform_with_notes(features)
-    assert any("with categories rare in training or not seen" in note for note in notes)
+    assert any("with categories rare in training or not seen" in note for note in told(notes))

@@ -13,10 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from htaf.data import chunks, reading
-from htaf.data.chunks import read_chunks
+from htaf.data import table_files
 from htaf.data.columns import Column
+from htaf.data.notes import told
 from htaf.data.reading import DataError, named
+from htaf.data.table_files import read_pieces
 from htaf.data.tabular import Table, from_frame, load
 
 ROWS = 60
@@ -160,13 +161,19 @@ FILES = {
     "blanks for separators": File({"c": FRUIT}, separator=" ", said="got blanks: write a comma", refused=True),
     "bars for separators": File({"c": FRUIT}, separator="|", said="got '|': write a comma", refused=True),
 }  # fmt: skip
+ABOUT_FILES = {"UTF-16", "Latin-1", "decimal commas", "header of numbers"}  # pandas is told of them
 OTHERWISE = {"a line for Excel", "blanks for separators", "bars for separators", "a code among numbers"}  # by pandas
+
+
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_files, "PIECE", 560)  # the longest line has 520
+    monkeypatch.setattr(table_files, "WIDE", 0)
 
 
 def learned(table: Table) -> tuple[Any, ...]:
     """Everything that a network is told of a table, and why."""
     preprocessor = table.fit_preprocessor(np.arange(len(table.target)))
-    notes = [note for note in table.notes if note.startswith(("column ", "left out")) and "decimal commas" not in note]
+    notes = [note for note in table.notes if note.kind not in ABOUT_FILES]
     target = (table.task, [*map(str.lower, table.classes)], table.target.tolist())
     return [_told(column) for column in preprocessor.columns], target, notes
 
@@ -182,11 +189,9 @@ def _told(column: Column) -> tuple[Any, ...]:
 def test_a_file_is_the_same_table_by_command_and_from_a_frame(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the command at once, in pieces and as a large file is read."""
+    """By the command whole and in pieces."""
     file = FILES[name]
     path = file.write(tmp_path)
-    monkeypatch.setattr(chunks, "ROWS", 17)
-    monkeypatch.setattr(chunks, "WHOLE", 0)
     if file.refused:
         with pytest.raises(DataError) as caught:
             load(path, target="y")
@@ -195,23 +200,26 @@ def test_a_file_is_the_same_table_by_command_and_from_a_frame(
             from_frame(pd.read_csv(path, **file.options), "y")
         if name not in OTHERWISE:
             assert str(again.value).removeprefix("frame: ") in str(caught.value)
-        monkeypatch.setattr(reading, "LARGE", 0)
-        with pytest.raises(DataError) as large:
+        small_pieces(monkeypatch)
+        with pytest.raises(DataError) as small:
             load(path, target="y")
-        assert str(large.value) == str(caught.value)
+        assert str(small.value) == str(caught.value)
         return
     frame = pd.read_csv(path, **file.options)
     read, given = load(path, target="y"), from_frame(frame, "y")
     assert learned(given) == learned(read)
-    assert file.said in "\n".join(read.notes)
+    assert file.said in "\n".join(told(read.notes))
     preprocessor = read.fit_preprocessor(np.arange(len(read.target)))
     inputs = preprocessor.transform(read.features)
     present = (named(frame)["y"].notna()).to_numpy()
     assert np.array_equal(preprocessor.transform(frame)[present], inputs)
-    monkeypatch.setattr(reading, "LARGE", 0)
-    assert load(path, target="y").fingerprint == read.fingerprint
-    pieces = np.concatenate([preprocessor.transform(piece) for piece, _ in read_chunks(path)])
-    assert np.array_equal(pieces[present], inputs)
+    small_pieces(monkeypatch)
+    again = load(path, target="y")
+    assert (again.fingerprint, again.notes) == (read.fingerprint, read.notes)
+    for numbers in (None, {column.name for column in preprocessor.columns if column.kind == "number"}.__contains__):
+        pieces = [preprocessor.transform(piece) for piece, _ in read_pieces(path, numbers=numbers)]
+        assert len(pieces) > (path.stat().st_size > 600)
+        assert np.array_equal(np.concatenate(pieces)[present], inputs)
 
 
 def test_names_that_differ_by_blanks_alone(tmp_path: Path) -> None:

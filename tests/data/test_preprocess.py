@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 
 from htaf.data.columns import category_values
+from htaf.data.notes import told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 
@@ -143,13 +144,13 @@ def test_worked_example() -> None:
     ]
     inputs, notes = preprocessor.transform_with_notes(small())
     np.testing.assert_allclose(inputs, expected, atol=1e-7)
-    assert notes == ["missing values set to the training median: 1 in 'age' (20)"]
-    assert preprocessor.notes == (
+    assert told(notes) == ["missing values set to the training median: 1 in 'age' (20)"]
+    assert told(preprocessor.notes) == [
         "column 'flat' dropped: one value, 3, in the training part",
         "column 'code': one input for each of the codes -8 (1 training row), -9 (1 training row)",
         "missing training values set to the median: 1 in 'age' (20)",
         "missing training values, a category of their own: 1 in 'sex'",
-    )
+    ]
 
 
 def test_only_the_training_part_is_learned_from() -> None:
@@ -158,7 +159,7 @@ def test_only_the_training_part_is_learned_from() -> None:
     assert preprocessor.feature_names == ("x", "code")
     later, notes = preprocessor.transform_with_notes(pd.DataFrame({"x": [8.0, -4.0], "code": [-9.0, 6.0]}))
     np.testing.assert_allclose(later, [[2, 0.5], [-1, 2]])  # no clipping; an unseen code is only missing
-    assert notes == ["missing values set to the training median: 1 in 'code' (1.5)"]
+    assert told(notes) == ["missing values set to the training median: 1 in 'code' (1.5)"]
     assert preprocessor.notes == ()
 
 
@@ -177,7 +178,7 @@ def test_raw_rows_by_name_in_any_order_and_dtype() -> None:
     )
     inputs, notes = preprocessor.transform_with_notes(raw)
     np.testing.assert_array_equal(inputs, expected)
-    assert "ignored, not used in training: 'extra'" in notes
+    assert "ignored, not used in training: 'extra'" in told(notes)
     np.testing.assert_array_equal(preprocessor.transform(raw.drop(columns="flat")), expected)
 
 
@@ -193,7 +194,7 @@ def test_unseen_categories_are_counted() -> None:
     preprocessor = fit(pd.DataFrame({"c": pd.Series(["a", "b", "b"], dtype=object)}))
     inputs, notes = preprocessor.transform_with_notes(pd.DataFrame({"c": ["z", "a", None, "z"]}))
     np.testing.assert_array_equal(inputs, [[0, 0], [1, 0], [0, 0], [0, 0]])
-    assert notes == ["column 'c': 3 rows with categories not seen in training ('z', 'missing'), all inputs 0"]
+    assert told(notes) == ["column 'c': 3 rows with categories not seen in training ('z', 'missing'), all inputs 0"]
     assert preprocessor.transform_with_notes(pd.DataFrame({"c": ["a"]}))[1] == []
 
 
@@ -267,8 +268,8 @@ def test_ranges_that_cannot_be_scaled() -> None:
     base = np.array([0.0, 1.0, 2.0])
     preprocessor = fit(pd.DataFrame({"good": base, "tiny": base * 1e-20, "offset": 1e12 + base}))
     assert preprocessor.feature_names == ("good",)
-    assert "column 'tiny' dropped: too narrow a range (0 to " in preprocessor.notes[0]
-    assert "column 'offset' dropped: too narrow a range" in preprocessor.notes[1]
+    assert "column 'tiny' dropped: too narrow a range (0 to " in told(preprocessor.notes)[0]
+    assert "column 'offset' dropped: too narrow a range" in told(preprocessor.notes)[1]
     with pytest.raises(DataError, match="column 'wide': expected a range within float64"):
         fit(pd.DataFrame({"wide": [-1.7e308, 1.7e308]}))
     with pytest.raises(DataError, match="column 'x', row 2: expected a finite number, got inf"):
@@ -299,7 +300,7 @@ def test_classification_target() -> None:
     options = {"task": "classification", "target_name": "kind", "classes": ("a", "b", "c")}
     features = pd.DataFrame({"x": [1.0, 2, 3]})
     preprocessor = again(Preprocessor.fit(features, np.array([0, 1, 0]), **options))
-    assert preprocessor.notes == ("target 'kind': no training rows of 'c'",)
+    assert told(preprocessor.notes) == ["target 'kind': no training rows of 'c'"]
     np.testing.assert_array_equal(preprocessor.encode_target(np.array([2, 0])), [2, 0])
     assert preprocessor.inverse(np.array([2, 0])).tolist() == ["c", "a"]
     for codes in ([1, 1, 1], [0, 1, 3]):
@@ -326,8 +327,8 @@ def damaged(path: list, value: object) -> dict:
     [
         (["columns"], None, "preprocessing: expected the keys"),
         (["more"], 1, "preprocessing: expected the keys"),
-        (["version"], 3, "expected format 'htaf-tabular' version 1 to 2, got 'htaf-tabular' version 3"),
-        (["format"], "pickle", "got 'pickle' version 2"),
+        (["version"], 2, "expected format 'htaf-tabular' version 3, got 'htaf-tabular' version 2"),
+        (["format"], "pickle", "got 'pickle' version 3"),
         (["columns"], {}, "expected a list, got dict"),
         (["columns", 0], [], "columns[0]: expected the kind number, category, encoded, date or dropped, got None"),
         (["columns", 0, "kind"], "image", "columns[0]: expected the kind"),
@@ -348,7 +349,9 @@ def damaged(path: list, value: object) -> dict:
         (["target", "task"], "classification", "two classes or more"),
         (["target", "mean"], None, "target: expected the keys"),
         (["special_codes"], ["x"], "special_codes: expected a finite number, got 'x'"),
-        (["notes"], [1], "notes: expected a list of texts"),
+        (["notes"], 1, "notes: expected a list of notes, got 1"),
+        (["notes"], ["read before"], "notes: expected a note, got 'read before'"),
+        (["notes"], [{"kind": "encoded", "count": "1"}], "notes: expected the fields of a note, got 'count': '1'"),
         (["columns"], [], "expected at least one column"),
     ],
 )

@@ -14,7 +14,9 @@ from htaf import _errors
 from htaf._errors import HtafError, TooLargeError
 from htaf.data import attributes, images, tabular
 from htaf.data.image_reading import read_each
-from htaf.data.reading import DataError, read_frame, to_number, to_text, typed
+from htaf.data.notes import told
+from htaf.data.reading import DataError, to_number, to_text, typed
+from htaf.data.table_files import read_frame
 from htaf.models.build import build
 
 
@@ -57,7 +59,7 @@ def test_parquet(tmp_path: Path) -> None:
 def test_latin1_is_noted(tmp_path: Path) -> None:
     frame, notes = read_frame(write(tmp_path, "a,b\n1,caf\u00e9\n".encode("latin-1")))
     assert frame["b"].tolist() == ["caf\u00e9"]
-    assert notes == ("not UTF-8: read as Latin-1",)
+    assert told(notes) == ["not UTF-8: read as Latin-1"]
 
 
 def test_decimal_commas(tmp_path: Path) -> None:
@@ -65,22 +67,22 @@ def test_decimal_commas(tmp_path: Path) -> None:
     table = typed(frame)[0]
     np.testing.assert_array_equal(table["a"], [3.14, 1234.5, np.nan])
     assert table["b"].tolist() == ["x,y", "z", "w"]
-    assert notes == ("column 'a': decimal commas read as points",)
+    assert told(notes) == ["column 'a': decimal commas read as points"]
 
 
 def test_columns_without_a_name_are_left_out(tmp_path: Path) -> None:
     frame, notes = read_frame(write(tmp_path, ",a,b,\n0,1,2,\n1,3,4,\n"))
     assert list(frame.columns) == ["a", "b"]
-    assert notes == ("left out without a name: column 1, 4 of 4",)
+    assert told(notes) == ["left out without a name: column 1, 4 of 4"]
 
 
 def test_a_first_line_of_numbers_is_noted(tmp_path: Path) -> None:
     path = write(tmp_path, "M,1,2\nF,3,4\n", "t.data")
-    assert read_frame(path)[1] == (
+    assert told(read_frame(path)[1]) == [
         "the first line looks like data, but was taken for the column names: add a line of names if it is data",
-    )
+    ]
     frame, notes = read_frame(path, names=["sex", "x", "y"])
-    assert (len(frame), notes) == (2, ())
+    assert (len(frame), notes) == (2, [])
 
 
 @pytest.mark.parametrize(
@@ -107,14 +109,12 @@ def test_bad_files(tmp_path: Path, content: str | bytes, name: str, message: str
 
 
 def test_files_that_unpack_beyond_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_errors, "_memory", lambda: 5e6)
+    monkeypatch.setattr(_errors, "_memory", lambda: 2e6)
     packed = write(tmp_path, gzip.compress(b"a,b\n" + b"1,2\n" * 500_000, mtime=0), "t.csv.gz")
-    with pytest.raises(
-        TooLargeError, match=r"t\.csv\.gz: a text of 0\.0 GB or more needs .*: unpack it, as plain files"
-    ):
+    with pytest.raises(TooLargeError, match=r"t\.csv\.gz: a table of 0\.0 GB or more needs .*: take some of the rows"):
         read_frame(packed)
     plain = write(tmp_path, b"a,b\n" + "1,\xe9\n".encode("latin-1") * 500_000)
-    with pytest.raises(TooLargeError, match="save it as UTF-8 or as Parquet"):
+    with pytest.raises(TooLargeError, match="take some of the rows"):
         read_frame(plain)
     path = tmp_path / "t.parquet"
     pd.DataFrame({"a": np.zeros(10**6)}).to_parquet(path)
@@ -162,7 +162,7 @@ def test_columns_that_mix_numbers_and_text() -> None:
     few = pd.DataFrame({"c": ["1", "2", "abc", "2"]})
     table, notes = typed(few)
     assert table["c"].tolist() == ["1", "2", "abc", "2"]
-    assert notes == ("column 'c' mixes 3 numbers with 1 text (first 'abc', row 3): read as a category",)
+    assert told(notes) == ["column 'c' mixes 3 numbers with 1 text (first 'abc', row 3): read as a category"]
     many = pd.DataFrame({"c": [str(value) for value in range(30)] + ["abc"]})
     with pytest.raises(DataError, match="column 'c', row 31: expected a number as in 30 other rows, got 'abc'"):
         typed(many)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from htaf.data.columns import Target
 from htaf.data.named import NAMED, is_named
+from htaf.data.notes import told
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table, from_frame, load, load_like, split
 from quick import slow_but
@@ -81,7 +82,7 @@ def test_real_sets(
     assert table.features.shape == (rows, raw)
     assert table.task == task
     assert table.target.shape == (rows,)
-    notes = "\n".join(table.notes)
+    notes = "\n".join(told(table.notes))
     assert [fact for fact in facts if fact not in notes] == []
     parts = split(table, 0)
     preprocessor = table.fit_preprocessor(parts.train)
@@ -107,7 +108,7 @@ def test_real_targets(data_dir: Path) -> None:
 def test_fico_without_its_empty_rows(data_dir: Path) -> None:
     table = load("fico", data_dir=data_dir, drop_empty=True)
     assert len(table.features) == 9871
-    assert "588 rows with -9 in every column dropped" in table.notes
+    assert "588 rows with -9 in every column dropped" in told(table.notes)
 
 
 @pytest.mark.data
@@ -118,7 +119,7 @@ def test_raw_file_rows_predict_as_loaded_rows(data_dir: Path) -> None:
     expected = preprocessor.transform(table.features)
     inputs, notes = preprocessor.transform_with_notes(raw)
     np.testing.assert_array_equal(inputs, expected)
-    assert "ignored, not used in training: 'customerID'" in notes
+    assert "ignored, not used in training: 'customerID'" in told(notes)
 
 
 @pytest.mark.data
@@ -221,7 +222,7 @@ def test_openml_copy_is_renamed_and_checked(without_data: None, monkeypatch: pyt
     table = load("abalone")
     assert asked == [44956]
     assert list(table.features) == list(NAMED["abalone"].columns[:-1])
-    assert "from OpenML, set 44956" in table.notes
+    assert "from OpenML, set 44956" in told(table.notes)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +277,7 @@ def test_fico_codes_and_classes(without_data: None, monkeypatch: pytest.MonkeyPa
         23 + 24,
         ("NumBank2NatlTradesWHighUtilization is -9", "PercentTradesWBalance is -9"),
     )
-    assert "5 rows with -9 in every column kept" in table.notes
+    assert "5 rows with -9 in every column kept" in told(table.notes)
     assert load("fico", drop_empty=True).target.sum() == 95
 
 
@@ -320,7 +321,7 @@ def test_csv_and_parquet_give_one_table(tmp_path: Path) -> None:
     assert list(one.features) == ["x", "colour"]
     np.testing.assert_array_equal(one.target, frame()["y"])
     assert one.fingerprint == two.fingerprint
-    assert one.notes == ("task regression inferred: target 'y' holds 40 distinct numbers",)
+    assert told(one.notes) == ["task regression inferred: target 'y' holds 40 distinct numbers"]
 
 
 def test_fingerprint_sees_every_part(tmp_path: Path) -> None:
@@ -359,7 +360,7 @@ def test_the_task_is_inferred(tmp_path: Path, values: list, task: str, classes: 
     if classes:
         texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
         assert [classes[code] for code in table.target] == texts
-    assert any(note.startswith(f"task {task} inferred") for note in table.notes)
+    assert any(note.startswith(f"task {task} inferred") for note in told(table.notes))
 
 
 def test_the_task_can_be_overridden(tmp_path: Path) -> None:
@@ -379,7 +380,7 @@ def test_columns_that_help_nothing_are_dropped_with_a_note(tmp_path: Path) -> No
         "column 'key' dropped: text with 40 distinct values in 40 rows",
         "column 'row' looks like a row number and is kept: --exclude row if it is one",
     ):
-        assert note in table.notes
+        assert note in told(table.notes)
 
 
 def test_rows_without_a_target_are_dropped_with_a_note(tmp_path: Path) -> None:
@@ -388,7 +389,7 @@ def test_rows_without_a_target_are_dropped_with_a_note(tmp_path: Path) -> None:
     loaded = load(path, target="y")
     assert len(loaded.target) == len(loaded.features) == 30
     np.testing.assert_array_equal(loaded.features["x"], table["x"][10:])
-    assert "10 rows without a target 'y' dropped" in loaded.notes
+    assert "10 rows without a target 'y' dropped" in told(loaded.notes)
     with pytest.raises(DataError, match="expected target 'y' in at least half of the rows, got it in 19 of 40"):
         load(saved(tmp_path, table.assign(y=table["y"].where(table.index >= 21))), target="y")
 
@@ -398,7 +399,7 @@ def test_blank_cells_among_numbers_are_no_target(tmp_path: Path, blank: str) -> 
     numbers = frame().assign(y=[blank] * 3 + [str(value) for value in frame()["y"][3:]])
     table = load(saved(tmp_path, numbers), target="y")
     np.testing.assert_array_equal(table.target, frame()["y"][3:])
-    assert "3 rows without a target 'y' dropped" in table.notes
+    assert "3 rows without a target 'y' dropped" in told(table.notes)
     codes = load(saved(tmp_path, frame().assign(y=[blank] * 4 + ["1", "2"] * 18)), target="y")
     assert (codes.task, codes.classes, np.bincount(codes.target).tolist()) == ("classification", ("1", "2"), [18, 18])
     asked = load(saved(tmp_path, frame().assign(y=[blank] * 4 + ["1.5", "2"] * 18)), target="y", task="classification")
@@ -413,13 +414,13 @@ def test_none_among_text_is_a_class(tmp_path: Path) -> None:
 def test_a_target_that_mixes_numbers_and_text_is_noted(tmp_path: Path) -> None:
     table = load(saved(tmp_path, frame().assign(y=["1", "2", "few", "2"] * 10)), target="y")
     assert table.classes == ("1", "2", "few")
-    assert "column 'y' mixes 30 numbers with 10 texts (first 'few', row 3): read as a category" in table.notes
+    assert "column 'y' mixes 30 numbers with 10 texts (first 'few', row 3): read as a category" in told(table.notes)
 
 
 def test_notes_on_repeats_blanks_and_lone_classes(tmp_path: Path) -> None:
     table = pd.concat([frame(), frame()[:3]]).assign(y=["a"] * 20 + ["b"] * 19 + ["lone"] + ["a"] * 3)
     table.iloc[5, 0] = None
-    notes = load(saved(tmp_path, table), target="y").notes
+    notes = told(load(saved(tmp_path, table), target="y").notes)
     assert "3 rows repeating an earlier row; a grouped split keeps them on one side" in notes
     assert "missing values: 1 in 'x'" in notes
     assert "target 'y': one row only of 'lone'; it can be in one part of a split only" in notes
@@ -435,11 +436,15 @@ def test_notes_on_repeats_blanks_and_lone_classes(tmp_path: Path) -> None:
         (frame().assign(y="a"), {"target": "y"}, "expected at least two classes in target 'y', got 'a' only"),
         (frame().assign(y=3), {"target": "y"}, "expected at least two classes in target 'y', got '3' only"),
         (frame(), {"target": "y", "task": "classification"}, "got 40 distinct values in 40 rows"),
-        (frame(), {"target": "colour", "task": "regression"}, "expected numbers in target 'colour' for regression"),
+        (
+            frame(),
+            {"target": "colour", "task": "regression"},
+            "column 'colour', row 1: expected a number in the target",
+        ),
         (
             frame().assign(y=["1", "2"] * 19 + ["x", "2"]),
             {"target": "y", "task": "regression"},
-            "for regression, got 'x' in row 39",
+            "column 'y', row 39: expected a number in the target of a regression, got 'x'",
         ),
         (frame().assign(y=[np.inf] + [0.5] * 39), {"target": "y"}, "column 'y', row 1: expected a finite number"),
         (frame().assign(x=[1.0] * 39 + [np.inf]), {"target": "y"}, "column 'x', row 40: expected a finite number"),
@@ -470,7 +475,7 @@ def test_one_row_is_enough(tmp_path: Path) -> None:
     )
     assert (table.target.tolist(), table.target.dtype) == ([1], np.int64)
     assert list(table.features) == ["x", "key"]
-    assert table.notes == ("target 'y': no rows of 'no', 'yes'",)
+    assert told(table.notes) == ["target 'y': no rows of 'no', 'yes'"]
     number = load_like(saved(tmp_path, pd.DataFrame({"x": [1.5], "y": [7]})), target=AMOUNT)
     assert (number.target.tolist(), number.target.dtype, number.classes) == ([7.0], np.float64, ())
 
@@ -517,7 +522,7 @@ def test_rows_without_a_label_are_dropped_with_a_note(tmp_path: Path) -> None:
         table = load_like(saved(tmp_path, pd.DataFrame({"x": [1, 2, 3], "y": values})), target=target)
         assert table.target.tolist() == expected
         assert table.features["x"].tolist() == ["3"]  # as the file holds it: the preprocessor reads it
-        assert "2 rows without a target 'y' dropped" in table.notes
+        assert "2 rows without a target 'y' dropped" in told(table.notes)
     some = Target("y", "classification", classes=("None", "some"))
     assert load_like(saved(tmp_path, pd.DataFrame({"x": [1], "y": ["None"]})), target=some).target.tolist() == [0]
 
@@ -528,13 +533,17 @@ def test_rows_without_a_label_are_dropped_with_a_note(tmp_path: Path) -> None:
         (
             ["no", "maybe"],
             KINDS,
-            "expected the classes 'no', 'perhaps', 'yes' in target 'y', got 'maybe' too, first in row 2",
+            "column 'y', row 2: expected the classes 'no', 'perhaps', 'yes' of the target, got 'maybe' too",
         ),
-        (["None", "so"], KINDS, "got 'None', 'so' too, first in row 1"),
-        (["1", "3"], GRADES, "expected the classes '2', '1' in target 'y', got '3' too, first in row 2"),
-        ([None, "3"], GRADES, "got '3' too, first in row 2"),
-        (["a few", "2"], AMOUNT, "expected numbers in target 'y' for regression, got 'a few' in row 1"),
-        (["1", "-inf"], AMOUNT, "expected finite numbers in target 'y', got -inf in row 2"),
+        (
+            ["None", "so"],
+            KINDS,
+            "row 1: expected the classes 'no', 'perhaps', 'yes' of the target, got 'None', 'so' too",
+        ),
+        (["1", "3"], GRADES, "row 2: expected the classes '2', '1' of the target, got '3' too"),
+        ([None, "3"], GRADES, "row 2: expected the classes '2', '1' of the target, got '3' too"),
+        (["a few", "2"], AMOUNT, "column 'y', row 1: expected a number in the target of a regression, got 'a few'"),
+        (["1", "-inf"], AMOUNT, "column 'y', row 2: expected a finite number in the target, got -inf"),
         (["?", "?"], AMOUNT, "expected a target 'y' in one row at least, got it in none of 2"),
         (["1", "2"], Target("Y2", "regression"), "expected a target column 'Y2'"),
     ],
@@ -614,12 +623,12 @@ def test_whole_numbers_beyond_float64_are_not_merged(tmp_path: Path) -> None:
         for name in ("table.csv", "table.parquet"):
             path = tmp_path / name
             table.to_csv(path, index=False) if name.endswith("csv") else table.to_parquet(path)
-            with pytest.raises(DataError, match=f"float64 can hold, .* in target 'y', got {first} in row 2"):
+            with pytest.raises(DataError, match=f"column 'y', row 2: .* float64 can hold, .*, got {first}:"):
                 load(path, target="y")
     spread = frame().assign(y=[2**63 + row * 10**15 + 1 for row in range(40)])
     assert load(saved(tmp_path, spread), target="y").task == "regression", "rounded, but all different still"
     feature = saved(tmp_path, frame().assign(x=[2**63 + row for row in range(40)]))
-    notes = load(feature, target="y").notes
+    notes = told(load(feature, target="y").notes)
     assert any(
         f"column 'x': whole numbers beyond 2^53 are rounded (first {2**63 + 1}, row 2)" in note for note in notes
     )
@@ -636,7 +645,7 @@ def test_a_target_of_truth_values_is_not_text(tmp_path: Path) -> None:
     table = frame().assign(late=[row % 2 == 0 for row in range(40)])
     table.to_parquet(tmp_path / "table.parquet")
     for path in (tmp_path / "table.parquet", saved(tmp_path, table)):
-        notes = load(path, target="late").notes
+        notes = told(load(path, target="late").notes)
         assert "task classification inferred: target 'late' holds true and false" in notes
     table["late"] = [f"{row}" + "x" for row in range(40)]
     with pytest.raises(DataError, match=r"40 distinct values in 40 rows: choose another column$"):
@@ -660,4 +669,4 @@ def test_a_target_of_truth_values_is_not_text(tmp_path: Path) -> None:
 def test_numbers_with_signs_are_named(form: str, noted: bool) -> None:
     values = np.linspace(1000, 5000, 40)
     table = from_frame(pd.DataFrame({"p": [form.format(v) for v in values], "b": values, "t": ["x", "y"] * 20}), "t")
-    assert any("'p' is text" in note and repr(form.format(1000)) in note for note in table.notes) == noted
+    assert any("'p' is text" in note and repr(form.format(1000)) in note for note in told(table.notes)) == noted

@@ -20,7 +20,8 @@ from htaf import rules
 from htaf.cli import explaining
 from htaf.data import tabular
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import DataError, read_frame
+from htaf.data.reading import DataError
+from htaf.data.table_files import read_frame
 from htaf.rules import RulesError
 from htaf.rules.conditions import Condition, Rule, joined, simplified
 from htaf.rules.explanation import OTHERS, drawn
@@ -448,11 +449,11 @@ def test_what_if(made: dict[Kind, Run]) -> None:
     found = rules.what_if(run, row.assign(size="90"), {"size": "41", "color": "green"})
     assert (found.turned_on, found.turned_off) == (((),), ((1, 2),))
     (note,) = rules.what_if(run, row, {"size": 250}).notes
-    assert note == "column 'size': 250 is outside the training range 0 to 99.7"
+    assert str(note) == "column 'size': 250 is outside the training range 0 to 99.7"
     (note,) = rules.what_if(run, row, {"color": "mauve"}).notes
-    assert "not seen in training ('mauve')" in note
+    assert "not seen in training ('mauve')" in str(note)
     (note,) = rules.what_if(run, row, {"size": ""}).notes
-    assert "set to the training median" in note
+    assert "set to the training median" in str(note)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from htaf._console import Terminal, UsageError, figures, print_json, say, say_no
 from htaf._files import check_output_folder
 from htaf.cli.flags import DataDir, Json, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.data.notes import told
 
 if TYPE_CHECKING:
     from htaf.diagnostics import SwitchProfile
@@ -93,7 +94,7 @@ def evaluate(
     else:
         with needs_source("give --data"):
             found = opened.data(data_dir=data_dir)
-    say_notes(found.notes)
+    say_notes(told(found.notes))
     result = opened.evaluate(part or "test", found)
     profile = _profile(opened, opened.part(part or "test", found)) if layers else None
     name = result["headline"]

@@ -12,6 +12,7 @@ from htaf._console import Terminal, UsageError, check_seed, print_json, progress
 from htaf._files import check_output, csv_text, to_json, write_atomic
 from htaf.cli.flags import DataDir, Json, RunDir, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.data.notes import told
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,12 +155,12 @@ def explain(
     if whole or out is not None:
         live = len(found.bits) - sum(map(len, found.dead.values()))
         most = live if out is not None else min(max(most_bits, RULES), live)
-        with progress("rules", most, shown=not json) as told:
-            known = found.rules(most, told=told)
+        with progress("rules", most, shown=not json) as more:
+            known = found.rules(most, told=more)
         answers["rules"] = [rule.to_json() for rule in known]
     if whole or (out is not None and out.suffix == ".json"):
-        with progress("importance", min(len(found.columns.names), MOST_COLUMNS), shown=not json) as told:
-            shuffled = importance(opened, table, repeats=repeats, seed=seed, told=told)
+        with progress("importance", min(len(found.columns.names), MOST_COLUMNS), shown=not json) as more:
+            shuffled = importance(opened, table, repeats=repeats, seed=seed, told=more)
         answers["importance"] = shuffled.to_json()
     if out is not None:
         write_atomic(out, to_json(answers) if out.suffix == ".json" else _csv(known))
@@ -168,7 +169,7 @@ def explain(
     if reasons is not None:
         _show_decision(reasons, found, row)
     if changed is not None:
-        say_notes(changed.notes)
+        say_notes(told(changed.notes))
         _show_what_if(changed, changes, found, bits or CHANGED)
     if vary is not None and vary_table is not None:
         _show_vary(vary, vary_table, found, reasons)
@@ -197,12 +198,12 @@ def _changes(given: tuple[str, ...]) -> dict[str, str]:
 
 
 def _row(path: Path, row: int) -> pd.DataFrame:
-    from htaf.data.reading import read_frame
+    from htaf.data.table_files import read_frame
 
     frame, notes = read_frame(path)
     if row > len(frame):
         raise UsageError(f"--row must be in 1 to {len(frame)}, the rows of {path}, got {row}")
-    say_notes(notes)
+    say_notes(told(notes))
     return frame.iloc[[row - 1]]
 
 
@@ -220,7 +221,7 @@ def _what_if_json(changed: WhatIf, changes: dict[str, str]) -> dict[str, Any]:
         "after": changed.after.to_dict("records")[0],
         "turned_on": list(changed.turned_on[0]),
         "turned_off": list(changed.turned_off[0]),
-        "notes": list(changed.notes),
+        "notes": told(changed.notes),
     }
 
 

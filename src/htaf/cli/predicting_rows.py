@@ -15,8 +15,9 @@ import pandas as pd
 
 from htaf._console import UsageError, print_csv, print_json, progress, say, say_notes
 from htaf._files import frame_csv, written_whole
-from htaf.data.chunks import WHOLE, read_chunks
+from htaf.data.notes import Note, told
 from htaf.data.reading import DataError, listed
+from htaf.data.table_files import PIECE, read_pieces
 from htaf.runs.packed import PackedRun
 from htaf.runs.rows import RowPredictions
 
@@ -36,22 +37,23 @@ def predict_rows(
     preprocessor: Any = network.preprocessor()
     predictions = RowPredictions(model, preprocessor, ids)
     kept = {*ids, *preprocessor.ids} - {"prediction"}
-    notes: list[str] = []
+    notes: list[Note] = []
     with _file(given, out) as file:
         try:
-            large = file.stat().st_size > WHOLE if file.is_file() else False
+            large = file.stat().st_size > 2 * PIECE if file.is_file() else False
             with (
                 _sink(out, file, kept, json) as write,
                 progress("predicting", None, shown=large and out is not None) as more,
             ):
-                for rows, told in read_chunks(file):
-                    notes += told
+                label = STDIN if str(given) == "-" else str(given)
+                for rows, of_piece in read_pieces(file, numbers=predictions.reads_numbers, label=label):
+                    notes += of_piece
                     write(predictions.predict(rows))
                     more(len(rows))
-        except DataError as error:
-            say_notes(notes)
-            raise DataError(str(error).replace(str(file), STDIN if str(given) == "-" else str(given))) from None
-    say_notes([*notes, *predictions.notes()])
+        except DataError:
+            say_notes(told(notes))
+            raise
+    say_notes(told([*notes, *predictions.notes()]))
     if out is not None and not json:
         say(f"{predictions.rows:,} rows: {out}")
 

@@ -17,6 +17,7 @@ from htaf._files import LOCK, check_output_folder, check_place
 from htaf.cli.flags import Baselines, DataDir, Json, check_outside_images
 from htaf.cli.methods import outside_step
 from htaf.contract import StepFactory
+from htaf.data.notes import from_record, told
 from htaf.names import Method, is_outside
 from htaf.training.families import FAMILIES, continuing
 from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, TableData, kinds
@@ -274,7 +275,7 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
         chosen = _chosen(family, recipe, data, _given(overrides), running)
         check_seed(seed)
         from htaf.data.named import is_named
-        from htaf.data.reading import check_path
+        from htaf.data.table_files import check_path
         from htaf.data.tabular import load, located
 
         named = is_named(data)
@@ -433,7 +434,7 @@ def _train(
     divided = divided_notes(data, options["seed"], options.get("mode", ""))
     said = [*chosen.notes, *data.notes, *divided, *why]
     if not several or first_process():
-        say_notes([*said[len(chosen.notes) :], *about_names(recipe, data)])
+        say_notes(told([*said[len(chosen.notes) :], *about_names(recipe, data)]))
     if running.print_recipe:
         return _print_recipe(recipe, json)
     options |= spread | {"logger": running.logger, "gradients": running.gradients, "continued": chosen.parent}
@@ -456,7 +457,7 @@ def _train(
     if before is not None and before["status"] == "finished":
         commit = short_commit(before["commit"])
         err.print(f"already done: {out} holds this training, finished (commit {commit}). Delete it to train again")
-    say_notes([note for note in run.record["notes"] if note not in said])
+    say_notes(told(note for note in from_record(run.record["notes"]) if note not in said))
     found = kept_baselines(run) if baselines else []
     if json:
         return print_json(run.record | ({"baselines": [vars(one) for one in found]} if found else {}))

@@ -13,10 +13,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float32, Float64
 
-from htaf._errors import suggestion
+from htaf._errors import counted, suggestion
 from htaf.data.downloads import obtain
 from htaf.data.image_sets import CUB
-from htaf.data.reading import DataError, counted, listed, read_frame, to_number, to_text
+from htaf.data.notes import told
+from htaf.data.reading import DataError, listed, to_number, to_text
+from htaf.data.table_files import read_frame
 
 # The 112 attributes of CUB in Koh et al. (2020), Concept Bottleneck Models, as places in attributes.txt counted from 0.
 # They come from votes over a random 80% of the training images; `common(10)` finds 104 of them and four others.
@@ -218,7 +220,10 @@ def read_table(path: str | os.PathLike[str]) -> Attributes:
     columns = [_shares(path, frame[column], classes) for column in frame.columns[1:]]
     try:
         return Attributes(
-            tuple(map(str, frame.columns[1:])), tuple(classes), np.stack(columns, axis=1).astype(np.float32), notes
+            tuple(map(str, frame.columns[1:])),
+            tuple(classes),
+            np.stack(columns, axis=1).astype(np.float32),
+            tuple(told(notes)),
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from None

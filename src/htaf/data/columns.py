@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64, Int64, Shaped
 
-from htaf.data.reading import DataError, counted, is_date, is_text, listed, to_number, to_text
+from htaf._errors import listed
+from htaf.data.notes import Note
+from htaf.data.reading import DataError, TableError, is_date, is_text, to_number, to_text
 
 # A range below these cannot be told from rounding in float32, and MinMaxScaler takes it for a constant
 RELATIVE_RANGE, ABSOLUTE_RANGE = 1e-9, 1e-14
@@ -24,7 +26,6 @@ OTHER = "other"  # names the input of rare and unseen categories
 Kind = Literal["number", "category", "encoded", "date", "dropped"]
 _DECORATED = re.compile(r"[+-]?[$€£¥]? ?[+-]?(\d+|\d{1,3}([,.']\d{3})+)([.,]\d+)? ?[$€£¥%]?")
 
-NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce') makes it a number column"
 _PLAIN = re.compile(r"[+-]?\d+(\.\d+)?")
 
 
@@ -78,17 +79,15 @@ class Target:
     classes: tuple[str, ...] = ()
 
 
-def numbers_as_text(column: pd.Series) -> str:
-    """Of texts that are all numbers, with a currency, % or thousands or without: how to have them as numbers; else
-    empty."""
+def numbers_as_text(column: pd.Series) -> str | None:
+    """Of texts that are all numbers, with a currency, % or thousands or without: the first that is no plain number, ""
+    where all are; else None."""
     texts = to_text(column.dropna().drop_duplicates().head(1000))
     known = [text for text in texts if text is not None]
     if not known or not all(_DECORATED.fullmatch(text) for text in known):
-        return ""
-    decorated = [text for text in known if _PLAIN.fullmatch(text) is None]
-    if not decorated:  # of a data frame, whose dtypes decide; those of files were read as numbers
-        return NUMBERS_AS_TEXT
-    return f"{decorated[0]!r} is no plain number; write it as 1234.5 to have it as one"
+        return None
+    # all are plain in a data frame alone, whose dtypes decide; those of files were read as numbers
+    return next((text for text in known if _PLAIN.fullmatch(text) is None), "")
 
 
 def category_values(column: pd.Series) -> Shaped[np.ndarray, " rows"]:
@@ -110,15 +109,15 @@ def spelled(text: str) -> str:
     return text.casefold() if len(text) > 1 or text in "yYnNtTfF" else text
 
 
-def one_spelling(values: Shaped[np.ndarray, " rows"]) -> tuple[dict[str, str], list[str]]:
-    """Each category with the most frequent spelling of it, and those of which there are several, in words."""
+def one_spelling(values: Shaped[np.ndarray, " rows"]) -> tuple[dict[str, str], tuple[tuple[str, ...], ...]]:
+    """Each category with the most frequent spelling of it, and the spellings where there are several of one."""
     names, counts = np.unique(values.astype(object), return_counts=True)
     groups: dict[str, list[tuple[int, str]]] = {}
     for name, count in zip(names.tolist(), counts.tolist(), strict=True):
         groups.setdefault(spelled(name), []).append((-count, name))
     chosen = {name: min(group)[1] for group in groups.values() for _, name in group}
-    several = [" = ".join(repr(n) for _, n in sorted(group)) for group in groups.values() if len(group) > 1]
-    return chosen, several
+    several = (tuple(name for _, name in sorted(group)) for group in groups.values() if len(group) > 1)
+    return chosen, tuple(several)
 
 
 def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
@@ -135,36 +134,11 @@ def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndar
     return np.array([found[value] for value in values], dtype=np.int64)
 
 
-@dataclass
-class Notes:
-    """What was handled, one line each; missing values of all columns in one."""
-
-    lines: list[str]
-    median: list[str]
-    category: list[str]
-
-    def told(self, training: bool) -> list[str]:
-        """All lines."""
-        what = "missing training values" if training else "missing values"
-        found = list(self.lines)
-        if self.median:
-            found.append(f"{what} set to the {'' if training else 'training '}median: {some(self.median)}")
-        if self.category:
-            found.append(f"{what}, a category of their own: {some(self.category)}")
-        return found
-
-
-def some(told: Sequence[str], limit: int = 10) -> str:
-    """The first of many, with a count of the rest."""
-    rest = len(told) - limit
-    return ", ".join(told[:limit]) + (f" and {counted(rest, 'more column')}" if rest > 0 else "")
-
-
 def learn_column(
     column: pd.Series,
     name: str,
     special_codes: Sequence[float],
-    notes: Notes,
+    notes: list[Note],
     wanted: tuple[tuple[str, ...], Float64[np.ndarray, "rows outputs"]] = ((), np.zeros((0, 0))),
     order: str = "",
 ) -> Column:
@@ -191,17 +165,17 @@ def learn_column(
     return _learn_number(column, name, special_codes, notes)
 
 
-def _learn_date(column: pd.Series, name: str, notes: Notes, order: str) -> Column:
+def _learn_date(column: pd.Series, name: str, notes: list[Note], order: str) -> Column:
     from htaf.data.dates import PARTS, YEAR_FIRST, native, numbers
 
     values = native(column)
     known = np.sort(values[~np.isnat(values)])
     if not len(known) or known[0] == known[-1]:
-        notes.lines.append(f"column {name!r} dropped: {known[0] if len(known) else 'no date'} in every training row")
+        notes.append(Note("one training text", name, values=(str(known[0]) if len(known) else "no date",)))
         return Column(name, "dropped")
-    if missing := len(values) - len(known):
-        notes.median.append(f"{missing:,} in {name!r} ({known[(len(known) - 1) // 2].astype('M8[D]')})")
     first, filled = known[0], known[(len(known) - 1) // 2]
+    if missing := len(values) - len(known):
+        notes.append(Note("missing in training", name, missing, (str(filled.astype("M8[D]")),)))
     ranges: dict[str, tuple[float, float]] = dict.fromkeys(PARTS, (math.inf, -math.inf))
     different = known[np.append(True, known[1:] != known[:-1])]
     for start in range(0, len(different), BLOCK):
@@ -219,21 +193,21 @@ def _learn_date(column: pd.Series, name: str, notes: Notes, order: str) -> Colum
 def _learn_category(
     column: pd.Series,
     name: str,
-    notes: Notes,
+    notes: list[Note],
     wanted: tuple[tuple[str, ...], Float64[np.ndarray, "rows outputs"]],
 ) -> Column:
     values = category_values(column)
     chosen, several = one_spelling(values)
     if several:
-        notes.lines.append(f"column {name!r}: one category each: {some(several, 5)}")
+        notes.append(Note("one category", name, values=several))
         values = np.array([chosen[value] for value in values], dtype=object)
     counts = {value: int(count) for value, count in zip(*np.unique(values, return_counts=True), strict=True)}
     categories = tuple(sorted(counts))
     if len(categories) == 1:
-        notes.lines.append(f"column {name!r} dropped: {categories[0] or 'missing'!r} in every training row")
+        notes.append(Note("one training text", name, values=(categories[0] or "missing",)))
         return Column(name, "dropped")
     if MISSING in counts:
-        notes.category.append(f"{counts[MISSING]:,} in {name!r}")
+        notes.append(Note("missing texts in training", name, counts[MISSING]))
     if len(categories) > MOST_ONE_HOT and wanted[0]:
         from htaf.data.encoding import encodings
 
@@ -242,11 +216,7 @@ def _learn_category(
         frequent = _frequent(categories, counts)
         own = np.array([[float(category == one) for one in frequent] for category in categories])
         table = np.hstack([found, own.reshape(len(categories), -1)])
-        more = f"; the {counted(len(frequent), 'most frequent one')} also as 0 or 1" if frequent else ""
-        notes.lines.append(
-            f"column {name!r}: {len(categories):,} categories, each as the target's mean in it, drawn to that of all "
-            f"rows where it has few{more}"
-        )
+        notes.append(Note("encoded", name, len(categories), (len(frequent),)))
         return Column(
             name, "encoded", categories=categories, folded=True,
             outputs=(*wanted[0], *(f"is {category}" if category else "has no value" for category in frequent)),
@@ -258,26 +228,19 @@ def _learn_category(
     if len(rare) < 2 or len(rare) == len(categories):
         return Column(name, "category", categories=categories, folded=True)
     rows = sum(counts[value] for value in rare)
-    notes.lines.append(
-        f"column {name!r}: {len(rare)} categories with fewer than {RARE} training rows are one input, {OTHER!r} "
-        f"({counted(rows, 'row')})"
-    )
+    notes.append(Note("rare", name, rows, (len(rare), RARE)))
     kept = tuple(value for value in categories if value not in rare)
     return Column(name, "category", categories=kept, other=True, folded=True)
 
 
-def _told_apart(categories: tuple[str, ...], counts: dict[str, int], outputs: int, name: str, notes: Notes) -> Any:
+def _told_apart(categories: tuple[str, ...], counts: dict[str, int], outputs: int, name: str, notes: list[Note]) -> Any:
     """The categories whose means of the target are kept: all, or the most frequent where means of all are too many."""
     most = max(1, MOST_CELLS // outputs)
     if len(categories) <= most:
         return categories
     kept = sorted(categories, key=lambda category: -counts[category])[:most]
     rows = sum(counts[category] for category in categories) - sum(counts[category] for category in kept)
-    by = f" x {outputs:,} classes" if outputs > 1 else ""
-    notes.lines.append(
-        f"column {name!r}: {len(categories):,} categories{by} are more than {MOST_CELLS:,} means: the {most:,} most "
-        f"frequent ones are told apart, the others ({counted(rows, 'training row')}) have the mean of all rows"
-    )
+    notes.append(Note("told apart", name, len(categories), (outputs, MOST_CELLS, most, rows)))
     return tuple(sorted(kept))
 
 
@@ -294,11 +257,11 @@ def _frequent(categories: Sequence[str], counts: dict[str, int]) -> list[str]:
     return sorted(found[:most])
 
 
-def _learn_number(column: pd.Series, name: str, special_codes: Sequence[float], notes: Notes) -> Column:
+def _learn_number(column: pd.Series, name: str, special_codes: Sequence[float], notes: list[Note]) -> Column:
     values, _ = to_number(column)
     if np.isinf(values).any():
         row = int(np.argmax(np.isinf(values)))
-        raise DataError(f"column {name!r}, row {row + 1}: expected a finite number, got {values[row]}")
+        raise TableError(f"expected a finite number, got {values[row]}", name, row + 1)
     found = [float(code) for code in special_codes if (values == code).any()]
     codes = tuple(code for code in found if not (values == code).all())
     plain = values[~np.isnan(values) & ~np.isin(values, found)]
@@ -307,18 +270,15 @@ def _learn_number(column: pd.Series, name: str, special_codes: Sequence[float], 
     if not math.isfinite(high - low) or not math.isfinite(fill):
         raise DataError(f"column {name!r}: expected a range within float64, got {low:g} to {high:g}")
     if high - low <= max(RELATIVE_RANGE * max(abs(low), abs(high)), ABSOLUTE_RANGE):
-        reason = "no value" if not plain.size else f"one value, {low:g}," if low == high else "too narrow a range"
-        if low < high:
-            reason += f" ({low:.17g} to {high:.17g}; change its unit or subtract an offset)"
-        notes.lines.append(f"column {name!r} dropped: {reason} in the training part")
+        kind = "no training value" if not plain.size else "one training value" if low == high else "small range"
+        notes.append(Note(kind, name, values=(low, high)))
         if not codes:
             return Column(name, "dropped")
         low = high = fill = 0.0
     elif (missing := int(np.isnan(values).sum())) > 0:
-        notes.median.append(f"{missing:,} in {name!r} ({fill:g})")
+        notes.append(Note("missing in training", name, missing, (f"{fill:g}",)))
     if codes:
-        counts = ", ".join(f"{code:g} ({counted(int((values == code).sum()), 'training row')})" for code in codes)
-        notes.lines.append(f"column {name!r}: one input for each of the codes {counts}")
+        notes.append(Note("codes", name, values=tuple((code, int((values == code).sum())) for code in codes)))
     return Column(name, "number", low, high, min(max(fill, low), high), codes)
 
 
@@ -327,7 +287,7 @@ def learn_target(
     task: Literal["regression", "classification"],
     name: str,
     classes: tuple[str, ...],
-    notes: list[str],
+    notes: list[Note],
 ) -> Target:
     """What the training part says about the target.
 
@@ -363,7 +323,7 @@ def learn_target(
         )
     absent = [label for label, count in zip(classes, counts, strict=True) if not count]
     if absent:
-        notes.append(f"target {name!r}: no training rows of {listed(absent)}")
+        notes.append(Note("no training rows", name, values=tuple(absent)))
     return Target(name, task, classes=classes)
 
 
@@ -423,13 +383,12 @@ def texts(values: Any, where: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def read_column(data: Any, where: str, version: int = 2) -> Column:
+def read_column(data: Any, where: str) -> Column:
     """One column from the JSON form of a preprocessor.
 
     Args:
         data: an entry of "columns", from `json.load`: name, kind and the fields of that kind.
         where: which entry it is, for the message.
-        version: of the format; version 1 has no dates, no encoded columns, and of a category its names alone.
     Returns:
         the column.
     Raises:
@@ -437,15 +396,14 @@ def read_column(data: Any, where: str, version: int = 2) -> Column:
             low <= fill <= high, repeated codes, no or repeated categories, lists of different lengths.
     """
     kind = data.get("kind") if isinstance(data, dict) else None
-    keys = KEYS if version > 1 else KEYS | {"category": ("categories",)}
-    kinds = [name for name in keys if version > 1 or name not in ("encoded", "date")]
-    if not isinstance(kind, str) or kind not in kinds:
-        raise DataError(f"{where}: expected the kind {', '.join(kinds[:-1])} or {kinds[-1]}, got {kind!r:.80}")
-    strict_keys(data, where, ("name", "kind", *keys[kind]))
+    if not isinstance(kind, str) or kind not in KEYS:
+        *others, last = KEYS
+        raise DataError(f"{where}: expected the kind {', '.join(others)} or {last}, got {kind!r:.80}")
+    strict_keys(data, where, ("name", "kind", *KEYS[kind]))
     if not isinstance(data["name"], str):
         raise DataError(f"{where}: expected a name, got {data['name']!r}")
     read: dict[str, Any] = {}
-    for key in keys[kind]:
+    for key in KEYS[kind]:
         value, place = data[key], f"{where} {key}"
         if key in ("low", "high", "fill"):
             read[key] = _float(value, place)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64, Int64, Shaped
 
-from htaf.data.reading import MIXED_CATEGORIES, DataError, is_date, to_text
+from htaf.data.reading import MIXED_CATEGORIES, TableError, is_date, to_text
 
 YEAR_FIRST, DAY_FIRST, MONTH_FIRST, BY_NAME = "year-month-day", "day-month-year", "month-day-year", "month by name"
 ORDERS = (YEAR_FIRST, DAY_FIRST, MONTH_FIRST, BY_NAME)
@@ -77,7 +77,7 @@ def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " r
         column: any dtype, [rows].
         text: gives the same as `to_text` does; only called where the column holds texts.
     Raises:
-        DataError: dates of several forms; or mostly dates, with some other text among them.
+        TableError: dates of several forms; or mostly dates, with some other text among them.
     """
     if is_date(column):
         return Dates(YEAR_FIRST, native(column), False, "")
@@ -97,9 +97,11 @@ def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " r
         if share < _MOSTLY or len(texts) <= MIXED_CATEGORIES:
             return None
         place = int(np.argmax(wrong))
-        raise DataError(
-            f"column {name!r}, row {_row(codes, place)}: expected a date as in {share:.1%} of the rows, got "
-            f"{texts[place]!r}; correct it, leave it blank or exclude the column"
+        raise TableError(
+            f"expected a date as in {share:.1%} of the rows, got {texts[place]!r}; correct it, leave it blank or "
+            "exclude the column",
+            name,
+            _row(codes, place),
         )
     kinds, places = np.unique(how, return_index=True)
     if len(kinds) > 1:
@@ -109,7 +111,7 @@ def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " r
         day_first, month_first = first > 12, second > 12
         if day_first.any() and month_first.any():
             pair = np.array([np.argmax(day_first), np.argmax(month_first)])
-            raise _mixed(name, codes, texts, pair, ", the first with the day first, the second with the month first")
+            raise _mixed(name, codes, texts, pair, ", one with the day and one with the month first")
         either = not (day_first.any() or month_first.any())
         slashes = either and "/" in texts[0]
         order = MONTH_FIRST if month_first.any() or slashes else DAY_FIRST
@@ -119,9 +121,10 @@ def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " r
         place = int(np.argmax(bad))
         if bad.mean() > 1 - _MOSTLY:
             return None
-        raise DataError(
-            f"column {name!r}, row {_row(codes, place)}: expected a date ({order}), got {texts[place]!r}, which the "
-            "calendar does not have"
+        raise TableError(
+            f"expected a date ({order}), got {texts[place]!r}, which the calendar does not have",
+            name,
+            _row(codes, place),
         )
     zoned = sum(_ZONE.search(text) is not None for text in texts) / len(texts)
     return Dates(order, np.append(values, np.datetime64("NaT", "us"))[codes], either, str(texts[0]), zoned)
@@ -131,11 +134,13 @@ def _row(codes: Int64[np.ndarray, " rows"], place: int) -> int:
     return int(np.argmax(codes == place)) + 1
 
 
-def _mixed(name: str, codes: np.ndarray, texts: np.ndarray, places: np.ndarray, why: str) -> DataError:
-    one, two = (f"{texts[place]!r} (row {_row(codes, place)})" for place in places.tolist())
-    return DataError(
-        f"column {name!r}: expected dates of one form, got {one} and {two}{why}: write all as 2012-01-31 or exclude "
-        "the column"
+def _mixed(name: str, codes: np.ndarray, texts: np.ndarray, places: np.ndarray, why: str) -> TableError:
+    one, two = sorted(places.tolist(), key=lambda place: _row(codes, place))
+    return TableError(
+        f"expected dates of one form, got {texts[two]!r} after {texts[one]!r}{why}: write all as 2012-01-31 or exclude "
+        "the column",
+        name,
+        _row(codes, two),
     )
 
 
@@ -147,7 +152,7 @@ def read(name: str, column: pd.Series, order: str) -> Shaped[np.ndarray, " rows"
     Returns:
         datetime64[us] [rows], NaT where missing.
     Raises:
-        DataError: a text that is no date, or one of another form.
+        TableError: a text that is no date, or one of another form.
     """
     if is_date(column):
         return native(column)
@@ -158,9 +163,8 @@ def read(name: str, column: pd.Series, order: str) -> Shaped[np.ndarray, " rows"
     values = _values(scanned, order)
     if np.isnat(values).any():
         place = int(np.argmax(np.isnat(values)))
-        raise DataError(
-            f"column {name!r}, row {_row(codes, place)}: expected a date ({order}, as in training, or 2012-01-31), got "
-            f"{texts[place]!r}"
+        raise TableError(
+            f"expected a date ({order}, as in training, or 2012-01-31), got {texts[place]!r}", name, _row(codes, place)
         )
     return np.append(values, np.datetime64("NaT", "us"))[codes]
 

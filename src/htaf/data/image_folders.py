@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from htaf._errors import counted
 from htaf.data.image_parts import FilePart, Images, Part, as_images
 from htaf.data.image_reading import SUFFIXES, advice, look_all
-from htaf.data.reading import DataError, counted, listed
+from htaf.data.reading import DataError, listed
 
 SMALLEST, LARGEST, STEP = 32, 224, 32  # sizes that are chosen
 SMALL, MEMORY = 64, 2**32  # images up to this size are held in memory, up to so many bytes

@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 import sklearn.datasets
 
-from htaf._errors import first_line
-from htaf.data.reading import DataError, counted, listed, read_frame, to_number
+from htaf._errors import first_line, listed
+from htaf.data.notes import Note
+from htaf.data.reading import DataError, to_number
+from htaf.data.table_files import read_frame
 
 _ABALONE = "sex length diameter height whole_weight shucked_weight viscera_weight shell_weight rings"
 _WINE = (
@@ -130,7 +132,7 @@ def is_named(name: str | os.PathLike[str]) -> bool:
 
 def read_named(
     known: Named, data_dir: str | os.PathLike[str] | None = None, *, drop_empty: bool = False
-) -> tuple[pd.DataFrame, list[str]]:
+) -> tuple[pd.DataFrame, list[Note]]:
     """A known set from a folder or from OpenML, its columns in the published order, its rows counted.
 
     Args:
@@ -156,8 +158,8 @@ def read_named(
         )
     extra = [str(name) for name in frame.columns if _plain(str(name)) not in map(_plain, known.columns)]
     if extra:
-        why = "identifies rows" if set(extra) <= set(known.identifiers) else "not part of the set"
-        notes.append(f"dropped, {why}: {listed(extra)}")
+        kind = "row names" if set(extra) <= set(known.identifiers) else "not of the set"
+        notes.append(Note(kind, values=tuple(extra)))
     frame = frame[[spelled[_plain(name)] for name in known.columns]].set_axis(list(known.columns), axis=1)
     if known.special_codes:
         frame = _report_codes(known, frame, notes, drop_empty)
@@ -169,9 +171,9 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def _find(known: Named, data_dir: str | os.PathLike[str] | None) -> tuple[pd.DataFrame, str, list[str]]:
+def _find(known: Named, data_dir: str | os.PathLike[str] | None) -> tuple[pd.DataFrame, str, list[Note]]:
     if known.name in BUNDLED:
-        return BUNDLED[known.name](), "scikit-learn", ["bundled with scikit-learn"]
+        return BUNDLED[known.name](), "scikit-learn", [Note("source", values=("bundled with scikit-learn",))]
     if data_dir is not None and not Path(data_dir).is_dir():
         raise DataError(f"data_dir: expected a folder, got {os.fspath(data_dir)!r}")
     folders = [Path(folder) for folder in (data_dir, os.environ.get("HTAF_DATA")) if folder]
@@ -179,7 +181,7 @@ def _find(known: Named, data_dir: str | os.PathLike[str] | None) -> tuple[pd.Dat
         for path in (folder / known.file, folder / "tabular" / known.file):
             if path.is_file():
                 frame, notes = read_frame(path, names=None if known.header else known.columns)
-                return frame, str(path), list(notes)
+                return frame, str(path), notes
     try:
         bunch: Any = sklearn.datasets.fetch_openml(data_id=known.openml, as_frame=True, n_retries=1)
     except (OSError, ValueError, http.client.HTTPException) as error:
@@ -188,21 +190,18 @@ def _find(known: Named, data_dir: str | os.PathLike[str] | None) -> tuple[pd.Dat
             f"{known.name}: {known.file} not found in {looked} and OpenML set {known.openml} not reached "
             f"({first_line(error)}); {known.supply}"
         ) from error
-    return bunch.frame, f"OpenML set {known.openml}", [f"from OpenML, set {known.openml}"]
+    return bunch.frame, f"OpenML set {known.openml}", [Note("source", values=(f"from OpenML, set {known.openml}",))]
 
 
-def _report_codes(known: Named, frame: pd.DataFrame, notes: list[str], drop_empty: bool) -> pd.DataFrame:
+def _report_codes(known: Named, frame: pd.DataFrame, notes: list[Note], drop_empty: bool) -> pd.DataFrame:
     features = frame.drop(columns=known.target)
     values = np.column_stack([to_number(features[name])[0] for name in features])
     empty = (values == known.special_codes[-1]).all(axis=1)
-    fate = "dropped" if drop_empty else "kept"
-    notes.append(f"{counted(int(empty.sum()), 'row')} with {known.special_codes[-1]:g} in every column {fate}")
+    kind = "empty dropped" if drop_empty else "empty kept"
+    notes.append(Note(kind, count=int(empty.sum()), values=(known.special_codes[-1],)))
     if drop_empty:
         frame, values = frame.loc[~empty].reset_index(drop=True), values[~empty]
     for code in known.special_codes:
         hits = values == code
-        notes.append(
-            f"special code {code:g}: {counted(int(hits.sum()), 'value')} in {int(hits.any(axis=0).sum())} columns; "
-            "one input a column, the value set to the training median"
-        )
+        notes.append(Note("special code", count=int(hits.sum()), values=(code, int(hits.any(axis=0).sum()))))
     return frame

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float32, Float64, Int64, Shaped
 
+from htaf._errors import listed
 from htaf.data import dates, encoding
 from htaf.data.columns import (
     KEYS,
     OTHER,
     Column,
-    Notes,
     Target,
     category_values,
     floats,
@@ -27,9 +27,10 @@ from htaf.data.columns import (
     strict_keys,
     texts,
 )
-from htaf.data.reading import DataError, Frame, counted, listed, named, to_number, without_names
+from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, to_record
+from htaf.data.reading import DataError, Frame, TableError, named, to_number, without_names
 
-FORMAT, VERSION = "htaf-tabular", 2
+FORMAT, VERSION = "htaf-tabular", 3
 BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
 
 
@@ -62,7 +63,7 @@ class Preprocessor:
         columns: Sequence[Column],
         target: Target,
         special_codes: Sequence[float] = (),
-        notes: Sequence[str] = (),
+        notes: Sequence[Note] = (),
         ids: Sequence[str] = (),
     ) -> None:
         self.columns = tuple(columns)
@@ -125,7 +126,7 @@ class Preprocessor:
             raise DataError(f"expected as many rows as targets, got {count} and {len(target)}")
         if len({str(name) for name in features.columns}) != features.shape[1]:
             raise DataError(f"expected distinct column names, got {listed([*map(str, features.columns)])}")
-        target, told, late = np.asarray(target), Notes([], [], []), list[str]()
+        target, told, late = np.asarray(target), list[Note](), list[Note]()
         learned = learn_target(target, task, target_name, tuple(classes), late)
         wanted = encoding.outputs(target, learned)
         columns = [
@@ -134,9 +135,7 @@ class Preprocessor:
             )
             for name, column in features.items()
         ]
-        return cls(
-            columns, learned, tuple(float(code) for code in special_codes), [*told.told(training=True), *late], ids
-        )
+        return cls(columns, learned, tuple(float(code) for code in special_codes), _in_order([*told, *late]), ids)
 
     def transform(
         self, features: Frame, rows: Int64[np.ndarray, " part"] | None = None
@@ -176,14 +175,14 @@ class Preprocessor:
         """
         return self._transform(features, np.asarray(target), rows)[0]
 
-    def transform_with_notes(self, features: Frame) -> tuple[Float32[np.ndarray, "rows columns"], list[str]]:
+    def transform_with_notes(self, features: Frame) -> tuple[Float32[np.ndarray, "rows columns"], list[Note]]:
         """As `transform`, with what was handled in these rows.
 
         Args:
             features: raw rows of any dtypes, [rows, raw columns].
         Returns:
-            float32 [rows, len(feature_names)], and one line each for ignored columns, missing values and
-            columns with categories not seen in training.
+            float32 [rows, len(feature_names)], and notes of ignored columns, and of each column with missing values
+            or categories not seen in training.
         Raises:
             DataError: as `transform`.
         """
@@ -196,7 +195,7 @@ class Preprocessor:
 
     def _transform(
         self, features: Frame, target: np.ndarray | None, rows: Int64[np.ndarray, " part"] | None
-    ) -> tuple[Float32[np.ndarray, "rows columns"], list[str]]:
+    ) -> tuple[Float32[np.ndarray, "rows columns"], list[Note]]:
         """target: of training rows, which are cross-fitted by it."""
         features = self.named(features)
         known = {*(column.name for column in self.columns), *self.ids}
@@ -211,15 +210,15 @@ class Preprocessor:
         doubled = [column.name for column in wanted if times.get(column.name, 1) > 1]
         if doubled:
             raise DataError(f"expected each column once, got {listed(doubled)} more than once")
-        notes = Notes([], [], [])
+        notes: list[Note] = []
         extra = [name for name in present if name not in known and name != self.target.name]
         if extra:
-            notes.lines.append(f"ignored, not used in training: {listed(extra)}")
+            notes.append(Note("ignored", values=tuple(extra)))
         if self.target.name in present and self.target.name not in known:
-            notes.lines.append(f"ignored: {self.target.name!r}, the target")
+            notes.append(Note("ignored target", self.target.name))
         inputs = np.zeros((len(features) if rows is None else len(rows), len(self.feature_names)), dtype=np.float32)
         if not len(inputs):
-            return inputs, notes.lines
+            return inputs, notes
         cross = None if target is None else encoding.outputs(target, self.target)[1]
         begin = self._begins()
         with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
@@ -244,11 +243,10 @@ class Preprocessor:
         if not np.isfinite(inputs.sum(0, dtype=np.float64)).all():
             row, place = np.argwhere(~np.isfinite(inputs))[0]
             row = row if rows is None else rows[row]
-            raise DataError(
-                f"column {self.feature_names[place]!r}, row {row + 1}: the value is too far outside the "
-                "training range for float32"
+            raise TableError(
+                "the value is too far outside the training range for float32", self.feature_names[place], int(row) + 1
             )
-        return inputs, notes.told(training=False)
+        return inputs, _in_order(notes)
 
     def _begins(self) -> dict[tuple[int, int], int]:
         """Where the inputs of each column begin, and (place, 1) where those of its codes do."""
@@ -268,13 +266,13 @@ class Preprocessor:
                     at += width(column)
         return found
 
-    def _number(self, column: Column, raw: pd.Series, notes: Notes) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def _number(self, column: Column, raw: pd.Series, notes: list[Note]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """The scaled column, if it varied in training, and a column for each code."""
         values, wrong = to_number(raw)
         for bad, wanted in ((wrong, "a number"), (np.isinf(values), "a finite number")):
             if bad.any():
                 row = int(np.argmax(bad))
-                raise DataError(f"column {column.name!r}, row {row + 1}: expected {wanted}, got {str(raw.iloc[row])!r}")
+                raise TableError(f"expected {wanted}, got {str(raw.iloc[row])!r}", column.name, row + 1)
         codes = [(values == c).astype(np.float64) for c in column.codes]
         if not column.high > column.low:
             return [], codes
@@ -282,7 +280,7 @@ class Preprocessor:
         unseen = np.isin(values, [code for code in self.special_codes if code not in column.codes])
         missing = int((np.isnan(values) | unseen).sum())
         if missing:
-            notes.median.append(f"{missing:,} in {column.name!r} ({column.fill:g})")
+            notes.append(Note("median", column.name, missing, (f"{column.fill:g}",)))
         scale = 1 / (column.high - column.low)
         return [np.where(absent, column.fill, values) * scale + (0 - column.low * scale)], codes
 
@@ -329,7 +327,7 @@ class Preprocessor:
             "columns": columns,
             "target": target,
             "special_codes": list(self.special_codes),
-            "notes": list(self.notes),
+            "notes": to_record(self.notes),
             "ids": list(self.ids),
         }
 
@@ -344,18 +342,16 @@ class Preprocessor:
         Raises:
             DataError: another format or version, a missing, unknown or impossible entry.
         """
-        version = data.get("version") if isinstance(data, dict) else None
-        version = version if type(version) is int and 1 <= version <= VERSION else VERSION
-        keys = ("format", "version", "columns", "target", "special_codes", "notes", *(("ids",) if version > 1 else ()))
+        keys = ("format", "version", "columns", "target", "special_codes", "notes", "ids")
         top = strict_keys(data, "preprocessing", keys)
-        if (top["format"], top["version"]) != (FORMAT, version):
+        if (top["format"], top["version"]) != (FORMAT, VERSION):
             raise DataError(
-                f"preprocessing: expected format {FORMAT!r} version 1 to {VERSION}, "
+                f"preprocessing: expected format {FORMAT!r} version {VERSION}, "
                 f"got {top['format']!r} version {top['version']!r}"
             )
         if not isinstance(top["columns"], list):
             raise DataError(f"preprocessing columns: expected a list, got {type(top['columns']).__name__}")
-        columns = [read_column(entry, f"columns[{place}]", version) for place, entry in enumerate(top["columns"])]
+        columns = [read_column(entry, f"columns[{place}]") for place, entry in enumerate(top["columns"])]
         names = [column.name for column in columns]
         if len(set(names)) != len(names):
             raise DataError("preprocessing columns: expected distinct names, got one twice")
@@ -363,8 +359,8 @@ class Preprocessor:
             columns,
             read_target(top["target"]),
             floats(top["special_codes"], "special_codes"),
-            texts(top["notes"], "notes"),
-            texts(top.get("ids", []), "ids"),
+            _notes(top["notes"]),
+            texts(top["ids"], "ids"),
         )
 
 
@@ -373,23 +369,37 @@ def _listed(value: Any) -> Any:
     return [_listed(one) for one in value] if isinstance(value, tuple) else value
 
 
-def _one_hot(column: Column, raw: pd.Series, notes: Notes) -> Int64[np.ndarray, " rows"]:
+def _notes(values: Any) -> list[Note]:
+    """The notes of the JSON form."""
+    if not isinstance(values, list):
+        raise DataError(f"notes: expected a list of notes, got {values!r:.80}")
+    try:
+        return [Note.from_json(value) for value in values]
+    except ValueError as error:
+        raise DataError(f"notes: {error}") from None
+
+
+def _in_order(notes: list[Note]) -> list[Note]:
+    """Those about missing values last, as they are one sentence about several columns."""
+    return sorted(notes, key=lambda note: note.kind in OF_COLUMNS)
+
+
+def _one_hot(column: Column, raw: pd.Series, notes: list[Note]) -> Int64[np.ndarray, " rows"]:
     """Which of the inputs of a column is 1 in each row; -1: none."""
     found, unseen = _places(column, raw)
     if unseen:
-        where = f"input {column.name}={OTHER}" if column.other else "all inputs 0"
-        notes.lines.append(_about_unseen(column, unseen, where))
+        notes.append(_about_unseen("unseen or rare" if column.other else "unseen", column, unseen))
     return np.where(found < 0, len(column.categories), found) if column.other else found
 
 
 def _encoded(
-    column: Column, raw: pd.Series, notes: Notes, cross: Float64[np.ndarray, "rows outputs"] | None
+    column: Column, raw: pd.Series, notes: list[Note], cross: Float64[np.ndarray, "rows outputs"] | None
 ) -> Iterator[tuple[int, Float64[np.ndarray, "part outputs"]]]:
     """The scaled encoding of each row, in blocks with their first row; cross: of training rows what they are encoded
     by."""
     found, unseen = _places(column, raw)
     if unseen:
-        notes.lines.append(_about_unseen(column, unseen, "the target's mean"))
+        notes.append(_about_unseen("unseen or rare, mean" if pooled(column) else "unseen, mean", column, unseen))
     table = np.array([*column.values, column.otherwise])  # -1 is the last
     own = None
     if cross is not None:
@@ -402,11 +412,13 @@ def _encoded(
         yield start, _scaled(values, column)
 
 
-def _date(column: Column, raw: pd.Series, notes: Notes) -> Iterator[tuple[int, Float64[np.ndarray, "part outputs"]]]:
+def _date(
+    column: Column, raw: pd.Series, notes: list[Note]
+) -> Iterator[tuple[int, Float64[np.ndarray, "part outputs"]]]:
     """The scaled parts of the dates of each row, in blocks with their first row."""
     values, filled = dates.read(column.name, raw, column.order), np.datetime64(column.filled, "us")
     if missing := int(np.isnat(values).sum()):
-        notes.median.append(f"{missing:,} in {column.name!r} ({filled.astype('M8[D]')})")
+        notes.append(Note("median", column.name, missing, (str(filled.astype("M8[D]")),)))
         values = np.where(np.isnat(values), filled, values)
     for start in range(0, len(values), BLOCK):
         parts = dates.numbers(values[start : start + BLOCK], np.datetime64(column.first, "us"))
@@ -429,7 +441,5 @@ def _places(column: Column, raw: pd.Series) -> tuple[Int64[np.ndarray, " rows"],
     return found, values[found < 0].tolist()
 
 
-def _about_unseen(column: Column, unseen: list[str], what: str) -> str:
-    names = [value or "missing" for value in dict.fromkeys(unseen)]
-    which = "rare in training or not seen" if column.other or pooled(column) else "not seen in training"
-    return f"column {column.name!r}: {counted(len(unseen), 'row')} with categories {which} ({listed(names, 3)}), {what}"
+def _about_unseen(kind: str, column: Column, unseen: list[str]) -> Note:
+    return Note(kind, column.name, len(unseen), tuple(dict.fromkeys(unseen))[:MOST_NAMED])

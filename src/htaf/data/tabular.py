@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,36 +12,33 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from htaf._errors import expect_seed, suggestion
+from htaf._errors import expect_seed, listed, suggestion
 from htaf.data.columns import (
     MOST_ONE_HOT,
-    NUMBERS_AS_TEXT,
     RARE,
     RARE_AMONG,
     Target,
     numbers_as_text,
     one_spelling,
-    some,
 )
 from htaf.data.named import NAMED, is_named, lookup, read_named
+from htaf.data.notes import Note, told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import (
-    SUFFIXES,
     DataError,
     Frame,
+    TableError,
     check_names,
-    counted,
     distinct_values,
     is_date,
     is_text,
-    listed,
     named,
-    read_frame,
     to_number,
     to_text,
     typed,
     without_names,
 )
+from htaf.data.table_files import SUFFIXES, Numbers, read_frame
 from htaf.data.targets import Task, amounts, class_codes, infer_target
 
 MIN_ROWS = 20  # gives 14, 2 and 4 rows; a validation error over fewer says nothing
@@ -98,7 +94,7 @@ class Table:
         task: "regression" or "classification".
         target_name: the target's column.
         classes: class names in code order, empty for regression.
-        notes: everything that was handled, one line each.
+        notes: everything that was handled; `htaf.data.notes.told` makes sentences of them.
         fingerprint: sha256 of names, kinds and content, equal on every machine.
         special_codes: numbers in the features that say why a value is missing.
         orders: how the file writes the dates of a column, for `Preprocessor.fit`.
@@ -114,7 +110,7 @@ class Table:
     task: Task
     target_name: str
     classes: tuple[str, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     fingerprint: str
     special_codes: tuple[float, ...] = ()
     orders: Mapping[str, str] = field(default_factory=dict)
@@ -206,8 +202,12 @@ def load(
             f"{known.name}: expected its own target {known.target!r}, got {target!r}: leave target out, or give the "
             "file's path"
         )
-    texts = [*ids, *([] if group is None else [group])]
-    frame, notes = _read(given, data_dir, drop_empty, texts)
+    texts = {*ids, group}
+
+    def may_be_numbers(column: str) -> bool:
+        return column not in texts
+
+    frame, notes = _read(given, data_dir, drop_empty, may_be_numbers)
     name, column = (Path(given).name, target) if known is None else (known.name, known.target)
     if column is None:
         raise DataError(
@@ -221,7 +221,7 @@ def load(
             raise DataError(f"test: expected a file, got the named set {os.fspath(test)!r}")
         if known is None and os.path.realpath(located(test, data_dir)) == os.path.realpath(located(given, data_dir)):
             raise DataError(f"test: expected another file than that of the training rows, got {os.fspath(test)} twice")
-        frame, parting = _with_test(frame, test, data_dir, [*exclude, *ids], texts, parting, notes)
+        frame, parting = _with_test(frame, test, data_dir, [*exclude, *ids], may_be_numbers, parting, notes)
     frame, beside = _leave_out(name, frame, column, exclude, ids, group, time, notes)
     classes, codes = ((), ()) if known is None else (known.classes, known.special_codes)
     task = task or (None if known is None else known.task)
@@ -230,22 +230,15 @@ def load(
         made = _table(
             name, frame, column, task, notes, classes, codes, beside=beside, ids=ids, parting=parting, plain=plain
         )
-    except DataError as error:
-        if test is None or first is None:
-            raise
-        raise DataError(_of_test_rows(str(error), first, Path(test).name)) from None
+    except TableError as error:
+        if test is not None and first is not None and error.row > first:  # the test rows follow the others
+            error.row, error.table = error.row - first, Path(test).name
+        raise
     if test is None or first is None:
         return made
-    return replace(made, notes=tuple(_of_test_rows(note, first, Path(test).name) for note in made.notes))
-
-
-def _of_test_rows(said: str, first: int, name: str) -> str:
-    """A message in which rows of the test file, which follow `first` others, are counted as in that file."""
-    return re.sub(
-        r"\brow (\d+)\b",
-        lambda found: found[0] if int(found[1]) <= first else f"row {int(found[1]) - first} of {name}",
-        said,
-    )
+    file = Path(test).name
+    counted_anew = (replace(n, row=n.row - first, file=file) if n.row > first else n for n in made.notes)
+    return replace(made, notes=tuple(counted_anew))
 
 
 def _shares(given: Sequence[float] | None, tested: bool) -> tuple[float, ...]:
@@ -267,23 +260,24 @@ def _with_test(
     test: str | os.PathLike[str],
     data_dir: str | os.PathLike[str] | None,
     unread: Sequence[str],
-    texts: Sequence[str],
+    numbers: Numbers,
     parting: Parting,
-    notes: list[str],
+    notes: list[Note],
 ) -> tuple[pd.DataFrame, Parting]:
     """The rows of a table with those of its test file below, which are the test part."""
-    other, told = _read(os.fspath(test), data_dir, False, texts)
+    other, of_file = _read(os.fspath(test), data_dir, False, numbers)
     absent = [name for name in frame if name not in other and name not in unread]
     if absent:
         raise DataError(
             f"{os.fspath(test)}: expected the columns {listed([*map(str, absent)])} too, as in the training rows, got "
             f"only {listed([*map(str, other)])}"
         )
-    notes += [f"test rows: {note}" for note in told]
+    file = Path(test).name
+    notes += [replace(note, file=file) for note in of_file]
     if extra := [str(name) for name in other if name not in frame]:
-        notes.append(f"test rows: ignored, not in the training rows: {listed(extra)}")
+        notes.append(Note("not in training", values=tuple(extra), file=file))
     joined = pd.concat([frame, other.reindex(columns=frame.columns)], ignore_index=True)
-    notes.append(f"{counted(len(other), 'test row')} from {Path(test).name}")
+    notes.append(Note("test rows", count=len(other), values=(file,)))
     return joined, replace(parting, test=np.arange(len(joined)) >= len(frame))
 
 
@@ -295,7 +289,7 @@ def _leave_out(
     ids: Sequence[str],
     group: str | None,
     time: str | None,
-    notes: list[str],
+    notes: list[Note],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The columns that are read as features and target, and those that are kept beside: ids, group and time."""
     for what, columns in (("exclude", exclude), ("id", ids), ("group", [group]), ("time", [time])):
@@ -312,7 +306,7 @@ def _leave_out(
     beside = frame[[column for column in frame if column in {*ids, group, time}]]
     gone = [column for column in frame if column in {*exclude, *ids, group}]
     if gone:
-        notes.append(f"no inputs, as asked: {listed([*map(str, gone)])}")
+        notes.append(Note("asked", values=tuple(map(str, gone))))
     return frame.drop(columns=gone), beside
 
 
@@ -416,7 +410,7 @@ def frame_like(frame: Frame, *, target: Target, name: str = "frame") -> Table:
 def _like(
     frame: pd.DataFrame,
     target: Target,
-    notes: list[str],
+    notes: list[Note],
     name: str,
     where: str,
     codes: tuple[float, ...] = (),
@@ -429,11 +423,11 @@ def _like(
     if gone == len(frame):
         raise DataError(f"{name}: expected a target {target.name!r} in one row at least, got it in none of {gone:,}")
     if gone:
-        notes.append(f"{counted(gone, 'row')} without a target {target.name!r} dropped")
+        notes.append(Note("no target", target.name, gone))
     values = values[present].astype(np.int64 if coded else np.float64)
     absent = [label for code, label in enumerate(target.classes) if code not in values]
     if absent:
-        notes.append(f"target {target.name!r}: no rows of {listed(absent)}")
+        notes.append(Note("no rows", target.name, values=tuple(absent)))
     features = _by_dtype(frame.drop(columns=target.name)).loc[present].reset_index(drop=True)
     digest = _fingerprint(features, values, target.name, target.task, target.classes)
     return Table(name, features, values, target.task, target.name, target.classes, tuple(notes), digest, codes)
@@ -451,9 +445,9 @@ def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _read(
-    given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool, texts: Sequence[str] | None = None
-) -> tuple[pd.DataFrame, list[str]]:
-    """The raw rows of a named set or of a file, with notes; texts: as `read_frame` takes it."""
+    given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool, numbers: Numbers | None = None
+) -> tuple[pd.DataFrame, list[Note]]:
+    """The raw rows of a named set or of a file, with notes; numbers: as `read_frame` takes it."""
     known = lookup(given)
     if known is not None:
         return read_named(known, data_dir, drop_empty=drop_empty)
@@ -467,8 +461,7 @@ def _read(
             f"{given!r}: expected one of {listed(list(NAMED))} or a file ending in {', '.join(SUFFIXES)}, "
             f"got neither{near}"
         )
-    frame, notes = read_frame(located(path, data_dir), texts=texts)
-    return frame, list(notes)
+    return read_frame(located(path, data_dir), numbers=numbers)
 
 
 def located(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -492,7 +485,7 @@ def _table(
     raw: pd.DataFrame,
     target: str,
     task: Task | None,
-    notes: Sequence[str],
+    notes: Sequence[Note],
     classes: tuple[str, ...] = (),
     special_codes: tuple[float, ...] = (),
     *,
@@ -518,7 +511,7 @@ def _table(
             f"{name}: expected target {target!r} in at least half of the rows, got it in {rows - gone} of {rows}"
         )
     if gone:
-        notes.append(f"{counted(gone, 'row')} without a target {target!r} dropped")
+        notes.append(Note("no target", target, gone))
     if present.sum() < least:
         raise DataError(f"{name}: expected at least {least} rows with a target, got {present.sum()}")
     orders: dict[str, str] = table.attrs.get("dates", {})
@@ -531,19 +524,18 @@ def _table(
     features = table.drop(columns=target)
     del table
     notes += typing_notes
-    told = len(notes)
+    before = len(notes)
     if name not in NAMED:
         features = _drop_useless(features, notes)
     if not features.shape[1]:
-        why = "; ".join(notes[told:][:5])
+        why = "; ".join(told(notes[before:])[:5])
         raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none{why and ': ' + why}")
     values, task, classes = known or infer_target(name, raw_target, of_target, task, classes, notes, plain=plain)
     repeated = len(values) - len(np.unique(_row_hashes({**dict(features.items()), "": pd.Series(values)})))
     if repeated:
-        notes.append(f"{counted(repeated, 'row')} repeating an earlier row; a grouped split keeps them on one side")
-    missing = {column: int(features[column].isna().sum()) for column in features}
-    if gaps := [f"{count:,} in {column!r}" for column, count in missing.items() if count]:
-        notes.append(f"missing values: {some(gaps)}")
+        notes.append(Note("repeated", count=repeated))
+    missing = {str(column): int(features[column].isna().sum()) for column in features}
+    notes += [Note("missing", column, count) for column, count in missing.items() if count]
     digest = _fingerprint(features, values, target, task, classes, parting)
     revised = not plain and (_is_revised(features) or (task == "classification" and _folds(raw_target, of_target)))
     named = beside[[column for column in beside if column in {*ids}]]
@@ -559,16 +551,16 @@ def _has_many(column: pd.Series) -> bool:
     return is_text(column) and not is_date(column) and column.nunique(dropna=False) > MOST_ONE_HOT
 
 
-def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parting) -> tuple[Parting, list[str]]:
+def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parting) -> tuple[Parting, list[Note]]:
     """The parting of the rows that have a target, with their groups and their order in time."""
-    notes: list[str] = []
+    notes: list[Note] = []
     if parting.test is not None:
         test = parting.test[present]
         parting = replace(parting, test=test)
         if not test.any() or test.all():
             which = "training" if test.all() else "test"
             raise DataError(f"{name}: expected rows with a target in both files, got none among the {which} rows")
-    if parting.group is not None:
+    if (group := parting.group) is not None:
         texts = to_text(beside[parting.group])
         groups = pd.factorize(texts)[0]
         lone = groups < 0  # a row without a group is one of its own
@@ -577,11 +569,9 @@ def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parti
         held = np.zeros(len(groups[present]), dtype=bool) if parting.test is None else parting.test
         both = np.intersect1d(groups[present][held], groups[present][~held])
         if len(both):
-            notes.append(
-                f"column {parting.group!r}: {counted(len(both), 'group')} of the test file in the training rows too"
-            )
+            notes.append(Note("shared groups", group, len(both)))
         if lone.any():
-            notes.append(f"column {parting.group!r}: {counted(int(lone.sum()), 'row')} without a group, each its own")
+            notes.append(Note("no group", group, int(lone.sum())))
     if parting.time is not None:
         column, _ = typed(beside[[parting.time]])
         times = column[parting.time]
@@ -590,7 +580,7 @@ def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parti
             raise DataError(f"{name}: time: expected a column of dates or numbers, got {parting.time!r} ({first!r})")
         if times.isna().any():
             row = int(np.argmax(times.isna())) + 1
-            raise DataError(f"{name}: time: expected a value of {parting.time!r} in every row, got none in row {row}")
+            raise TableError("time: expected a value in every row, got none", parting.time, row, name)
         parting = replace(parting, times=pd.factorize(times[present].to_numpy(), sort=True)[0].astype(np.int64))
     return parting, notes
 
@@ -616,26 +606,23 @@ def _folds(raw: pd.Series, column: pd.Series) -> bool:
     return is_text(column) and bool(one_spelling(to_text(raw[raw.notna()].drop_duplicates()).astype(str))[1])
 
 
-def _drop_useless(features: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
     kept: list[str] = []
-    for name in features:
-        column = features[name]
+    for name, column in ((str(name), column) for name, column in features.items()):
         distinct, present = distinct_values(column), int(column.notna().sum())
-        numbers = numbers_as_text(column) if distinct > 2 and is_text(column) else ""
-        if numbers not in ("", NUMBERS_AS_TEXT):
-            notes.append(f"column {name!r} is text: {numbers}")
+        written = numbers_as_text(column) if distinct > 2 and is_text(column) else None
+        if written:
+            notes.append(Note("number as text", name, values=(written,)))
         if distinct + (present < len(column)) <= 1 or distinct == 0:
-            why = "one value in every row" if present else "all values are missing"
-            notes.append(f"column {name!r} dropped: {why}")
+            notes.append(Note("one value" if present else "no value", name))
         elif is_date(column):
-            kept.append(str(name))
+            kept.append(name)
         elif is_text(column) and distinct >= ID_LIKE * present and distinct > 2:
-            more = f"; {numbers}" if numbers == NUMBERS_AS_TEXT else ""
-            notes.append(f"column {name!r} dropped: text with {distinct:,} distinct values in {present:,} rows{more}")
+            notes.append(Note("numbers name rows" if written == "" else "names rows", name, present, (distinct,)))
         else:
-            kept.append(str(name))
+            kept.append(name)
             if not is_text(column) and distinct == len(column) == column.max() - column.min() + 1:
-                notes.append(f"column {name!r} looks like a row number and is kept: --exclude {name} if it is one")
+                notes.append(Note("row number", name))
     return features[kept]
 
 

@@ -6,14 +6,16 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64
 
+from htaf._errors import listed
 from htaf.data.columns import Target, numbers_as_text, one_spelling, spelled
+from htaf.data.notes import NO_PLAIN_NUMBER, NUMBERS_AS_TEXT, Note
 from htaf.data.reading import (
     BLANKS,
     NUMBER_BLANKS,
     DataError,
+    TableError,
     distinct_values,
     is_text,
-    listed,
     lost_digits,
     to_number,
     to_text,
@@ -29,7 +31,7 @@ def infer_target(
     column: pd.Series,
     task: Task | None,
     classes: tuple[str, ...],
-    notes: list[str],
+    notes: list[Note],
     *,
     plain: bool = False,
 ) -> tuple[np.ndarray, Task, tuple[str, ...]]:
@@ -58,11 +60,14 @@ def infer_target(
         kind = f"{distinct:,} distinct {'whole ' if whole else ''}numbers"
         if text:
             kind = "true and false" if set(column.str.lower()) <= {"true", "false"} else "text"
-        notes.append(f"task {task} inferred: target {target!r} holds {kind}")
+        notes.append(Note("task", target, values=(task, kind)))
     if lost is not None and (lost[1] or task == "classification"):
-        raise DataError(
-            f"{name}: expected whole numbers that float64 can hold, as all up to 2^53, in target {target!r}, got "
-            f"{raw.iloc[lost[0]]} in row {lost[0] + 1}: subtract an offset; of names, put a letter before each"
+        raise TableError(
+            f"expected whole numbers that float64 can hold, as all up to 2^53, in the target, got {raw.iloc[lost[0]]}: "
+            "subtract an offset; of names, put a letter before each",
+            target,
+            lost[0] + 1,
+            name,
         )
     if task == "regression":
         if text:
@@ -73,15 +78,17 @@ def infer_target(
     if text and not plain:
         chosen, several = one_spelling(to_text(column))
         if several:
-            notes.append(f"target {target!r}: one class each: {', '.join(several[:5])}")
+            notes.append(Note("one class", target, values=several))
             column = column.map(chosen)
     found = sorted(column.unique())  # numbers by size, text by code point
     labels = to_text(pd.Series(found, dtype=column.dtype)).tolist()
     if len(found) < 2:
         raise DataError(f"{name}: expected at least two classes in target {target!r}, got {labels[0]!r} only")
     if len(found) * 2 > len(column):
-        hint = numbers_as_text(column) if text else ""
-        hint = hint or ("choose another column" if text else "choose another column, or task regression")
+        written = numbers_as_text(column) if text else None
+        hint = "choose another column" if text else "choose another column, or task regression"
+        if written is not None:
+            hint = NO_PLAIN_NUMBER.format(written) if written else NUMBERS_AS_TEXT
         raise DataError(
             f"{name}: expected classes in target {target!r}, got {len(found):,} distinct values in "
             f"{len(column):,} rows: {hint}"
@@ -93,9 +100,9 @@ def infer_target(
     values = np.array([labels.index(label) for label in to_text(column)], dtype=np.int64)
     single = [label for label, count in zip(labels, np.bincount(values), strict=True) if count == 1]
     if single:
-        notes.append(f"target {target!r}: one row only of {listed(single)}; it can be in one part of a split only")
+        notes.append(Note("one row", target, values=tuple(single)))
     if len(labels) == 2:
-        notes.append(f"class 1 (positive) is {labels[1]!r}, class 0 is {labels[0]!r}")
+        notes.append(Note("positive", target, values=tuple(labels)))
     return values, task, tuple(labels)
 
 
@@ -118,9 +125,11 @@ def class_codes(name: str, column: pd.Series, target: Target) -> Float64[np.ndar
             wrong.append(row)
     if wrong:
         unknown = list(dict.fromkeys(labels[wrong]))
-        raise DataError(
-            f"{name}: expected the classes {listed(target.classes)} in target {target.name!r}, "
-            f"got {listed(unknown, 5)} too, first in row {wrong[0] + 1}"
+        raise TableError(
+            f"expected the classes {listed(target.classes)} of the target, got {listed(unknown, 5)} too",
+            target.name,
+            wrong[0] + 1,
+            name,
         )
     return values
 
@@ -132,15 +141,11 @@ def amounts(name: str, column: pd.Series) -> Float64[np.ndarray, " rows"]:
         raise _no_number(name, column, wrong)
     if np.isinf(values).any():
         row = int(np.argmax(np.isinf(values)))
-        raise DataError(
-            f"{name}: expected finite numbers in target {column.name!r}, got {values[row]} in row {row + 1}"
-        )
+        raise TableError(f"expected a finite number in the target, got {values[row]}", str(column.name), row + 1, name)
     return values
 
 
-def _no_number(name: str, column: pd.Series, wrong: Bool[np.ndarray, " rows"]) -> DataError:
+def _no_number(name: str, column: pd.Series, wrong: Bool[np.ndarray, " rows"]) -> TableError:
     row = int(np.argmax(wrong))
-    return DataError(
-        f"{name}: expected numbers in target {column.name!r} for regression, got {str(column.iloc[row])!r} "
-        f"in row {row + 1}"
-    )
+    said = f"expected a number in the target of a regression, got {str(column.iloc[row])!r}"
+    return TableError(said, str(column.name), row + 1, name)

@@ -23,7 +23,7 @@ from htaf._files import check_output, write_atomic
 from htaf.convert.exported import cause_of
 from htaf.data import dates
 from htaf.data.columns import MISSING, OTHER, Column, category_values, spelled
-from htaf.data.reading import BLANKS, DataError, listed, to_number
+from htaf.data.reading import BLANKS, DataError, TableError, listed, to_number
 from htaf.export.onnx import OPSET, check_opset, network_proto
 from htaf.export.program import ExportError, require
 
@@ -469,7 +469,7 @@ def raw_columns(rows: pd.DataFrame, columns: Sequence[dict[str, Any]]) -> dict[s
         values, wrong = to_number(raw)
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise DataError(f"column {name!r}, row {row + 1}: expected a number, got {str(raw.iloc[row])!r}")
+            raise TableError(f"expected a number, got {str(raw.iloc[row])!r}", name, row + 1)
         found[name] = values.astype(column["dtype"])[:, None]
     return found
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from htaf._console import direction
 from htaf.data.columns import Column
+from htaf.data.notes import from_record, told
 from htaf.data.parts import table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
@@ -92,7 +93,7 @@ def contents(
         "rules": rules(run, table) if run.has_step else None,
         "columns": columns(preprocessor.columns),
         "left_out": left_out(record),
-        "notes": record["notes"],
+        "notes": told(from_record(record["notes"])),
         "recipe": record["recipe"],
         "seed": record["seed"],
         "parameters": record.get("parameters"),

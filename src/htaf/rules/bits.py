@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from htaf._errors import HtafError, suggestion
 from htaf.data.columns import Column
+from htaf.data.notes import Note
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import listed
 from htaf.runs import Run, forward
@@ -111,7 +112,7 @@ class TableBits:
 
     def of_rows(
         self, rows: pd.DataFrame
-    ) -> tuple[UInt8[np.ndarray, "rows bits"], Float32[np.ndarray, "rows outputs"], list[str]]:
+    ) -> tuple[UInt8[np.ndarray, "rows bits"], Float32[np.ndarray, "rows outputs"], list[Note]]:
         """The bits of raw rows, the network's outputs, and notes of what was handled.
 
         Raises:

@@ -12,6 +12,7 @@ import torch
 
 from htaf.data import dates
 from htaf.data.columns import Column
+from htaf.data.notes import Note
 from htaf.data.reading import to_number
 from htaf.data.tabular import Table
 from htaf.rules.bits import RulesError, TableBits
@@ -39,7 +40,7 @@ class WhatIf:
     after: pd.DataFrame
     turned_on: tuple[tuple[int, ...], ...]
     turned_off: tuple[tuple[int, ...], ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def what_if(run: Run, rows: pd.DataFrame, changes: Mapping[str, Any]) -> WhatIf:
@@ -67,7 +68,7 @@ def what_if(run: Run, rows: pd.DataFrame, changes: Mapping[str, Any]) -> WhatIf:
     after, others, told = bits.of_rows(changed)
     flips = after.astype(int) - before.astype(int)
     turned_on, turned_off = (tuple(tuple(np.flatnonzero(row == way).tolist()) for row in flips) for way in (1, -1))
-    known = [note for note in told if any(repr(name) in note for name in changes)]
+    known = [note for note in told if note.column in changes]
     return WhatIf(_predicted(bits, outputs), _predicted(bits, others), turned_on, turned_off, (*notes, *known))
 
 
@@ -124,7 +125,7 @@ def _date(days: float) -> str:
     return str(moment.date()) if moment == moment.normalize() else str(moment.round("s"))
 
 
-def _checked(column: Column, value: Any) -> list[str]:
+def _checked(column: Column, value: Any) -> list[Note]:
     """Raises RulesError or DataError for a value of another kind; notes for one out of the training range."""
     given = pd.Series([value], dtype=object)
     if column.kind == "date":
@@ -134,8 +135,8 @@ def _checked(column: Column, value: Any) -> list[str]:
         last = first + np.timedelta64(round(days * dates.DAY), "us")
         if np.isnat(moment) or first <= moment <= last:
             return []
-        shown = [str(pd.Timestamp(one)).removesuffix(" 00:00:00") for one in (moment, first, last)]
-        return [f"column {column.name!r}: {shown[0]} is outside the training range {shown[1]} to {shown[2]}"]
+        shown = (str(pd.Timestamp(one)).removesuffix(" 00:00:00") for one in (moment, first, last))
+        return [Note("value outside", column.name, values=tuple(shown))]
     if column.kind != "number":
         return []
     number, wrong = to_number(given)
@@ -143,7 +144,8 @@ def _checked(column: Column, value: Any) -> list[str]:
         raise RulesError(f"column {column.name!r}: expected a number, got {value!r}")
     if np.isnan(number[0]) or number[0] in column.codes or column.low <= number[0] <= column.high:
         return []
-    return [f"column {column.name!r}: {number[0]:g} is outside the training range {column.low:g} to {column.high:g}"]
+    shown = (f"{one:g}" for one in (number[0], column.low, column.high))
+    return [Note("value outside", column.name, values=tuple(shown))]
 
 
 def _predicted(bits: TableBits, outputs: np.ndarray) -> pd.DataFrame:

@@ -28,6 +28,7 @@ import torch
 from htaf import _files
 from htaf._errors import HtafError
 from htaf._files import LOCK, expect_folder, hold, sealed, to_json, write_atomic
+from htaf.data.notes import from_record
 from htaf.models.build import KINDS
 from htaf.names import Method, is_outside
 
@@ -140,6 +141,15 @@ _MODEL: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
 }
 _COUNT = (lambda v: type(v) in (int, float) and v >= 0, "a number")
+
+
+def _are_notes(value: Any) -> bool:
+    try:
+        return isinstance(value, list) and isinstance(from_record(value), list)
+    except ValueError:
+        return False
+
+
 _TEXTS = (lambda v: isinstance(v, list) and all(map(_is(str), v)), "a list of texts")
 _IMAGES = dict.fromkeys(("recipe.train_images", "recipe.validation_images"), _COUNT)
 _OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -159,7 +169,7 @@ _OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("best_epoch", "epochs_run", "parameters"), _WHOLE),
     **dict.fromkeys(("seconds", "cpu_seconds"), _NUMBER),
     **dict.fromkeys(("source", "versions"), _OBJECT),
-    "notes": _TEXTS,
+    "notes": (_are_notes, "a list of texts and notes"),
     "rows": (lambda v: all(map(_is(int), v.values())), "whole numbers"),
 }
 

@@ -15,6 +15,7 @@ import pandas as pd
 from torch import Tensor, nn
 
 from htaf import packed
+from htaf.data.notes import Note
 from htaf.data.reading import Frame
 from htaf.runs.predictions import of_images, of_rows
 
@@ -72,11 +73,11 @@ class PackedRun:
         found, _ = self._of_rows(rows, seen)
         return seen.beside(found) if seen else found
 
-    def predict_with_notes(self, rows: Frame) -> tuple[pd.DataFrame, list[str]]:
+    def predict_with_notes(self, rows: Frame) -> tuple[pd.DataFrame, list[Note]]:
         """As `predict`, with what was handled in these rows."""
         return self._of_rows(rows, None)
 
-    def _of_rows(self, rows: Frame, seen: _Bits | None) -> tuple[pd.DataFrame, list[str]]:
+    def _of_rows(self, rows: Frame, seen: _Bits | None) -> tuple[pd.DataFrame, list[Note]]:
         preprocessor: Any = self.preprocessor()
         if self.takes_images:
             raise packed.PackedError(f"{self.path} was trained on images: expected image files, got a table")

@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from htaf.data.notes import Note
 from htaf.data.reading import DataError, Frame
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from htaf.data.preprocess import Preprocessor
 
 
-def of_rows(model: nn.Module, preprocessor: Preprocessor, rows: Frame) -> tuple[pd.DataFrame, list[str]]:
+def of_rows(model: nn.Module, preprocessor: Preprocessor, rows: Frame) -> tuple[pd.DataFrame, list[Note]]:
     """Predictions of a network for raw rows, and what was handled in them; see `htaf.runs.Run.predict`."""
     rows = preprocessor.named(rows)
     inputs, notes = preprocessor.transform_with_notes(rows)

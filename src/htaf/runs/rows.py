@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from torch import nn
 
-from htaf._errors import suggestion
+from htaf._errors import listed, suggestion
 from htaf.data import dates
 from htaf.data.columns import Column
-from htaf.data.reading import NUMBER_BLANKS, DataError, counted, listed, to_number
+from htaf.data.notes import OF_COLUMNS, Note, together
+from htaf.data.reading import DataError, TableError, to_number
 from htaf.runs.predictions import of_rows
 
 if TYPE_CHECKING:
     from htaf.data.preprocess import Preprocessor
 
-SHOWN, LISTED = 5, 10  # columns in a note of values out of range, and of missing values
 ELAPSED = dates.PARTS[-1]
 
 
@@ -36,8 +34,14 @@ class RowPredictions:
     def __init__(self, model: nn.Module, preprocessor: Preprocessor, ids: Sequence[str] = ()) -> None:
         self.model, self.preprocessor, self.ids = model, preprocessor, [*ids]
         self.rows = 0
+        self._numbers = {column.name for column in preprocessor.columns if column.kind == "number"}
+        self._numbers -= {*preprocessor.ids}
         self._outside = OutsideRange(preprocessor)
-        self._notes = _PiecesNotes([column.name for column in preprocessor.columns])
+        self._notes: list[Note] = []
+
+    def reads_numbers(self, name: str) -> bool:
+        """Whether a column is read as a number, and not also as it stands; as `read_pieces` asks."""
+        return name not in self.ids and name in self._numbers
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The next piece.
@@ -58,120 +62,32 @@ class RowPredictions:
                     f"--id: expected a column of the input, got {name!r}{near}; it has {listed([*map(str, rows)])}"
                 )
         columns = {column.name: column for column in self.preprocessor.columns}
-        kinds = {str(n): columns[str(n)].kind for n in rows.columns if str(n) in columns}
-        typed = {n: parsed_numbers(rows[n]) for n, kind in kinds.items() if kind == "number"}
+        known_rows = rows
         try:
-            for n in (n for n, kind in kinds.items() if kind == "date"):
-                typed[n] = pd.Series(dates.read(n, rows[n], columns[n].order), index=rows.index)
-            typed_rows = rows.assign(**typed) if typed else rows
+            for name in (name for name in columns if columns[name].kind == "date" and name in rows):
+                moments = dates.read(name, rows[name], columns[name].order)
+                known_rows = known_rows.assign(**{name: pd.Series(moments, index=rows.index)})  # read once
             beside = [name for name in self.ids if name not in columns and name not in self.preprocessor.ids]
-            found, notes = of_rows(self.model, self.preprocessor, typed_rows.drop(columns=beside))
-        except DataError as error:
-            raise DataError(
-                re.sub(r"\brow (\d+)\b", lambda m: f"row {int(m[1]) + self.rows}", str(error), count=1)
-            ) from None
+            found, notes = of_rows(self.model, self.preprocessor, known_rows.drop(columns=beside))
+        except TableError as error:
+            error.row += self.rows
+            raise
         known = {*self.preprocessor.ids} - {"prediction"}  # are there already
         if taken := [name for name in self.ids if name in found.columns and name not in known]:
             raise DataError(f"--id: expected other columns than those of the predictions, got {listed(taken)}")
-        self._outside.see(typed_rows)
-        for note in notes:
-            self._notes.see(note)
+        self._outside.see(known_rows)
+        self._notes = together([*self._notes, *notes])
         self.rows += len(rows)
         ids = [name for name in self.ids if name not in known]
-        return pd.concat([rows[ids], found], axis=1) if ids else found
+        made = pd.concat([rows[ids], found], axis=1) if ids else found
+        return made.astype({name: object for name, kind in made.dtypes.items() if kind == "category"})
 
-    def notes(self) -> list[str]:
-        """What was handled in all rows up to now, one line each."""
+    def notes(self) -> list[Note]:
+        """What was handled in all rows up to now, in the order of the columns."""
+        places = {column.name: place for place, column in enumerate(self.preprocessor.columns)}
+        in_order = sorted(self._notes, key=lambda note: (note.kind in OF_COLUMNS, places.get(note.column, -1)))
         outside = self._outside.note()
-        return [*self._notes.told(), *([outside] if outside else [])]
-
-
-_NAME = r"(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"  # as repr writes it
-_UNSEEN = re.compile(rf"column ({_NAME}): ([\d,]+) rows? with (categories .*?) \((.*)\), (.*)", re.DOTALL)
-_MEDIAN = re.compile(r"(missing values set to the training median: )(.*)", re.DOTALL)
-_MISSING = re.compile(rf"([\d,]+) in ({_NAME}) \(([^)]*)\)")
-_MORE = re.compile(r" and ([\d,]+) more(?: columns?)?$")
-NAMES = 3  # categories in a note
-
-
-class _PiecesNotes:
-    """Notes of `Preprocessor.transform_with_notes` of pieces as one note of the whole each.
-
-    Where a piece names so many categories or columns that the rest is only counted, the rest of the whole is at least
-    what is known of it.
-
-    Args:
-        columns: raw columns, in order.
-    """
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.order = {repr(name): place for place, name in enumerate(columns)}
-        self.other: dict[str, None] = {}
-        self.unseen: dict[str, _Unseen] = {}
-        self.median, self.missing, self.cut, self.pieces = "", dict[str, tuple[int, str]](), 0, 0
-
-    def see(self, note: str) -> None:
-        """A note of the next piece."""
-        if parts := _UNSEEN.fullmatch(note):
-            column, count, what, names, instead = parts.groups()
-            known = self.unseen.setdefault(column, _Unseen(what, instead))
-            known.rows += _number(count)
-            names, cut = _without_more(names)
-            known.names |= dict.fromkeys(re.findall(_NAME, names))
-            known.cut, known.pieces = max(known.cut, cut), known.pieces + 1
-        elif parts := _MEDIAN.fullmatch(note):
-            self.median = parts[1]
-            listed, cut = _without_more(parts[2])
-            self.cut, self.pieces = max(self.cut, cut), self.pieces + 1
-            for count, column, fill in _MISSING.findall(listed):
-                self.missing[column] = (self.missing.get(column, (0, ""))[0] + _number(count), fill)
-        else:
-            self.other[note] = None
-
-    def told(self) -> list[str]:
-        """One line each, in the order of the whole."""
-
-        def in_order(found: Iterable[str]) -> list[str]:
-            return sorted(found, key=lambda name: self.order.get(name, len(self.order)))
-
-        found = [*self.other, *(f"column {name}: {self.unseen[name]}" for name in in_order(self.unseen))]
-        if self.missing:
-            each = [f"{self.missing[n][0]:,} in {n} ({self.missing[n][1]})" for n in in_order(self.missing)]
-            found.append(self.median + _first(each, LISTED, self.cut, self.pieces, " more column"))
-        return found
-
-
-@dataclass
-class _Unseen:
-    """Rows of a column with unknown categories."""
-
-    what: str
-    instead: str
-    rows: int = 0
-    names: dict[str, None] = field(default_factory=dict)
-    cut: int = 0
-    pieces: int = 0
-
-    def __str__(self) -> str:
-        names = _first([*self.names], NAMES, self.cut, self.pieces, " more")
-        return f"{counted(self.rows, 'row')} with {self.what} ({names}), {self.instead}"
-
-
-def _first(shown: list[str], limit: int, cut: int, pieces: int, noun: str) -> str:
-    """The first of many. cut: most that were not shown in one of so many pieces."""
-    more = max(len(shown) - limit, cut)
-    least = "at least " if cut and pieces > 1 else ""
-    plural = "s" if more > 1 and noun.endswith("column") else ""
-    return ", ".join(shown[:limit]) + (f" and {least}{more:,}{noun}{plural}" if more > 0 else "")
-
-
-def _number(text: str) -> int:
-    return int(text.replace(",", ""))
-
-
-def _without_more(text: str) -> tuple[str, int]:
-    more = _MORE.search(text)
-    return (text[: more.start()], _number(more[1])) if more else (text, 0)
+        return in_order if outside is None else [*in_order, outside]
 
 
 class OutsideRange:
@@ -220,23 +136,19 @@ class OutsideRange:
                 self.found[column.name] = found
         self.rows += int(any_outside.sum())
 
-    def note(self) -> str:
-        """One line, such as "2 rows have values outside the range of training: age (2 rows, up to 131 where training
-        had 18 to 95)"; "" where there are none."""
+    def note(self) -> Note | None:
+        """All rows and, of each column, those outside, how far they are and what training had; the column with most
+        rows comes first. None where there are none."""
         if not self.rows:
-            return ""
-        columns = {column.name: column for column in self.columns}
-        shown, in_order = [], [(name, self.found[name]) for name in columns if name in self.found]
-        for name, (count, low, high) in sorted(in_order, key=lambda item: -item[1][0])[:SHOWN]:
-            least, most = self.ranges[name]
-            said = _in_words(columns[name], (low, high, least, most))
-            beyond = [f"down to {said[0]}"] * (low < least) + [f"up to {said[1]}"] * (high > most)
-            extent = f"{' and '.join(beyond)} where training had {said[2]} to {said[3]}"
-            shown.append(f"{name} ({counted(count, 'row')}, {extent})")
-        more = len(self.found) - len(shown)
-        rest = f" and {counted(more, 'more column')}" if more > 0 else ""
-        have = "has" if self.rows == 1 else "have"
-        return f"{counted(self.rows, 'row')} {have} values outside the range of training: {', '.join(shown)}{rest}"
+            return None
+        found = [(column, *self.found[column.name]) for column in self.columns if column.name in self.found]
+        values = []
+        for column, count, low, high in sorted(found, key=lambda item: -item[1]):
+            least, most = self.ranges[column.name]
+            down, up, *range_of_training = _in_words(column, (low, high, least, most))
+            beyond = (down if low < least else "", up if high > most else "")
+            values.append((column.name, count, *beyond, *range_of_training))
+        return Note("outside", count=self.rows, values=tuple(values))
 
 
 def _in_words(column: Column, values: Sequence[float]) -> list[str]:
@@ -250,23 +162,3 @@ def _in_words(column: Column, values: Sequence[float]) -> list[str]:
     if len({*days.values()}) < len(days):
         days = {value: str(moment.astype("M8[s]")) for value, moment in moments.items()}
     return [days[value] for value in values]
-
-
-def parsed_numbers(column: pd.Series) -> pd.Series:
-    """A column of texts as float64 where each is a number or blank, as `to_number` reads it but faster; else as it is.
-
-    Args:
-        column: any dtype, [rows].
-    """
-    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
-        return column
-    values = column.to_numpy(dtype=object, copy=True)
-    try:
-        blank = np.array([value.strip().lower() in NUMBER_BLANKS for value in values], dtype=bool)
-        if "_" in "".join(values):  # float() reads 1_000, a table does not
-            return column
-        values[blank] = "nan"
-        numbers = values.astype(np.float64)
-        return column if np.isinf(numbers).any() else pd.Series(numbers, index=column.index)  # an error names the text
-    except (AttributeError, TypeError, ValueError):
-        return column

@@ -26,6 +26,7 @@ from htaf.contract import StepFactory
 from htaf.data import images as image_sets
 from htaf.data import tabular
 from htaf.data.images import ImagePreprocessor, Images
+from htaf.data.notes import Note
 from htaf.data.parts import Data, Part, image_part, table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, Frame
@@ -318,7 +319,7 @@ class Run:
         """
         return self.predict_with_notes(rows, exact=exact)[0]
 
-    def predict_with_notes(self, rows: Frame, *, exact: bool = True) -> tuple[pd.DataFrame, list[str]]:
+    def predict_with_notes(self, rows: Frame, *, exact: bool = True) -> tuple[pd.DataFrame, list[Note]]:
         """As `predict`, with what was handled in these rows: unseen categories, missing values, ignored columns."""
         preprocessor = self.preprocessor()
         if isinstance(preprocessor, ImagePreprocessor):

@@ -24,6 +24,7 @@ from htaf.contract import StepFactory
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
 from htaf.data.images import ImagePreprocessor, Images
+from htaf.data.notes import to_record
 from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import listed
@@ -519,7 +520,7 @@ def _written(
         "rows": {n: len(part) for n, part in {"train": posed.train, **posed.measured()}.items()},
         "parameters": sum(p.numel() for p in net.parameters()),
         "source": dict(source or {}),
-        "notes": [*posed.notes, *recipe.network.notes(), *pair_notes(net, recipe, before), *history.notes],
+        "notes": to_record([*posed.notes, *recipe.network.notes(), *pair_notes(net, recipe, before), *history.notes]),
         "best_epoch": best_epoch,
         "epochs_run": len(history.rows),
         "device": history.device,

@@ -14,6 +14,7 @@ from htaf.data import attributes
 from htaf.data.attributes import Attributes
 from htaf.data.images import FilePart, ImageDataset, ImagePreprocessor, Images, fit_preprocessor
 from htaf.data.images import Part as ImagePart
+from htaf.data.notes import Note
 from htaf.data.parts import IMAGE_CHUNK, Data, Part, TableBatches, image_part, image_rows, table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
@@ -45,7 +46,7 @@ class Problem:
     validation: Part
     test: Part | None
     scale: float = 1.0
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note | str, ...] = ()
     statistics: Part | None = None
     attributes: Tensor | None = None
     plain: Part | None = None

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from htaf._errors import first_line, suggestion
+from htaf._errors import counted, first_line, suggestion
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.naming.files import LONGEST, read_text, valid_text
 from htaf.data.attributes import load
-from htaf.data.reading import counted, listed, read_frame
+from htaf.data.notes import told
+from htaf.data.reading import listed
+from htaf.data.table_files import read_frame
 
 COLUMNS = ("concept", "name", "attribute")
 TABLES = (".csv", ".tsv")
@@ -109,4 +111,4 @@ def _column(path: Path, column: str | None) -> tuple[list[str], tuple[str, ...]]
     chosen = column or (usual or names)[0]
     if chosen not in names or (column is None and not usual and len(names) > 1):
         raise ConceptError(f"{path}: expected a column {column or ' or '.join(COLUMNS)}, got {listed(names, 10)}")
-    return [str(value) for value in frame[chosen].dropna()], notes
+    return [str(value) for value in frame[chosen].dropna()], tuple(told(notes))

@@ -1,0 +1,290 @@
+"""What was handled in a table, as data; `told` makes the sentences, where they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from htaf._errors import counted, listed
+
+MOST_NAMED = 1000  # values that a note keeps; of more it is known that there are as many
+SHOWN = 10  # columns in a sentence about several
+
+
+@dataclass(frozen=True)
+class Note:
+    """One thing that was handled.
+
+    Attributes:
+        kind: one of `SENTENCES` or `OF_COLUMNS`.
+        column: that it is about, "" for none.
+        count: of rows, or of what the kind counts.
+        values: what else the sentence holds: texts, numbers, tuples of them.
+        row: where it was seen first, from 1; 0 for nowhere.
+        file: in which that is, where the table has rows of another file too.
+    """
+
+    kind: str
+    column: str = ""
+    count: int = 0
+    values: tuple[Any, ...] = ()
+    row: int = 0
+    file: str = ""
+
+    def __str__(self) -> str:
+        """The sentence."""
+        return told([self])[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that are set, as plain JSON values."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: _lists(value) for name, value in given.items() if value or name == "kind"}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Note:
+        """Restores what `to_json` gave, as `json.load` has it.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        kinds: dict[str, type] = {"kind": str, "column": str, "count": int, "values": list, "row": int, "file": str}
+        if not isinstance(data, dict) or data.get("kind") not in (*SENTENCES, *OF_COLUMNS):
+            raise ValueError(f"expected a note, got {data!r:.80}")
+        if wrong := [name for name, value in data.items() if type(value) is not kinds.get(name)]:
+            raise ValueError(f"expected the fields of a note, got {wrong[0]!r}: {data[wrong[0]]!r:.80}")
+        return cls(**{name: _tuples(value) for name, value in data.items()})
+
+
+def _lists(value: Any) -> Any:
+    return [*map(_lists, value)] if isinstance(value, tuple) else value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def from_record(notes: Iterable[Any]) -> list[Note | str]:
+    """The notes of a record, where those of a training are sentences.
+
+    Raises:
+        ValueError: one is neither a text nor a note.
+    """
+    return [note if isinstance(note, str) else Note.from_json(note) for note in notes]
+
+
+def to_record(notes: Iterable[Note | str]) -> list[Any]:
+    """Notes as plain JSON values; see `from_record`."""
+    return [note if isinstance(note, str) else note.to_json() for note in notes]
+
+
+def together(notes: Iterable[Note]) -> list[Note]:
+    """Notes of pieces as those of the whole: of one kind and column the counts added, each value once."""
+    found: dict[tuple[str, str], Note] = {}
+    for note in notes:
+        known = found.get((note.kind, note.column))
+        if known is not None:
+            values = tuple(dict.fromkeys((*known.values, *note.values)))
+            note = replace(known, count=known.count + note.count, values=values[:MOST_NAMED])
+        found[note.kind, note.column] = note
+    return [*found.values()]
+
+
+def told(notes: Iterable[Note | str]) -> list[str]:
+    """Notes in sentences, one line each; those of `OF_COLUMNS` about several columns are one line."""
+    lines: dict[str, str | list[str]] = {}
+    for place, note in enumerate(notes):
+        if isinstance(note, str):
+            lines[str(place)] = note
+        elif note.kind in OF_COLUMNS:
+            of_each = lines.setdefault(note.kind, [])
+            assert isinstance(of_each, list)
+            of_each.append(OF_COLUMNS[note.kind][1].format(**_words(note)))
+        else:
+            said = SENTENCES[note.kind]
+            line = said(note) if callable(said) else said.format(**_words(note))
+            lines[str(place)] = f"{note.file}: {line}" if note.file and not note.row else line
+    return [line if isinstance(line, str) else f"{OF_COLUMNS[kind][0]}: {some(line)}" for kind, line in lines.items()]
+
+
+def some(said: list[str], limit: int = SHOWN) -> str:
+    """The first of many, with a count of the rest."""
+    rest = len(said) - limit
+    return ", ".join(said[:limit]) + (f" and {counted(rest, 'more column')}" if rest > 0 else "")
+
+
+class _Count(int):
+    """A count that is written with what it counts: of 2 `:row` is "2 rows"."""
+
+    def __format__(self, what: str) -> str:
+        return format(int(self), what) if what in ("", ",") else counted(self, what)
+
+
+def _words(note: Note) -> Mapping[str, Any]:
+    """What stands for the fields of a sentence; `names` are the values."""
+    file = f" of {note.file}" if note.file else ""
+    return {
+        "column": note.column, "count": _Count(note.count), "values": note.values, "row": f"row {note.row}{file}",
+        "names": listed([*note.values]), "spellings": _spellings(note.values),
+    }  # fmt: skip
+
+
+def _spellings(groups: tuple[Any, ...]) -> str:
+    """Spellings of one thing each, of five things at most."""
+    return some([" = ".join(map(repr, group)) for group in groups if isinstance(group, tuple)], 5)
+
+
+def _first_names(note: Note) -> str:
+    """Three values, and how many more there are at least."""
+    more = len(note.values) - 3
+    least = "at least " if len(note.values) >= MOST_NAMED else ""
+    return ", ".join(repr(value or "missing") for value in note.values[:3]) + (
+        f" and {least}{more:,} more" if more > 0 else ""
+    )
+
+
+def _unseen(what: str, instead: str) -> Callable[[Note], str]:
+    def said(note: Note) -> str:
+        rows, where = counted(note.count, "row"), instead.format(column=note.column)
+        return f"column {note.column!r}: {rows} with categories {what} ({_first_names(note)}), {where}"
+
+    return said
+
+
+def _dates(note: Note) -> str:
+    """values: first and last day, an example and the order in which it is read, the share of texts with a time zone,
+    and whether no row says which of day and month comes first."""
+    first, last, example, order, zoned, unsure = note.values
+    said = f"column {note.column!r}: dates" + (f", {first} to {last}" if first else "")
+    if example:
+        said += f", {example!r} read as {order}"
+    if zoned:
+        said += "; times are UTC" + (", those without a zone too" if zoned < 1 else "")
+    return said + ("; no row says whether day or month comes first, write 2012-01-31 to be sure" if unsure else "")
+
+
+def _outside(note: Note) -> str:
+    """values: of each column its name, rows, the values on either side ("" for none) and the range of training."""
+    shown = []
+    for name, count, down, up, least, most in note.values[:5]:
+        beyond = " and ".join([f"down to {down}"] * bool(down) + [f"up to {up}"] * bool(up))
+        shown.append(f"{name} ({counted(count, 'row')}, {beyond} where training had {least} to {most})")
+    more = len(note.values) - len(shown)
+    rest = f" and {counted(more, 'more column')}" if more > 0 else ""
+    have = f"{counted(note.count, 'row')} {'has' if note.count == 1 else 'have'}"
+    return f"{have} values outside the range of training: {', '.join(shown)}{rest}"
+
+
+def _encoded(note: Note) -> str:
+    """count: of categories. values: how many of them have an input of their own too."""
+    own = counted(note.values[0], "most frequent one")
+    more = f"; the {own} also as 0 or 1" if note.values[0] else ""
+    return (
+        f"column {note.column!r}: {note.count:,} categories, each as the target's mean in it, drawn to that of all "
+        f"rows where it has few{more}"
+    )
+
+
+def _told_apart(note: Note) -> str:
+    """count: of categories. values: classes, the most means, categories that are kept, rows of the others."""
+    classes, most, kept, rows = note.values
+    by = f" x {classes:,} classes" if classes > 1 else ""
+    return (
+        f"column {note.column!r}: {note.count:,} categories{by} are more than {most:,} means: the {kept:,} most "
+        f"frequent ones are told apart, the others ({counted(rows, 'training row')}) have the mean of all rows"
+    )
+
+
+def _codes(note: Note) -> str:
+    """values: each code with its rows."""
+    each = ", ".join(f"{code:g} ({counted(rows, 'training row')})" for code, rows in note.values)
+    return f"column {note.column!r}: one input for each of the codes {each}"
+
+
+def _mixed(note: Note) -> str:
+    """count: of texts. values: numbers, the first text."""
+    numbers, texts = counted(note.values[0], "number"), counted(note.count, "text")
+    first = f"first {note.values[1]!r}, {_words(note)['row']}"
+    return f"column {note.column!r} mixes {numbers} with {texts} ({first}): read as a category"
+
+
+NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce') makes it a number column"
+NO_PLAIN_NUMBER = "{!r} is no plain number; write it as 1234.5 to have it as one"
+_SMALL_RANGE = "too narrow a range ({values[0]:.17g} to {values[1]:.17g}; change its unit or subtract an offset)"
+# columns of which a user may not know that the network is not told of them as they are
+UNEXPECTED = frozenset(
+    {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
+     "one training text", "no training value", "small range"}
+)  # fmt: skip
+SENTENCES: dict[str, str | Callable[[Note], str]] = {
+    # a file
+    "UTF-16": "read as UTF-16",
+    "Latin-1": "not UTF-8: read as Latin-1",
+    "header of numbers": "the first line looks like data, but was taken for the column names: add a line of names if "
+    "it is data",
+    "decimal commas": "column {column!r}: decimal commas read as points",
+    "no name": "left out without a name: column {values[0]} of {count}",
+    # what a column is
+    "dates": _dates,
+    "durations": "column {column!r}: durations, in days",
+    "thousands": "column {column!r}: thousands set apart, {values[0]!r} read as {values[1]}",
+    "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "
+    "letter before each",
+    "mixed": _mixed,
+    # a set known by name
+    "source": "{values[0]}",
+    "row names": "dropped, identifies rows: {names}",
+    "not of the set": "dropped, not part of the set: {names}",
+    "empty kept": "{count:row} with {values[0]:g} in every column kept",
+    "empty dropped": "{count:row} with {values[0]:g} in every column dropped",
+    "special code": "special code {values[0]:g}: {count:value} in {values[1]} columns; one input a column, the value "
+    "set to the training median",
+    # a table
+    "asked": "no inputs, as asked: {names}",
+    "test rows": "{count:test row} from {values[0]}",
+    "not in training": "ignored, not in the training rows: {names}",
+    "no target": "{count:row} without a target {column!r} dropped",
+    "shared groups": "column {column!r}: {count:group} of the test file in the training rows too",
+    "no group": "column {column!r}: {count:row} without a group, each its own",
+    "one value": "column {column!r} dropped: one value in every row",
+    "no value": "column {column!r} dropped: all values are missing",
+    "names rows": "column {column!r} dropped: text with {values[0]:,} distinct values in {count:row}",
+    "numbers name rows": "column {column!r} dropped: text with {values[0]:,} distinct values in {count:row}; "
+    + NUMBERS_AS_TEXT,
+    "number as text": "column {column!r} is text: " + NO_PLAIN_NUMBER.replace("{!r}", "{values[0]!r}"),
+    "row number": "column {column!r} looks like a row number and is kept: --exclude {column} if it is one",
+    "repeated": "{count:row} repeating an earlier row; a grouped split keeps them on one side",
+    # its target
+    "task": "task {values[0]} inferred: target {column!r} holds {values[1]}",
+    "one class": "target {column!r}: one class each: {spellings}",
+    "one row": "target {column!r}: one row only of {names}; it can be in one part of a split only",
+    "positive": "class 1 (positive) is {values[1]!r}, class 0 is {values[0]!r}",
+    "no rows": "target {column!r}: no rows of {names}",
+    "no training rows": "target {column!r}: no training rows of {names}",
+    # what its training part says
+    "one training value": "column {column!r} dropped: one value, {values[0]:g}, in the training part",
+    "one training text": "column {column!r} dropped: {values[0]!r} in every training row",
+    "no training value": "column {column!r} dropped: no value in the training part",
+    "small range": "column {column!r} dropped: " + _SMALL_RANGE + " in the training part",
+    "one category": "column {column!r}: one category each: {spellings}",
+    "encoded": _encoded,
+    "told apart": _told_apart,
+    "rare": "column {column!r}: {values[0]} categories with fewer than {values[1]} training rows are one input, "
+    "'other' ({count:row})",
+    "codes": _codes,
+    # other rows
+    "ignored": "ignored, not used in training: {names}",
+    "ignored target": "ignored: {column!r}, the target",
+    "unseen": _unseen("not seen in training", "all inputs 0"),
+    "unseen or rare": _unseen("rare in training or not seen", "input {column}=other"),
+    "unseen, mean": _unseen("not seen in training", "the target's mean"),
+    "unseen or rare, mean": _unseen("rare in training or not seen", "the target's mean"),
+    "outside": _outside,
+    "value outside": "column {column!r}: {values[0]} is outside the training range {values[1]} to {values[2]}",
+}
+OF_COLUMNS: dict[str, tuple[str, str]] = {
+    "missing": ("missing values", "{count:,} in {column!r}"),
+    "missing in training": ("missing training values set to the median", "{count:,} in {column!r} ({values[0]})"),
+    "missing texts in training": ("missing training values, a category of their own", "{count:,} in {column!r}"),
+    "median": ("missing values set to the training median", "{count:,} in {column!r} ({values[0]})"),
+}

@@ -1,0 +1,428 @@
+"""Tables in files, read by Arrow in pieces, whole or one by one; encoding and separator are found and noted."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float64
+
+from htaf._errors import TooLargeError, expect_memory, first_line, listed, suggestion
+from htaf._files import regular
+from htaf.data.notes import Note
+from htaf.data.reading import NUMBER_BLANKS, DataError, check_names, is_number, named
+
+TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
+SUFFIXES = (*TEXT_SUFFIXES, *(suffix + ".gz" for suffix in TEXT_SUFFIXES), ".parquet")
+HEAD = 4 * 2**20  # characters in which the line of names is
+PIECE, WIDE = 4 * 2**20, 4096  # bytes of text that are held at a time; of each column at least
+ROWS = 65_536  # of a piece of a Parquet file
+Numbers = Callable[[str], bool]
+
+_SEP_LINE = re.compile(r'\ufeff?"?sep=(.*?)"?\s*', re.IGNORECASE)
+_DECIMAL_COMMA = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?$"
+_DAMAGED = (OSError, EOFError, zlib.error, UnicodeError)
+
+
+def read_frame(
+    path: str | os.PathLike[str], *, names: Sequence[str] | None = None, numbers: Numbers | None = None
+) -> tuple[pd.DataFrame, list[Note]]:
+    """The raw rows of a CSV, TSV or Parquet file, with notes on what was handled.
+
+    The separator (comma, semicolon or tab) is the one that splits most lines as it splits the header.
+    Text is UTF-8 with or without a byte-order mark, UTF-16 with one, else Latin-1 with a note. Columns
+    without a name (a saved index, a trailing separator) are left out with a note.
+
+    Args:
+        path: a file that ends in one of `SUFFIXES`, in any case.
+        names: column names of a text file without a header line.
+        numbers: whether a column of a text file, by its name, becomes float64 where each of its texts is plainly a
+            number; None: none does. All others are texts, as categories.
+    Returns:
+        the frame [rows, columns], and the notes.
+    Raises:
+        DataError: no such file, unknown kind, damaged, empty, header only, ragged or repeated columns.
+        TooLargeError: more than memory holds.
+    """
+    path = Path(path)
+    check_path(path)
+    if path.name.lower().endswith(".parquet"):
+        ((frame, notes),) = _parquet(path, str(path), whole=True)
+        return frame, notes
+    text = _Text.opened(path, str(path), names)
+    return text.whole(numbers), text.notes
+
+
+def read_pieces(
+    path: str | os.PathLike[str], *, numbers: Numbers | None = None, label: str = ""
+) -> Iterator[tuple[pd.DataFrame, list[Note]]]:
+    """The rows of a file as `read_frame` gives them, in pieces of bounded size.
+
+    Whether a column of a text file has decimal commas is said by all of its values, for which the file is read through
+    once more; so every piece is read in the same way.
+
+    Args:
+        path, numbers: as `read_frame`; whether a column is plainly numbers is decided for each piece. label: what
+            messages call the file; "": its path.
+
+    Yields:
+        A frame [rows, columns] with a fresh index, and notes; those of the whole file come with the first.
+
+    Raises:
+        DataError: as `read_frame`, when the piece is read where it is.
+    """
+    path = Path(path)
+    check_path(path)
+    if path.name.lower().endswith(".parquet"):
+        yield from _parquet(path, label or str(path), whole=False)
+        return
+    text = _Text.opened(path, label or str(path), None)
+    notes = text.notes
+    for piece in text.pieces():
+        columns = {name: _column(array, name, numbers) for name, array in piece.items()}
+        yield pd.DataFrame({name: _series([made]) for name, made in columns.items()}, copy=False), notes
+        notes = []
+
+
+def _parquet(path: Path, label: str, *, whole: bool) -> Iterator[tuple[pd.DataFrame, list[Note]]]:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    signed, unsigned = ((pa.int8, pa.int16, pa.int32, pa.int64), (pa.uint8, pa.uint16, pa.uint32, pa.uint64))
+    # whole numbers beside missing ones stay whole: they may be ids
+    kinds = {made(): pd.array([], dtype=f"Int{8 << i}").dtype for i, made in enumerate(signed)}
+    kinds |= {made(): pd.array([], dtype=f"UInt{8 << i}").dtype for i, made in enumerate(unsigned)}
+    try:
+        with ParquetFile(path) as file:
+            rows, columns = file.metadata.num_rows, file.metadata.num_columns
+            if not rows:
+                raise DataError(f"{label}: expected rows below the column names, got the header only")
+            if whole:
+                what = f"{label}: a table of {rows:,} rows and {columns:,} columns"
+                expect_memory(8.0 * rows * columns, what, "take some of the rows")
+            given: Any = [file.read()] if whole else (pa.Table.from_batches([one]) for one in file.iter_batches(ROWS))
+            for i, piece in enumerate(given):
+                frame = named(piece.to_pandas(types_mapper=kinds.get).reset_index(drop=True))
+                kept, notes = check_names(label, [*frame.columns])
+                yield frame if all(kept) else frame.loc[:, kept], [] if i else notes
+    except (DataError, TooLargeError):
+        raise
+    except Exception as error:  # Arrow's readers raise nearly everything on damaged files
+        raise DataError(
+            f"{label}: expected a Parquet file, this one cannot be read as one ({first_line(error)})"
+        ) from error
+
+
+@dataclass
+class _Text:
+    """A text file: how it is written, and its rows as Arrow reads them.
+
+    Attributes:
+        label: what messages call it. skipped: lines up to the first row. kept: which columns have a name.
+        commas: columns whose numbers have decimal commas.
+    """
+
+    path: Path
+    label: str
+    encoding: str
+    separator: str
+    header: list[str]
+    skipped: int
+    kept: list[bool]
+    notes: list[Note]
+    commas: frozenset[str] = field(default_factory=frozenset)
+
+    @classmethod
+    def opened(cls, path: Path, label: str, names: Sequence[str] | None) -> _Text:
+        """names: of the columns, where no line has them."""
+        try:
+            encoding, notes = _encoding(path, label)
+            with _binary(path) as raw, io.TextIOWrapper(raw, encoding, errors="replace", newline="") as file:
+                head = file.read(HEAD)
+        except _DAMAGED as error:
+            raise DataError(f"{label}: cannot be read: {first_line(error)}") from error
+        if not head.strip():
+            raise DataError(f"{label}: expected a table, got an empty file")
+        separator, header, skipped = separator_of(label, head), names, 0
+        if header is None:
+            rows = csv.reader(io.StringIO(head, newline=""), delimiter=separator)
+            header = next((row for row in rows if any(name.strip() for name in row)), None)
+            if header is None:
+                raise DataError(f"{label}: expected a table, got blank lines only")
+            header, skipped = [name.strip() for name in header], rows.line_num
+            if sum(map(is_number, header)) * 2 > len(header):
+                notes.append(Note("header of numbers"))
+        kept, told = check_names(label, header)
+        made = cls(path, label, encoding, separator, [*header], skipped, kept, [*notes, *told])
+        if separator != ",":
+            made.commas = _decimal_commas(made.pieces())
+            made.notes += [Note("decimal commas", name) for name in header if name in made.commas]
+        return made
+
+    def pieces(self) -> Iterator[dict[str, Any]]:
+        """Arrow arrays of text by column, without blank rows; not empty."""
+        from pyarrow import ArrowException, string
+        from pyarrow import csv as arrow
+
+        places = [str(place) for place in range(len(self.header))]
+        kept = [place for place, has_name in zip(places, self.kept, strict=True) if has_name]
+        size, rows = max(PIECE, WIDE * len(places)), 0
+        utf8 = self.encoding.startswith("utf-8")
+        try:
+            with (
+                _binary(self.path) as raw,
+                arrow.open_csv(
+                    raw,
+                    arrow.ReadOptions(
+                        use_threads=False, column_names=places, skip_rows=self.skipped, block_size=size,
+                        encoding="utf8" if utf8 else self.encoding,
+                    ),
+                    arrow.ParseOptions(
+                        delimiter=self.separator, newlines_in_values=True, invalid_row_handler=self._blank
+                    ),
+                    arrow.ConvertOptions(column_types=dict.fromkeys(places, string()), strings_can_be_null=False),
+                ) as reader,
+            ):  # fmt: skip
+                for piece in reader:
+                    full = _not_blank(piece.columns)
+                    piece = piece if full is None else piece.filter(full)
+                    if piece.num_rows:
+                        rows += piece.num_rows
+                        yield {self.header[int(place)]: self._points(int(place), piece.column(place)) for place in kept}
+        except ArrowException as error:
+            raise self._explained(size) or DataError(f"{self.label}: cannot be read: {first_line(error)}") from None
+        except _DAMAGED as error:
+            raise DataError(f"{self.label}: cannot be read: {first_line(error)}") from error
+        if not rows:
+            wanted, got = ("rows below the column names", "the header") if self.skipped else ("a table", "blank lines")
+            raise DataError(f"{self.label}: expected {wanted}, got {got} only")
+
+    def whole(self, numbers: Numbers | None) -> pd.DataFrame:
+        """All rows; see `read_frame`. Read again where a text comes below rows of numbers."""
+        from pyarrow import default_memory_pool
+
+        texts: set[str] = set()
+
+        def may_be_numbers(name: str) -> bool:
+            return numbers is not None and name not in texts and numbers(name)
+
+        while True:
+            columns: dict[str, list[Any]] = {}
+            held, late = 0, False
+            for piece in self.pieces():
+                for name, array in piece.items():
+                    made = _column(array, name, may_be_numbers)
+                    if may_be_numbers(name) and not isinstance(made, np.ndarray):
+                        texts.add(name)
+                        late |= name in columns  # as numbers
+                    columns.setdefault(name, []).append(made)
+                    held += made.nbytes
+                expect_memory(held, f"{self.label}: a table of {held / 1e9:,.1f} GB or more", "take some of the rows")
+                if late:
+                    break
+            if not late:
+                break
+        default_memory_pool().release_unused()
+        return pd.DataFrame({name: _series(columns.pop(name)) for name in [*columns]}, copy=False)
+
+    def _points(self, place: int, array: Any) -> Any:
+        """Texts with decimal points in place of commas, where the column has such."""
+        if self.header[place] not in self.commas:
+            return array
+        import pyarrow.compute
+
+        compute: Any = pyarrow.compute
+        return compute.replace_substring(compute.replace_substring(array, ".", ""), ",", ".")
+
+    def _blank(self, row: Any) -> str:
+        """What Arrow is to do with a row of too many or few fields: one without any text is none."""
+        return "error" if row.text.replace(self.separator, "").strip() else "skip"
+
+    def _explained(self, longest: int) -> DataError | None:
+        """What is wrong with a file that Arrow does not read, by reading it line by line."""
+        width = len(self.header)
+        with _binary(self.path) as raw, io.TextIOWrapper(raw, self.encoding, errors="replace", newline="") as file:
+            lines = self._lines(file, longest)
+            rows = csv.reader(lines, delimiter=self.separator)
+            try:
+                for row in rows:
+                    if len(row) != width and any(value.strip() for value in row):
+                        return DataError(
+                            f"{self.label}, line {rows.line_num}: expected {width} fields separated by "
+                            f"{self.separator!r}, got {len(row)}"
+                        )
+            except csv.Error as error:
+                return DataError(f"{self.label}, line {rows.line_num}: {error}")
+        return None
+
+    def _lines(self, file: io.TextIOWrapper, longest: int) -> Iterator[str]:
+        while line := file.readline(longest):
+            if len(line) == longest:
+                raise DataError(f"{self.label}: expected lines of less than {longest:,} characters, got a longer one")
+            yield line
+
+
+def _column(array: Any, name: str, numbers: Numbers | None) -> Any:
+    """An Arrow array of text as float64 where it may be and is plainly numbers, else each text once."""
+    values = plain_numbers(array) if numbers is not None and numbers(name) else None
+    return array.dictionary_encode() if values is None else values
+
+
+def _series(pieces: list[Any]) -> pd.Series:
+    """The pieces of a column below each other; those of texts are an Arrow array of each text once."""
+    if isinstance(pieces[0], np.ndarray):
+        return pd.Series(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), copy=False)
+    import pyarrow as pa
+
+    texts = pa.chunked_array(pieces).unify_dictionaries()
+    known = pd.Index(texts.chunk(0).dictionary.to_numpy(zero_copy_only=False), dtype=object)
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in texts.chunks])
+    return pd.Series(pd.Categorical.from_codes(codes, dtype=pd.CategoricalDtype(known)), copy=False)
+
+
+def plain_numbers(column: Any) -> Float64[np.ndarray, " rows"] | None:
+    """The numbers of an Arrow array of text; None where some text is none, not plainly one, or not exact in float64."""
+    import pyarrow as pa
+
+    text = _present(column)
+    try:
+        values = text.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowException:
+        return None
+    return None if (np.abs(values) >= 2**53).any() else values
+
+
+def _present(column: Any) -> Any:
+    """The texts of an Arrow array without blanks around them, null where they stand for a missing number."""
+    import pyarrow as pa
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute  # its functions are made when it is imported
+    text = compute.utf8_trim_whitespace(column)
+    blank = compute.is_in(compute.utf8_lower(text), pa.array(sorted(NUMBER_BLANKS)))
+    return compute.if_else(blank, pa.scalar(None, text.type), text)
+
+
+def _not_blank(columns: list[Any]) -> Any:
+    """Which rows of Arrow arrays of text have a text that is not blank; None: all."""
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute
+    blank = None
+    for column in columns:
+        empty = compute.equal(compute.utf8_trim_whitespace(column), "")
+        blank = empty if blank is None else compute.and_(blank, empty)
+        if not compute.any(blank).as_py():
+            return None
+    return compute.invert(blank)
+
+
+def _decimal_commas(pieces: Iterator[dict[str, Any]]) -> frozenset[str]:
+    """Columns of numbers with a comma before their decimals, as in 1.234,5: some have one, and all may."""
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute
+    may: set[str] | None = None
+    some: set[str] = set()
+    for piece in pieces:
+        may = {*piece} if may is None else may
+        for name in [*may]:
+            text = _present(piece[name])
+            if compute.all(compute.match_substring_regex(text, _DECIMAL_COMMA)).as_py() is False:
+                may.remove(name)
+            elif compute.any(compute.match_substring(text, ",")).as_py():
+                some.add(name)
+    return frozenset(may or ()) & some
+
+
+def _binary(path: Path) -> io.BufferedIOBase:
+    """The content of a file, unpacked as it is read."""
+    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
+
+
+def _encoding(path: Path, label: str) -> tuple[str, list[Note]]:
+    """UTF-8 with or without a mark, UTF-16 with one, else Latin-1; the file is read through once.
+
+    Raises:
+        DataError: it holds no text.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with _binary(path) as file:
+        block = file.read(1 << 20)
+        if block.startswith((b"\xff\xfe", b"\xfe\xff")):
+            return "utf-16", [Note("UTF-16")]
+        known = True
+        while block:
+            if b"\0" in block:
+                raise DataError(f"{label}: expected text, got a binary file")
+            try:
+                if known:
+                    decoder.decode(block, final=False)
+            except UnicodeDecodeError:
+                known = False
+            block = file.read(1 << 20)
+        try:
+            decoder.decode(b"", final=known)
+        except UnicodeDecodeError:
+            known = False
+    return ("utf-8-sig", []) if known else ("latin-1", [Note("Latin-1")])
+
+
+def check_path(path: Path) -> None:
+    """Raises DataError unless this is a file that may hold a table."""
+    if path.is_dir():
+        inside = sorted(entry.name for entry in path.iterdir() if entry.name.lower().endswith(SUFFIXES))
+        raise DataError(f"{path}: expected a file, got a folder; tables in it: {listed(inside) or 'none'}")
+    if not path.exists():
+        if path.is_symlink():
+            raise DataError(f"{path}: expected a file, got a link that leads to none")
+        folder = path.parent
+        beside = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        raise DataError(f"{path}: no such file{suggestion(path.name, beside)}")
+    try:
+        regular(path)
+    except OSError as error:
+        raise DataError(str(error)) from None
+    if not path.name.lower().endswith(SUFFIXES):
+        excel = ": save the sheet as CSV" if path.suffix.lower().startswith((".xls", ".ods")) else ""
+        raise DataError(f"{path}: expected a file ending in {', '.join(SUFFIXES)}, got {path.suffix or 'none'}{excel}")
+
+
+def separator_of(label: str, text: str) -> str:
+    """The separator whose column count in the header is kept by most of the first lines, comma if none.
+
+    Raises:
+        DataError: a line that tells Excel of the separator, or columns that something else separates.
+    """
+    lines = [line for line in text[:100_000].splitlines()[:50] if line.strip()]
+    if lines and _SEP_LINE.fullmatch(lines[0]):
+        raise DataError(
+            f"{label}: expected the column names, got {lines[0].strip()!r}, which is for Excel: delete this line"
+        )
+    best, best_score = ",", (0.0, 0)
+    for separator in ",;\t":
+        counts = [len(row) for row in csv.reader(lines, delimiter=separator)]
+        if counts and counts[0] > 1:
+            score = (sum(count == counts[0] for count in counts) / len(counts), counts[0])
+            best, best_score = (separator, score) if score > best_score else (best, best_score)
+    if best_score > (0.0, 0):
+        return best
+    for what, fields in (("'|'", [line.split("|") for line in lines]), ("blanks", [line.split() for line in lines])):
+        alike = len({len(row) for row in fields}) == 1 and len(lines) > 1 and len(fields[0]) > 1
+        if alike and all(any(map(is_number, row)) for row in fields[1:]):
+            raise DataError(
+                f"{label}: expected columns separated by commas, semicolons or tabs, got {what}: write a comma in "
+                "place of each"
+            )
+    return best
