@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from htaf._files import sealed
 from htaf.runs import open_run
 from htaf.training.reproduce import command
 
@@ -99,19 +98,6 @@ def test_a_file_of_the_data_folder_is_found_again(
     monkeypatch.delenv("HTAF_DATA")
     code, _, err = htaf("evaluate", "run")
     assert code == 0, err
-
-
-def test_a_run_from_before_dates_were_known_finds_its_data(htaf, file: Path, tmp_path: Path) -> None:
-    from htaf.data import tabular
-
-    out = tmp_path / "run"
-    assert htaf("train", "tabular", "--data", file, "--out", out, *QUICK)[0] == 0
-    record = json.loads((out / "record.json").read_text())
-    old = tabular.load(file, target="y", plain=True)
-    del record["data"]["columns"]
-    record["data"]["fingerprint"] = old.fingerprint
-    (out / "record.json").write_text(sealed(record))
-    assert "when" not in open_run(out).data().features  # it was dropped: text with 120 values in 120 rows
 
 
 def test_out_is_no_input_and_in_no_run(htaf, file: Path, tmp_path: Path) -> None:

@@ -203,9 +203,6 @@ def test_a_table_with_dates_in_every_form_is_one_table(tmp_path: Path) -> None:
     inputs = preprocessor.transform(german.features)
     assert preprocessor.transform(again_read.features).tobytes() == inputs.tobytes()
     assert preprocessor.transform(native).tobytes() == inputs.tobytes()
-    old = load(tmp_path / "iso.csv", target="y", plain=True)  # as runs before dates were known
-    assert list(old.features) == ["x"]
-    assert not old.revised
 
 
 # --- categories ------------------------------------------------------------------------------------------
@@ -337,7 +334,6 @@ def test_spellings_of_one_class(tmp_path: Path) -> None:
     table = load(path, target="y")
     assert (table.classes, table.target[:5].tolist(), table.revised) == (("No", "Yes"), [1, 0, 1, 0, 0], True)
     assert "target 'y': one class each: 'No' = 'no', 'Yes' = 'yes'" in told(table.notes)
-    assert load(path, target="y", plain=True).classes == ("No", "Yes", "no", "yes")
     target = table.fit_preprocessor(np.arange(40)).target
     assert load_like(path, target=target).target.tolist() == table.target.tolist()
 

@@ -187,7 +187,6 @@ def typed(
     *,
     target: str | None = None,
     texts: Collection[str] = (),
-    plain: bool = False,
     consume: bool = False,
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Every column as float64 (NaN where missing), datetime64[us] (NaT) or text (object, None where missing).
@@ -198,7 +197,7 @@ def typed(
 
     Args:
         frame: any dtypes, [rows, columns].
-        target: a column in which dates are not looked for. plain: dates are text, as before they were known.
+        target: a column in which dates are not looked for.
         texts: columns that are text whatever their values are.
         consume: take the columns out of `frame`, so that none is held twice.
     Returns:
@@ -221,7 +220,7 @@ def typed(
             columns[name] = pd.Series(to_text(column), dtype=object)
             continue
         in_text = functools.cache(functools.partial(to_text, column))
-        dates = None if plain or name == target or _has_numbers(column) else find(str(name), column, in_text)
+        dates = None if name == target or _has_numbers(column) else find(str(name), column, in_text)
         if dates is not None:
             columns[name], orders[str(name)] = pd.Series(dates.values), dates.order
             notes.append(_about_dates(str(name), dates))

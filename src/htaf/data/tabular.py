@@ -164,7 +164,6 @@ def load(
     shares: Sequence[float] | None = None,
     group: str | None = None,
     time: str | None = None,
-    plain: bool = False,
 ) -> Table:
     """A named set, or any CSV, TSV or Parquet file with a target column.
 
@@ -189,7 +188,6 @@ def load(
         shares: of training, validation and test rows, together 1; with `test` those of training and validation.
         group: rows that are equal in this column stay in one part; it is no feature.
         time: the last rows by this column, of numbers or dates, are the test part, those before it the validation part.
-        plain: reads columns as runs without "columns" in their record were trained: dates are text.
     Returns:
         the table.
     Raises:
@@ -227,9 +225,7 @@ def load(
     task = task or (None if known is None else known.task)
     first = None if parting.test is None else int((~parting.test).sum())
     try:
-        made = _table(
-            name, frame, column, task, notes, classes, codes, beside=beside, ids=ids, parting=parting, plain=plain
-        )
+        made = _table(name, frame, column, task, notes, classes, codes, beside=beside, ids=ids, parting=parting)
     except TableError as error:
         if test is not None and first is not None and error.row > first:  # the test rows follow the others
             error.row, error.table = error.row - first, Path(test).name
@@ -495,7 +491,6 @@ def _table(
     beside: pd.DataFrame | None = None,
     ids: Sequence[str] = (),
     parting: Parting = Parting(),
-    plain: bool = False,
 ) -> Table:
     """The table of raw rows; texts: as `typed` takes them. known: target values, task and classes where they need not
     be read from the column. beside: the columns that are its ids, or that it is divided by; ids: which are its ids."""
@@ -503,7 +498,7 @@ def _table(
     beside = pd.DataFrame(index=raw.index) if beside is None else beside
     rows, raw_target = len(raw), raw[target]
     # before rows go, so that errors count the file's rows
-    table, typing_notes = typed(raw, target=target, texts=texts, plain=plain, consume=True)  # rows are not held twice
+    table, typing_notes = typed(raw, target=target, texts=texts, consume=True)  # rows are not held twice
     present = table[target].notna().to_numpy()
     gone = int((~present).sum())
     if gone * 2 > rows:
@@ -530,14 +525,14 @@ def _table(
     if not features.shape[1]:
         why = "; ".join(told(notes[before:])[:5])
         raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none{why and ': ' + why}")
-    values, task, classes = known or infer_target(name, raw_target, of_target, task, classes, notes, plain=plain)
+    values, task, classes = known or infer_target(name, raw_target, of_target, task, classes, notes)
     repeated = len(values) - len(np.unique(_row_hashes({**dict(features.items()), "": pd.Series(values)})))
     if repeated:
         notes.append(Note("repeated", count=repeated))
     missing = {str(column): int(features[column].isna().sum()) for column in features}
     notes += [Note("missing", column, count) for column, count in missing.items() if count]
     digest = _fingerprint(features, values, target, task, classes, parting)
-    revised = not plain and (_is_revised(features) or (task == "classification" and _folds(raw_target, of_target)))
+    revised = _is_revised(features) or (task == "classification" and _folds(raw_target, of_target))
     named = beside[[column for column in beside if column in {*ids}]]
     return Table(
         name, features, values, task, target, classes, tuple(notes), digest, special_codes,

@@ -32,8 +32,6 @@ def infer_target(
     task: Task | None,
     classes: tuple[str, ...],
     notes: list[Note],
-    *,
-    plain: bool = False,
 ) -> tuple[np.ndarray, Task, tuple[str, ...]]:
     """The task of a target column, unless it is given, with its values and classes.
 
@@ -44,7 +42,6 @@ def infer_target(
             are classes.
         classes: in code order when they are known, else () for the order of size or spelling.
         notes: what was decided is added.
-        plain: spellings that differ in case alone are classes of their own.
     Returns:
         float64 [rows] values and () for a regression, int64 [rows] codes and the classes for a classification.
     Raises:
@@ -75,7 +72,7 @@ def infer_target(
         if distinct < 2:
             raise DataError(f"{name}: expected a target {target!r} that varies, got {column.iloc[0]:g} in every row")
         return column.to_numpy(np.float64), task, ()
-    if text and not plain:
+    if text:
         chosen, several = one_spelling(to_text(column))
         if several:
             notes.append(Note("one class", target, values=several))

@@ -215,7 +215,6 @@ class Run:
             shares=known.get("shares"),
             group=known.get("group"),
             time=known.get("time"),
-            plain=known.get("columns", 1) == 1,
         )
 
     def other_data(self, place: str | PathLike[str], *, data_dir: str | PathLike[str] | None = None) -> Data:
