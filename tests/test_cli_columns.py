@@ -64,7 +64,6 @@ def test_evaluate_finds_the_parts_of_the_training(
         assert [run.record["rows"][part] for part in ("train", "validation", "test")] == rows
     if "--test" in flags:
         assert run.record["rows"]["test"] == 30
-    assert run.record["data"]["columns"] == 3  # some column has many categories
     monkeypatch.chdir("/")  # the record holds whole paths
     for part in ("validation", "test"):
         code, shown, err = htaf("evaluate", out, "--part", part, "--json")

@@ -66,7 +66,7 @@ def prepared(preprocessor: Preprocessor, rows: pd.DataFrame, *, folded: bool = T
     onnx.checker.check_model(proto, full_check=True)
     session = runtime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     columns = tables_columns(preprocessor)
-    columns = columns if folded else [column | {"folded": False} for column in columns]
+    columns = columns if folded else [column | {"categories": []} for column in columns]
     return session.run(None, raw_columns(rows, columns))[0]
 
 

@@ -108,37 +108,10 @@ def test_pieces_of_many_rows(small_pieces: None, tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(found, read_frame(tmp_path / name)[0].astype(object))
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"a,b\n", "expected rows below the column names, got the header only"),
-        (b"\n\n", "expected a table, got an empty file"),
-        (b",\n,\n", "expected a table, got blank lines only"),
-        (b"a,b\n" + b"1,2\n" * 9 + b"1,2,3\n", "line 11: expected 2 fields separated by ',', got 3"),
-        (b"a,b\n" + b"1,2\n" * 9 + b"1\n", "line 11: expected 2 fields separated by ',', got 1"),
-        (b"a,a\n1,2\n", "expected distinct column names, got 'a' more than once"),
-        (b"a,b\n1,\0\n", "expected text, got a binary file"),
-    ],
-)
-def test_bad_files_in_pieces(data: bytes, message: str, small_pieces: None, tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_bytes(data)
-    with pytest.raises(DataError, match=message):
-        list(read_pieces(tmp_path / "rows.csv"))
-
-
 def test_a_line_without_an_end(small_pieces: None, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(b"a,b\n1,2\n" + b"3," * 2000)
     with pytest.raises(DataError, match="expected lines of less than 64 characters, got a longer one"):
         list(read_pieces(tmp_path / "rows.csv"))
-
-
-def test_bad_parquet(tmp_path: Path) -> None:
-    (tmp_path / "rows.parquet").write_bytes(b"PAR1 no more")
-    with pytest.raises(DataError, match="expected a Parquet file"):
-        list(read_pieces(tmp_path / "rows.parquet"))
-    table().iloc[:0].to_parquet(tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match="expected rows below the column names"):
-        list(read_pieces(tmp_path / "rows.parquet"))
 
 
 def test_outside_the_range() -> None:

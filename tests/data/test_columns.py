@@ -195,7 +195,7 @@ def test_a_table_with_dates_in_every_form_is_one_table(tmp_path: Path) -> None:
         load(saved(tmp_path, native.assign(when=days.strftime("%d.%m.%Y")), "german.csv"), target="y"),
     ]
     assert len({table.fingerprint for table in tables}) == 1
-    assert all(table.revised and table.features["when"].dtype.kind == "M" for table in tables)
+    assert all(table.features["when"].dtype.kind == "M" for table in tables)
     assert [table.orders["when"] for table in tables] == ["year-month-day", "year-month-day", "day-month-year"]
     german = tables[2]
     preprocessor = german.fit_preprocessor(split(german, 0).train)
@@ -332,7 +332,7 @@ def test_spellings_of_one_class(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": np.arange(40.0), "y": ["Yes", "no", "yes", "No", "No"] * 8})
     path = saved(tmp_path, frame)
     table = load(path, target="y")
-    assert (table.classes, table.target[:5].tolist(), table.revised) == (("No", "Yes"), [1, 0, 1, 0, 0], True)
+    assert (table.classes, table.target[:5].tolist()) == (("No", "Yes"), [1, 0, 1, 0, 0])
     assert "target 'y': one class each: 'No' = 'no', 'Yes' = 'yes'" in told(table.notes)
     target = table.fit_preprocessor(np.arange(40)).target
     assert load_like(path, target=target).target.tolist() == table.target.tolist()
@@ -360,7 +360,6 @@ def fitted() -> dict:
         (0, "values", 3, "columns[0] values: expected a list of lists of numbers, got 3"),
         (0, "values", [[1.0]], "columns[0]: expected values for each of"),
         (0, "otherwise", [], "columns[0]: expected 1 lows <= highs, and as many values"),
-        (0, "folded", 1, "columns[0] folded: expected true or false, got 1"),
         (2, "outputs", ["decade", "month", "weekday", "elapsed days"], "expected parts of a date"),
         (2, "highs", [0.0] * 4, "columns[2]: expected 4 lows <= highs"),
         (2, "order", "backwards", "columns[2]: expected the order of a date"),

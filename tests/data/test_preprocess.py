@@ -342,6 +342,7 @@ def damaged(path: list, value: object) -> dict:
         (["columns", 1, "categories"], [], "columns[1]: expected distinct categories"),
         (["columns", 1, "categories"], ["a", "a"], "columns[1]: expected distinct categories"),
         (["columns", 1, "categories"], [1], "columns[1] categories: expected a list of texts"),
+        (["columns", 1, "other"], 1, "columns[1] other: expected true or false, got 1"),
         (["columns", 3, "codes"], [-8, -8], "columns[3]: expected distinct codes"),
         (["columns", 3, "codes"], 1, "columns[3] codes: expected a list of numbers"),
         (["target", "std"], 0.0, "target: expected std > 0"),

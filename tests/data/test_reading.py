@@ -16,7 +16,7 @@ from htaf.data import attributes, images, tabular
 from htaf.data.image_reading import read_each
 from htaf.data.notes import told
 from htaf.data.reading import DataError, to_number, to_text, typed
-from htaf.data.table_files import read_frame
+from htaf.data.table_files import read_frame, read_pieces
 from htaf.models.build import build
 
 
@@ -52,8 +52,9 @@ def test_parquet(tmp_path: Path) -> None:
     np.testing.assert_array_equal(frame["a"], [1, np.nan, 3])
     assert frame["b"].tolist() == ["x", None, "y"]
     assert frame["c"].tolist() == ["True", "False", "True"]
-    with pytest.raises(DataError, match="expected a Parquet file, this one cannot be read"):
-        read_frame(write(tmp_path, "a,b\n1,2\n", "fake.parquet"))
+    pd.DataFrame({"a": ints}).iloc[:0].to_parquet(path)
+    with pytest.raises(DataError, match="expected rows below the column names"):
+        read_frame(path)
 
 
 def test_latin1_is_noted(tmp_path: Path) -> None:
@@ -96,16 +97,21 @@ def test_a_first_line_of_numbers_is_noted(tmp_path: Path) -> None:
         ("a,b,a\n1,2,3\n", "t.csv", "expected distinct column names, got 'a' more than once"),
         ("a,b\n1,2\n1,2,3\n", "t.csv", "line 3: expected 2 fields separated by ',', got 3"),
         (b"PK\0\0", "t.csv", "expected text, got a binary file"),
+        (b"a,b\n" + b"1,2\n" * 9 + b"\n1\n", "t.csv", "line 12: expected 2 fields separated by ',', got 1"),
+        (b"a,b\n1,\0\n", "t.csv", "expected text, got a binary file"),
+        (b"PAR1 no more", "t.parquet", "expected a Parquet file, this one cannot be read as one"),
         (b"not gzip", "t.csv.gz", "cannot be read: Not a gzipped file"),
         (gzip.compress(b"a,b\n1,2\n" * 99, mtime=0)[:-12], "t.csv.gz", "cannot be read"),
         ("a,b\n1,2\n", "t.xlsx", "expected a file ending in .csv, .tsv,"),
     ],
 )
 def test_bad_files(tmp_path: Path, content: str | bytes, name: str, message: str) -> None:
-    with pytest.raises(DataError, match=re.escape(message)) as caught:
-        read_frame(write(tmp_path, content, name))
-    assert "\n" not in str(caught.value)
-    assert name in str(caught.value)
+    path = write(tmp_path, content, name)
+    for read in (lambda: read_frame(path), lambda: [*read_pieces(path)]):
+        with pytest.raises(DataError, match=re.escape(message)) as caught:
+            read()
+        assert "\n" not in str(caught.value)
+        assert name in str(caught.value)
 
 
 def test_files_that_unpack_beyond_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ class Column:
     A date becomes one input for each of `outputs`, of `htaf.data.dates.PARTS`, scaled from [lows, highs] to [0, 1]. It
     is read in this `order`; days are counted from `first`; a missing one is `filled` (both ISO 8601).
 
-    `folded`: spellings that differ in case alone are one category. A dropped column gives no input.
+    Spellings that differ in case alone are one category. A dropped column gives no input.
     """
 
     name: str
@@ -57,7 +57,6 @@ class Column:
     codes: tuple[float, ...] = ()
     categories: tuple[str, ...] = ()
     other: bool = False
-    folded: bool = False
     outputs: tuple[str, ...] = ()
     values: tuple[tuple[float, ...], ...] = ()
     otherwise: tuple[float, ...] = ()
@@ -127,8 +126,6 @@ def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndar
         values: as `category_values` gives them, [rows].
     """
     known = {name: place for place, name in enumerate(column.categories)}
-    if not column.folded:
-        return np.array([known.get(value, -1) for value in values], dtype=np.int64)
     alike = {spelled(name): place for name, place in known.items()}
     found = {value: known.get(value, alike.get(spelled(value), -1)) for value in dict.fromkeys(values)}
     return np.array([found[value] for value in values], dtype=np.int64)
@@ -218,7 +215,7 @@ def _learn_category(
         table = np.hstack([found, own.reshape(len(categories), -1)])
         notes.append(Note("encoded", name, len(categories), (len(frequent),)))
         return Column(
-            name, "encoded", categories=categories, folded=True,
+            name, "encoded", categories=categories,
             outputs=(*wanted[0], *(f"is {category}" if category else "has no value" for category in frequent)),
             values=tuple(map(tuple, table.tolist())),
             otherwise=(*wanted[1].mean(0).tolist(), *[0.0] * len(frequent)),
@@ -226,11 +223,11 @@ def _learn_category(
         )  # fmt: skip
     rare = [value for value in categories if counts[value] < RARE] if len(values) >= RARE_AMONG else []
     if len(rare) < 2 or len(rare) == len(categories):
-        return Column(name, "category", categories=categories, folded=True)
+        return Column(name, "category", categories=categories)
     rows = sum(counts[value] for value in rare)
     notes.append(Note("rare", name, rows, (len(rare), RARE)))
     kept = tuple(value for value in categories if value not in rare)
-    return Column(name, "category", categories=kept, other=True, folded=True)
+    return Column(name, "category", categories=kept, other=True)
 
 
 def _told_apart(categories: tuple[str, ...], counts: dict[str, int], outputs: int, name: str, notes: list[Note]) -> Any:
@@ -415,7 +412,7 @@ def read_column(data: Any, where: str) -> Column:
             if not isinstance(value, list):
                 raise DataError(f"{place}: expected a list of lists of numbers, got {value!r:.80}")
             read[key] = tuple(floats(row, place) for row in value)
-        elif key in ("other", "folded"):
+        elif key == "other":
             if not isinstance(value, bool):
                 raise DataError(f"{place}: expected true or false, got {value!r:.80}")
             read[key] = value
@@ -433,8 +430,8 @@ def read_column(data: Any, where: str) -> Column:
 # of each kind the fields that are kept
 KEYS: dict[str, tuple[str, ...]] = {
     "number": ("low", "high", "fill", "codes"),
-    "category": ("categories", "other", "folded"),
-    "encoded": ("categories", "folded", "outputs", "values", "otherwise", "lows", "highs"),
+    "category": ("categories", "other"),
+    "encoded": ("categories", "outputs", "values", "otherwise", "lows", "highs"),
     "date": ("outputs", "lows", "highs", "order", "first", "filled"),
     "dropped": (),
 }

@@ -14,12 +14,8 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf._errors import expect_seed, listed, suggestion
 from htaf.data.columns import (
-    MOST_ONE_HOT,
-    RARE,
-    RARE_AMONG,
     Target,
     numbers_as_text,
-    one_spelling,
 )
 from htaf.data.named import NAMED, is_named, lookup, read_named
 from htaf.data.notes import Note, told
@@ -98,8 +94,6 @@ class Table:
         fingerprint: sha256 of names, kinds and content, equal on every machine.
         special_codes: numbers in the features that say why a value is missing.
         orders: how the file writes the dates of a column, for `Preprocessor.fit`.
-        revised: columns are prepared in another way than before dates and many categories were known, or may be.
-        many: some column has more categories than have an input each.
         ids: columns that name the rows, [rows, ids]; they are no features.
         parting: what `split` goes by, beside seed and mode.
     """
@@ -114,10 +108,8 @@ class Table:
     fingerprint: str
     special_codes: tuple[float, ...] = ()
     orders: Mapping[str, str] = field(default_factory=dict)
-    revised: bool = False
     ids: pd.DataFrame = field(default_factory=pd.DataFrame)
     parting: Parting = Parting()
-    many: bool = False
 
     def fit_preprocessor(self, rows: Int64[np.ndarray, " part"]) -> Preprocessor:
         """The preprocessing learned from these rows, which are to be the training part.
@@ -532,18 +524,11 @@ def _table(
     missing = {str(column): int(features[column].isna().sum()) for column in features}
     notes += [Note("missing", column, count) for column, count in missing.items() if count]
     digest = _fingerprint(features, values, target, task, classes, parting)
-    revised = _is_revised(features) or (task == "classification" and _folds(raw_target, of_target))
     named = beside[[column for column in beside if column in {*ids}]]
     return Table(
         name, features, values, task, target, classes, tuple(notes), digest, special_codes,
-        {column: order for column, order in orders.items() if column in features}, revised, named, parting,
-        revised and any(_has_many(features[column]) for column in features),
+        {column: order for column, order in orders.items() if column in features}, named, parting,
     )  # fmt: skip
-
-
-def _has_many(column: pd.Series) -> bool:
-    """Whether a column of texts has more categories than have an input each."""
-    return is_text(column) and not is_date(column) and column.nunique(dropna=False) > MOST_ONE_HOT
 
 
 def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parting) -> tuple[Parting, list[Note]]:
@@ -578,27 +563,6 @@ def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parti
             raise TableError("time: expected a value in every row, got none", parting.time, row, name)
         parting = replace(parting, times=pd.factorize(times[present].to_numpy(), sort=True)[0].astype(np.int64))
     return parting, notes
-
-
-def _is_revised(features: pd.DataFrame) -> bool:
-    """Whether some column is a date, or has many categories, spellings of one, or some that may be rare in training."""
-    for name in features:
-        column = features[name]
-        if is_date(column):
-            return True
-        if not is_text(column):
-            continue
-        counts = column.fillna("").value_counts()
-        _, several = one_spelling(counts.index.to_numpy(dtype=object))
-        few = int((counts < 4 * RARE).sum())  # of so many rows at least RARE are in the training part
-        if several or len(counts) > MOST_ONE_HOT or (len(column) >= RARE_AMONG and few >= 2):
-            return True
-    return False
-
-
-def _folds(raw: pd.Series, column: pd.Series) -> bool:
-    """Whether the classes of a target have several spellings."""
-    return is_text(column) and bool(one_spelling(to_text(raw[raw.notna()].drop_duplicates()).astype(str))[1])
 
 
 def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:

@@ -232,9 +232,8 @@ def categories(graph: Graph, columns: Sequence[Column], preprocessor: Preprocess
 
 def _texts(graph: Graph, columns: Sequence[Column]) -> list[tuple[str, str]]:
     """Each column as it comes, and with a to z in place of A to Z where that may be another spelling of a category."""
-    said = ({"categories": list(c.categories), "folded": c.folded} for c in columns)
-    raw = [graph.column(c, "string", **more) for c, more in zip(columns, said, strict=True)]
-    cased = [i for i, c in enumerate(columns) if c.folded and any(k.lower() != k.upper() for k in c.categories)]
+    raw = [graph.column(c, "string", categories=list(c.categories)) for c in columns]
+    cased = [i for i, c in enumerate(columns) if any(k.lower() != k.upper() for k in c.categories)]
     if not cased:
         return [(name, "") for name in raw]
     some = graph.joined([raw[i] for i in cased])
@@ -478,7 +477,7 @@ def _as_known(values: np.ndarray, column: dict[str, Any]) -> np.ndarray:
     """Texts [rows]; another spelling of a category with letters beyond a to z becomes the category."""
     known = column.get("categories", ())
     odd = set(values) - set(known)
-    if not column.get("folded") or all(name.isascii() for name in (*known, *odd)):
+    if all(name.isascii() for name in (*known, *odd)):
         return values
     alike = {spelled(name): name for name in known}
     found = {value: alike.get(spelled(value), value) for value in odd}

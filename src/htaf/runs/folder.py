@@ -160,7 +160,6 @@ _OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
     "source.test": _TEXT,
     **dict.fromkeys(("source.exclude", "source.ids"), _TEXTS),
     **dict.fromkeys(("data.group", "data.time"), _TEXT),
-    "data.columns": _WHOLE,
     "data.shares": (
         lambda v: isinstance(v, list) and len(v) in (2, 3) and all(type(s) is float and 0 < s < 1 for s in v),
         "two or three numbers between 0 and 1",

@@ -82,8 +82,8 @@ def data_identity(data: Data, mode: str) -> dict[str, Any]:
     """What makes the data of two trainings the same, beside the seed."""
     if isinstance(data, Images):
         return {"name": data.name, "fingerprint": data.fingerprint, "task": "classification", "split": "official"}
-    more = ({"columns": 3 if data.many else 2} if data.revised else {}) | data.parting.identity()
-    return {"name": data.name, "fingerprint": data.fingerprint, "task": data.task, "split": mode, **more}
+    known = {"name": data.name, "fingerprint": data.fingerprint, "task": data.task, "split": mode}
+    return known | data.parting.identity()
 
 
 def headline_of(data: Data) -> str:
