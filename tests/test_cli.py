@@ -185,22 +185,22 @@ def test_the_direction_of_a_metric_is_said(htaf, run: Path, table: Path, tmp_pat
 
 
 def test_threads_of_a_table(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("train", "tabular", "--data", table, "--target", "label", "--epochs", "1", "--hidden", "8", "--json")
+    words = ("train", "tabular", "--data", table, "--target", "label", *QUICK, "--json")
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         found = [json.loads(htaf(*words, "--out", tmp_path / "one")[1])]
-        found.append(json.loads(htaf(*words, "--out", tmp_path / "four", "--threads", "4")[1]))
-        monkeypatch.setenv("OMP_NUM_THREADS", "3")
-        found.append(json.loads(htaf(*words, "--out", tmp_path / "three")[1]))
+        found.append(json.loads(htaf(*words, "--out", tmp_path / "three", "--threads", "3")[1]))
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        found.append(json.loads(htaf(*words, "--out", tmp_path / "two")[1]))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert [record["threads"] for record in found] == [1, 4, 3]
+    assert [record["threads"] for record in found] == [1, 3, 2]
     record = json.loads((tmp_path / "one" / "record.json").read_text())
     (tmp_path / "one" / "record.json").write_text(sealed(record | {"status": "running"}))
-    code, out, err = htaf(*words, "--out", tmp_path / "one", "--threads", "4")
+    code, out, err = htaf(*words, "--out", tmp_path / "one", "--threads", "3")
     assert json.loads(out)["threads"] == 1
     assert "began with 1, which a resumed training keeps" in err
     for wrong in (("--threads", "0"), ("--threads", "2", "--devices", "2")):
