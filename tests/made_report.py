@@ -12,6 +12,7 @@ from htaf.report import write_report
 from htaf.runs import Run
 from htaf.training.families import make_recipe
 from htaf.training.fit import fit
+from htaf.training.running import Running
 
 QUICK = make_recipe(hidden=(8,), epochs=3, batch_size=32, lr=0.02)
 HOSTILE = {
@@ -45,7 +46,7 @@ def hostile(folder: Path, task: str = "classification", rows: int = 120) -> Tabl
 def trained(out: Path, table: Table) -> Run:
     """A run of a few epochs."""
     source = {"name": table.name, "data_dir": None, "target": table.target_name, "task": None}
-    return fit(QUICK, table, out, device="cpu", source=source)
+    return fit(QUICK, table, out, running=Running("cpu"), source=source)
 
 
 def reported(out: Path, table: Table) -> Run:

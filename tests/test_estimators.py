@@ -438,7 +438,7 @@ def test_a_column_that_does_not_vary_in_training_is_not_asked_for(tmp_path: Path
     rows = pd.DataFrame({"x": codes + np.linspace(0, 0.5, 40), "late": 0.0})
     table = from_frame(rows.assign(late=np.arange(40) == 39), codes, task="classification", classes=("a", "b"))
     parts_of = Split(np.arange(30), np.arange(30, 35), np.arange(35, 40))
-    fit(ready_recipe("mlp", "tabular-exact").replace(**TINY), table, tmp_path / "run", rows=parts_of)
+    fit(ready_recipe("mlp", "tabular-exact").replace(**TINY), table, tmp_path / "run", split=parts_of)
     model = load_estimator(tmp_path / "run")
     assert [*model.feature_names_in_] == ["x"]
     assert len(model.predict(rows[["x"]])) == 40

@@ -220,6 +220,7 @@ class _TableEstimator(BaseEstimator):
         """Train on a table; `names` of the columns that the caller knows, None where they have none."""
         from htaf.training.distributed import default_threads, thread_count
         from htaf.training.fit import fit
+        from htaf.training.running import Running
 
         recipe, notes = self._recipe()
         seed = self.random_state
@@ -230,9 +231,10 @@ class _TableEstimator(BaseEstimator):
             tempfile.TemporaryDirectory(prefix="htaf-") as folder,
             thread_count(self.threads or default_threads(recipe)),
         ):
+            running = Running(self.device, progress=bool(self.verbose), checkpoint_seconds=1e9, plot=False)
             run = fit(
-                recipe, table, Path(folder) / "run", seed=int(seed), rows=rows, test=False, plot=False,
-                device=self.device, progress=bool(self.verbose), checkpoint_seconds=1e9, notes=notes,
+                recipe, table, Path(folder) / "run", seed=int(seed), split=rows, test=False, notes=notes,
+                running=running,
             )  # fmt: skip
             run.record[ENTRY] = {
                 "parameters": {

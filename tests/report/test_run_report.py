@@ -29,6 +29,7 @@ from htaf.runs import Run, RunError, locked, open_run
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.families.mlp import tabular_exact, tabular_members
 from htaf.training.reproduce import command
+from htaf.training.running import Running
 from made_report import CLASSES, HOSTILE, hostile, reported, trained
 from made_runs import digits, made_run
 
@@ -217,7 +218,7 @@ def test_a_network_without_a_step_has_a_report(tmp_path: Path, table: Table) -> 
     from htaf.training.fit import fit
 
     recipe = make_recipe(method="relu", hidden=(8,), epochs=1, batch_size=32)
-    made = fit(recipe, table, tmp_path / "run", device="cpu")
+    made = fit(recipe, table, tmp_path / "run", running=Running("cpu"))
     values = write_report(made, table, baselines=False)
     assert (values["results"]["test"]["exact"], values["baselines"]) == (None, None)
     text = seen(made).text
@@ -488,7 +489,7 @@ def test_a_line_for_each_tenth_of_the_epochs(table: Table, tmp_path: Path, capsy
     from htaf.training.fit import fit
 
     recipe = make_recipe(hidden=(4,), epochs=25, batch_size=64, patience=0)
-    fit(recipe, table, tmp_path / "run", progress=True, device="cpu")
+    fit(recipe, table, tmp_path / "run", running=Running(progress=True, device="cpu"))
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
     assert [int(line[6:].split("/")[0]) for line in lines] == [1, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25]
     assert all(re.search(r"; \d\S* (s|min)(, \S+ (s|min) left)?$", line) for line in lines)
@@ -502,7 +503,7 @@ def test_a_slow_epoch_has_its_line(
 
     monkeypatch.setattr(EpochBar, "OFTEN", 0.0)
     recipe = make_recipe(hidden=(4,), epochs=21, batch_size=64, patience=0)
-    fit(recipe, table, tmp_path / "run", progress=True, device="cpu")
+    fit(recipe, table, tmp_path / "run", running=Running(progress=True, device="cpu"))
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
     assert len(lines) == 21
 

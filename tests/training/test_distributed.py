@@ -28,6 +28,7 @@ from htaf.training.families import make_recipe
 from htaf.training.fit import fit
 from htaf.training.module import EpochBatches, Training
 from htaf.training.problems import problem
+from htaf.training.running import Running
 
 QUICK = {"hidden": (8,), "epochs": 3, "batch_size": 50, "lr": 0.01, "patience": 0}
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
@@ -142,7 +143,7 @@ def test_what_is_recorded() -> None:
 
 
 def test_a_run_that_others_must_not_write(table: Table, tmp_path: Path) -> None:
-    run = fit(make_recipe(**{**QUICK, "epochs": 1}), table, tmp_path / "run", device="cpu")
+    run = fit(make_recipe(**{**QUICK, "epochs": 1}), table, tmp_path / "run", running=Running("cpu"))
     assert finished_elsewhere(tmp_path / "none", run.record["key"]) is None
     assert finished_elsewhere(run.path, run.record["key"]) == run.record
     with pytest.raises(PeerError, match="another run"):
@@ -167,6 +168,7 @@ from htaf.data import images
 from htaf.training import module
 from htaf.training.fit import fit
 from htaf.training.families import make_recipe
+from htaf.training.running import Running
 
 FIT = sys.modules["htaf.training.fit"]
 rank, what, out = int(os.environ.get("LOCAL_RANK", 0)), sys.argv[1], Path(sys.argv[2])
@@ -194,8 +196,8 @@ def train(name, data=table, strategy="ddp", **changes):
     fields = {{**QUICK, **changes}}
     if "family" in fields:
         del fields["hidden"]  # of an MLP
-    run = fit(make_recipe(**fields), data, out / name, device="cpu", devices=2, strategy=strategy,
-              checkpoint_seconds=0.0, gradients=name == "bn")
+    running = Running("cpu", devices=2, strategy=strategy, checkpoint_seconds=0.0, gradients=name == "bn")
+    run = fit(make_recipe(**fields), data, out / name, running=running)
     assert run.record["status"] == "finished"
     (out / f"{{name}}.{{rank}}").write_text(run.record["model_sha256"])
 
@@ -267,7 +269,7 @@ def close(found: list[list[float]], expected: list[list[float]], tolerance: floa
 @pytest.mark.slow
 def test_two_processes_train_as_one(two: Path, table: Table, tmp_path: Path) -> None:
     """1,257 rows in batches of 50: the last share of one process has one row less."""
-    one = fit(make_recipe(**QUICK, batch_norm=False, clip=0.5), table, tmp_path / "one", device="cpu")
+    one = fit(make_recipe(**QUICK, batch_norm=False, clip=0.5), table, tmp_path / "one", running=Running("cpu"))
     close(losses(two / "plain"), losses(one.path))
     record = json.loads((two / "plain" / "record.json").read_text())
     assert (record["devices"], record["strategy"], record["device"]) == (2, "ddp", "cpu")

@@ -38,6 +38,7 @@ from htaf.training.fit import fit
 from htaf.training.module import Training, TrainingError
 from htaf.training.notes import best_of, constant_notes, dead_notes
 from htaf.training.recipe import Recipe
+from htaf.training.running import Running
 
 FIT = sys.modules["htaf.training.fit"]
 QUICK = make_recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.02)
@@ -68,7 +69,10 @@ def write_csv(path: Path, seed: int = 0) -> Path:
 
 
 def train(out: Path, table: Table, recipe: Recipe = QUICK, **options: Any) -> Run:
-    return fit(recipe, table, out, device="cpu", **{"checkpoint_seconds": 0.0, **options})
+    """As `fit`; `options` are those of `Running` too."""
+    own = {name: options.pop(name) for name in [*options] if name in Running.__dataclass_fields__}
+    running = Running(**{"device": "cpu", "checkpoint_seconds": 0.0, **own})
+    return fit(recipe, table, out, running=running, **options)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from htaf.training.families import continuing, make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
 from htaf.training.recipe import Recipe
+from htaf.training.running import Running
 from quick import slow_but
 
 SMALL = {"epochs": 2, "batch_size": 50, "train_images": 200, "validation_images": 100, "precision": "float32"}
@@ -54,7 +55,7 @@ def test_a_float_run_is_continued_on_a_grid_and_resumed_to_the_bit(real: Run, di
 
         patch.setattr(Training, "training_step", stopped)
         with pytest.raises(MemoryError):
-            fit(on(real, "int8"), digits, tmp_path / "run", continued=real, checkpoint_seconds=0)
+            fit(on(real, "int8"), digits, tmp_path / "run", continued=real, running=Running(checkpoint_seconds=0))
     resumed = fit(on(real, "int8"), digits, tmp_path / "run", continued=real, source={"name": "digits"})
     assert resumed.record["model_sha256"] == whole.record["model_sha256"]
 

@@ -35,6 +35,7 @@ from htaf.training.notes import augment_notes
 from htaf.training.plan import Plan, Source
 from htaf.training.problems import problem, resolved
 from htaf.training.recipe import Recipe
+from htaf.training.running import Running
 from htaf.training.study import run_study
 
 TINY: dict[str, dict[str, Any]] = {
@@ -166,7 +167,7 @@ def test_stopped_and_resumed_it_is_the_same_run(runs, digits: Images, tmp_path: 
 
         patch.setattr(Training, "training_step", stopped)
         with pytest.raises(MemoryError):
-            fit(recipe("dhn"), digits, tmp_path / "run", checkpoint_seconds=0)
+            fit(recipe("dhn"), digits, tmp_path / "run", running=Running(checkpoint_seconds=0))
     resumed = fit(recipe("dhn"), digits, tmp_path / "run", source={"name": "digits"})
     assert resumed.record["model_sha256"] == whole.record["model_sha256"]
     assert (resumed.path / "metrics.csv").read_bytes() == (whole.path / "metrics.csv").read_bytes()
@@ -191,7 +192,7 @@ def test_dropout_follows_from_the_seed_and_survives_a_resume(digits: Images, tmp
 
         patch.setattr(History, "on_train_epoch_end", stopped)
         with pytest.raises(MemoryError):
-            fit(settings, digits, tmp_path / "resumed", checkpoint_seconds=0)
+            fit(settings, digits, tmp_path / "resumed", running=Running(checkpoint_seconds=0))
     torch.rand(3)
     assert fit(settings, digits, tmp_path / "resumed").record["model_sha256"] == first.record["model_sha256"]
 
@@ -211,7 +212,7 @@ def test_an_overflowing_loss_names_step_and_layer_and_keeps_the_checkpoint(digit
         with pytest.raises(
             TrainingError, match=r"became (nan|inf) at step 6 \(epoch 2\): .* output of head \(Linear\)"
         ):
-            fit(recipe("dhn"), digits, tmp_path / "run", checkpoint_seconds=0)
+            fit(recipe("dhn"), digits, tmp_path / "run", running=Running(checkpoint_seconds=0))
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000000.ckpt"]
     assert fit(recipe("dhn"), digits, tmp_path / "run").record["epochs_run"] == 2
 

@@ -17,6 +17,7 @@ from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
 from htaf.training.recipe import Recipe
+from htaf.training.running import Running
 
 SMALL = {"depth": 10, "width": 1, "train_images": 60, "validation_images": 40, "batch_size": 30, "epochs": 1}
 TINY = ready_recipe("dhn", "reduced").replace(**SMALL, precision="float32")
@@ -30,6 +31,7 @@ from htaf.data.images import load
 from htaf.training.fit import fit
 from htaf.training.module import Training
 from htaf.training.families import ready_recipe
+from htaf.training.running import Running
 
 small = json.loads(sys.argv[2])
 recipe = ready_recipe("dhn", "reduced").replace(precision="float32", **small)
@@ -45,7 +47,7 @@ def compiled(net):  # aot_eager traces forward and backward as the default does,
 torch.compile = compiled
 out, runs = Path(sys.argv[1]), []
 for flag in (False, True):
-    runs.append(fit(recipe.replace(compile=flag), load("digits"), out / str(flag), device="cpu"))
+    runs.append(fit(recipe.replace(compile=flag), load("digits"), out / str(flag), running=Running("cpu")))
 assert calls, "nothing was compiled"
 eager, other = runs
 assert list(eager.model(exact=False).state_dict()) == list(other.model(exact=False).state_dict())
@@ -122,7 +124,7 @@ def spied(patch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_precision_and_layout(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Any) -> None:
     seen = spied(monkeypatch)
-    run = fit(TINY.replace(precision=precision), digits, tmp_path / "run", device="cpu")
+    run = fit(TINY.replace(precision=precision), digits, tmp_path / "run", running=Running("cpu"))
     assert seen["autocast"] == (torch.bfloat16 if precision == "bfloat16" else False)
     assert seen["layouts"] == {True}
     assert seen["dtypes"] == {torch.float32}  # the weights
@@ -135,17 +137,17 @@ def test_precision_and_layout(digits: Images, tmp_path: Path, monkeypatch: pytes
 
 def test_clip_bounds_the_gradient(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = spied(monkeypatch)
-    fit(TINY, digits, tmp_path / "free", device="cpu")
+    fit(TINY, digits, tmp_path / "free", running=Running("cpu"))
     free = seen["norm"]
-    fit(TINY.replace(clip=1e-3), digits, tmp_path / "clipped", device="cpu")
+    fit(TINY.replace(clip=1e-3), digits, tmp_path / "clipped", running=Running("cpu"))
     assert seen["norm"] == pytest.approx(1e-3, rel=1e-3)
     assert free > 2e-3
 
 
 def test_gradients_change_no_bit(digits: Images, tmp_path: Path) -> None:
     recipe: Recipe = TINY.replace(epochs=2)
-    plain = fit(recipe, digits, tmp_path / "plain", device="cpu")
-    logged = fit(recipe, digits, tmp_path / "logged", device="cpu", gradients=True)
+    plain = fit(recipe, digits, tmp_path / "plain", running=Running("cpu"))
+    logged = fit(recipe, digits, tmp_path / "logged", running=Running("cpu", gradients=True))
     assert logged.record["model_sha256"] == plain.record["model_sha256"]
     extra = {p.name for p in logged.path.iterdir()} - {p.name for p in plain.path.iterdir()}
     assert extra == {"gradients.csv", "gradients.png"}

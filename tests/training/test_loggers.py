@@ -17,6 +17,7 @@ from htaf.training.families import make_recipe
 from htaf.training.fit import fit
 from htaf.training.loggers import loggers, sharpness
 from htaf.training.module import Training
+from htaf.training.running import Running
 
 QUICK = make_recipe(hidden=(4,), epochs=3, batch_size=256, lr=0.02)
 
@@ -47,7 +48,9 @@ def test_tensorboard_holds_what_the_csv_holds(table: Table, tmp_path: Path) -> N
         return original(self, batch, i)
 
     def train() -> Any:
-        return fit(QUICK, table, tmp_path / "run", device="cpu", checkpoint_seconds=0.0, logger=("tensorboard",))
+        return fit(
+            QUICK, table, tmp_path / "run", running=Running("cpu", checkpoint_seconds=0.0, logger=("tensorboard",))
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Training, "training_step", stop)
@@ -71,7 +74,7 @@ def test_wandb_without_a_network(table: Table, tmp_path: Path, monkeypatch: pyte
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    run = fit(QUICK, table, tmp_path / "run", device="cpu", logger=("wandb",))
+    run = fit(QUICK, table, tmp_path / "run", running=Running("cpu", logger=("wandb",)))
     assert list((run.path / "wandb").glob("offline-run-*/*.wandb"))
     assert wandb.run is None  # ended: the next training has its own
     assert run.record["status"] == "finished"
@@ -91,7 +94,7 @@ def test_a_missing_package_names_its_extra(
     monkeypatch.setattr(builtins, "__import__", missing)
     monkeypatch.setattr("lightning.pytorch.loggers.wandb._WANDB_AVAILABLE", False)
     with pytest.raises(TrainingError, match=rf"logger {name} needs a package: pip install 'htaf\[{name}\]'"):
-        fit(QUICK, table, tmp_path / "run", device="cpu", logger=(name,))
+        fit(QUICK, table, tmp_path / "run", running=Running("cpu", logger=(name,)))
     assert not (tmp_path / "run").exists()  # said before anything is written
 
 
@@ -120,5 +123,5 @@ def test_wandb_without_a_key_leaves_no_folder(table: Table, tmp_path: Path, monk
     online = SimpleNamespace(settings=SimpleNamespace(mode="online"))  # an earlier test may have set it up offline
     monkeypatch.setattr(wandb, "setup", lambda: online)
     with pytest.raises(TrainingError, match=r"logger wandb: No API key .* WANDB_API_KEY"):
-        fit(QUICK, table, tmp_path / "run", device="cpu", logger=("wandb",))
+        fit(QUICK, table, tmp_path / "run", running=Running("cpu", logger=("wandb",)))
     assert list(tmp_path.iterdir()) == []

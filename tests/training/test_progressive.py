@@ -40,6 +40,7 @@ from htaf.training.plan import Plan, PlanError, Source
 from htaf.training.progressive import Progressive, loss_of, readers, step_names, unmoved_norms, unreached
 from htaf.training.recipe import Hardening, Recipe
 from htaf.training.report import SearchResult, summary_row
+from htaf.training.running import Running
 from htaf.training.stages import Mask, Noise, Stages, momentum, rate, stages_of
 from quick import slow_but
 
@@ -67,7 +68,10 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
 
 
 def train(out: Path, table: Table, recipe: Recipe = QUICK, **options: Any) -> Run:
-    return fit(recipe, table, out, device="cpu", **{"checkpoint_seconds": 0.0, **options})
+    """As `fit`; `options` are those of `Running` too."""
+    own = {name: options.pop(name) for name in [*options] if name in Running.__dataclass_fields__}
+    running = Running(**{"device": "cpu", "checkpoint_seconds": 0.0, **own})
+    return fit(recipe, table, out, running=running, **options)
 
 
 def outcome(run: Run) -> tuple[Any, ...]:
@@ -892,7 +896,7 @@ def test_every_family_becomes_exact_stage_by_stage(images: Images, tmp_path: Pat
         harden_stages=2 if family == "dhn" else 1, recalibrate=True, refit=True, distil=0.1, augment="none",
         validation_images=8, **FAMILIES[family],
     )  # fmt: skip
-    run = fit(recipe, images, tmp_path / "run", device="cpu", checkpoint_seconds=0.0)
+    run = fit(recipe, images, tmp_path / "run", running=Running("cpu", checkpoint_seconds=0.0))
     told = run.record["hardening"]
     assert len(told["stages"]) == recipe.hardening.harden_stages
     steps = [name for stage in told["stages"] for name in stage["steps"]]

@@ -29,6 +29,7 @@ from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.queue import Place as QueuePlace
 from htaf.training.queue import Task
+from htaf.training.running import Running
 from htaf_paper import ann_to_snn_report
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare
 from htaf_paper.cells import Made
@@ -122,8 +123,9 @@ class ComparisonCells:
         found, work = load(settings["data"], data_dir=place.data_dir), place.work / key
         with hold(place.work / f"{key}{LOCK}", "another process trains", BusyError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            seed, running = settings["seed"], Running(place.device)
             runs = {
-                name: fit(make_recipe(**settings[name]), found, work / name, seed=settings["seed"], device=place.device)
+                name: fit(make_recipe(**settings[name]), found, work / name, seed=seed, running=running)
                 for name in ("relu", "snn")
             }
             pair = pair_of(

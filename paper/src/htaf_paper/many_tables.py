@@ -48,6 +48,7 @@ from htaf.training.distributed import thread_count
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe
+from htaf.training.running import Running
 from htaf_paper import many_tables_report
 from htaf_paper.kept import KeptError, read_kept
 from htaf_paper.many_tables_report import NETWORKS, Record, check_record
@@ -195,7 +196,8 @@ def _trained(cell: Cell, recipe: Recipe, table: Table, split: Split) -> Record:
         warnings.simplefilter("ignore")
         with _Clock() as clock:
             place = Path(folder) / "run"
-            made = fit(chosen, table, place, seed=cell.split, device="cpu", plot=False, checkpoint_seconds=1e9)
+            running = Running("cpu", checkpoint_seconds=1e9, plot=False)
+            made = fit(chosen, table, place, seed=cell.split, running=running)
         run: Run = made.in_memory()
     preprocessor: Any = run.preprocessor()
     model = run.model(exact=run.has_step)

@@ -37,6 +37,7 @@ from htaf.training.fit import fit
 from htaf.training.queue import Place
 from htaf.training.recipe import Recipe
 from htaf.training.results import StudyError
+from htaf.training.running import Running
 from htaf_paper.kept import read_kept
 from htaf_paper.pretrained_report import checked, report
 from htaf_paper.shares import HELP, share
@@ -114,7 +115,8 @@ def run_cell(cell: Cell, weights: str, images: Images, out: Path, data_dir: str 
     if there is not None:
         return there
     source = {"name": cell.data, "data_dir": data_dir}
-    run = fit(recipe(cell, weights), images, out / "runs" / cell.name, seed=cell.seed, source=source, device="cpu")
+    place, running = out / "runs" / cell.name, Running("cpu")
+    run = fit(recipe(cell, weights), images, place, seed=cell.seed, source=source, running=running)
     found = measured(cell, run, images, out / "codes" / cell.name)
     write_atomic(file, to_json(found))
     return found

@@ -81,7 +81,7 @@ def _own(
         raise HtafError(str(error)) from None
     from htaf.training.fit import check
 
-    check(recipe, "auto")
+    check(recipe)
     model = flags.model or os.environ.get("OPENAI_MODEL", "")
     check_output_folder(out, own="demonstration")
     with hold(out / LOCK, f"another process writes {out}"):

@@ -32,6 +32,7 @@ from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families import ready_recipe
 from htaf.training.families.mlp import tabular_quick
 from htaf.training.fit import fit
+from htaf.training.running import Running
 
 CONCEPTS, SHOWN, EPOCHS = 32, 3, 15
 EVERY = 10  # epochs between two lines of a training without a terminal
@@ -45,12 +46,12 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
     Returns:
         One row a method: test accuracy of the smooth and the exact network, the gap in points, seconds.
     """
-    table = load("digits")
+    table, running = load("digits"), Running(progress=progress, every=EVERY)
     rows, runs = [], []
     for method, label in METHODS.items():
         recipe = tabular_quick().replace(method=method)
         with thread_count(default_threads(recipe)):
-            run = fit(recipe, table, out / method, seed=seed, source={"name": "digits"}, progress=progress, every=EVERY)
+            run = fit(recipe, table, out / method, seed=seed, source={"name": "digits"}, running=running)
         if method == "htaf":
             report_once(run, table, shown=progress)
         smooth, exact = (run.record["metrics"][k]["test"]["accuracy"] for k in ("smooth", "exact"))
@@ -83,7 +84,8 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
     """
     images = load_images("digits")
     recipe = ready_recipe("icbm", "small").replace(depth=10, concepts=CONCEPTS, epochs=EPOCHS)
-    run = fit(recipe, images, out / "icbm", seed=seed, source={"name": "digits"}, progress=progress, every=EVERY)
+    running = Running(progress=progress, every=EVERY)
+    run = fit(recipe, images, out / "icbm", seed=seed, source={"name": "digits"}, running=running)
     codes = extract(run, images, out / "codes").codes()
     scores = score(codes)
     write_report(scores, out / "concepts", title="Concepts of handwritten digits")

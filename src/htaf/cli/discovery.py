@@ -24,6 +24,7 @@ from htaf.training.families.icbm import FAMILY
 from htaf.training.fit import fit
 from htaf.training.problems import resolved
 from htaf.training.recipe import Recipe
+from htaf.training.running import Running
 
 SUMMARY = "demo.json"
 EVERY = 10  # epochs between two lines of a training without a terminal: notes are found between them
@@ -94,9 +95,8 @@ def discover(
 
     def train() -> Run:
         with thread_count(default_threads(recipe)):
-            return fit(
-                recipe, images, out / "icbm", seed=seed, source=source, progress=not quiet, every=EVERY, notes=why
-            )
+            running = Running(progress=not quiet, every=EVERY)
+            return fit(recipe, images, out / "icbm", seed=seed, source=source, notes=why, running=running)
 
     run: Run = step("train", train)
     codes = step("extract", lambda: extract(run, images, out / "codes", progress=not quiet).codes())

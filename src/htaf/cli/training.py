@@ -21,10 +21,7 @@ from htaf.data.notes import from_record, told
 from htaf.names import Method, is_outside
 from htaf.training.families import FAMILIES, continuing
 from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, TableData, kinds
-
-# as in htaf.training, which needs lightning: seconds that `htaf --help` must not take
-Strategy = Literal["auto", "ddp", "fsdp"]
-LoggerName = Literal["tensorboard", "wandb"]
+from htaf.training.running import LoggerName, Running, Strategy
 
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")]
 Task = Annotated[
@@ -119,7 +116,7 @@ def _flag(field: str) -> str:
 
 
 @dataclasses.dataclass
-class Running:
+class RunFlags:
     """In how many processes, and what is written beside the record; see docs/scaling.md."""
 
     devices: Annotated[int, arg(help="Processes on this machine, one a GPU; batch_size is that of all together.")] = 1
@@ -166,6 +163,11 @@ class Running:
             raise UsageError(f"--threads must be in 1 to {MOST_THREADS}, got {self.threads}")
         if self.devices * self.nodes > 1:
             raise UsageError("--threads is of one process: with several set OMP_NUM_THREADS")
+
+    def running(self, **more: Any) -> Running:
+        """As a training takes them; more: its other fields."""
+        own = ("devices", "nodes", "strategy", "sync_batch_norm", "logger", "gradients")
+        return Running(progress=True, **{name: getattr(self, name) for name in own}, **more)
 
     def parent(self, family: str, step: StepFactory | None) -> Any:
         """The run to continue, if any."""
@@ -268,11 +270,11 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
         baselines: Baselines = True,
         data_dir: DataDir = None,
         device: Device = "auto",
-        running: OmitArgPrefixes[Running] = Running(),  # noqa: B008
+        flags: OmitArgPrefixes[RunFlags] = RunFlags(),  # noqa: B008
         checkpoint_seconds: Seconds = 5.0,
         json: Json = False,
     ) -> None:
-        chosen = _chosen(family, recipe, data, _given(overrides), running)
+        chosen = _chosen(family, recipe, data, _given(overrides), flags)
         check_seed(seed)
         from htaf.data.named import is_named
         from htaf.data.table_files import check_path
@@ -300,8 +302,9 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
                 data, target=target, task=task, data_dir=data_dir, drop_empty=drop_empty, exclude=exclude, **of_rows
             )
 
-        options = {"seed": seed, "mode": mode, "device": device, "checkpoint_seconds": checkpoint_seconds}
-        _train(chosen, running, read, out, source, options, json, baselines)
+        options: dict[str, Any] = {"seed": seed, "split": mode}
+        running = flags.running(device=device, checkpoint_seconds=checkpoint_seconds)
+        _train(chosen, flags, running, read, out, source, options, json, baselines)
 
     return command
 
@@ -324,18 +327,18 @@ def _image_command(family: Family, none: Any) -> Callable[..., None]:
         workers: Annotated[int, arg(help="Processes that read images from files.")] = 0,
         data_dir: DataDir = None,
         device: Device = "auto",
-        running: OmitArgPrefixes[Running] = Running(),  # noqa: B008
+        flags: OmitArgPrefixes[RunFlags] = RunFlags(),  # noqa: B008
         checkpoint_seconds: Seconds = 30.0,
         json: Json = False,
     ) -> None:  # fmt: skip
         changes = _given(overrides)
-        chosen = _chosen(family, recipe, data, changes, running)
+        chosen = _chosen(family, recipe, data, changes, flags)
         check_seed(seed)
         check_outside_images(out, data)
         from htaf.data.images import is_named, load
 
         source = _source(data, is_named(data), data_dir) | {"size": size}
-        options = {"seed": seed, "device": device, "workers": workers, "checkpoint_seconds": checkpoint_seconds}
+        options: dict[str, Any] = {"seed": seed}
         if chosen.recipe.network.supervised_by is not None:
             from htaf.training.problems import supervision
 
@@ -347,7 +350,8 @@ def _image_command(family: Family, none: Any) -> Callable[..., None]:
         def read() -> Any:
             return load(data, data_dir=data_dir, size=size, strict=strict)
 
-        _train(chosen, running, read, out, source, options, json)
+        running = flags.running(device=device, workers=workers, checkpoint_seconds=checkpoint_seconds)
+        _train(chosen, flags, running, read, out, source, options, json)
 
     return command
 
@@ -371,10 +375,10 @@ class Chosen:
     step: StepFactory | None
 
 
-def _chosen(family: Family, name: str | None, data: str, changes: Mapping[str, Any], running: Running) -> Chosen:
+def _chosen(family: Family, name: str | None, data: str, changes: Mapping[str, Any], flags: RunFlags) -> Chosen:
     """The recipe by its name or that of the data set, or that of the run to go on from, with the flags' changes."""
     step = outside_step(changes.get("method"))
-    parent = running.parent(family.name, step)
+    parent = flags.parent(family.name, step)
     if parent is None:
         usual = data.lower() if data.lower() in family.recipes else next(iter(family.recipes))
         base = family.ready(name or family.suited(changes) or usual)
@@ -390,6 +394,7 @@ def _chosen(family: Family, name: str | None, data: str, changes: Mapping[str, A
 
 def _train(
     chosen: Chosen,
+    flags: RunFlags,
     running: Running,
     read: Callable[[], Any],
     out: Path,
@@ -408,19 +413,17 @@ def _train(
     from htaf.report.writing import PAGE, kept_baselines
     from htaf.runs import check_folder, short_commit
     from htaf.runs.metrics import LOWER_IS_BETTER
-    from htaf.training.distributed import PeerError, Processes, default_threads, first_process, thread_count
+    from htaf.training.distributed import PeerError, default_threads, first_process, thread_count
     from htaf.training.fit import check, fit
     from htaf.training.notes import best_of
     from htaf.training.problems import divided_notes, resolved
 
-    running.check()
+    flags.check()
     recipe = chosen.recipe
     several = running.devices * running.nodes > 1
-    spread = {name: getattr(running, name) for name in ("devices", "nodes", "strategy", "sync_batch_norm")}
-    checked = {name: options[name] for name in ("workers", "checkpoint_seconds") if name in options}
-    check(recipe, options["device"], Processes(**spread), logger=running.logger, **checked)
+    check(recipe, running)
     before = None
-    if not running.print_recipe:
+    if not flags.print_recipe:
         known = recipe.identity()
         if known.get("augment") == "auto":  # known once the data are
             del known["augment"]
@@ -431,21 +434,20 @@ def _train(
         say_notes(chosen.notes)
     data = read()
     recipe, why = resolved(recipe, data)
-    divided = divided_notes(data, options["seed"], options.get("mode", ""))
+    divided = divided_notes(data, options["seed"], options.get("split", ""))
     said = [*chosen.notes, *data.notes, *divided, *why]
     if not several or first_process():
         say_notes(told([*said[len(chosen.notes) :], *about_names(recipe, data)]))
-    if running.print_recipe:
+    if flags.print_recipe:
         return _print_recipe(recipe, json)
-    options |= spread | {"logger": running.logger, "gradients": running.gradients, "continued": chosen.parent}
-    options["method"] = chosen.step
-    if running.threads is not None and before is not None and before["status"] != "finished":
+    options |= {"continued": chosen.parent, "method": chosen.step, "running": running}
+    if flags.threads is not None and before is not None and before["status"] != "finished":
         began = before["threads"]
-        if began != running.threads:
-            say_notes([f"--threads {running.threads}: {out} began with {began}, which a resumed training keeps"])
+        if began != flags.threads:
+            say_notes([f"--threads {flags.threads}: {out} began with {began}, which a resumed training keeps"])
     try:
-        with thread_count(running.threads or default_threads(recipe)):
-            run = fit(recipe, data, out, source=source, progress=True, notes=(*chosen.notes, *why), **options)
+        with thread_count(flags.threads or default_threads(recipe)):
+            run = fit(recipe, data, out, source=source, notes=(*chosen.notes, *why), **options)
     except PeerError:
         if first_process():
             raise

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, final, get_args
+from typing import Any, final, get_args
 
 import torch
 import torch.distributed as dist
@@ -28,8 +28,7 @@ from htaf._errors import HtafError
 from htaf.runs import read_record, shown
 from htaf.training._lightning import Callback, L, ModelParallelStrategy, SLURMEnvironment, rank_zero_only
 from htaf.training.recipe import Recipe, TableData
-
-Strategy = Literal["auto", "ddp", "fsdp"]
+from htaf.training.running import Running, Strategy
 
 
 class TrainingError(HtafError):
@@ -126,6 +125,11 @@ class Processes:
             )
         if validation < self.world:
             raise TrainingError(f"validation part must be >= {self.world}, one row a process, got {validation}")
+
+
+def processes_of(running: Running) -> Processes:
+    """How many processes a training has."""
+    return Processes(running.devices, running.nodes, running.strategy, running.sync_batch_norm)
 
 
 def first_process() -> bool:

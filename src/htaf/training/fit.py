@@ -53,12 +53,12 @@ from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, PlainCh
 from htaf.training.distributed import (
     PeerError,
     Processes,
-    Strategy,
     Together,
     TrainingError,
     end_others,
     finished_elsewhere,
     lost,
+    processes_of,
     telling,
     thread_count,
     threads,
@@ -67,16 +67,17 @@ from htaf.training.distributed import (
 from htaf.training.finish import finished
 from htaf.training.frozen import Frozen, learns_from_features, on_features
 from htaf.training.gradient_log import GradientLog
-from htaf.training.loggers import EpochMetrics, LoggerName, check_loggers, close, loggers
+from htaf.training.loggers import EpochMetrics, check_loggers, close, loggers
 from htaf.training.module import Training, loaders
 from htaf.training.notes import activation_of, best_of, pair_notes, result_notes, stage_notes
 from htaf.training.outside import described, with_step
 from htaf.training.problems import Problem, data_identity, positive_of, problem, resolved, supervision
 from htaf.training.progressive import Progressive, step_names
 from htaf.training.recipe import Recipe, TableData
+from htaf.training.running import Running
 from htaf.training.stages import Stages, stages_of
 
-ONE_PROCESS = Processes()
+AS_USUAL = Running()
 # loaders that index tensors need no workers; what is logged is the mean over all processes; a backbone may be frozen
 _EXPECTED = (
     ".*does not have many workers.*",
@@ -89,22 +90,6 @@ MOST_ROWS, MOST_IMAGES = 10_000, 2_000  # by which layers are repaired between s
 
 
 @dataclass(frozen=True)
-class _Options:
-    """What has no part in the identity of a run."""
-
-    processes: Processes
-    key: str
-    device: str
-    workers: int
-    progress: bool
-    every: int | None
-    checkpoint_seconds: float
-    logger: tuple[LoggerName, ...]
-    gradients: bool
-    plot: bool
-
-
-@dataclass(frozen=True)
 class _Prepared:
     """One training before it begins."""
 
@@ -113,7 +98,9 @@ class _Prepared:
     images: bool
     out: Path
     seed: int
-    options: _Options
+    running: Running
+    processes: Processes
+    key: str  # of the run
     trainer: L.Trainer
     history: History
     network: dict[str, Any]  # as `models.build.build` takes it
@@ -151,26 +138,14 @@ def fit(
     out: str | Path,
     *,
     seed: int = 0,
-    mode: str = "random",
-    source: Mapping[str, Any] | None = None,
-    device: str = "auto",
-    workers: int = 0,
+    split: str | Split = "random",
     test: bool = True,
-    progress: bool = False,
-    every: int | None = None,
-    checkpoint_seconds: float = 5.0,
-    devices: int = 1,
-    nodes: int = 1,
-    strategy: Strategy = "auto",
-    sync_batch_norm: bool = False,
-    logger: Sequence[LoggerName] = (),
-    gradients: bool = False,
+    source: Mapping[str, Any] | None = None,
     attributes: Attributes | None = None,
     continued: Run | None = None,
     notes: Sequence[str] = (),
     method: StepFactory | None = None,
-    rows: Split | None = None,
-    plot: bool = True,
+    running: Running = AS_USUAL,
 ) -> Run:
     """Train, harden, measure and write a run folder; resume it exactly when it was stopped before.
 
@@ -179,27 +154,16 @@ def fit(
         data: from `htaf.data.tabular.load` or `htaf.data.images.load`, as the recipe's family takes.
         out: folder of the run: new or empty, or the same run's, unfinished (resumed) or finished (read).
         seed: of the split of a table, the initial weights and the order of the batches.
-        mode: of a table's split, "random" or "grouped", see `htaf.data.tabular.split`.
-        source: how the data were loaded (the arguments of `load`), kept so that `htaf evaluate` can load them again.
-        device: "auto", "cpu", "cuda" or "mps".
-        workers: processes that read images from files.
+        split: of a table, "random", "grouped" and others, see `htaf.data.tabular.split`; or its parts themselves, of
+            which that of the test may be empty where test is False.
         test: also measure on the test part at the end; a search over candidates must not.
-        progress: show a bar on a terminal; elsewhere, as in the log of a job, a line now and then.
-        every: without a terminal, a line every so many epochs, and one for the last; None: about ten lines.
-        checkpoint_seconds: least time between two checkpoints; what a kill can cost.
-        devices, nodes: processes on each machine, and machines; see docs/scaling.md for how they are started. The
-            recipe's batch_size is that of all processes together.
-        strategy: "ddp" (each process holds the network), "fsdp" (each holds a share of the parameters), "auto": ddp.
-        sync_batch_norm: normalise over the whole batch instead of each process's share; GPUs only.
-        logger: "tensorboard", "wandb": beside metrics.csv, into folders of these names in `out`.
-        gradients: write gradients.csv and gradients.png, see `htaf.training.gradient_log`.
+        source: how the data were loaded (the arguments of `load`), kept so that `htaf evaluate` can load them again.
         attributes: of the classes, for a supervised bottleneck; None: those of the recipe, from the public sets.
         continued: a finished run of the same network on the same data, whose weights are the first ones; the schedules
             begin anew (`htaf.training.families.continuing`). Its key becomes part of this run's; it stays as it is.
         notes: to be kept in the record beside those of the training.
         method: the class of the step where the recipe's method is the import path of one from outside htaf.
-        rows: the parts of a table, instead of a split by seed and mode; the test part may be empty where test is False.
-        plot: draw loss.png.
+        running: the device, the processes, what is shown and logged.
 
     Returns:
         The finished run: `.record["metrics"]`, `.model()`, `.predict(rows)`; in every process.
@@ -213,17 +177,15 @@ def fit(
             the message names step and layer. PeerError:
             another process of this training failed. OSError: the disk is full; what was finished before stays.
     """
-    out, processes = Path(out), Processes(devices, nodes, strategy, sync_batch_norm)
-    check(recipe, device, processes, workers=workers, checkpoint_seconds=checkpoint_seconds, logger=logger)
+    out, processes = Path(out), processes_of(running)
+    check(recipe, running)
     expect_seed(seed, TrainingError)
-    if every is not None and every < 1:
-        raise TrainingError(f"expected every >= 1, got {every}")
     recipe = with_step(recipe, method)
     attributes = supervision(recipe) if attributes is None else attributes
     recipe, why = resolved(recipe, data)
-    mode = mode if rows is None else "given"
+    mode, rows = (split, None) if isinstance(split, str) else ("given", split)
     identity = run_identity(
-        recipe, data, seed, mode, test=test, gradients=gradients, attributes=attributes, continued=continued
+        recipe, data, seed, mode, test=test, gradients=running.gradients, attributes=attributes, continued=continued
     )
     if rows is not None:
         identity["parts"] = content_hash([part.tolist() for part in (rows.train, rows.validation, rows.test)])
@@ -234,23 +196,11 @@ def fit(
     known = known if isinstance(known, ImagePreprocessor) else None  # as the weights know it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, preprocessor=known, rows=rows)
     release_memory()
-    options = _Options(
-        processes,
-        key,
-        device,
-        workers,
-        progress,
-        every,
-        checkpoint_seconds,
-        tuple(logger),
-        gradients,
-        plot,
-    )
-    if attributes is not None and (recipe.optimization.compile or strategy == "fsdp"):
+    if attributes is not None and (recipe.optimization.compile or running.strategy == "fsdp"):
         raise TrainingError("a network that learns attributes is trained in parts: expected no compile and no fsdp")
     if attributes is not None and recipe.progressive and recipe.hardening.distil:
         raise TrainingError("a network that learns attributes has no teacher: expected distil 0")
-    if gradients and recipe.progressive:
+    if running.gradients and recipe.progressive:
         raise TrainingError("gradients are watched in one network: expected no gradients with harden progressive")
     try:
         network = recipe.model(posed.inputs, posed.outputs) | {"activation": described(recipe, method)}
@@ -260,17 +210,18 @@ def fit(
         _expect_same(continued, identity, network, recipe)
         notes = (*notes, f"continues {continued.path} ({continued.record['epochs_run']} epochs) with a new schedule")
     posed = replace(posed, notes=(*posed.notes, *notes, *(note for note in why if note not in notes)))
-    trainer, history = _trainer(recipe, posed, out, options, isinstance(data, Images))
+    trainer, history = _trainer(recipe, posed, out, running, key, isinstance(data, Images))
     train = _Prepared(
-        recipe, posed, isinstance(data, Images), out, seed, options, trainer, history, network, continued, method, {}
-    )
+        recipe, posed, isinstance(data, Images), out, seed, running, processes, key, trainer, history, network,
+        continued, method, {},
+    )  # fmt: skip
     first = _network(train) if trainer.is_global_zero else None  # what cannot be built leaves no folder behind
     if first is not None and isinstance(data, Images):
         train = _on_features(train, first, data)
     stages = None if first is None else _stages(train, first)
     with threads(processes):
         if first is None:
-            record = finished_elsewhere(out, options.key)
+            record = finished_elsewhere(out, key)
             if record is None:
                 _train(train, _network(train), torch.get_num_threads(), None)
                 record = wait()
@@ -300,22 +251,17 @@ def _with_ids(run: Run, data: Data) -> Run:
     )
 
 
-def check(
-    recipe: Recipe,
-    device: str,
-    processes: Processes = ONE_PROCESS,
-    *,
-    workers: int = 0,
-    checkpoint_seconds: float = 5.0,
-    logger: Sequence[LoggerName] = (),
-) -> None:
+def check(recipe: Recipe, running: Running = AS_USUAL) -> None:
     """What can be said of a training before its data are read; arguments and errors as `fit`'s."""
-    processes.check(device, recipe.optimization.compile)
+    processes, workers, checkpoint_seconds = processes_of(running), running.workers, running.checkpoint_seconds
+    processes.check(running.device, recipe.optimization.compile)
+    if running.every is not None and running.every < 1:
+        raise TrainingError(f"expected every >= 1, got {running.every}")
     if not 0 <= checkpoint_seconds < math.inf:
         raise TrainingError(f"checkpoint_seconds must be >= 0 and finite, got {checkpoint_seconds}")
     if not 0 <= workers <= MOST_WORKERS:
         raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {workers}")
-    check_loggers(logger)
+    check_loggers(running.logger)
     if recipe.progressive and processes.world > 1:
         raise TrainingError(f"harden progressive trains in one process, got {processes.world}: expected harden end")
     if recipe.activation.learn_pair and processes.sharded:
@@ -412,12 +358,12 @@ def _network(train: _Prepared) -> nn.Module:
 
 def _on_features(train: _Prepared, net: nn.Module, images: Images) -> _Prepared:
     """The training on the features of a frozen backbone, where it can be that; the network is changed in place."""
-    processes = train.options.processes
+    processes = train.processes
     if not isinstance(net, ICBM) or processes.world > 1 or not learns_from_features(train.recipe):
         return train
     device = train.trainer.strategy.root_device
     posed, frozen = on_features(
-        train.recipe, train.posed, images, net, train.network, device=str(device), progress=train.options.progress
+        train.recipe, train.posed, images, net, train.network, device=str(device), progress=train.running.progress
     )
     return replace(train, posed=posed, frozen=frozen, images=False)
 
@@ -466,7 +412,7 @@ def _lead(
     stages: Stages | None,
 ) -> Run:
     """Train in a claimed folder, measure, write; of several processes this is the first."""
-    processes = train.options.processes
+    processes = train.processes
     with thread_count(record["threads"]):  # float sums depend on their number, and a resumed run must not differ
         progressive = _train(train, net, record["threads"], stages)
         with telling(processes) as told:
@@ -540,7 +486,7 @@ def _written(
     history.write()
     begins = () if progressive is None else progressive.stages.begins
     title = f"{posed.name}, {recipe.activation.method}, seed {train.seed}"
-    if train.options.plot:
+    if train.running.plot:
         history.plot(out / PLOT, title, best_of(record), best_epoch + (1.0 if how == "epoch" else 1.5), begins)
     own_smooth = net if own and exact is not None else None
     run = finish_run(out, record, exact if own_smooth else net, posed.preprocessor, train.method, smooth=own_smooth)  # pyright: ignore[reportArgumentType]
@@ -556,23 +502,25 @@ def _layers(net: nn.Module, exact: nn.Module | None, posed: Problem, device: str
     return [asdict(layer) for layer in layer_statistics(net, exact, inputs)] if has_layers else []
 
 
-def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, images: bool) -> tuple[L.Trainer, History]:
+def _trainer(
+    recipe: Recipe, posed: Problem, out: Path, running: Running, key: str, images: bool
+) -> tuple[L.Trainer, History]:
     """Lightning's trainer with its callbacks; it knows which of several processes this is."""
-    training, count_from = recipe.optimization, _settled(recipe)
+    training, count_from, processes = recipe.optimization, _settled(recipe), processes_of(running)
     if recipe.progressive:
         count_from = max(count_from, math.ceil(recipe.hardening.last * training.epochs))
-    history = History(out, training.patience, count_from, options.processes.recorded(), last=training.keep == "last")
+    history = History(out, training.patience, count_from, processes.recorded(), last=training.keep == "last")
     callbacks: list[L.Callback] = [history]
-    if options.gradients:
+    if running.gradients:
         callbacks.append(GradientLog(out))
-    used = loggers(options.logger, out, options.key)
+    used = loggers(running.logger, out, key)
     if used:
         callbacks.append(EpochMetrics())
-    if options.progress:
-        callbacks.append(EpochBar(posed, recipe, history, "images" if images else "rows", every=options.every))
-    callbacks.append(AtomicCheckpoint(out / CHECKPOINTS, history, options.checkpoint_seconds))
+    if running.progress:
+        callbacks.append(EpochBar(posed, recipe, history, "images" if images else "rows", every=running.every))
+    callbacks.append(AtomicCheckpoint(out / CHECKPOINTS, history, running.checkpoint_seconds))
     trainer = L.Trainer(
-        **options.processes.options(options.device, PlainCheckpoints()),
+        **processes.options(running.device, PlainCheckpoints()),
         max_epochs=training.epochs,
         precision="bf16-mixed" if training.precision == "bfloat16" else "32-true",
         gradient_clip_val=training.clip or None,
@@ -590,14 +538,14 @@ def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, image
 
 def _train(train: _Prepared, net: nn.Module, number: int, stages: Stages | None) -> Progressive | None:
     """Run the epochs, on `number` threads, from the last checkpoint if there is one; returns what hardened it."""
-    recipe, posed, processes, trainer = train.recipe, train.posed, train.options.processes, train.trainer
+    recipe, posed, processes, trainer = train.recipe, train.posed, train.processes, train.trainer
     processes.enough(net, recipe.optimization.batch_size, len(posed.train), len(posed.validation))
-    trainer.callbacks.insert(0, Together(processes, train.options.key, number))  # pyright: ignore[reportAttributeAccessIssue]
+    trainer.callbacks.insert(0, Together(processes, train.key, number))  # pyright: ignore[reportAttributeAccessIssue]
     progressive = None if stages is None else _progressive(train, stages)
     if progressive is not None:
         trainer.callbacks.insert(1, progressive)  # pyright: ignore[reportAttributeAccessIssue]
     parts = loaders(
-        posed.train, posed.validation, recipe.optimization.batch_size, train.seed, train.options.workers,
+        posed.train, posed.validation, recipe.optimization.batch_size, train.seed, train.running.workers,
         rank=trainer.global_rank, world=processes.world, least=processes.least(net),
     )  # fmt: skip
     steps = len(parts[0]) * recipe.optimization.epochs

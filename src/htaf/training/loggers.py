@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, final, get_args
+from typing import final, get_args
 
 from torch import nn
 
@@ -13,8 +13,7 @@ from htaf.convert.exported import cause_of
 from htaf.runs import content_hash
 from htaf.training._lightning import Callback, L, Logger, TensorBoardLogger, WandbLogger
 from htaf.training.distributed import TrainingError
-
-LoggerName = Literal["tensorboard", "wandb"]
+from htaf.training.running import LoggerName
 
 
 def check_loggers(names: Sequence[LoggerName]) -> None:

@@ -49,6 +49,7 @@ from htaf.training.queue import KINDS, Leasing, OtherMachineError, Place, Task
 from htaf.training.recipe import ImageData, Recipe, TableData
 from htaf.training.report import SearchResult, comparison, markdown, overall, score, summary_row
 from htaf.training.results import Results, StudyError
+from htaf.training.running import Running
 from htaf.training.store import PATIENCE, shown
 from htaf.training.worker import Work, leave_with_parent
 
@@ -177,8 +178,8 @@ def _trained(cell: Cell, work: Path, kept: Path | None) -> dict[str, Any]:
         of_images = isinstance(cell.recipe.data, ImageData)
         source = {"name": cell.source.name, "size": cell.source.size} if of_images else _source(cell) if kept else None
         run = fit(
-            cell.recipe, cell.data, work, seed=cell.seed, mode=mode, source=source, device=cell.device, test=test,
-            attributes=cell.attributes,
+            cell.recipe, cell.data, work, seed=cell.seed, split=mode, source=source, test=test,
+            attributes=cell.attributes, running=Running(cell.device),
         )  # fmt: skip
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -371,7 +372,7 @@ def run_study(
         raise StudyError("0 workers, a place of results and a place of work need a store")
     for method in plan.methods:  # what can be said before data are read
         for recipe in plan.recipes(method):
-            check(recipe, device)
+            check(recipe, Running(device=device))
     found = Results(results or out, _is_cell)
     if keep_runs and found.folder is None:
         raise StudyError(f"runs can be kept in a folder alone, got {found.place}: choose a folder for the results")
