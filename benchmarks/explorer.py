@@ -21,6 +21,7 @@ from playwright.sync_api import sync_playwright
 
 from htaf.concepts.codes import codes_of
 from htaf.explorer.build import build_page
+from htaf.explorer.shown import Shown
 
 VIEWS = {
     "overview, its map": ("#/", ".heat canvas"),
@@ -57,7 +58,7 @@ def main() -> None:
     rows: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         began = time.perf_counter()
-        made = build_page(codes, place, images=given.images, seconds=0.0)
+        made = build_page(codes, place, shown=Shown(images=given.images), seconds=0.0)
         built = time.perf_counter() - began
         path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])

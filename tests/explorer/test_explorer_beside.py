@@ -13,6 +13,7 @@ from PIL import Image
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.explorer.beside import Beside, common_images, compared, matches
 from htaf.explorer.build import build_page
+from htaf.explorer.shown import Shown
 from made_pages import contents, made_codes, read_page, read_script
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -109,7 +110,7 @@ def gone(one: str) -> np.ndarray:
 
 def test_some_images_are_there_at_full_size(tmp_path: Path) -> None:
     out, codes = tmp_path / "p", made_codes(200)
-    made = build_page(codes, out, pixels=small_ones, original=large, originals=10, seconds=0.0)
+    made = build_page(codes, out, pixels=small_ones, original=large, shown=Shown(originals=10), seconds=0.0)
     found = read_page(out)["page"]
     assert made["originals"] == len(found["originals"]["rows"]) == 10
     assert found["example"] in found["originals"]["rows"]
@@ -118,13 +119,13 @@ def test_some_images_are_there_at_full_size(tmp_path: Path) -> None:
         assert image.size == (150, 120)
         assert abs(int(np.asarray(image).mean()) - int(codes.part("test").ids[row]) % 256) <= 2
     before = contents(out)
-    made = build_page(codes, out, pixels=small_ones, original=gone, originals=10, seconds=0.0)
+    made = build_page(codes, out, pixels=small_ones, original=gone, shown=Shown(originals=10), seconds=0.0)
     assert made["originals"] == 10
     assert "earlier pictures at full size: they are gone" in made["notes"]
     (out / "data" / "full" / ".000001.webp.abc").write_text("left")
-    build_page(codes, out, pixels=small_ones, original=large, originals=10, seconds=0.0)
+    build_page(codes, out, pixels=small_ones, original=large, shown=Shown(originals=10), seconds=0.0)
     assert contents(out) == before
-    build_page(codes, out, pixels=small_ones, original=large, originals=0, seconds=0.0)
+    build_page(codes, out, pixels=small_ones, original=large, shown=Shown(originals=0), seconds=0.0)
     assert not (out / "data" / "full").exists()
 
 

@@ -17,6 +17,7 @@ from htaf.concepts.naming import seal_of
 from htaf.concepts.scores import score
 from htaf.explorer import choice
 from htaf.explorer.build import build_page
+from htaf.explorer.shown import Heading, Shown
 from made_pages import contents, made_codes, read_page, read_script
 
 HOSTILE = (
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("stand_in")
 
 def test_every_file_is_as_the_page_reads_it(tmp_path: Path) -> None:
     codes = made_codes()
-    made = build_page(codes, tmp_path / "p", title="T", about=[("Run", "r")], notes=["first"])
+    made = build_page(codes, tmp_path / "p", heading=Heading("T", about=[("Run", "r")], notes=["first"]))
     found, test = read_page(tmp_path / "p"), codes.part("test")
     assert set(contents(tmp_path / "p")) == {
         *(".htaf-explorer", "index.html", "app.js", "app.css"),
@@ -93,7 +94,7 @@ def test_concepts_are_those_of_the_scores(tmp_path: Path) -> None:
 
 def test_classes_and_histograms_count_all_images_of_the_part(tmp_path: Path) -> None:
     codes = made_codes(600)
-    build_page(codes, tmp_path / "p", images=30)
+    build_page(codes, tmp_path / "p", shown=Shown(images=30))
     head, test = read_page(tmp_path / "p")["page"], codes.part("test")
     assert head["images"] == 30
     rows, drawn = choice.chosen_rows(codes, "test", 30)
@@ -137,7 +138,7 @@ def test_flips_of_misclassified_images(tmp_path: Path, monkeypatch: pytest.Monke
     build_page(codes, tmp_path / "p")
     assert contents(tmp_path / "p") == before
     with pytest.raises(TypeError):
-        build_page(codes, tmp_path / "p", part="validation")
+        build_page(codes, tmp_path / "p", shown=Shown("validation"))
 
 
 def test_the_key_is_that_of_the_codes(tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_the_key_is_that_of_the_codes(tmp_path: Path) -> None:
 
     codes = made_codes()
     first = key(codes)
-    assert first == key(codes, images=10, names=[{"concept": 0, "name": "x"}], title="other")
+    assert first == key(codes, shown=Shown(images=10), names=[{"concept": 0, "name": "x"}], heading=Heading("other"))
     assert first != key(made_codes(seed=1))
     assert first != key(replace(codes, classes=tuple("abcde")))
     weight = codes.weight.copy()
@@ -158,7 +159,8 @@ def test_the_key_is_that_of_the_codes(tmp_path: Path) -> None:
 def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
     codes = replace(made_codes(classes=5, names=HOSTILE), ids=[f"{i}{HOSTILE[i % 4]}" for i in range(120)])
     names = [{"concept": i, "name": text, "reason": text, "source": "hand"} for i, text in enumerate(HOSTILE)]
-    build_page(codes, tmp_path / "p", names=names, title=HOSTILE[0], about=[(HOSTILE[1], HOSTILE[2])], notes=HOSTILE)
+    heading = Heading(HOSTILE[0], about=[(HOSTILE[1], HOSTILE[2])], notes=HOSTILE)
+    build_page(codes, tmp_path / "p", names=names, heading=heading)
     for file in (tmp_path / "p" / "data").iterdir():
         data = file.read_bytes()
         assert data.isascii()
@@ -234,7 +236,7 @@ def test_images_without_labels(tmp_path: Path) -> None:
 
 def test_images_of_no_training(tmp_path: Path) -> None:
     codes = small(np.eye(4), [0, 1, 0, 1], 2, parts="other")
-    build_page(codes, tmp_path / "p", part="other")
+    build_page(codes, tmp_path / "p", shown=Shown("other"))
     found = read_page(tmp_path / "p")
     assert [one["rate"] for one in found["concepts"]] == [0.25] * 4
     assert found["page"]["per_class"][0]["images"] == 2
@@ -287,7 +289,7 @@ def test_what_is_little_depends_on_chance(tmp_path: Path, right: float, said: bo
 
 def test_the_most_frequent_mistakes(tmp_path: Path) -> None:
     codes = made_codes(3000, classes=8)
-    build_page(codes, tmp_path / "p", images=50, seconds=0)
+    build_page(codes, tmp_path / "p", shown=Shown(images=50), seconds=0)
     found = read_page(tmp_path / "p")["page"]["confusions"]
     test = codes.part("test")
     pairs = Counter((a, b) for a, b in zip(test.labels.tolist(), test.exact.tolist(), strict=True) if -1 != a != b)
@@ -312,14 +314,19 @@ def test_5000_classes_most_without_images(tmp_path: Path) -> None:
     ]
     few = build_page(made_codes(), tmp_path / "few", seconds=0)["notes"]
     assert any("classes have fewer than 10 test images: their shares say little" in note for note in few)
-    own = build_page(made_codes(), tmp_path / "own", part="train", seconds=0)["notes"]
+    own = build_page(made_codes(), tmp_path / "own", shown=Shown("train"), seconds=0)["notes"]
     assert "the training images are shown, to which the network was fitted: shares of others differ" in own
 
 
-@pytest.mark.parametrize("options", [{"images": 0}, {"thumbnail": 15}, {"thumbnail": 1025}, {"seconds": float("nan")}])
+@pytest.mark.parametrize("options", [{"images": 0}, {"thumbnail": 15}, {"thumbnail": 1025}, {"maps": -1}])
 def test_settings_out_of_range(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ConceptError, match="expected images >= 1, thumbnail in 16 to 1024"):
-        build_page(made_codes(), tmp_path / "p", **options)
+        build_page(made_codes(), tmp_path / "p", shown=Shown(**options))
+
+
+def test_no_time_at_all(tmp_path: Path) -> None:
+    with pytest.raises(ConceptError, match="expected finite seconds >= 0, got nan"):
+        build_page(made_codes(), tmp_path / "p", seconds=float("nan"))
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])

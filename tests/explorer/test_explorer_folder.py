@@ -11,6 +11,7 @@ import pytest
 from htaf.concepts.codes import ConceptError
 from htaf.explorer import build, folder
 from htaf.explorer.build import build_page
+from htaf.explorer.shown import Heading
 from made_pages import coloured, contents, made_codes, read_page
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -40,7 +41,7 @@ def test_thumbnails_stay_where_images_are_gone(tmp_path: Path) -> None:
     out = tmp_path / "p"
     build_page(made_codes(), out, pixels=coloured)
     before = read_page(out)["page"]["sprites"]
-    made = build_page(made_codes(), out, pixels=gone, title="other")
+    made = build_page(made_codes(), out, pixels=gone, heading=Heading("other"))
     assert (made["sprites"], read_page(out)["page"]["sprites"]) == (1, before)
     assert (out / "data" / "sprite-0000.webp").is_file()
     assert "thumbnails of an earlier call: they are gone" in made["notes"]

@@ -18,6 +18,7 @@ from htaf.explorer import maps as module
 from htaf.explorer.build import build_page
 from htaf.explorer.run_page import build_run_page
 from htaf.explorer.scripts import unpacked
+from htaf.explorer.shown import Shown
 from htaf.runs import Run
 from made_pages import made_codes, read_page, read_script
 from made_runs import digits, made_run
@@ -45,7 +46,7 @@ def arrays_of(out: Path, row: int) -> dict[str, np.ndarray]:
 
 
 def test_maps_are_those_of_the_command_quantised(run: Run, codes: Path, tmp_path: Path) -> None:
-    made = build_run_page(run, tmp_path / "p", codes=codes, mapped=60)
+    made = build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=60))
     head, shown = read_page(tmp_path / "p")["page"], open_codes(codes).part("test")
     said, maps = head["maps"], Maps(run, digits(), "exact")
     assert (made["maps"], len(said["rows"]), said["grid"], said["size"]) == (60, 60, [2, 2], [8, 8])
@@ -65,7 +66,7 @@ def test_maps_are_those_of_the_command_quantised(run: Run, codes: Path, tmp_path
 
 
 def test_images_stand_from_the_strongest_to_the_barely_on(run: Run, codes: Path, tmp_path: Path) -> None:
-    build_run_page(run, tmp_path / "p", codes=codes, mapped=5000)
+    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=5000))
     found, whole = read_page(tmp_path / "p"), open_codes(codes)
     assert found["page"]["maps"]["whole"] is True
     margins = open_margins(codes)
@@ -79,7 +80,7 @@ def test_images_stand_from_the_strongest_to_the_barely_on(run: Run, codes: Path,
 
 def test_without_margins_there_is_no_order(run: Run, tmp_path: Path) -> None:
     extract(run, digits(), tmp_path / "codes", parts=["train", "test"], keep=["bits"])
-    build_run_page(run, tmp_path / "p", codes=tmp_path / "codes", mapped=5000)
+    build_run_page(run, tmp_path / "p", codes=tmp_path / "codes", shown=Shown(maps=5000))
     found = read_page(tmp_path / "p")
     samples = found["arrays"]["samples"]
     assert "strong_to_weak" not in found["arrays"]
@@ -87,7 +88,7 @@ def test_without_margins_there_is_no_order(run: Run, tmp_path: Path) -> None:
 
 
 def test_of_few_images_those_at_the_ends_come_first(run: Run, codes: Path, tmp_path: Path) -> None:
-    build_run_page(run, tmp_path / "p", codes=codes, mapped=43)
+    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=43))
     found = read_page(tmp_path / "p")
     shown, margins = open_codes(codes).part("test"), open_margins(codes)
     assert margins is not None
@@ -104,7 +105,8 @@ def test_of_few_images_those_at_the_ends_come_first(run: Run, codes: Path, tmp_p
 def test_mistakes_come_before_the_middles_of_the_orders(run: Run, codes: Path, tmp_path: Path) -> None:
     shown = open_codes(codes).part("test")
     wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))
-    build_run_page(run, tmp_path / "p", codes=codes, mapped=43 + len(wrong))  # the example and 2 ends of 21 concepts
+    maps = 43 + len(wrong)  # the example and 2 ends of 21 concepts
+    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=maps))
     found = read_page(tmp_path / "p")
     assert 0 < len(wrong) < found["page"]["images"] - 43
     assert set(wrong.tolist()) <= set(found["page"]["maps"]["rows"])
@@ -115,7 +117,7 @@ def test_a_later_call_keeps_the_maps(run: Run, codes: Path, tmp_path: Path, monk
         found = {file.name: file.read_bytes() for file in (tmp_path / "p" / "data").iterdir()}
         return {name: data for name, data in found.items() if name not in LIMITED}
 
-    build_run_page(run, tmp_path / "p", codes=codes, mapped=40)
+    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=40))
     before, asked = files(), []
     given = Maps.of
 
@@ -124,16 +126,16 @@ def test_a_later_call_keeps_the_maps(run: Run, codes: Path, tmp_path: Path, monk
         return given(self, ids, concepts)
 
     monkeypatch.setattr(Maps, "of", counted)
-    build_run_page(run, tmp_path / "p", codes=codes, mapped=40)
+    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=40))
     assert (asked, files()) == ([], before)
     damaged = sorted((tmp_path / "p" / "data").glob("maps-*.js"))[:2]
     (tmp_path / "p" / "data" / "page.js").unlink()  # a call that was killed: its page is not whole
     damaged[0].write_text("half")
     damaged[1].unlink()
-    build_run_page(run, tmp_path / "p", codes=codes, mapped=40)
+    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=40))
     assert files() == before
     assert len(asked) in (16, 24, 32), "only the groups of the two images"
-    build_run_page(run, tmp_path / "p", codes=codes, mapped=0)
+    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=0))
     assert read_page(tmp_path / "p")["page"]["maps"] is None
     assert not list((tmp_path / "p" / "data").glob("maps-*.js"))
 
@@ -160,7 +162,7 @@ def test_an_error_leaves_what_is_whole(run: Run, codes: Path, tmp_path: Path, mo
         return given(self, ids, concepts)
 
     monkeypatch.setattr(Maps, "of", failing)
-    made = build_run_page(run, tmp_path / "p", codes=codes, mapped=40)
+    made = build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=40))
     assert made["maps"] == len(read_page(tmp_path / "p")["page"]["maps"]["rows"]) == 16
     assert "maps of some images only: gone" in made["notes"]
 

@@ -14,6 +14,7 @@ from visits import Site, Visit, until
 
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.explorer.build import build_page
+from htaf.explorer.shown import Shown
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]
@@ -219,7 +220,7 @@ def test_a_concept_shows_random_images_of_both_kinds(site: Site, visit: Open) ->
 
 def test_a_concept_shows_no_image_that_was_picked(site: Site, visit: Open, tmp_path: Path) -> None:
     """Of more images than a page holds, half are there because they are misclassified."""
-    build_page(site.codes, tmp_path / "page", images=20, seconds=0.0)
+    build_page(site.codes, tmp_path / "page", shown=Shown(images=20), seconds=0.0)
     found = Site(tmp_path / "page", site.codes)
     tab = visit(found)
     page = tab.go("#/concept/3")

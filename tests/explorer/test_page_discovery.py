@@ -13,6 +13,7 @@ from visits import Site, Visit, pictures, until
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.counts import proportions
 from htaf.explorer.build import build_page
+from htaf.explorer.shown import Shown
 from made_pages import made_codes, read_page
 
 pytestmark = pytest.mark.slow
@@ -330,7 +331,7 @@ def test_two_runs_side_by_side(site: Site, visit: Open) -> None:
 
 def test_a_picture_at_full_size(site: Site, visit: Open, tmp_path: Path) -> None:
     build_page(
-        site.codes, tmp_path / "page", pixels=pictures, seconds=0.0, originals=5,
+        site.codes, tmp_path / "page", pixels=pictures, seconds=0.0, shown=Shown(originals=5),
         original=lambda one: np.full((3, 90, 120), 99, np.uint8),
     )  # fmt: skip
     rows = read_page(tmp_path / "page")["page"]["originals"]["rows"]

@@ -14,6 +14,7 @@ import pytest
 from visits import Site, Visit, pictures, until
 
 from htaf.explorer.build import build_page
+from htaf.explorer.shown import Heading
 from made_pages import made_codes
 
 pytestmark = pytest.mark.slow
@@ -48,7 +49,14 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Site:
         for number, text in enumerate(HOSTILE)
     ]  # fmt: skip
     about = [(text, text) for text in HOSTILE]
-    build_page(codes, folder, pixels=pictures, names=names, title=HOSTILE[4], about=about, notes=HOSTILE, seconds=0.0)
+    build_page(
+        codes,
+        folder,
+        pixels=pictures,
+        names=names,
+        heading=Heading(HOSTILE[4], about=about, notes=HOSTILE),
+        seconds=0.0,
+    )
     return Site(folder, codes)
 
 

@@ -370,9 +370,11 @@ def read_study_plan(folder: Path) -> None:
 
 def write_page(folder: Path) -> None:
     from htaf.explorer.build import build_page
+    from htaf.explorer.shown import Heading, Shown
     from made_pages import made_codes
 
-    build_page(made_codes(24, 9, 3), folder, images=8, seconds=0.0, title="Trees", names=NAMES[:2])
+    shown, heading = Shown(images=8), Heading("Trees")
+    build_page(made_codes(24, 9, 3), folder, shown=shown, seconds=0.0, heading=heading, names=NAMES[:2])
 
 
 def read_page(folder: Path) -> None:

@@ -27,6 +27,7 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
 from htaf.explorer.build import build_page
 from htaf.explorer.contents import about_run
+from htaf.explorer.shown import Heading
 from htaf.runs import Run, forward, to_json, write_atomic
 from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families import ready_recipe
@@ -106,8 +107,9 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
         out / "explorer",
         names=names,
         pixels=lambda ids: pixels_of(images, ids).numpy(),
-        title="Handwritten digits: concepts of an image model",
-        about=about_run(run.record, run.path.name, images.train.size),
+        heading=Heading(
+            "Handwritten digits: concepts of an image model", about_run(run.record, run.path.name, images.train.size)
+        ),
         progress=progress,
     )
     accuracy, concept = scores["accuracy"]["test"], scores["concept_accuracy"]

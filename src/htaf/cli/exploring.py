@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from htaf._console import UsageError, err, print_json, say, say_notes
 from htaf.cli.concepts import of_images, offering_parts
 from htaf.cli.flags import DataDir, Json, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
-from htaf.concepts.codes import PartName
+from htaf.explorer.shown import Shown
 
 
 def explore(
@@ -53,19 +53,7 @@ def explore(
         Path | None,
         arg(help="Names of the other run's concepts.", metavar="FILE", help_behavior_hint="(default: numbers alone)"),
     ] = None,
-    part: Annotated[PartName, arg(help="Which images are shown.")] = "test",
-    images: Annotated[int, arg(help="Most images on the page: half at random, then misclassified ones.")] = 10_000,
-    thumbnail: Annotated[int, arg(help="Longest side of a picture on the page, in pixels.")] = 96,
-    originals: Annotated[
-        int, arg(help="Most images that are on the page at full size too, where they are files.")
-    ] = 1000,
-    maps: Annotated[
-        int,
-        arg(
-            help="Most images with maps of where a concept is seen, if the network has exact ones; 0: none.",
-            help_behavior_hint="(default: 1000; each costs one pass of the network and some 14 kB for 128 concepts)",
-        ),
-    ] = 1000,
+    shown: OmitArgPrefixes[Shown] = Shown(),  # noqa: B008
     serve: Annotated[bool, arg(help="Then serve the page to a browser on this machine, until Ctrl-C.")] = False,
     port: Annotated[int, arg(help="Port of --serve; if it is taken, the next free one.")] = 8000,
     data_dir: DataDir = None,
@@ -75,10 +63,11 @@ def explore(
     """Write a page to look at concepts, check and rename them, and flip bits. It opens from disk, with no server."""
     if not 0 <= port <= 65535:
         raise UsageError(f"--port must be in 0 to 65535, got {port}")
-    if images < 1 or not 16 <= thumbnail <= 1024:
-        raise UsageError(f"expected --images >= 1 and --thumbnail in 16 to 1024, got {images} and {thumbnail}")
-    if originals < 0 or maps < 0:
-        raise UsageError(f"expected --originals >= 0 and --maps >= 0, got {originals} and {maps}")
+    if shown.images < 1 or not 16 <= shown.thumbnail <= 1024:
+        got = f"{shown.images} and {shown.thumbnail}"
+        raise UsageError(f"expected --images >= 1 and --thumbnail in 16 to 1024, got {got}")
+    if shown.originals < 0 or shown.maps < 0:
+        raise UsageError(f"expected --originals >= 0 and --maps >= 0, got {shown.originals} and {shown.maps}")
     if run is None:
         if not serve or any(given is not None for given in (names, codes, beside, beside_names)):
             raise UsageError(
@@ -91,7 +80,7 @@ def explore(
 
     opened = of_images(open_run(run, method=step_of_run(method)))
     try:
-        with needs_source("give --codes"), offering_parts(part):
+        with needs_source("give --codes"), offering_parts(shown.part):
             made = build_run_page(
                 opened,
                 out,
@@ -99,11 +88,7 @@ def explore(
                 names=names,
                 beside=beside,
                 beside_names=beside_names,
-                part=part,
-                images=images,
-                thumbnail=thumbnail,
-                originals=originals,
-                mapped=maps,
+                shown=shown,
                 data_dir=data_dir,
                 progress=not json,
             )
@@ -115,7 +100,7 @@ def explore(
         say_notes(made["notes"])
         size = f"{made['bytes'] / 1e6:.1f} MB"
         named = f"{made['concepts']} concepts ({made['named']} named, {made['verified']} of them verified)"
-        say(f"{made['images']:,} {part} images, {named}, {made['classes']} classes, {size}")
+        say(f"{made['images']:,} {made['part']} images, {named}, {made['classes']} classes, {size}")
         say(f"page: {made['page']} (open it in a browser)")
     if serve:
         serve_page(out, port)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from htaf._console import progress as progress_of
-from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, codes_key
+from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
 from htaf.concepts.groups import HIGH, LOW
 from htaf.concepts.where import Maps
 from htaf.data.reading import DataError
@@ -23,9 +23,11 @@ from htaf.explorer.discovery import example_row
 from htaf.explorer.folder import DATA, FORMAT, FULL, INDEX, claimed, head_of, page_files, remove_stale
 from htaf.explorer.maps import map_file, strong_to_weak, write_maps
 from htaf.explorer.scripts import packed, script, value_of
+from htaf.explorer.shown import Heading, Shown
 from htaf.explorer.sprites import LOSSLESS, SIDE, Original, Pixels, sheets, webp
 from htaf.runs import write_atomic
 
+AS_USUAL, UNTITLED = Shown(), Heading()
 Counterfactuals = tuple[dict[str, dict[str, Any]], int]  # by row, and how many images are misclassified
 
 
@@ -38,15 +40,9 @@ def build_page(
     margins: np.ndarray | None = None,
     beside: Beside | None = None,
     original: Original | None = None,
-    originals: int = 1000,
     maps: Maps | None = None,
-    mapped: int = 1000,
-    part: PartName = "test",
-    images: int = 10_000,
-    thumbnail: int = 96,
-    title: str = "Concepts",
-    about: Sequence[tuple[str, str]] = (),
-    notes: Sequence[str] = (),
+    shown: Shown = AS_USUAL,
+    heading: Heading = UNTITLED,
     seconds: float = 20.0,
     progress: bool = False,
 ) -> dict[str, Any]:
@@ -67,14 +63,13 @@ def build_page(
             lies. The page then shows the images that have a concept most strongly, barely, and barely not.
         beside: another network, to be compared with this one: see `htaf.explorer.beside.compared`.
         original: gives the image of one id at full size, as uint8 [C, H, W], C 1 or 3; None: thumbnails alone. Errors
-            as of `pixels`. originals: of how many images at most, >= 0: the example, the strongest and the weakest that
-            have each concept where `maps` and `margins` are given, mistakes, typical ones, samples.
-        maps: exact maps of where a network sees its concepts; None: there are none. An error of them is a note. mapped:
-            of how many images at most, >= 0, chosen as `originals` are. Those that the folder has are kept.
-        part: which images are shown and scored.
-        images: how many of them at most, >= 1: see `htaf.explorer.choice.chosen_rows`. Scores are of all.
-        thumbnail: longest side of a thumbnail in pixels, 16 to 1024; images up to 48 pixels are kept as they are.
-        title: of the page. about: labels and values under it. notes: more to say beside those found here.
+            as of `pixels`. Those at full size are the example, the strongest and the weakest that have each concept
+            where `maps` and `margins` are given, mistakes, typical ones, samples.
+        maps: exact maps of where a network sees its concepts; None: there are none. An error of them is a note. The
+            images are chosen as those at full size are; maps that the folder has are kept.
+        shown: which images, and how many: images >= 1, see `htaf.explorer.choice.chosen_rows`; thumbnail in 16 to 1024;
+            originals and maps >= 0.
+        heading: the title of the page, and what stands under it.
         seconds: for proofs of counterfactuals, of all misclassified images shown, >= 0.
         progress: show bars on the error stream, lines where it is no terminal.
 
@@ -88,11 +83,14 @@ def build_page(
             page. OSError: it cannot be written.
     """
     out = Path(out)
-    if images < 1 or not 16 <= thumbnail <= SIDE // 2 or not 0 <= seconds < float("inf") or min(originals, mapped) < 0:
+    part, images, thumbnail = shown.part, shown.images, shown.thumbnail
+    if images < 1 or not 16 <= thumbnail <= SIDE // 2 or min(shown.originals, shown.maps) < 0:
         raise ConceptError(
-            f"expected images >= 1, thumbnail in 16 to {SIDE // 2}, finite seconds >= 0, originals >= 0 and mapped >= "
-            f"0, got {images}, {thumbnail}, {seconds}, {originals} and {mapped}"
+            f"expected images >= 1, thumbnail in 16 to {SIDE // 2}, originals >= 0 and maps >= 0, got {images}, "
+            f"{thumbnail}, {shown.originals} and {shown.maps}"
         )
+    if not 0 <= seconds < float("inf"):
+        raise ConceptError(f"expected finite seconds >= 0, got {seconds}")
     for array in (codes.weight, codes.bias):
         if not np.isfinite(array).all():
             raise ConceptError(f"expected finite weights and biases of the head, got {array[~np.isfinite(array)][0]}")
@@ -104,61 +102,61 @@ def build_page(
     by_number = None if names is None else _by_number(names, codes.concepts)
     page = page_files()
     rows, drawn = chosen_rows(codes, part, images)
-    shown = codes.take(rows) if len(rows) else codes.part(part)  # the latter says which parts there are
+    seen = codes.take(rows) if len(rows) else codes.part(part)  # the latter says which parts there are
     found = contents.measure(codes, part)
     kept = None if margins is None else np.asarray(margins[rows])
-    led, accuracy = contents.discovery_of(codes, shown, drawn, found, kept)
+    led, accuracy = contents.discovery_of(codes, seen, drawn, found, kept)
     named = [entry for entry in names or () if entry.get("name")]
     told = [entry["concept"] for entry in named if entry.get("verified")] or [entry["concept"] for entry in named]
-    against = None if beside is None else compared(codes, shown, beside, part)
+    against = None if beside is None else compared(codes, seen, beside, part)
     head: dict[str, Any] = {
         "format": FORMAT,
         "key": contents.content_key(codes),
         "codes": codes_key(codes),
-        "ids": ids_key(shown.ids),
-        "chunks": contents.chunk_sizes(shown),
+        "ids": ids_key(seen.ids),
+        "chunks": contents.chunk_sizes(seen),
         "settings": {"part": part, "images": images, "seconds": seconds},
         "version": metadata.version("htaf"),
-        "title": title,
+        "title": heading.title,
         "part": part,
-        "about": [[label, value] for label, value in about],
+        "about": [[label, value] for label, value in heading.about],
         "classes": list(codes.classes),
         "concepts": codes.concepts,
-        "images": len(shown),
+        "images": len(seen),
         "parts": {name: int((codes.parts == number).sum()) for number, name in enumerate(PARTS)},
         "groups": {"low": LOW, "high": HIGH},
         "few": contents.FEW,
         "scores": contents.score_objects(found),
         "histogram": contents.histogram(found),
-        "example": example_row(shown, drawn, found.rates, told),
+        "example": example_row(seen, drawn, found.rates, told),
         "off": accuracy,
         "beside": None if beside is None else beside.title,
         "confusions": contents.confusions(codes, part),
         "per_class": contents.class_objects(codes, found),
-        "notes": [*notes, *contents.notes_of(codes, shown, drawn, found, by_number)],
+        "notes": [*heading.notes, *contents.notes_of(codes, seen, drawn, found, by_number)],
     }
     with claimed(out):
-        former = _former(out, head, shown)
-        flips, wrong, there = former or (*_counterfactuals(shown, seconds, progress), {})
+        former = _former(out, head, seen)
+        flips, wrong, there = former or (*_counterfactuals(seen, seconds, progress), {})
         if len(flips) < wrong:
             head["notes"].append(f"counterfactuals were looked for in {len(flips):,} of {wrong:,} misclassified images")
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
-        head["sprites"] = _sprites(out, shown.ids, pixels, thumbnail, progress, head["notes"], there.get("sprites"))
-        steps = None if maps is None or kept is None or not mapped else strong_to_weak(shown, kept, drawn, part)
-        worth = _worth_seeing(shown, head["example"], led, steps)
-        chosen = worth[:originals]
+        head["sprites"] = _sprites(out, seen.ids, pixels, thumbnail, progress, head["notes"], there.get("sprites"))
+        steps = None if maps is None or kept is None or not shown.maps else strong_to_weak(seen, kept, drawn, part)
+        worth = _worth_seeing(seen, head["example"], led, steps)
+        chosen = worth[: shown.originals]
         least = max(LOSSLESS, thumbnail)  # pixels up to which a sheet holds images as they are
         head["originals"] = _originals(
-            out, shown.ids, chosen, original, least, progress, head["notes"], there.get("originals")
+            out, seen.ids, chosen, original, least, progress, head["notes"], there.get("originals")
         )
         head["maps"] = None
-        if maps is not None and mapped:
-            some = np.isin(np.arange(len(shown)), worth[:mapped])
+        if maps is not None and shown.maps:
+            some = np.isin(np.arange(len(seen)), worth[: shown.maps])
             whole = steps is not None and bool(some[steps[steps >= 0]].all())
             if kept is not None and not whole:  # there are more such images than may have maps
-                steps = strong_to_weak(shown, kept, some & drawn, part)
+                steps = strong_to_weak(seen, kept, some & drawn, part)
             wanted = {} if steps is None else _by_row(steps)
-            made = write_maps(out, shown, worth[:mapped], wanted, maps, progress=progress, notes=head["notes"])
+            made = write_maps(out, seen, worth[: shown.maps], wanted, maps, progress=progress, notes=head["notes"])
             if made is not None:
                 said: dict[str, Any] = {**made, "whole": whole}
                 head["maps"] = said
@@ -167,9 +165,9 @@ def build_page(
         values: dict[str, Any] = {
             "concepts": contents.concept_objects(codes, found, by_number or {}),
             "arrays": packed(contents.arrays_of(found, codes) | led),
-            "rows": packed(contents.rows_of(shown, drawn)),
+            "rows": packed(contents.rows_of(seen, drawn)),
             "flips": flips,
-            **dict(contents.chunks_of(shown)),
+            **dict(contents.chunks_of(seen)),
             **({} if against is None else {"beside": against}),
             "page": head,
         }
@@ -185,7 +183,7 @@ def build_page(
         "out": str(out),
         "page": str(out / INDEX),
         "part": part,
-        "images": len(shown),
+        "images": len(seen),
         "concepts": codes.concepts,
         "classes": len(codes.classes),
         "named": len(named),

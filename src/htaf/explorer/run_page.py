@@ -26,9 +26,10 @@ from htaf.data.image_reading import decode, look
 from htaf.data.images import FilePart, ImagePreprocessor, Images, MemoryPart
 from htaf.data.reading import DataError
 from htaf.explorer.beside import Beside
-from htaf.explorer.build import build_page
+from htaf.explorer.build import AS_USUAL, build_page
 from htaf.explorer.contents import about_run
 from htaf.explorer.folder import check_folder
+from htaf.explorer.shown import Heading, Shown
 from htaf.explorer.sprites import Original, Pixels
 from htaf.runs import Run, UnknownSourceError, content_hash
 from htaf.runs.data import is_own
@@ -46,11 +47,7 @@ def build_run_page(
     names: str | Path | None = None,
     beside: str | Path | None = None,
     beside_names: str | Path | None = None,
-    part: PartName = "test",
-    images: int = 10_000,
-    thumbnail: int = 96,
-    originals: int = 1000,
-    mapped: int = 1000,
+    shown: Shown = AS_USUAL,
     data_dir: str | PathLike[str] | None = None,
     progress: bool = False,
 ) -> dict[str, Any]:
@@ -58,7 +55,7 @@ def build_run_page(
 
     Args:
         run: of `htaf train icbm`.
-        out: as for `htaf.explorer.build.build_page`, and so are part, images, thumbnail, originals and mapped.
+        out: as for `htaf.explorer.build.build_page`, and so is shown.
         codes: a folder of codes of this run; None: OUT-codes, made or finished where needed.
         names: a file of names; None: names.json of label-free codes, the attributes that a supervised bottleneck was
             trained on, else numbers alone.
@@ -89,7 +86,7 @@ def build_run_page(
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, ImagePreprocessor):
         raise ConceptError(f"{run.path}: expected a run on images, got one on a table")
-    found, own = _codes(run, out, None if codes is None else Path(codes), part, data_dir, progress=progress)
+    found, own = _codes(run, out, None if codes is None else Path(codes), shown.part, data_dir, progress=progress)
     notes: list[str] = []
     folder = _codes_folder(out, None if codes is None else Path(codes))
     labelled = found.info["settings"].get("what") == LABEL_FREE
@@ -100,6 +97,7 @@ def build_run_page(
     else:
         given = None if labelled else _supervised(run, found, data_dir, notes)
     name = run.path.resolve().name
+    title = f"{run.record['data']['name']}: concepts of {name}"
     return build_page(
         found,
         out,
@@ -108,15 +106,9 @@ def build_run_page(
         margins=_margins(folder, found),
         beside=_beside(beside, beside_names),
         original=_original(run, found, own),
-        originals=originals,
-        maps=_maps(run, found, own, notes) if mapped else None,
-        mapped=mapped,
-        part=part,
-        images=images,
-        thumbnail=thumbnail,
-        title=f"{run.record['data']['name']}: concepts of {name}",
-        about=about_run(run.record, name, preprocessor.size),
-        notes=notes,
+        maps=_maps(run, found, own, notes) if shown.maps else None,
+        shown=shown,
+        heading=Heading(title, about_run(run.record, name, preprocessor.size), notes),
         progress=progress,
     )
 
