@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.language.models import QUICK
 
-from htaf.language.run import Data, fit
+from htaf.language.options import Data
+from htaf.language.run import fit
 from htaf_paper.tiny_language import TEXT, write_model
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 from tokenizers import pre_tokenizers
 
-from htaf.language.lora import Training
+from htaf.language.options import Training
 from htaf_paper import tiny_language
 
 QUICK = Training(steps=6, batch_size=2, lr=0.003, validate=3)

@@ -285,8 +285,8 @@ def test_a_run_that_was_begun_is_not_read(run, tmp_path):
 
 
 def test_numbers_that_are_not_finite_say_the_step(model, text, tmp_path):
-    from htaf.language.lora import Training
-    from htaf.language.run import Data, fit
+    from htaf.language.options import Data, Training
+    from htaf.language.run import fit
 
     with pytest.raises(LanguageError, match="the training loss became nan at step"):
         fit(

@@ -20,7 +20,7 @@ from htaf import HTAF
 from htaf._files import sealed_tensors
 from htaf.kernels import native
 from htaf.language import LanguageError, gates_of, replace_gates
-from htaf.language.packed import FILE, PackedLanguageModel, load, pack
+from htaf.language.packed import FILE, PackedLanguageModel, load_packed, pack
 
 pytestmark = pytest.mark.skipif(native.load()[0] is None, reason="packed language models need the compiled kernels")
 
@@ -73,7 +73,7 @@ def test_dense_and_8_bit_gates_change_no_bit(tmp_path):
     packed, tokens = pack(gated("qwen3", 4), torch.bfloat16), torch.randint(64, (30,))
     packed.save(tmp_path)
     wanted = packed.logits(tokens)
-    assert torch.equal(load(tmp_path, eight=False).logits(tokens), wanted)
+    assert torch.equal(load_packed(tmp_path, eight=False).logits(tokens), wanted)
     assert torch.equal(packed.logits(tokens, dense=True), wanted)
 
 
@@ -84,11 +84,11 @@ def test_generates_what_transformers_generates(tmp_path):
     pack(model, torch.float32).save(tmp_path)
     with torch.no_grad():
         wanted = model.generate(prompt[None], attention_mask=torch.ones(1, 7), do_sample=False, max_new_tokens=20)
-    packed = load(tmp_path)
+    packed = load_packed(tmp_path)
     assert list(packed.generate(prompt, most=20)) == wanted[0, 7:].tolist()
     drawn = [list(packed.generate(prompt, most=20, temperature=1.0, seed=seed)) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
-    assert len(list(load(tmp_path, context=16).generate(prompt, most=100))) == 9
+    assert len(list(load_packed(tmp_path, context=16).generate(prompt, most=100))) == 9
 
 
 def test_a_model_of_another_family_says_so():
@@ -111,14 +111,14 @@ def test_bad_input(tmp_path):
     with pytest.raises(LanguageError, match="fewer than 128 tokens, got 128"):
         next(packed.generate(torch.zeros(128, dtype=torch.int64)))
     with pytest.raises(LanguageError, match=f"has no {FILE}"):
-        load(tmp_path)
+        load_packed(tmp_path)
     (tmp_path / FILE).write_bytes(b"x" * 100)
     with pytest.raises(LanguageError, match="is damaged"):
-        load(tmp_path)
+        load_packed(tmp_path)
     del packed._tensors["1.up"]
     packed.save(tmp_path)
     with pytest.raises(LanguageError, match="parts do not fit: 'up'"):
-        load(tmp_path)
+        load_packed(tmp_path)
 
 
 def moved(packed, tensors) -> None:
@@ -145,7 +145,7 @@ def test_what_moves_or_changes_tensors_does_not_reach_the_decoder(act):
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda x: pickle.loads(ForkingPickler.dumps(x))])
 def test_a_pickled_model_computes_the_same(how, tmp_path):
     pack(gated("qwen3", 4), torch.bfloat16).save(tmp_path)
-    packed, tokens = load(tmp_path, context=40), torch.randint(64, (30,))
+    packed, tokens = load_packed(tmp_path, context=40), torch.randint(64, (30,))
     again = how(packed)
     assert again.context == 40
     assert torch.equal(again.logits(tokens), packed.logits(tokens))
@@ -173,21 +173,21 @@ def test_a_flipped_bit_is_noticed(tmp_path):
             return str(written[0]), str(folder / "none.json")
 
     packed.save(tmp_path, Tokenizer())
-    whole = load(tmp_path).logits(torch.arange(9))
+    whole = load_packed(tmp_path).logits(torch.arange(9))
     assert torch.equal(whole, packed.logits(torch.arange(9)))
     file = tmp_path / FILE
     data = file.read_bytes()
     for at in (300, len(data) // 2, len(data) - 1):
         file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         with pytest.raises(LanguageError, match=r"damaged|got htaf"):
-            load(tmp_path)
+            load_packed(tmp_path)
     file.write_bytes(data)
     written[0].write_text('{"b": 1}')
     with pytest.raises(LanguageError, match=r"tokenizer\.json is damaged"):
-        load(tmp_path)
+        load_packed(tmp_path)
     written[0].unlink()
     with pytest.raises(LanguageError, match=r"tokenizer\.json is missing"):
-        load(tmp_path)
+        load_packed(tmp_path)
 
 
 def test_another_default_dtype_changes_nothing():
@@ -238,13 +238,13 @@ def test_damaged_numbers(tmp_path):
         about = {"format": "htaf-packed-language", "version": "2", "about": json.dumps(numbers), "files": "{}"}
         (tmp_path / FILE).write_bytes(sealed_tensors(packed.tensors(), about))
         with pytest.raises(LanguageError, match="is damaged"):
-            load(tmp_path)
+            load_packed(tmp_path)
     for frequencies in (None, torch.zeros(2, 2, 2, 2)):
         tensors = {k: v for k, v in packed.tensors().items() if k != "frequencies"}
         tensors |= {} if frequencies is None else {"frequencies": frequencies}
         (tmp_path / FILE).write_bytes(sealed_tensors(tensors, about | {"about": json.dumps(asdict(packed.about))}))
         with pytest.raises(LanguageError, match="parts do not fit"):
-            load(tmp_path)
+            load_packed(tmp_path)
     packed.save(tmp_path)
     with pytest.raises(LanguageError, match="context must be in 1 to 128, as the model was made for, got -3"):
-        load(tmp_path, context=-3)
+        load_packed(tmp_path, context=-3)

@@ -18,9 +18,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaF
 from htaf._files import sealed
 from htaf.language import LanguageError, calibrate, files, gates_of
 from htaf.language.generating import Clock, pieces, prompt_tokens
-from htaf.language.lora import Training
+from htaf.language.options import Data, Machine, Training
 from htaf.language.ranks import Ranks
-from htaf.language.run import Data, _read_calibration, _Work, _write_calibration, fit, held_out_blocks, read
+from htaf.language.run import _read_calibration, _Work, _write_calibration, fit, held_out_blocks, read
 from htaf.language.scores import text_scores
 from htaf.language.text import by_parts, documents, questions, task_files
 from htaf_paper.tiny_language import TEXT
@@ -296,9 +296,10 @@ def test_more_layers_from_an_earlier_run(model, text, run, tmp_path):
 
 def test_runs_share_hidden_states_and_calibrations(model, text, tmp_path):
     data, said, computed = Data(str(text), length=32, calibration=16, training=40, test=8), [], []
+    shared = Machine(cache=tmp_path / "cache")
     made = [
         fit(
-            str(model), data, QUICK, tmp_path / name, last_k=1, cache=tmp_path / "cache", say=said.append,
+            str(model), data, QUICK, tmp_path / name, last_k=1, machine=shared, say=said.append,
             progress=lambda what, done, of: computed.append(what) if done == of else None,
         )
         for name in ("a", "b")
@@ -311,7 +312,7 @@ def test_runs_share_hidden_states_and_calibrations(model, text, tmp_path):
     alone = fit(str(model), data, QUICK, tmp_path / "c", last_k=1)
     for part in ("before", "calibrated", "trained"):
         assert alone[part] == made[0][part]
-    more = fit(str(model), data, QUICK, tmp_path / "d", last_k=2, cache=tmp_path / "cache")
+    more = fit(str(model), data, QUICK, tmp_path / "d", last_k=2, machine=shared)
     assert more["before"] == alone["before"]
     assert more["calibrated"] != alone["calibrated"]
 
@@ -337,10 +338,10 @@ def test_what_was_kept_and_has_changed_is_computed_again(tmp_path):
 
 def test_rounded_weights_and_rounded_products_share_no_hidden_states(model, text, tmp_path):
     data, training = Data(str(text), length=32, calibration=4, training=4, test=2), replace(QUICK, steps=1)
-    for dtype in (torch.bfloat16, torch.float32):
+    for dtype, precision in (("bfloat16", "float32"), ("float32", "bfloat16")):
         fit(
-            str(model), data, replace(training, precision="bfloat16" if dtype == torch.float32 else "float32"),
-            tmp_path / str(dtype), last_k=1, dtype=dtype, cache=tmp_path / "cache", save=False,
+            str(model), data, replace(training, precision=precision), tmp_path / dtype, last_k=1,
+            machine=Machine(dtype=dtype, cache=tmp_path / "cache"), save=False,
         )  # fmt: skip
     assert len(list((tmp_path / "cache").glob("*/hidden.json"))) == 6  # three parts each
 
@@ -382,7 +383,7 @@ def test_frozen_weights_in_4_bits(model, text, tmp_path):
     files.tokenizer_of(model).save_pretrained(tmp_path / "large")
     model = tmp_path / "large"  # 4 bits go by 64 values
     training = replace(QUICK, steps=6, lr=0.01, distil=0.0)
-    record = fit(str(model), data, training, tmp_path / "a", last_k=2, quantize=True)
+    record = fit(str(model), data, training, tmp_path / "a", last_k=2, machine=Machine(quantize=True))
     assert record["layers"][0]["after"] is None  # weights in 4 bits cannot be refitted
     saved, _ = files.load(tmp_path / "a")
     whole, _ = files.load(model)
@@ -391,7 +392,8 @@ def test_frozen_weights_in_4_bits(model, text, tmp_path):
     assert 0 < (now - before).norm() < 0.5 * before.norm()
     assert torch.equal(saved.model.layers[1].mlp.up_proj.weight, whole.model.layers[1].mlp.up_proj.weight)
     assert "quantization_config" not in json.loads((tmp_path / "a" / "config.json").read_text())
-    calibrated = fit(str(model), data, replace(QUICK, steps=0), tmp_path / "b", last_k=2, quantize=True)
+    alone = replace(QUICK, steps=0)
+    calibrated = fit(str(model), data, alone, tmp_path / "b", last_k=2, machine=Machine(quantize=True))
     assert calibrated["before"] == record["before"]  # of the whole weights, as what is saved
     assert files.load(tmp_path / "b")[0].model.layers[3].mlp.up_proj.weight.dtype == torch.float32
 
@@ -434,8 +436,7 @@ def test_the_known_tasks(task, learn, score, data_dir):
 def test_two_processes_train_as_one(model, text, tmp_path):
     code = (
         "import sys, htaf\n"
-        "from htaf.language.lora import Training\n"
-        "from htaf.language.run import Data, fit\n"
+        "from htaf.language import Data, Training, fit\n"
         f"data = Data({str(text)!r}, length=32, calibration=16, training=40, test=8)\n"
         "training = Training(steps=6, batch_size=2, lr=0.003, validate=3)\n"
         f"fit({str(model)!r}, data, training, {str(tmp_path / 'two')!r}, last_k=2)\n"

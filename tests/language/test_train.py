@@ -10,7 +10,8 @@ from tests.language.models import tiny
 
 from htaf.language import LanguageError, calibrate, gates_of
 from htaf.language.hidden import hidden_states
-from htaf.language.lora import Training, train
+from htaf.language.lora import train
+from htaf.language.options import Training
 
 GENERATOR = torch.Generator().manual_seed(1)
 TOKENS = torch.randint(3, 64, (24, 16), generator=GENERATOR)

@@ -30,8 +30,7 @@ from htaf_paper.cells import Made
 from htaf_paper.protocol import Found, MissingError, Outcome, Place, Scale, Setting, command_of
 
 if TYPE_CHECKING:
-    from htaf.language.calibration import Calibration
-    from htaf.language.lora import Method
+    from htaf.language.options import Calibration, Method
 
 LAYERS = (1, 2, 4, 8, 16, 30)
 TOLD = 20  # steps from which on a training is told of
@@ -101,8 +100,8 @@ def run_cell(
     cell: Cell, setting: Shared, out: Path, layers: tuple[int, ...] = LAYERS, *, keep: bool = False
 ) -> dict[str, Any]:
     """Compute one cell, or read it; and those that it begins with."""
-    from htaf.language.lora import Training
-    from htaf.language.run import Data, fit
+    from htaf.language.options import Data, Machine, Training
+    from htaf.language.run import fit
 
     begin = before(cell, layers)
     if begin is not None:
@@ -119,7 +118,7 @@ def run_cell(
             lora_alpha=setting.rank, distil=0.0 if task else 1.0, precision="bfloat16", seed=cell.seed,
         )  # fmt: skip
     return fit(
-        setting.model, data, training, out / cell.name, last_k=cell.last_k, cache=out / "cache",
+        setting.model, data, training, out / cell.name, last_k=cell.last_k, machine=Machine(cache=out / "cache"),
         calibration=WAYS[cell.way], save=keep or task, start_from=None if begin is None else str(out / begin.name),
         say=lambda line: print(f"{cell.name}: {line}", flush=True) if setting.steps >= TOLD else None,
     )  # fmt: skip

@@ -85,5 +85,5 @@ def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     return dataclasses.replace(
         spec,
         is_instance=lambda given: True if given is None else spec.is_instance(given),
-        str_from_instance=lambda given: [] if given is None else spec.str_from_instance(given),
+        str_from_instance=lambda given: ["none"] if given is None else spec.str_from_instance(given),
     )

@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from rich.table import Table as TextTable
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, print_json, progress, quiet_transformers, say, say_notes
 from htaf._files import check_output_folder
 from htaf.cli.flags import LANGUAGE_RECORD, Json
+from htaf.language.options import MOST, Calibration, Data, Machine, Training
 
 Model = Annotated[
     str, arg(help="A folder of transformers, a .gguf file, or a name at the Hugging Face hub.", metavar="NAME_OR_PATH")
@@ -22,135 +24,97 @@ Dtype = Literal["float32", "bfloat16"]
 COLDEST = 1e-3  # below, logits over the temperature overflow
 
 
+@dataclass(frozen=True)
+class DataFlags:
+    """What it learns from, and is scored on.
+
+    Args:
+        text: A file of text, or a folder of text files.
+        task: Multiple choice to learn from: openbookqa, winogrande-xs, winogrande-s, winogrande-m, or a file of JSON
+            lines in the form of these or of context, choices, answer.
+        task_test: Multiple choice to be scored on: the test questions of a named task, or a file; of a named --task its
+            own where none is given.
+        length: Tokens of a block.
+        training_blocks: At most so many different blocks.
+        data_dir: Folder of the named tasks; HTAF_DATA where none is given.
+    """
+
+    text: Annotated[Path | None, arg(metavar="PATH")] = None
+    task: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None
+    task_test: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None
+    length: int = 256
+    training_blocks: int = 2000
+    data_dir: Annotated[str | None, arg(metavar="DIR")] = None
+
+    def check(self) -> None:
+        """Raises UsageError for what cannot be."""
+        if self.text is None and self.task is None:
+            raise UsageError("expected --text or --task to learn from, got neither")
+        for name, value in (("length", self.length), ("training-blocks", self.training_blocks)):
+            if not 2 <= value <= MOST:
+                raise UsageError(f"--{name} must be in 2 to {MOST}, got {value}")
+        for name, given in (("task", self.task), ("task-test", self.task_test)):
+            if given is not None and not given.strip():
+                raise UsageError(f"--{name}: expected a text, got {given!r}")
+
+    def data(self) -> Data:
+        """The files of named tasks, and the text."""
+        from htaf.language import text as texts
+
+        task, scored = self.task, None
+        if task is not None:
+            learned, scored = texts.task_files(task, self.data_dir)
+            task = str(learned)
+        if self.task_test is not None:
+            learned, held_out = texts.task_files(self.task_test, self.data_dir)
+            scored = held_out or learned
+        if task is not None and scored is None:
+            say_notes(["the task is learned and not scored: --task-test names questions for that"])
+        text, test = (None if file is None else str(file) for file in (self.text, scored))
+        return Data(text, task, test, length=self.length, training=self.training_blocks)
+
+
 def train_llm(
     *,
     model: Model,
-    out: Annotated[Path, arg(help="Folder of the result: new, or the same run to resume.", metavar="DIR")],
-    text: Annotated[
-        Path | None,
-        arg(help="Text to learn from: a file, or a folder of text files.", help_behavior_hint="(default: none)"),
-    ] = None,
-    task: Annotated[
-        str | None,
-        arg(
-            help="Multiple choice to learn from: openbookqa, winogrande-xs, winogrande-s, winogrande-m, or a file of "
-            "JSON lines in the form of these or of context, choices, answer.",
-            metavar="NAME_OR_PATH",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = None,
-    task_test: Annotated[
-        str | None,
-        arg(
-            help="Multiple choice to be scored on: the test questions of a named task, or a file.",
-            metavar="NAME_OR_PATH",
-            help_behavior_hint="(default: that of a named --task, else none)",
-        ),
-    ] = None,
-    last_k: Annotated[int, arg(help="How many layers get gates, counted from the end.")] = 4,
-    start_from: Annotated[
-        Path | None,
-        arg(
-            help="Folder of a run with fewer gates, whose weights and gates this one begins with.",
-            metavar="RUN",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = None,
-    method: Annotated[
-        Literal["htaf", "ste", "ss"], arg(help="htaf, ss: smooth steps that become exact; ste.")
-    ] = "htaf",
-    steps: Annotated[int, arg(help="Optimiser steps; the paper takes 5,000.")] = 400,
-    lr: Annotated[float, arg(help="Learning rate of LoRA; the paper takes 1e-4.")] = 1e-3,
-    rank: Annotated[int, arg(help="Rank of LoRA.")] = 8,
-    lora_alpha: Annotated[int, arg(help="What LoRA adds is scaled by lora_alpha / rank.")] = 16,
-    gate_lr: Annotated[float, arg(help="Rate of thresholds and scales, as a multiple of lr; 0: as calibrated.")] = 1.0,
-    distil: Annotated[
-        float,
-        arg(help="Share of the loss that is the KL divergence from the original; the rest: the text's likelihood."),
-    ] = 1.0,
-    hidden_weight: Annotated[
-        float, arg(help="Weight of a loss on the outputs of the converted layers, relative to the original's.")
-    ] = 0.0,
-    length: Annotated[int, arg(help="Tokens of a block.")] = 256,
-    batch_size: Annotated[int, arg(help="Blocks in a step.")] = 4,
-    training_blocks: Annotated[int, arg(help="At most so many different blocks.")] = 2000,
-    calibration: Annotated[
-        Literal["plain", "gates", "down"],
-        arg(
-            help="First, in closed form. plain: nothing; gates: thresholds and scales; down: also the down projections."
-        ),
-    ] = "down",
-    dtype: Annotated[Dtype, arg(help="Of the weights.")] = "float32",
-    precision: Annotated[Dtype, arg(help="Of the products while it trains.")] = "float32",
-    checkpointing: Annotated[bool, arg(help="Compute layers twice instead of keeping what is inside them.")] = False,
-    quantize: Annotated[
-        bool,
-        arg(
-            help="Hold frozen weights in 4 bits while it trains (pip install bitsandbytes); down is then not refitted."
-        ),
-    ] = False,
-    cache: Annotated[
-        Path | None,
-        arg(
-            help="Folder of hidden states and calibrations that several runs share.",
-            metavar="DIR",
-            help_behavior_hint="(default: in the run's own, deleted at its end)",
-        ),
-    ] = None,
-    device: Annotated[str, arg(help="cpu, cuda, ...")] = "cpu",
-    seed: Annotated[int, arg(help="Of LoRA's first weights and of the order of the blocks.")] = 0,
-    data_dir: Annotated[
-        str | None,
-        arg(help="Folder of the named tasks.", metavar="DIR", help_behavior_hint="(default: HTAF_DATA)"),
-    ] = None,
+    out: Annotated[Path, arg(metavar="DIR")],
+    last_k: int = 4,
+    start_from: Annotated[Path | None, arg(metavar="RUN")] = None,
+    calibration: Calibration = "down",
+    data: OmitArgPrefixes[DataFlags] = DataFlags(),
+    training: OmitArgPrefixes[Training] = Training(),  # noqa: B008
+    machine: OmitArgPrefixes[Machine] = Machine(),  # noqa: B008
     json: Json = False,
 ) -> None:
-    """Give the MLPs of a language model 0/1 gates: calibrated in closed form, then trained with LoRA."""
-    import torch
+    """Give the MLPs of a language model 0/1 gates: calibrated in closed form, then trained with LoRA.
 
-    from htaf.language import run as runs
-    from htaf.language import text as texts
-    from htaf.language.lora import MOST, Training
-
-    check_seed(seed)
-    if text is None and task is None:
-        raise UsageError("expected --text or --task to learn from, got neither")
-    for name, value, least in (("last-k", last_k, 1), ("length", length, 2), ("training-blocks", training_blocks, 2)):
-        if not least <= value <= MOST:
-            raise UsageError(f"--{name} must be in {least} to {MOST}, got {value}")
-    _check_paths(model=model, text=text, start_from=start_from)
-    for name, given in (("task", task), ("task-test", task_test), ("device", device)):
-        if given is not None and not given.strip():
-            raise UsageError(f"--{name}: expected a text, got {given!r}")
-    inputs = [path for path in (model, text, task, task_test, start_from) if path is not None]
+    Args:
+        out: Folder of the result: new, or the same run to resume.
+        last_k: How many layers get gates, counted from the end.
+        start_from: Folder of a run with fewer gates, whose weights and gates this one begins with.
+        calibration: First, in closed form. plain: nothing; gates: thresholds and scales; down: also the down
+            projections.
+    """
+    check_seed(training.seed)
+    if not 1 <= last_k <= MOST:
+        raise UsageError(f"--last-k must be in 1 to {MOST}, got {last_k}")
+    data.check()
+    _check_paths(model=model, text=data.text, start_from=start_from)
+    if not machine.device.strip():
+        raise UsageError(f"--device: expected a text, got {machine.device!r}")
+    inputs = [path for path in (model, data.text, data.task, data.task_test, start_from) if path is not None]
     check_output_folder(out, inputs, own="language model")
-    if cache is not None:
-        check_output_folder(cache, inputs, flag="--cache")
-    for flag, place in (("--out", out), ("--cache", cache)):
-        if text is not None and place is not None and text.resolve() in place.resolve().parents:
+    if machine.cache is not None:
+        check_output_folder(machine.cache, inputs, flag="--cache")
+    for flag, place in (("--out", out), ("--cache", machine.cache)):
+        if data.text is not None and place is not None and data.text.resolve() in place.resolve().parents:
             raise UsageError(f"{flag} {place} lies in the folder of --text, whose files are read: choose another")
+    from htaf.language.run import fit
+
     _quiet(json)
-    training = Training(
-        method=method, steps=steps, batch_size=batch_size, lr=lr, rank=rank, lora_alpha=lora_alpha, gate_lr=gate_lr,
-        distil=distil, hidden_weight=hidden_weight, precision=precision, checkpointing=checkpointing, seed=seed,
-    )  # fmt: skip
-    scored: Path | None = None
-    if task is not None:
-        learned, scored = texts.task_files(task, data_dir)
-        task = str(learned)
-    if task_test is not None:
-        learned, held_out = texts.task_files(task_test, data_dir)
-        scored = held_out or learned
-    if task is not None and scored is None:
-        say_notes(["the task is learned and not scored: --task-test names questions for that"])
-    data = runs.Data(
-        None if text is None else str(text), task, None if scored is None else str(scored), length=length,
-        training=training_blocks,
-    )  # fmt: skip
-    record = runs.fit(
-        model, data, training, out, last_k=last_k, start_from=None if start_from is None else str(start_from),
-        dtype=getattr(torch, dtype), device=device, quantize=quantize, calibration=calibration, cache=cache,
-        say=lambda line: None if json else say(line), progress=_Bars(),
+    record = fit(
+        model, data.data(), training, out, last_k=last_k, start_from=None if start_from is None else str(start_from),
+        calibration=calibration, machine=machine, say=lambda line: None if json else say(line), progress=_Bars(),
     )  # fmt: skip
     print_json(record) if json else _table(record, out)
 
@@ -295,7 +259,7 @@ def generate(
     options: dict[str, Any] = {"tokens": tokens, "temperature": temperature, "seed": seed, "clock": clock}
     how = {"auto": None, "on": True, "off": False}[chat]
     if (folder / packed.FILE).is_file():
-        opened, tokenizer = packed.load(folder, context=context), files.tokenizer_of(folder)
+        opened, tokenizer = packed.load_packed(folder, context=context), files.tokenizer_of(folder)
         made = packed_pieces(opened, tokenizer, prompt_tokens(tokenizer, prompt, how), **options)
     else:
         if context is not None:

@@ -164,7 +164,7 @@ class RunFlags:
         if self.devices * self.nodes > 1:
             raise UsageError("--threads is of one process: with several set OMP_NUM_THREADS")
 
-    def running(self, **more: Any) -> Running:
+    def as_running(self, **more: Any) -> Running:
         """As a training takes them; more: its other fields."""
         own = ("devices", "nodes", "strategy", "sync_batch_norm", "logger", "gradients")
         return Running(progress=True, **{name: getattr(self, name) for name in own}, **more)
@@ -270,11 +270,11 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
         baselines: Baselines = True,
         data_dir: DataDir = None,
         device: Device = "auto",
-        flags: OmitArgPrefixes[RunFlags] = RunFlags(),  # noqa: B008
+        running: OmitArgPrefixes[RunFlags] = RunFlags(),  # noqa: B008
         checkpoint_seconds: Seconds = 5.0,
         json: Json = False,
     ) -> None:
-        chosen = _chosen(family, recipe, data, _given(overrides), flags)
+        chosen = _chosen(family, recipe, data, _given(overrides), running)
         check_seed(seed)
         from htaf.data.named import is_named
         from htaf.data.table_files import check_path
@@ -303,8 +303,8 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
             )
 
         options: dict[str, Any] = {"seed": seed, "split": mode}
-        running = flags.running(device=device, checkpoint_seconds=checkpoint_seconds)
-        _train(chosen, flags, running, read, out, source, options, json, baselines)
+        how = running.as_running(device=device, checkpoint_seconds=checkpoint_seconds)
+        _train(chosen, running, how, read, out, source, options, json, baselines)
 
     return command
 
@@ -327,12 +327,12 @@ def _image_command(family: Family, none: Any) -> Callable[..., None]:
         workers: Annotated[int, arg(help="Processes that read images from files.")] = 0,
         data_dir: DataDir = None,
         device: Device = "auto",
-        flags: OmitArgPrefixes[RunFlags] = RunFlags(),  # noqa: B008
+        running: OmitArgPrefixes[RunFlags] = RunFlags(),  # noqa: B008
         checkpoint_seconds: Seconds = 30.0,
         json: Json = False,
     ) -> None:  # fmt: skip
         changes = _given(overrides)
-        chosen = _chosen(family, recipe, data, changes, flags)
+        chosen = _chosen(family, recipe, data, changes, running)
         check_seed(seed)
         check_outside_images(out, data)
         from htaf.data.images import is_named, load
@@ -350,8 +350,8 @@ def _image_command(family: Family, none: Any) -> Callable[..., None]:
         def read() -> Any:
             return load(data, data_dir=data_dir, size=size, strict=strict)
 
-        running = flags.running(device=device, workers=workers, checkpoint_seconds=checkpoint_seconds)
-        _train(chosen, flags, running, read, out, source, options, json)
+        how = running.as_running(device=device, workers=workers, checkpoint_seconds=checkpoint_seconds)
+        _train(chosen, running, how, read, out, source, options, json)
 
     return command
 

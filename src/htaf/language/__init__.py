@@ -7,14 +7,18 @@ model = AutoModelForCausalLM.from_pretrained(...)          # any decoder of tran
 calibrate(model, blocks, last_k=8)                         # thresholds, scales and `down` in closed form
 """
 
-from htaf.language.calibration import CalibratedLayer, calibrate, fit_gate
-from htaf.language.errors import LanguageError
-from htaf.language.files import load, save
-from htaf.language.gates import Gate, GatedMLP, fold_scales, gated_mlps, gates_of, harden_gates, replace_gates
-from htaf.language.lora import Training
-from htaf.language.packed import PackedLanguageModel, pack
-from htaf.language.packed import load as load_packed
-from htaf.language.run import Data, evaluate, fit
+from typing import TYPE_CHECKING
+
+from htaf._lazy import lazy
+
+if TYPE_CHECKING:
+    from htaf.language.calibration import CalibratedLayer, calibrate, fit_gate
+    from htaf.language.errors import LanguageError
+    from htaf.language.files import load, save
+    from htaf.language.gates import Gate, GatedMLP, fold_scales, gated_mlps, gates_of, harden_gates, replace_gates
+    from htaf.language.options import Data, Machine, Training
+    from htaf.language.packed import PackedLanguageModel, load_packed, pack
+    from htaf.language.run import evaluate, fit
 
 __all__ = [
     "CalibratedLayer",
@@ -22,6 +26,7 @@ __all__ = [
     "Gate",
     "GatedMLP",
     "LanguageError",
+    "Machine",
     "PackedLanguageModel",
     "Training",
     "calibrate",
@@ -38,3 +43,16 @@ __all__ = [
     "replace_gates",
     "save",
 ]
+
+_HOMES = {
+    "calibration": ("CalibratedLayer", "calibrate", "fit_gate"),
+    "errors": ("LanguageError",),
+    "files": ("load", "save"),
+    "gates": ("Gate", "GatedMLP", "fold_scales", "gated_mlps", "gates_of", "harden_gates", "replace_gates"),
+    "options": ("Data", "Machine", "Training"),
+    "packed": ("PackedLanguageModel", "load_packed", "pack"),
+    "run": ("evaluate", "fit"),
+}
+__getattr__, __dir__ = lazy(
+    __name__, {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
+)

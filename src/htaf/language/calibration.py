@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from htaf.activations import Heaviside
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, GatedMLP, decoder_of, replaceable
+from htaf.language.options import Calibration
 
-Calibration = Literal["plain", "gates", "down"]
 COLUMNS = 64  # neurons at once
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of the ridge, as shares of the mean square of a neuron's output
 CHUNK = 1024  # tokens whose products are summed at once

@@ -1,8 +1,13 @@
 """What can be wrong with a language model, its files or its text."""
 
-from torch import Tensor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from htaf._errors import HtafError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LanguageError(HtafError):

@@ -5,7 +5,6 @@ A step costs the last layers and the head alone: it starts from the original's h
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,127 +27,25 @@ from htaf.language.errors import LanguageError
 from htaf.language.gates import decoder_of, gates_of
 from htaf.language.hidden import Hidden, autocast, running
 from htaf.language.losses import hidden_losses, layer_loss, next_token_losses
+from htaf.language.options import Training
 from htaf.language.ranks import ALONE, Ranks
 from htaf.runs import content_hash
 from htaf.sharpening import Geometric, set_sharpness
 
-Method = Literal["htaf", "ste", "ss"]
-Slope = Literal["sigmoid", "tanh", "rectangular"]
-Precision = Literal["float32", "bfloat16"]
 CHECKPOINT = "checkpoint.pt"
-MOST = 2**31 - 1  # steps and blocks
-WIDEST = 4096  # rank
-_ENDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "htaf": ((0.5, 4.0), (1.0, 8.0)), "ss": ((2.0,), (8.0,)), "ste": ((), ()),
-}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Training:
-    """How the last layers are trained. The paper: steps 5,000, lr 1e-4, warmup 0.06, rank 8, lora_alpha 16, distil 0.
-
-    method: htaf, ss: smooth steps, which become exact layer by layer; ste: exact forward, a slope backward.
-    steps: optimiser steps. batch_size: blocks of tokens in one of them.
-    lr: of AdamW, falls linearly to 0 after a warm-up of the share warmup. weight_decay: of AdamW. clip: largest norm of
-        the gradient; 0: any.
-    rank, lora_alpha: of LoRA on every projection of the layers; what it adds is scaled by lora_alpha / rank.
-    gate_lr: of thresholds and scales, as a multiple of lr; 0: they stay as calibrated.
-    distil: share of the loss that is KL(original || this) on next tokens; the rest is the text's likelihood.
-    hidden_weight: weight of a further loss, the mean over the converted layers of |h - h*|^2 / |h*|^2, h their outputs
-        and h* the original's; costs another forward pass of these layers.
-    start, end: (alpha0, alpha1) of htaf, (beta,) of ss, in units of each gate's standard deviation; sharpen: share of
-        the steps over which they move from start to end. Empty: those of the method.
-    harden_from, harden_to: shares of the steps at which the first and the last layer become exact, from below; an
-        exact gate keeps the gradient of its smooth step.
-    slope: of ste.
-    checkpointing: keep the inputs of layers alone and compute the rest again for gradients: less memory, more time.
-    precision: bfloat16: mixed precision while it trains and validates: frozen weights are rounded, what learns is not.
-    validate: steps between two measurements on validation blocks.
-    seed: of LoRA's first weights and of the order of the blocks.
-
-    Raises:
-        LanguageError: a value is out of range.
-    """
-
-    method: Method = "htaf"
-    steps: int = 400
-    batch_size: int = 4
-    lr: float = 1e-3
-    warmup: float = 0.06
-    weight_decay: float = 0.0
-    clip: float = 1.0
-    rank: int = 8
-    lora_alpha: int = 16
-    gate_lr: float = 1.0
-    distil: float = 1.0
-    hidden_weight: float = 0.0
-    start: tuple[float, ...] = ()
-    end: tuple[float, ...] = ()
-    sharpen: float = 0.4
-    harden_from: float = 0.4
-    harden_to: float = 0.8
-    slope: Slope = "sigmoid"
-    checkpointing: bool = False
-    precision: Precision = "float32"
-    validate: int = 50
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.method not in _ENDS:
-            raise LanguageError(f"method must be htaf, ste or ss, got {self.method}")
-        count = len(_ENDS[self.method][0])
-        if any(len(values) != count for values in self.ends):
-            raise LanguageError(f"start and end of {self.method} must be {count} numbers each")
-        _expect(0 <= self.steps <= MOST, f"steps must be in 0 to {MOST}", self.steps)
-        for name, known in (("slope", get_args(Slope)), ("precision", get_args(Precision))):
-            if getattr(self, name) not in known:
-                raise LanguageError(f"{name} must be {', '.join(known)}, got {getattr(self, name)}")
-        for name, most in (("batch_size", MOST), ("rank", WIDEST), ("lora_alpha", 10**6), ("validate", MOST)):
-            _expect(1 <= getattr(self, name) <= most, f"{name} must be in 1 to {most}", getattr(self, name))
-        _expect(0 < self.lr < math.inf, "lr must be > 0 and finite", self.lr)
-        for name in ("gate_lr", "weight_decay", "clip", "hidden_weight"):
-            _expect(0 <= getattr(self, name) < math.inf, f"{name} must be >= 0", getattr(self, name))
-        for name in ("distil", "warmup"):
-            _expect(0 <= getattr(self, name) <= 1, f"{name} must lie in [0, 1]", getattr(self, name))
-        _expect(0 < self.sharpen <= 1, "sharpen must lie in (0, 1]", self.sharpen)
-        ordered = 0 <= self.harden_from <= self.harden_to <= 1
-        _expect(ordered, "expected 0 <= harden_from <= harden_to <= 1", (self.harden_from, self.harden_to))
-
-    @property
-    def ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Start and end, those of the method where none are given."""
-        start, end = _ENDS[self.method]
-        return self.start or start, self.end or end
-
-    def step(self) -> nn.Module:
-        """A step as the training begins."""
-        match self.method:
-            case "htaf":
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", message="alpha1")  # it grows
-                    return HTAF(*self.ends[0])
-            case "ss":
-                return ScaledSigmoid(*self.ends[0])
-            case "ste":
-                return StraightThrough(getattr(surrogates, self.slope))
-
-    def rate(self, step: int) -> float:
-        """The learning rate at a step, as a share of lr."""
-        rising = max(1, round(self.warmup * self.steps))
-        return (step + 1) / rising if step < rising else max(0.0, (self.steps - step) / max(1, self.steps - rising))
-
-    def exact(self, step: int, layers: Sequence[int]) -> list[int]:
-        """The layers that are exact at a step, of those that are converted, from below."""
-        if self.method == "ste":
-            return []
-        first, last = self.harden_from * self.steps, self.harden_to * self.steps
-        at = [first + (last - first) * i / max(1, len(layers) - 1) for i in range(len(layers))]
-        return [layer for layer, when in zip(layers, at, strict=True) if step >= when]
-
-
-def _expect(holds: bool, rule: str, got: Any) -> None:
-    if not holds:
-        raise LanguageError(f"{rule}, got {got}")
+def first_step(training: Training) -> nn.Module:
+    """A step as the training begins."""
+    match training.method:
+        case "htaf":
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="alpha1")  # it grows
+                return HTAF(*training.ends[0])
+        case "ss":
+            return ScaledSigmoid(*training.ends[0])
+        case "ste":
+            return StraightThrough(getattr(surrogates, training.slope))
 
 
 @dataclass(frozen=True)
@@ -247,7 +144,7 @@ def train(
     state = _restored(folder / CHECKPOINT, key, learned, optimizer)
     done, told, best = state["step"], [Measured(**row) for row in state["told"]], state["best"]
     for gate in gates_of(model).values():
-        gate.step = training.step()
+        gate.step = first_step(training)
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
     start, summed, count = layers[0], state["summed"], state["count"]
     schedule = Geometric(*training.ends, training.sharpen) if training.method != "ste" else None

@@ -345,7 +345,7 @@ def _window(config: Any, layer: int) -> int:
     return int(window) if kinds is None or kinds[layer] == "sliding_attention" else 0
 
 
-def load(folder: str | Path, *, context: int | None = None, eight: bool = True) -> PackedLanguageModel:
+def load_packed(folder: str | Path, *, context: int | None = None, eight: bool = True) -> PackedLanguageModel:
     """Read a packed language model. Arguments: as `PackedLanguageModel`.
 
     Raises:

@@ -23,12 +23,13 @@ from torch import Tensor, nn
 from htaf._files import LOCK, read_record, read_seal, sealed, sealed_tensors, write_atomic
 from htaf.activations import Heaviside
 from htaf.language import files, text
-from htaf.language.calibration import CalibratedLayer, Calibration, calibrate
+from htaf.language.calibration import CalibratedLayer, calibrate
 from htaf.language.errors import LanguageError
 from htaf.language.gates import decoder_of, gated_mlps, gates_of, replace_gates
 from htaf.language.hidden import Hidden, hidden_states, running
-from htaf.language.lora import Measured, Training, lora_changes, train
+from htaf.language.lora import Measured, lora_changes, train
 from htaf.language.losses import hidden_losses
+from htaf.language.options import Calibration, Data, Machine, Training
 from htaf.language.ranks import Ranks, joined
 from htaf.language.scores import TextScores, choice_scores, counting_open_gates, text_scores
 from htaf.runs import content_hash, environment, locked
@@ -37,36 +38,8 @@ RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
 LISTED = 20  # lines of a file that were left out
 _NO_NEARNESS = {"kl": None, "agreement": None}
 _CALIBRATED = (".threshold", ".scale", ".width", ".down_proj.weight")
+AS_USUAL = Machine()
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Data:
-    """The text of a run.
-
-    text: a file, or a folder of text files, for calibration, training and perplexity.
-    task: multiple choice whose right answers are learned too: a JSON-lines file; of a
-        known one by `htaf.language.text.task_files`.
-    task_test: another file, to be scored on.
-    length: tokens of a block, >= 2. calibration, training, validation, test: at most so many blocks of each.
-
-    Raises:
-        LanguageError: a number is too small.
-    """
-
-    text: str | None = None
-    task: str | None = None
-    task_test: str | None = None
-    length: int = 256
-    calibration: int = 128
-    training: int = 2000
-    validation: int = 16
-    test: int = 64
-
-    def __post_init__(self) -> None:
-        for name, least in (("length", 2), ("calibration", 2), ("training", 2), ("validation", 1), ("test", 1)):
-            if getattr(self, name) < least:
-                raise LanguageError(f"{name} must be >= {least}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -122,11 +95,8 @@ def fit(
     *,
     last_k: int = 4,
     start_from: str | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
-    quantize: bool = False,
     calibration: Calibration = "down",
-    cache: str | Path | None = None,
+    machine: Machine = AS_USUAL,
     save: bool = True,
     say: Say = lambda line: None,
     progress: Callable[[str, int, int], None] | None = None,
@@ -140,12 +110,8 @@ def fit(
         last_k: how many layers, counted from the end.
         start_from: a folder of an earlier run on the same model with fewer gates: its weights and gates are kept, and
             the other layers among the last_k are calibrated.
-        dtype, device: of the weights while they are trained, and of the files.
-        quantize: hold the frozen weights in 4 bits while it trains (bitsandbytes). LoRA is then added to the whole
-            weights, and these are scored and saved.
         calibration: see `htaf.language.calibrate`; weights in 4 bits cannot be refitted, there "down" is "gates".
-        cache: folder of hidden states and calibrations that several runs share; None: in the run's own, and deleted
-            at its end.
+        machine: where the model is held, and how.
         save: write the model too; False: the record alone.
         say: is told what is being done, a line each.
         progress: is told (what, done, of how many) of hidden states, scores and training.
@@ -163,12 +129,12 @@ def fit(
         raise LanguageError(f"last_k must be >= 1, got {last_k}")
     if calibration not in get_args(Calibration):
         raise LanguageError(f"calibration must be {', '.join(get_args(Calibration))}, got {calibration}")
+    quantize, dtype = machine.quantize, getattr(torch, machine.dtype)
     work = _Work(
         model, data, training, Path(out), last_k, start_from, dtype, quantize,
-        "gates" if quantize and calibration == "down" else calibration, None if cache is None else Path(cache), say,
-        progress,
+        "gates" if quantize and calibration == "down" else calibration, machine.cache, say, progress,
     )  # fmt: skip
-    with joined(device) as (ranks, place):
+    with joined(machine.device) as (ranks, place):
         if not ranks.first:  # they begin when the first has claimed the folder, and read what it has written
             ranks.wait()
             if (_record(work.out, None) or {}).get("status") == "running":
