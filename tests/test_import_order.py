@@ -17,7 +17,7 @@ ORDER = [
     ["functional"],
     ["surrogates", "contract"],
     ["activations"],
-    ["convert", "binary", "expressivity"],
+    ["convert", "binary"],
     ["sharpening", "spiking", "grid"],
     ["diagnostics"],
     ["tuning"],

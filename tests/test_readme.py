@@ -19,8 +19,8 @@ README = ROOT / "README.md"
 PAGES = [
     README,
     ROOT / "CONTRIBUTING.md",
-    ROOT / "paper" / "README.md",
     *sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "log.md"}),
+    *sorted((ROOT / "paper").glob("*.md")),
 ]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).with_suffix("").as_posix())
 

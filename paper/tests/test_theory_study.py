@@ -19,10 +19,10 @@ from torch import nn
 
 from htaf import theory as bounds
 from htaf.data import tabular
-from htaf.diagnostics import dhn_gap_bound
 from htaf.models.mlp import MLP
 from htaf.runs import content_hash
 from htaf_paper import theory, theory_report
+from htaf_paper.gap_bound import dhn_gap_bound
 from htaf_paper.theory import Cell, cells
 
 
@@ -68,7 +68,7 @@ def test_cells() -> None:
 
 @pytest.mark.parametrize("form", ["paper", "central"])
 @pytest.mark.parametrize("m", [3.0, 1e7])
-def test_the_error_in_60_digits(form: bounds.SquareForm, m: float) -> None:
+def test_the_error_in_60_digits(form: networks.SquareForm, m: float) -> None:
     alpha0, alpha1, x = 2.0, 11.0, mpf("0.7")
     found = theory.exact_square_error(alpha0, alpha1, m, form, Decimal("0.7"))
     with mpmath.workdps(60):
@@ -76,7 +76,7 @@ def test_the_error_in_60_digits(form: bounds.SquareForm, m: float) -> None:
         def phi(z: Any) -> Any:
             return 1 / (1 + mpmath.exp(-mpf(alpha1) * mpmath.tanh(mpf(alpha0) * z)))
 
-        t, h = mpf(bounds.square_network(alpha0, alpha1, m, form).bias[0]), mpf("0.7") / (m * 22)
+        t, h = mpf(networks.square_network(alpha0, alpha1, m, form).bias[0]), mpf("0.7") / (m * 22)
         points = (t, t + h, t + 2 * h) if form == "paper" else (t - h, t, t + h)
         second = phi(points[0]) - 2 * phi(points[1]) + phi(points[2])
         error = abs(second / h**2 / mpmath.diff(phi, t, 2) - 1) * x**2

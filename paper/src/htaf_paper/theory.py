@@ -1,9 +1,9 @@
 """The paper's appendices on theory, measured: `htaf paper run theory`.
 
-- squares and products: error bounds of `htaf.theory.square_network` and `product_network` beside the errors in exact
+- squares and products: bounds of `networks.square_network` and `product_network` beside the errors in exact
   arithmetic, float64 and float32, by m and by the paper's pairs;
-- ReLU: a trained ReLU network (Wine) copied by HTAF networks (`htaf.expressivity.copy_relu`), bound and error by eps;
-- the gap between smooth and exact network: its bounds (`htaf.diagnostics.dhn_gap_bound`) on the test parts of four
+- ReLU: a trained ReLU network (Wine) copied by HTAF networks (`expressivity.copy_relu`), bound and error by eps;
+- the gap between smooth and exact network: its bounds (`gap_bound.dhn_gap_bound`) on the test parts of four
   tables, for each pair, one and two hidden layers of 64 units with batch norm;
 - smooth HTAF as a general activation beside ReLU and tanh, on Wine and on the bundled digits: each with the same
   learning rates to choose from, by the validation part; five seeds.
@@ -28,14 +28,14 @@ from htaf import theory
 from htaf.activations import HTAF
 from htaf.data import images
 from htaf.data.tabular import load, split
-from htaf.diagnostics import dhn_gap_bound
-from htaf.expressivity import as_module, copy_relu
 from htaf.models.mlp import MLP
 from htaf.runs.metrics import headline, loss_function, metrics
 from htaf.training.queue import Place as QueuePlace
 from htaf.training.queue import Task
-from htaf_paper import theory_report
+from htaf_paper import networks, theory_report
 from htaf_paper.cells import Made
+from htaf_paper.expressivity import as_module, copy_relu
+from htaf_paper.gap_bound import dhn_gap_bound
 from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting
 
 Kind = Literal["square", "product", "relu", "gap", "activation"]
@@ -200,17 +200,17 @@ def compute(cell: Cell, data: Data | None) -> dict[str, Any]:
         return {"relu": relu, "gap": gap, "activation": activation}[cell.kind](cell.settings, data)
 
 
-def square(alpha0: float, alpha1: float, form: theory.SquareForm) -> dict[str, Any]:
+def square(alpha0: float, alpha1: float, form: networks.SquareForm) -> dict[str, Any]:
     """The largest error over [0, 1] by m: its bound, of 60 digits (11 points), of float64 and float32 (101 points)."""
     x = torch.linspace(0, 1, 101, dtype=torch.float64)[:, None]
     rows = []
     for m in SIZES:
-        network = theory.square_network(alpha0, alpha1, m, form)
+        network = networks.square_network(alpha0, alpha1, m, form)
         exact = max(exact_square_error(alpha0, alpha1, m, form, Decimal(j) / 10) for j in range(11))
         rows.append({"m": m, "bound": network.error, "exact": exact, "largest": network.largest})
         rows[-1] |= _errors(as_module(network), x, x[:, 0] ** 2)
     units = {"float64": 2.0**-53, "float32": 2.0**-24}
-    return {"rows": rows, "best_m": {d: theory.best_m(alpha0, alpha1, unit, form) for d, unit in units.items()}}
+    return {"rows": rows, "best_m": {d: networks.best_m(alpha0, alpha1, unit, form) for d, unit in units.items()}}
 
 
 def product(alpha0: float, alpha1: float) -> dict[str, Any]:
@@ -218,16 +218,16 @@ def product(alpha0: float, alpha1: float) -> dict[str, Any]:
     line = torch.linspace(-1, 1, 41, dtype=torch.float64)
     x, rows = torch.cartesian_prod(line, line), []
     for m in SIZES:
-        network = theory.product_network(alpha0, alpha1, m)
+        network = networks.product_network(alpha0, alpha1, m)
         rows.append({"m": m, "bound": network.error, **_errors(as_module(network), x, x.prod(1))})
     return {"rows": rows}
 
 
-def exact_square_error(alpha0: float, alpha1: float, m: float, form: theory.SquareForm, x: Decimal) -> float:
-    """|f(x) - x^2| of `htaf.theory.square_network` in 60 digits, its weights too."""
+def exact_square_error(alpha0: float, alpha1: float, m: float, form: networks.SquareForm, x: Decimal) -> float:
+    """|f(x) - x^2| of `htaf_paper.networks.square_network` in 60 digits, its weights too."""
     with localcontext(prec=60):
         a0, a1, one, two = Decimal(alpha0), Decimal(alpha1), Decimal(1), Decimal(2)
-        t = Decimal(theory.square_network(alpha0, alpha1, m, form).bias[0])
+        t = Decimal(networks.square_network(alpha0, alpha1, m, form).bias[0])
 
         def tanh(z: Decimal) -> Decimal:
             e = (-two * abs(z)).exp()

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from htaf import theory
 from htaf.runs.metrics import LOWER_IS_BETTER
+from htaf_paper import networks
 from htaf_paper.protocol import Claim, Drawing, Outcome, Panel, Scale, Series, Table
 from htaf_paper.verdicts import no_worse, true
 
@@ -205,11 +205,11 @@ def product_row(record: Record) -> Record:
 
 
 def step_row(neurons: int) -> Record:
-    """The least error of n exact steps for f(x) = x, and that of `htaf.theory.step_network` on 10,001 points."""
-    thresholds, outer, offset = theory.step_network(neurons)
+    """The least error of n exact steps for f(x) = x, and that of `networks.step_network` on 10,001 points."""
+    thresholds, outer, offset = networks.step_network(neurons)
     points = [j / 10_000 for j in range(10_001)]
     error = max(abs(offset + outer * sum(x >= t for t in thresholds) - x) for x in points)
-    return {"bound": theory.step_network_error(neurons), "measured": error}
+    return {"bound": networks.step_network_error(neurons), "measured": error}
 
 
 def gap_row(record: Record) -> Record:
@@ -290,7 +290,7 @@ def _squares_table(found: Sequence[Record]) -> Table:
         "The squaring network: largest error over [0, 1]",
         ("form", "pair", "bound, M = 100", "exact", "bound / exact", "float64: best M, error", "float32: the same"),
         tuple(rows),
-        "Bound: `htaf.theory.square_network`; exact: in 60 digits. Best M: of the grid (in brackets as "
+        "Bound: `htaf_paper.networks.square_network`; exact: in 60 digits. Best M: of the grid (in brackets as "
         "`best_m` says), and the least error there.",
     )
 
@@ -342,7 +342,7 @@ def _gap_table(found: Sequence[Record]) -> Table:
         ("table", "pair", "eps", "C", "gap", "triangle", "by neuron", "paper"),
         tuple(rows),
         "Mean |exact - smooth output| over test rows and outputs (standardised target, logits). In brackets: "
-        "times the gap. Bounds as in `htaf.diagnostics.GapBound`; eps and C of the paper's condition, "
+        "times the gap. Bounds as in `htaf_paper.gap_bound.GapBound`; eps and C of the paper's condition, "
         "measured. " + _median(found, ("triangle", "by_neuron", "paper")),
     )
 

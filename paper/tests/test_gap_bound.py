@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 import htaf
 from htaf import theory
-from htaf.diagnostics import GapBound, dhn_gap_bound, gap_bound
 from htaf.models.mlp import MLP
+from htaf_paper import gap_bound
+from htaf_paper.gap_bound import GapBound, dhn_gap_bound
 
 
 def network(hidden: tuple[int, ...], seed: int = 0, pair: tuple[float, float] = (2.0, 11.0), norm: bool = False) -> MLP:

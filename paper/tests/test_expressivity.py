@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from htaf import theory
 from htaf.activations import HTAF
-from htaf.expressivity import ReluCopy, as_module, copy_relu
+from htaf_paper import networks
+from htaf_paper.expressivity import ReluCopy, as_module, copy_relu
 
 
 def relu_network(sizes: tuple[int, ...], seed: int, bias: bool = True) -> nn.Sequential:
@@ -92,11 +92,11 @@ def test_an_affine_network_and_a_dead_neuron_are_copied_too() -> None:
 
 def test_networks_of_closed_form_as_modules() -> None:
     x = torch.linspace(-1, 1, 21, dtype=torch.float64)[:, None]
-    for network in (theory.square_network(2.0, 11.0, 30.0), theory.square_network(0.3, 0.5, 30.0, "central")):
+    for network in (networks.square_network(2.0, 11.0, 30.0), networks.square_network(0.3, 0.5, 30.0, "central")):
         expected = torch.tensor([network(v) for v in x[:, 0].tolist()], dtype=torch.float64)
         with torch.no_grad():
             assert torch.allclose(as_module(network)(x)[:, 0], expected, rtol=0, atol=1e-10)
-    product = theory.product_network(2.0, 11.0, 30.0)
+    product = networks.product_network(2.0, 11.0, 30.0)
     pairs = torch.rand(100, 2, dtype=torch.float64) * 2 - 1
     with torch.no_grad():
         assert ((as_module(product)(pairs)[:, 0] - pairs.prod(1)).abs() <= product.error).all()

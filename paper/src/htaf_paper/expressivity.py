@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from htaf.activations import HTAF
-from htaf.theory import (
+from htaf.theory import derivatives
+from htaf_paper.networks import (
     Shallow,
     curvature_point,
-    derivatives,
     fourth_derivative_bound,
     step_distance,
     third_derivative_bound,
@@ -57,8 +57,8 @@ def copy_relu(
     S-shaped functions: ReLU(z) = z H(z). With v = z / R, |v| <= 1, and phi = HTAF:
 
     - layer 1: I(v) = (phi(d v) - 1/2) / (d phi'(0)) = v + e, |e| <= d^2 sup|phi'''| / (6 phi'(0)), and the step
-      S(k v) = (phi(k v) - sigma(-alpha1)) / tanh(alpha1 / 2) with |v| |S - H| <= c / k (`htaf.theory.step_distance`);
-    - layer 2: the product I S by the three neurons of `htaf.theory.product_network`.
+      S(k v) = (phi(k v) - sigma(-alpha1)) / tanh(alpha1 / 2) with |v| |S - H| <= c / k (`networks.step_distance`);
+    - layer 2: the product I S by the three neurons of `networks.product_network`.
 
     Then R I S is within `share` R of ReLU(z). R bounds |z| by intervals from layer to layer, the errors of earlier
     layers included, and an error passes a layer with |W|, as ReLU is 1-Lipschitz. `share` is the largest for eps.
