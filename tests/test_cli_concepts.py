@@ -57,7 +57,6 @@ def test_help_names_the_verbs_quickly(htaf) -> None:
     assert code == 0
     for verb in (
         "extract",
-        "binarise",
         "score",
         "minimal-set",
         "name",
@@ -165,31 +164,6 @@ def test_runs_without_images(htaf, folder: Path, codes: Path, tmp_path: Path) ->
         assert code == 2
         assert "does not say where its images came from: " in one_line(err)
         assert one_line(err).endswith(instead)
-
-
-def test_the_plain_network_binarised(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
-    code, out, err = htaf("concepts", "extract", folder / "plain", "--out", tmp_path / "f", "--json")
-    assert code == 0, err
-    assert all(row["exact"] is None for row in json.loads(out)["parts"])
-    assert "features: accuracy" in htaf("concepts", "extract", folder / "plain", "--out", tmp_path / "f")[1]
-    code, out, err = htaf("concepts", "binarise", tmp_path / "f", "--out", tmp_path / "bm")
-    assert code == 0, err
-    assert "concepts: accuracy" in out
-    np.testing.assert_allclose(open_codes(tmp_path / "bm").part("train").unpack().mean(0), 0.5)
-    words = ("concepts", "binarise", tmp_path / "f", "--out", tmp_path / "rates", "--how", "rates", "--like", codes)
-    code, out, err = htaf(*words, "--sorted", "--json")
-    assert code == 0, err
-    rates = [np.sort(open_codes(path).part("train").unpack().mean(0)) for path in (tmp_path / "rates", codes)]
-    np.testing.assert_allclose(rates[0], rates[1], atol=0.01)
-    code, _, err = htaf("concepts", "score", tmp_path / "f")
-    assert code == 1
-    assert "htaf concepts binarise" in one_line(err)
-    code, out, err = htaf(
-        "concepts", "score", codes, "--baseline", tmp_path / "rates", "--out", tmp_path / "r", "--json"
-    )
-    assert code == 0, err
-    assert set(json.loads(out)["class_specificity"]["baselines"]) == {"rates"}
-    assert json.loads((tmp_path / "r" / "scores.json").read_text()) == json.loads(out)
 
 
 def test_scores_and_a_minimal_concept_set(htaf, codes: Path, tmp_path: Path) -> None:
@@ -311,8 +285,6 @@ def test_neighbours(htaf, codes: Path) -> None:
         (("extract", "{}/run", "--out", "{}/run"), 1, "expected a new or empty folder"),
         (("extract", "{}/nothing", "--out", "{}/x"), 1, "expected a run folder"),
         (("extract", "{}/run", "--out", "{}/x", "--files", "{}/nothing"), 1, "expected image files, folders of them"),
-        (("binarise", "{}/codes", "--out", "{}/x", "--how", "rates"), 2, "--how rates needs --like CODES"),
-        (("binarise", "{}/codes", "--out", "{}/x", "--sorted"), 2, "--sorted are for --how rates alone"),
         (("score", "{}/run"), 1, "expected a folder of codes with concepts.json, found none"),
         (("score", "{}/codes", "--part", "other"), 1, "part 'other'"),
         (("score", "{}/codes", "--baseline", "{}/codes", "{}/codes"), 2, "folders of different names"),

@@ -27,10 +27,11 @@ from htaf import _files, runs
 from htaf._files import KINDS, OutputError, check_output, check_output_folder, sealed
 from htaf.activations import HTAF, Heaviside
 from htaf.cli import sparse_heads
-from htaf.concepts import labelfree, report, store
+from htaf.concepts import report, store
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.explorer import folder as page
+from htaf.explorer import run_page
 from htaf.models.backbone_weights import read_weights
 from htaf.models.build import build
 from htaf.report.writing import PAGE, VALUES
@@ -573,7 +574,7 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
     assert written <= set(kind.names)
     kind = KINDS["folder of codes"]
     assert kind.marks == ((store.RECORD,),)
-    assert {store.HEAD, store.FOLDER, labelfree.NAMES, labelfree.PROJECTION} == set(kind.names)
+    assert {store.HEAD, store.FOLDER, run_page.NAMES, "projection.safetensors"} == set(kind.names)
     kind = KINDS["page"]
     assert kind.marks == ((page.MARK,), (page.INDEX, f"{page.DATA}/page.js"))
     assert all(map(kind.owns, (*page.page_files(), page.DATA)))
@@ -581,7 +582,7 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
     assert all(map(kind.owns, (report.SCORES, report.TABLES, report.HISTOGRAMS, report.COMPLETENESS)))
     kind = KINDS["folder of sparse heads"]
     assert kind.marks == ((sparse_heads.RESULT,),)
-    assert {sparse_heads.TABLE, sparse_heads.CODES, sparse_heads.BACKBONE} == set(kind.names)
+    assert {sparse_heads.TABLE, sparse_heads.CODES, "backbone"} == set(kind.names)
 
 
 HARM = [

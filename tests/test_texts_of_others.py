@@ -21,7 +21,7 @@ from htaf._files import csv_text, frame_csv, guarded, unguarded
 from htaf.concepts.codes import codes_of
 from htaf.concepts.report import tables
 from htaf.concepts.scores import score
-from htaf.concepts.sparse_report import compare, table
+from htaf.concepts.sparse import scored_heads, table
 from htaf.runs.confusion import classes_csv, matrix_csv, per_class
 
 FORMULAE = ["=1+1", "'=1+1", "+cmd|' /C calc'!A0", "-rf", "@SUM(A1)", "\tx", "\r=1", '=HYPERLINK("a","b")']
@@ -113,11 +113,12 @@ def test_markdown_of_scores_and_sparse_heads() -> None:
         rng.random((90, 4)) < 0.5, labels, rng.normal(size=(3, 4)), np.zeros(3), classes=[HTML, "a_b", "c"],
         parts=(np.arange(90) // 3 % 3).astype(np.uint8),
     )  # fmt: skip
-    sparse, _ = compare(codes, {HTML: [codes]}, targets=(2,))
-    for text in (tables(score(codes, baseline={HTML: codes}), title=HTML), table(sparse, title=HTML)):
+    scores = tables(score(codes, baseline={HTML: codes}), title=HTML)
+    sparse, _ = scored_heads(codes, (2,))
+    for text, times in ((scores, 2), (table(sparse, title=HTML), 1)):
         assert "\x1b" not in text
         assert "\u202e" not in text
         assert "<" not in text.replace("\\<", "").replace("<=", "").replace("< 0.01", "")
         page = rendered(text)
         assert "img" not in page.tags
-        assert page.text.count(visible(HTML)) >= 2
+        assert page.text.count(visible(HTML)) >= times

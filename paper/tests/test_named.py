@@ -10,8 +10,10 @@ import pytest
 
 from htaf.concepts.naming.prompts import ConceptName, naming_prompt, sorting_prompt
 from htaf.data.attributes import Attributes
+from htaf.training.queue import Place
+from htaf.training.results import Results
 from htaf_paper import named
-from htaf_paper.named import area, cell, run
+from htaf_paper.named import area, cell
 from htaf_paper.planted import Planting, common_columns
 from htaf_paper.table_model import TableModel, read_lists
 
@@ -71,12 +73,10 @@ def test_a_cell_accepts_true_names_and_refuses_others() -> None:
     assert len(scores["found"]) == found["bits"]
 
 
-def test_the_run_writes_record_report_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(named, "planting", lambda _: made())
-    text = run(tmp_path, noise=(0.0, 0.1), seeds=(0, 1))
-    record = json.loads((tmp_path / "record.json").read_text())
-    assert [(each["noise"], each["seed"]) for each in record["cells"]] == [(0, 0), (0, 1), (0.1, 0), (0.1, 1)]
-    assert (tmp_path / "report.md").read_text() == text
-    assert "| true, given | 100.0 ± 0.0 | 100.0 ± 0.0 |" in text
-    assert "720 images of 24 CUB classes" in text
-    assert (tmp_path / "roc.png").read_bytes().startswith(b"\x89PNG")
+    place = Place(None, "cpu", 1, tmp_path, Results(tmp_path))
+    found = named.outcome([named.compute({"noise": noise, "seeds": [0]}, place) for noise in (0.0, 0.1)])
+    assert found.tables[0].rows[0] == ("true, given", "100.0 ± 0.0", "100.0 ± 0.0")
+    assert "720 images of 24 CUB classes" in found.notes[0]
+    assert [len(panel.series) for panel in found.drawings[0].panels] == [5, 2, 2]

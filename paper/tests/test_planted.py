@@ -1,6 +1,5 @@
 """The planted-concept experiment: what is planted, the checks it makes, and its report on a small made set."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,10 @@ from sklearn.metrics import balanced_accuracy_score
 from htaf.concepts.naming import attribute_candidates
 from htaf.concepts.naming.by_attributes import Round, splits
 from htaf.data.attributes import Attributes
+from htaf.training.queue import Place
+from htaf.training.results import Results
 from htaf_paper import planted
-from htaf_paper.planted import Planting, cell, check, common_columns, planted_codes, planting, run, same_columns, vote
+from htaf_paper.planted import Planting, cell, check, common_columns, planted_codes, planting, same_columns, vote
 
 
 def made() -> Planting:
@@ -75,15 +76,13 @@ def test_a_cell_finds_what_is_planted_and_nothing_else() -> None:
     assert found["20 splits"]["null_held_out"]["all rounds"] == pytest.approx(0.5, abs=0.1)
 
 
-def test_the_run_writes_record_report_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(planted, "planting", lambda _: made())
-    text = run(tmp_path, noise=(0.1,), seeds=(0, 1))
-    record = json.loads((tmp_path / "planted.json").read_text())
-    assert [(each["noise"], each["seed"]) for each in record["cells"]] == [(0.1, 0), (0.1, 1)]
-    assert (tmp_path / "report.md").read_text() == text
-    assert "| 10% | 20 splits | " in text
-    assert "720 images of 24 CUB classes" in text
-    assert (tmp_path / "planted.png").read_bytes().startswith(b"\x89PNG")
+    place = Place(None, "cpu", 1, tmp_path, Results(tmp_path))
+    found = planted.outcome([planted.compute({"noise": 0.1, "seed": seed}, place) for seed in (0, 1)])
+    assert "720 images of 24 CUB classes" in found.notes[0]
+    assert [row[:2] for row in found.tables[1].rows] == [("10%", "one split"), ("10%", "20 splits")]
+    assert len(found.drawings[0].panels) == 2
 
 
 @pytest.mark.data

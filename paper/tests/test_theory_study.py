@@ -21,7 +21,7 @@ from htaf import theory as bounds
 from htaf.data import tabular
 from htaf.models.mlp import MLP
 from htaf.runs import content_hash
-from htaf_paper import theory, theory_report
+from htaf_paper import networks, theory, theory_report
 from htaf_paper.gap_bound import dhn_gap_bound
 from htaf_paper.theory import Cell, cells
 

@@ -1,9 +1,4 @@
-"""The planted-spot experiment: what is planted, its scores, and its report on a tiny setting."""
-
-import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+"""The planted-spot experiment: what is planted, and its scores."""
 
 import numpy as np
 import pytest
@@ -11,7 +6,6 @@ import torch
 
 from htaf.concepts.regions import Map
 from htaf_paper import where
-from htaf_paper.kept import KeptError
 from htaf_paper.where import (
     SIZE,
     SPOT,
@@ -19,12 +13,10 @@ from htaf_paper.where import (
     most_possible,
     overlap,
     planted,
-    run,
     scored,
     textures,
     without_constant,
 )
-from htaf_paper.where_report import METHODS
 
 
 def test_spots_lie_where_the_boxes_say() -> None:
@@ -72,75 +64,11 @@ def test_what_covering_the_box_does() -> None:
 
 
 @pytest.mark.slow
-def test_the_run_writes_record_report_and_picture_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("captum")  # an extra
-    for name, value in {"TRAINING": 240, "EPOCHS": 2, "IMAGES": 3}.items():
-        monkeypatch.setattr(where, name, value)
-    text = run(tmp_path, ["WideResNet-10-1"], [0])
-    record = json.loads((tmp_path / "report.json").read_text())
-    assert [(each["network"], each["seed"], each["grid"]) for each in record["cells"]] == [
-        ("WideResNet-10-1", 0, [6, 6])
-    ]
-    assert record["cells"][0]["largest_difference"] < 1e-4
-    assert (tmp_path / "report.md").read_text() == text
-    assert "## WideResNet-10-1: maps of 6 x 6 places" in text
-    assert "| gradient x input | " in text
-    assert (tmp_path / "where.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(where, "cell", lambda *_: pytest.fail("a cell that is done"))
-    assert run(tmp_path, ["WideResNet-10-1"], [0]) == text
-
-
-def a_cell() -> dict[str, Any]:
-    methods = {method: {"mass": 0.5, "pointing": 1.0, "iou": 0.25} for method in METHODS}
-    return {
-        "network": "WideResNet-10-1", "seed": 0, "grid": [6, 6], "cases": 9, "accuracy": 1.0, "methods": methods,
-        "most_possible": 0.9, "area": 0.1, "largest_difference": 1e-6, "covered": {"box": 1.0, "elsewhere": 0.0},
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda data: data[:-9],
-        lambda data: b'{"settings": null}',
-        lambda data: b"7",
-        lambda data: b"NaN",
-        lambda data: data.replace(b'"cells"', b'"rows"'),
-        lambda data: data.replace(b'"covered"', b'"hidden"'),
-        lambda data: data.replace(b'"mass": 0.5', b'"mass": "x"'),
-        lambda data: data.replace(b'"WideResNet-10-1"', b"{}"),
-        lambda data: data.replace(b'"cpu_seconds": 0', b'"cpu_seconds": null'),
-    ],
-)
-def test_a_damaged_report_is_one_clear_error_of_where(
-    change: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(where, "cell", lambda *_: a_cell())
-    run(tmp_path, ["WideResNet-10-1"], [0])
-    file = tmp_path / "report.json"
-    damaged = change(file.read_bytes())
-    assert damaged != file.read_bytes()
-    file.write_bytes(damaged)
-    monkeypatch.setattr("sys.argv", ["where", "--out", str(tmp_path), "--networks", "WideResNet-10-1", "--seeds", "0"])
-    with pytest.raises(KeptError, match=r"report\.json: expected results that this command wrote.*choose another"):
-        run(tmp_path, ["WideResNet-10-1"], [0])
-    with pytest.raises(SystemExit) as stopped:
-        where.main()
-    assert stopped.value.code == 1
-    assert file.read_bytes() == damaged
-
-
-def test_results_of_other_settings_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(where, "cell", lambda *_: a_cell())
-    (tmp_path / "report.json").write_text('{"settings": {"size": 3}, "cells": []}')
-    run(tmp_path, ["WideResNet-10-1"], [0])
-    assert json.loads((tmp_path / "report.json").read_text())["settings"]["size"] == SIZE
-
-
-@pytest.mark.parametrize("seed", ["-1", "99999999999"])
-def test_seeds_out_of_range(seed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["where", "--out", str(tmp_path / "out"), "--seeds", seed])
-    with pytest.raises(SystemExit) as stopped:
-        where.main()
-    assert stopped.value.code == 2
-    assert not (tmp_path / "out").exists()
+def test_a_cell_finds_the_spots() -> None:
+    found = where.cell("WideResNet-10-1", 0)
+    assert found["accuracy"] > 0.95
+    assert found["largest_difference"] < 1e-4
+    assert found["methods"]["exact"]["mass"] > 3 * found["area"]
+    assert found["covered"]["box"] > 0.9
+    (table,) = where.outcome([found]).tables
+    assert [row[0] for row in table.rows[:6]] == list(where.METHODS)

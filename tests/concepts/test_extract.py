@@ -277,7 +277,7 @@ def test_a_plain_network_gives_features_only(run: runs.Run, images: Images, tmp_
     x = inputs(plain, images.test.pixels)  # pyright: ignore
     np.testing.assert_allclose(features.values, net.pre_activations(x), atol=1e-5)
     np.testing.assert_array_equal(features.smooth, net(x).argmax(1))
-    with pytest.raises(ConceptError, match="htaf concepts binarise"):
+    with pytest.raises(ConceptError, match="htaf paper binarise"):
         folder.codes()
     with pytest.raises(ConceptError, match="margins are of bits, a plain network"):
         extract(plain, images, tmp_path / "b", keep=["margins"])

@@ -20,7 +20,6 @@ from htaf.concepts.sparse import (
     largest_of_each,
     loss,
     path,
-    permuted,
     refit,
     sparse_heads,
     start_of,
@@ -165,15 +164,6 @@ def test_the_test_part_chooses_nothing() -> None:
     other[codes.parts == 2] = 0
     for one, two in zip(sparse_heads(codes), sparse_heads(replace(codes, labels=other)), strict=True):
         np.testing.assert_array_equal(one.head.weight, two.head.weight)
-
-
-def test_permuted_labels_reach_chance() -> None:
-    codes = permuted(planted(), 0)
-    for part in range(3):
-        rows = codes.parts == part
-        assert sorted(codes.labels[rows]) == sorted(planted().labels[rows])
-    (five,) = sparse_heads(codes, (5,))
-    assert correct(labelled(codes, "test"), five.head).mean() < 0.2
 
 
 def test_a_class_without_training_images_is_never_predicted() -> None:

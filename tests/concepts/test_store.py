@@ -287,7 +287,7 @@ def test_what_a_folder_does_not_hold(tmp_path: Path) -> None:
     fields = (codes.classes, codes.labels, codes.parts, codes.ids, codes.weight, codes.bias, codes.smooth)
     plain = writing.write_codes(tmp_path / "c", Features(values, *fields, {}), {"run": "r"})
     np.testing.assert_array_equal(plain.features().values, values)
-    with pytest.raises(ConceptError, match=r"holds features of a plain network, not codes: .* htaf concepts binarise"):
+    with pytest.raises(ConceptError, match=r"holds features of a plain network, not codes: .* htaf paper binarise"):
         plain.codes()
     assert [row["exact"] for row in plain.accuracies()] == [None] * 4
     with pytest.raises(ConceptError, match=r"expected a folder of codes with concepts\.json, found none at"):

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from htaf.activations import HTAF
 from htaf.convert import harden
 from htaf.diagnostics import GradientNorms, layer_statistics, switch_profile
-from htaf.diagnostics.switch_figure import switch_figure
 from htaf.functional import heaviside, htaf
 from htaf.models.mlp import MLP
 from htaf.spiking.neurons import IF
@@ -107,27 +106,8 @@ def test_shared_steps_neurons_and_one_step_alone() -> None:
 def test_own_scores_and_errors() -> None:
     profile = switch_profile(network(), batches(), score=lambda outputs, y: {"rows": float(len(y)), "none": None})
     assert profile.layers[0].only == {"rows": 60.0, "none": None}
-    assert switch_figure(profile, "none").axes
     for net in (nn.Sequential(nn.Linear(4, 3)), nn.Sequential(nn.Linear(4, 3), nn.ReLU())):
         with pytest.raises(ValueError, match="at least one batch and one smooth step that runs, found none"):
             switch_profile(net, batches())
     with pytest.raises(ValueError, match="at least one batch"):
         switch_profile(network(), [])
-
-
-def test_figure_shows_the_profile() -> None:
-    profile = switch_profile(network(), batches())
-    figure = switch_figure(profile, "accuracy")
-    above = figure.axes[0]
-    lines = {str(line.get_label()): list(line.get_ydata()) for line in above.lines}  # pyright: ignore[reportArgumentType]
-    assert lines["exact up to this layer"] == [layer.up_to["accuracy"] for layer in profile.layers]
-    assert lines["this layer alone exact"] == [layer.only["accuracy"] for layer in profile.layers]
-    assert lines["smooth network, all layers exact"] == [profile.exact["accuracy"]] * 2
-    assert len(lines) == 4
-    more = switch_figure(profile, "accuracy", title="$of mine", repaired=0.75).axes[0]
-    lines = {str(line.get_label()): list(line.get_ydata()) for line in more.lines}  # pyright: ignore[reportArgumentType]
-    assert lines["exact network, with weights of its own"] == [0.75] * 2
-    assert more.get_title(loc="left") == r"\$of mine"
-    assert [label.get_text() for label in figure.axes[-1].get_xticklabels()] == [v.path for v in profile.layers]
-    with pytest.raises(ValueError, match="expected one of the scores loss, accuracy, got 'auroc'"):
-        switch_figure(profile, "auroc")

@@ -1,29 +1,24 @@
-"""A real Chromium, a small page, and a server of folders."""
+"""A small page, and a server of folders."""
 
 from __future__ import annotations
 
 import functools
 import http.server
-import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from visits import Site, Visit, pictures, with_dead
 
 from htaf.explorer import folder
 from htaf.explorer.beside import Beside
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Heading
 from made_pages import made_codes
+from visits import Site, browser, pictures, visit, with_dead
 
-ARGUMENTS = [
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
+__all__ = ["browser", "visit"]  # fixtures of a real browser
 
 
 @pytest.fixture
@@ -34,20 +29,6 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
         (made / name).write_text(name)
     monkeypatch.setattr(folder, "PAGE", made)
     return made
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    sync = pytest.importorskip("playwright.sync_api")
-    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if path is None:
-        if os.environ.get("CI"):
-            pytest.fail("expected chromium in PATH, or its path in CHROMIUM")
-        pytest.skip("expected chromium in PATH, or its path in CHROMIUM")
-    with sync.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="session")
@@ -65,29 +46,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     build_page(codes, out, pixels=pictures, names=names, heading=Heading("Trees", about=[("Run", "r")]), seconds=5.0,
                beside=Beside(made_codes(concepts=13, names=codes.classes), "another run"))  # fmt: skip
     return Site(out, codes)
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
-    """Open a tab: visit(site) from disk, visit(address) from elsewhere; at the end each is checked."""
-    opened: list[tuple[Visit, Any]] = []
-
-    def open_(where: Site | str, *, check: bool = True, **settings: Any) -> Visit:
-        context = browser.new_context(accept_downloads=True, **settings)
-        page = context.new_page()
-        page.set_default_timeout(60_000)  # a machine that is busy with other tests too
-        made = Visit(page, where if isinstance(where, str) else where.index)
-        page.on("console", lambda said: said.type in ("error", "warning") and made.errors.append(said.text))
-        page.on("pageerror", lambda error: made.errors.append(str(error)))
-        context.on("request", lambda request: made.asked.append(request.url))
-        opened.append((made, context if check else None))
-        return made
-
-    yield open_
-    for made, checked in opened:
-        made.page.context.close()
-        if checked is not None:
-            made.check()
 
 
 @pytest.fixture

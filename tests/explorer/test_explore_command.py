@@ -161,7 +161,7 @@ def test_a_plain_network_by_its_binarised_codes(htaf, folder: Path, tmp_path: Pa
     assert code == 2
     assert "plain network (method relu), which has no bits: make them with htaf concepts extract" in one_line(err)
     assert htaf("concepts", "extract", folder / "plain", "--out", tmp_path / "f")[0] == 0
-    assert htaf("concepts", "binarise", tmp_path / "f", "--out", tmp_path / "b")[0] == 0
+    assert htaf("paper", "binarise", tmp_path / "f", "--out", tmp_path / "b")[0] == 0
     code, out, err = htaf("explore", folder / "plain", "--out", tmp_path / "p", "--codes", tmp_path / "b")
     assert code == 0, err
     assert "359 test images" in out

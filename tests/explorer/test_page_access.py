@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from visits import Site, Visit
 
 from htaf.concepts.codes import codes_of
 from htaf.explorer.build import build_page
+from visits import Site, Visit
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from test_page_access import axe, fault  # noqa: F401
-from visits import Site, Visit, until
 
 from htaf.concepts.extract import extract
 from htaf.concepts.store import open_codes
@@ -20,6 +19,7 @@ from htaf.explorer.shown import Shown
 from htaf.runs import Run
 from made_pages import read_page
 from made_runs import digits, made_run
+from visits import Site, Visit, until
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]

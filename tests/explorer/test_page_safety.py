@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from visits import Site, Visit, pictures, until
 
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Heading
 from made_pages import made_codes
+from visits import Site, Visit, pictures, until
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from visits import Visit
 
 from htaf.report.writing import PAGE
 from made_report import hostile, reported
+from visits import Visit
 
 pytestmark = pytest.mark.slow
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"

@@ -227,15 +227,14 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "export": (w["run"], "--to", "onnx", "--out", "out.onnx"),
         "explore": (w["run"], "--codes", w["codes"], "--out", "out"),
         "concepts extract": (w["run"], "--out", "out"),
-        "concepts binarise": (w["features"], "--out", "out"),
-        "concepts labelfree": (
+        "paper binarise": (w["features"], "--out", "out"),
+        "paper labelfree": (
             *(w["run"], "--texts", w["list.txt"], "--clip", w["clip"], "--out", "out", "--steps", "1"),
             *("--similarity", "-0.999", "--clip-cutoff", "-0.999"),
         ),
-        "concepts score": (
-            *(w["codes"], "--leakage", "--names", w["names.json"], "--attributes", w["attributes.csv"]),
-            *("--out", "out"),
-        ),
+        "paper leakage": (w["codes"], "--names", w["names.json"], "--attributes", w["attributes.csv"]),
+        "paper sparse": (w["run"], "--codes", w["codes"], "--out", "out", "--nec", "2"),
+        "concepts score": (w["codes"], "--out", "out"),
         "concepts minimal-set": (w["codes"], "--out", "out.json"),
         "concepts sparse": (w["run"], "--codes", w["codes"], "--out", "out", "--nec", "2"),
         "concepts pictures": (w["codes"], w["run"], "--out", "out"),
@@ -880,10 +879,9 @@ def _maps(world: World) -> Iterator[Bad]:
 
 def _leakage(world: World) -> Iterator[Bad]:
     w = world
-    words = ("concepts", "score", w["codes"], "--leakage")
+    words = ("paper", "leakage", w["codes"])
     with_names = (*words, "--names", w["names.json"])
     yield Bad("leakage", ("pre-activations",), words)
-    yield Bad("leakage", ("--leakage",), ("concepts", "score", w["codes"], "--names", w["names.json"]))
     yield Bad("leakage", ("--names",), (*words, "--attributes", "digits"))
     for value in ("photos", "rows.csv", "no-such", "empty"):
         yield Bad(
@@ -898,9 +896,9 @@ def _leakage(world: World) -> Iterator[Bad]:
     for name, content in (("far.json", other), ("cut.json", b"[{"), ("n.json", b"{}")):
         make = functools.partial(_write, name=name, content=content)
         yield Bad("leakage", (name, "name", "90"), (*words, "--names", name), before=make)
-    yield Bad("leakage", ("features", "codes"), ("concepts", "score", w["features"], "--leakage"))
+    yield Bad("leakage", ("features", "codes"), ("paper", "leakage", w["features"]))
     yield Bad("leakage", ("other",), (*with_names, "--part", "other"))
-    yield Bad("leakage", ("run", "codes"), ("concepts", "score", w["run"], "--leakage"))
+    yield Bad("leakage", ("run", "codes"), ("paper", "leakage", w["run"]))
 
 
 def _backbones(world: World) -> Iterator[Bad]:
@@ -915,7 +913,7 @@ def _backbones(world: World) -> Iterator[Bad]:
     for value in ("codes", "features", "run"):
         yield Bad("backbone", (value,), replaced(words, "--out", w[value]))
     yield Bad("backbone", ("--parts",), (*words, "--parts", "test", "--data", "digits"))
-    binarise = ("concepts", "binarise", w["features"], "--out", "out")
+    binarise = ("paper", "binarise", w["features"], "--out", "out")
     for value in ("0", "-1", "20001", "100000", "10000000", HUGE):
         for how in ("random", "median"):
             yield Bad(

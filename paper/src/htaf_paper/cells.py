@@ -15,6 +15,7 @@ from htaf.data.reading import DataError
 from htaf.runs import content_hash, environment
 from htaf.training.queue import OtherMachineError, Place, Task
 from htaf.training.results import Results
+from htaf_paper.items import EXPERIMENTS
 
 # what a task may name: nothing else that is read from a store is imported
 FUNCTIONS = {
@@ -27,6 +28,7 @@ FUNCTIONS = {
     "icbm-outputs": "htaf_paper.icbm_scores:OUTPUTS",
     "icbm-concepts": "htaf_paper.icbm_concepts:CELLS",
     "pretrained": "htaf_paper.pretrained:CELLS",
+    **EXPERIMENTS,
 }
 NEEDED = {"cell", "commit", "platform", "threads", "versions"}
 

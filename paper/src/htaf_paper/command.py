@@ -11,7 +11,7 @@ from tyro.conf import FlagConversionOff, Positional, arg
 from htaf._console import Terminal, UsageError, fail, print_json, say
 from htaf.cli.flags import DataDir, Json
 from htaf.cli.studying import Device, Heartbeat, Patience, Threads, Timeout, WorkFolder, leasing_of
-from htaf_paper.items import ITEMS, items
+from htaf_paper.items import EXPERIMENTS, ITEMS, items
 from htaf_paper.protocol import ABOUT_SCALES, SCALES, PaperError, Scale, Study, nearest
 
 Items = Annotated[
@@ -31,7 +31,7 @@ RecordFolders = Annotated[
 
 
 def list_items(*, json: Json = False) -> None:
-    """List the tables and figures of the paper, and at which scales each can be run."""
+    """List the tables and figures of the paper, and our own studies, and at which scales each can be run."""
     found = [
         {
             "id": study.id,
@@ -48,7 +48,7 @@ def list_items(*, json: Json = False) -> None:
                 if (s := study.settings.get(scale)) is not None
             },
         }
-        for study in items(("all",))
+        for study in items(("all", *EXPERIMENTS))
     ]
     if json:
         return print_json(found)

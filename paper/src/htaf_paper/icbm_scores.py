@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
-from htaf.concepts.binarise import binarise
 from htaf.concepts.codes import PARTS, Codes
 from htaf.concepts.counts import class_counts, class_sizes
 from htaf.concepts.extract import extract
@@ -28,6 +27,7 @@ from htaf.training.plan import Source
 from htaf.training.queue import Place
 from htaf.training.results import StudyError
 from htaf.training.study import data_of, run_path
+from htaf_paper.binarise import binarise
 
 VERSION = 1  # of what the records hold
 BARS = 50  # of the histograms of outputs

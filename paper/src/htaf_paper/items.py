@@ -1,4 +1,4 @@
-"""The items of the paper, in its order: id -> where its `Study` is. Importing this file imports none of them."""
+"""The items of the paper, in its order, and our own studies: id -> where its `Study` is. None is imported here."""
 
 from __future__ import annotations
 
@@ -30,17 +30,29 @@ ITEMS = {
 }
 
 
+# with a report of their own
+EXPERIMENTS = {
+    "where": "htaf_paper.where:STUDY",
+    "planted": "htaf_paper.planted:STUDY",
+    "named": "htaf_paper.named:STUDY",
+    "pictured": "htaf_paper.pictured:STUDY",
+    "rules": "htaf_paper.rules:STUDY",
+}
+
+
 def item(name: str) -> Study:
     """Raises PaperError for a name that is no item."""
-    if name not in ITEMS:
+    known = ITEMS | EXPERIMENTS
+    if name not in known:
         raise PaperError(
-            f"expected an item of the paper ({', '.join(ITEMS)}) or all, got {name!r}{suggestion(name, [*ITEMS])}"
+            f"expected an item of the paper ({', '.join(ITEMS)}), a study of ours ({', '.join(EXPERIMENTS)}) or all, "
+            f"got {name!r}{suggestion(name, [*known])}"
         )
-    module, _, attribute = ITEMS[name].partition(":")
+    module, _, attribute = known[name].partition(":")
     return getattr(import_module(module), attribute)
 
 
 def items(names: tuple[str, ...]) -> list[Study]:
-    """Those of the names, each once, in the paper's order; `all` means every one."""
-    wanted = [*ITEMS] if "all" in names else [item(name).id for name in names]
-    return [item(name) for name in ITEMS if name in wanted]
+    """Those of the names, each once, in the paper's order, then our own; `all` means every one of the paper."""
+    wanted = {item(name).id for name in names if name != "all"} | (set(ITEMS) if "all" in names else set())
+    return [item(name) for name in (*ITEMS, *EXPERIMENTS) if name in wanted]

@@ -17,7 +17,7 @@ from typing import Any, cast, get_args
 
 from htaf._errors import first_line
 from htaf._files import read_record
-from htaf_paper.items import ITEMS
+from htaf_paper.items import EXPERIMENTS, ITEMS
 from htaf_paper.protocol import (
     SCALES,
     Claim,
@@ -186,10 +186,23 @@ def read_items(out: Path) -> list[Item]:
         for file in sorted(folder.glob("*.json")):
             if folder.name not in SCALES:
                 raise PaperError(f"{file}: expected a folder of a scale ({', '.join(SCALES)}), got {folder.name!r}")
+            if file.stem in EXPERIMENTS:
+                continue  # it has a report of its own
             if file.stem not in found:
                 raise PaperError(f"{file}: expected the outcome of an item ({', '.join(ITEMS)}), got {file.stem!r}")
             found[file.stem].append(_read(file, file.stem, cast(Scale, folder.name)))
     return [_chosen(name, reads) for name, reads in found.items()]
+
+
+def read_experiments(out: Path) -> list[Read]:
+    """Our own studies that are finished, each at its largest scale. Raises PaperError for a damaged file."""
+    found = []
+    for name in EXPERIMENTS:
+        files = [(scale, outcome_file(out, name, scale)) for scale in reversed(SCALES)]
+        reads = (_read(file, name, scale) for scale, file in files if file.is_file())
+        if (read := next((one for one in reads if one.status == "finished"), None)) is not None:
+            found.append(read)
+    return found
 
 
 def _chosen(name: str, reads: Sequence[Read]) -> Item:

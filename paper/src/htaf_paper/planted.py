@@ -1,4 +1,5 @@
-"""Does attribute naming find the names that are there, and refuse others? `python -m htaf_paper.planted --out DIR`.
+"""Does attribute naming find the names that are there, and refuse others? `htaf paper run planted
+--scale full --out DIR`.
 
 Concepts are planted: for the images of the CUB classes at hand, bit j is the class's attribute j (value >= 0.5), for
 every attribute that at least 5 of the classes have and at least 5 lack; then each image's bit is flipped with
@@ -15,19 +16,14 @@ probability 0, 5, 10, 20%. No image is read and no network is trained. Per noise
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64
-from rich.console import Console
 from sklearn.metrics import roc_auc_score
 
 from htaf.concepts.codes import Codes, codes_of
@@ -38,8 +34,11 @@ from htaf.concepts.naming.by_attributes import Round, play, ranked, splits
 from htaf.data.attributes import Attributes, load
 from htaf.data.downloads import obtain
 from htaf.data.image_sets import CUB
-from htaf.runs import environment, to_json, write_atomic
-from htaf_paper import planted_report
+from htaf.runs import content_hash
+from htaf.training.queue import Place
+from htaf_paper.experiments import Experiment
+from htaf_paper.protocol import Drawing, Outcome, Panel, Scale, Series, Setting, Table
+from htaf_paper.reports import levels, line, spread
 
 NOISE = (0.0, 0.05, 0.1, 0.2)
 SEEDS = (0, 1, 2, 3, 4)
@@ -240,42 +239,133 @@ def _auc(right: np.ndarray, wrong: np.ndarray) -> float | None:
     return float(roc_auc_score(np.r_[np.ones(len(right)), np.zeros(len(wrong))], np.r_[right, wrong]))
 
 
-def run(
-    out: str | Path, data_dir: str | None = None, noise: Sequence[float] = NOISE, seeds: Sequence[int] = SEEDS
-) -> str:
-    """Measure all cells, write planted.json, report.md and planted.png.
-
-    Returns:
-        The report.
-
-    Raises:
-        DataError: CUB cannot be loaded.
-    """
-    start = time.process_time()
-    plan = planting(data_dir)
+def compute(settings: dict[str, Any], place: Place) -> dict[str, Any]:
+    """A cell, and what is planted."""
+    plan = planting(place.data_dir)
     same = same_columns(plan.attributes)
-    kinds = [int((same == same[column]).sum()) for column in plan.columns]
-    record = {
-        "data": {
-            "classes": len(plan.attributes.classes), "images": len(plan.labels),
-            "attributes": len(plan.attributes.names), "planted": [plan.attributes.names[c] for c in plan.columns],
-            "with_a_twin": sum(count > 1 for count in kinds),
-        },
-        "cells": [cell(plan, level, seed) for level in noise for seed in seeds],
-        "environment": environment(),
+    about = {
+        "classes": len(plan.attributes.classes), "images": len(plan.labels), "attributes": len(plan.attributes.names),
+        "planted": [plan.attributes.names[c] for c in plan.columns],
+        "with_a_twin": sum(int((same == same[column]).sum()) > 1 for column in plan.columns),
     }  # fmt: skip
-    record["cpu_seconds"] = round(time.process_time() - start, 1)
-    write_atomic(Path(out) / "planted.json", to_json(record))
-    return planted_report.write(json.loads(to_json(record)), out)
+    return cell(plan, settings["noise"], settings["seed"]) | {"data": about}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m htaf_paper.planted", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", required=True, help="folder")
-    parser.add_argument("--data-dir", help="where CUB_200_2011 lies, before HTAF_DATA")
-    arguments = parser.parse_args()
-    Console().print(run(arguments.out, arguments.data_dir), markup=False, highlight=False)
+def fingerprint(settings: Mapping[str, Any], data_dir: str | None) -> str:
+    """Of what is planted."""
+    plan = planting(data_dir)
+    return content_hash(
+        [plan.attributes.names, plan.attributes.classes, plan.bits.tolist(), plan.labels.tolist(), plan.parts.tolist()]
+    )
 
 
-if __name__ == "__main__":
-    main()
+def outcome(records: Sequence[dict[str, Any]]) -> Outcome:
+    """Names found, the held-out score as a detector of right names, and which score."""
+    if not records:
+        return Outcome()
+    data, noise = records[0]["data"], levels(records, "noise")
+    notes = (
+        f"{data['images']:,} images of {data['classes']} CUB classes; {len(data['planted'])} bits, one for each of "
+        f"those of {data['attributes']} attributes that at least 5 classes have and at least 5 lack; "
+        f"{data['with_a_twin']} of them share their column with another attribute, which then counts as the same name. "
+        "Each image's bit is flipped with the probability in the first column. Mean ± standard deviation over "
+        f"{len(levels(records, 'seed'))} seeds.",
+    )
+    own = {level: [each for each in records if each["noise"] == level] for level in noise}
+    found = Table(
+        "Names found (%), and verified by `name_by_attributes`",
+        ("noise", "one split", "vote", "all classes", "verified", "right among verified", "null verified", "mixed"),
+        tuple(
+            (
+                f"{level:.0%}",
+                spread((c["one split"]["found"] for c in some), times=100),
+                spread((c["20 splits"]["vote"] for c in some), times=100),
+                *(
+                    spread((c["name_concepts"][key] for c in some), times=100)
+                    for key in ("found", "verified", "verified_right", "null_verified")
+                ),
+                f"{np.mean([c['name_concepts']['mixed'] for c in some]):.1f}",
+            )
+            for level, some in own.items()
+        ),
+        "Names of one split's naming classes, of a vote over 20 splits, and of all classes (`name_by_attributes`). "
+        "Verified: held-out balanced accuracy >= 0.75, half of the rounds agree, p <= 0.05. Null: bits whose classes "
+        "were permuted, so that no name is right. Mixed: classes in neither group, of each bit",
+    )
+    wrong = ("shuffled", "other", "null", "null, rounds that chose")
+    detector = Table(
+        "The held-out score as a detector of right names",
+        ("noise", "splits", *wrong[:3], "null, score of the rounds that chose the name"),
+        tuple(
+            (f"{level:.0%}", name, *(spread((c[name]["auc"][key] for c in some), 3) for key in wrong))
+            for level, some in own.items()
+            for name in ROUNDS
+        ),
+        "Area under the ROC curve, right names against wrong ones: names of other bits (shuffled), random other "
+        "attributes (other), the names found for null bits (null)",
+    )
+    kinds = ("all rounds", "rounds that chose")
+    chance = Table(
+        "Which score? Null bits have no name: chance is 0.50",
+        ("noise", "splits", *kinds, "passing, all", "passing, that chose"),
+        tuple(
+            (
+                f"{level:.0%}",
+                name,
+                *(spread((c[name]["null_held_out"][kind] for c in some), 2) for kind in kinds),
+                *(spread((c[name]["null_passed"][kind] for c in some), times=100) for kind in kinds),
+            )
+            for level, some in own.items()
+            for name in ROUNDS
+        ),
+        "The score over all rounds, and over those that chose the vote's name; and the share that passes 0.75 (%)",
+    )
+    return Outcome((found, detector, chance), (_drawing(own),), notes=notes)
+
+
+def _drawing(own: Mapping[float, Sequence[dict[str, Any]]]) -> Drawing:
+    """Names found, and the detector's area, over the noise."""
+    noise = list(own)
+
+    def series(label: str, value: Callable[[dict[str, Any]], float | None], times: float) -> Series:
+        return line(label, noise, lambda level: [value(c) for c in own[level]], times=times)
+
+    names = (
+        series("right, names of one split", lambda c: c["one split"]["found"], 100),
+        series("right, names of all classes", lambda c: c["20 splits"]["found"], 100),
+        series("verified though nothing is planted", lambda c: c["name_concepts"]["null_verified"], 100),
+    )
+    areas = tuple(
+        series(f"{name}, against {wrong}", lambda c, n=name, w=wrong: c[n]["auc"][w], 1)
+        for name in ROUNDS
+        for wrong in ("shuffled", "null")
+    )
+    return Drawing(
+        "planted", "Names found and the held-out score", "Right and wrongly verified names over the share of flipped "
+        "bits, and the area under the ROC curve of the held-out score.",
+        (
+            Panel("names", "share of bits flipped", "bits, %", names, hline=95),
+            Panel("held-out score, right against wrong", "share of bits flipped", "area under the ROC curve", areas),
+        ),
+        columns=2,
+    )  # fmt: skip
+
+
+def plan(scale: Scale) -> list[dict[str, Any]]:
+    """A cell a noise level and seed."""
+    noise, seeds = (NOISE[2:3], SEEDS[:1]) if scale == "smoke" else (NOISE, SEEDS)
+    return [{"noise": level, "seed": seed} for level in noise for seed in seeds]
+
+
+STUDY = Experiment(
+    "planted",
+    "Planted concepts: does attribute naming find names that are there?",
+    {
+        "smoke": Setting("one noise level, one seed", 2.0, data=("cub",)),
+        "full": Setting("four noise levels, five seeds", 27.0, data=("cub",)),
+    },
+    plan,
+    compute,
+    outcome,
+    fingerprint,
+)

@@ -26,10 +26,8 @@ import torch
 
 from htaf._console import UsageError, plain_errors
 from htaf._files import check_output_folder
-from htaf.concepts.binarise import binarise
 from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract
-from htaf.concepts.sparse_report import compare
 from htaf.data.images import Images, load
 from htaf.runs import Run, to_json, write_atomic
 from htaf.training.families import ready_recipe
@@ -38,9 +36,11 @@ from htaf.training.queue import Place
 from htaf.training.recipe import Recipe
 from htaf.training.results import StudyError
 from htaf.training.running import Running
+from htaf_paper.binarise import binarise
 from htaf_paper.kept import read_kept
 from htaf_paper.pretrained_report import checked, report
 from htaf_paper.shares import HELP, share
+from htaf_paper.sparse_report import compare
 
 CONCEPTS = (32, 128, 512)
 SPARSE_AT, TARGETS = 128, (5, None)
@@ -128,7 +128,7 @@ def measured(cell: Cell, run: Run, images: Images, out: Path) -> dict[str, Any]:
     found = rightness(cell, run, codes)
     if cell.concepts == SPARSE_AT:
         others = random_bits(run, images, out, codes) if cell.method == "htaf" and cell.seed == 0 else {}
-        result, _ = compare(codes, others, targets=TARGETS)
+        result = compare(codes, others, targets=TARGETS)
         found["sparse"] = {name: result[name] for name in ("summary", "differences")}
     return found
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from htaf.concepts.sparse_report import paired
 from htaf.runs import to_json, write_atomic
 from htaf_paper.kept import kept_errors, read_kept
+from htaf_paper.sparse_report import paired
 
 LABELS = {"relu": "plain", "htaf": "HTAF", "ss": "scaled sigmoid", "ste": "straight-through", "bm": "median (BM)"}
 SETS = {"cub": "CUB, 50 classes", "cifar10": "CIFAR-10, 5,000 images"}

@@ -1,4 +1,4 @@
-"""Do short rules say what bits do? `python -m htaf_paper.rules --out DIR`.
+"""Do short rules say what bits do? `htaf paper run rules --scale full --out DIR`.
 
 For each table and network: train, then describe each bit of the last hidden layer by a tree of depth 1 to 3 over the
 original columns, and measure on test rows how often tree and bit agree (`htaf.rules`). Three networks: the default of
@@ -12,31 +12,28 @@ the planted two.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
 
 from htaf import rules
-from htaf._console import plain_errors
-from htaf._console import progress as progress_of
-from htaf._files import write_atomic
 from htaf.data import tabular
 from htaf.rules import Explanation
-from htaf.runs import Run, environment, to_json
+from htaf.runs import Run, content_hash
 from htaf.training.families.mlp import tabular_exact, tabular_members
 from htaf.training.fit import fit
+from htaf.training.queue import Place
 from htaf.training.recipe import Recipe
+from htaf_paper.experiments import Experiment
+from htaf_paper.many_tables import NAMED, loaded
 from htaf_paper.more_tables import TABLES
+from htaf_paper.protocol import Outcome, Scale, Setting, Table
 
-NAMED = ("wine", "abalone", "churn", "fico")
 SETS = (*NAMED, "diamonds", "ames", "credit", "email", "hpc", "chile")
 NETWORKS: dict[str, Recipe] = {
     "256-256-128": tabular_exact(),
@@ -50,17 +47,15 @@ MOST = 256  # bits of a network that are described
 SEEDS = (0, 1, 2)  # of the planted table
 ROWS, TURNED = 3000, 0.05
 PLANTED = ("income", "region")
-REPORT, RECORD = "report.md", "record.json"
 Record = dict[str, Any]
 
 
-def trained(name: str, network: str, runs: Path, data_dir: str | None) -> Run:
-    """A run of a set, split 0; one that is there is read."""
-    targets = {member.name: member.target for member in TABLES}
-    place = name if name in NAMED else str(Path(data_dir or os.environ.get("HTAF_DATA", ".")) / "extra" / f"{name}.csv")
-    source = {"name": place, "target": targets.get(name), "task": None, "drop_empty": False, "data_dir": data_dir}
-    table = tabular.load(place, target=targets.get(name), data_dir=data_dir)
-    return fit(NETWORKS[network], table, runs / f"{name}-{network}", seed=0, source=source)
+def trained(name: str, network: str, out: Path, data_dir: str | None) -> Run:
+    """A run of a set, split 0."""
+    target = next((member.target for member in TABLES if member.name == name), None)
+    place = name if target is None else f"extra/{name}.csv"
+    source = {"name": place, "target": target, "task": None, "drop_empty": False, "data_dir": data_dir}
+    return fit(NETWORKS[network], loaded(name, data_dir), out, seed=0, source=source)
 
 
 def cell(name: str, network: str, run: Run) -> Record:
@@ -153,93 +148,109 @@ def _found(run: Run, says: np.ndarray) -> Record:
     }
 
 
-def report(record: Record) -> str:
-    """Tables of the fidelity by set, and of the planted rule."""
-    lines = [
-        "# Do short rules say what bits do?",
-        "",
-        "`python -m htaf_paper.rules --out DIR`, split 0 of each set; recipe `tabular-exact` with its own layers "
-        "and with one of 32 bits, and `tabular-members`. Each bit of the last hidden layer is described by a tree of "
-        "depth 1 to 3 over the original columns; of 2,048 bits the 256 that do most. **Balanced**: balanced "
-        "accuracy of tree against bit on test rows, 10%, 50% and 90% quantile over the bits that are not dead; 0.5 is "
-        "guessing. **Strongest 10**: its mean over the ten bits that do most, in brackets their share of the effect of "
-        "all. **Faithful**: share of the bits that change in the test rows with at "
-        "least 0.9. **Accuracy**: mean over bits, in brackets that of always guessing the more frequent value.",
-        "",
+def compute(settings: Record, place: Place) -> Record:
+    """A network of a table, or a planted table."""
+    work = place.work / f"rules-{content_hash(settings)[:16]}"
+    if settings["part"] == "planted":
+        found = planted_cell(settings["seed"], work)
+    else:
+        name, network = settings["set"], settings["network"]
+        found = cell(name, network, trained(name, network, work, place.data_dir))
+    shutil.rmtree(work, ignore_errors=True)
+    return {"part": settings["part"], **found}
+
+
+def fingerprint(settings: Mapping[str, Any], data_dir: str | None) -> str | None:
+    """Of a table."""
+    return None if settings["part"] == "planted" else loaded(settings["set"], data_dir).fingerprint
+
+
+def outcome(records: Sequence[Record]) -> Outcome:
+    """A table of each network, and one of the planted rule."""
+    cells = [each for each in records if each["part"] == "sets"]
+    tables = [
+        _table(network, [each for each in cells if each["network"] == network])
+        for network in dict.fromkeys(each["network"] for each in cells)
     ]
-    for network in dict.fromkeys(each["network"] for each in record["cells"]):
-        lines += [
-            f"## {TITLES[network]}",
-            "",
-            "| Set | exact | bits (dead) | balanced 10 / 50 / 90% | strongest 10 | faithful | accuracy | depth |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        for one in (each for each in record["cells"] if each["network"] == network):
-            share = f"{100 * one['share_10']:.{0 if one['share_10'] >= 0.1 else 1}f}%"
-            spread = " / ".join(f"{one['balanced'][q]:.2f}" for q in ("10", "50", "90"))
-            lines.append(
-                f"| {one['set']} | {one['metric']} {one['exact']:.3f} | {one['bits']} ({one['dead']}) | {spread} | "
-                f"{one['strongest_10']:.2f} ({share}) | {100 * one['faithful']:.0f}% | {one['accuracy']:.2f} "
-                f"({one['majority']:.2f}) | {one['depth']:.1f} |"
+    if planted := [each for each in records if each["part"] == "planted"]:
+        tables.append(_planted_table(planted))
+    return Outcome(tuple(tables), notes=ABOUT)
+
+
+ABOUT = (
+    "Split 0 of each set; recipe `tabular-exact` with its own layers and with one of 32 bits, and `tabular-members`. "
+    "Each bit of the last hidden layer is described by a tree of depth 1 to 3 over the original columns; of 2,048 bits "
+    "the 256 that do most.",
+    "Balanced: balanced accuracy of tree against bit on test rows, 10%, 50% and 90% quantile over the bits that are "
+    "not dead; 0.5 is guessing. Strongest 10: its mean over the ten bits that do most, in brackets their share of the "
+    "effect of all. Faithful: share of the bits that change in the test rows with at least 0.9. Accuracy: mean over "
+    "bits, in brackets that of always guessing the more frequent value.",
+)
+
+
+def _table(network: str, own: Sequence[Record]) -> Table:
+    rows = []
+    for one in own:
+        share = f"{100 * one['share_10']:.{0 if one['share_10'] >= 0.1 else 1}f}%"
+        rows.append(
+            (
+                one["set"], f"{one['metric']} {one['exact']:.3f}", f"{one['bits']} ({one['dead']})",
+                " / ".join(f"{one['balanced'][q]:.2f}" for q in ("10", "50", "90")),
+                f"{one['strongest_10']:.2f} ({share})", f"{100 * one['faithful']:.0f}%",
+                f"{one['accuracy']:.2f} ({one['majority']:.2f})", f"{one['depth']:.1f}",
             )
-        own = [each for each in record["cells"] if each["network"] == network]
-        median = np.median([each["balanced"]["50"] for each in own])
-        mean = 100 * np.mean([each["faithful"] for each in own])
-        lines += ["", f"Median over the sets: balanced {median:.2f}. Faithful, mean over the sets: {mean:.0f}%.", ""]
-    lines += [
-        "## A planted rule",
-        "",
-        f"Target: income > 40 and region in {{north, west}}, {100 * TURNED:.0f}% of {ROWS:,} labels turned; six other "
-        "columns; one layer of 16 bits. **Precision**: share of the columns in all rules, weighted by the effect of "
-        "their bits, that are income or region. **Agreement**: of the rule that is nearest to the planted one, or to "
-        "its opposite, on test rows, by which it is chosen; in brackets that of always saying the same.",
-        "",
-        "| Seed | exact | precision | most important two | agreement | its rule |",
-        "|---|---|---|---|---|---|",
-    ]
-    for one in record["planted"]:
-        lines.append(
-            f"| {one['seed']} | {one['exact']:.3f} | {one['precision']:.2f} | "
-            f"{'the planted' if one['important'] else 'others'} | {one['best_agreement']:.3f} "
-            f"({one['constant']:.3f}) | {one['best_rule']} |"
+        )  # fmt: skip
+    median = np.median([each["balanced"]["50"] for each in own])
+    mean = 100 * np.mean([each["faithful"] for each in own])
+    columns = (
+        "set", "exact", "bits (dead)", "balanced 10 / 50 / 90%", "strongest 10", "faithful", "accuracy", "depth"
+    )  # fmt: skip
+    note = f"Median over the sets: balanced {median:.2f}. Faithful, mean over the sets: {mean:.0f}%"
+    return Table(TITLES[network], columns, tuple(rows), note)
+
+
+def _planted_table(own: Sequence[Record]) -> Table:
+    rows = [
+        (
+            str(one["seed"]), f"{one['exact']:.3f}", f"{one['precision']:.2f}",
+            "the planted" if one["important"] else "others",
+            f"{one['best_agreement']:.3f}" + (f" ({one['constant']:.3f})" if "constant" in one else ""),
+            one["best_rule"],
         )
-    return "\n".join(lines) + "\n"
+        for one in own
+    ]  # fmt: skip
+    note = (
+        f"Target: income > 40 and region in {{north, west}}, {100 * TURNED:.0f}% of {ROWS:,} labels turned; six other "
+        "columns; one layer of 16 bits. Precision: share of the columns in all rules, weighted by the effect of their "
+        "bits, that are income or region. Agreement: of the rule that is nearest to the planted one, or to its "
+        "opposite, on test rows, by which it is chosen; in brackets that of always saying the same"
+    )
+    columns = ("seed", "exact", "precision", "most important two", "agreement", "its rule")
+    return Table("A planted rule", columns, tuple(rows), note)
 
 
-def run(out: Path, work: Path, sets: Sequence[str], data_dir: str | None = None, *, progress: bool = False) -> str:
-    """Train what is not trained yet, measure, write report.md and record.json; the report."""
-    record: Record = {"format": 1, "cells": [], "planted": [], **environment()}
-    jobs = [
-        (name, network)
+def plan(scale: Scale) -> list[Record]:
+    """Planted tables, then every network of its sets."""
+    planted: list[Record] = [{"part": "planted", "seed": seed} for seed in (SEEDS[:1] if scale == "smoke" else SEEDS)]
+    if scale == "smoke":
+        return planted
+    return planted + [
+        {"part": "sets", "set": name, "network": network}
         for network in NETWORKS
-        for name in sets
+        for name in EVERY
         if name in (OF_MEMBERS if network == "members" else SETS)
     ]
-    with progress_of("rules", len(jobs) + len(SEEDS), shown=progress, every=0) as told:
-        for seed in SEEDS:
-            record["planted"].append(planted_cell(seed, work))
-            told(1, f"planted {seed}")
-        for name, network in jobs:
-            record["cells"].append(cell(name, network, trained(name, network, work, data_dir)))
-            told(1, f"{name} {network}")
-    text = report(json.loads(to_json(record)))
-    write_atomic(out / RECORD, to_json(record))
-    write_atomic(out / REPORT, text)
-    return text
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m htaf_paper.rules", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of report.md and record.json")
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs/rules"), help="folder of the runs (default: runs/rules)"
-    )
-    parser.add_argument("--sets", nargs="+", choices=EVERY, default=list(EVERY), help="(default: all)")
-    parser.add_argument("--data-dir", help="folder of the data sets (default: HTAF_DATA)")
-    given = parser.parse_args()
-    with plain_errors():
-        Console().print(run(given.out, given.runs, given.sets, given.data_dir, progress=True), markup=False)
-
-
-if __name__ == "__main__":
-    main()
+STUDY = Experiment(
+    "rules",
+    "Do short rules say what bits do?",
+    {
+        "smoke": Setting("one planted table", 6.0),
+        "full": Setting("three networks on up to ten tables, three planted ones", 1500.0, data=EVERY),
+    },
+    plan,
+    compute,
+    outcome,
+    fingerprint,
+)

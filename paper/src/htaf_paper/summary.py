@@ -105,7 +105,7 @@ def _item(item: Item, names: Mapping[tuple[str, str], str]) -> list[str]:
     reported = item.claims.get(read.scale, ())
     lines += [*map(_claim, reported), ""] if reported else []
     for table in outcome.tables:
-        lines += _table(table)
+        lines += table_lines(table)
     for one in outcome.drawings:
         name = names[item.id, one.name]
         file = f"figures/{name}.{'svg' if one.picture is None else 'png'}"
@@ -126,7 +126,7 @@ def _item(item: Item, names: Mapping[tuple[str, str], str]) -> list[str]:
         lines += [f"### Tested at scale {other.scale} alone", "", escaped(sentence(other.about)), ""]
         lines += [*map(_claim, item.claims[other.scale]), ""]
         for table in other.outcome.tables:
-            lines += _table(table)
+            lines += table_lines(table)
     if item.others:
         lines += ["Other scales:", "", *_header("scale", "state", "claims", "command")]
         for other in item.others:
@@ -150,7 +150,8 @@ def _claim(claim: Claim) -> str:
     return f"{said} Rule: {escaped(claim.rule)}."
 
 
-def _table(table: Table) -> list[str]:
+def table_lines(table: Table) -> list[str]:
+    """A table with its title and its notes."""
     found = outcomes.columns(table)
     heads = [
         escaped(f"{column.name}, {part}" if part and i == 0 else part or column.name)

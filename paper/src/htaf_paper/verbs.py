@@ -9,7 +9,7 @@ GROUPS = {"paper": "The tables and figures of the paper by one command, with a v
 VERBS = {
     "paper list": Verb(
         "htaf_paper.command:list_items",
-        "List the tables and figures of the paper, and at which scales each can be run.",
+        "List the tables and figures of the paper, and our own studies, and at which scales each can be run.",
     ),
     "paper run": Verb(
         "htaf_paper.command:run",
@@ -21,5 +21,21 @@ VERBS = {
     ),
     "paper cost": Verb(
         "htaf_paper.command:cost", "Say how long items take on this machine, before anything is computed."
+    ),
+    "paper binarise": Verb(
+        "htaf_paper.concept_verbs:binarise",
+        "Make codes of features by one threshold for each node, from the training images, or by random hyperplanes.",
+    ),
+    "paper labelfree": Verb(
+        "htaf_paper.concept_verbs:labelfree",
+        "Make codes whose concepts are texts, over the backbone of a run: a label-free concept bottleneck, by CLIP.",
+    ),
+    "paper leakage": Verb(
+        "htaf_paper.concept_verbs:leakage",
+        "State leakage: what soft values, and bits beyond their names, tell of the class.",
+    ),
+    "paper sparse": Verb(
+        "htaf_paper.concept_verbs:sparse",
+        "Compare sparse heads of a run's bits with such heads of other bits, as random ones of the same size.",
     ),
 }

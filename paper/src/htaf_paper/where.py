@@ -1,4 +1,4 @@
-"""Do maps find what decides a bit? `python -m htaf_paper.where --out DIR`.
+"""Do maps find what decides a bit? `htaf paper run where --scale full --out DIR`.
 
 Spots are planted: an image of 24 x 24 pixels is smooth coloured noise, and each of four kinds of spots (6 x 6 pixels, a
 texture each) is in it with probability 1/2, at a random place. Bit j of a small concept bottleneck is trained, with
@@ -17,33 +17,27 @@ two sizes, one of which is the spot's, and with the exact map of the untrained n
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float32, Int64
-from rich.console import Console
 from torch import Tensor
 
-from htaf._console import UsageError, plain_errors
-from htaf._console import progress as progress_of
-from htaf._files import check_output_folder
 from htaf.activations import HTAF
 from htaf.concepts.regions import Box, Map, Regions
 from htaf.convert import harden
 from htaf.models.build import backbone
 from htaf.models.icbm import ICBM
-from htaf.runs import environment, to_json, write_atomic
-from htaf_paper import where_report
-from htaf_paper.kept import read_kept
+from htaf.training.queue import Place
+from htaf_paper.experiments import Experiment
+from htaf_paper.protocol import Drawing, Outcome, Panel, Scale, Series, Setting, Table
+from htaf_paper.reports import spread
 
 SIZE, SPOT, KINDS = 24, 6, 4
 NETWORKS = {
@@ -252,65 +246,84 @@ def maps_of(regions: Regions, data: Planted, cases: Sequence[tuple[int, int]]) -
     return [found[case] for case in cases]
 
 
-def run(
-    out: str | Path,
-    networks: Sequence[str] = tuple(NETWORKS),
-    seeds: Sequence[int] = SEEDS,
-    *,
-    progress: bool = False,
-) -> str:
-    """Measure all cells, write report.json, report.md and where.png. Cells that are in report.json are kept.
-
-    Returns:
-        The report.
-
-    Raises:
-        KeptError: report.json is damaged or foreign. OutputError: the folder cannot be written.
-    """
-    check_output_folder(Path(out))
-    settings = {
-        "size": SIZE, "spot": SPOT, "training": TRAINING, "epochs": EPOCHS, "batch": BATCH, "rate": RATE,
-        "images": IMAGES,
-    }  # fmt: skip
-    file = Path(out) / "report.json"
-    record: dict[str, Any] = {"settings": settings, "cells": [], "environment": environment()}
-    there = read_kept(file, _checked)
-    if there is not None and there["settings"] == settings:
-        record = there
-    wanted = [(name, seed) for name in networks for seed in seeds]
-    cells = {(each["network"], each["seed"]): each for each in record["cells"]}
-    missing = [key for key in wanted if key not in cells]
-    with progress_of("networks", len(wanted), shown=progress, done=len(wanted) - len(missing), every=0) as advance:
-        for key in missing:
-            start = time.process_time()
-            cells[key] = cell(*key) | {"cpu_seconds": round(time.process_time() - start, 1)}
-            record["cells"] = [cells[each] for each in wanted if each in cells]
-            write_atomic(file, to_json(record))
-            advance()
-    return where_report.write(json.loads(to_json(record)), out)
+def compute(settings: dict[str, Any], place: Place) -> dict[str, Any]:
+    return cell(settings["network"], settings["seed"])
 
 
-def _checked(record: Any) -> None:
-    """Read all that a run goes on from."""
-    for each in record["cells"]:
-        hash((each["network"], each["seed"]))
-    if record["settings"] and record["cells"]:
-        where_report.report(record)
-        where_report.figure(record)
+SETTINGS = {
+    "size": SIZE, "spot": SPOT, "training": TRAINING, "epochs": EPOCHS, "batch": BATCH, "rate": RATE, "images": IMAGES,
+}  # fmt: skip
+METHODS = (
+    "exact",
+    "exact, without the constant",
+    "gradient x input",
+    "occlusion, 8 windows a side",
+    "occlusion, windows as large as the spot",
+    "exact, untrained network",
+)
+ABOUT = (
+    f"Images of {SIZE} x {SIZE} pixels; four kinds of spots of {SPOT} x {SPOT}, each in half of the images, at random "
+    f"places. Bit j is 1 where spot j is there; {TRAINING:,} training images, {EPOCHS} epochs, exact step. Maps of "
+    f"{IMAGES} test images a seed, of bits that are 1 and right. Mean ± standard deviation over the seeds, in %.",
+    "Mass: share of the map's positive values inside the spot. Pointing: how often the highest value lies inside the "
+    "spot. IoU: overlap of the responsible region's box with the spot.",
+)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m htaf_paper.where", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", required=True, help="folder")
-    parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS), help="(default: all)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="seeds (default: 0 1 2)")
-    arguments = parser.parse_args()
-    with plain_errors():
-        if bad := [seed for seed in arguments.seeds if not 0 <= seed < 2**31]:
-            raise UsageError(f"--seeds must be >= 0 and below 2**31, got {bad[0]}")
-        text = run(arguments.out, arguments.networks, arguments.seeds, progress=True)
-        Console().print(text, markup=False, highlight=False)
+def outcome(records: Sequence[dict[str, Any]]) -> Outcome:
+    """A table and a panel of each network."""
+    networks = dict.fromkeys(each["network"] for each in records)
+    grouped = {name: [each for each in records if each["network"] == name] for name in networks}
+    panels = tuple(
+        Panel(
+            name, "map", "map inside the spot, %",
+            (
+                Series(
+                    "mass", tuple(map(float, range(len(METHODS)))),
+                    tuple(100 * fmean(each["methods"][method]["mass"] for each in own) for method in METHODS), "bars",
+                ),
+            ),
+            ticks=METHODS, hline=100 * own[0]["area"],
+        )
+        for name, own in grouped.items()
+    )  # fmt: skip
+    about = "Share of each map inside the spot; the line is that of the same value everywhere."
+    drawing = Drawing("where", "Maps inside the spot", about, panels, columns=2)
+    return Outcome(tuple(_table(*pair) for pair in grouped.items()), (drawing,) if panels else (), notes=ABOUT)
 
 
-if __name__ == "__main__":
-    main()
+def _table(network: str, own: Sequence[dict[str, Any]]) -> Table:
+    grid, area = " x ".join(map(str, own[0]["grid"])), f"{100 * own[0]['area']:.1f}"
+
+    def percent(value: Callable[[dict[str, Any]], float]) -> str:
+        return spread(map(value, own), times=100)
+
+    rows = [
+        (method, *(percent(lambda c, m=method, k=key: c["methods"][m][k]) for key in ("mass", "pointing", "iou")))
+        for method in METHODS
+    ]
+    rows.append(("the same value everywhere", area, area, area))
+    rows.append((f"the most that {grid} places allow", percent(lambda c: c["most_possible"]), "100", ""))
+    note = (
+        f"Bits right: {percent(lambda c: c['accuracy'])}%. Largest difference between an exact map's sum and its "
+        f"pre-activation: {max(c['largest_difference'] for c in own):.0e}. The bit turns to 0 when the box of the "
+        f"exact map is covered: {percent(lambda c: c['covered']['box'])}%; when a box of the same size beside the spot "
+        f"is: {percent(lambda c: c['covered']['elsewhere'])}%."
+    )
+    return Table(f"{network}: maps of {grid} places", ("map", "mass", "pointing", "IoU"), tuple(rows), note)
+
+
+def plan(scale: Scale) -> list[dict[str, Any]]:
+    """A cell a network and seed."""
+    networks, seeds = (list(NETWORKS)[:1], SEEDS[:1]) if scale == "smoke" else (list(NETWORKS), SEEDS)
+    return [{"network": name, "seed": seed, **SETTINGS} for name in networks for seed in seeds]
+
+
+STUDY = Experiment(
+    "where",
+    "Planted spots: do maps find what decides a bit?",
+    {"smoke": Setting("one network, one seed", 12.0), "full": Setting("two networks, three seeds", 59.0)},
+    plan,
+    compute,
+    outcome,
+)

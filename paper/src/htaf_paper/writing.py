@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from htaf._files import write_atomic
-from htaf_paper import drawing
-from htaf_paper.outcomes import Item, figure_names, read_items
+from htaf_paper import drawing, reports
+from htaf_paper.outcomes import Item, figure_names, read_experiments, read_items
 from htaf_paper.page import page
 from htaf_paper.protocol import PaperError, command_of
 from htaf_paper.summary import TITLE, claims_csv, claims_json, markdown
@@ -21,7 +21,9 @@ def write_report(out: Path, *, command: str = "htaf paper report") -> Path:
     """Write report.html, report.md, figures/, claims.json and claims.csv into a folder of the paper's items.
 
     It reads `outcomes/<scale>/<id>.json` alone, and shows every item at its largest finished scale; an item without an
-    outcome is a row that says how to run it. The same outcomes give the same bytes; what differs between two runs of
+    outcome is a row that says how to run it. A study of ours has ID/report.md and ID/figures/.
+
+    The same outcomes give the same bytes; what differs between two runs of
     the same cells is what `htaf_paper.outcomes.without_times` takes out.
 
     Args:
@@ -35,6 +37,8 @@ def write_report(out: Path, *, command: str = "htaf paper report") -> Path:
         OSError: it cannot be written.
     """
     items = [_kept(out, item) for item in read_items(out)]
+    for read in read_experiments(out):
+        reports.write(out / read.id, read.title, read.outcome)
     _expect_own(out)
     names = figure_names(items)
     made = _figures(out, items, names)

@@ -1,10 +1,10 @@
-"""`htaf concepts extract|binarise|score|minimal-set|pictures`: what the bits of a run of `htaf train icbm` mean."""
+"""`htaf concepts extract|score|minimal-set|pictures`: what the bits of a run of `htaf train icbm` mean."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from htaf.concepts.store import CodesFolder
     from htaf.runs import Run
 
-CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
+CodesDir = Annotated[Positional[Path], arg(help="Folder of codes, such as extract writes.", metavar="CODES")]
 Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
 ScoredPart = Annotated[PartName, arg(help="Which images are scored.")]
 
@@ -142,54 +142,12 @@ def extract(
         )  # fmt: skip
     if files:
         say_notes(found.info["notes"])
-    _summary(found, out, json)
+    summary(found, out, json)
     left_out = found.info.get("unreadable", 0)
     say_unread(found.info.get("unreadable_files", []), len(found) + left_out, left_out)
 
 
-def binarise(
-    source: Annotated[Positional[Path], arg(help="Folder with the features of a plain network.", metavar="FEATURES")],
-    *,
-    out: Out,
-    how: Annotated[
-        Literal["median", "rates", "random"],
-        arg(
-            help="median: each node's median is its threshold; rates: nodes are 1 as often as the concepts of --like; "
-            "random: random hyperplanes, each with half of the training images on either side."
-        ),
-    ] = "median",
-    like: Annotated[
-        Path | None, arg(help="Codes for --how rates.", metavar="CODES", help_behavior_hint="(default: none)")
-    ] = None,
-    sorted: Annotated[
-        bool, arg(help="With --how rates: pair nodes and concepts by the order of their rates, not by number.")
-    ] = False,
-    concepts: Annotated[
-        int | None,
-        arg(
-            help="With --how random (at most 20,000) or median: how many; of median so many nodes, drawn at random.",
-            metavar="N",
-            help_behavior_hint="(default: as many as features)",
-        ),
-    ] = None,
-    seed: Annotated[int, arg(help="Seed of random hyperplanes and of nodes drawn.")] = 0,
-    json: Json = False,
-) -> None:
-    """Make codes of features by one threshold for each node, from the training images, or by random hyperplanes."""
-    check_seed(seed)
-    if (how == "rates") != (like is not None) or (sorted and how != "rates"):
-        raise UsageError("--how rates needs --like CODES; --like and --sorted are for --how rates alone")
-    if concepts is not None and (how == "rates" or concepts < 1):
-        raise UsageError(f"--concepts must be >= 1, and is not for --how rates, got {concepts}")
-    from htaf.concepts.binarise import binarise as make
-    from htaf.concepts.store import open_codes, open_folder
-
-    copied = None if like is None else open_codes(like)
-    make(source, out, how, like=copied, sorted=sorted, concepts=concepts, seed=seed, progress=not json)
-    _summary(open_folder(out), out, json)
-
-
-def _summary(found: CodesFolder, out: Path, json: bool) -> None:
+def summary(found: CodesFolder, out: Path, json: bool) -> None:
     """Accuracy of each part of codes or features."""
     rows = found.accuracies()
     result = {"out": str(out), "images": len(found), "concepts": found.concepts, "parts": rows}
@@ -212,23 +170,7 @@ def score(
             help_behavior_hint="(default: none)",
         ),
     ] = (),
-    leakage: Annotated[
-        bool, arg(help="State leakage too: what soft values, and bits beyond their names, tell of the class.")
-    ] = False,
-    names: Annotated[
-        Path | None,
-        arg(help="With --leakage: names of the concepts.", metavar="FILE", help_behavior_hint="(default: none)"),
-    ] = None,
-    attributes: Annotated[
-        str | None,
-        arg(
-            help="With --names: the attributes of the classes that they were named after.",
-            metavar="cub|digits|CSV",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = None,
     part: ScoredPart = "test",
-    data_dir: DataDir = None,
     out: Annotated[
         Path | None,
         arg(help="Also write tables and plots to this folder.", metavar="DIR", help_behavior_hint="(default: none)"),
@@ -236,22 +178,18 @@ def score(
     json: Json = False,
 ) -> None:
     """Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy, sparsity."""
-    if (names is not None and not leakage) or (attributes is not None and names is None):
-        raise UsageError("--names needs --leakage, and --attributes needs --names")
     from htaf.concepts.report import write_report
     from htaf.concepts.scores import score as scores_of
     from htaf.concepts.store import open_folder
 
     if out is not None:
-        check_output_folder(out, [codes, *baseline, *([names] if names else [])], own="folder of scores")
+        check_output_folder(out, [codes, *baseline], own="folder of scores")
     others = {folder.name: open_folder(folder) for folder in baseline}
     if len(others) < len(baseline):
         raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
     with offering_parts(part):
         opened = open_folder(codes)
         scores = scores_of(opened, baseline=others, scored=part, progress=not json)
-    if leakage:
-        scores["leakage"] = _leakage(opened, names, attributes, part, data_dir)
     files = write_report(scores, out, title=codes.name) if out is not None else []
     if json:
         return print_json(scores)
@@ -272,55 +210,11 @@ def score(
         ("effective number of concepts", float(same["effective"])),
         ("concepts of a class (NEC)", scores["sparsity"]["nec"]),
         ("concepts of a decision (NCC)", scores["sparsity"]["ncc"]),
-        *_leakage_rows(scores.get("leakage", {})),
     ]
     show(f"{scores['concepts']} concepts, part {part}", ("score", "value"), rows)
     for file in files:
         say(file)
     return None
-
-
-def _leakage(
-    folder: CodesFolder, names: Path | None, attributes: str | None, part: PartName, data_dir: str | None
-) -> dict[str, Any]:
-    """Of soft values where the folder has them, and of names where they are given."""
-    from htaf.concepts.codes import codes_key
-    from htaf.concepts.leakage import DEFINITION, named_leakage, soft_leakage
-    from htaf.concepts.naming.files import read_names
-    from htaf.data.attributes import load
-
-    codes = folder.codes()
-    found: dict[str, Any] = {"soft": None, "named": None, "definition": DEFINITION}
-    if "features" in folder.columns:
-        found["soft"] = soft_leakage(codes, folder.features(), part=part)
-    elif names is None:
-        raise UsageError(
-            f"--leakage: {folder.path} has no pre-activations: give --names, or write them to a new folder with "
-            "htaf concepts extract --keep features"
-        )
-    if names is not None:
-        known = None if attributes is None else load(attributes, data_dir=data_dir)
-        read = read_names(names, codes.concepts, codes=codes_key(codes))
-        found["named"] = named_leakage(codes, read, known, part=part)
-    return found
-
-
-def _leakage_rows(leakage: Mapping[str, Any]) -> Rows:
-    rows: list[tuple[str, object]] = []
-    if leakage.get("soft") is not None:
-        soft = leakage["soft"]
-        rows += [("leakage of soft values (CTL)", soft["ctl"]), ("accuracy gained by soft values", _gain(soft["gain"]))]
-    if leakage.get("named") is not None:
-        named = leakage["named"]
-        rows.append((f"accuracy beyond {len(named['verified'])} verified names", _gain(named["unnamed"])))
-        if shares := [row["beyond"] for row in named["beyond"] if row["beyond"] is not None]:
-            rows.append(("of a bit's information, beyond its name", sum(shares) / len(shares)))
-    return rows
-
-
-def _gain(found: Mapping[str, Any]) -> str:
-    low, high = found["interval"]
-    return f"{found['difference']:+.4f} ({low:+.4f} to {high:+.4f})"
 
 
 def minimal_set(

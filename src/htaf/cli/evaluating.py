@@ -43,14 +43,6 @@ def evaluate(
         bool,
         arg(help="Also layer by layer: the network exact up to it, it alone exact, flipped bits, gradient."),
     ] = False,
-    plot: Annotated[
-        Path | None,
-        arg(
-            help="Draw the layers into this file, .png, .svg or .pdf; with --layers.",
-            metavar="FILE",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = None,
     out: Annotated[
         Path | None,
         arg(
@@ -71,15 +63,9 @@ def evaluate(
     if is_language_model(run):
         from htaf.cli.language import evaluate_llm
 
-        refuse_flags(
-            {"part": part, "data-dir": data_dir, "method": method, "layers": layers, "plot": plot, "out": out}, run
-        )
+        refuse_flags({"part": part, "data-dir": data_dir, "method": method, "layers": layers, "out": out}, run)
         return evaluate_llm(run, data, json)
     opened = open_run(run, method=step_of_run(method))
-    if plot is not None and not layers:
-        raise UsageError("--plot draws the layers: give --layers too")
-    if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"--plot: expected a file that ends in .png, .svg or .pdf, got {plot.name}")
     if layers and not opened.has_step:
         raise UsageError("--layers is for networks with a step, this run's has real activations")
     if out is not None and opened.record["data"].get("task") != "classification":
@@ -109,8 +95,6 @@ def evaluate(
                 + ("" if shown is None else f": {name} {shown:.4f}")
             ]
         )
-    if profile is not None and plot is not None:
-        _draw(profile, name, plot, title, result["exact"][name] if opened.has_own_smooth else None)
     if json:
         return print_json(result if profile is None else result | {"layers": [asdict(v) for v in profile.layers]})
     positive = f", positive class {result['positive']!r}" if "positive" in result else ""
@@ -159,17 +143,6 @@ def _profile(run: Run, part: RunPart) -> SwitchProfile:
     task, preprocessor = run.record["data"]["task"], run.preprocessor()
     scale = 1.0 if isinstance(preprocessor, ImagePreprocessor) else preprocessor.target.std
     return switch_profile(run.model(exact=False), part, score=lambda y, target: metrics(y, target, task, scale))
-
-
-def _draw(profile: SwitchProfile, name: str, file: Path, title: str, repaired: float | None) -> None:
-    from io import BytesIO
-
-    from htaf._files import write_atomic
-    from htaf.diagnostics.switch_figure import switch_figure
-
-    picture = BytesIO()
-    switch_figure(profile, name, title=title, repaired=repaired).savefig(picture, format=file.suffix[1:])
-    write_atomic(file, picture.getvalue())
 
 
 def _table(profile: SwitchProfile, name: str, title: str) -> TextTable:

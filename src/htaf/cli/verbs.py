@@ -92,14 +92,6 @@ VERBS = {
     "concepts extract": Verb(
         "htaf.cli.concepts:extract", "Write the bits of images, and both networks' predictions, to a folder."
     ),
-    "concepts binarise": Verb(
-        "htaf.cli.concepts:binarise",
-        "Make codes of features by one threshold for each node, from the training images, or by random hyperplanes.",
-    ),
-    "concepts labelfree": Verb(
-        "htaf.cli.label_free:labelfree",
-        "Make codes whose concepts are texts, over the backbone of a run: a label-free concept bottleneck, by CLIP.",
-    ),
     "concepts score": Verb(
         "htaf.cli.concepts:score",
         "Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy, sparsity.",
@@ -110,7 +102,7 @@ VERBS = {
     ),
     "concepts sparse": Verb(
         "htaf.cli.sparse_heads:sparse",
-        "Fit heads in which each class draws on few concepts, and compare with random bits of the same size.",
+        "Fit heads in which each class draws on few concepts: NEC, NCC and the accuracy at each size.",
     ),
     "concepts pictures": Verb(
         "htaf.cli.concepts:pictures", "Draw images that have a concept above images that lack it, picked at random."

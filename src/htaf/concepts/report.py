@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,6 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
         lines += ["", f"NCC and how many are enough: {drawn}."]
     if minimal is not None:
         lines += ["", *_minimal_lines(minimal)]
-    if "leakage" in scores:
-        lines += ["", *leakage_lines(scores["leakage"])]
     title = f"number (weight, contribution in its {scored} images / {fitted} images)"
     lines += ["", f"| Class | {scored} images | concepts of largest weight: {title} |", "|---|---|---|"]
     dead = {*scores["dead"]["always_0"], *scores["dead"]["always_1"]}
@@ -161,38 +159,6 @@ def _minimal_lines(minimal: Mapping[str, Any]) -> list[str]:
         "",
         minimal["algorithm"],
     ]
-
-
-def leakage_lines(leakage: Mapping[str, Any]) -> list[str]:
-    """What `htaf.concepts.leakage` found, as Markdown."""
-    rows: list[tuple[str, str]] = []
-    if (soft := leakage.get("soft")) is not None:
-        rows += [
-            ("concepts-task leakage of soft values, share of H(class)", f"{soft['ctl']:.4f}"),
-            ("accuracy of a head on soft values; on bits", _both(soft["accuracy"].values())),
-            ("gain of soft values, points (95%)", _points(soft["gain"])),
-        ]
-    if (named := leakage.get("named")) is not None:
-        rows += [
-            ("concepts with a verified name", str(len(named["verified"]))),
-            ("accuracy of a head on all bits; on those with a verified name", _both(named["accuracy"].values())),
-            ("accuracy that no name accounts for, points (95%)", _points(named["unnamed"])),
-        ]
-        shares = [row["beyond"] for row in named["beyond"] if row["beyond"] is not None]
-        if shares:
-            rows.append(
-                ("of what a bit tells of the class, beyond its attribute: mean", _percent(float(np.mean(shares))))
-            )
-    return ["| Leakage | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), "", leakage["definition"]]
-
-
-def _both(values: Iterable[float]) -> str:
-    return "; ".join(_percent(value) for value in values)
-
-
-def _points(found: Mapping[str, Any]) -> str:
-    low, high = found["interval"]
-    return f"{100 * found['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def histograms(scores: Mapping[str, Any]) -> bytes:

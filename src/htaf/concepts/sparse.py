@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int32, Int64
+from jaxtyping import Bool, Float, Float64, Int32
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+from htaf._console import markdown_text
 from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.completeness import CHUNK
 from htaf.concepts.counts import labelled
 from htaf.concepts.heads import Head, accuracy_of, balanced_rows
 from htaf.concepts.soft import SoftConcepts
-from htaf.concepts.sparsity import effective
+from htaf.concepts.sparsity import COVERAGE, effective, sparsity, training_means
 
 CAP = 20_000  # images that a head is fitted to
 MIX = 0.99  # share of the L1 penalty, as the sources have it
@@ -26,6 +27,7 @@ CANDIDATES = 4  # points of the path whose largest weights are tried at a target
 WIDER = 4  # the path ends where the mean class has so many times the weights of the largest target
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)  # of the L2 penalty of a fit on chosen weights, the strongest first
 STEPS, PRECISION = 200, 1e-7  # of L-BFGS: at most, and the least relative gain of a step
+Z = 1.959964  # of a 95% interval
 WIDE = 2**22  # numbers that are kept in float64: smaller sets are fitted to more digits
 ALGORITHM = (
     "Multinomial logistic regression on standardised concepts of the training part. An elastic net (99% L1) along a "
@@ -309,10 +311,104 @@ def correct(codes: Codes | SoftConcepts, head: Head) -> Bool[np.ndarray, " image
     return hits
 
 
-def permuted(codes: Codes, seed: int) -> Codes:
-    """The codes with the labels of each part permuted among its labelled images: what a fit then reaches is chance."""
-    rng, labels = np.random.default_rng(seed), np.array(codes.labels)
-    for part in np.unique(codes.parts):
-        rows: Int64[np.ndarray, " rows"] = np.flatnonzero((codes.parts == part) & (labels >= 0))
-        labels[rows] = labels[rng.permutation(rows)]
-    return replace(codes, labels=labels)
+def wilson(hits: int, images: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share: hits of images, >= 1."""
+    share, z2 = hits / images, Z * Z / images
+    middle = (share + z2 / 2) / (1 + z2)
+    half = Z * np.sqrt(share * (1 - share) / images + z2 / (4 * images)) / (1 + z2)
+    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+
+
+def means_of(bits: Codes | SoftConcepts) -> Float64[np.ndarray, " concepts"]:
+    """float64 [C], of the labelled training images."""
+    if isinstance(bits, SoftConcepts):
+        return bits.labelled("train").values.mean(0, dtype=np.float64)
+    return training_means(bits)
+
+
+def measured(
+    codes: Codes | SoftConcepts, head: Head, means: Float64[np.ndarray, " concepts"]
+) -> tuple[Bool[np.ndarray, " images"], dict[str, Any]]:
+    """Which images a head gets right, and its figures.
+
+    Args:
+        codes: labelled images. head: weight [K, C] and bias [K]. means: of the training images, `means_of`.
+
+    Returns:
+        whether it is right on each image, and "accuracy", "interval" (Wilson, 95%), "nec", "ncc" and "ncc_predicted".
+    """
+    right = correct(codes, head)
+    small = replace(codes, weight=head.weight.astype(np.float32), bias=head.bias.astype(np.float32))
+    found = sparsity(small, means)
+    figures = {name: found[name] for name in ("nec", "ncc", "ncc_predicted")}
+    interval = list(wilson(int(right.sum()), len(right)))
+    return right, {"accuracy": float(right.mean()), "interval": interval, **figures}
+
+
+def scored_heads(
+    codes: Codes,
+    targets: Sequence[int | None] = (5, 10, None),
+    *,
+    part: PartName = "test",
+    cap: int = CAP,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> tuple[dict[str, Any], list[SparseHead]]:
+    """Sparse heads of a network's bits, and what they get right beside its own head.
+
+    Args:
+        codes: of the network, with labelled train, validation and `part`.
+        targets, cap, seed, progress: as `sparse_heads`.
+        part: that is scored. The accuracy of train or validation, which fit and choose the heads, is too high.
+
+    Returns:
+        plain values: the sizes, "own_head" and "rows" (of each target) with the figures of `measured`; and the heads.
+    """
+    scored, means = labelled(codes, part), training_means(codes)
+    own = Head(codes.weight.astype(np.float64), codes.bias.astype(np.float64))
+    heads = sparse_heads(codes, targets, cap=cap, seed=seed, progress=progress)
+    rows = []
+    for each in heads:
+        chosen = {"validation": each.validation, "strength": each.strength, "ridge": each.ridge}
+        rows.append({"target": each.target} | measured(scored, each.head, means)[1] | chosen)
+    result = {
+        "concepts": codes.concepts,
+        "classes": len(codes.classes),
+        "part": part,
+        "images": {name: len(labelled(codes, name)) for name in dict.fromkeys(("train", "validation", part))},
+        "targets": list(targets),
+        "coverage": COVERAGE,
+        "cap": cap,
+        "seed": seed,
+        "own_head": measured(scored, own, means)[1],
+        "rows": rows,
+        "algorithm": ALGORITHM,
+    }
+    return result, heads
+
+
+def table(result: Mapping[str, Any], *, title: str = "Sparse heads") -> str:
+    """The result of `scored_heads` as Markdown."""
+    part = result["part"]
+    lines = [
+        f"# {markdown_text(title)}",
+        "",
+        f"{result['concepts']} concepts, {result['classes']} classes, {result['images'][part]:,} images of the part "
+        f"{part!r}. At most so many concepts a class; *all*: no limit.",
+        "",
+        "| Head | concepts a class | accuracy, % (95%) | NEC | NCC |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in (("the network's own", result["own_head"]), *(("sparse", row) for row in result["rows"])):
+        low, high = (f"{100 * value:.1f}" for value in row["interval"])
+        lines.append(
+            f"| {name} | {row.get('target') or 'all'} | {100 * row['accuracy']:.1f} ({low} to {high}) | "
+            f"{row['nec']:.1f} | {row['ncc']:.1f} |"
+        )
+    return "\n".join([*lines, "", READING, "", result["algorithm"], ""])
+
+
+READING = (
+    "How to read it. *NEC*: weights other than 0 of a class. *NCC*: concepts that make up 95% of what is added to a "
+    "logit, mean over images and classes. Accuracy has Wilson's 95% interval, which knows of no other trainings."
+)

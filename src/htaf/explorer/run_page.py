@@ -15,8 +15,6 @@ from htaf._console import err
 from htaf._errors import HtafError
 from htaf.concepts.codes import Codes, ConceptError, PartName, codes_key
 from htaf.concepts.extract import extract
-from htaf.concepts.labelfree import NAMES
-from htaf.concepts.labelfree import WHAT as LABEL_FREE
 from htaf.concepts.naming import read_names
 from htaf.concepts.pixels import pixels_of
 from htaf.concepts.store import open_codes, open_margins, read_record
@@ -33,6 +31,8 @@ from htaf.explorer.shown import Heading, Shown
 from htaf.explorer.sprites import Original, Pixels
 from htaf.runs import Run, UnknownSourceError, content_hash
 from htaf.runs.data import is_own
+
+NAMES = "names.json"  # beside codes whose concepts were given as texts
 
 
 class CodesNeededError(ConceptError):
@@ -57,8 +57,8 @@ def build_run_page(
         run: of `htaf train icbm`.
         out: as for `htaf.explorer.build.build_page`, and so is shown.
         codes: a folder of codes of this run; None: OUT-codes, made or finished where needed.
-        names: a file of names; None: names.json of label-free codes, the attributes that a supervised bottleneck was
-            trained on, else numbers alone.
+        names: a file of names; None: names.json of codes whose concepts were given as texts, the attributes that a
+            supervised bottleneck was trained on, else numbers alone.
         beside: a folder of codes of another run on the same images, to be compared with. beside_names: a file of names
             of its concepts; None: numbers alone.
         data_dir: a folder with the public sets; None: that of the training.
@@ -89,7 +89,7 @@ def build_run_page(
     found, own = _codes(run, out, None if codes is None else Path(codes), shown.part, data_dir, progress=progress)
     notes: list[str] = []
     folder = _codes_folder(out, None if codes is None else Path(codes))
-    labelled = found.info["settings"].get("what") == LABEL_FREE
+    labelled = "texts" in found.info  # its concepts were given as texts
     if names is None and labelled and (folder / NAMES).is_file():
         names = folder / NAMES
     if names is not None:
@@ -121,7 +121,7 @@ def _codes(
     if given is None and not run.has_step:
         raise CodesNeededError(
             f"{run.path} is a plain network (method relu), which has no bits: make them with htaf concepts extract and "
-            "htaf concepts binarise, then give that folder"
+            "htaf paper binarise, then give that folder"
         )
     there = read_record(folder)
     whole = given is not None or (there is not None and there["status"] == "finished")
@@ -221,7 +221,7 @@ def full_size(path: Path) -> UInt8[np.ndarray, "3 height width"]:
 def _check_run(run: Run, codes: Codes, folder: Path) -> None:
     """Raises ConceptError for codes of another run."""
     settings = codes.info["settings"]
-    if settings.get("what") in ("extraction", LABEL_FREE):
+    if "run" in settings:
         if settings.get("run") != run.record["key"]:
             raise ConceptError(f"expected codes of {run.path}, {folder} holds those of {codes.info.get('run')}")
         if settings.get("model_sha256", run.record["model_sha256"]) != run.record["model_sha256"]:

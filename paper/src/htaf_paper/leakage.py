@@ -18,9 +18,9 @@ from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.counts import class_counts, class_sizes, labelled
 from htaf.concepts.heads import balanced_rows
 from htaf.concepts.sparse import CAP, STRENGTHS, StandardBits, correct, refit, start_of
-from htaf.concepts.sparse_report import paired
 from htaf.concepts.store import Features
 from htaf.data.attributes import Attributes
+from htaf_paper.sparse_report import paired
 
 NEIGHBOURS = 3  # of the estimate for soft values, as the source has it
 MOST = 2000  # images of that estimate

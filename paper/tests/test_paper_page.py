@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from visits import Visit
 
 from htaf_paper.items import ITEMS
 from htaf_paper.protocol import Outcome
 from htaf_paper.writing import write_report
 from made_paper import HOSTILE, claim, full_outcome, photograph, put
+from visits import Visit
 
 pytestmark = pytest.mark.slow
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf._errors import TooLargeError
-from htaf.concepts import binarise as module
-from htaf.concepts.binarise import binarise, rate_thresholds
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_of
 from htaf.concepts.store import Features, open_features
 from htaf.concepts.writing import write_codes
+from htaf_paper import binarise as module
+from htaf_paper.binarise import binarise, rate_thresholds
 
 N, C, K = 200, 13, 4
 

@@ -7,26 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float64, Int64
 
-from htaf._console import markdown_text
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.counts import labelled
 from htaf.concepts.heads import Head
 from htaf.concepts.soft import SoftConcepts
-from htaf.concepts.sparse import ALGORITHM, CAP, SparseHead, correct, known, permuted, sparse_heads
-from htaf.concepts.sparsity import COVERAGE, sparsity, training_means
+from htaf.concepts.sparse import ALGORITHM, CAP, Z, known, means_of, measured, sparse_heads
+from htaf.concepts.sparsity import COVERAGE, training_means
+from htaf_paper.protocol import Table
 
-Z = 1.959964  # of a 95% interval
 OWN, SHUFFLED = "these", "shuffled labels"
-
-
-def wilson(hits: int, images: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a share: hits of images, >= 1."""
-    share, z2 = hits / images, Z * Z / images
-    middle = (share + z2 / 2) / (1 + z2)
-    half = Z * np.sqrt(share * (1 - share) / images + z2 / (4 * images)) / (1 + z2)
-    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
 
 
 def paired(difference: Float64[np.ndarray, " images"]) -> dict[str, Any]:
@@ -65,7 +56,7 @@ def compare(
     cap: int = CAP,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
-) -> tuple[dict[str, Any], list[SparseHead]]:
+) -> dict[str, Any]:
     """Accuracy at given numbers of concepts a class, on a network's bits and on others, all by `sparse_heads`.
 
     Args:
@@ -78,9 +69,7 @@ def compare(
         progress: called with a line on each step.
 
     Returns:
-        the result, plain values, and the sparse heads of `codes`.
-
-        "own_head": "accuracy", "interval" (Wilson, 95%), "nec", "ncc", "ncc_predicted" of the network's own head;
+        plain values. "own_head": the figures of `htaf.concepts.sparse.measured` of the network's own head;
         "rows": the same of each fit with "bits", "concepts", "seed", "target", "validation", "strength", "ridge";
         "summary": for each bits and target the mean over seeds, with "sd" over them; "differences": accuracy of these
         bits less that of others (mean over their seeds) with a 95% interval over images: "bits", "target",
@@ -95,27 +84,26 @@ def compare(
     listed: dict[str, Sequence[Codes | SoftConcepts]]
     listed = {OWN: [codes], **{name: [aligned(o, codes, name) for o in given] for name, given in others.items()}}
     listed |= {SHUFFLED: [permuted(codes, seed + i) for i in range(shuffles)]} if shuffles else {}
-    scored, rows, heads = labelled(codes, part), [], []
+    scored, rows = labelled(codes, part), []
     hits: dict[tuple[str, int | None], list[Bool[np.ndarray, " images"]]] = {}
     for name, group in listed.items():
         for number, bits in enumerate(group):
             title = name if len(group) == 1 else f"{name}, seed {seed + number}"
             found = sparse_heads(bits, targets, cap=cap, seed=seed, progress=lambda line, t=title: tell(f"{t}: {line}"))
-            heads = found if name == OWN else heads
             means, here = means_of(bits), known(bits, part)
             for each in found:
-                right, measured = _measured(here, each.head, means)
+                right, figures = measured(here, each.head, means)
                 hits.setdefault((name, each.target), []).append(right)
                 chosen = {"validation": each.validation, "strength": each.strength, "ridge": each.ridge}
                 about = {"bits": name, "concepts": bits.concepts, "seed": seed + number, "target": each.target}
-                rows.append(about | measured | chosen)
+                rows.append(about | figures | chosen)
     own = Head(codes.weight.astype(np.float64), codes.bias.astype(np.float64))
     differences = [
         {"bits": name, "target": target, **paired(hits[OWN, target][0] - np.mean(group, axis=0))}
         for (name, target), group in hits.items()
         if name != OWN
     ]
-    result = {
+    return {
         "concepts": codes.concepts,
         "classes": len(codes.classes),
         "part": part,
@@ -124,32 +112,21 @@ def compare(
         "coverage": COVERAGE,
         "cap": cap,
         "seed": seed,
-        "own_head": _measured(scored, own, training_means(codes))[1],
+        "own_head": measured(scored, own, training_means(codes))[1],
         "rows": rows,
         "summary": [_summed([row for row in rows if (row["bits"], row["target"]) == pair]) for pair in hits],
         "differences": differences,
         "algorithm": ALGORITHM,
     }
-    return result, heads
 
 
-def means_of(bits: Codes | SoftConcepts) -> Float64[np.ndarray, " concepts"]:
-    """float64 [C], of the labelled training images."""
-    if isinstance(bits, SoftConcepts):
-        return bits.labelled("train").values.mean(0, dtype=np.float64)
-    return training_means(bits)
-
-
-def _measured(
-    codes: Codes | SoftConcepts, head: Head, means: Float64[np.ndarray, " concepts"]
-) -> tuple[Bool[np.ndarray, " images"], dict[str, Any]]:
-    """Which images a head gets right, and its figures."""
-    right = correct(codes, head)
-    small = replace(codes, weight=head.weight.astype(np.float32), bias=head.bias.astype(np.float32))
-    found = sparsity(small, means)
-    figures = {name: found[name] for name in ("nec", "ncc", "ncc_predicted")}
-    interval = list(wilson(int(right.sum()), len(right)))
-    return right, {"accuracy": float(right.mean()), "interval": interval, **figures}
+def permuted(codes: Codes, seed: int) -> Codes:
+    """The codes with the labels of each part permuted among its labelled images: what a fit then reaches is chance."""
+    rng, labels = np.random.default_rng(seed), np.array(codes.labels)
+    for part in np.unique(codes.parts):
+        rows: Int64[np.ndarray, " rows"] = np.flatnonzero((codes.parts == part) & (labels >= 0))
+        labels[rows] = labels[rng.permutation(rows)]
+    return replace(codes, labels=labels)
 
 
 def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -161,42 +138,48 @@ def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**kept, "seeds": len(rows), "accuracy": float(np.mean(accuracy)), "sd": spread, **means}
 
 
-def table(result: Mapping[str, Any], *, title: str = "Sparse heads") -> str:
-    """The result as Markdown."""
+def table(result: Mapping[str, Any]) -> Table:
+    """The result of `compare`."""
     own, part = result["own_head"], result["part"]
-    lines = [
-        f"# {markdown_text(title)}",
-        "",
-        f"{result['concepts']} concepts, {result['classes']} classes, {result['images'][part]:,} images of the part "
-        f"{part!r}. At most so many concepts a class; *all*: no limit.",
-        "",
-        "| Bits | concepts a class | accuracy, % | sd over seeds | these less those, points (95%) | NEC | NCC |",
-        "|---|---|---|---|---|---|---|",
-        f"| the network's own head | all | {100 * own['accuracy']:.1f} "
-        f"({_range(own['interval'])}) | - | - | {own['nec']:.1f} | {own['ncc']:.1f} |",
-    ]
     apart = {(row["bits"], row["target"]): row for row in result["differences"]}
     single = {(row["bits"], row["target"]): row["interval"] for row in result["rows"]}
+    rows = [("the network's own head", "all", _share(own["accuracy"], own["interval"]), "-", "-", *_sizes(own))]
     for row in result["summary"]:
         pair = row["bits"], row["target"]
-        interval = f" ({_range(single[pair])})" if row["seeds"] == 1 else ""
-        spread = "-" if row["sd"] is None else f"{100 * row['sd']:.1f} ({row['seeds']})"
         other = apart.get(pair)
-        less = "-"
-        if other is not None:
-            less = f"{100 * other['difference']:+.1f} ({_range(other['interval'], sign='+')})"
-        lines.append(
-            f"| {markdown_text(row['bits'])} | {row['target'] or 'all'} | {100 * row['accuracy']:.1f}{interval} | "
-            f"{spread} | {less} | {row['nec']:.1f} | {row['ncc']:.1f} |"
+        rows.append(
+            (
+                row["bits"],
+                str(row["target"] or "all"),
+                _share(row["accuracy"], single[pair] if row["seeds"] == 1 else None),
+                "-" if row["sd"] is None else f"{100 * row['sd']:.1f} ({row['seeds']})",
+                "-" if other is None else f"{100 * other['difference']:+.1f} ({_range(other['interval'], sign='+')})",
+                *_sizes(row),
+            )
         )
-    return "\n".join([*lines, "", *READING, "", result["algorithm"], ""])
+    return Table(
+        f"{result['concepts']} concepts, {result['classes']} classes, {result['images'][part]:,} images of the part "
+        f"{part!r}",
+        ("bits", "concepts a class", "accuracy, %", "sd over seeds", "these less those, points (95%)", "NEC", "NCC"),
+        tuple(rows),
+        READING,
+    )
 
 
 READING = (
-    "How to read it. *NEC*: weights other than 0 of a class. *NCC*: concepts that make up 95% of what is added to a "
-    "logit, mean over images and classes. Accuracy has Wilson's 95% interval, a difference one over images, paired; "
-    "neither knows of other trainings. If random bits do as well, the concepts as such are worth nothing at this size.",
+    "At most so many concepts a class; all: no limit. NEC: weights other than 0 of a class. NCC: concepts that make up "
+    "95% of what is added to a logit, mean over images and classes. Accuracy has Wilson's 95% interval, a difference "
+    "one over images, paired; neither knows of other trainings. If random bits do as well, the concepts as such are "
+    "worth nothing at this size."
 )
+
+
+def _share(accuracy: float, interval: Sequence[float] | None) -> str:
+    return f"{100 * accuracy:.1f}" + ("" if interval is None else f" ({_range(interval)})")
+
+
+def _sizes(row: Mapping[str, Any]) -> tuple[str, str]:
+    return f"{row['nec']:.1f}", f"{row['ncc']:.1f}"
 
 
 def _range(interval: Sequence[float], sign: str = "") -> str:

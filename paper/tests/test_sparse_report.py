@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.sparse_report import aligned, compare, paired, table, wilson
+from htaf.concepts.counts import labelled
+from htaf.concepts.sparse import correct, sparse_heads, wilson
+from htaf_paper.sparse_report import aligned, compare, paired, permuted, table
 
 SIZES = (300, 150, 200)
 
@@ -43,7 +45,7 @@ def test_the_paired_interval_covers_the_mean() -> None:
 
 def test_figures_of_every_row() -> None:
     codes, noise = told(), [told(seed, share=0.35) for seed in (1, 2)]
-    result, heads = compare(codes, {"poor": noise}, targets=(3, None), shuffles=2, seed=4)
+    result = compare(codes, {"poor": noise}, targets=(3, None), shuffles=2, seed=4)
     test = codes.part("test")
     exact = test.unpack().astype(float) @ codes.weight.T.astype(float)
     own = result["own_head"]
@@ -57,7 +59,7 @@ def test_figures_of_every_row() -> None:
         for seed in seeds
         for target in (3, None)
     }
-    three = heads[0]
+    (three,) = sparse_heads(codes, (3,), seed=4)
     hits = (test.unpack().astype(float) @ three.head.weight.T + three.head.bias).argmax(1) == test.labels
     assert rows["these", 4, 3]["accuracy"] == pytest.approx(hits.mean())
     assert rows["these", 4, 3]["nec"] <= 3
@@ -73,9 +75,18 @@ def test_figures_of_every_row() -> None:
     assert 0.1 < low < apart["poor", 3]["difference"] < high
     assert summary["shuffled labels", 3]["accuracy"] < 0.35
     assert summary["these", None]["accuracy"] > 0.8
-    text = table(result)
-    assert f"| these | 3 | {100 * hits.mean():.1f} (" in text
-    assert "| poor | all |" in text
+    shown = {row[:2]: row for row in table(result).rows}
+    assert str(shown["these", "3"][2]).startswith(f"{100 * hits.mean():.1f} (")
+    assert shown["poor", "all"][5:] == (f"{summary['poor', None]['nec']:.1f}", f"{summary['poor', None]['ncc']:.1f}")
+
+
+def test_permuted_labels_reach_chance() -> None:
+    codes = permuted(told(), 0)
+    for part in range(3):
+        rows = codes.parts == part
+        assert sorted(codes.labels[rows]) == sorted(told().labels[rows])
+    (five,) = sparse_heads(codes, (5,))
+    assert correct(labelled(codes, "test"), five.head).mean() < 0.35
 
 
 def test_names_that_are_taken_are_refused() -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from sklearn.metrics import mutual_info_score
 
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.leakage import beyond, entropy, information, named_leakage, soft_leakage
 from htaf.concepts.store import Features
 from htaf.data.attributes import Attributes
+from htaf_paper.leakage import beyond, entropy, information, named_leakage, soft_leakage
 
 SIZES = (400, 150, 300)
 

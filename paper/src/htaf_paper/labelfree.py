@@ -30,10 +30,10 @@ from htaf.concepts.sparse import sparse_heads
 from htaf.concepts.store import CHUNK, Features
 from htaf.concepts.writing import write_codes
 from htaf.data.images import FilePart, ImagePreprocessor, Images
-from htaf.models.image_text import ImageText
 from htaf.runs import Run, content_hash
 from htaf.runs.data import is_own, rows_of
 from htaf.runs.features import FeatureKey, FeatureStore, fill
+from htaf_paper.image_text import ImageText
 
 Threshold = Literal["mean", "median"]
 SIMILARITY, CLIP_CUTOFF = 0.45, 0.25  # as the source has them

@@ -16,7 +16,12 @@ from torch.nn import functional as F
 from htaf.concepts import writing
 from htaf.concepts.codes import PARTS, ConceptError, codes_key
 from htaf.concepts.extract import extract
-from htaf.concepts.labelfree import (
+from htaf.concepts.naming import read_names
+from htaf.concepts.pixels import pixels_of
+from htaf.concepts.store import Features, open_codes, open_features, open_margins
+from htaf.data.images import FilePart
+from htaf_paper.image_text import load_image_text
+from htaf_paper.labelfree import (
     cos_cubed,
     image_vectors,
     learn_concepts,
@@ -25,11 +30,6 @@ from htaf.concepts.labelfree import (
     top_mean,
     write_concepts,
 )
-from htaf.concepts.naming import read_names
-from htaf.concepts.pixels import pixels_of
-from htaf.concepts.store import Features, open_codes, open_features, open_margins
-from htaf.data.images import FilePart
-from htaf.models.image_text import load_image_text
 from made_clip import LENGTH, SIDE, VECTOR, write_clip
 from made_runs import PLAIN, digits, made_run
 
@@ -275,7 +275,7 @@ def test_the_command_makes_codes_that_the_others_read(
     run, texts, out = tmp_path / "run", tmp_path / "texts.txt", tmp_path / "codes"
     made_run(run, digits(), shares={"train_images": 300, "validation_images": 100})
     texts.write_text("a closed loop\nround\nround\nstroke at the top\n" + "left " * 30 + "\n")
-    words = ("concepts", "labelfree", run, "--texts", texts, "--clip", clip, "--out", out, "--steps", 120)
+    words = ("paper", "labelfree", run, "--texts", texts, "--clip", clip, "--out", out, "--steps", 120)
     code, text, err = htaf(*words, "--similarity", -0.99, "--clip-cutoff", -0.99, "--json")
     assert code == 0, err
     found = json.loads(text)
@@ -295,8 +295,8 @@ def test_the_command_makes_codes_that_the_others_read(
     made = torch.from_numpy(np.array(open_features(out).values[held]))
     np.testing.assert_allclose(cos_cubed(wanted, made), codes.info["similarity"], atol=1e-3)
     for more in (
-        ("concepts", "score", out, "--leakage"),
-        ("concepts", "sparse", run, "--out", tmp_path / "sparse", "--nec", 2, "--baseline", out, f"soft:{out}"),
+        ("paper", "leakage", out),
+        ("paper", "sparse", run, "--out", tmp_path / "sparse", "--nec", 2, "--baseline", out, f"soft:{out}"),
         ("explore", run, "--codes", out, "--out", tmp_path / "page"),
         (*words, "--similarity", -0.99, "--clip-cutoff", -0.99, "--features", tmp_path / "codes-backbone"),
     ):
@@ -306,7 +306,7 @@ def test_the_command_makes_codes_that_the_others_read(
             assert "4 concepts (4 named, 0 of them verified)" in text
     code, _, err = htaf("concepts", "sparse", run, "--out", tmp_path / "other", "--codes", out)
     assert code == 2
-    assert "give it as --baseline" in " ".join(err.split())
+    assert "expected the run's own concepts" in " ".join(err.split())
     rows = json.loads((tmp_path / "sparse" / "sparse.json").read_text())["rows"]
     assert {(row["bits"], row["concepts"]) for row in rows} == {
         ("these", 21), (f"codes {out}", 4), (f"soft {out}", 4),
@@ -330,14 +330,14 @@ def test_bad_words_of_the_command(htaf, clip: Path, tmp_path: Path, monkeypatch:
         ("--out", run, 2, "is the same folder as the input"),
     ):
         words = [str(word) for pair in (good | {flag: value}).items() for word in pair]
-        code, _, err = htaf("concepts", "labelfree", run, *words)
+        code, _, err = htaf("paper", "labelfree", run, *words)
         assert (code, said in " ".join(err.split())) == (status, True), (flag, code, err)
     assert not (tmp_path / "codes").exists()
     other = tmp_path / "other"
     made_run(other, digits(), PLAIN, shares={"train_images": 100, "validation_images": 50})
     extract(module_run(other), digits(), tmp_path / "other-features", keep=["backbone"])
     words = [str(word) for pair in good.items() for word in pair]
-    code, _, err = htaf("concepts", "labelfree", run, *words, "--features", tmp_path / "other-features")
+    code, _, err = htaf("paper", "labelfree", run, *words, "--features", tmp_path / "other-features")
     assert code == 1
     assert "expected features of the backbone of" in err
 

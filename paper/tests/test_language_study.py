@@ -29,6 +29,14 @@ from htaf_paper.language import (
 from htaf_paper.language_report import outcome
 from htaf_paper.protocol import Found
 from htaf_paper.protocol import Place as PaperPlace
+from htaf_paper.tiny_language import write_all
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A tiny model and a text: their paths."""
+    model, text, _ = write_all(tmp_path_factory.mktemp("tiny"))
+    return model, text
 
 
 def test_the_plan():
@@ -39,7 +47,8 @@ def test_the_plan():
     assert before(Cell("text", 8, "trained"), (1, 4, 8)) is None
 
 
-def test_cells_and_report(model, text, tmp_path):
+def test_cells_and_report(tiny, tmp_path):
+    model, text = tiny
     task = tmp_path / "task.jsonl"
     words = ("the sun.", "the sea.")
     lines = [{"context": "red cats see", "choices": words, "answer": i % 2} for i in range(200)]

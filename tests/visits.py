@@ -1,14 +1,23 @@
-"""A tab of a browser at a page, and what goes wrong in it."""
+"""A real Chromium, a tab of it at a page, and what goes wrong in it."""
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from htaf.concepts.codes import Codes, codes_of
+
+ARGUMENTS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
 
 
 @dataclass
@@ -88,3 +97,40 @@ def with_dead(codes: Codes, concept: int) -> Codes:
         parts=np.asarray(codes.parts),
         ids=codes.ids,
     )
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    sync = pytest.importorskip("playwright.sync_api")
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        if os.environ.get("CI"):
+            pytest.fail("expected chromium in PATH, or its path in CHROMIUM")
+        pytest.skip("expected chromium in PATH, or its path in CHROMIUM")
+    with sync.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
+    """Open a tab: visit(site) from disk, visit(address) from elsewhere; at the end each is checked."""
+    opened: list[tuple[Visit, Any]] = []
+
+    def open_(where: Site | str, *, check: bool = True, **settings: Any) -> Visit:
+        context = browser.new_context(accept_downloads=True, **settings)
+        page = context.new_page()
+        page.set_default_timeout(60_000)  # a machine that is busy with other tests too
+        made = Visit(page, where if isinstance(where, str) else where.index)
+        page.on("console", lambda said: said.type in ("error", "warning") and made.errors.append(said.text))
+        page.on("pageerror", lambda error: made.errors.append(str(error)))
+        context.on("request", lambda request: made.asked.append(request.url))
+        opened.append((made, context if check else None))
+        return made
+
+    yield open_
+    for made, checked in opened:
+        made.page.context.close()
+        if checked is not None:
+            made.check()

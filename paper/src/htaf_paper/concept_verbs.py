@@ -1,0 +1,342 @@
+"""`htaf paper binarise|labelfree|leakage|sparse`: what the bits of a run are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from tyro.conf import Positional, arg
+
+from htaf._console import UsageError, check_seed, err, print_json, quiet_transformers, say, say_notes
+from htaf._files import LOCK, check_output_folder, check_place, to_json, write_atomic
+from htaf.cli.concepts import (
+    CodesDir,
+    Out,
+    Rows,
+    ScoredPart,
+    of_images,
+    offering_parts,
+    own_images,
+    show,
+    summary,
+)
+from htaf.cli.flags import DataDir, Json, RunDir
+from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.cli.sparse_heads import (
+    CODES,
+    RESULT,
+    TABLE,
+    CodesOfRun,
+    MostConcepts,
+    ResultFolder,
+    codes_of_run,
+    limits_of,
+    say_choosing,
+)
+
+if TYPE_CHECKING:
+    from htaf.concepts.codes import Codes, PartName
+    from htaf.concepts.soft import SoftConcepts
+    from htaf.concepts.store import CodesFolder
+    from htaf.runs import Run
+
+SHOWN = 10  # concepts in the table
+MOST_STEPS, MOST_SEEDS = 1_000_000, 1000
+SOFT, BACKBONE = "soft:", "backbone"
+MADE = ("random", "median")  # bits that are made of the backbone's features
+
+
+def binarise(
+    source: Annotated[Positional[Path], arg(help="Folder with the features of a plain network.", metavar="FEATURES")],
+    *,
+    out: Out,
+    how: Annotated[
+        Literal["median", "rates", "random"],
+        arg(
+            help="median: each node's median is its threshold; rates: nodes are 1 as often as the concepts of --like; "
+            "random: random hyperplanes, each with half of the training images on either side."
+        ),
+    ] = "median",
+    like: Annotated[
+        Path | None, arg(help="Codes for --how rates.", metavar="CODES", help_behavior_hint="(default: none)")
+    ] = None,
+    sorted: Annotated[
+        bool, arg(help="With --how rates: pair nodes and concepts by the order of their rates, not by number.")
+    ] = False,
+    concepts: Annotated[
+        int | None,
+        arg(
+            help="With --how random (at most 20,000) or median: how many; of median so many nodes, drawn at random.",
+            metavar="N",
+            help_behavior_hint="(default: as many as features)",
+        ),
+    ] = None,
+    seed: Annotated[int, arg(help="Seed of random hyperplanes and of nodes drawn.")] = 0,
+    json: Json = False,
+) -> None:
+    """Make codes of features by one threshold for each node, from the training images, or by random hyperplanes."""
+    check_seed(seed)
+    if (how == "rates") != (like is not None) or (sorted and how != "rates"):
+        raise UsageError("--how rates needs --like CODES; --like and --sorted are for --how rates alone")
+    if concepts is not None and (how == "rates" or concepts < 1):
+        raise UsageError(f"--concepts must be >= 1, and is not for --how rates, got {concepts}")
+    from htaf.concepts.store import open_codes, open_folder
+    from htaf_paper.binarise import binarise as make
+
+    copied = None if like is None else open_codes(like)
+    make(source, out, how, like=copied, sorted=sorted, concepts=concepts, seed=seed, progress=not json)
+    summary(open_folder(out), out, json)
+
+
+def labelfree(
+    run: RunDir,
+    *,
+    texts: Annotated[Path, arg(help="Texts of the concepts, one a line.", metavar="FILE")],
+    clip: Annotated[
+        str,
+        arg(
+            help="CLIP or SigLIP in the format of transformers: a folder, or a name on the hub.",
+            metavar="FOLDER_OR_NAME",
+        ),
+    ],
+    out: Out,
+    features: Annotated[
+        Path | None,
+        arg(
+            help="Features of the run, from extract --keep backbone.",
+            metavar="FEATURES",
+            help_behavior_hint="(default: DIR-backbone, made or finished where needed)",
+        ),
+    ] = None,
+    similarity: Annotated[
+        float, arg(help="A concept is dropped unless its similarity (cos cubed) on validation images is larger.")
+    ] = 0.45,
+    clip_cutoff: Annotated[
+        float, arg(help="A text is dropped unless the five images most like it have a larger mean similarity.")
+    ] = 0.25,
+    threshold: Annotated[Literal["mean", "median"], arg(help="Where a concept's bit turns to 1.")] = "mean",
+    steps: Annotated[int, arg(help="Most steps of the projection.")] = 1000,
+    seed: Annotated[int, arg(help="Of the projection's first weights.")] = 0,
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where the models run.")] = "auto",
+    data_dir: DataDir = None,
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Make codes whose concepts are texts, over the backbone of a run: a label-free concept bottleneck, by CLIP."""
+    check_seed(seed)
+    if not -1 <= similarity < 1 or not -1 <= clip_cutoff < 1:
+        raise UsageError(f"--similarity and --clip-cutoff must be in [-1, 1), got {similarity} and {clip_cutoff}")
+    if not 1 <= steps <= MOST_STEPS:
+        raise UsageError(f"--steps must be in 1 to {MOST_STEPS}, got {steps}")
+    check_place(out / LOCK)
+    check_output_folder(out, [run, texts, clip, *([features] if features else [])], own="folder of codes")
+    from htaf.concepts.extract import Local, extract
+    from htaf.concepts.store import open_features, open_folder
+    from htaf.runs import open_run
+    from htaf_paper.image_text import load_image_text
+    from htaf_paper.labelfree import label_free, read_texts
+
+    given, notes = read_texts(texts)
+    opened = of_images(open_run(run, method=step_of_run(method)))
+    quiet_transformers(json)
+    try:
+        model = load_image_text(clip)
+        notes += cut_notes(given, model.too_long(given), model.length)
+    except ValueError as error:
+        raise UsageError(f"--clip: {error}") from None
+    say_notes(notes)
+    images = own_images(opened, data_dir, "train it again from images that stay where they are")
+    if features is not None:
+        read = open_features(features)
+    else:
+        named = out if out.name not in ("", "..") else out.resolve()
+        made = named.with_name(f"{named.name}-backbone")
+        read = extract(opened, images, made, keep=["backbone"], engine=Local(device), progress=not json).features()
+    codes = label_free(
+        opened, images, read, model, given, out, similarity=similarity, clip_cutoff=clip_cutoff, threshold=threshold,
+        steps=steps, seed=seed, notes=notes, device=device, progress=not json,
+    )  # fmt: skip
+    info = codes.info
+    rows = open_folder(out).accuracies()
+    if json:
+        kept = {name: info[name] for name in ("texts", "similarity", "highest", "dropped", "image_text", "notes")}
+        return print_json({"out": str(out), "images": len(codes), "concepts": codes.concepts, "parts": rows} | kept)
+    order = sorted(range(codes.concepts), key=lambda j: -info["similarity"][j])[:SHOWN]
+    listed = [(info["texts"][j], info["similarity"][j], info["highest"][j]) for j in order]
+    show(f"{codes.concepts} of {len(given)} texts are concepts; the best", ("text", "cos cubed", "top 5"), listed)
+    counts = {why: sum(row["why"] == why for row in info["dropped"]) for why in (d["why"] for d in info["dropped"])}
+    for why, count in counts.items():
+        say(f"{count} dropped: {why}")
+    show("accuracy", ("part", "images", "soft", "bits"), [tuple(row.values()) for row in rows])
+    return say(f"folder: {out}; names: {out / 'names.json'}")
+
+
+def cut_notes(texts: list[str], cut: list[int], length: int) -> list[str]:
+    """What is to be said of texts that are longer than the model takes."""
+    if not cut:
+        return []
+    return [f"{len(cut)} of {len(texts)} texts have more than {length} tokens and are cut, such as {texts[cut[0]]:.60}"]
+
+
+def leakage(
+    codes: CodesDir,
+    *,
+    names: Annotated[
+        Path | None, arg(help="Names of the concepts.", metavar="FILE", help_behavior_hint="(default: none)")
+    ] = None,
+    attributes: Annotated[
+        str | None,
+        arg(
+            help="With --names: the attributes of the classes that they were named after.",
+            metavar="cub|digits|CSV",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = None,
+    part: ScoredPart = "test",
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """State leakage: what soft values, and bits beyond their names, tell of the class."""
+    if attributes is not None and names is None:
+        raise UsageError("--attributes needs --names")
+    from htaf.concepts.store import open_folder
+
+    with offering_parts(part):
+        found = _leakage(open_folder(codes), names, attributes, part, data_dir)
+    if json:
+        return print_json(found)
+    show(f"Leakage, part {part}", ("figure", "value"), _leakage_rows(found))
+    return say(found["definition"])
+
+
+def _leakage(
+    folder: CodesFolder, names: Path | None, attributes: str | None, part: PartName, data_dir: str | None
+) -> dict[str, Any]:
+    """Of soft values where the folder has them, and of names where they are given."""
+    from htaf.concepts.codes import codes_key
+    from htaf.concepts.naming.files import read_names
+    from htaf.data.attributes import load
+    from htaf_paper.leakage import DEFINITION, named_leakage, soft_leakage
+
+    codes = folder.codes()
+    found: dict[str, Any] = {"soft": None, "named": None, "definition": DEFINITION}
+    if "features" in folder.columns:
+        found["soft"] = soft_leakage(codes, folder.features(), part=part)
+    elif names is None:
+        raise UsageError(
+            f"{folder.path} has no pre-activations: give --names, or write them to a new folder with "
+            "htaf concepts extract --keep features"
+        )
+    if names is not None:
+        known = None if attributes is None else load(attributes, data_dir=data_dir)
+        read = read_names(names, codes.concepts, codes=codes_key(codes))
+        found["named"] = named_leakage(codes, read, known, part=part)
+    return found
+
+
+def _leakage_rows(leakage: Mapping[str, Any]) -> Rows:
+    rows: list[tuple[str, object]] = []
+    if leakage.get("soft") is not None:
+        soft = leakage["soft"]
+        rows += [("leakage of soft values (CTL)", soft["ctl"]), ("accuracy gained by soft values", _gain(soft["gain"]))]
+    if leakage.get("named") is not None:
+        named = leakage["named"]
+        rows.append((f"accuracy beyond {len(named['verified'])} verified names", _gain(named["unnamed"])))
+        if shares := [row["beyond"] for row in named["beyond"] if row["beyond"] is not None]:
+            rows.append(("of a bit's information, beyond its name", sum(shares) / len(shares)))
+    return rows
+
+
+def _gain(found: Mapping[str, Any]) -> str:
+    low, high = found["interval"]
+    return f"{found['difference']:+.4f} ({low:+.4f} to {high:+.4f})"
+
+
+def sparse(
+    run: RunDir,
+    *,
+    out: ResultFolder,
+    codes: CodesOfRun = None,
+    nec: MostConcepts = (),
+    baseline: Annotated[
+        tuple[str, ...],
+        arg(
+            help="Other bits beside them. random: random hyperplanes of the backbone's features; median: those "
+            "features cut at their medians; a folder: codes of the same images; soft: with it: its pre-activations.",
+            metavar="random|median|CODES|soft:CODES ...",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = (),
+    seeds: Annotated[int, arg(help="How many times random bits are drawn, and labels shuffled.")] = 3,
+    seed: Annotated[int, arg(help="The first of these seeds.")] = 0,
+    shuffled: Annotated[bool, arg(help="Fit to permuted labels too: what chance gives.")] = False,
+    part: ScoredPart = "test",
+    data_dir: DataDir = None,
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
+    """Compare sparse heads of a run's bits with such heads of other bits, as random ones of the same size."""
+    check_seed(seed)
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UsageError(f"--seeds must be in 1 to {MOST_SEEDS}, got {seeds}")
+    if len(set(baseline)) < len(baseline):
+        raise UsageError(f"expected different names for --baseline, got {', '.join(baseline)}")
+    given = [name for name in baseline if name not in MADE]
+    folders = {f"codes {name}": Path(name) for name in given if not name.startswith(SOFT)}
+    soft = {f"soft {name.removeprefix(SOFT)}": Path(name.removeprefix(SOFT)) for name in given if name.startswith(SOFT)}
+    for folder in (*folders.values(), *soft.values()):
+        if not (folder / "concepts.json").is_file():
+            raise UsageError(f"--baseline: expected random, median or a folder of codes, got {str(folder)!r}")
+    inputs = [run, *folders.values(), *soft.values(), *([codes] if codes else [])]
+    check_output_folder(out, inputs, own="folder of sparse heads")
+    from htaf.concepts.soft import SoftConcepts
+    from htaf.concepts.store import open_codes, open_features
+    from htaf.runs import open_run
+    from htaf_paper.protocol import Outcome
+    from htaf_paper.reports import text_of
+    from htaf_paper.sparse_report import compare, table
+
+    opened = of_images(open_run(run, method=step_of_run(method)))
+    limits = limits_of(opened, nec)
+    others: dict[str, list[Codes | SoftConcepts]] = {name: [open_codes(folder)] for name, folder in folders.items()}
+    others |= {name: [SoftConcepts.of(open_features(folder))] for name, folder in soft.items()}
+    images: Any = None
+    if codes is None or any(name in MADE for name in baseline):
+        images = own_images(opened, data_dir, "give --codes alone, without --baseline random or median")
+    own = codes_of_run(opened, codes, images, out / CODES, not json)
+    for name in baseline:
+        if name in MADE:
+            others[name] = [*_made(name, opened, images, out / BACKBONE, own.concepts, seeds, seed, not json)]
+    say_choosing(part)
+    told = None if json else lambda line: err.print(line, markup=False, highlight=False)
+    shuffles = seeds if shuffled else 0
+    found = compare(own, others, targets=(*limits, None), shuffles=shuffles, part=part, seed=seed, progress=told)
+    result = {"run": str(run), "key": opened.record["key"], **found}
+    shown = table(result)
+    title = f"Sparse heads of {run.name}"
+    write_atomic(out / TABLE, text_of(title, Outcome((shown,), notes=(result["algorithm"],))))
+    write_atomic(out / RESULT, to_json(result))
+    if json:
+        return print_json(result)
+    show(shown.title, shown.columns, shown.rows)
+    return say(f"result: {out / RESULT}, {out / TABLE}")
+
+
+def _made(
+    how: str, run: Run, images: Any, out: Path, concepts: int, seeds: int, seed: int, progress: bool
+) -> list[Codes]:
+    """Bits of the backbone's features, as many as there are concepts, one for each seed."""
+    import numpy as np
+
+    from htaf.concepts.codes import PARTS
+    from htaf.concepts.extract import extract
+    from htaf_paper.binarise import How, bits_of
+
+    features = extract(run, images, out, keep=["backbone"], progress=progress).features()
+    rows = np.flatnonzero(features.parts == PARTS.index("train"))
+    kind: How = next(name for name in get_args(How) if name == how)
+    size = features.values.shape[1]
+    if how == "median" and concepts >= size:  # there are no more to draw from
+        return [bits_of(features, rows, kind).codes(features)]
+    return [bits_of(features, rows, kind, concepts=concepts, seed=seed + i).codes(features) for i in range(seeds)]

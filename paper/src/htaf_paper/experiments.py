@@ -1,0 +1,64 @@
+"""Studies that are no table or figure of the paper: a plan of cells, what each computes, a reader of their records.
+
+An experiment is an item as those of the paper are (`htaf_paper.protocol.Study`), and a kind of cells. `htaf paper run`
+computes it; it has a report of its own, `htaf_paper.reports`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from htaf.training.queue import Place as QueuePlace
+from htaf.training.queue import Task
+from htaf_paper.cells import Made
+from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting
+
+Settings = dict[str, Any]
+Record = dict[str, Any]
+
+
+def no_data(settings: Mapping[str, Any], data_dir: str | None) -> None:
+    """Of cells that are functions of their settings alone."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A study.
+
+    id: its name in `htaf paper`, and of its cells. title: of its report. settings: what is done at each scale.
+    plan: the settings of all cells at a scale, as JSON. cell: computes one. outcome: of the records that are there;
+    its notes stand before the tables. data: what of the data a cell is a function of; raises DataError where it is not
+    here.
+    """
+
+    id: str
+    title: str
+    settings: Mapping[Scale, Setting]
+    plan: Callable[[Scale], list[Settings]]
+    cell: Callable[[Settings, QueuePlace], Record]
+    outcome: Callable[[Sequence[Record]], Outcome]
+    data: Callable[[Mapping[str, Any], str | None], Any] = no_data
+    paper: str = "not in the paper"
+
+    def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
+        """As `htaf_paper.cells.Cells.identity`."""
+        return {"experiment": self.id, **settings, "data": self.data(settings, data_dir)}
+
+    def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> Record:
+        """As `htaf_paper.cells.Cells.compute`."""
+        return self.cell(dict(settings), place)
+
+    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
+        """As `htaf_paper.protocol.Study.tasks`."""
+        return [Made(self.id, one, f"{self.id}, {_spoken(one)}").task(place.data_dir) for one in self.plan(scale)]
+
+    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
+        """As `htaf_paper.protocol.Study.read`."""
+        records = [found.get(task.key) for task in self.tasks(scale, found, place)]
+        return self.outcome([record for record in records if record is not None])
+
+
+def _spoken(settings: Settings) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items() if not isinstance(value, dict | list))

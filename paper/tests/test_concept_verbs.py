@@ -1,0 +1,133 @@
+"""`htaf paper binarise|leakage|sparse`: what the bits of a run are compared with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from htaf.concepts.store import open_codes, open_features
+from made_runs import PLAIN, digits, made_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root, images = tmp_path_factory.mktemp("sparse"), digits()
+    made_run(root / "run", images, concepts=21, shares={"train_images": 300, "validation_images": 100})
+    made_run(root / "plain", images, PLAIN)
+    return root
+
+
+def test_sparse_heads_beside_random_bits(htaf, folder: Path) -> None:
+    out = folder / "result"
+    words = ("paper", "sparse", folder / "run", "--out", out, "--nec", 3, "--baseline", "random", "median")
+    code, text, err = htaf(*words, "--seeds", 2, "--shuffled", "--json")
+    assert code == 0, err
+    found = json.loads(text)
+    assert found == json.loads((out / "sparse.json").read_text())
+    assert "| random | 3 |" in (out / "sparse.md").read_text()
+    summary = {(row["bits"], row["target"]): row for row in found["summary"]}
+    assert {row["concepts"] for row in found["rows"]} == {21}
+    assert summary["random", 3]["seeds"] == summary["shuffled labels", None]["seeds"] == 2
+    assert summary["these", 3]["nec"] <= 3
+    assert summary["these", None]["accuracy"] > 0.5 > 0.25 > summary["shuffled labels", None]["accuracy"]
+    codes, features = open_codes(out / "codes"), open_features(out / "backbone")
+    assert list(codes.ids) == list(features.ids)
+    assert features.values.shape[1] == 64
+
+
+def test_codes_of_another_network_beside_them(htaf, folder: Path) -> None:
+    for words in (("concepts", "extract", folder / "run", "--out", folder / "codes"),
+                  ("concepts", "extract", folder / "run", "--keep", "backbone", "--out", folder / "features"),
+                  ("paper", "binarise", folder / "features", "--how", "random", "--concepts", 9, "--seed", 2,
+                   "--out", folder / "nine")):  # fmt: skip
+        code, _, err = htaf(*words)
+        assert code == 0, err
+    nine = open_codes(folder / "nine")
+    assert (nine.concepts, nine.info["seed"]) == (9, 2)
+    words = ("paper", "sparse", folder / "run", "--codes", folder / "codes", "--out", folder / "beside")
+    code, text, err = htaf(*words, "--nec", 2, "--baseline", folder / "nine", "--json")
+    assert code == 0, err
+    rows = json.loads(text)["rows"]
+    assert {(row["bits"], row["concepts"]) for row in rows} == {("these", 21), (f"codes {folder / 'nine'}", 9)}
+    code, text, err = htaf(*words, "--nec", 2)
+    assert code == 0, err
+    assert "21 concepts, 10 classes" in text
+    code, _, err = htaf(*words[:3], "--codes", folder / "nine", "--out", folder / "other")
+    assert code == 2
+    assert "codes of the run" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--seeds", "0"), "--seeds must be in 1 to 1000, got 0"),
+        (("--baseline", "random", "random"), "expected different names for --baseline"),
+        (("--baseline", "no-such"), "expected random, median or a folder of codes, got 'no-such'"),
+    ],
+)
+def test_bad_words_leave_nothing_behind(htaf, folder: Path, words: tuple[str, ...], said: str) -> None:
+    before = sorted(folder.iterdir())
+    code, _, err = htaf("paper", "sparse", folder / "run", "--out", folder / "bad", *words)
+    assert code != 0
+    assert said in " ".join(err.split())
+    assert sorted(folder.iterdir()) == before
+
+
+def test_leakage(htaf, folder: Path) -> None:
+    for words in (("extract", folder / "run", "--out", folder / "soft", "--keep", "features"),
+                  ("extract", folder / "run", "--out", folder / "hard", "--parts", "test", "train"),
+                  ("name", folder / "soft", "--attributes", "digits", "--out", folder / "names.json")):  # fmt: skip
+        code, _, err = htaf("concepts", *words)
+        assert code == 0, err
+    words = ("paper", "leakage", folder / "soft", "--names", folder / "names.json")
+    code, text, err = htaf(*words, "--attributes", "digits", "--json")
+    assert code == 0, err
+    found = json.loads(text)
+    assert len(found["soft"]["per_concept"]["ctl"]) == 21
+    names = json.loads((folder / "names.json").read_text())
+    assert found["named"]["verified"] == [entry["concept"] for entry in names if entry["verified"]]
+    assert len(found["named"]["beyond"]) == len(found["named"]["verified"])
+    code, text, err = htaf(*words)
+    assert code == 0, err
+    assert "leakage of soft values (CTL)" in text
+    code, _, err = htaf("paper", "leakage", folder / "hard", "--attributes", "digits")
+    assert (code, "--attributes needs --names" in err) == (2, True)
+    code, _, err = htaf("paper", "leakage", folder / "hard")
+    assert code == 2
+    assert "has no pre-activations" in " ".join(err.split())
+
+
+def test_the_plain_network_binarised(htaf, folder: Path, tmp_path: Path) -> None:
+    codes = tmp_path / "codes"
+    assert htaf("concepts", "extract", folder / "run", "--out", codes)[0] == 0
+    code, out, err = htaf("concepts", "extract", folder / "plain", "--out", tmp_path / "f", "--json")
+    assert code == 0, err
+    assert all(row["exact"] is None for row in json.loads(out)["parts"])
+    assert "features: accuracy" in htaf("concepts", "extract", folder / "plain", "--out", tmp_path / "f")[1]
+    code, out, err = htaf("paper", "binarise", tmp_path / "f", "--out", tmp_path / "bm")
+    assert code == 0, err
+    assert "concepts: accuracy" in out
+    np.testing.assert_allclose(open_codes(tmp_path / "bm").part("train").unpack().mean(0), 0.5)
+    words = ("paper", "binarise", tmp_path / "f", "--out", tmp_path / "rates", "--how", "rates", "--like", codes)
+    code, out, err = htaf(*words, "--sorted", "--json")
+    assert code == 0, err
+    rates = [np.sort(open_codes(path).part("train").unpack().mean(0)) for path in (tmp_path / "rates", codes)]
+    np.testing.assert_allclose(rates[0], rates[1], atol=0.01)
+    code, _, err = htaf("concepts", "score", tmp_path / "f")
+    assert code == 1
+    assert "htaf paper binarise" in " ".join(err.split())
+    code, out, err = htaf(
+        "concepts", "score", codes, "--baseline", tmp_path / "rates", "--out", tmp_path / "r", "--json"
+    )
+    assert code == 0, err
+    assert set(json.loads(out)["class_specificity"]["baselines"]) == {"rates"}
+    assert json.loads((tmp_path / "r" / "scores.json").read_text()) == json.loads(out)
+    for words, said in (
+        (("--how", "rates"), "--how rates needs --like CODES"),
+        (("--sorted",), "--sorted are for --how rates alone"),
+    ):
+        code, _, err = htaf("paper", "binarise", codes, "--out", tmp_path / "x", *words)
+        assert (code, said in " ".join(err.split())) == (2, True)

@@ -1,0 +1,46 @@
+"""Our own studies: reports from records, by the command and of what is committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from htaf.training.records import read_records
+from htaf_paper import reports
+from htaf_paper.items import EXPERIMENTS, item
+from htaf_paper.protocol import Study
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_committed_report_is_that_of_its_records(name: str) -> None:
+    study, records = item(name), read_records(RESULTS / name)
+    plan = study.plan("full")  # pyright: ignore[reportAttributeAccessIssue]
+    ordered = [record for settings in plan for record in records if record["cell"].items() >= settings.items()]
+    assert len(ordered) == len(records) == len(plan)
+    found = study.outcome(ordered)  # pyright: ignore[reportAttributeAccessIssue]
+    assert reports.text_of(study.title, found) == (RESULTS / name / "report.md").read_text()
+    assert all((RESULTS / name / "figures" / f"{drawing.name}.svg").is_file() for drawing in found.drawings)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_is_an_item_and_a_kind_of_cells(name: str) -> None:
+    study = item(name)
+    assert isinstance(study, Study)
+    assert study.id == name
+    assert set(study.settings) == {"smoke", "full"}
+
+
+@pytest.mark.slow
+def test_the_command_computes_one_and_writes_its_report(htaf, tmp_path: Path) -> None:
+    code, text, err = htaf("paper", "run", "pictured", "--out", tmp_path)
+    assert code == 0, err
+    assert "pictured, smoke: finished, 1 cell" in text
+    code, _, err = htaf("paper", "report", "--out", tmp_path)
+    assert code == 0, err
+    assert "| true, given | 100.0 ± 0.0 |" in (tmp_path / "pictured" / "report.md").read_text()
+    code, _, err = htaf("paper", "run", "picture", "--out", tmp_path)
+    assert code == 2
+    assert "pictured" in err
