@@ -10,11 +10,11 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 import torch
-from visits import Site, Visit, until
 
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Shown
+from visits import Site, Visit, until
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from visits import Site, Visit, pictures, until
 
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.counts import proportions
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Shown
 from made_pages import made_codes, read_page
+from visits import Site, Visit, pictures, until
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]

@@ -27,7 +27,6 @@ FUNCTIONS = {
     "icbm-classes": "htaf_paper.icbm_scores:CLASSES",
     "icbm-outputs": "htaf_paper.icbm_scores:OUTPUTS",
     "icbm-concepts": "htaf_paper.icbm_concepts:CELLS",
-    "pretrained": "htaf_paper.pretrained:CELLS",
     **EXPERIMENTS,
 }
 NEEDED = {"cell", "commit", "platform", "threads", "versions"}

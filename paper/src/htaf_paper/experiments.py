@@ -29,8 +29,8 @@ class Experiment:
 
     id: its name in `htaf paper`, and of its cells. title: of its report. settings: what is done at each scale.
     plan: the settings of all cells at a scale, as JSON. cell: computes one. outcome: of the records that are there;
-    its notes stand before the tables. data: what of the data a cell is a function of; raises DataError where it is not
-    here.
+    its notes stand before the tables. fingerprint: of the data that a cell is a function of; raises DataError where
+    they are not here.
     """
 
     id: str
@@ -39,12 +39,12 @@ class Experiment:
     plan: Callable[[Scale], list[Settings]]
     cell: Callable[[Settings, QueuePlace], Record]
     outcome: Callable[[Sequence[Record]], Outcome]
-    data: Callable[[Mapping[str, Any], str | None], Any] = no_data
+    fingerprint: Callable[[Mapping[str, Any], str | None], Any] = no_data
     paper: str = "not in the paper"
 
     def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
         """As `htaf_paper.cells.Cells.identity`."""
-        return {"experiment": self.id, **settings, "data": self.data(settings, data_dir)}
+        return {"experiment": self.id, **settings, "fingerprint": self.fingerprint(settings, data_dir)}
 
     def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> Record:
         """As `htaf_paper.cells.Cells.compute`."""

