@@ -1,7 +1,6 @@
 """The study over many tables: a tiny table through the whole path, the peers' side of it, and the report by hand."""
 
 import importlib.util
-import json
 import math
 from pathlib import Path
 from types import ModuleType
@@ -19,9 +18,9 @@ from htaf.runs.metrics import metrics
 from htaf.training.families import ready_recipe
 from htaf.training.recipe import Recipe
 from htaf_paper import many_tables, many_tables_report
-from htaf_paper.kept import KeptError
-from htaf_paper.many_tables import Cell, cells_of, columns_of, method_recipe, rows_key, run, scores
-from htaf_paper.shares import share
+from htaf_paper.many_tables import STUDY, columns_of, measured, method_recipe, peers, rows_key, scores
+from htaf_paper.many_tables_report import outcome, results, rows_of
+from htaf_paper.protocol import PaperError
 
 COMPARE = Path(__file__).parents[2] / "benchmarks" / "peers" / "tables" / "compare.py"
 ROWS = 60
@@ -80,17 +79,15 @@ def test_methods_differ_in_the_activation_alone() -> None:
         assert other.optimization == recipe.optimization
 
 
-def test_a_table_through_all_methods_and_again(table: tabular.Table, tmp_path: Path) -> None:
-    out, cells = tmp_path / "study", cells_of(["cars"], many_tables.METHODS, [1])
-    assert run(cells, out, small()) == []
+def test_a_table_through_all_methods(table: tabular.Table) -> None:
     split = tabular.split(table, 1)
-    for cell in cells:
-        record = json.loads(cell.path(out).read_text())
+    found = {method: measured("cars", method, 1, small()) for method in many_tables.METHODS}
+    for method, record in found.items():
         assert record["rows"] == {"train": 42, "validation": 6, "test": 12}
         assert record["rows_key"] == rows_key(table, split)
         assert record["train"]["cpu"] > 0
         assert record["predict"]["wall"] > 0
-        assert (record["smooth"] is None) == (cell.method in ("relu", "boosting"))
+        assert (record["smooth"] is None) == (method in ("relu", "boosting"))
         assert math.isfinite(record["values"]["test"]["rmse"])
         assert record["metric"] == "rmse"
     numbers = columns_of(table).numbers
@@ -98,28 +95,7 @@ def test_a_table_through_all_methods_and_again(table: tabular.Table, tmp_path: P
     trees = HistGradientBoostingRegressor(categorical_features="from_dtype", random_state=0)
     trees.fit(frame.iloc[split.train].rename(columns=str), table.target[split.train])
     errors = trees.predict(frame.iloc[split.test].rename(columns=str)) - table.target[split.test]
-    record = json.loads(Cell("cars", "boosting", 1).path(out).read_text())
-    assert record["values"]["test"]["rmse"] == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-9)
-
-    def never(*ignored: Any) -> Any:
-        raise AssertionError("computed again")
-
-    assert run(cells, out, small(), computing=never) == []
-    cells[0].path(out).unlink()
-    asked: list[Cell] = []
-
-    def failing(cell: Cell, *ignored: Any) -> Any:
-        asked.append(cell)
-        raise ValueError("no such number")
-
-    assert run(cells, out, small(), computing=failing) == ["cars, htaf, split 1: ValueError: no such number"]
-    assert asked == cells[:1]
-    assert not cells[0].path(out).exists()
-    with pytest.raises(KeptError, match="another recipe"):
-        run(cells[1:], out, small().replace(epochs=3), computing=never)
-    cells[1].path(out).write_text("{}")
-    with pytest.raises(KeptError, match="damaged"):
-        run(cells[1:], out, small(), computing=never)
+    assert found["boosting"]["values"]["test"]["rmse"] == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-9)
 
 
 def test_boosting_gets_categories_by_dtype() -> None:
@@ -133,12 +109,11 @@ def test_boosting_gets_categories_by_dtype() -> None:
     assert frame["category kind"].isna().sum() == 2 * 46
 
 
-def test_shares_are_all_cells_and_first_splits_come_first() -> None:
-    cells = cells_of(["wine", "cars"], ["htaf", "relu"], [0, 1])
-    assert [cell.split for cell in cells] == [0] * 4 + [1] * 4
-    parts = [cells[share(f"{number}/3")] for number in (1, 2, 3)]
-    assert sorted(str(cell) for part in parts for cell in part) == sorted(map(str, cells))
-    assert max(map(len, parts)) == 3
+def test_first_splits_come_first() -> None:
+    cells = STUDY.plan("full")
+    assert [cell["split"] for cell in cells] == sorted(cell["split"] for cell in cells)
+    assert len(cells) == 45 * 5 * 5
+    assert [cell["set"] for cell in STUDY.plan("smoke")] == ["digits"] * 5
 
 
 def test_peers_learn_from_the_same_rows(
@@ -176,7 +151,7 @@ def test_peers_learn_from_the_same_rows(
     np.testing.assert_array_equal(x.drop(columns="c0"), wanted)
     raw = compare.frame_of(held, split.train, filled=False)
     assert raw["n0"].isna().sum() == table.features["size"].isna().sum()
-    record = json.loads((tmp_path / "peers" / "cars-tabm-2.json").read_text())
+    (record,) = peers(tmp_path)
     model = LinearRegression().fit(wanted, y)
     rest = columns_of(table).numbers[split.test]
     rest = np.where(np.isnan(rest), np.nanmedian(numbers, axis=0), rest)
@@ -236,17 +211,8 @@ RECORDS = [
 GROUPS = {"chose": ("wine",), "unseen": ("cars", "juice", "absent")}
 
 
-def kept(folder: Path, records: list[Any]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for record in records:
-        name = f"{record['set']}-{record['method']}-{record['split']}.json"
-        (folder / name).write_text(json.dumps(record))
-    return folder
-
-
-def test_the_report_by_hand(tmp_path: Path) -> None:
-    text = many_tables_report.write(tmp_path, [kept(tmp_path / "cells", RECORDS)], GROUPS, splits=2)
-    record = json.loads((tmp_path / "results.json").read_text())
+def test_the_report_by_hand() -> None:
+    record = results(rows_of(RECORDS), GROUPS, splits=2)
     chose, unseen = record["groups"]["chose"], record["groups"]["unseen"]
     loss = chose["losses"]["HTAF"]["rmse"]  # +10% and 0% on two splits of one table
     assert loss["mean"] == pytest.approx(5)
@@ -273,21 +239,26 @@ def test_the_report_by_hand(tmp_path: Path) -> None:
     time = chose["times"]["HTAF"]
     assert (time["train_cpu"], time["over_base"], time["row_us"], time["cells"]) == (2, 4, 100, 2)
     assert chose["tables"]["wine"]["values"]["HGB"] == {"mean": 3, "sd": pytest.approx(math.sqrt(2)), "n": 2}
-    assert "| HTAF | -10.0 (1) | +0.0200 (1) | - | 2.00 | 2 |" in text
-    assert "| wine | rmse | 3.1 (1.3) | 3 (1.4) | 2 [1] | 2.9 (1.6) |" in text
-    assert "htaf 0123456789ab" in text
-    assert "HTAF r." in text
+    found = outcome(RECORDS, GROUPS, 2)
+    first, values, of_wine, chosen = found.tables
+    assert first.title == "Sets on which nothing was chosen (3): loss against HGB"
+    assert first.rows[0][:6] == ("HTAF", "-10.0 (1)", "+0.0200 (1)", "-", "2.00", "2")
+    assert [row[0] for row in values.rows] == ["cars", "juice"]
+    assert of_wine.rows[0][:2] == ("HTAF", "+5.0 (1)")
+    assert chosen.rows == (("wine", "rmse", "3.1 (1.3)", "3 (1.4)", "2 [1]", "2.9 (1.6)"),)
+    assert "htaf 0123456789ab" in found.notes[-1]
+    assert "HTAF r." in found.notes[-1]
 
 
-def test_networks_against_straight_through(tmp_path: Path) -> None:
+def test_networks_against_straight_through() -> None:
     more = [made("cars", "ste", 0, 10.0, recipe="s", smooth=20.0), made("juice", "ste", 0, 0.87, recipe="s")]
-    folder = kept(tmp_path / "cells", [*RECORDS, *more])
-    text = many_tables_report.write(tmp_path, [folder], GROUPS, splits=2)
-    found = json.loads((tmp_path / "results.json").read_text())["groups"]["unseen"]["against_ste"]
+    found = results(rows_of([*RECORDS, *more]), GROUPS, splits=2)["groups"]["unseen"]["against_ste"]
     assert [*found] == ["HTAF"]
     assert found["HTAF"]["rmse"]["mean"] == pytest.approx(-10)
     assert found["HTAF"]["auroc"]["each"] == {"juice": pytest.approx(-0.01)}
-    assert "| HTAF | -10.0 (1) | -0.0100 (1) | - |\n" in text
+    tables = {table.title: table for table in outcome([*RECORDS, *more], GROUPS, 2).tables}
+    against = tables["Sets on which nothing was chosen: loss against STE"]
+    assert against.rows == (("HTAF", "-10.0 (1)", "-0.0100 (1)", "-"),)
 
 
 def test_the_interval_is_of_student() -> None:
@@ -325,39 +296,19 @@ def test_ranks_are_of_the_cells_that_all_ranked_methods_have() -> None:
     assert "No ranks" in many_tables_report._ranked(many_tables_report.ranks({}, {}))
 
 
-def test_the_report_is_made_again_from_its_own_file(tmp_path: Path) -> None:
-    folder = kept(tmp_path / "cells", RECORDS)
-    text = many_tables_report.write(tmp_path / "out", [folder], GROUPS, splits=2)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    assert many_tables_report.write(tmp_path / "out", [], GROUPS, splits=2) == text
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
-    (tmp_path / "out" / "cells.csv").write_text("set,method\nwine,htaf\n")
-    with pytest.raises(KeptError, match="damaged"):
-        many_tables_report.write(tmp_path / "out", [], GROUPS, splits=2)
-
-
 @pytest.mark.parametrize(
     ("record", "message"),
     [
         (made("wine", "catboost", 1, 2.0, rows_key="other"), "wine, split 1: expected"),
         (made("wine", "htaf", 2, 2.0, recipe="other"), "expected one recipe"),
-        (made("wine", "mine", 1, 2.0), "damaged"),
+        (made("wine", "mine", 1, 2.0), "expected a record of the study over tables"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(tmp_path: Path, record: Any, message: str) -> None:
-    folder = kept(tmp_path / "cells", [*RECORDS, record])
-    with pytest.raises(KeptError, match=message):
-        many_tables_report.write(tmp_path, [folder], GROUPS)
+def test_what_cannot_be_compared_is_refused(record: Any, message: str) -> None:
+    with pytest.raises(PaperError, match=message):
+        outcome([*RECORDS, record], GROUPS, 2)
 
 
-def test_the_command(tmp_path: Path, table: tabular.Table, capsys: pytest.CaptureFixture[str]) -> None:
-    out, flags = tmp_path / "study", ["--sets", "wine", "cars", "--unseen", "--splits", "0", "--only", "boosting"]
-    many_tables.main(["--out", str(out), *flags])
-    assert [path.name for path in (out / "cells").iterdir()] == ["cars-boosting-0.json"]
-    many_tables.main(["--out", str(out), "--report"])
-    assert "Sets on which nothing was chosen (26)" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        many_tables.main(["--out", str(tmp_path / "empty"), "--report"])
-    with pytest.raises(SystemExit):
-        many_tables.main(["--out", str(out), *flags, "--recipe", "none"])
-    assert "expected" in capsys.readouterr().err
+def test_the_command_writes_inputs(tmp_path: Path, table: tabular.Table) -> None:
+    many_tables.main([str(tmp_path / "study"), "--sets", "cars"])
+    assert [path.name for path in (tmp_path / "study" / "inputs").iterdir()] == ["cars.npz"]

@@ -1,7 +1,7 @@
-"""CatBoost, RealMLP and TabM on the rows of `python -m htaf_paper.many_tables`, at their defaults.
+"""CatBoost, RealMLP and TabM on the rows of `htaf paper run tables`, at their defaults.
 
-    python -m htaf_paper.many_tables --out DIR --inputs                   # in htaf's environment
-    python compare.py DIR/inputs OUT [--methods catboost realmlp tabm]    # in an environment with requirements.txt
+    python -m htaf_paper.many_tables DIR                                  # in htaf's environment
+    python compare.py DIR/inputs DIR/peers [--methods catboost ...]    # in an environment with requirements.txt
 
 A cell is a set, a method and a split; OUT/SET-METHOD-SPLIT.json is its record, in the format of htaf's own. A cell that
 is there is not computed again. The first split of every set comes before the second of any, small sets first.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from htaf.training.queue import Place as QueuePlace
@@ -23,6 +24,11 @@ def no_data(settings: Mapping[str, Any], data_dir: str | None) -> None:
     """Of cells that are functions of their settings alone."""
 
 
+def no_records(folder: Path) -> list[Record]:
+    """Of studies that no other program adds to."""
+    return []
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A study.
@@ -30,7 +36,7 @@ class Experiment:
     id: its name in `htaf paper`, and of its cells. title: of its report. settings: what is done at each scale.
     plan: the settings of all cells at a scale, as JSON. cell: computes one. outcome: of the records that are there;
     its notes stand before the tables. fingerprint: of the data that a cell is a function of; raises DataError where
-    they are not here.
+    they are not here. beside: records of other programs, in the folder `OUT/<id>`.
     """
 
     id: str
@@ -40,6 +46,7 @@ class Experiment:
     cell: Callable[[Settings, QueuePlace], Record]
     outcome: Callable[[Sequence[Record]], Outcome]
     fingerprint: Callable[[Mapping[str, Any], str | None], Any] = no_data
+    beside: Callable[[Path], list[Record]] = no_records
     paper: str = "not in the paper"
 
     def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
@@ -57,7 +64,8 @@ class Experiment:
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
         """As `htaf_paper.protocol.Study.read`."""
         records = [found.get(task.key) for task in self.tasks(scale, found, place)]
-        return self.outcome([record for record in records if record is not None])
+        known = [record for record in records if record is not None]
+        return self.outcome([*known, *self.beside(place.out / self.id)])
 
 
 def _spoken(settings: Settings) -> str:

@@ -38,6 +38,7 @@ EXPERIMENTS = {
     "pictured": "htaf_paper.pictured:STUDY",
     "rules": "htaf_paper.rules:STUDY",
     "pretrained": "htaf_paper.pretrained:STUDY",
+    "tables": "htaf_paper.many_tables:STUDY",
 }
 
 

@@ -1,16 +1,14 @@
-"""Networks with 0/1 activations beside boosted trees and other networks, on 45 tables.
-
-python -m htaf_paper.many_tables --out DIR              # train what is not there yet
-python -m htaf_paper.many_tables --out DIR --inputs     # write DIR/inputs/SET.npz for benchmarks/peers/tables
-python -m htaf_paper.many_tables --out DIR --report     # records.jsonl, results.json and report.md
+"""Networks with 0/1 activations beside boosted trees and other networks, on 45 tables: `htaf paper run tables`.
 
 Tables: the paper's four and those of `htaf_paper.more_tables`. On the first half of them the defaults were chosen, on
 `UNSEEN` nothing was. Each is split five times, 70/10/20, by `htaf.data.tabular.split`. On each split one recipe is
 trained by HTAF, straight-through (STE), scaled sigmoid (SS) and ReLU; beside it stands HistGradientBoosting at its
 defaults, on the same training rows. No hyperparameter is chosen here.
 
-A cell is a set, a method and a split; DIR/cells/SET-METHOD-SPLIT.json is its record. A cell that is there is not
-computed again. The same command in several processes: `--share 1/2`, `--share 2/2`.
+A cell is a set, a method and a split. Records of peers, one a file, are read from `OUT/tables/peers`:
+
+    python -m htaf_paper.many_tables OUT/tables                                        # OUT/tables/inputs/SET.npz
+    python benchmarks/peers/tables/compare.py OUT/tables/inputs OUT/tables/peers       # in their own environment
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,27 +31,26 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float64, Int32, Int64
-from rich.console import Console
 
 from htaf._console import plain_errors
 from htaf._console import progress as progress_of
-from htaf._errors import HtafError
-from htaf._files import check_output_folder, to_json, write_atomic
+from htaf._files import check_output_folder, parse_json, write_atomic
 from htaf.data import dates, tabular
 from htaf.data.reading import is_date, is_text
 from htaf.data.tabular import Split, Table
-from htaf.runs import Run, content_hash, environment, forward
+from htaf.runs import Run, content_hash, forward
 from htaf.runs.metrics import headline
 from htaf.training.distributed import thread_count
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
+from htaf.training.queue import Place
 from htaf.training.recipe import Recipe
 from htaf.training.running import Running
 from htaf_paper import many_tables_report
-from htaf_paper.kept import KeptError, read_kept
-from htaf_paper.many_tables_report import NETWORKS, Record, check_record
+from htaf_paper.experiments import Experiment
+from htaf_paper.many_tables_report import NETWORKS, Record
 from htaf_paper.more_tables import TABLES, UNSEEN
-from htaf_paper.shares import HELP, share
+from htaf_paper.protocol import Outcome, Scale, Setting
 
 NAMED = ("wine", "abalone", "churn", "fico")
 CHOSE = (*NAMED, *(member.name for member in TABLES))  # the defaults were chosen on these
@@ -63,27 +60,7 @@ METHODS = (*NETWORKS, BOOSTING)
 RECIPE = "tabular-members"
 SPLITS = 5
 MOST_CATEGORIES = 254  # of a column that HistGradientBoosting takes; rarer ones are missing to it
-FORMAT = 1
-
-
-class TablesError(HtafError):
-    """A study over tables that cannot go on."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One training: a set, a method and a split."""
-
-    name: str
-    method: str
-    split: int
-
-    def path(self, out: Path) -> Path:
-        """Of its record."""
-        return out / "cells" / f"{self.name}-{self.method}-{self.split}.json"
-
-    def __str__(self) -> str:
-        return f"{self.name}, {self.method}, split {self.split}"
+SMOKE = "digits"  # the bundled table
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +83,7 @@ class Columns:
 def loaded(name: str, data_dir: str | None) -> Table:
     """A set by its name; raises DataError where it is not there."""
     targets = {member.name: member.target for member in (*TABLES, *UNSEEN)}
-    if name in NAMED:
+    if name in (*NAMED, SMOKE):
         return tabular.load(name, data_dir=data_dir)
     return tabular.load(f"extra/{name}.csv", target=targets[name], data_dir=data_dir)
 
@@ -152,20 +129,20 @@ def method_recipe(recipe: Recipe, method: str) -> Recipe:
     return recipe.replace(method=method, start=start if method in ("htaf", "ss") else None)
 
 
-def compute(cell: Cell, recipe: Recipe, data_dir: str | None = None) -> Record:
-    """Train and measure one cell; its record.
+def measured(name: str, method: str, number: int, recipe: Recipe, data_dir: str | None = None) -> Record:
+    """Train and measure one method on one split of a set; its record.
 
     Raises:
         DataError: the set is not there. TrainingError: the loss became NaN or infinite.
     """
-    table = loaded(cell.name, data_dir)
-    split = tabular.split(table, cell.split)
-    found = _boosted(table, split) if cell.method == BOOSTING else _trained(cell, recipe, table, split)
+    table = loaded(name, data_dir)
+    split = tabular.split(table, number)
+    chosen = None if method == BOOSTING else method_recipe(recipe, method)
+    found = _boosted(table, split) if chosen is None else _trained(chosen, number, table, split)
     return {
-        "format": FORMAT,
-        "set": cell.name,
-        "method": cell.method,
-        "split": cell.split,
+        "set": name,
+        "method": method,
+        "split": number,
         "task": table.task,
         "classes": len(table.classes),
         "metric": headline(table.task, len(table.classes)),
@@ -173,7 +150,6 @@ def compute(cell: Cell, recipe: Recipe, data_dir: str | None = None) -> Record:
         "rows_key": rows_key(table, split),
         "columns": table.features.shape[1],
         **found,
-        **{name: value for name, value in environment().items() if name != "threads"},
     }
 
 
@@ -189,15 +165,14 @@ class _Clock:
         self.seconds = {"cpu": round(cpu, 4), "wall": round(wall, 4)}
 
 
-def _trained(cell: Cell, recipe: Recipe, table: Table, split: Split) -> Record:
+def _trained(recipe: Recipe, seed: int, table: Table, split: Split) -> Record:
     """A network: `exact` and, where it differs, `smooth`."""
-    chosen = method_recipe(recipe, cell.method)
     with tempfile.TemporaryDirectory(prefix="htaf-") as folder, thread_count(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with _Clock() as clock:
             place = Path(folder) / "run"
             running = Running("cpu", checkpoint_seconds=1e9, plot=False)
-            made = fit(chosen, table, place, seed=cell.split, running=running)
+            made = fit(recipe, table, place, seed=seed, running=running)
         run: Run = made.in_memory()
     preprocessor: Any = run.preprocessor()
     model = run.model(exact=run.has_step)
@@ -211,7 +186,7 @@ def _trained(cell: Cell, recipe: Recipe, table: Table, split: Split) -> Record:
         "smooth": smooth if run.has_step else None,
         "train": clock.seconds,
         "predict": asked.seconds,
-        "recipe": content_hash(chosen.identity())[:16],
+        "recipe": content_hash(recipe.identity())[:16],
         "best_epoch": run.record["best_epoch"],
         "parameters": run.record["parameters"],
     }
@@ -309,93 +284,72 @@ def write_inputs(out: Path, sets: Sequence[str], data_dir: str | None, *, shown:
             told(1, name)
 
 
-def cells_of(sets: Sequence[str], methods: Sequence[str], splits: Sequence[int]) -> list[Cell]:
+def compute(settings: dict[str, Any], place: Place) -> Record:
+    """A cell."""
+    return measured(settings["set"], settings["method"], settings["split"], recipe(settings), place.data_dir)
+
+
+def recipe(settings: Mapping[str, Any]) -> Recipe:
+    """Of a cell's networks; small on the bundled digits."""
+    found = ready_recipe("mlp", settings["recipe"])
+    if settings["set"] == SMOKE:
+        found = found.replace(epochs=2, hidden=(8,), members=2, thresholds=4)
+    return found
+
+
+def fingerprint(settings: Mapping[str, Any], data_dir: str | None) -> str:
+    """Of the table."""
+    return loaded(settings["set"], data_dir).fingerprint
+
+
+def plan(scale: Scale) -> list[dict[str, Any]]:
     """All cells: the first split of every set before the second of any."""
-    return [Cell(name, method, split) for split in splits for name in sets for method in methods]
+    sets, splits = {"smoke": ((SMOKE,), 1), "reduced": (SETS, 1)}.get(scale, (SETS, SPLITS))
+    return [
+        {"set": name, "method": method, "split": split, "recipe": RECIPE}
+        for split in range(splits)
+        for name in sets
+        for method in METHODS
+    ]
 
 
-def run(
-    cells: Sequence[Cell],
-    out: Path,
-    recipe: Recipe,
-    data_dir: str | None = None,
-    *,
-    shown: bool = False,
-    computing: Callable[[Cell, Recipe, str | None], Record] = compute,
-) -> list[str]:
-    """Compute the cells that are not there; the cells that failed, with the reason.
-
-    Raises:
-        KeptError: the record of a cell is damaged, or of another recipe.
-    """
-    missing = [cell for cell in cells if not _there(cell, out, recipe)]
-    failed: list[str] = []
-    done = len(cells) - len(missing)
-    with progress_of("cells", len(cells), shown=shown, done=done, every=0) as told:
-        for cell in missing:
-            try:
-                record = computing(cell, recipe, data_dir)
-            except (HtafError, ValueError, ArithmeticError, MemoryError) as error:  # one bad cell must not stop others
-                failed.append(f"{cell}: {type(error).__name__}: {error}")
-                told(1, failed[-1])
-                continue
-            write_atomic(cell.path(out), to_json(record))
-            value = record["values"]["test"][record["metric"]]
-            told(1, f"{cell}: {record['metric']} {value}, {record['train']['cpu']:.1f} CPU s")
-    return failed
+def outcome(records: Sequence[Record]) -> Outcome:
+    """Losses, ranks, times and values of all tables."""
+    chose = (*CHOSE, SMOKE) if any(record["set"] == SMOKE for record in records) else CHOSE
+    return many_tables_report.outcome(records, {"chose": chose, "unseen": SETS[len(CHOSE) :]}, SPLITS)
 
 
-def _there(cell: Cell, out: Path, recipe: Recipe) -> bool:
-    """Whether a cell has a record."""
-    path = cell.path(out)
-    record = read_kept(path, check_record)
-    if record is None:
-        return False
-    key = None if cell.method == BOOSTING else content_hash(method_recipe(recipe, cell.method).identity())[:16]
-    if record.get("recipe") != key:
-        raise KeptError(f"{path}: a record of another recipe: move it away, or choose another --out")
-    return True
+def peers(folder: Path) -> list[Record]:
+    """Records of other environments."""
+    return [parse_json(file.read_bytes()) for file in sorted((folder / "peers").glob("*.json"))]
+
+
+STUDY = Experiment(
+    "tables",
+    "HTAF beside boosted trees and other networks, on many tables",
+    {
+        "smoke": Setting("the bundled digits, two epochs, one split", 6.0),
+        "reduced": Setting("45 tables, one split", 18000.0, data=("tables of `htaf_paper.more_tables`",)),
+        "full": Setting("45 tables, five splits", 90000.0, data=("tables of `htaf_paper.more_tables`",)),
+    },
+    plan,
+    compute,
+    outcome,
+    fingerprint,
+    peers,
+)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m htaf_paper.many_tables", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder of the study; it continues where it stopped")
+    """Write the inputs of benchmarks/peers/tables."""
+    parser = argparse.ArgumentParser(prog="python -m htaf_paper.many_tables", description=main.__doc__)
+    parser.add_argument("out", type=Path, help="folder; the inputs lie in OUT/inputs")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS, metavar="SET", help="(default: all)")
-    parser.add_argument("--unseen", action="store_true", help="only sets on which nothing was chosen")
-    parser.add_argument(
-        "--splits", nargs="+", type=int, choices=range(SPLITS), default=range(SPLITS), help="(default: all five)"
-    )
-    parser.add_argument("--only", nargs="+", choices=METHODS, default=METHODS, help="methods (default: all)")
-    parser.add_argument("--recipe", default=RECIPE, help=f"of `htaf train tabular` (default: {RECIPE})")
-    parser.add_argument("--share", type=share, default=slice(None), metavar="I/N", help=HELP)
-    parser.add_argument("--inputs", action="store_true", help="write the inputs of benchmarks/peers/tables and end")
-    parser.add_argument("--report", action="store_true", help="write the report of the cells that are there and end")
-    parser.add_argument(
-        "--cells", type=Path, nargs="+", default=[], help="folders with records of others, for the report"
-    )
     parser.add_argument("--data-dir", default=os.environ.get("HTAF_DATA"), help="of the tables (default: HTAF_DATA)")
     given = parser.parse_args(arguments)
     with plain_errors():
-        check_output_folder(given.out)
-        sets = [name for name in given.sets if not given.unseen or name not in CHOSE]
-        if given.report:
-            folders = [given.out / "cells", *given.cells]
-            text = many_tables_report.write(given.out, folders, {"chose": CHOSE, "unseen": SETS[len(CHOSE) :]})
-            Console().print(text, markup=False, highlight=False, soft_wrap=True)
-            return
-        if given.inputs:
-            write_inputs(given.out, sets, given.data_dir, shown=True)
-            return
-        try:
-            recipe = ready_recipe("mlp", given.recipe)
-        except ValueError as error:
-            raise TablesError(str(error)) from None
-        cells = cells_of(sets, given.only, given.splits)[given.share]
-        if failed := run(cells, given.out, recipe, given.data_dir, shown=True):
-            raise TablesError(f"{len(failed)} of {len(cells)} cells failed: {'; '.join(failed)}")
+        check_output_folder(given.out / "inputs")
+        write_inputs(given.out, given.sets, given.data_dir, shown=True)
 
 
 if __name__ == "__main__":

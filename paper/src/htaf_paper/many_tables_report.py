@@ -1,20 +1,16 @@
-"""The study over many tables as text and figures: cells.csv, results.json and report.md."""
+"""Reads the records of `htaf_paper.many_tables` and of its peers: losses, ranks, times, tables."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from scipy import stats
 
-from htaf._files import to_json, write_atomic
 from htaf.runs import short_commit
-from htaf_paper.kept import KeptError, kept_errors, read_kept
+from htaf_paper.protocol import Outcome, PaperError, Table
 
 Record = dict[str, Any]
 Row = dict[str, Any]
@@ -28,22 +24,12 @@ SMOOTH = " smooth"
 PACKAGES = {"boosting": "scikit-learn", "catboost": "catboost", "realmlp": "pytabkit", "tabm": "pytabkit"}
 KINDS = {"rmse": "RMSE (%)", "auroc": "AUROC", "accuracy": "accuracy"}
 GROUPS = {"unseen": "Sets on which nothing was chosen", "chose": "Sets that chose the defaults"}
-CELLS, RESULTS, REPORT = "cells.csv", "results.json", "report.md"
-NUMBERS = ("validation", "test", "smooth_validation", "smooth_test", "train_cpu", "train_wall", "predict_cpu",
-           "predict_wall")  # fmt: skip
-COUNTS = ("split", "train_rows", "validation_rows", "test_rows", "columns")
-TEXTS = ("set", "method", "metric", "rows_key", "recipe", "made_by")
 Cells = dict[tuple[str, str, int], Row]
 Values = dict[str, dict[tuple[str, int], float]]  # label -> (set, split) -> test value
 
 
-def check_record(record: Record) -> None:
-    """Reads all of a record that the report is made of."""
-    row_of(record)
-
-
 def row_of(record: Record) -> Row:
-    """One line of cells.csv."""
+    """What the report needs of a record, one value a name."""
     metric, method = str(record["metric"]), str(record["method"])
     if metric not in KINDS or method not in LABELS:
         raise ValueError(f"expected one of {', '.join(KINDS)} by one of {', '.join(LABELS)}, got {metric} by {method}")
@@ -67,38 +53,32 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(f"{float(value):.7g}")
 
 
-def read_cells(table: Path, folders: Iterable[Path]) -> Cells:
-    """The cells of cells.csv, and those of folders with a record each, which come before them.
+def rows_of(records: Iterable[Record]) -> Cells:
+    """The cells of records.
 
     Raises:
-        KeptError: a damaged file; or cells that cannot be compared: other rows of one split, or recipes that differ.
+        PaperError: a record that is none; or cells that cannot be compared: other rows of one split, or recipes that
+            differ.
     """
     cells: Cells = {}
-    with kept_errors(table):
-        if table.is_file():
-            for line in csv.DictReader(io.StringIO(table.read_text())):
-                row: Row = {name: line[name] for name in TEXTS}
-                row |= {name: int(line[name]) for name in COUNTS}
-                row |= {name: float(line[name]) if line[name] else None for name in NUMBERS}
-                if row["metric"] not in KINDS or row["method"] not in LABELS:
-                    raise ValueError(f"{row['metric']} by {row['method']}")
-                cells[row["set"], row["method"], row["split"]] = row
-    for folder in folders:
-        for path in sorted(folder.glob("*.json")):
-            row = row_of(read_kept(path, check_record))
-            cells[row["set"], row["method"], row["split"]] = row
+    for record in records:
+        try:
+            row = row_of(record)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PaperError(f"expected a record of the study over tables: {type(error).__name__}: {error}") from None
+        cells[row["set"], row["method"], row["split"]] = row
     rows: dict[tuple[str, int], Row] = {}
     recipes: dict[str, Row] = {}
     for row in cells.values():
         other = rows.setdefault((row["set"], row["split"]), row)
         if other["rows_key"] != row["rows_key"]:
-            raise KeptError(
+            raise PaperError(
                 f"{row['set']}, split {row['split']}: expected {row['method']} on the rows of {other['method']}, got "
                 "others: write the inputs again and compute its cells anew"
             )
         other = recipes.setdefault(row["method"], row)
         if other["recipe"] != row["recipe"]:
-            raise KeptError(
+            raise PaperError(
                 f"{row['method']}: expected one recipe, got {other['recipe']} ({other['set']}, split {other['split']}) "
                 f"and {row['recipe']} ({row['set']}, split {row['split']}): move the cells of one away"
             )
@@ -269,104 +249,97 @@ def _mean(own: Mapping[tuple[str, int], float], name: str) -> Row | None:
     return {"mean": statistics.fmean(found), "sd": statistics.stdev(found) if len(found) > 1 else None, "n": len(found)}
 
 
-def report(record: Record) -> str:
-    """The text of report.md."""
-    lines = [
-        "# HTAF beside boosted trees and other networks, on many tables",
-        "",
-        "`python -m htaf_paper.many_tables --out DIR`, `benchmarks/peers/tables/compare.py`, then `--report`. "
-        f"{record['splits']} splits of each table, 70/10/20; one recipe for all tables, and defaults for all others. "
-        "Nothing was tuned here, and nothing chosen on test rows. HTAF, STE and SS are the exact networks, whose "
-        "activations are 0 or 1; ReLU is real-valued. HGB: scikit-learn's HistGradientBoosting.",
-        "",
-        "- All train on the same rows. The validation rows choose the epoch of the networks and the number of "
-        "CatBoost's trees; HGB does not see them.",
-        "- HGB and the peers get the columns that htaf reads before it prepares them: numbers, categories, and of a "
-        "date the parts that htaf makes (year, month, weekday, day of year, hour, days). RealMLP and TabM take no "
-        "missing numbers: there the training median stands.",
-        "- A cell is a table, a method and a split. Two methods are compared on the cells that both have.",
-        "- The aim for HTAF: on sets on which nothing was chosen at most 2% more RMSE than HGB, and 0.005 less AUROC.",
-        "",
-    ]
-    for group, title in GROUPS.items():
-        if group in record["groups"]:
-            lines += _group(title, record["groups"][group])
-    lines += [
-        "## What made the figures",
-        "",
-        "; ".join(record["made_by"]) + ".",
-        "",
-        "Keys of the recipes: " + ", ".join(f"{LABELS[m]} {key}" for m, key in record["recipes"].items()) + ".",
-        "",
-    ]
-    return "\n".join(lines)
+def outcome(records: Iterable[Record], groups: Mapping[str, Sequence[str]], splits: int) -> Outcome:
+    """The tables of each group of sets that has a cell.
+
+    Args:
+        records: of the study and of its peers. groups: "chose" and "unseen", the sets of each. splits: of each set.
+
+    Raises:
+        PaperError: as `rows_of`.
+    """
+    record = results(rows_of(records), groups, splits)
+    tables = []
+    for name, title in GROUPS.items():
+        if (group := record["groups"].get(name)) and group["tables"]:
+            tables += [*_loss_tables(title, group), _values_table(title, group)]
+    made = "; ".join(record["made_by"])
+    keys = ", ".join(f"{LABELS[method]} {key}" for method, key in record["recipes"].items())
+    return Outcome(tuple(tables), notes=(*ABOUT, f"Made by {made}. Keys of the recipes: {keys}."))
 
 
-def _group(title: str, group: Record) -> list[str]:
-    if not group["tables"]:
-        return [f"## {title}", "", "No cell yet.", ""]
-    lines = [f"## {title} ({group['sets']})", "", "### Loss against HGB", ""]
-    lines += [
-        "Mean over tables, in brackets the 95% interval (t over tables) and the number of tables. RMSE: percent more. "
-        "AUROC and accuracy: points of 1 less. Below 0 is better than HGB.",
-        "",
-        f"| | {' | '.join(KINDS.values())} | rank | cells | CPU s to train | over HGB's | us a row |",
-        "|---" * (len(KINDS) + 6) + "|",
-    ]
+ABOUT = (
+    "Splits of each table, 70/10/20; one recipe for all tables, and defaults for all others. Nothing was tuned here, "
+    "and nothing chosen on test rows. HTAF, STE and SS are the exact networks, whose activations are 0 or 1; ReLU is "
+    "real-valued. HGB: scikit-learn's HistGradientBoosting. Peers: `benchmarks/peers/tables/compare.py`.",
+    "All train on the same rows. The validation rows choose the epoch of the networks and the number of CatBoost's "
+    "trees; HGB does not see them. HGB and the peers get the columns that htaf reads before it prepares them: numbers, "
+    "categories, and of a date the parts that htaf makes (year, month, weekday, day of year, hour, days). RealMLP and "
+    "TabM take no missing numbers: there the training median stands.",
+    "A cell is a table, a method and a split. Two methods are compared on the cells that both have. The aim for HTAF: "
+    "on sets on which nothing was chosen at most 2% more RMSE than HGB, and 0.005 less AUROC.",
+)
+
+
+def _loss_tables(title: str, group: Record) -> list[Table]:
+    """Against HGB and, where there are cells of STE, against it."""
+    rows = []
     for label in _order():
         loss, rank, time = (group[key].get(label) for key in ("losses", "ranks", "times"))
         if not (loss or rank):
             continue
-        cells = [_loss((loss or {}).get(kind), 1 if kind == "rmse" else 4) for kind in KINDS]
         place = rank and rank["rank"]
         common = sum(one["cells"] for one in loss.values()) if loss else rank["own"] if rank else 0
-        cells += ["-" if place is None else f"{place:.2f}", str(common)]
+        spent = ("", "", "")
         if time:
             over = "-" if time["over_base"] is None else f"{time['over_base']:.3g}"
-            cells += [f"{time['train_cpu']:.1f}", over, f"{time['row_us']:.2g}"]
-        lines.append(f"| {label} | {' | '.join(cells if time else [*cells, '', '', ''])} |")
-    lines += [
-        "",
-        f"{_ranked(group['ranks'])}",
-        "",
-        "Cells: those that a method and HGB both have, of which its loss is; of HGB its own. Times are medians over "
-        "the cells that a method has, one thread; over HGB's: the median ratio in the cells of both. The networks' "
-        "times hold the preparation of the columns and the measuring after the training; those of others do not.",
-        "",
+            spent = (f"{time['train_cpu']:.1f}", over, f"{time['row_us']:.2g}")
+        rows.append((label, *_losses(loss or {}), "-" if place is None else f"{place:.2f}", str(common), *spent))
+    told = [
+        f"HTAF, {KINDS[kind]}: "
+        + ", ".join(f"{name} {value:+.{1 if kind == 'rmse' else 3}f}" for name, value in _largest_first(loss["each"]))
+        for kind, loss in (group["losses"].get(LABELS["htaf"]) or {}).items()
     ]
-    for kind, loss in (group["losses"].get(LABELS["htaf"]) or {}).items():
-        digits = 1 if kind == "rmse" else 3
-        told = sorted(loss["each"].items(), key=lambda pair: -pair[1])
-        lines += [f"HTAF, {KINDS[kind]}: {', '.join(f'{name} {value:+.{digits}f}' for name, value in told)}.", ""]
-    if group["against_ste"]:
-        lines += [
-            "The same against STE, on the cells that both have:",
-            "",
-            f"| | {' | '.join(KINDS.values())} |",
-            "|---" * (len(KINDS) + 1) + "|",
-        ]
-        for label, loss in group["against_ste"].items():
-            texts = [_loss(loss.get(kind), 1 if kind == "rmse" else 4) for kind in KINDS]
-            lines.append(f"| {label} | {' | '.join(texts)} |")
-        lines.append("")
     if group["missing"]:
-        told = ", ".join(f"{label} {count}" for label, count in group["missing"].items())
-        lines += [f"Cells that are missing, and left out: {told}.", ""]
+        lacking = ", ".join(f"{label} {count}" for label, count in group["missing"].items())
+        told.append(f"Cells that are missing, and left out: {lacking}")
+    note = (
+        "Mean over tables, in brackets the 95% interval (t over tables) and the number of tables. RMSE: percent more. "
+        "AUROC and accuracy: points of 1 less. Below 0 is better than HGB. "
+        f"{_ranked(group['ranks'])} Cells: those that a method and HGB both have, of which its loss is; of HGB its "
+        "own. Times are medians over the cells that a method has, one thread; over HGB's: the median ratio in the "
+        "cells of both. The networks' times hold the preparation of the columns and the measuring after the training; "
+        "those of "
+        f"others do not. {'. '.join(told)}"
+    )
+    spent = ("CPU s to train", "over HGB's", "us a row")
+    columns = ("method", *KINDS.values(), "rank", "cells", *spent)
+    tables = [Table(f"{title} ({group['sets']}): loss against HGB", columns, tuple(rows), note)]
+    if group["against_ste"]:
+        against = tuple((label, *_losses(loss)) for label, loss in group["against_ste"].items())
+        note = "The same against STE, on the cells that both have"
+        tables.append(Table(f"{title}: loss against STE", ("method", *KINDS.values()), against, note))
+    return tables
+
+
+def _largest_first(each: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(each.items(), key=lambda pair: -pair[1])
+
+
+def _losses(loss: Mapping[str, Row]) -> tuple[str, ...]:
+    return tuple(_loss(loss.get(kind), 1 if kind == "rmse" else 4) for kind in KINDS)
+
+
+def _values_table(title: str, group: Record) -> Table:
     shown = [label for label in _order() if any(t["values"].get(label) for t in group["tables"].values())]
     shown = [label for label in shown if label not in (LABELS["ste"] + SMOOTH, LABELS["ss"] + SMOOTH)]
-    lines += [
-        "### Tables",
-        "",
-        "Mean (standard deviation) over the splits; in square brackets their number where it is not all.",
-        "",
-        f"| | metric | {' | '.join(shown)} |",
-        "|---" * (len(shown) + 2) + "|",
-    ]
     most = max(v["n"] for t in group["tables"].values() for v in t["values"].values() if v)
-    for name, table in group["tables"].items():
-        texts = [_value(table["values"].get(label), table["metric"], most) for label in shown]
-        lines.append(f"| {name} | {table['metric']} | {' | '.join(texts)} |")
-    return [*lines, ""]
+    rows = tuple(
+        (name, table["metric"], *(_value(table["values"].get(label), table["metric"], most) for label in shown))
+        for name, table in group["tables"].items()
+    )
+    note = "Mean (standard deviation) over the splits; in square brackets their number where it is not all"
+    return Table(f"{title}: tables", ("set", "metric", *shown), rows, note)
 
 
 def _ranked(found: Mapping[str, Row]) -> str:
@@ -407,30 +380,3 @@ def _value(value: Row | None, metric: str, most: int) -> str:
 def _plain(value: float, form: str) -> str:
     """Without an exponent."""
     return f"{value:,.0f}" if abs(value) >= 99.5 else format(value, form)
-
-
-def write(out: Path, folders: Sequence[Path], groups: Mapping[str, Sequence[str]], splits: int = 5) -> str:
-    """Gather the cells and write cells.csv, results.json and report.md into `out`; the report.
-
-    Args:
-        folders: with a record a cell; what they lack is taken from the cells.csv that is there.
-        groups: "chose" and "unseen", the sets of each.
-
-    Raises:
-        KeptError: no cell; or as `read_cells`.
-    """
-    cells = read_cells(out / CELLS, folders)
-    if not cells:
-        raise KeptError(f"{', '.join(map(str, folders))}: expected records of cells, got none")
-    held = io.StringIO()
-    writer = csv.DictWriter(held, [*TEXTS[:2], *COUNTS[:1], *TEXTS[2:3], *NUMBERS, *COUNTS[1:], *TEXTS[3:]],
-                            lineterminator="\n")  # fmt: skip
-    writer.writeheader()
-    writer.writerows(row for _, row in sorted(cells.items()))
-    with kept_errors(out):
-        record = results(cells, groups, splits)
-        text = report(record)
-    write_atomic(out / CELLS, held.getvalue())
-    write_atomic(out / RESULTS, to_json(record))
-    write_atomic(out / REPORT, text)
-    return text
