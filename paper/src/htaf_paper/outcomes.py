@@ -198,7 +198,7 @@ def read_experiments(out: Path) -> list[Read]:
     """Our own studies that are finished, each at its largest scale. Raises PaperError for a damaged file."""
     found = []
     for name in EXPERIMENTS:
-        files = [(scale, outcome_file(out, name, scale)) for scale in SCALES[::-1]]
+        files = [(scale, outcome_file(out, name, scale)) for scale in cast("tuple[Scale, ...]", SCALES[::-1])]
         reads = (_read(file, name, scale) for scale, file in files if file.is_file())
         if (read := next((one for one in reads if one.status == "finished"), None)) is not None:
             found.append(read)
