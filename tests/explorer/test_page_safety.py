@@ -89,7 +89,7 @@ def test_every_image_has_an_address_that_leads_to_it(hostile: Site, visit: Open)
     ids = hostile.shown.ids
     links = tab.go("#/images").eval_on_selector_all(".thumb > a", "all => all.map(a => a.getAttribute('href'))")
     assert len(links) == len(set(links)) == len(ids)
-    for row in (*range(5), *range(28, 34), *range(60, 70)):  # each text as it is, some twice, and with a number
+    for row in range(0, len(links), 2):
         tab.go(links[row])
         assert tab.page.locator("[data-logit]").count() > 0
         seen = tab.page.evaluate("htafExplorer.data.rowOf.get(htafExplorer.data.ids[0])")
