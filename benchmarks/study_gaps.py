@@ -5,7 +5,6 @@ python benchmarks/study_gaps.py paper/results/tabular
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -13,11 +12,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from htaf.training.records import read_records
+
 
 def main(folder: Path) -> None:
     groups: dict[tuple[str, str, str, str], list[tuple[int, float, float]]] = {}
-    for path in sorted((folder / "cells").glob("*.json")):
-        record = json.loads(path.read_text())
+    for record in read_records(folder):
         if record["metrics"]["exact"] is None:
             continue
         recipe, name = record["recipe"], record["headline"]

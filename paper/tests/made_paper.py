@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from htaf._files import to_json, write_atomic
-from htaf_paper.outcomes import FORMAT, outcome_file
+from htaf_paper.outcomes import FORMAT, OUTCOMES, keep_outcomes, picture_file
 from htaf_paper.protocol import Claim, Drawing, Figure, Outcome, Panel, Scale, Series, Table, Verdict
 
 HOSTILE = "<script>alert(1)</script> a&b \"q\" 'r' | $\\frac{1}{2}$ \u202eevil [x](javascript:1) `c` *b*"
@@ -28,7 +27,7 @@ def put(
     seconds: float = 12.5,
     **more: Any,
 ) -> Path:
-    """Write an outcome."""
+    """Write an outcome; the file of outcomes."""
     measured = [
         {
             "cells": 3, "cpu_seconds": seconds, "commit": "0123456789abcdef0123456789abcdef01234567+changes",
@@ -38,11 +37,10 @@ def put(
     value = {
         "format": FORMAT, "id": item, "title": title or f"Title of {item}", "paper": f"Table of {item}",
         "scale": scale, "about": f"what is done at {scale}", "status": status, "message": message,
-        "outcome": (outcome or Outcome()).to_json(), "measured": measured if status == "finished" else [], "keys": [],
+        "outcome": (outcome or Outcome()).to_json(), "measured": measured if status == "finished" else [],
     }  # fmt: skip
-    file = outcome_file(out, item, scale)
-    write_atomic(file, to_json({**value, **more}))
-    return file
+    keep_outcomes(out, [{**value, **more}])
+    return out / OUTCOMES
 
 
 def claim(verdict: Verdict = "holds", text: str = "A is better than B") -> Claim:
@@ -76,11 +74,11 @@ def drawings(word: str = "line") -> tuple[Drawing, ...]:
 
 
 def photograph(out: Path, scale: Scale) -> None:
-    """The file of `drawings` beside the outcomes of a scale."""
-    folder = out / "outcomes" / scale
-    folder.mkdir(parents=True, exist_ok=True)
+    """The file of `drawings` of a scale."""
+    file = picture_file(out, scale, "photo.png")
+    file.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.arange(40 * 700 * 3, dtype=np.uint32).reshape(40, 700, 3) % 251
-    Image.fromarray(pixels.astype(np.uint8)).save(folder / "photo.png")
+    Image.fromarray(pixels.astype(np.uint8)).save(file)
 
 
 def full_outcome(word: str = "word") -> Outcome:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ import torch
 
 from htaf.concepts.codes import codes_of
 from htaf.data.attributes import Attributes
-from htaf.runs import content_hash
 from htaf.training.queue import Place as Where
+from htaf.training.records import read_records, write_records
 from htaf.training.results import Results, StudyError
 from htaf.training.study import TRAINING
 from htaf_paper import icbm, pretrained
@@ -28,6 +27,8 @@ from htaf_paper.icbm_figures import ESTIMATED, _concept_claims, _near
 from htaf_paper.icbm_items import BINARISED, BOTTLENECKS, _best_overall, _of_betas
 from htaf_paper.icbm_scores import histogram, kept_run
 from htaf_paper.items import item
+from htaf_paper.outcomes import picture_file
+from htaf_paper.pretrained_report import right
 from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -108,25 +109,23 @@ def test_figures_are_drawn(smoke: tuple[Place, Records]) -> None:
         f"cub-concepts-{what}.png" for what in ("on", "off", "wrong")
     ]
     for drawing in concepts.drawings:
-        file = place.out / "outcomes" / "smoke" / str(drawing.picture)
+        file = picture_file(place.out, "smoke", str(drawing.picture))
         assert file.read_bytes().startswith(b"\x89PNG")
 
 
 def test_measured_records_need_no_networks(smoke: tuple[Place, Records], tmp_path: Path) -> None:
     place, _ = smoke
     there = tmp_path / "there"
-    shutil.copytree(place.out / "cells", there / "cells")
+    stored = [json.loads(file.read_text()) for file in (place.out / "cells").iterdir()]
+    write_records(there / "cells.jsonl", stored)
     fresh = Place(tmp_path / "fresh")
     records = Records(Results(fresh.out), [there])
     for study in STUDIES.values():
         assert wanted(study, "smoke", Found(records.read), fresh) == []
         assert study.read("smoke", Found(records.read), fresh).tables
-    key = next((there / "cells").iterdir()).stem
-    Results(fresh.out).write(key, {"trained": "again"})
-    assert records.read(key) == json.loads((there / "cells" / f"{key}.json").read_text()), "the first one counts"
-    scores = next(f for f in (there / "cells").iterdir() if json.loads(f.read_text()).get("function") == "icbm-outputs")
-    run = json.loads(scores.read_text())["run"]
-    scores.unlink()
+    scores = next(one for one in stored if one.get("function") == "icbm-outputs")
+    run = scores["run"]
+    write_records(there / "cells.jsonl", [one for one in stored if one is not scores])
     found = Found(Records(Results(fresh.out), [there]).read)
     again = wanted(STUDIES["feature-histograms"], "smoke", found, fresh)
     assert [(task.key, task.payload["keep"]) for task in again] == [(run, True)], "its network alone is trained again"
@@ -296,25 +295,12 @@ def test_concepts_of_a_class() -> None:
 # ---- committed records ----
 
 
-def test_committed_records_have_the_keys_of_their_cells() -> None:
-    folders = (RESULTS / "icbm" / "scores" / "cells", RESULTS / "pretrained" / "cells")
-    files = [file for folder in folders for file in folder.glob("*.json")]
-    assert len(files) >= 36 + 80
-    for file in files:
-        record = json.loads(file.read_text())
-        assert is_record(record)
-        assert content_hash(record["cell"]) == file.stem, file.name
-
-
 def test_records_over_a_pretrained_backbone_say_what_was_measured() -> None:
-    measured = {
-        tuple(one[name] for name in pretrained.ACCURACY[:5]): one
-        for file in (RESULTS / "pretrained" / "measured").glob("*.json")
-        for one in [json.loads(file.read_text())]
-    }
-    found = [json.loads(file.read_text()) for file in (RESULTS / "pretrained" / "cells").glob("*.json")]
-    assert len(found) == len(measured)
+    found = read_records(RESULTS / "pretrained")
+    assert len(found) == 80
     for record in found:
-        one = measured[tuple(record[name] for name in pretrained.ACCURACY[:5])]
-        assert (record["exact"], record["smooth"], record["run"]) == (one["exact"], one["smooth"], one["key"])
+        assert is_record(record)
         assert record["cell"]["weights"] == record["weights"]["tensors_sha256"] == pretrained.TENSORS
+        assert record["settings"] == {name: record[name] for name in record["settings"]}
+        for network in ("smooth", "exact"):
+            assert right(record, network).mean() == pytest.approx(record[network])

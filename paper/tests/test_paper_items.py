@@ -13,12 +13,14 @@ from htaf.training.families import make_recipe
 from htaf.training.plan import Plan, Source
 from htaf.training.queue import OtherMachineError, Task
 from htaf.training.queue import Place as QueuePlace
+from htaf.training.records import read_lines, write_records
 from htaf.training.results import Results, StudyError
 from htaf.training.store import StoreError
 from htaf_paper import cells, command, engine, plans, verdicts
-from htaf_paper.engine import Records, outcome_file, run, wanted
+from htaf_paper.engine import Records, run, wanted
 from htaf_paper.images import BNN, DHN, PAPER, SNN, Images
 from htaf_paper.items import ITEMS, items
+from htaf_paper.outcomes import OUTCOMES
 from htaf_paper.pairs import PAIRS
 from htaf_paper.pairs import STUDY as PAIRS_STUDY
 from htaf_paper.plans import Trained
@@ -39,6 +41,8 @@ from htaf_paper.protocol import (
     Table,
     nearest,
 )  # fmt: skip
+
+NOTHING = Found(lambda task: None)
 
 
 @pytest.mark.parametrize("name", ITEMS)
@@ -116,7 +120,7 @@ def test_a_search_is_two_rounds(tmp_path: Path) -> None:
     rows = {"htaf": {"lr": (1e-3, 3e-3)}, "relu": {}}
     plan = Plan("p", (Source("digits"),), rows, make_recipe(epochs=2, hidden=(8,)), candidates=2, splits=2)
     place, records = Place(tmp_path), dict[str, dict[str, Any]]()
-    found = Found(records.get)
+    found = Found(lambda task: records.get(task.key))
     first = plans.trained([plan], found, place)
     assert len(first.wanted) == 3  # both candidates of HTAF; the one of ReLU, which also is its final of split 0
     assert not first.finals
@@ -143,7 +147,7 @@ def test_a_failed_candidate_is_left_out(tmp_path: Path) -> None:
     rows = {"htaf": {"lr": (1e-3, 3e-3)}}
     plan = Plan("p", (Source("digits"),), rows, make_recipe(epochs=2, hidden=(8,)), candidates=2, splits=1)
     failed, records = dict[str, str](), dict[str, dict[str, Any]]()
-    found = Found(records.get, failed)
+    found = Found(lambda task: records.get(task.key), failed)
     one, other = plans.trained([plan], found, Place(tmp_path)).wanted
     failed[one.key] = "no"
     scores = {"validation": {"accuracy": 0.5}, "test": {"accuracy": 0.5}}
@@ -168,6 +172,12 @@ def test_what_a_store_may_name(tmp_path: Path) -> None:
     assert record["cell"] == {"kind": "product", "alpha0": 2.0, "alpha1": 11.0, "data": None}
 
 
+def outcome(out: Path, scale: str = "smoke") -> dict[str, Any]:
+    """Of the made item, as a folder keeps it."""
+    (found,) = [one for one in read_lines(out / OUTCOMES) if (one["id"], one["scale"]) == ("made", scale)]
+    return found
+
+
 class One:
     """An item of made cells: two rounds, as a search has."""
 
@@ -176,14 +186,14 @@ class One:
 
     def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
         first = [self.task(10.0**k) for k in range(2)]
-        return first if any(task.key not in found for task in first) else [*first, self.task(100.0)]
+        return first if any(task not in found for task in first) else [*first, self.task(100.0)]
 
     def task(self, alpha1: float) -> Task:
         settings = {"kind": "product", "alpha0": 2.0, "alpha1": alpha1}
         return cells.Made("theory", settings, f"product {alpha1:g}").task(None)
 
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        return Outcome(notes=tuple(sorted(task.key for task in self.tasks(scale, found, place) if task.key in found)))
+        return Outcome(notes=tuple(sorted(task.key for task in self.tasks(scale, found, place) if task in found)))
 
 
 def test_an_item_is_computed_once(tmp_path: Path) -> None:
@@ -192,9 +202,8 @@ def test_an_item_is_computed_once(tmp_path: Path) -> None:
     assert (ran.status, ran.cells) == ("finished", 3)
     stored = {file.name: file.read_bytes() for file in (out / "cells").iterdir()}
     assert len(stored) == 3
-    value = json.loads(outcome_file(out, "made", "smoke").read_bytes())
-    assert value["keys"] == sorted(name.removesuffix(".json") for name in stored)
-    assert value["measured"][0]["cells"] == 3
+    assert outcome(out)["measured"][0]["cells"] == 3
+    write_records(tmp_path / "there" / "deep" / "cells.jsonl", [json.loads(one) for one in stored.values()])
     again = tmp_path / "again"  # the records of a finished study count, wherever they lie below a folder
     (ran,) = run([study], "smoke", again, records=[tmp_path])
     assert ran.cells == 3
@@ -204,9 +213,9 @@ def test_an_item_is_computed_once(tmp_path: Path) -> None:
         "not run: GPU",
         "htaf paper run made --scale full --device cuda --out DIR: on a GPU",
     )
-    assert json.loads(outcome_file(again, "made", "full").read_bytes())["status"] == "not run: GPU"
+    assert outcome(again, "full")["status"] == "not run: GPU"
     with pytest.raises(StoreError, match="is a file"):
-        run([study], "smoke", tmp_path / "new", store=str(outcome_file(again, "made", "full")))
+        run([study], "smoke", tmp_path / "new", store=str(again / OUTCOMES))
     assert not (tmp_path / "new").exists()
     name = next(iter(stored))
     (out / "cells" / name).write_text("{")
@@ -223,22 +232,17 @@ def test_what_has_no_cells_names_commands_that_make_it(tmp_path: Path, item: str
     assert "--scale full" not in ran.message
 
 
-def test_damaged_records_of_a_finished_study(tmp_path: Path) -> None:
-    file = tmp_path / "there" / "cells" / "k.json"
-    file.parent.mkdir(parents=True)
-    file.write_text("[]")
-    with pytest.raises(StudyError, match=r"k\.json is damaged: expected the record of a cell"):
-        Records(Results(tmp_path / "out"), [tmp_path / "there"]).read("k")
-
-
 def test_which_of_two_records_counts(tmp_path: Path) -> None:
     """That of a finished study, and of two the one whose path comes first: what is trained again changes no table."""
-    for place in ("b/cells", "a/cells", "out/cells"):
-        (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / "k.json").write_text(json.dumps({"from": place}))
-    records = Records(Results(tmp_path / "out"), [tmp_path / "b", tmp_path])
-    assert records.read("k") == {"from": "b/cells"}
-    assert Records(Results(tmp_path / "out"), [tmp_path]).read("k") == {"from": "a/cells"}
+    task = One().task(10.0)
+    for place in ("b", "a"):
+        write_records(tmp_path / place / "cells.jsonl", [{**task.payload, "from": place}])
+    own = Results(tmp_path / "out")
+    own.write(task.key, {"from": "out"})
+    for folders, counts in (([tmp_path / "b", tmp_path], "b"), ([tmp_path], "a"), ([], "out")):
+        record = Records(own, folders).read(task)
+        assert record is not None
+        assert record["from"] == counts
 
 
 def test_missing_data_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +266,7 @@ def test_claims_of_the_table_of_images(study: Images, monkeypatch: pytest.Monkey
             record = {"headline": "accuracy", "metrics": {"exact": scores, "smooth": scores}, "cpu_seconds": 1.0}
             made.finals[data, row] = dict.fromkeys(range(3), record)
     monkeypatch.setattr(Images, "_trained", lambda *args: made)
-    found = study.read("cpu", Found({}.get), Place(Path()))
+    found = study.read("cpu", NOTHING, Place(Path()))
     assert len(found.claims) == 6
     rows = found.tables[0].rows
     shown = rows[0][1]
@@ -273,18 +277,18 @@ def test_claims_of_the_table_of_images(study: Images, monkeypatch: pytest.Monkey
     assert all(
         "+10.00 points" in c.evidence or "+5.00 points" in c.evidence for c in found.claims if "HTAF is" in c.text
     )
-    full = study.read("full", Found({}.get), Place(Path()))  # the scale at which the paper's own figures are tested
+    full = study.read("full", NOTHING, Place(Path()))  # the scale at which the paper's own figures are tested
     reached = [claim.verdict for claim in full.claims if "reaches" in claim.text]
     printed = [PAPER[study.family][data]["htaf"] for data in ("cifar10", "cifar100")]
     assert reached == ["holds" if figure - 0.5 < 90.0 else "does not hold" for figure in printed]
     made.finals.clear()
-    assert {claim.verdict for claim in study.read("cpu", Found({}.get), Place(Path())).claims} == {"not run"}
+    assert {claim.verdict for claim in study.read("cpu", NOTHING, Place(Path())).claims} == {"not run"}
 
 
 def test_pairs_are_the_papers() -> None:
     assert PAIRS[0] == (4.72, 5.0)
     assert PAIRS[-1] == (0.005, 5000.0)
-    found = wanted(PAIRS_STUDY, "smoke", Found({}.get), Place(Path()))
+    found = wanted(PAIRS_STUDY, "smoke", NOTHING, Place(Path()))
     assert len(found) == 6
     assert len({task.key for task in found}) == 6
 
@@ -307,12 +311,12 @@ def test_pairs_are_tested_at_the_last_epoch_and_at_the_best(monkeypatch: pytest.
 
     layers = [{"binarity": 0.5, "dead": 0.25, "units": 4}]
     monkeypatch.setattr("htaf_paper.pairs.trained", trained)
-    found = PAIRS_STUDY.read("full", Found({}.get), Place(Path()))
+    found = PAIRS_STUDY.read("full", NOTHING, Place(Path()))
     assert [table.rows[0][3].mean for table in found.tables] == [1000, 11]
     assert [claim.verdict for claim in found.claims] == ["holds", "does not hold", "not settled", "not settled"]
     assert "the last epoch" in found.claims[0].text
     assert len(found.drawings[0].panels[0].series) == 4
-    assert len(PAIRS_STUDY.read("reduced", Found({}.get), Place(Path())).tables) == 1
+    assert len(PAIRS_STUDY.read("reduced", NOTHING, Place(Path())).tables) == 1
 
 
 def test_outcomes_of_what_is_there(tmp_path: Path) -> None:
@@ -320,15 +324,15 @@ def test_outcomes_of_what_is_there(tmp_path: Path) -> None:
     study, out = One(), tmp_path / "out"
     (ran,) = run([study], "smoke", out, compute=False)
     assert (ran.status, ran.cells) == ("not run: time", 0)
-    value = json.loads(outcome_file(out, "made", "smoke").read_bytes())
+    value = outcome(out)
     assert value["message"] == "htaf paper run made --scale smoke --out DIR: 2 cells are missing"
     assert Outcome.from_json(value["outcome"]) == Outcome()
     place = QueuePlace(None, "cpu", 1, tmp_path, Results(out))
-    for task in study.tasks("smoke", Found({}.get), Place(out)):
+    for task in study.tasks("smoke", NOTHING, Place(out)):
         Results(out).write(task.key, cells.PAPER.compute(task.payload, task.key, place))
     (ran,) = run([study], "smoke", out, compute=False)
     assert (ran.status, ran.cells) == ("finished", 2)
-    value = json.loads(outcome_file(out, "made", "smoke").read_bytes())
+    value = outcome(out)
     command = "htaf paper run made --scale smoke --out DIR"
     assert value["outcome"]["missing"] == [["1 cell is missing: product 100", "not run: time", command]]
 
@@ -345,9 +349,9 @@ def test_an_item_that_cannot_be_read_stops_no_other(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(first, "read", unread, raising=False)
     one, two = run([first, other], "smoke", tmp_path / "out", compute=False)
     assert (one.status, one.message, two.status) == ("not run: time", "the network is missing", "finished")
-    assert json.loads(outcome_file(tmp_path / "out", "made", "smoke").read_bytes())["status"] == "not run: time"
+    assert outcome(tmp_path / "out")["status"] == "not run: time"
     place = Place(tmp_path / "out")
     found = Found(Records(Results(place.out)).read, {"k": "killed"})
     monkeypatch.setattr(first, "read", lambda *args: {}["k"], raising=False)
-    assert engine._finished(first, "smoke", found, place, None).status == "failed"
-    assert json.loads(outcome_file(place.out, "made", "smoke").read_bytes())["message"] == "killed"
+    ran, kept = engine._finished(first, "smoke", found, place, None)
+    assert (ran.status, kept["message"]) == ("failed", "killed")

@@ -15,6 +15,7 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
+from htaf.training.records import RecordsError
 from htaf_paper import drawing
 from htaf_paper.items import ITEMS
 from htaf_paper.outcomes import read_items, without_times
@@ -92,7 +93,7 @@ def test_the_largest_finished_scale_is_shown_and_scales_are_not_mixed(tmp_path: 
     assert "at cpu" in by_scale["cpu"]
     assert "at smoke" not in by_scale["cpu"]
     assert "at cpu" not in by_scale["full"]
-    assert f'<a href="outcomes/reduced/{first}.json">' in page
+    assert '<a href="outcomes.jsonl">' in page
     assert "1 not settled" in words(page)
     assert "Not finished: a cell failed" in words(page)
     assert "**Not finished:** a cell failed" in markdown
@@ -167,7 +168,7 @@ def test_the_same_outcomes_give_the_same_bytes(tmp_path: Path) -> None:
         put(out, NAMES[2], "smoke", Outcome((table(),)), seconds=seconds)
         with mpl.rc_context({"font.size": 30 if name == "b" else 8, "lines.linewidth": 9}):  # nobody's settings count
             write_report(out)
-        made = [p for p in out.rglob("*") if p.is_file() and "outcomes" not in p.parts]
+        made = [p for p in out.rglob("*") if p.is_file() and p.name != "outcomes.jsonl"]
         return {str(p.relative_to(out)): p.read_bytes() for p in made}
 
     first, again, slower = make("a", 12.5), make("b", 12.5), make("c", 1234.25)
@@ -250,19 +251,25 @@ def test_another_text_is_not_written_over(tmp_path: Path) -> None:
 def test_files_that_are_no_outcome_are_named(tmp_path: Path) -> None:
     with pytest.raises(PaperError, match="is not there"):
         write_report(tmp_path / "nowhere")
-    good = put(tmp_path, NAMES[0], "full")
-    (good.parent / f".{good.name}.x1y2").write_text("half a fi")  # of a process that was killed while it wrote
+    file = put(tmp_path, NAMES[0], "full")
+    (file.parent / f".{file.name}.x1y2").write_text("half a fi")  # of a process that was killed while it wrote
     write_report(tmp_path)
-    for bad in ("full/unknown.json", f"tiny/{NAMES[0]}.json", f"cpu/{NAMES[0]}.json"):
-        file = tmp_path / "outcomes" / bad
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(good.read_bytes())
-        with pytest.raises(PaperError, match=re.escape(str(file))):
+    good = file.read_bytes()
+    for bad in ({"id": "unknown"}, {"scale": "tiny"}, {"format": 9}):
+        file.write_bytes(good + json.dumps({**json.loads(good), **bad}).encode())
+        with pytest.raises(PaperError, match=re.escape(f"{file}, line 2")):
             write_report(tmp_path)
-        file.unlink()
-    good.write_bytes(good.read_bytes()[:100])
-    with pytest.raises(PaperError, match="is damaged"):
+    file.write_bytes(good[:100])
+    with pytest.raises(RecordsError, match="is damaged"):
         write_report(tmp_path)
+
+
+def test_an_outcome_takes_the_place_of_its_own(tmp_path: Path) -> None:
+    for item, scale, message in ((NAMES[0], "full", "a"), (NAMES[0], "smoke", "b"), (NAMES[0], "full", "c")):
+        put(tmp_path, item, scale, message=message)
+    (own,) = [one for one in read_items(tmp_path) if one.shown]
+    assert own.shown is not None
+    assert [(one.scale, one.message) for one in (own.shown, *own.others)] == [("full", "c"), ("smoke", "b")]
 
 
 def test_a_picture_that_is_none_is_named(tmp_path: Path) -> None:
@@ -270,7 +277,8 @@ def test_a_picture_that_is_none_is_named(tmp_path: Path) -> None:
     page = write_report(tmp_path).read_text()
     assert "not kept: photographs" in page  # a row that says how to make it
     assert "photo.png" not in page
-    (tmp_path / "outcomes" / "full" / "photo.png").write_text("<svg>")
+    (tmp_path / "pictures" / "full").mkdir(parents=True)
+    (tmp_path / "pictures" / "full" / "photo.png").write_text("<svg>")
     with pytest.raises(PaperError, match="expected a PNG"):
         write_report(tmp_path)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -13,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from htaf.training.records import read_lines
 from htaf_paper.items import ITEMS
-from htaf_paper.outcomes import without_times
+from htaf_paper.outcomes import OUTCOMES, without_times
 from htaf_paper.protocol import SCALES
 from htaf_paper.writing import write_report
 
@@ -43,7 +43,7 @@ def test_everything_at_smoke_scale(tmp_path: Path) -> None:
     out = tmp_path / "out"
     ended(started(out, ("all",), tmp_path / "cache"))
     there = {file.name: file.stat().st_mtime_ns for file in (out / "cells").iterdir()}
-    found = {file.stem: json.loads(file.read_bytes()) for file in out.glob("outcomes/*/*.json")}
+    found = {one["id"]: one for one in read_lines(out / OUTCOMES)}
     assert found.keys() == ITEMS.keys()
     assert {value["status"] for value in found.values()} == {"finished"}
     assert {value["scale"] for value in found.values()} <= set(SCALES)

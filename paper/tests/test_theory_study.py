@@ -20,7 +20,6 @@ from torch import nn
 from htaf import theory as bounds
 from htaf.data import tabular
 from htaf.models.mlp import MLP
-from htaf.runs import content_hash
 from htaf_paper import networks, theory, theory_report
 from htaf_paper.gap_bound import dhn_gap_bound
 from htaf_paper.theory import Cell, cells
@@ -177,14 +176,3 @@ def test_another_activation_is_refused() -> None:
         ValueError, match=r"^expected one of relu, tanh, htaf-1-4, htaf-2-11, htaf-learned, got 'gelu'$"
     ):
         theory.compute(Cell("activation", settings), data)
-
-
-@pytest.mark.data
-def test_the_stored_results_of_the_theory_are_of_this_code(data_dir: Path) -> None:
-    """The stored cells are those that this code would look for today, so the same command computes none again."""
-    folder = Path(__file__).parents[1] / "results" / "theory" / "cells"
-    prints = {name: tabular.load(name, data_dir=data_dir).fingerprint for name in theory.TABLES}
-    prints["digits"] = theory.digits(0).fingerprint
-    names = [(cell, cell.settings.get("table") or cell.settings.get("task")) for cell in cells()]
-    wanted = {content_hash(cell.identity(prints[name] if name else None)) for cell, name in names}
-    assert {path.stem for path in folder.glob("*.json")} == wanted

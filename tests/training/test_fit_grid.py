@@ -43,7 +43,7 @@ def test_a_float_run_is_continued_on_a_grid_and_resumed_to_the_bit(real: Run, di
     assert isinstance(net.get_submodule("norm"), WideBatchNorm2d)
     assert whole.record["recipe"]["weights"] == "int8"
     assert whole.record["model"]["weights"] == "int8"
-    assert "weights" not in real.record["recipe"]
+    assert real.record["recipe"]["weights"] == "float"
     assert [*net.state_dict()] == [*real.model().state_dict()]
     with pytest.MonkeyPatch.context() as patch:
         original = Training.training_step
@@ -84,11 +84,10 @@ def test_the_field_is_checked(unchecked: None) -> None:
     with pytest.raises(ValueError, match="method relu does not read weights"):
         make_recipe("dhn", weights="int8", method="relu").refuse_unread(["weights"])
     float_, grid = (make_recipe("dhn", weights=weights) for weights in ("float", "int8"))
-    assert "weights" not in float_.identity()
-    assert grid.identity()["weights"] == "int8"
+    assert float_.identity() | {"weights": "int8"} == grid.identity()
     assert "int8 weights" in grid.network.title()
-    same = make_recipe("dhn", weights="int8", method="relu").identity()
-    assert same == make_recipe("dhn", method="relu").identity()
+    same = make_recipe("dhn", weights="int8", method="relu").effective()
+    assert same == make_recipe("dhn", method="relu").effective()
 
 
 def test_gradients_reach_weights_on_the_grid(real: Run, digits: Images, tmp_path: Path) -> None:

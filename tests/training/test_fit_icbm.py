@@ -291,15 +291,11 @@ def test_cub_has_112_attributes(data_dir: Path) -> None:
     assert supervision(recipe()) is None
 
 
-def test_identity_holds_what_is_read(digits: Images) -> None:
+def test_identity_holds_the_network(digits: Images) -> None:
     def key(**changes: Any) -> str:
         return str(run_identity(recipe(**changes), digits, 0, "random"))
 
-    assert key() == key(stem="imagenet")  # of resnet only
-    assert key() == key(concept_weight=3.0)  # of supervised bottlenecks only
-    assert key(backbone="resnet18") == key(backbone="resnet18", width=5)
     assert len({key(), key(concepts=5), key(freeze=True), key(backbone_lr=0.5), key(bottleneck="joint")}) == 5
-    assert "backbone" not in ready_recipe("dhn", "reduced").identity()
 
 
 @pytest.mark.parametrize(

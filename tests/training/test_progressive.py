@@ -620,7 +620,6 @@ def test_finishing_is_for_every_method(table: Table, tmp_path: Path, method: str
 def test_a_real_valued_network_is_trained_as_ever(table: Table, tmp_path: Path) -> None:
     plain = make_recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.02, method="relu", patience=2, sharpen_fraction=0.1)
     runs = [train(tmp_path / "a", table, plain), train(tmp_path / "b", table, plain.replace(**FIELDS))]
-    assert runs[0].record["key"] == runs[1].record["key"]
     for name in ("metrics.csv", "model.safetensors"):
         assert (runs[0].path / name).read_bytes() == (runs[1].path / name).read_bytes()
     check(plain.replace(compile=True, **FIELDS), "cpu")
@@ -704,21 +703,12 @@ def test_fields_out_of_range(fields: dict[str, Any], message: str) -> None:
         make_recipe(**fields)
 
 
-def test_what_is_off_has_no_part_in_the_identity() -> None:
-    plain = make_recipe()
-    assert not {*Hardening().values()} & {*plain.identity(), *plain.effective()}
-    assert make_recipe(harden_from=0.3, repair=False).identity() == plain.identity()
-    assert make_recipe(refit=True).identity() == plain.identity() | {"refit": True}
-    assert make_recipe(noise=0.5).identity() == plain.identity() | {"noise": 0.5}
+def test_what_is_off_is_not_read() -> None:
+    plain, later = make_recipe(), {"noise", "recalibrate", "refit"}
+    assert {*Hardening().values()} & {*plain.effective()} == {"harden"} | later
     with pytest.raises(ValueError, match="restart needs harden progressive"):
         plain.refuse_unread(["restart"])
-    found = make_recipe(harden="progressive").identity()
-    assert found.keys() - plain.identity().keys() == {*Hardening().values()} - {
-        "noise",
-        "distil",
-        "recalibrate",
-        "refit",
-    }
+    assert {*Hardening().values()} <= {*make_recipe(harden="progressive").effective()}
 
 
 class Plain(L.LightningModule):
@@ -862,7 +852,6 @@ def test_every_layer_learns_its_own_pair(table: Table, tmp_path: Path) -> None:
     assert all(float(alpha0) != pytest.approx(2.0, rel=1e-3) for alpha0, _ in found)
     assert run.record["model"]["activation"]["learnable"] is True
     assert run.record["recipe"]["learn_pair"] is True
-    assert "learn_pair" not in make_recipe().identity()
 
 
 # ---- families ----
@@ -939,7 +928,6 @@ def test_plans_take_the_fields() -> None:
     )
     found = {recipe.hardening for recipe in plan.recipes("htaf")}
     assert found == {Hardening(refit=True), Hardening("progressive", noise=0.5, refit=True)}
-    assert not {*Hardening().values(), "learn_pair"} & {*plan.describe()["base"]}
-    assert Plan("mine", plan.sources, plan.methods, make_recipe(repair=False)).describe()["base"]["repair"] is False
+    assert plan.describe()["base"].items() >= Hardening().values().items()
     with pytest.raises(PlanError, match="restart needs harden progressive"):
         Plan("mine", plan.sources, {"htaf": {"restart": (0.1, 0.3)}}, make_recipe())

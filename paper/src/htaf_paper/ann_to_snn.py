@@ -116,17 +116,18 @@ class ComparisonCells:
     def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
         """As `htaf_paper.cells.Cells.identity`."""
         found = load(settings["data"], data_dir=data_dir)
-        return {"function": "ann-to-snn", "version": 1, **settings, "fingerprint": found.fingerprint}
+        return {"function": "ann-to-snn", **settings, **recipes(settings["data"]), "fingerprint": found.fingerprint}
 
     def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> dict[str, Any]:
         """As `htaf_paper.cells.Cells.compute`. Times in the record are of this machine."""
         found, work = load(settings["data"], data_dir=place.data_dir), place.work / key
+        networks = recipes(settings["data"])
         with hold(place.work / f"{key}{LOCK}", "another process trains", BusyError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             seed, running = settings["seed"], Running(place.device)
             runs = {
-                name: fit(make_recipe(**settings[name]), found, work / name, seed=seed, running=running)
-                for name in ("relu", "snn")
+                name: fit(make_recipe(**recipe), found, work / name, seed=seed, running=running)
+                for name, recipe in networks.items()
             }
             pair = pair_of(
                 runs["relu"], runs["snn"], found, test=settings["images"], calibration=settings["calibration"]
@@ -185,13 +186,13 @@ class AnnToSnn:
             "batch_size": 100, "repeats": 1 if smoke else 3, "steps": [1, 2, 4] if smoke else list(STEPS),
             "modes": ["max"] if smoke else ["max", "percentile 99.9", "fraction 0.7"],
         }  # fmt: skip
-        return [Made("ann-to-snn", {**shared, **recipes(data)}, f"ANN-to-SNN, {data}")]
+        return [Made("ann-to-snn", shared, f"ANN-to-SNN, {data}")]
 
     def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
         return [made.task(place.data_dir) for made in self.made(scale)]
 
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        records = [record for task in self.tasks(scale, found, place) if (record := found.get(task.key)) is not None]
+        records = [record for task in self.tasks(scale, found, place) if (record := found.get(task)) is not None]
         return ann_to_snn_report.outcome(records, scale)
 
 

@@ -84,7 +84,8 @@ class PaperCells:
             "seconds": round(time.perf_counter() - began, 2),
             "cpu_seconds": round(time.process_time() - spent, 2),
         }
-        return {**record, **took, "cell": own.identity(settings, place.data_dir), "function": function, **environment()}
+        about = {"function": function, "settings": settings, "cell": own.identity(settings, place.data_dir)}
+        return {**record, **took, **about, **environment()}
 
     def there(self, payload: Mapping[str, Any], key: str, results: Results) -> bool:
         return results.read(key, is_record) is not None

@@ -1,7 +1,7 @@
 """How items of the paper are computed: cells of all of them side by side, by one queue, then their outcomes.
 
-A folder holds `cells/<key>.json`, the records; `outcomes/<scale>/<id>.json`, what was made of them; `runs/`, networks
-that later cells read; `queue/`, the store of this machine's workers where no other is given.
+A folder holds `cells/<key>.json`, the records; `outcomes.jsonl`, what was made of them; `runs/`, networks that later
+cells read; `queue/`, the store of this machine's workers where no other is given.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import Any
 
 from htaf._console import say_notes
 from htaf._errors import HtafError
-from htaf._files import parse_json, to_json, write_atomic
+from htaf._files import parse_json, to_json
 from htaf.data.reading import DataError
 from htaf.runs import environment
 from htaf.training.coordinator import coordinated
 from htaf.training.queue import Leasing, Task
-from htaf.training.results import Results, StudyError
+from htaf.training.results import Results
 from htaf.training.store import PATIENCE, open_store, quiet
 from htaf.training.study import run_path
 from htaf.training.worker import Work
-from htaf_paper.outcomes import FORMAT, outcome_file
+from htaf_paper.evidence import Evidence
+from htaf_paper.outcomes import FORMAT, keep_outcomes
 from htaf_paper.protocol import Found, MissingError, Outcome, PaperError, Place, Scale, Study, command_of, nearest
 
 SHOWN = 6  # titles of cells that are missing
@@ -32,32 +33,22 @@ ROUNDS = 100  # an item that wants new cells for longer never ends
 
 
 class Records:
-    """Records of cells: of one folder or address, and of finished studies that are read as they are.
+    """Records of cells: of one folder or address by their keys, and those of finished studies by what they are of.
 
     A record of a finished study counts before one of `results`: a network that is trained again, to be measured,
     changes no table.
 
     Args:
-        results: where new ones lie. more: folders that hold any number of folders `cells`; of two records of a cell the
-            one in the earlier folder counts, then the one whose path comes first.
+        results: where new ones lie. more: folders of finished studies, see `Evidence`.
     """
 
     def __init__(self, results: Results, more: Sequence[Path] = ()) -> None:
-        self.results = results
-        files = [file for folder in more for file in sorted(folder.rglob("cells/*.json")) if file.is_file()]
-        self._files = {file.stem: file for file in reversed(files)}
+        self.results, self._evidence = results, Evidence(more)
 
-    def read(self, key: str) -> dict[str, Any] | None:
+    def read(self, task: Task) -> dict[str, Any] | None:
         """The record of a cell; None when it is nowhere. Raises StudyError for a damaged one."""
-        if key not in self._files:
-            return self.results.read(key)
-        try:
-            record = parse_json(self._files[key].read_bytes())
-        except (OSError, ValueError):
-            record = None
-        if not isinstance(record, dict):
-            raise StudyError(f"{self._files[key]} is damaged: expected the record of a cell")
-        return record
+        found = self._evidence.of(task)
+        return self.results.read(task.key) if found is None else found
 
 
 @dataclass(frozen=True)
@@ -83,7 +74,9 @@ def wanted(study: Study, scale: Scale, found: Found, place: Place) -> list[Task]
     if setting.gpu and not place.device.startswith("cuda"):
         raise MissingError("GPU", f"{command_of(study.id, scale, ' --device cuda')}: {setting.about}")
     tasks = {task.key: task for task in study.tasks(scale, found, place)}
-    return [task for key, task in tasks.items() if key not in found.failed and (key not in found or _lost(task, place))]
+    return [
+        task for key, task in tasks.items() if key not in found.failed and (task not in found or _lost(task, place))
+    ]
 
 
 def _lost(task: Task, place: Place) -> bool:
@@ -165,7 +158,9 @@ def run(
                     break
             else:
                 raise PaperError(f"items still want cells after {ROUNDS} rounds: {tasks[0].title}")
-    return [_finished(study, at, found[name], place, missing.get(name)) for name, (study, at) in chosen.items()]
+    made = [_finished(study, at, found[name], place, missing.get(name)) for name, (study, at) in chosen.items()]
+    keep_outcomes(out, [outcome for _, outcome in made])
+    return [ran for ran, _ in made]
 
 
 def _told(what: str, text: str) -> None:
@@ -173,12 +168,14 @@ def _told(what: str, text: str) -> None:
         say_notes([text])
 
 
-def _finished(study: Study, scale: Scale, found: Found, place: Place, missing: MissingError | None) -> Ran:
-    """Write the outcome of an item whose cells are there, or why there is none."""
+def _finished(
+    study: Study, scale: Scale, found: Found, place: Place, missing: MissingError | None
+) -> tuple[Ran, dict[str, Any]]:
+    """What became of an item, and its outcome where its cells are there, or why there is none, as it is kept."""
 
-    def ended(status: str, message: str = "", outcome: Outcome | None = None) -> Ran:
-        _write(study, scale, place, status, message, outcome or Outcome(), found)
-        return Ran(study.id, scale, status, message, len(found.used))
+    def ended(status: str, message: str = "", outcome: Outcome | None = None) -> tuple[Ran, dict[str, Any]]:
+        kept = _kept(study, scale, place, status, message, outcome or Outcome(), found)
+        return Ran(study.id, scale, status, message, len(found.used)), kept
 
     if missing is not None:
         return ended(f"not run: {missing.what}", str(missing))
@@ -186,7 +183,7 @@ def _finished(study: Study, scale: Scale, found: Found, place: Place, missing: M
     command = command_of(study.id, scale)
     try:
         tasks = {task.key: task for task in study.tasks(scale, found, place)}
-        left = [task.title for key, task in tasks.items() if key not in found.failed and key not in found]
+        left = [task.title for key, task in tasks.items() if key not in found.failed and task not in found]
         if len(left) > len(found.used):  # too little is there for an outcome
             return ended("not run: time", f"{command}: {_many(len(left))} missing")
         outcome = study.read(scale, found, place)
@@ -209,8 +206,10 @@ def _many(cells: int) -> str:
     return f"{cells} cell is" if cells == 1 else f"{cells} cells are"
 
 
-def _write(study: Study, scale: Scale, place: Place, status: str, message: str, outcome: Outcome, found: Found) -> None:
-    value = {
+def _kept(
+    study: Study, scale: Scale, place: Place, status: str, message: str, outcome: Outcome, found: Found
+) -> dict[str, Any]:
+    return {
         "format": FORMAT,
         "id": study.id,
         "title": study.title,
@@ -221,9 +220,7 @@ def _write(study: Study, scale: Scale, place: Place, status: str, message: str, 
         "message": message,
         "outcome": outcome.to_json(),
         "measured": provenance(found.used) or _here(place, status),
-        "keys": sorted(found.used),
     }
-    write_atomic(outcome_file(place.out, study.id, scale), to_json(value))
 
 
 def _here(place: Place, status: str) -> list[dict[str, Any]]:

@@ -63,7 +63,7 @@ class Experiment:
 
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
         """As `htaf_paper.protocol.Study.read`."""
-        records = [found.get(task.key) for task in self.tasks(scale, found, place)]
+        records = [found.get(task) for task in self.tasks(scale, found, place)]
         known = [record for record in records if record is not None]
         return self.outcome([*known, *self.beside(place.out / self.id)])
 

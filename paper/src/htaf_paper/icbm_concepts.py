@@ -19,7 +19,6 @@ from htaf.data.attributes import Attributes, load
 from htaf.training.queue import Place
 from htaf_paper.icbm_scores import images_of, kept_run, scratch
 
-VERSION = 1
 TOP = 5  # concepts, as in the paper
 SHOWN = 10  # images with a bit, and as many without it
 NAMED = ("name", "negated", "verified", "status", "reason", "held_out", "p_value", "group_a", "group_b", "mixed")
@@ -36,7 +35,7 @@ class Concepts:
 
     def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
         names = ("run", "attributes", "class")
-        return {"what": "icbm-concepts", "version": VERSION, **{name: settings[name] for name in names}}
+        return {"what": "icbm-concepts", **{name: settings[name] for name in names}}
 
     def compute(self, settings: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
         run = kept_run(place, settings["run"])

@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from htaf.training.plan import Plan, Source
 from htaf.training.queue import Task
 from htaf.training.study import data_of
 from htaf_paper import icbm
-from htaf_paper.engine import outcome_file
 from htaf_paper.icbm_items import GPU, SEEDS_ALONE, SMOKE
 from htaf_paper.icbm_networks import (
     HERE,
@@ -38,6 +36,7 @@ from htaf_paper.icbm_networks import (
     paired,
 )
 from htaf_paper.icbm_scores import BESIDE, NEAR
+from htaf_paper.outcomes import picture_file
 from htaf_paper.plans import Trained
 from htaf_paper.protocol import (
     Claim,
@@ -153,8 +152,7 @@ def _kept_pair(gather: Gather, made: Trained, label: str) -> dict[str, Any] | No
     own, plain = (made.tasks.get((label, row), {}).get(FIRST) for row in ("htaf", "relu"))
     if own is None or plain is None:
         return None
-    settings = {"run": own.key, "plain": plain.key}
-    return gather.measured("icbm-classes", settings, f"classes, {label}", [own, plain])
+    return gather.measured("icbm-classes", {"run": own, "plain": plain}, f"classes, {label}")
 
 
 def _percent(values: Mapping[int, float | None]) -> list[float]:
@@ -266,7 +264,7 @@ class FeatureHistograms:
         own = made.tasks.get((label, row), {}).get(FIRST)
         if own is None:
             return None
-        return gather.measured("icbm-outputs", {"run": own.key}, f"outputs, {label}, {row}", [own])
+        return gather.measured("icbm-outputs", {"run": own}, f"outputs, {label}, {row}")
 
 
 NEARNESS = (
@@ -336,7 +334,7 @@ class CubConcepts:
         record = self._gathered(scale, Gather(found, place))
         if record is None:
             raise MissingError("time", f"{command_of(self.id, scale)}: the network or what is read of it is missing")
-        drawings, missing = _pictures(record, outcome_file(place.out, self.id, scale), place)
+        drawings, missing = _pictures(record, scale, place)
         wrong = record["wrong"]
         deviations = (
             NAMED,
@@ -370,9 +368,9 @@ class CubConcepts:
         own = made.tasks.get((data, "htaf"), {}).get(FIRST)
         if own is None:
             return None
-        wanted = "" if scale == "smoke" else CLASS
-        settings = {"run": own.key, "attributes": icbm.STROKES if scale == "smoke" else "cub", "class": wanted}
-        return gather.measured("icbm-concepts", settings, f"concepts, {data}", [own])
+        smoke = scale == "smoke"
+        of: dict[str, str] = {"attributes": icbm.STROKES if smoke else "cub", "class": "" if smoke else CLASS}
+        return gather.measured("icbm-concepts", {"run": own}, f"concepts, {data}", **of)
 
 
 def _named(concept: Mapping[str, Any]) -> str:
@@ -447,9 +445,9 @@ def _concept_claims(record: Mapping[str, Any], scale: Scale) -> list[Claim]:
 
 
 def _pictures(
-    record: Mapping[str, Any], file: Path, place: Place
+    record: Mapping[str, Any], scale: Scale, place: Place
 ) -> tuple[tuple[Drawing, ...], tuple[tuple[str, str, str], ...]]:
-    """Sheets of images, written beside the outcome; where the images are not here, rows that say so."""
+    """Sheets of images, written into the folder of results; where the images are not here, rows that say so."""
     source = record["data"]
     try:
         images = data_of(Source(source["name"], size=source.get("size")), False, place.data_dir)
@@ -469,9 +467,10 @@ def _pictures(
         if not numbers:
             continue
         pixels = images.test.batch(torch.tensor(numbers)).numpy()
-        picture = file.with_name(f"{file.stem}-{what}.png")
-        write_atomic(picture, _png(sheet_of([tile_of(one, SIDE) for one in pixels], SIDE, 1)))
-        drawings.append(Drawing(f"cub-concepts-{what}", said[what], f"{said[what]}.", picture=picture.name))
+        drawn = f"cub-concepts-{what}"
+        sheet = _png(sheet_of([tile_of(one, SIDE) for one in pixels], SIDE, 1))
+        write_atomic(picture_file(place.out, scale, f"{drawn}.png"), sheet)
+        drawings.append(Drawing(drawn, said[what], f"{said[what]}.", picture=f"{drawn}.png"))
     return tuple(drawings), ()
 
 

@@ -191,7 +191,7 @@ def pretrained_records(gather: Gather) -> dict[tuple[str, int, str], dict[int, d
     for cell in pretrained.cells():
         settings = {name: getattr(cell, name) for name in ("data", "concepts", "method", "seed", "finetune")}
         task = Made("pretrained", settings, cell.name).task(gather.place.data_dir)
-        record = gather.found.get(task.key)
+        record = gather.found.get(task)
         own = found.setdefault((cell.data, cell.concepts, cell.method), {})
         if record is None:
             gather.wanted.append(task)

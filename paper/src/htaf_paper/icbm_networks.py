@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from htaf.data.reading import DataError
@@ -72,15 +72,30 @@ class Gather:
         self.wanted += made.wanted
         return made
 
-    def measured(self, function: str, settings: dict[str, Any], title: str, runs: Sequence[Task]) -> Any:
+    def measured(self, function: str, runs: Mapping[str, Task | None], title: str, **settings: Any) -> Any:
         """The record of a cell that reads kept networks, or None. Where it is not there, the cell is wanted, or first
-        those of the networks that are not kept."""
-        task = Made(function, settings, title).task(self.place.data_dir)
-        record = self.found.get(task.key)
+        those of the networks that are not kept.
+
+        Args:
+            runs: the settings that name networks, each with its training or None. settings: the others.
+        """
+
+        def reads(name: Callable[[Task], str]) -> Task:
+            named = {setting: None if run is None else name(run) for setting, run in runs.items()}
+            return Made(function, named | settings, title).task(self.place.data_dir)
+
+        task = reads(lambda run: run.key)
+        record = self.found.get(task)
+        if record is None:  # of the networks of the records that stand for these trainings
+            record = self.found.get(reads(self._key_on_record))
         if record is None:
-            missing = [run for run in runs if not run_path(self.place.out, run.key).is_dir()]
+            trained = [run for run in runs.values() if run is not None]
+            missing = [run for run in trained if not run_path(self.place.out, run.key).is_dir()]
             self.wanted += missing or [task]
         return record
+
+    def _key_on_record(self, run: Task) -> str:
+        return (self.found.get(run) or {}).get("key", run.key)
 
     def scores(self, made: Trained, label: str, method: str, seed: int) -> Any:
         """The scores of a network by `htaf_paper.icbm_scores`; method bm: of the plain one cut at medians."""
@@ -90,9 +105,8 @@ class Gather:
             return None
         cut = "median" if method == "bm" else None
         beside = None if cut or plain is None else plain
-        settings = {"run": own.key, "plain": beside.key if beside else None, "cut": cut}
-        runs = [own] if beside is None else [own, beside]
-        return self.measured("icbm-scores", settings, f"scores, {label}, {method}, seed {seed}", runs)
+        title = f"scores, {label}, {method}, seed {seed}"
+        return self.measured("icbm-scores", {"run": own, "plain": beside}, title, cut=cut)
 
     def all_scores(self, made: Trained, label: str, method: str) -> dict[int, dict[str, Any]]:
         """By seed, those that are there."""

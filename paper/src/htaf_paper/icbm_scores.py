@@ -29,7 +29,6 @@ from htaf.training.results import StudyError
 from htaf.training.study import data_of, run_path
 from htaf_paper.binarise import binarise
 
-VERSION = 1  # of what the records hold
 BARS = 50  # of the histograms of outputs
 NEAR = 0.1  # of an end
 BESIDE = ("by-number", "by-rate")  # how nodes of a plain network are paired with concepts
@@ -101,7 +100,7 @@ SCORES, CLASSES, OUTPUTS = Scores(), Classes(), Outputs()
 
 def _identity(what: str, settings: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """Raises KeyError for a setting that is not there."""
-    return {"what": what, "version": VERSION, **{name: settings[name] for name in names}}
+    return {"what": what, **{name: settings[name] for name in names}}
 
 
 def kept_run(place: Place, key: str) -> Run:

@@ -148,7 +148,7 @@ class LanguageCells:
 
     def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
         """As `htaf_paper.cells.Cells.identity`."""
-        return {"function": "language", "version": 1, **settings}
+        return {"function": "language", **settings}
 
     def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> dict[str, Any]:
         """As `htaf_paper.cells.Cells.compute`; networks that later cells begin with stay in the folder of work."""
@@ -258,7 +258,7 @@ class Language:
     def _possible(self, scale: Scale, found: Found, place: Place) -> tuple[list[Task], str]:
         """The cells that are there or can be computed here, and why the others cannot."""
         planned = self.made(scale)
-        there = [task for _, task in planned if task.key in found]
+        there = [task for _, task in planned if task in found]
         if scale != "cpu" or len(there) == len(planned):
             return [task for _, task in planned], ""
         try:
@@ -269,16 +269,16 @@ class Language:
             return there, HOW  # what is there is reported, with its gaps
         from htaf.language.text import fingerprint
 
-        shown = of_one_text({cell: found[task.key] for cell, task in planned if task.key in found})
+        shown = of_one_text({cell: found[task] for cell, task in planned if task in found})
         known = {text_of(record) for cell, record in shown.items() if cell.part == "text"}
         if known and fingerprint(texts) not in known:
-            return [task for cell, task in planned if cell.part == "task" or task.key in found], OTHER_TEXT
+            return [task for cell, task in planned if cell.part == "task" or task in found], OTHER_TEXT
         return [task for _, task in planned], ""
 
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
         possible, why = self._possible(scale, found, place)
         planned, wanted = self.made(scale), {task.key for task in possible}
-        records = {cell: record for cell, task in planned if (record := found.get(task.key)) is not None}
+        records = {cell: record for cell, task in planned if (record := found.get(task)) is not None}
         kept = of_one_text(records)
         missing: dict[str, list[str]] = {}
         for cell, task in planned:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from htaf._errors import first_line
-from htaf._files import read_record
+from htaf.training.records import read_lines, write_records
 from htaf_paper.items import EXPERIMENTS, ITEMS
 from htaf_paper.protocol import (
     SCALES,
@@ -33,7 +33,7 @@ from htaf_paper.protocol import (
     command_of,
 )
 
-FORMAT = 1
+FORMAT, OUTCOMES = 1, "outcomes.jsonl"
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 TESTED: tuple[Verdict, ...] = ("holds", "does not hold", "not settled")
 STYLES = ("line", "points", "bars", "steps")
@@ -48,9 +48,20 @@ NUMBER = re.compile(r"[-+]?[0-9][0-9,]*(\.[0-9]+)?(e[-+]?[0-9]+)?%?|-")
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}")
 
 
-def outcome_file(out: Path, study_id: str, scale: Scale) -> Path:
-    """Where the outcome of an item lies."""
-    return out / "outcomes" / scale / f"{study_id}.json"
+def picture_file(out: Path, scale: Scale, name: str) -> Path:
+    """Where a photograph of the outcomes at a scale lies."""
+    return out / "pictures" / scale / name
+
+
+def keep_outcomes(out: Path, values: Sequence[Mapping[str, Any]]) -> None:
+    """Write outcomes of items beside those that a folder has; of an item at a scale the new one counts.
+
+    Raises:
+        RecordsError: the outcomes that are there are damaged.
+    """
+    made = {(value["scale"], value["id"]) for value in values}
+    kept = [one for one in read_lines(out / OUTCOMES) if (one.get("scale"), one.get("id")) not in made]
+    write_records(out / OUTCOMES, [*kept, *values])
 
 
 def without_times(text: str) -> str:
@@ -80,7 +91,7 @@ class Measured:
 class Read:
     """The outcome of an item at one scale.
 
-    status: `finished`, `failed` or `not run: ...`; file: in the folder; command: that makes it.
+    status: `finished`, `failed` or `not run: ...`; command: that makes it.
     """
 
     id: str
@@ -92,7 +103,6 @@ class Read:
     message: str
     outcome: Outcome
     measured: tuple[Measured, ...]
-    file: str
     command: str
 
     def counts(self) -> Counter[Verdict]:
@@ -176,33 +186,27 @@ def read_items(out: Path) -> list[Item]:
     """Every item of the paper, in its order, with what the folder has of it.
 
     Raises:
-        PaperError: the folder is not there; a file in `outcomes` is damaged, or is no outcome of an item.
+        PaperError: the folder is not there, or a line of its outcomes is no outcome of an item. RecordsError: they
+            cannot be read.
     """
     if not out.is_dir():
         raise PaperError(f"expected a folder of `htaf paper run --out`, {out} is not there")
     found: dict[str, list[Read]] = {name: [] for name in ITEMS}
-    root = out / "outcomes"
-    for folder in sorted(one for one in root.iterdir() if one.is_dir()) if root.is_dir() else ():
-        for file in sorted(folder.glob("*.json")):
-            if folder.name not in SCALES:
-                raise PaperError(f"{file}: expected a folder of a scale ({', '.join(SCALES)}), got {folder.name!r}")
-            if file.stem in EXPERIMENTS:
-                continue  # it has a report of its own
-            if file.stem not in found:
-                raise PaperError(f"{file}: expected the outcome of an item ({', '.join(ITEMS)}), got {file.stem!r}")
-            found[file.stem].append(_read(file, file.stem, cast(Scale, folder.name)))
+    for read in _all(out):
+        if read.id in found:  # a study of ours has a report of its own
+            found[read.id].append(read)
     return [_chosen(name, reads) for name, reads in found.items()]
 
 
 def read_experiments(out: Path) -> list[Read]:
-    """Our own studies that are finished, each at its largest scale. Raises PaperError for a damaged file."""
-    found = []
-    for name in EXPERIMENTS:
-        files = [(scale, outcome_file(out, name, scale)) for scale in cast("tuple[Scale, ...]", SCALES[::-1])]
-        reads = (_read(file, name, scale) for scale, file in files if file.is_file())
-        if (read := next((one for one in reads if one.status == "finished"), None)) is not None:
-            found.append(read)
-    return found
+    """Our own studies that are finished, each at its largest scale. Raises as `read_items`."""
+    finished = [read for read in _all(out) if read.id in EXPERIMENTS and read.status == "finished"]
+    largest = {read.id: read for read in sorted(finished, key=lambda read: SCALES.index(read.scale))}
+    return [largest[name] for name in EXPERIMENTS if name in largest]
+
+
+def _all(out: Path) -> list[Read]:
+    return [_read(value, f"{out / OUTCOMES}, line {n}") for n, value in enumerate(read_lines(out / OUTCOMES), 1)]
 
 
 def _chosen(name: str, reads: Sequence[Read]) -> Item:
@@ -314,14 +318,16 @@ def figure_names(items: Iterable[Item]) -> dict[tuple[str, str], str]:
 # files that nobody has checked yet
 
 
-def _read(file: Path, name: str, scale: Scale) -> Read:
-    """Raises PaperError for a file that is no outcome of this item at this scale."""
-    value = read_record(file, FORMAT, PaperError)
-    if value is None:
-        raise PaperError(f"{file} is not there any more: another process writes into the folder")
+def _read(value: Mapping[str, Any], place: str) -> Read:
+    """Raises PaperError for what is no outcome of an item."""
+    if value.get("format") != FORMAT:
+        raise PaperError(f"{place}: expected format {FORMAT}, got {value.get('format')!r:.60}: make it again")
     try:
-        if (value["id"], value["scale"]) != (name, scale):
-            raise ValueError(f"expected {name} at {scale}, got {value['id']!r:.60} at {value['scale']!r:.60}")
+        name, scale = value["id"], cast(Scale, value["scale"])
+        if name not in ITEMS and name not in EXPERIMENTS:
+            raise ValueError(f"expected an item ({', '.join((*ITEMS, *EXPERIMENTS))}), got {name!r:.60}")
+        if scale not in SCALES:
+            raise ValueError(f"expected a scale ({', '.join(SCALES)}), got {scale!r:.60}")
         words = {key: _words(value[key], key) for key in ("title", "paper", "about", "status", "message")}
         if words["status"] not in ("finished", "failed") and not words["status"].startswith("not run"):
             raise ValueError(f"expected a status, got {words['status']!r:.60}")
@@ -330,14 +336,13 @@ def _read(file: Path, name: str, scale: Scale) -> Read:
         measured = tuple(_measured(one) for one in value["measured"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
-        raise PaperError(f"{file} is damaged: expected an outcome of `htaf paper run`: {reason}") from None
+        raise PaperError(f"{place} is damaged: expected an outcome of `htaf paper run`: {reason}") from None
     command = command_of(name, scale)
     if words["message"].startswith(
         f"htaf paper run {name} "
     ):  # what cannot run here says how it could, then what it is
         command, _, words["message"] = words["message"].partition(": ")
-    place = f"outcomes/{scale}/{name}.json"
-    return Read(name, **words, scale=scale, outcome=outcome, measured=measured, file=place, command=command)
+    return Read(name, **words, scale=scale, outcome=outcome, measured=measured, command=command)
 
 
 def _measured(value: Mapping[str, Any]) -> Measured:

@@ -82,7 +82,7 @@ def trained(
                     cell = Cell(recipe, seed, source, place.data_dir, device=place.device)
                     task = _task(cell, kept)
                     made.tasks[pair][seed] = task
-                    record = found.get(task.key)
+                    record = found.get(task)
                     if record is None or (kept and again and not (place.out / "runs" / task.key).is_dir()):
                         made.wanted.append(task)
                     else:
@@ -100,7 +100,7 @@ def _chosen(plan: Plan, source: Source, row: str, found: Found, place: Place, ma
     for candidate in candidates:
         cell = Cell(plan.trial(row, candidate), 0, source, place.data_dir, plan.search_sees_test, place.device)
         task = _task(cell, False)
-        record = found.get(task.key)
+        record = found.get(task)
         if record is None:
             if task.key not in found.failed:
                 missing = True

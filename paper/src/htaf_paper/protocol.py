@@ -161,7 +161,7 @@ class Panel:
 @dataclass(frozen=True)
 class Drawing:
     """A figure as data, drawn by `htaf_paper.drawing`; name: of its files. alternative: what it shows, in words.
-    picture: a PNG in the folder of the outcome, in place of panels, for photographs."""
+    picture: a PNG in the folder of results, in place of panels, for photographs."""
 
     name: str
     title: str
@@ -239,34 +239,35 @@ def _series(value: Mapping[str, Any]) -> Series:
 
 
 class Found:
-    """Records of finished cells by key.
+    """Records of finished cells, by the tasks that would compute them.
 
     Args:
-        read: gives the record of a key, or None. failed: keys of cells that failed in this run, with the reason.
+        read: gives the record of a task, or None. failed: keys of cells that failed in this run, with the reason.
     """
 
-    def __init__(self, read: Callable[[str], dict[str, Any] | None], failed: Mapping[str, str] | None = None) -> None:
+    def __init__(self, read: Callable[[Task], dict[str, Any] | None], failed: Mapping[str, str] | None = None) -> None:
         self._read, self.failed = read, failed if failed is not None else {}
         self._known: dict[str, dict[str, Any]] = {}
         self.used: dict[str, dict[str, Any]] = {}
 
-    def get(self, key: str) -> dict[str, Any] | None:
+    def get(self, task: Task) -> dict[str, Any] | None:
         """The record of a cell; None when it is not there. What was asked for counts as used."""
+        key = task.key
         if key not in self._known:
-            record = self._read(key)
+            record = self._read(task)
             if record is None:
                 return None
             self._known[key] = record
         self.used[key] = self._known[key]
         return self._known[key]
 
-    def __contains__(self, key: str) -> bool:
-        return self.get(key) is not None
+    def __contains__(self, task: Task) -> bool:
+        return self.get(task) is not None
 
-    def __getitem__(self, key: str) -> dict[str, Any]:
-        record = self.get(key)
+    def __getitem__(self, task: Task) -> dict[str, Any]:
+        record = self.get(task)
         if record is None:
-            raise KeyError(key)
+            raise KeyError(task.key)
         return record
 
 

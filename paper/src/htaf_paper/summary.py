@@ -11,7 +11,7 @@ from typing import Any
 from htaf._console import visible
 from htaf._files import to_json
 from htaf_paper import outcomes
-from htaf_paper.outcomes import Item, judged, sentence
+from htaf_paper.outcomes import OUTCOMES, Item, judged, sentence
 from htaf_paper.page import ABOUT_PAPER, CITED, commit, versions
 from htaf_paper.protocol import ABOUT_SCALES, Claim, Table
 
@@ -131,10 +131,9 @@ def _item(item: Item, names: Mapping[tuple[str, str], str]) -> list[str]:
         lines += ["Other scales:", "", *_header("scale", "state", "claims", "command")]
         for other in item.others:
             said = f"{other.status}. {other.message}" if other.message else other.status
-            link = f"[{other.scale}]({other.file})"
-            lines.append(_row(link, escaped(said), outcomes.spoken(other.counts()) or "-", code(other.command)))
+            lines.append(_row(other.scale, escaped(said), outcomes.spoken(other.counts()) or "-", code(other.command)))
         lines.append("")
-    lines += [f"Measured by {code(read.command)}; data: [{read.file}]({read.file}).", ""]
+    lines += [f"Measured by {code(read.command)}; data: [{OUTCOMES}]({OUTCOMES}).", ""]
     if read.measured:
         lines += _header("commit", "cells", "time", "device", "threads", "machine", "versions")
         for one in read.measured:

@@ -181,7 +181,7 @@ class Theory:
         return self.made(scale, place)
 
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        records = [record for task in self.made(scale, place) if (record := found.get(task.key)) is not None]
+        records = [record for task in self.made(scale, place) if (record := found.get(task)) is not None]
         return theory_report.outcome(records, scale)
 
 

@@ -76,10 +76,7 @@ class DepthCell:
 
     def identity(self, fingerprint: str) -> dict[str, Any]:
         """What makes two cells the same."""
-        found = asdict(self) | {"hidden": list(self.hidden), "data": fingerprint}
-        if not self.tuned:  # cells from before there was tuning keep their keys
-            del found["tuned"]
-        return found
+        return asdict(self) | {"hidden": list(self.hidden), "data": fingerprint}
 
 
 def cells(*, epochs: int = 200, seeds: Sequence[int] = (0,), rates: Sequence[float] = RATES) -> list[DepthCell]:
@@ -111,8 +108,7 @@ class DepthCells:
     def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
         """As `htaf_paper.cells.Cells.identity`."""
         cell, table = _read(settings)
-        found = cell.identity(load(table, data_dir=data_dir).fingerprint)
-        return found if table == TABLE_NAME else {**found, "table": table}
+        return cell.identity(load(table, data_dir=data_dir).fingerprint)
 
     def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> dict[str, Any]:
         """As `htaf_paper.cells.Cells.compute`."""
@@ -129,13 +125,12 @@ class DepthCells:
 
 
 CELLS = DepthCells()
-TABLE_NAME = "abalone"
 
 
 def _read(settings: Mapping[str, Any]) -> tuple[DepthCell, str]:
     """A cell and the name of its table, from JSON."""
     given = {k: v for k, v in settings.items() if k != "table"}
-    return DepthCell(**{**given, "hidden": tuple(given["hidden"])}), settings.get("table", TABLE_NAME)
+    return DepthCell(**{**given, "hidden": tuple(given["hidden"])}), settings["table"]
 
 
 @dataclass(frozen=True)
@@ -168,9 +163,9 @@ class Vanishing:
 
     def made(self, scale: Scale, place: Place) -> list[Task]:
         """Its cells as tasks, in the order of `cells`."""
-        more = {} if scale == "full" else {"table": "digits"}
+        table = "abalone" if scale == "full" else "digits"
         return [
-            Made("vanishing", {**asdict(cell), "hidden": list(cell.hidden), **more}, f"vanishing, {cell}").task(
+            Made("vanishing", {**asdict(cell), "hidden": list(cell.hidden), "table": table}, f"vanishing, {cell}").task(
                 place.data_dir
             )
             for cell in self.cells(scale)
@@ -180,7 +175,7 @@ class Vanishing:
         return self.made(scale, place)
 
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        records = [record for task in self.made(scale, place) if (record := found.get(task.key)) is not None]
+        records = [record for task in self.made(scale, place) if (record := found.get(task)) is not None]
         return vanishing_report.outcome(records, scale)
 
 

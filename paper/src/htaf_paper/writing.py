@@ -8,7 +8,7 @@ from pathlib import Path
 
 from htaf._files import write_atomic
 from htaf_paper import drawing, reports
-from htaf_paper.outcomes import Item, figure_names, read_experiments, read_items
+from htaf_paper.outcomes import Item, figure_names, picture_file, read_experiments, read_items
 from htaf_paper.page import page
 from htaf_paper.protocol import PaperError, command_of
 from htaf_paper.summary import TITLE, claims_csv, claims_json, markdown
@@ -20,7 +20,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def write_report(out: Path, *, command: str = "htaf paper report") -> Path:
     """Write report.html, report.md, figures/, claims.json and claims.csv into a folder of the paper's items.
 
-    It reads `outcomes/<scale>/<id>.json` alone, and shows every item at its largest finished scale; an item without an
+    It reads `outcomes.jsonl` alone, and shows every item at its largest finished scale; an item without an
     outcome is a row that says how to run it. A study of ours has ID/report.md and ID/figures/.
 
     The same outcomes give the same bytes; what differs between two runs of
@@ -71,7 +71,7 @@ def _figures(out: Path, items: Sequence[Item], names: dict[tuple[str, str], str]
             if one.picture is None:
                 found[f"{name}.svg"], found[f"{name}.png"] = drawing.files(one)
             elif item.shown is not None:
-                found[f"{name}.png"] = _picture((out / item.shown.file).parent / one.picture)
+                found[f"{name}.png"] = _picture(picture_file(out, item.shown.scale, one.picture))
     return found
 
 
@@ -80,8 +80,8 @@ def _kept(out: Path, item: Item) -> Item:
     read = item.shown
     if read is None:
         return item
-    folder = (out / read.file).parent
-    lost = [one for one in read.outcome.drawings if one.picture and not (folder / one.picture).is_file()]
+    pictured = [one for one in read.outcome.drawings if one.picture]
+    lost = [one for one in pictured if not picture_file(out, read.scale, one.picture or "").is_file()]
     if not lost:
         return item
     command = command_of(item.id, read.scale)

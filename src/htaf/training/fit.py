@@ -46,6 +46,7 @@ from htaf.runs import (
     to_json,
 )
 from htaf.runs.evaluation import measure
+from htaf.runs.folder import FORMAT
 from htaf.runs.metrics import loss_function
 from htaf.sharpening import set_sharpness
 from htaf.training._lightning import L
@@ -333,7 +334,8 @@ def run_identity(
         more["attributes"] = content_hash([attributes.names, attributes.of(data.classes).values.tolist()])
     if gradients and recipe.network.watched_differs:
         more["gradients"] = True
-    return {"recipe": recipe.identity(), "seed": seed, "data": data_identity(data, mode), **more}
+    own = {"recipe": recipe.identity(), "seed": seed, "data": data_identity(data, mode)}
+    return {"format": FORMAT, **own, **more}
 
 
 def _network(train: _Prepared) -> nn.Module:

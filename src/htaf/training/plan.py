@@ -19,7 +19,7 @@ from htaf._errors import HtafError, suggestion
 from htaf._files import regular
 from htaf.names import Method
 from htaf.training.families import make_recipe
-from htaf.training.recipe import DataOptions, Hardening, Recipe, TableData
+from htaf.training.recipe import DataOptions, Recipe, TableData
 
 
 class PlanError(HtafError, ValueError):
@@ -91,12 +91,11 @@ class Source:
         return {name: value for name in names if (value := getattr(self, name)) not in (None, False, ())}
 
     def describe(self) -> dict[str, Any]:
-        """As JSON; what came later only where it is given, so that keys of earlier studies hold."""
-        given = dataclasses.asdict(self) | {name: list(getattr(self, name)) for name in ("exclude", "ids", "shares")}
-        return {k: v for k, v in given.items() if k not in ("size", *_OF_ROWS) or v not in (None, [])}
+        """As JSON."""
+        return dataclasses.asdict(self) | {name: list(getattr(self, name)) for name in ("exclude", "ids", "shares")}
 
 
-_OF_ROWS = ("exclude", "ids", "test", "shares", "group", "time")  # of a table's source; they came later
+_OF_ROWS = ("exclude", "ids", "test", "shares", "group", "time")  # of a table's source
 
 
 Grid = Mapping[str, tuple[Any, ...]]
@@ -249,20 +248,16 @@ class Plan:
 
     def describe(self) -> dict[str, Any]:
         """What bears on the choice of candidates and recipes, as JSON."""
-        # keys of earlier studies do not hold these
-        usual = {k for k, v in self.base.hardening.values().items() if v == getattr(Hardening, k)}
-        usual |= set[str]() if self.base.activation.learn_pair else {"learn_pair"}
-        usual |= {"layout", "widths"} if getattr(self.base.network, "layout", None) == "residual" else set[str]()
         return {
             "sources": [source.describe() for source in self.sources],
             "methods": {m: {k: [*map(_plain, v)] for k, v in grid.items()} for m, grid in self.methods.items()},
-            "base": {k: _plain(v) for k, v in self.base.flat().items() if k not in _NOT_PLANNED and k not in usual},
+            "base": {k: _plain(v) for k, v in self.base.flat().items() if k not in _NOT_PLANNED},
             "candidates": self.candidates,
             "splits": self.splits,
             "seed": self.seed,
             "adaptive": self.adaptive,
-            **({} if self.search_epochs is None else {"search_epochs": self.search_epochs}),
-            **({"variants": dict(self.variants)} if self.variants else {}),
+            "search_epochs": self.search_epochs,
+            "variants": dict(self.variants),
         }
 
     def _product(self, method: str) -> list[dict[str, str]]:

@@ -245,10 +245,6 @@ class Optimization(RecipePart):
         ends = self.schedule in ("cosine", "linear")
         return found if ends else found | unread_by(("lr_end",), f"schedule {self.schedule}")
 
-    def off(self) -> set[str]:
-        """The fields that leave a training as it was before they were known."""
-        return {"keep"} if self.keep == "best" else set()
-
 
 Harden = Literal["end", "progressive"]
 HardenOrder = Literal["forward", "backward", "together"]
@@ -329,13 +325,8 @@ class Hardening(RecipePart):
         gradual = ("repair",) if self.harden_unit != "layer" else ()
         return unread_by(together, "harden_order together") | unread_by(gradual, f"harden_unit {self.harden_unit}")
 
-    def off(self) -> set[str]:
-        """The fields that leave a training as it was before they were known."""
-        return {name for name in ("harden", "noise", "distil", "recalibrate", "refit") if getattr(self, name) in _OFF}
-
 
 _ENDED = "harden end"
-_OFF: tuple[Any, ...] = ("end", 0, False)
 
 
 @dataclass(frozen=True)
@@ -413,16 +404,12 @@ class Network(RecipePart, ABC):
         """Of how many augmented views of each image the features of a frozen backbone are kept; None: it is trained."""
         return None
 
-    def off(self) -> set[str]:
-        """The fields that leave a training as it was before they were known."""
-        return set()
-
     def normalisation(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         """Mean and deviation of images for which its first weights are made; None: those of the training images."""
         return None
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The flat fields of a recipe as they count for its identity; a family may take some out."""
+        """The flat fields of a recipe as they count for its identity, such as a file by what it holds."""
         return fields
 
     def continued(self) -> Network:
@@ -565,16 +552,6 @@ class Recipe:
         """The family and all fields, as `replace` and a plan's [recipe] take them."""
         return {"family": self.family} | {k: v for part in PARTS for k, v in getattr(self, part).values().items()}
 
-    def known(self) -> dict[str, Any]:
-        """As `flat`, without the fields that came later and are off: keys of earlier records do not hold them."""
-        off = (
-            self.hardening.off()
-            | self.network.off()
-            | self.optimization.off()
-            | (set[str]() if self.activation.learn_pair else {"learn_pair"})
-        )
-        return {name: value for name, value in self.flat().items() if name not in off}
-
     def final_activation(self) -> dict[str, Any]:
         """The activation at the end of training, as `models.build.activation` takes it."""
         return self.activation.description() | ({"bipolar": True} if self.network.bipolar else {})
@@ -615,14 +592,12 @@ class Recipe:
         """The fields that this training reads, with the values that it will use; as a TOML table they make a plan's
         [recipe]."""
         schedule, unread = self.activation.sharpening(), self.unread()
-        found = {k: v for k, v in self.known().items() if k not in unread}
+        found = {k: v for k, v in self.flat().items() if k not in unread}
         return found if schedule is None else found | {"start": schedule.start}
 
     def identity(self) -> dict[str, Any]:
-        """The fields that bear on the result: two recipes with the same identity train the same network."""
-        # keys of earlier records hold lr_end and backbone_lr, read or not
-        unused = {name for name, why in self.unread().items() if not why.startswith(("schedule", "freeze"))}
-        return self.network.identity({k: v for k, v in self.known().items() if k not in unused})
+        """The family and all fields: two trainings whose recipes have the same identity are the same."""
+        return self.network.identity(self.flat())
 
 
 def unchanged(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:

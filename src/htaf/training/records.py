@@ -26,10 +26,14 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     Raises:
         RecordsError: a file that cannot be read, or a line that is no object of JSON.
     """
-    file = folder / FILE
+    running = sorted(folder.glob("cells/*/record.json"))
+    return read_lines(folder / FILE) + [_record(_bytes(one), str(one)) for one in running]
+
+
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    """The records of a file, one a line; none where it is not there. Raises RecordsError: as `read_records`."""
     lines = _bytes(file).splitlines() if file.exists() else []
-    found = [_record(line, f"{file}, line {number}") for number, line in enumerate(lines, 1)]
-    return found + [_record(_bytes(one), str(one)) for one in sorted(folder.glob("cells/*/record.json"))]
+    return [_record(line, f"{file}, line {number}") for number, line in enumerate(lines, 1)]
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:

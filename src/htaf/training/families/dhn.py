@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from htaf.training.families import scales
 from htaf.training.families.quick import ImageNetwork, quick
-from htaf.training.families.weights import Weights, titled, weighted, weights_off
+from htaf.training.families.weights import Weights, titled, weighted
 from htaf.training.recipe import Family, ImageData, Optimization, Recipe, expect, unread_by
 
 DEEPEST = 1204  # of 6 n + 4; WideResNet's paper ends at 40, ResNet's at 1202
@@ -48,9 +48,6 @@ class DHNNetwork(ImageNetwork):
 
     def residual_fields(self) -> tuple[str, ...]:
         return ("depth", "width", "dropout")
-
-    def off(self) -> set[str]:
-        return weights_off(self.weights)
 
     def unread(self, method: str) -> dict[str, str]:
         return super().unread(method) | (unread_by(("weights",), "method relu") if method == "relu" else {})

@@ -171,9 +171,6 @@ class ICBMNetwork(Network):
     def feature_views(self) -> int | None:
         return self.views if self.freeze else None
 
-    def off(self) -> set[str]:
-        return {name for name in ("views", "enlarge", "feature_dropout", "keep_norms") if not getattr(self, name)}
-
     def normalisation(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         from htaf.training.pretrained import normalisation
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from htaf.training.families.weights import Weights, titled, weighted, weights_off
+from htaf.training.families.weights import Weights, titled, weighted
 from htaf.training.recipe import (
     LIMIT,
     Activation,
@@ -23,12 +23,6 @@ from htaf.training.recipe import (
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-# Fields that came after the first records: at these values they do not change the key of a training.
-_LATER = {
-    "family": "mlp", "optimizer": "adamw", "momentum": 0.9, "nesterov": False, "lr_end": 0.0, "label_smoothing": 0.0,
-    "clip": 0.0, "precision": "float32", "compile": False,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,10 +88,6 @@ class MLPNetwork(Network):
     def unread(self, method: str) -> dict[str, str]:
         return unread_by(("weights",), "method relu") if method == "relu" else {}
 
-    def off(self) -> set[str]:
-        unused = {"members": 1, "thresholds": 0, "dropout": 0.0}
-        return {name for name, value in unused.items() if getattr(self, name) == value} | weights_off(self.weights)
-
     def title(self) -> str:
         sizes = f"MLP {'-'.join(map(str, self.hidden))}"
         return titled(sizes if self.members == 1 else f"{self.members} {sizes}", self.weights)
@@ -137,9 +127,6 @@ class MLPNetwork(Network):
             return super().loss(net, outputs, x, y, loss)
         found = outputs(x)
         return loss(found.flatten(0, 1), y.repeat_interleave(self.members, 0)), found.mean(1)
-
-    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in fields.items() if name not in _LATER or _LATER[name] != value}
 
 
 def tabular_exact() -> Recipe:

@@ -35,9 +35,6 @@ class ImageNetwork(Network):
         """The fields that only the residual network reads."""
         raise NotImplementedError
 
-    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in fields.items() if k != "layout" or v != "residual"}
-
     def whitened_model(
         self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any], **more: Any
     ) -> dict[str, Any]:

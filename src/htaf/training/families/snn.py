@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from htaf.training.families import scales
 from htaf.training.families.quick import ImageNetwork, quick
-from htaf.training.families.weights import Weights, titled, weighted, weights_off
+from htaf.training.families.weights import Weights, titled, weighted
 from htaf.training.recipe import Activation, Family, ImageData, Optimization, Recipe, expect, unread_by
 
 DEPTHS = (18, 34, 50)
@@ -58,9 +58,6 @@ class SNNNetwork(ImageNetwork):
         expect(self.steps <= MOST_STEPS, f"steps must be in 1 to {MOST_STEPS:,}", self.steps)
         expect(1 < self.tau < math.inf, "tau must be > 1 and finite", self.tau)
         expect(self.depth in DEPTHS, f"depth for {self.family} must be one of {DEPTHS}", self.depth)
-
-    def off(self) -> set[str]:
-        return weights_off(self.weights)
 
     def unread(self, method: str) -> dict[str, str]:
         leak = unread_by(("tau",), "neuron if") if self.neuron == "if" else {}

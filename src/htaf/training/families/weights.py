@@ -12,11 +12,6 @@ def weighted(model: dict[str, Any], weights: Weights) -> dict[str, Any]:
     return model if weights == "float" else model | {"weights": weights}
 
 
-def weights_off(weights: Weights) -> set[str]:
-    """The field where it leaves a training as it was before it was known."""
-    return {"weights"} if weights == "float" else set()
-
-
 def titled(title: str, weights: Weights) -> str:
     """The network in words, with its weights."""
     return title if weights == "float" else f"{title}, {weights} weights"
