@@ -28,7 +28,7 @@ from htaf_paper.icbm_items import BINARISED, BOTTLENECKS, _best_overall, _of_bet
 from htaf_paper.icbm_scores import histogram, kept_run
 from htaf_paper.items import item
 from htaf_paper.outcomes import picture_file
-from htaf_paper.pretrained_report import right
+from htaf_paper.pretrained import right
 from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place
 
 RESULTS = Path(__file__).parents[1] / "results"
