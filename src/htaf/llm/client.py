@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from htaf._errors import installed
-from htaf._files import cache_folder, to_json, write_atomic
+from htaf._files import cache_folder, parse_json, to_json, write_atomic
 from htaf.llm.chat import (
     SAID,
     BudgetError,
@@ -335,8 +335,8 @@ class ServerClient:
         if self._cache is None or self._refresh:
             return None
         try:
-            entry = json.loads((self._cache / f"{key}.json").read_bytes())
-        except (OSError, ValueError, RecursionError):
+            entry = parse_json((self._cache / f"{key}.json").read_bytes())
+        except (OSError, ValueError):
             return None
         reply = entry.get("reply") if isinstance(entry, dict) and entry.get("format") == FORMAT else None
         return reply if isinstance(reply, str) else None
