@@ -300,7 +300,7 @@ def test_records_over_a_pretrained_backbone_say_what_was_measured() -> None:
     assert len(found) == 80
     for record in found:
         assert is_record(record)
-        assert record["cell"]["weights"] == record["weights"]["tensors_sha256"] == pretrained.TENSORS
+        assert record["cell"]["fingerprint"][1] == record["weights"]["tensors_sha256"] == pretrained.TENSORS
         assert record["settings"] == {name: record[name] for name in record["settings"]}
         for network in ("smooth", "exact"):
             assert right(record, network).mean() == pytest.approx(record[network])

@@ -209,7 +209,7 @@ def test_words_of_outcomes_are_no_markup(tmp_path: Path) -> None:
     [
         (lambda v: v.pop("status"), "'status' is missing"),
         (lambda v: v.update(format=99), "expected format 1, got 99"),
-        (lambda v: v.update(id="other"), "expected .* at full, got 'other'"),
+        (lambda v: v.update(id="other"), r"expected an item .*, got 'other'"),
         (lambda v: v.update(status="perhaps"), "expected a status"),
         (lambda v: v.update(title=3), "expected text for title"),
         (lambda v: v.update(outcome=[]), "expected an outcome"),
