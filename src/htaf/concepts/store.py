@@ -272,8 +272,7 @@ class CodesFolder:
     def _expect_bits(self) -> tuple[str, ...]:
         if "bits" not in self.columns:
             raise ConceptError(
-                f"{self.path} holds features of a plain network, not codes: make codes of them with htaf paper "
-                "binarise"
+                f"{self.path} holds features of a plain network, not codes: make codes of them with htaf paper binarise"
             )
         return BITS
 
