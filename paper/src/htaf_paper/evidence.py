@@ -56,7 +56,8 @@ class Evidence:
         if "function" in asked:
             return self._cells.get(_cell(asked))
         recipe = make_recipe(**asked["recipe"])
-        source = Source(**{k: tuple(v) if isinstance(v, list) else v for k, v in asked["source"].items()})
+        given: Record = {name: tuple(v) if isinstance(v, list) else v for name, v in asked["source"].items()}
+        source = Source(**given)
         wanted = recipe.effective() | _about(recipe, source.mode, asked["source"], asked)
         wanted = {name: value for name, value in wanted.items() if value != AUTO}
         found = self._trainings.get((Path(source.name).stem, asked["seed"]), [])
