@@ -565,7 +565,7 @@ def test_resumed_in_another_number_of_processes_is_noted(table: Table, tmp_path:
     with pytest.warns(UserWarning, match="began with devices 2, strategy ddp, continues with devices 1"):
         run = train(tmp_path / "run", table)
     assert run.record["devices"] == 1
-    assert [note for note in run.record["notes"] if note.startswith("began with devices 2")]
+    assert [note for note in run.record["notes"] if str(note).startswith("began with devices 2")]
 
 
 def test_checkpoints_go_straight_into_the_run(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -738,7 +738,7 @@ def test_options_out_of_range(table: Table, tmp_path: Path, name: str, value: fl
 
 def test_a_network_that_learned_nothing_is_said(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> None:
     run = train(tmp_path / "run", table, QUICK.replace(lr=1e9, epochs=1))
-    (note,) = [note for note in run.record["notes"] if note.startswith("WARNING")]
+    (note,) = [note for note in run.record["notes"] if str(note).startswith("WARNING")]
     assert "on the validation part the network is no better than a constant (loss" in note
     assert "Lower lr" in note
     assert not [note for note in runs("relu").record["notes"] if "WARNING" in note]

@@ -141,7 +141,8 @@ class RayEngine:
                 compute=ActorPoolStrategy(min_size=size.least, max_size=size.most),
                 batch_size=None,
                 batch_format="pyarrow",
-                **({"num_gpus": size.gpus} if size.gpus else {"num_cpus": size.cpus}),
+                num_gpus=size.gpus or None,
+                num_cpus=None if size.gpus else size.cpus,
             )
             try:
                 for table in made.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):

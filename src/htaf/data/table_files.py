@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -99,10 +99,17 @@ def _parquet(path: Path, label: str, *, whole: bool) -> Iterator[tuple[pd.DataFr
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
-    signed, unsigned = ((pa.int8, pa.int16, pa.int32, pa.int64), (pa.uint8, pa.uint16, pa.uint32, pa.uint64))
     # whole numbers beside missing ones stay whole: they may be ids
-    kinds = {made(): pd.array([], dtype=f"Int{8 << i}").dtype for i, made in enumerate(signed)}
-    kinds |= {made(): pd.array([], dtype=f"UInt{8 << i}").dtype for i, made in enumerate(unsigned)}
+    kinds = {
+        pa.int8(): pd.Int8Dtype(),
+        pa.int16(): pd.Int16Dtype(),
+        pa.int32(): pd.Int32Dtype(),
+        pa.int64(): pd.Int64Dtype(),
+        pa.uint8(): pd.UInt8Dtype(),
+        pa.uint16(): pd.UInt16Dtype(),
+        pa.uint32(): pd.UInt32Dtype(),
+        pa.uint64(): pd.UInt64Dtype(),
+    }
     try:
         with ParquetFile(path) as file:
             rows, columns = file.metadata.num_rows, file.metadata.num_columns
@@ -346,9 +353,9 @@ def _decimal_commas(pieces: Iterator[dict[str, Any]]) -> frozenset[str]:
     return frozenset(may or ()) & some
 
 
-def _binary(path: Path) -> io.BufferedIOBase:
+def _binary(path: Path) -> IO[bytes]:
     """The content of a file, unpacked as it is read."""
-    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
+    return cast(IO[bytes], gzip.open(path)) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
 def _encoding(path: Path, label: str) -> tuple[str, list[Note]]:
