@@ -31,7 +31,7 @@ from htaf.data.tabular import Table, load
 from htaf.runs import Run, open_run
 from htaf.sharpening import Geometric, learn_within
 from htaf.spiking import IF
-from htaf.training.distributed import Processes, TrainingError
+from htaf.training.distributed import TrainingError
 from htaf.training.families import make_recipe
 from htaf.training.fit import check, fit
 from htaf.training.module import Training, distance
@@ -521,7 +521,7 @@ def test_a_training_says_when_no_stage_helped(
 ) -> None:
     losses_by_epoch(monkeypatch, lambda epoch: 1e-6 * (9 - epoch if helps else epoch + 1))
     record = train(tmp_path / "run", table).record
-    found = [note for note in record["notes"] if note.startswith("no stage helped")]
+    found = [note for note in record["notes"] if str(note).startswith("no stage helped")]
     assert len(found) == (not helps)
     assert best_of(record) == ("best epoch 8" if helps else "best epoch 1")
     if not helps:
@@ -535,7 +535,7 @@ def test_a_repaired_network_is_one_that_a_stage_gave(
     losses_by_epoch(monkeypatch, lambda epoch: 1e6 + epoch)  # so that no epoch is better than what one stage left
     record = train(tmp_path / "run", table, QUICK.replace(harden_order="together")).record
     assert record["hardening"]["best"] != "epoch"
-    assert not [note for note in record["notes"] if note.startswith("no stage helped")]
+    assert not [note for note in record["notes"] if str(note).startswith("no stage helped")]
 
 
 def test_the_note_on_sharpening_names_the_smooth_network(
@@ -622,7 +622,7 @@ def test_a_real_valued_network_is_trained_as_ever(table: Table, tmp_path: Path) 
     runs = [train(tmp_path / "a", table, plain), train(tmp_path / "b", table, plain.replace(**FIELDS))]
     for name in ("metrics.csv", "model.safetensors"):
         assert (runs[0].path / name).read_bytes() == (runs[1].path / name).read_bytes()
-    check(plain.replace(compile=True, **FIELDS), "cpu")
+    check(plain.replace(compile=True, **FIELDS), Running("cpu"))
 
 
 def test_restored_pairs_are_moved_from_where_they_were(
@@ -683,10 +683,10 @@ def test_errors_before_the_training(table: Table, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="expected no gradients"):
         train(tmp_path / "run", table, gradients=True)
     with pytest.raises(TrainingError, match="one process, got 2"):
-        check(QUICK, "cpu", Processes(2))
+        check(QUICK, Running("cpu", devices=2))
     for fields in (FIELDS, {"noise": 0.1}):
         with pytest.raises(TrainingError, match="compile goes with neither"):
-            check(make_recipe(compile=True, **fields), "cpu")
+            check(make_recipe(compile=True, **fields), Running("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,9 @@ def demo(
     if data is not None:
         return _own(out, data, seed, folder, server, data_dir, json)
     if folder != FolderFlags() or server != ServerFlags() or data_dir is not None:
-        raise UsageError("flags beside --out, --seed and --json are for your own images: give --data too")
+        raise UsageError(
+            "--backbone and all other flags beside --out, --seed and --json are for your own images: give --data too"
+        )
     from htaf.cli.demonstration import run_concepts, run_demo
     from htaf.report import PAGE
 

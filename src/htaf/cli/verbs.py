@@ -102,7 +102,7 @@ VERBS = {
     ),
     "concepts sparse": Verb(
         "htaf.cli.sparse_heads:sparse",
-        "Fit heads in which each class draws on few concepts: NEC, NCC and the accuracy at each size.",
+        "Fit heads in which each class draws on few concepts.",
     ),
     "concepts pictures": Verb(
         "htaf.cli.concepts:pictures", "Draw images that have a concept above images that lack it, picked at random."

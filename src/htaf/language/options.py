@@ -69,7 +69,7 @@ class Training:
         hidden_weight: Weight of a further loss, the mean over the converted layers of |h - h*|^2 / |h*|^2, h their
             outputs and h* the original's; costs another forward pass of these layers.
         start: Where the smooth step starts, in units of each gate's standard deviation: (alpha0, alpha1) of htaf,
-            (beta,) of ss; empty: that of the method.
+            (beta,) of ss; none: that of the method.
         end: Where it ends, as start.
         sharpen: Share of the steps over which it moves from start to end.
         harden_from: Share of the steps at which the first layer becomes exact, from below; an exact gate keeps the
@@ -98,8 +98,8 @@ class Training:
     gate_lr: float = 1.0
     distil: float = 1.0
     hidden_weight: float = 0.0
-    start: tuple[float, ...] = ()
-    end: tuple[float, ...] = ()
+    start: tuple[float, ...] | None = None
+    end: tuple[float, ...] | None = None
     sharpen: float = 0.4
     harden_from: float = 0.4
     harden_to: float = 0.8

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from htaf._compat import free_start_method
 from htaf._files import parse_json, to_json, write_atomic
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
@@ -46,7 +47,7 @@ def write_report(
     table = run.data() if table is None else table  # pyright: ignore[reportAssignmentType]
     if not isinstance(preprocessor, Preprocessor) or not isinstance(table, Table):
         raise DataError(f"expected a run of a table, {run.path} was trained on images")
-    with locked(run.path, "another process writes in"):
+    with locked(run.path, "another process writes in"), free_start_method():
         found = None
         if baselines:
             rows = vars(table_rows(run, table))
