@@ -1,48 +1,45 @@
-"""A kind of cells that needs no network: for tests of queues, workers and stores."""
+"""Cells that need no network: for tests of engines, locks and kills."""
 
 from __future__ import annotations
 
-import errno
 import os
 import time
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from htaf.training.queue import OtherMachineError, Place, Task
-from htaf.training.results import Results
-
-KINDS = (("made", "made_cells:MADE"),)
+from htaf._files import BusyError
+from htaf.training.cells import Place, Task
 
 
-class MadeCells:
-    """Squares a number, and writes down each time that it does; may sleep, fail, or stop its machine."""
-
-    def key(self, payload: Mapping[str, Any], place: Place) -> str:
-        if "not_on" in payload and payload["not_on"] == place.data_dir:
-            raise OtherMachineError(f"the data of {place.data_dir} differ")
-        return f"k{payload['number']}"
-
-    def compute(self, payload: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
-        if "log" in payload:
-            with Path(payload["log"]).open("a") as file:
-                file.write(f"{key} {os.getpid()}\n")
-        if payload.get("full") == place.data_dir and "full" in payload:
-            raise OSError(errno.ENOSPC, "No space left on device", str(place.work / key))
-        if "fails" in payload:
-            raise ValueError(payload["fails"])
-        time.sleep(payload.get("seconds", 0.0))
-        while "until" in payload and not Path(payload["until"]).exists():
-            time.sleep(0.02)
-        return {"square": payload["number"] ** 2}
-
-    def there(self, payload: Mapping[str, Any], key: str, results: Results) -> bool:
-        return results.read(key, lambda record: isinstance(record, dict) and "square" in record) is not None
+def square(settings: dict[str, Any], place: Place) -> dict[str, Any]:
+    """Squares a number, and writes down each time that it does; may sleep, fail, end its process, or
+    wait until there is a file, from a first number on."""
+    number = settings["number"]
+    if "log" in settings:
+        with Path(settings["log"]).open("a") as file:
+            file.write(f"k{number:03} {os.getpid()}\n")
+    (place.folder / "checkpoint").write_text("half")
+    time.sleep(settings.get("seconds", 0.0))
+    while "until" in settings and number >= settings.get("first", 0) and not Path(settings["until"]).exists():
+        time.sleep(0.02)
+    if number in settings.get("fail", ()):
+        raise ValueError(f"{number} is too small")
+    if number in settings.get("die", ()):
+        os._exit(9)
+    if number in settings.get("busy", ()) and not (place.folder / "second").exists():
+        (place.folder / "second").touch()
+        raise BusyError("another process unpacks the model")
+    return {"number": number, "square": number**2}
 
 
-MADE = MadeCells()
+def is_square(record: Any) -> bool:
+    return isinstance(record, dict) and "square" in record
 
 
 def made(count: int, **more: Any) -> list[Task]:
-    """So many tasks."""
-    return [Task(f"k{i}", "made", {"number": i, **more}, f"cell {i}") for i in range(count)]
+    """So many cells."""
+    return [
+        Task(f"k{i:03}", "made", {"number": i}, f"cell {i}", partial(square, {"number": i, **more}), valid=is_square)
+        for i in range(count)
+    ]

@@ -95,7 +95,7 @@ def test_rows_begin_as_the_verbs_own_help(help_of) -> None:
     for verb, row in VERBS.items():
         own = " ".join(pkgutil.resolve_name(row.function).__doc__.split())
         assert own.startswith(row.help), verb
-        above = verb.split()[0] if verb.split()[0] in GROUPS else ""  # `study worker` is listed beside the verb `study`
+        above = verb.split()[0] if " " in verb else ""
         assert row.help in " ".join(help_of(*above.split()).replace("│", " ").split())
 
 
@@ -323,7 +323,7 @@ def test_predict_text_in_a_number(htaf, run: Path, table: Path, tmp_path: Path) 
 def test_predict_does_not_import_lightning(run: Path, table: Path) -> None:
     program = (
         "import sys; from htaf import cli; sys.argv = ['htaf', 'predict', *sys.argv[1:]]; cli.main(); "
-        "names = ('lightning', 'optuna', 'torchmetrics', 'matplotlib'); "
+        "names = ('lightning', 'torchmetrics', 'matplotlib'); "
         "print([name for name in names if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program, run, table], capture_output=True, text=True)
@@ -359,7 +359,10 @@ def test_words_that_the_command_does_not_know(htaf, tmp_path: Path) -> None:
     assert htaf("theory", "--eps", "0.7")[0] == 2
     assert htaf("theory", "--alpha1", "1")[0] == 2
     assert htaf("study", "nothing", "--out", tmp_path / "s")[0] == 2
-    assert htaf("study", "tabular", "--out", tmp_path / "s", "--workers", "0")[0] == 2
+    assert htaf("study", "tabular", "--out", tmp_path / "s", "--workers", "-1")[0] == 2
+    assert htaf("study", "tabular", "--out", tmp_path / "s", "--address", "auto")[0] == 2
+    code, _, err = htaf("study", "tabular", "--out", tmp_path / "s", "--share", "9/8")
+    assert (code, "expected I/N with I from 1 to N, such as 3/8, got '9/8'" in one_line(err)) == (2, True)
 
 
 BAD_TABLES = {
@@ -645,18 +648,6 @@ def test_saturated_pair_is_noted(htaf, table: Path, tmp_path: Path) -> None:
         code, out, _ = htaf(*words, "--alpha0", "5", "--alpha1", "4.4", "--json")
     assert code == 0
     assert any("ln 99" in note for note in json.loads(out)["notes"])
-
-
-def test_study_with_a_broken_store(htaf, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text("data = [{name = 'digits'}]\n[recipe]\nepochs = 1\n[methods.relu]\n")
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "search.db").write_bytes(b"this is no database" * 100)
-    code, _, err = htaf("study", tmp_path / "plan.toml", "--out", tmp_path / "s")
-    assert code == 1
-    assert "search.db" in one_line(err)
-    code, _, err = htaf("study", tmp_path / "plan.toml", "--out", tmp_path / "s", "--storage", "nosuch://x")
-    assert code == 1
-    assert "nosuch" in one_line(err)
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ import json, sys
 sys.argv = ["htaf", "predict", *sys.argv[1:]]
 from htaf import cli
 cli.main()
-names = ("lightning", "timm", "transformers", "torchvision", "sklearn", "matplotlib", "torchmetrics", "optuna")
+names = ("lightning", "timm", "transformers", "torchvision", "sklearn", "matplotlib", "torchmetrics")
 print(json.dumps([name for name in names if name in sys.modules]), file=sys.stderr)
 """
 

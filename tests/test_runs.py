@@ -586,9 +586,9 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
 
 
 HARM = [
-    ("search.db", "study", "search.db"),
-    ("search.db", "study", "cells/0.json"),
-    ("search.db", "study", "report.md"),
+    ("plan.json", "study", "plan.json"),
+    ("plan.json", "study", "cells/0/record.json"),
+    ("plan.json", "study", "report.md"),
     (".htaf-explorer", "page", "index.html"),
     (".htaf-explorer", "page", "data/page.js"),
     ("scores.json", "folder of scores", "scores.md"),
@@ -620,14 +620,15 @@ def test_folders_that_a_verb_writes(tmp_path: Path, mark: str, kind: str, name: 
 
 
 def test_a_run_in_a_study_is_its_own(tmp_path: Path) -> None:
-    for file in ("search.db", "runs/0/record.json"):
+    for file in ("plan.json", "cells/0/run/record.json"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("")
-    check_output(tmp_path / "runs" / "0" / "net.packed")
+    run = tmp_path / "cells" / "0" / "run"
+    check_output(run / "net.packed")
     with pytest.raises(OutputError, match="is a file of the run in"):
-        check_output(tmp_path / "runs" / "0" / "metrics.csv")
+        check_output(run / "metrics.csv")
     with pytest.raises(OutputError, match="is a folder of the study in"):
-        check_output_folder(tmp_path / "runs" / "scores")
+        check_output_folder(tmp_path / "cells" / "scores")
 
 
 def test_outputs_that_would_do_harm(finished: Path, tmp_path: Path) -> None:

@@ -11,10 +11,8 @@ from transformers.utils import logging
 
 from htaf._console import quiet_transformers
 from htaf.language import text
-from htaf.training.queue import Place
-from htaf.training.results import Results
+from htaf.training.cells import Place, cell_folder
 from htaf_paper.language import (
-    CELLS,
     MODEL,
     OTHER_TEXT,
     STUDY,
@@ -98,16 +96,14 @@ def test_no_bars_in_the_log_of_a_worker(bars, monkeypatch, tmp_path):
     record = {"data": {}, "model": "", "start_from": "/elsewhere/task-k01-htaf-0"}
     monkeypatch.setattr("htaf_paper.language.run_cell", lambda *_, **__: {**record, "bars": bars()})
     (_, task), *_ = STUDY.made("smoke")
-    place = Place(None, "cpu", 1, tmp_path, Results(tmp_path))
-    made = CELLS.compute(task.payload["settings"], task.key, place)
+    made = task.compute(Place(cell_folder(tmp_path, task.key)))
     assert made["bars"] is False
     assert made["start_from"] == "task-k01-htaf-0"
 
 
 def test_records_name_no_place_of_this_machine(tmp_path):
     task = next(task for cell, task in STUDY.made("smoke") if cell.part == "task")
-    place = Place(None, "cpu", 1, tmp_path, Results(tmp_path))
-    record = CELLS.compute(task.payload["settings"], task.key, place)
+    record = task.compute(Place(cell_folder(tmp_path, task.key)))
     assert (record["model"], record["data"]["task"], record["data"]["task_test"]) == ("tiny", "tiny", "tiny")
     assert str(tmp_path) not in json.dumps(record)
 

@@ -10,8 +10,7 @@ import pytest
 
 from htaf.concepts.naming.prompts import ConceptName, naming_prompt, sorting_prompt
 from htaf.data.attributes import Attributes
-from htaf.training.queue import Place
-from htaf.training.results import Results
+from htaf.training.cells import Place
 from htaf_paper import named
 from htaf_paper.named import area, cell
 from htaf_paper.planted import Planting, common_columns
@@ -75,7 +74,7 @@ def test_a_cell_accepts_true_names_and_refuses_others() -> None:
 
 def test_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(named, "planting", lambda _: made())
-    place = Place(None, "cpu", 1, tmp_path, Results(tmp_path))
+    place = Place(tmp_path)
     found = named.outcome([named.compute({"noise": noise, "seeds": [0]}, place) for noise in (0.0, 0.1)])
     assert found.tables[0].rows[0] == ("true, given", "100.0 ± 0.0", "100.0 ± 0.0")
     assert "720 images of 24 CUB classes" in found.notes[0]

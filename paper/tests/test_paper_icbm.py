@@ -14,12 +14,11 @@ import torch
 
 from htaf.concepts.codes import codes_of
 from htaf.data.attributes import Attributes
-from htaf.training.queue import Place as Where
+from htaf.training.cells import Place as CellPlace
+from htaf.training.cells import StudyError, attempt, cell_folder, finished
 from htaf.training.records import read_records, write_records
-from htaf.training.results import Results, StudyError
-from htaf.training.study import TRAINING
 from htaf_paper import icbm, pretrained
-from htaf_paper.cells import PAPER, is_record
+from htaf_paper.cells import is_record
 from htaf_paper.engine import Records, wanted
 from htaf_paper.icbm import ACCURACY, COMPARED
 from htaf_paper.icbm_concepts import explained
@@ -59,15 +58,15 @@ def test_plans() -> None:
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, Records]]:
     """A folder with all cells of all items, computed in this process."""
     out = tmp_path_factory.mktemp("smoke")
-    results, threads = Results(out), torch.get_num_threads()
-    place, records, where = Place(out), Records(results), Where(None, "cpu", 1, out / "work", results)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    place, records = Place(out), Records(out)
     for study in STUDIES.values():
         while tasks := wanted(study, "smoke", Found(records.read), place):
             for task in tasks:
-                kind = TRAINING if task.kind == "training" else PAPER
-                assert kind.key(task.payload, where) == task.key
-                assert results.write(task.key, kind.compute(task.payload, task.key, where)), "computed twice"
-                assert kind.there(task.payload, task.key, results)
+                assert finished(task, out) is None, "computed twice"
+                assert attempt(task, CellPlace(cell_folder(out, task.key))).error is None
+                assert finished(task, out) is not None
     yield place, records
     torch.set_num_threads(threads)
 
@@ -116,22 +115,21 @@ def test_figures_are_drawn(smoke: tuple[Place, Records]) -> None:
 def test_measured_records_need_no_networks(smoke: tuple[Place, Records], tmp_path: Path) -> None:
     place, _ = smoke
     there = tmp_path / "there"
-    stored = [json.loads(file.read_text()) for file in (place.out / "cells").iterdir()]
+    stored = [json.loads(file.read_text()) for file in place.out.glob("cells/*/record.json")]
     write_records(there / "cells.jsonl", stored)
     fresh = Place(tmp_path / "fresh")
-    records = Records(Results(fresh.out), [there])
+    records = Records(fresh.out, [there])
     for study in STUDIES.values():
         assert wanted(study, "smoke", Found(records.read), fresh) == []
         assert study.read("smoke", Found(records.read), fresh).tables
     scores = next(one for one in stored if one.get("function") == "icbm-outputs")
     run = scores["run"]
     write_records(there / "cells.jsonl", [one for one in stored if one is not scores])
-    found = Found(Records(Results(fresh.out), [there]).read)
+    found = Found(Records(fresh.out, [there]).read)
     again = wanted(STUDIES["feature-histograms"], "smoke", found, fresh)
-    assert [(task.key, task.payload["keep"]) for task in again] == [(run, True)], "its network alone is trained again"
-    where = Where(None, "cpu", 1, tmp_path / "work", Results(fresh.out))
-    with pytest.raises(StudyError, match=f"expected the network {run} in .*runs, got none"):
-        kept_run(where, run)
+    assert [(task.key, task.keeps) for task in again] == [(run, ("run",))], "its network alone is trained again"
+    with pytest.raises(StudyError, match=f"expected the network {run} in .*{run}/run, got none"):
+        kept_run(CellPlace(cell_folder(fresh.out, "k")), run)
 
 
 # ---- the paper's figures ----

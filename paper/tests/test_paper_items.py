@@ -9,13 +9,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from htaf.training.cells import Computing, StudyError, Task, attempt, cell_folder
+from htaf.training.cells import Place as CellPlace
 from htaf.training.families import make_recipe
 from htaf.training.plan import Plan, Source
-from htaf.training.queue import OtherMachineError, Task
-from htaf.training.queue import Place as QueuePlace
 from htaf.training.records import read_lines, write_records
-from htaf.training.results import Results, StudyError
-from htaf.training.store import StoreError
 from htaf_paper import cells, command, engine, plans, verdicts
 from htaf_paper.engine import Records, run, wanted
 from htaf_paper.images import BNN, DHN, PAPER, SNN, Images
@@ -157,19 +155,16 @@ def test_a_failed_candidate_is_left_out(tmp_path: Path) -> None:
     assert not made.wanted
 
 
-def test_what_a_store_may_name(tmp_path: Path) -> None:
-    place = QueuePlace(None, "cpu", 1, tmp_path, Results(tmp_path))
-    with pytest.raises(OtherMachineError, match=r"expected a function of htaf_paper .* got 'os:system'"):
-        cells.PAPER.key({"function": "os:system", "settings": {}}, place)
-    with pytest.raises(ValueError, match="expected a cell with a function and settings"):
-        cells.PAPER.key({"function": "theory"}, place)
-    with pytest.raises(ValueError, match="a cell of vanishing that is damaged: KeyError"):
-        cells.PAPER.key({"function": "vanishing", "settings": {}}, place)
+def test_a_cell_is_a_function_and_its_settings(tmp_path: Path) -> None:
+    with pytest.raises(PaperError, match=r"expected a function of htaf_paper .* got 'theorie' \(did you mean 'theory'"):
+        cells.Made("theorie", {}, "t").task(None)
     task = cells.Made("theory", {"kind": "product", "alpha0": 2.0, "alpha1": 11.0}, "t").task(None)
-    assert cells.PAPER.key(task.payload, place) == task.key
-    record = cells.PAPER.compute(task.payload, task.key, place)
-    assert cells.is_record(record)
+    record = task.compute(CellPlace(tmp_path))
+    assert task.valid(record)
     assert record["cell"] == {"kind": "product", "alpha0": 2.0, "alpha1": 11.0, "data": None}
+
+
+HERE = Computing(workers=0)
 
 
 def outcome(out: Path, scale: str = "smoke") -> dict[str, Any]:
@@ -198,12 +193,12 @@ class One:
 
 def test_an_item_is_computed_once(tmp_path: Path) -> None:
     study, out = One(), tmp_path / "out"
-    (ran,) = run([study], "smoke", out, work=tmp_path / "work")
+    (ran,) = run([study], "smoke", out, HERE)
     assert (ran.status, ran.cells) == ("finished", 3)
-    stored = {file.name: file.read_bytes() for file in (out / "cells").iterdir()}
+    stored = {file.parent.name: file for file in out.glob("cells/*/record.json")}
     assert len(stored) == 3
+    assert len(read_lines(out / "cells.jsonl")) == 3
     assert outcome(out)["measured"][0]["cells"] == 3
-    write_records(tmp_path / "there" / "deep" / "cells.jsonl", [json.loads(one) for one in stored.values()])
     again = tmp_path / "again"  # the records of a finished study count, wherever they lie below a folder
     (ran,) = run([study], "smoke", again, records=[tmp_path])
     assert ran.cells == 3
@@ -214,11 +209,7 @@ def test_an_item_is_computed_once(tmp_path: Path) -> None:
         "htaf paper run made --scale full --device cuda --out DIR: on a GPU",
     )
     assert outcome(again, "full")["status"] == "not run: GPU"
-    with pytest.raises(StoreError, match="is a file"):
-        run([study], "smoke", tmp_path / "new", store=str(again / OUTCOMES))
-    assert not (tmp_path / "new").exists()
-    name = next(iter(stored))
-    (out / "cells" / name).write_text("{")
+    next(iter(stored.values())).write_text("{")
     with pytest.raises(StudyError, match="damaged"):
         run([study], "smoke", out)
 
@@ -237,12 +228,11 @@ def test_which_of_two_records_counts(tmp_path: Path) -> None:
     task = One().task(10.0)
     for place in ("b", "a"):
         write_records(tmp_path / place / "cells.jsonl", [{**task.payload, "from": place}])
-    own = Results(tmp_path / "out")
-    own.write(task.key, {"from": "out"})
-    for folders, counts in (([tmp_path / "b", tmp_path], "b"), ([tmp_path], "a"), ([], "out")):
-        record = Records(own, folders).read(task)
+    attempt(task, CellPlace(cell_folder(tmp_path / "out", task.key)))
+    for folders, counts in (([tmp_path / "b", tmp_path], "b"), ([tmp_path / "a", tmp_path], "a"), ([], None)):
+        record = Records(tmp_path / "out", folders).read(task)
         assert record is not None
-        assert record["from"] == counts
+        assert record.get("from") == counts
 
 
 def test_missing_data_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,9 +317,8 @@ def test_outcomes_of_what_is_there(tmp_path: Path) -> None:
     value = outcome(out)
     assert value["message"] == "htaf paper run made --scale smoke --out DIR: 2 cells are missing"
     assert Outcome.from_json(value["outcome"]) == Outcome()
-    place = QueuePlace(None, "cpu", 1, tmp_path, Results(out))
     for task in study.tasks("smoke", NOTHING, Place(out)):
-        Results(out).write(task.key, cells.PAPER.compute(task.payload, task.key, place))
+        attempt(task, CellPlace(cell_folder(out, task.key)))
     (ran,) = run([study], "smoke", out, compute=False)
     assert (ran.status, ran.cells) == ("finished", 2)
     value = outcome(out)
@@ -341,7 +330,7 @@ def test_an_item_that_cannot_be_read_stops_no_other(tmp_path: Path, monkeypatch:
     """Neither one that lacks what it reads, nor one of whose cells one failed; what was said earlier does not stay."""
     first, other = One(), One()
     other.id = "other"
-    assert {ran.status for ran in run([first], "smoke", tmp_path / "out", work=tmp_path / "work")} == {"finished"}
+    assert {ran.status for ran in run([first], "smoke", tmp_path / "out", HERE)} == {"finished"}
 
     def unread(*args: Any) -> None:
         raise MissingError("time", "the network is missing")
@@ -351,7 +340,7 @@ def test_an_item_that_cannot_be_read_stops_no_other(tmp_path: Path, monkeypatch:
     assert (one.status, one.message, two.status) == ("not run: time", "the network is missing", "finished")
     assert outcome(tmp_path / "out")["status"] == "not run: time"
     place = Place(tmp_path / "out")
-    found = Found(Records(Results(place.out)).read, {"k": "killed"})
+    found = Found(Records(place.out).read, {"k": "killed"})
     monkeypatch.setattr(first, "read", lambda *args: {}["k"], raising=False)
     ran, kept = engine._finished(first, "smoke", found, place, None)
     assert (ran.status, kept["message"]) == ("failed", "killed")

@@ -99,8 +99,7 @@ def test_untuned_rows_are_the_ready_recipes() -> None:
     made = exact()
     for row, name in (("htaf fixed", "tabular-exact"), ("htaf progressive fixed", "tabular-progressive")):
         (candidate,) = made.draw(row)
-        own = made.recipe(row, candidate).replace(start=None)
-        assert own.effective() == ready_recipe("mlp", name).effective()
+        assert made.recipe(row, candidate).replace(start=None).effective() == ready_recipe("mlp", name).effective()
 
 
 def test_rows_with_and_without_every_part() -> None:

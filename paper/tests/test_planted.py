@@ -9,8 +9,7 @@ from sklearn.metrics import balanced_accuracy_score
 from htaf.concepts.naming import attribute_candidates
 from htaf.concepts.naming.by_attributes import Round, splits
 from htaf.data.attributes import Attributes
-from htaf.training.queue import Place
-from htaf.training.results import Results
+from htaf.training.cells import Place
 from htaf_paper import planted
 from htaf_paper.planted import Planting, cell, check, common_columns, planted_codes, planting, same_columns, vote
 
@@ -78,7 +77,7 @@ def test_a_cell_finds_what_is_planted_and_nothing_else() -> None:
 
 def test_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(planted, "planting", lambda _: made())
-    place = Place(None, "cpu", 1, tmp_path, Results(tmp_path))
+    place = Place(tmp_path)
     found = planted.outcome([planted.compute({"noise": 0.1, "seed": seed}, place) for seed in (0, 1)])
     assert "720 images of 24 CUB classes" in found.notes[0]
     assert [row[:2] for row in found.tables[1].rows] == [("10%", "one split"), ("10%", "20 splits")]

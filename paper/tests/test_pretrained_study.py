@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from htaf.training.queue import Place
-from htaf.training.results import Results
+from htaf._files import LOCK
+from htaf.training.cells import RECORD, Place, attempt, cell_folder
 from htaf_paper import pretrained
 from htaf_paper.pretrained import SPARSE_AT, STUDY, Cell, cells, no_loss, outcome, recipe, right
+from htaf_paper.protocol import Found
+from htaf_paper.protocol import Place as PaperPlace
 
 
 def measured(method: str, smooth: list[int], exact: list[int], *, seed: int = 0, **more: Any) -> dict[str, Any]:
@@ -76,10 +78,14 @@ def test_the_report() -> None:
 @pytest.mark.slow
 def test_cells_on_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretrained, "RANDOM_SEEDS", 1)
-    place = Place(None, "cpu", 1, tmp_path, Results(tmp_path))
-    found = {settings["method"]: pretrained.compute(settings, place) for settings in STUDY.plan("smoke")}
+    found = {}
+    for task in STUDY.tasks("smoke", Found(lambda task: None), PaperPlace(tmp_path)):
+        folder = cell_folder(tmp_path, task.key)
+        record = attempt(task, Place(folder)).record
+        assert record is not None
+        found[record["method"]] = record
+        assert {path.name for path in folder.iterdir()} <= {RECORD, LOCK}  # runs and codes are not kept
     assert found["htaf"]["exact"] == pytest.approx(right(found["htaf"], "exact").mean())
     assert {row["bits"] for row in found["htaf"]["sparse"]["summary"]} == {"these", "random hyperplanes"}
     assert {row["bits"] for row in found["relu"]["sparse"]["summary"]} == {"these"}
-    assert list(tmp_path.iterdir()) == []  # runs and codes are not kept
     assert outcome([*found.values()]).tables[0].title == "digits, frozen"

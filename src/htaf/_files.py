@@ -263,7 +263,9 @@ KINDS = {
     "folder of codes": FolderKind(
         (("concepts.json",),), ("head.safetensors", "parts", "names.json", "projection.safetensors"),
     ),
-    "study": FolderKind((("search.db",), ("cells", "report.json"), ("queue.json",)), ("report.md", "runs", "work")),
+    "study": FolderKind(
+        (("cells", "plan.json"), ("cells", "outcomes.jsonl")), ("cells.jsonl", "report.json", "report.md", "work")
+    ),
     "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
     "folder of scores": FolderKind((("scores.json",),), ("scores.md", "histograms.png", "completeness.png")),
     "folder of sparse heads": FolderKind((("sparse.json",),), ("sparse.md", "codes", "backbone")),
@@ -465,7 +467,7 @@ def hold(lock: Path, busy: str, error: type[HtafError] = BusyError) -> Iterator[
     try:
         ours.acquire()
     except Timeout:
-        raise error(f"{busy}{_holder(lock)}: wait for it, or choose another --out") from None
+        raise error(f"{busy}{holder(lock)}: wait for it, or choose another --out") from None
     try:
         if type(ours) is FileLock:  # without flock the file itself is the lock, and says the same
             with contextlib.suppress(OSError):
@@ -480,7 +482,7 @@ def hold(lock: Path, busy: str, error: type[HtafError] = BusyError) -> Iterator[
                 folder.rmdir()
 
 
-def _holder(lock: Path) -> str:
+def holder(lock: Path) -> str:
     """Who holds a lock, as far as its file says."""
     try:
         pid, host, *_ = lock.read_text(encoding="utf-8").split()

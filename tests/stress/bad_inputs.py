@@ -215,7 +215,6 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "predict": (w["table-run"], w["rows.csv"], "--out", "out.csv"),
         "explain": (w["table-run"], w["rows.csv"], "--out", "out.json"),
         "study": (w["plan.toml"], "--out", "out"),
-        "study worker": ("--store", w["empty.journal"]),
         "paper list": (),
         "paper run": ("bounds", "--out", "out"),
         "paper report": ("--out", "."),
@@ -673,7 +672,6 @@ def plans(world: World) -> Iterator[Bad]:
         "name ": ('name = "tried"', 'name = ""'),
         "seed": ("splits = 1", "splits = 1\nseed = -1"),
         "seed ": ("splits = 1", f"splits = 1\nseed = {HUGE}"),
-        "adaptive": ("splits = 1", 'splits = 1\nadaptive = "yes"'),
         "search_epochs": ("splits = 1", "splits = 1\nsearch_epochs = 5"),
         "search_epochs ": ("splits = 1", 'splits = 1\nsearch_epochs = "two"'),
         "colour": ("splits = 1", 'splits = 1\ncolour = "red"'),
@@ -1228,7 +1226,6 @@ def warm() -> None:
     import onnxruntime
     import onnxscript
     import openai
-    import optuna
     import sklearn.ensemble
 
     import htaf.cli
@@ -1242,7 +1239,7 @@ def warm() -> None:
     import htaf.training.study
 
     matplotlib.pyplot.switch_backend("agg")
-    _ = (lightning, onnx, onnxruntime, onnxscript, openai, optuna, sklearn)
+    _ = (lightning, onnx, onnxruntime, onnxscript, openai, sklearn)
     torch.set_num_threads(1)
 
 

@@ -51,7 +51,7 @@ from htaf._errors import HtafError
 from htaf._files import SEAL
 
 SECONDS, BYTES = 20, 1 << 30
-LIBRARIES = ("htaf", "torch", "numpy", "pyarrow", "safetensors", "pillow", "timm", "transformers", "optuna", "pandas")
+LIBRARIES = ("htaf", "torch", "numpy", "pyarrow", "safetensors", "pillow", "timm", "transformers", "pandas")
 Files = dict[str, bytes]
 Seal = Callable[[Files], None]
 
@@ -387,43 +387,24 @@ def read_page(folder: Path) -> None:
 
 
 def made_study(folder: Path, run: Path) -> None:
-    import optuna
-
     record = json.loads((run / "record.json").read_text())
     record |= {"seconds": 1.5, "cpu_seconds": 1.0, "device": "cpu"}
-    (folder / "cells").mkdir(parents=True)
-    (folder / "cells" / "0123456789abcdef.json").write_text(json.dumps(record))
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(study_name="s", storage=f"sqlite:///{folder / 'search.db'}")
-    choices = optuna.distributions.CategoricalDistribution(["0.1", "0.2"])
-    study.enqueue_trial({"lr": "0.1"})
-    for _ in range(2):
-        study.tell(study.ask({"lr": choices}), 0.5)
+    cell = folder / "cells" / "0123456789abcdef"
+    cell.mkdir(parents=True)
+    (cell / "record.json").write_text(json.dumps(record))
 
 
 def read_study(folder: Path) -> None:
+    from htaf.training.cells import read_cell
     from htaf.training.report import score
-    from htaf.training.study import _provenance, read_cell
+    from htaf.training.study import _provenance, is_record
 
-    record = read_cell(folder, "0123456789abcdef")
+    record = read_cell(folder, "0123456789abcdef", is_record)
     if record is not None:
         for part in ("validation", "test"):
             score(record, part)
         _provenance([record])
         sum([record["seconds"], record.get("cpu_seconds") or 0.0])
-
-
-def read_search(folder: Path) -> None:
-    import optuna
-
-    from htaf.training.study import _optuna
-
-    url = f"sqlite:///{folder / 'search.db'}"
-    with _optuna(url):
-        study = optuna.create_study(study_name="s", storage=url, load_if_exists=True)
-        for trial in study.get_trials():
-            [json.loads(value) for value in trial.params.values()]
-        study._storage.remove_session()
 
 
 def read_weights_file(folder: Path) -> None:
@@ -537,14 +518,8 @@ def made_kinds(root: Path, only: set[str] | None = None) -> dict[str, Kind]:
     def study_cells(at: Path) -> Kind:
         made_table_run(at / "run")
         made_study(at / "study", at / "run")
-        name = "cells/0123456789abcdef.json"
+        name = "cells/0123456789abcdef/record.json"
         return Kind({name: (at / "study" / name).read_bytes()}, read_study, 6)
-
-    @kind
-    def study_searches(at: Path) -> Kind:
-        made_table_run(at / "run")
-        made_study(at / "study", at / "run")
-        return Kind({"search.db": (at / "study" / "search.db").read_bytes()}, read_search, 1)
 
     @kind
     def weights(at: Path) -> Kind:

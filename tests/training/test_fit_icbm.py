@@ -22,6 +22,7 @@ from htaf.data.reading import DataError
 from htaf.models.build import build
 from htaf.models.icbm import ICBM
 from htaf.runs import Run, RunError, open_run
+from htaf.training.cells import Computing, Place
 from htaf.training.families import ready_recipe
 from htaf.training.families.icbm import FAMILY, for_backbone
 from htaf.training.fit import fit, run_identity
@@ -29,7 +30,7 @@ from htaf.training.module import Training, TrainingError
 from htaf.training.plan import Plan, Source
 from htaf.training.problems import problem, supervision
 from htaf.training.recipe import Recipe
-from htaf.training.study import Cell, compute_cell, run_path, run_study
+from htaf.training.study import Cell, run_path, run_study
 from quick import slow_but
 
 
@@ -222,7 +223,7 @@ def test_a_study_of_supervised_bottlenecks(digits: Images, table: Attributes, tm
     base = recipe(bottleneck="joint", method="relu", attributes=str(file), epochs=1)
     cell = Cell(base, 0, Source("digits"))
     before = cell.key()
-    record = compute_cell(cell, tmp_path, before)
+    record = cell.task().compute(Place(tmp_path))
     assert record["key"] == before
     assert record["model"]["concepts"] == 4
     write(1 - table.values)
@@ -321,14 +322,14 @@ def test_a_study_keeps_its_networks(digits: Images, tmp_path: Path) -> None:
     plan = Plan(
         "keep", (Source("digits"),), {"htaf": {"lr": (0.1, 0.05)}}, base=base, candidates=2, splits=2, search_epochs=1
     )
-    report = run_study(plan, tmp_path, keep_runs=True)
-    folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
-    cells = sorted(path.stem for path in (tmp_path / "cells").iterdir())
+    report = run_study(plan, tmp_path, Computing(workers=0), keep_runs=True)
+    folders = sorted(path.parent.name for path in tmp_path.glob("cells/*/run"))
+    cells = sorted(path.name for path in (tmp_path / "cells").iterdir())
     assert len(folders) == 2
     assert set(folders) < set(cells)
     assert isinstance(open_run(run_path(tmp_path, folders[0])).model(), ICBM)
-    (tmp_path / "cells" / f"{folders[0]}.json").unlink()  # killed between the two writes
-    assert run_study(plan, tmp_path, keep_runs=True)["rows"] == report["rows"]
+    (tmp_path / "cells" / folders[0] / "record.json").unlink()  # killed between the two writes
+    assert run_study(plan, tmp_path, Computing(workers=0), keep_runs=True)["rows"] == report["rows"]
 
 
 def test_layer_normed_backbones_have_a_rate_of_their_own() -> None:

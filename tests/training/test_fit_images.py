@@ -28,6 +28,7 @@ from htaf.models.wide_resnet import WideResNet
 from htaf.runs import Run, RunError, open_run
 from htaf.spiking.neurons import IF, LIF
 from htaf.training import families
+from htaf.training.cells import Computing
 from htaf.training.families import FAMILIES, make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import TrainingError
@@ -270,15 +271,15 @@ def test_a_study_of_images(tmp_path: Path) -> None:
     }
     reference = {("digits", "htaf"): (0.9, None)}
     plan = Plan("small", (Source("digits"),), methods, base, 2, 1, search_epochs=1, reference=reference)
-    report = run_study(plan, tmp_path)
-    cells = [json.loads(path.read_text()) for path in (tmp_path / "cells").iterdir()]
+    report = run_study(plan, tmp_path, Computing(workers=0))
+    cells = [json.loads(path.read_text()) for path in tmp_path.glob("cells/*/record.json")]
     assert sorted(("test" in c["rows"], c["recipe"]["epochs"]) for c in cells) == [(False, 1)] * 2 + [(True, 2)] * 2
     assert [row["candidates"] for row in report["rows"]] == [2, 1]
     text = (tmp_path / "report.md").read_text()
     assert "WideResNet, depth 10, width 1; 200 training and 100 validation images" in text
     assert "2 epochs (1 a candidate), float32" in text
     assert "over 1 seeds" in text
-    assert run_study(plan, tmp_path) == report  # nothing is computed again
+    assert run_study(plan, tmp_path, Computing(workers=0)) == report  # nothing is computed again
 
 
 def test_few_files_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,11 +40,6 @@ def test_draw_depends_on_the_seed_alone() -> None:
     assert plan(candidates=5).draw("htaf") == plan(candidates=9).draw("htaf")[:5]  # more candidates keep the first
 
 
-def test_adaptive_draws_nothing() -> None:
-    assert plan(adaptive=True).draw("htaf") == []
-    assert plan(adaptive=True, candidates=4).number("htaf") == 4
-
-
 def test_candidates_are_recipes_with_joint_fields() -> None:
     base = make_recipe(epochs=7, hidden=(8,))
     made = plan(base=base)
@@ -169,9 +164,9 @@ def test_what_is_compared_is_no_part_of_the_search() -> None:
 
 
 def test_name_of_the_file_is_the_default(tmp_path: Path) -> None:
-    (tmp_path / "small.toml").write_text("seed = 4\nadaptive = true\n" + GOOD)
+    (tmp_path / "small.toml").write_text("seed = 4\n" + GOOD)
     made = read_plan(tmp_path / "small.toml")
-    assert (made.name, made.seed, made.adaptive, made.candidates) == ("small", 4, True, 12)
+    assert (made.name, made.seed, made.candidates) == ("small", 4, 12)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +192,7 @@ def test_name_of_the_file_is_the_default(tmp_path: Path) -> None:
         ('data = ["wine"]\n[methods.htaf]\n[recipe]\nlr = true\n', "lr must be a number, got True"),
         ('data = [{name = "wine", size = 32}]\n[methods.htaf]\n', "the data of family mlp have no size"),
         ('data = [{name = "wine", drop_empty = 1}]\n[methods.htaf]\n', "drop_empty"),
-        ("adaptive = 1\n" + GOOD, "adaptive"),
+        ("adaptive = true\n" + GOOD, "expected the keys .*, got 'adaptive'"),
         ("splits = true\n" + GOOD, "splits must be a whole number >= 1, got True"),
         ("search_epochs = 1.5\n" + GOOD, "search_epochs"),
         ("candidates = 0\n" + GOOD, "candidates must be a whole number >= 1"),

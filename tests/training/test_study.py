@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
-import os
-import signal
-import sqlite3
+import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import optuna
 import pandas as pd
 import pytest
 import scipy.stats
@@ -26,16 +19,20 @@ import torch
 
 from htaf._errors import HtafError
 from htaf.data.reading import DataError
-from htaf.runs import locked, open_run, to_json, write_atomic
+from htaf.runs import open_run, to_json, write_atomic
+from htaf.training.cells import Computing, OtherSharesError, Place, StudyError, cell_folder, compute, engine_of
 from htaf.training.families import make_recipe
 from htaf.training.plan import Plan, PlanError, Source, read_plan
-from htaf.training.study import Cell, StudyError, cell_path, markdown, run_cells, run_study
+from htaf.training.records import read_records
+from htaf.training.report import markdown
+from htaf.training.study import Cell, run_path
+from htaf.training.study import run_study as study_of
 from quick import slow_but
 
 STUDY = sys.modules["htaf.training.study"]
 BASE = make_recipe(hidden=(4,), epochs=1, batch_size=64, patience=0)
 LRS = (0.01, 0.02, 0.03, 0.04)
-REAL_POOL = STUDY._pool
+HERE = Computing(workers=0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,26 +63,13 @@ def plan_of(source: Source, methods: Any = None, **options: Any) -> Plan:
     return Plan("s", (source,), methods, base=BASE, **{"candidates": 4, "splits": 2, **options})
 
 
-class Here:
-    """An executor that works in this process, at once: no time for starting workers."""
-
-    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(function(*args))
-        except Exception as error:
-            future.set_exception(error)
-        return future
+def run_study(plan: Plan, out: Path, computing: Computing = HERE, **options: Any) -> dict[str, Any]:
+    """In this process, with no time for starting others."""
+    return study_of(plan, out, computing, **options)
 
 
-@contextmanager
-def pool_here(workers: int, threads: int) -> Iterator[Here | None]:
-    yield Here() if workers else None
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(STUDY, "_pool", pool_here)
+def record_file(out: Path, cell: Cell) -> Path:
+    return cell_folder(out, cell.key()) / "record.json"
 
 
 def fabricated(validation: float, test: float, *, smooth: float = 0.0, headline: str = "rmse", seconds: float = 1.5):
@@ -105,32 +89,19 @@ def fabricated(validation: float, test: float, *, smooth: float = 0.0, headline:
 
 
 class Computed:
-    """Stands for `compute_cell`: a record from a function of the cell, and a list of what was computed."""
+    """Stands for the training of a cell: a record from a function of the cell, and a list of what was computed."""
 
     def __init__(self, patch: pytest.MonkeyPatch, record: Callable[[Cell], Any]) -> None:
         self.record, self.cells = record, list[Cell]()
-        patch.setattr(STUDY, "compute_cell", self)
+        patch.setattr(STUDY, "_trained", self)
 
-    def __call__(self, cell: Cell, out: Path, key: str, keep: bool = False) -> Any:
+    def __call__(self, cell: Cell, keep: bool, place: Place) -> Any:
         self.cells.append(cell)
-        record = self.record(cell)
-        write_atomic(cell_path(out, key), to_json(record))
-        return record
+        return self.record(cell)
 
 
 def by_lr(cell: Cell) -> dict[str, Any]:
     return fabricated(1 + cell.recipe.optimization.lr, 5 - cell.recipe.optimization.lr + cell.seed)
-
-
-def trials(out: Path) -> list[optuna.trial.FrozenTrial]:
-    storage = f"sqlite:///{out / 'search.db'}"
-    names = [s.study_name for s in optuna.get_all_study_summaries(storage)]
-    return [t for name in names for t in optuna.load_study(study_name=name, storage=storage).trials]
-
-
-def states(out: Path) -> dict[str, int]:
-    found = [t.state.name for t in trials(out)]
-    return {name: found.count(name) for name in set(found)}
 
 
 # ---- one real study, in this process and by worker processes ----
@@ -147,10 +118,7 @@ def real(
         "relu": {"lr": (0.01,)},
     }
     out, plan = tmp_path_factory.mktemp("study"), plan_of(source, methods, candidates=2, splits=1)
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "here":
-            patch.setattr(STUDY, "_pool", pool_here)
-        return out, plan, run_study(plan, out)
+    return out, plan, run_study(plan, out, HERE if request.param == "here" else Computing(2))
 
 
 def test_every_method_runs(real: tuple[Path, Plan, dict[str, Any]]) -> None:
@@ -164,24 +132,25 @@ def test_every_method_runs(real: tuple[Path, Plan, dict[str, Any]]) -> None:
         assert row["recipe"]["method"] == row["method"]
     assert (out / "report.json").read_text() == to_json(report)
     assert (out / "report.md").read_text() == markdown(report)
-    assert not list((out / "work").iterdir())
     assert len(list((out / "cells").iterdir())) == 5  # the chosen one's split 0 is a cell of the search
-
-
-def test_the_store_is_a_readable_sqlite_file(real: tuple[Path, Plan, dict[str, Any]]) -> None:
-    with sqlite3.connect(real[0] / "search.db") as database:
-        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert database.execute("SELECT count(*) FROM trials WHERE state = 'COMPLETE'").fetchone() == (5,)
+    assert {file.name for file in out.glob("cells/*/*")} == {"record.json"}
+    records = [json.loads(file.read_bytes()) for file in out.glob("cells/*/record.json")]
+    assert sorted(map(to_json, read_records(out))) == sorted(2 * [*map(to_json, records)])
 
 
 def test_a_real_study_again_computes_nothing(
     real: tuple[Path, Plan, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, plan, report = real
-    times = {p.name: p.stat().st_mtime_ns for p in (out / "cells").iterdir()}
-    monkeypatch.setattr(STUDY, "ProcessPoolExecutor", lambda *args, **options: pytest.fail("a worker was started"))
+    times = {p: p.stat().st_mtime_ns for p in out.glob("cells/*/*")}
+    monkeypatch.setattr(STUDY, "fit", lambda *args, **options: pytest.fail("a network was trained"))
     assert run_study(plan, out) == report
-    assert {p.name: p.stat().st_mtime_ns for p in (out / "cells").iterdir()} == times
+    assert {p: p.stat().st_mtime_ns for p in out.glob("cells/*/*")} == times
+
+
+def computed(cells: list[Cell], study: Path, keep: bool = False) -> Any:
+    with engine_of(HERE) as engine:
+        return compute([cell.task(keep) for cell in cells], study, engine, HERE)
 
 
 def test_a_kept_run_of_a_study_reads_its_rows_again(tmp_path: Path) -> None:
@@ -191,37 +160,12 @@ def test_a_kept_run_of_a_study_reads_its_rows_again(tmp_path: Path) -> None:
     )
     source = Source("made.csv", target="y", exclude=("b",), ids=("t",), shares=(0.5, 0.25, 0.25), time="day")
     cell = Cell(BASE, 0, source, data_dir=str(tmp_path))
-    records, failures = run_cells([cell], tmp_path / "study", keep=True)
+    records, failures = computed([cell], tmp_path / "study", keep=True)
     assert not failures
-    (folder,) = (tmp_path / "study" / "runs").iterdir()
-    run = open_run(folder)
+    run = open_run(run_path(tmp_path / "study", cell.key()))
     assert [len(run.part(part)) for part in ("train", "validation", "test")] == [30, 14, 16]  # whole days
     assert {"b", "t"}.isdisjoint(run.data().features)
-    assert run.evaluate("test")["smooth"] == pytest.approx(records[cell]["metrics"]["smooth"]["test"])
-
-
-def test_a_killed_worker(source: Source, tmp_path: Path, here: None) -> None:
-    cells = [Cell(BASE.replace(lr=lr), 0, source) for lr in LRS[:2]]
-    before = multiprocessing.active_children()
-
-    def kill() -> None:
-        for _ in range(600):
-            for child in multiprocessing.active_children():
-                if child.pid is not None and child not in before:
-                    os.kill(child.pid, signal.SIGKILL)
-                    return
-            time.sleep(0.05)
-
-    killer = threading.Thread(target=kill)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(STUDY, "_pool", REAL_POOL)
-        killer.start()
-        with pytest.raises(StudyError, match=r"a worker process died .*0 of 2 cells are done and kept"):
-            run_cells(cells, tmp_path)
-        killer.join()
-    records, failures = run_cells(cells, tmp_path)
-    assert set(records) == set(cells)
-    assert failures == {}
+    assert run.evaluate("test")["smooth"] == pytest.approx(records[cell.key()]["metrics"]["smooth"]["test"])
 
 
 # ---- choosing and reporting ----
@@ -237,7 +181,7 @@ def test_chosen_on_validation_of_the_exact_network(source: Source, tmp_path: Pat
         for seed, more in enumerate((0.0, 1.0, 5.0)):
             cell = Cell(recipe, seed, source)
             record = fabricated(validation, test + more, smooth=smooth)
-            write_atomic(cell_path(tmp_path, cell.key()), to_json(record))
+            write_atomic(record_file(tmp_path, cell), to_json(record))
     plan = dataclasses.replace(plan, reference={("made", "htaf"): (2.106, 0.02)})
     report = run_study(plan, tmp_path)
     (row,) = report["rows"]
@@ -255,7 +199,7 @@ def test_chosen_on_validation_of_the_exact_network(source: Source, tmp_path: Pat
 
 @pytest.mark.parametrize(("target", "headline", "best"), [("y", "rmse", 0.01), ("t", "auroc", 0.04)])
 def test_direction(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch, target: str, headline: str, best: float
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, headline: str, best: float
 ) -> None:
     Computed(monkeypatch, lambda cell: fabricated(cell.recipe.optimization.lr, 0.0, headline=headline))
     report = run_study(plan_of(dataclasses.replace(source, target=target)), tmp_path)
@@ -263,7 +207,7 @@ def test_direction(
 
 
 def test_a_real_valued_network_is_scored_as_it_is(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def record(cell: Cell) -> dict[str, Any]:
         made = fabricated(0.0, 0.0, smooth=cell.recipe.optimization.lr)
@@ -295,9 +239,7 @@ def compared_plan(source: Source, **options: Any) -> Plan:
 
 
 @pytest.mark.parametrize("headline", ["rmse", "auroc"])
-def test_paired_differences(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch, headline: str
-) -> None:
+def test_paired_differences(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headline: str) -> None:
     Computed(monkeypatch, lambda cell: of_rows(cell, headline))
     (compared,) = run_study(compared_plan(source), tmp_path)["compared"]
     assert compared["reference"] == "ste"
@@ -331,9 +273,7 @@ def gains_of(compared: dict[str, Any]) -> list[dict[str, Any]]:
     return [row["gain"] for row in compared["rows"]]
 
 
-def test_only_splits_that_both_have_are_paired(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_splits_that_both_have_are_paired(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(cell: Cell) -> dict[str, Any]:
         if (cell.recipe.activation.method, cell.seed) in (("htaf", 1), ("ste", 3)):
             raise OSError("full")
@@ -346,7 +286,7 @@ def test_only_splits_that_both_have_are_paired(
     assert relu["seeds"] == [0, 1, 2]
 
 
-def test_gap_and_cost(source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gap_and_cost(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates count too, and each training once; a second call, which trains nothing, says the same."""
     Computed(monkeypatch, of_rows)
     report = run_study(compared_plan(source), tmp_path)
@@ -372,15 +312,13 @@ def test_gap_and_cost(source: Source, tmp_path: Path, here: None, monkeypatch: p
     assert run_study(compared_plan(source), tmp_path) == report
 
 
-def test_a_gap_of_a_metric_that_should_be_high(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gap_of_a_metric_that_should_be_high(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Computed(monkeypatch, lambda cell: of_rows(cell, "auroc"))
     report = run_study(compared_plan(source), tmp_path)
     assert report["rows"][0]["gap"]["values"] == pytest.approx([-25, 0, 0, -25])
 
 
-def test_over_two_data_sets(source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_two_data_sets(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Source(str(write_csv(tmp_path / "other.csv")), target="y", split="grouped")
 
     def record(cell: Cell) -> dict[str, Any]:
@@ -405,14 +343,13 @@ def test_over_two_data_sets(source: Source, tmp_path: Path, here: None, monkeypa
 
 
 def test_cells_with_one_recipe_are_computed_once(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     computed = Computed(monkeypatch, by_lr)
-    starts = ((False, None), (False, (1.0, 2.0)), (True, (1.0, 2.0)))  # the first two are one: no start is read
-    plan = plan_of(source, {"htaf": {"sharpen,start": starts}}, splits=1)
-    report = run_study(plan, tmp_path)
-    assert len(computed.cells) == 2
-    assert report["rows"][0]["candidates"] == 3
+    grids = {"htaf": {"lr": LRS[:2]}, "again": {"lr": (*reversed(LRS[:2]), LRS[2])}}
+    report = run_study(plan_of(source, grids, variants={"again": "htaf"}, splits=1), tmp_path)
+    assert sorted(cell.recipe.optimization.lr for cell in computed.cells) == [*LRS[:3]]
+    assert [row["candidates"] for row in report["rows"]] == [2, 3]
 
 
 def test_keys(source: Source, tmp_path: Path) -> None:
@@ -433,9 +370,7 @@ def test_keys(source: Source, tmp_path: Path) -> None:
 # ---- stopped, failed, damaged ----
 
 
-def test_finished_cells_are_shared_by_plans(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_cells_are_shared_by_plans(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed = Computed(monkeypatch, by_lr)
     run_study(plan_of(source), tmp_path)
     assert len(computed.cells) == 5
@@ -444,7 +379,7 @@ def test_finished_cells_are_shared_by_plans(
     assert [cell.seed for cell in computed.cells] == [2]
 
 
-def test_a_folder_is_of_one_study(source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_of_one_study(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan of another name must not replace the report, also before there is one or when plan.json is damaged."""
     computed = Computed(monkeypatch, by_lr)
     run_study(plan_of(source), tmp_path)
@@ -476,88 +411,16 @@ class Stopping:
 
 
 @pytest.mark.parametrize("stop", [0, 2, 4])
-def test_a_stopped_study_goes_on(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch, stop: int
-) -> None:
+def test_a_stopped_study_goes_on(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
     computed = Computed(monkeypatch, Stopping(stop))
     with pytest.raises(KeyboardInterrupt):
         run_study(plan_of(source), tmp_path / "run")
-    assert len(list((tmp_path / "run").glob("cells/*.json"))) == stop
+    assert len(list((tmp_path / "run").glob("cells/*/record.json"))) == stop
     computed.record = by_lr
     computed.cells.clear()
     report = run_study(plan_of(source), tmp_path / "run")
     assert len(computed.cells) == 5 - stop
-    assert states(tmp_path / "run") == {"COMPLETE": 4}
     assert report == run_study(plan_of(source), tmp_path / "whole")
-
-
-def test_an_adaptive_study_goes_on(source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of(source, {"ste": {"lr": LRS, "batch_norm": (False, True)}}, adaptive=True, candidates=6)
-    computed = Computed(monkeypatch, Stopping(2))
-    with pytest.raises(KeyboardInterrupt):
-        run_study(plan, tmp_path)
-    computed.record = by_lr
-    report = run_study(plan, tmp_path)
-    assert states(tmp_path) == {"COMPLETE": 6}
-    assert report["rows"][0]["candidates"] == 6
-    tried = {t.params["lr"] for t in trials(tmp_path)}
-    assert report["rows"][0]["recipe"]["lr"] == min(float(lr) for lr in tried)
-
-
-def test_stopped_while_candidates_were_written_down(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    computed = Computed(monkeypatch, by_lr)
-    enqueue, calls = optuna.Study.enqueue_trial, 0
-
-    def stopping(self: optuna.Study, *args: Any, **options: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        enqueue(self, *args, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optuna.Study, "enqueue_trial", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            run_study(plan_of(source), tmp_path)
-    run_study(plan_of(source), tmp_path)
-    assert {cell.recipe.optimization.lr for cell in computed.cells} == set(LRS)
-    assert len(trials(tmp_path)) == 4
-
-
-def test_stopped_while_a_trial_was_asked_for(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A trial without its parameters must not be taken for the base recipe."""
-    computed = Computed(monkeypatch, Stopping(0))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(STUDY, "_ask", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            run_study(plan_of(source), tmp_path)
-    storage = f"sqlite:///{tmp_path / 'search.db'}"
-    name = optuna.get_all_study_summaries(storage)[0].study_name
-    optuna.load_study(study_name=name, storage=storage).ask()
-    computed.record = by_lr
-    report = run_study(plan_of(source), tmp_path)
-    assert {cell.recipe.optimization.lr for cell in computed.cells} == set(LRS)
-    assert report["rows"][0]["candidates"] == 4
-
-
-def test_told_by_another_machine_meanwhile(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage = f"sqlite:///{tmp_path / 'search.db'}"
-
-    def told(cell: Cell) -> dict[str, Any]:
-        name = optuna.get_all_study_summaries(storage)[0].study_name
-        study = optuna.load_study(study_name=name, storage=storage)
-        for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
-            study.tell(trial.number, 1 + float(trial.params["lr"]))
-        return by_lr(cell)
-
-    Computed(monkeypatch, told)
-    assert run_study(plan_of(source), tmp_path)["rows"][0]["candidates"] == 4
 
 
 def test_one_candidate_needs_no_search(source: Source, tmp_path: Path) -> None:
@@ -565,15 +428,13 @@ def test_one_candidate_needs_no_search(source: Source, tmp_path: Path) -> None:
     plan = plan_of(source, {"relu": {"lr": (0.01,)}}, splits=2, search_epochs=1)
     for seed in range(2):
         cell = Cell(plan.recipes("relu")[0], seed, source)
-        write_atomic(cell_path(tmp_path, cell.key()), to_json(fabricated(1.0, 2.0)))
+        write_atomic(record_file(tmp_path, cell), to_json(fabricated(1.0, 2.0)))
     (row,) = run_study(plan, tmp_path)["rows"]
     assert (row["candidates"], row["trials"], row["validation"]) == (1, [], None)
     assert row["spent"]["cells"] == 2
 
 
-def test_failures_are_reported_and_tried_again(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_are_reported_and_tried_again(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(cell: Cell) -> dict[str, Any]:
         if cell.recipe.optimization.lr in LRS[:2]:
             raise OSError("No space left on device")
@@ -602,7 +463,7 @@ def test_failures_are_reported_and_tried_again(
 
 
 def test_a_failing_split_is_reported_and_tried_again(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(cell: Cell) -> dict[str, Any]:
         if cell.seed == 1:
@@ -619,7 +480,7 @@ def test_a_failing_split_is_reported_and_tried_again(
     assert len(report["rows"][0]["exact"]["values"]) == 3
 
 
-def test_no_candidate_succeeds(source: Source, tmp_path: Path, here: None) -> None:
+def test_no_candidate_succeeds(source: Source, tmp_path: Path) -> None:
     """Real trainings, with a learning rate at which every loss overflows."""
     plan = plan_of(source, {"relu": {"lr": (1e30,), "batch_norm": (False,)}})
     plan = dataclasses.replace(plan, base=BASE.replace(epochs=3, batch_size=8))
@@ -630,16 +491,16 @@ def test_no_candidate_succeeds(source: Source, tmp_path: Path, here: None) -> No
             run_study(plan, tmp_path)
 
 
-def test_a_damaged_cell_is_named_and_kept(
-    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_cell_is_named_and_kept(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Computed(monkeypatch, by_lr)
     run_study(plan_of(source), tmp_path)
-    path = sorted((tmp_path / "cells").iterdir())[0]
+    path = sorted(tmp_path.glob("cells/*/record.json"))[0]
     path.write_bytes(path.read_bytes()[:-9])
     damaged = path.read_bytes()
     plan = plan_of(source, splits=2, seed=1)  # another search, which reads the same cells
-    with pytest.raises(StudyError, match=f"{path.name} is damaged: delete it to compute the cell again"):
+    with pytest.raises(
+        StudyError, match=f"{path.parent.name}/record.json is damaged: delete it to compute the cell again"
+    ):
         run_study(plan, tmp_path)
     assert path.read_bytes() == damaged
     path.unlink()
@@ -651,29 +512,84 @@ def test_data_that_cannot_be_loaded(tmp_path: Path) -> None:
         run_study(plan_of(Source(str(tmp_path / "none.csv"), target="y")), tmp_path)
 
 
-def test_a_cell_goes_on_from_its_checkpoint(source: Source, tmp_path: Path, here: None) -> None:
-    """The work folder of a stopped cell is a run folder: the same key finds it and resumes it."""
+def test_a_cell_goes_on_from_its_checkpoint(source: Source, tmp_path: Path) -> None:
+    """The folder of a stopped cell has a run folder, which is resumed."""
     cell = Cell(BASE.replace(epochs=2), 0, source)
-    key = cell.key()
     fit_module = sys.modules["htaf.training.fit"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fit_module, "finish_run", lambda *args, **named: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            run_cells([cell], tmp_path)
-    assert (tmp_path / "work" / key / "metrics.csv").exists()
-    records, _ = run_cells([cell], tmp_path)
-    assert json.loads(cell_path(tmp_path, key).read_text()) == records[cell]
-    assert not list((tmp_path / "work").iterdir())
+            computed([cell], tmp_path)
+    assert (run_path(tmp_path, cell.key()) / "metrics.csv").exists()
+    records, _ = computed([cell], tmp_path)
+    assert json.loads(record_file(tmp_path, cell).read_text()) == records[cell.key()]
+    assert not run_path(tmp_path, cell.key()).exists()
 
 
-def test_two_studies_in_one_folder_and_a_folder_of_a_run(source: Source, tmp_path: Path) -> None:
-    with locked(tmp_path, "another study runs in"), pytest.raises(StudyError, match=r"\(process \d+ on .*wait for it"):
-        run_study(plan_of(source), tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def test_a_run_that_ended_before_its_record_was_written(source: Source, tmp_path: Path) -> None:
+    cell = Cell(BASE, 0, source)
+    computed([cell], tmp_path, keep=True)
+    before = record_file(tmp_path, cell).read_bytes()
+    record_file(tmp_path, cell).unlink()
+    computed([cell], tmp_path)
+    assert record_file(tmp_path, cell).read_bytes() == before
+
+
+def test_a_study_in_shares(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares of the search, then of the splits; the report is that of the whole."""
+    calls = Computed(monkeypatch, by_lr)
+    plan = plan_of(source)
+    for missing in (2, 0, 0):
+        calls.cells.clear()
+        for i in (1, 2):
+            try:
+                report = run_study(plan, tmp_path / "s", Computing(0, share=(i, 2)))
+            except OtherSharesError as error:
+                assert f"{missing or 1} cells of other shares are not finished" in str(error)  # noqa: PT017
+    assert report == run_study(plan, tmp_path / "whole")
+
+
+def test_a_folder_of_a_run(source: Source, tmp_path: Path) -> None:
     (tmp_path / "record.json").write_text("{}")
     with pytest.raises(HtafError, match="holds a run"):
         run_study(plan_of(source), tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+
+
+def timeless(report: Any) -> Any:
+    """A report without what differs from one run to the next."""
+    if isinstance(report, dict):
+        return {k: timeless(v) for k, v in report.items() if k not in ("seconds", "cpu_seconds", "commit")}
+    return [timeless(one) for one in report] if isinstance(report, list) else report
+
+
+@pytest.mark.slow
+def test_the_command_twice_and_one_is_killed(tmp_path: Path) -> None:
+    """As on two machines: each ends with the report of an undisturbed study."""
+    write_csv(tmp_path / "made.csv")
+    (tmp_path / "s.toml").write_text(
+        'candidates = 6\nsplits = 3\ndata = [{name = "made.csv", target = "y"}]\n[recipe]\nhidden = [4]\nepochs = 3\n'
+        "[methods.relu]\nlr = [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]\n[methods.ste]\nlr = [0.01]\n"
+    )
+    words = [sys.executable, "-m", "htaf.cli", "study", "s.toml", "--out", "out", "--workers", "1", "--json"]
+
+    def started() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    commands = [started(), started()]
+    while len(list((tmp_path / "out").glob("cells/*/record.json"))) < 2:
+        assert all(one.poll() is None for one in commands)
+        time.sleep(0.05)
+    commands[0].kill()
+    commands[0].communicate()
+    commands[0] = started()
+    answers = [one.communicate(timeout=600) for one in commands]
+    assert [one.returncode for one in commands] == [0, 0], answers
+    quiet = run_study(read_plan(tmp_path / "s.toml"), tmp_path / "quiet", data_dir=str(tmp_path))
+    for answer, _ in answers:
+        assert timeless(json.loads(answer)) == timeless(json.loads(to_json(quiet)))
+    assert timeless(json.loads((tmp_path / "out" / "report.json").read_bytes())) == timeless(quiet)
+    assert len(read_records(tmp_path / "out")) == 2 * (6 + 2 + 3)
 
 
 @pytest.mark.parametrize("text", ["recipe = 5", "methods = 5", "methods = {htaf = 5}", "name = 5"])

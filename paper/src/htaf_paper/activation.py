@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from htaf import theory
-from htaf.training.queue import Task
+from htaf.training.cells import Task
 from htaf_paper.protocol import Drawing, Figure, Found, Outcome, Panel, Place, Scale, Series, Setting, Table
 from htaf_paper.verdicts import true
 

@@ -8,7 +8,6 @@ the convolutions, channels-last layout, no gradients. Thresholds come from train
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +17,16 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from htaf._files import LOCK, BusyError, hold
 from htaf.data.image_folders import shuffled_by_class
 from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.images import Images, load
 from htaf.runs import Run
 from htaf.runs.data import is_own, rows_of
 from htaf.spiking.ann_to_snn import STEPS
+from htaf.training.cells import Place as CellPlace
+from htaf.training.cells import Task
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.fit import fit
-from htaf.training.queue import Place as QueuePlace
-from htaf.training.queue import Task
 from htaf.training.running import Running
 from htaf_paper import ann_to_snn_report
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare
@@ -118,15 +116,14 @@ class ComparisonCells:
         found = load(settings["data"], data_dir=data_dir)
         return {"function": "ann-to-snn", **settings, **recipes(settings["data"]), "fingerprint": found.fingerprint}
 
-    def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> dict[str, Any]:
+    def compute(self, settings: Mapping[str, Any], place: CellPlace) -> dict[str, Any]:
         """As `htaf_paper.cells.Cells.compute`. Times in the record are of this machine."""
-        found, work = load(settings["data"], data_dir=place.data_dir), place.work / key
-        networks = recipes(settings["data"])
-        with hold(place.work / f"{key}{LOCK}", "another process trains", BusyError), warnings.catch_warnings():
+        found, networks = load(settings["data"], data_dir=place.data_dir), recipes(settings["data"])
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             seed, running = settings["seed"], Running(place.device)
             runs = {
-                name: fit(make_recipe(**recipe), found, work / name, seed=seed, running=running)
+                name: fit(make_recipe(**recipe), found, place.folder / name, seed=seed, running=running)
                 for name, recipe in networks.items()
             }
             pair = pair_of(
@@ -139,9 +136,7 @@ class ComparisonCells:
                 )
                 for mode in settings["modes"]
             }  # fmt: skip
-            record = {"images": len(pair.labels), "modes": modes, "runs": _account(runs)}
-            shutil.rmtree(work, ignore_errors=True)
-        return record
+            return {"images": len(pair.labels), "modes": modes, "runs": _account(runs)}
 
 
 CELLS = ComparisonCells()

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-import torch
-
 from htaf._errors import suggestion
-from htaf.data.reading import DataError
 from htaf.runs import content_hash, environment
-from htaf.training.queue import OtherMachineError, Place, Task
-from htaf.training.results import Results
+from htaf.training.cells import Place, Task
 from htaf_paper.items import EXPERIMENTS
+from htaf_paper.protocol import PaperError
 
-# what a task may name: nothing else that is read from a store is imported
+# a process imports those alone that it computes
 FUNCTIONS = {
     "vanishing": "htaf_paper.vanishing:CELLS",
     "theory": "htaf_paper.theory:CELLS",
@@ -43,8 +41,8 @@ class Cells(Protocol):
         """
         ...
 
-    def compute(self, settings: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
-        """The result, as JSON: the same for the same identity, on the same machine and with the same threads."""
+    def compute(self, settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
+        """The record, as JSON: the same for the same identity, on the same machine and with the same threads."""
         ...
 
 
@@ -57,41 +55,20 @@ class Made:
     title: str
 
     def task(self, data_dir: str | None) -> Task:
-        """As a task of a queue. Raises DataError where its data are not here."""
+        """As a cell of a study. Raises DataError where its data are not here."""
         key = content_hash(_cells(self.function).identity(self.settings, data_dir))
-        return Task(key, "paper", {"function": self.function, "settings": self.settings}, self.title)
+        payload = {"function": self.function, "settings": self.settings}
+        made = functools.partial(_computed, self.function, self.settings)
+        return Task(key, "paper", payload, self.title, made, valid=is_record)
 
 
-class PaperCells:
-    """The kind of cells, for workers."""
-
-    def key(self, payload: Mapping[str, Any], place: Place) -> str:
-        function, settings = _payload(payload)
-        try:
-            return content_hash(_cells(function).identity(settings, place.data_dir))
-        except DataError as error:
-            raise OtherMachineError(str(error)) from None
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"a cell of {function} that is damaged: {type(error).__name__}: {error}") from None
-
-    def compute(self, payload: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
-        function, settings = _payload(payload)
-        own = _cells(function)
-        torch.set_num_threads(place.threads)
-        began, spent = time.perf_counter(), time.process_time()
-        record = own.compute(settings, key, place)
-        took = {
-            "seconds": round(time.perf_counter() - began, 2),
-            "cpu_seconds": round(time.process_time() - spent, 2),
-        }
-        about = {"function": function, "settings": settings, "cell": own.identity(settings, place.data_dir)}
-        return {**record, **took, **about, **environment()}
-
-    def there(self, payload: Mapping[str, Any], key: str, results: Results) -> bool:
-        return results.read(key, is_record) is not None
-
-
-PAPER = PaperCells()
+def _computed(function: str, settings: dict[str, Any], place: Place) -> dict[str, Any]:
+    own = _cells(function)
+    began, spent = time.perf_counter(), time.process_time()
+    record = own.compute(settings, place)
+    took = {"seconds": round(time.perf_counter() - began, 2), "cpu_seconds": round(time.process_time() - spent, 2)}
+    about = {"function": function, "settings": settings, "cell": own.identity(settings, place.data_dir)}
+    return {**record, **took, **about, **environment()}
 
 
 def is_record(record: Any) -> bool:
@@ -99,17 +76,9 @@ def is_record(record: Any) -> bool:
     return isinstance(record, dict) and record.keys() >= NEEDED and isinstance(record["versions"], dict)
 
 
-def _payload(payload: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Raises ValueError for a payload that makes no sense."""
-    function, settings = payload.get("function"), payload.get("settings")
-    if not isinstance(function, str) or not isinstance(settings, dict):
-        raise ValueError(f"expected a cell with a function and settings, got {sorted(payload)}")
-    return function, settings
-
-
 def _cells(function: str) -> Cells:
     if function not in FUNCTIONS:
-        raise OtherMachineError(
+        raise PaperError(
             f"expected a function of htaf_paper ({', '.join(sorted(FUNCTIONS))}), got {function!r}"
             f"{suggestion(function, [*FUNCTIONS])}"
         )

@@ -10,7 +10,7 @@ from tyro.conf import FlagConversionOff, Positional, arg
 
 from htaf._console import Terminal, UsageError, fail, print_json, say
 from htaf.cli.flags import DataDir, Json
-from htaf.cli.studying import Device, Heartbeat, Patience, Threads, Timeout, WorkFolder, leasing_of
+from htaf.cli.studying import Address, Device, EngineFlag, Share, Threads, Workers, computing_of
 from htaf_paper.items import EXPERIMENTS, ITEMS, items
 from htaf_paper.protocol import ABOUT_SCALES, SCALES, PaperError, Scale, Study, nearest
 
@@ -67,67 +67,36 @@ def run(
     *,
     out: Out,
     scale: ScaleFlag = "smoke",
-    workers: Annotated[int, arg(help="Processes that compute. With --store 0: others compute.")] = 1,
+    workers: Workers = 1,
     threads: Threads = 1,
     device: Device = "cpu",
     data_dir: DataDir = None,
     records: RecordFolders = (),
-    store: Annotated[
-        str | None,
-        arg(
-            help="A store for many machines: a folder, journal:PATH, postgresql://..., grpc://host:port; "
-            "docs/scaling.md.",
-            metavar="ADDRESS",
-            help_behavior_hint="(default: in --out, this machine alone)",
-        ),
-    ] = None,
-    results: Annotated[
-        str | None,
-        arg(
-            help="With --store: where records lie, a folder that all machines share.",
-            metavar="PLACE",
-            help_behavior_hint="(default: --out)",
-        ),
-    ] = None,
-    work: WorkFolder = None,
+    share: Share = None,
+    engine: EngineFlag = "local",
+    address: Address = None,
     compute: Annotated[
         FlagConversionOff[bool],
         arg(help="False: make the outcomes of the records that are there, and say which are not."),
     ] = True,
-    heartbeat: Heartbeat = 15.0,
-    timeout: Timeout = 90.0,
-    patience: Patience = 600.0,
     json: Json = False,
 ) -> None:
     """Compute tables and figures of the paper; what is finished is never computed again."""
     studies = _items(ids)
-    if workers < (1 if store is None else 0) or threads < 1:
-        raise UsageError(
-            f"--workers and --threads must be >= 1, or with --store --workers 0, got {workers} and {threads}"
-        )
-    if store is None and (results is not None or work is not None):
-        raise UsageError("--results and --work need --store")
+    computing = computing_of(workers, threads, share, engine, address)
     if missing := [str(folder) for folder in records if not folder.is_dir()]:
         raise UsageError(f"--records: expected folders, got {', '.join(missing)}")
-    leasing = leasing_of(heartbeat, timeout, patience)
-    from htaf_paper import engine
+    from htaf_paper.engine import run as run_items
 
-    found = engine.run(
+    found = run_items(
         studies,
         scale,
         out,
+        computing,
         records=records,
         data_dir=data_dir,
-        workers=workers,
-        threads=threads,
         device="cuda" if device == "auto" and _has_cuda() else "cpu" if device == "auto" else device,
-        store=store,
-        results=results,
-        work=work,
-        leasing=leasing,
-        patience=patience,
         compute=compute,
-        progress=True,
     )
     if json:
         print_json([vars(one) for one in found])

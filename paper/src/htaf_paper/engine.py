@@ -1,7 +1,7 @@
-"""How items of the paper are computed: cells of all of them side by side, by one queue, then their outcomes.
+"""How items of the paper are computed: cells of all of them side by side, then their outcomes.
 
-A folder holds `cells/<key>.json`, the records; `outcomes.jsonl`, what was made of them; `runs/`, networks that later
-cells read; `queue/`, the store of this machine's workers where no other is given.
+A folder holds `cells/<key>/`, records and the networks that later cells read; `cells.jsonl`, all records in one file;
+`outcomes.jsonl`, what was made of them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from htaf._console import say_notes
+from filelock import FileLock
+
 from htaf._errors import HtafError
-from htaf._files import parse_json, to_json
+from htaf._files import LOCK, parse_json, to_json
 from htaf.data.reading import DataError
 from htaf.runs import environment
-from htaf.training.coordinator import coordinated
-from htaf.training.queue import Leasing, Task
-from htaf.training.results import Results
-from htaf.training.store import PATIENCE, open_store, quiet
-from htaf.training.study import run_path
-from htaf.training.worker import Work
+from htaf.training import cells
+from htaf.training.cells import Computing, Task, engine_of, gather, read_cell
 from htaf_paper.evidence import Evidence
 from htaf_paper.outcomes import FORMAT, keep_outcomes
 from htaf_paper.protocol import Found, MissingError, Outcome, PaperError, Place, Scale, Study, command_of, nearest
@@ -33,22 +30,22 @@ ROUNDS = 100  # an item that wants new cells for longer never ends
 
 
 class Records:
-    """Records of cells: of one folder or address by their keys, and those of finished studies by what they are of.
+    """Records of cells: of one folder by their keys, and those of finished studies by what they are of.
 
-    A record of a finished study counts before one of `results`: a network that is trained again, to be measured,
-    changes no table.
+    A record of a finished study counts before one of `out`: a network that is trained again, to be measured, changes
+    no table.
 
     Args:
-        results: where new ones lie. more: folders of finished studies, see `Evidence`.
+        out: folder of new ones. more: folders of finished studies, see `Evidence`.
     """
 
-    def __init__(self, results: Results, more: Sequence[Path] = ()) -> None:
-        self.results, self._evidence = results, Evidence(more)
+    def __init__(self, out: Path, more: Sequence[Path] = ()) -> None:
+        self.out, self._evidence = out, Evidence(more)
 
     def read(self, task: Task) -> dict[str, Any] | None:
         """The record of a cell; None when it is nowhere. Raises StudyError for a damaged one."""
         found = self._evidence.of(task)
-        return self.results.read(task.key) if found is None else found
+        return read_cell(self.out, task.key, task.valid) if found is None else found
 
 
 @dataclass(frozen=True)
@@ -81,46 +78,41 @@ def wanted(study: Study, scale: Scale, found: Found, place: Place) -> list[Task]
 
 def _lost(task: Task, place: Place) -> bool:
     """Whether a network that a cell is to read is not kept here, though its training is on record."""
-    return bool(task.payload.get("keep")) and not run_path(place.out, task.key).is_dir()
+    return bool(task.keeps) and cells.finished(task, place.out) is None
 
 
 def run(
     studies: Sequence[Study],
     scale: Scale,
     out: Path,
+    computing: Computing | None = None,
     *,
     records: Sequence[Path] = (),
     data_dir: str | None = None,
-    workers: int = 1,
-    threads: int = 1,
     device: str = "cpu",
-    store: str | None = None,
-    results: str | None = None,
-    work: Path | None = None,
-    leasing: Leasing | None = None,
-    patience: float = PATIENCE,
     compute: bool = True,
-    progress: bool = False,
 ) -> list[Ran]:
     """Compute what is not there yet, then write the outcomes.
+
+    The same call may run at the same time elsewhere, with the same folder on a shared disk.
 
     Args:
         studies: the items; each at the scale that is nearest to `scale`.
         out: folder; the same call again goes on where it was.
+        computing: processes, threads, share, engine, and whether progress is shown.
         records: folders of finished studies whose records count too.
         data_dir: of the named data sets, else HTAF_DATA or a download.
-        workers: processes of this machine; 0: others compute, by `htaf study worker --store`.
+        device: of trainings.
         compute: False: nothing is computed; outcomes are made of the records that are there, and say which are not.
-        store, results, work, leasing, patience: as for `htaf.training.study.run_study`; store None: in `out`.
 
     Returns:
-        of each item what became of it.
+        of each item what became of it. With a share, items that lack cells of the others are `not run: time`.
 
     Raises:
-        StudyError: another process holds the folder, or a record is damaged. StoreError: the store cannot be used.
+        StudyError: a record is damaged, or Ray cannot be used.
     """
-    own = Results(results or out)
-    there, failed, missing = Records(own, records), dict[str, str](), dict[str, MissingError]()
+    computing = computing or Computing()
+    there, failed, missing = Records(out, records), dict[str, str](), dict[str, MissingError]()
     place = Place(out, data_dir, device)
     chosen: dict[str, tuple[Study, Scale]] = {s.id: (s, nearest(s.settings, scale)) for s in studies}
     found = {name: Found(there.read, failed) for name in chosen}
@@ -139,33 +131,24 @@ def run(
         return [*tasks.values()]
 
     tasks = next_round()
-    if tasks and compute and store is not None:
-        with quiet():
-            open_store(store, patience=patience)  # one that does not answer leaves no folder
     out.mkdir(parents=True, exist_ok=True)
     if tasks and compute:
-        more: dict[str, Any] = {} if work is None else {"work": work}
-        told = Work(
-            store or str(out / "queue"), data_dir=data_dir, device=device, threads=threads, patience=patience,
-            leasing=leasing or Leasing(), **more,
-        )  # fmt: skip
-        with coordinated(told, "paper", own, environment(), workers, _told) as coordinator:
+        with engine_of(computing, device) as engine:
             for _ in range(ROUNDS):
-                _, failures = coordinator.compute(tasks, progress=progress, title=f"paper, {scale}")
+                computed, failures = cells.compute(
+                    tasks, out, engine, computing, data_dir=data_dir, device=device, title=f"paper, {scale}"
+                )
                 failed |= failures
-                tasks = next_round()
+                tasks = next_round() if computed or failures else []  # else all that is left is of other shares
                 if not tasks:
                     break
             else:
                 raise PaperError(f"items still want cells after {ROUNDS} rounds: {tasks[0].title}")
+        gather(out)
     made = [_finished(study, at, found[name], place, missing.get(name)) for name, (study, at) in chosen.items()]
-    keep_outcomes(out, [outcome for _, outcome in made])
+    with FileLock(out / LOCK):  # another command may have other items
+        keep_outcomes(out, [outcome for _, outcome in made])
     return [ran for ran, _ in made]
-
-
-def _told(what: str, text: str) -> None:
-    if what == "note":
-        say_notes([text])
 
 
 def _finished(

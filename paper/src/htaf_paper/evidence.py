@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from htaf._files import to_json
+from htaf.training.cells import Task
 from htaf.training.families import make_recipe
 from htaf.training.plan import Source
-from htaf.training.queue import Task
 from htaf.training.recipe import Recipe, TableData
 from htaf.training.records import FILE, RecordsError, read_records
 

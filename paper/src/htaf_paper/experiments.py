@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from htaf.training.queue import Place as QueuePlace
-from htaf.training.queue import Task
+from htaf.training.cells import Place as CellPlace
+from htaf.training.cells import Task
 from htaf_paper.cells import Made
 from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting
 
@@ -43,7 +43,7 @@ class Experiment:
     title: str
     settings: Mapping[Scale, Setting]
     plan: Callable[[Scale], list[Settings]]
-    cell: Callable[[Settings, QueuePlace], Record]
+    cell: Callable[[Settings, CellPlace], Record]
     outcome: Callable[[Sequence[Record]], Outcome]
     fingerprint: Callable[[Mapping[str, Any], str | None], Any] = no_data
     beside: Callable[[Path], list[Record]] = no_records
@@ -53,7 +53,7 @@ class Experiment:
         """As `htaf_paper.cells.Cells.identity`."""
         return {"experiment": self.id, **settings, "fingerprint": self.fingerprint(settings, data_dir)}
 
-    def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> Record:
+    def compute(self, settings: Mapping[str, Any], place: CellPlace) -> Record:
         """As `htaf_paper.cells.Cells.compute`."""
         return self.cell(dict(settings), place)
 

@@ -16,7 +16,7 @@ from htaf.concepts.extract import extract
 from htaf.concepts.naming import name_by_attributes
 from htaf.concepts.reasons import reasons_of
 from htaf.data.attributes import Attributes, load
-from htaf.training.queue import Place
+from htaf.training.cells import Place
 from htaf_paper.icbm_scores import images_of, kept_run, scratch
 
 TOP = 5  # concepts, as in the paper
@@ -37,15 +37,14 @@ class Concepts:
         names = ("run", "attributes", "class")
         return {"what": "icbm-concepts", **{name: settings[name] for name in names}}
 
-    def compute(self, settings: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
+    def compute(self, settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
         run = kept_run(place, settings["run"])
         attributes = load(settings["attributes"], data_dir=place.data_dir)
-        with scratch(place, key) as work:
-            folder = extract(run, images_of(run, place), work / "codes", keep=["margins"])
-            codes, margins = folder.codes(), folder.margins()
-            assert margins is not None
-            found = explained(codes, margins, attributes.of(codes.classes), settings["class"])
-            return {"run": settings["run"], "data": run.record["source"], **found}
+        folder = extract(run, images_of(run, place), scratch(place) / "codes", keep=["margins"])
+        codes, margins = folder.codes(), folder.margins()
+        assert margins is not None
+        found = explained(codes, margins, attributes.of(codes.classes), settings["class"])
+        return {"run": settings["run"], "data": run.record["source"], **found}
 
 
 CELLS = Concepts()

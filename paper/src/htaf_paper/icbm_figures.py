@@ -19,8 +19,8 @@ from htaf.concepts.naming.files import VERIFIED
 from htaf.concepts.scores import BINS
 from htaf.data.images import Images
 from htaf.data.reading import DataError
+from htaf.training.cells import Task
 from htaf.training.plan import Plan, Source
-from htaf.training.queue import Task
 from htaf.training.study import data_of
 from htaf_paper import icbm
 from htaf_paper.icbm_items import GPU, SEEDS_ALONE, SMOKE

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from htaf.training.cells import Task
 from htaf.training.plan import Plan
-from htaf.training.queue import Task
 from htaf_paper import icbm, pretrained
 from htaf_paper.cells import Made
 from htaf_paper.icbm_networks import (

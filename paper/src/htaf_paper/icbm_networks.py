@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from htaf.data.reading import DataError
+from htaf.training.cells import Task
 from htaf.training.plan import Plan
-from htaf.training.queue import Task
 from htaf.training.study import run_path
 from htaf_paper.cells import Made
 from htaf_paper.icbm import Pair

@@ -1,14 +1,13 @@
 """What networks of `htaf_paper.icbm` are worth as concepts, as cells: each reads a network that was kept, by its key.
 
-A network lies in `runs/` of the folder of results. Its key is in the identity of each cell, so that the record of a
-cell stays right when the network is gone.
+A network lies in `cells/<key>/run` of the folder of results. Its key is in the identity of each cell, so that the
+record of a cell stays right when the network is gone.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,8 @@ from htaf.concepts.extract import extract
 from htaf.concepts.scores import score, specificity
 from htaf.data.images import Images
 from htaf.runs import Run, open_run
+from htaf.training.cells import Place, StudyError
 from htaf.training.plan import Source
-from htaf.training.queue import Place
-from htaf.training.results import StudyError
 from htaf.training.study import data_of, run_path
 from htaf_paper.binarise import binarise
 
@@ -46,16 +44,16 @@ class Scores:
     def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
         return _identity("icbm-scores", settings, "run", "plain", "cut")
 
-    def compute(self, settings: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
+    def compute(self, settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
         run = kept_run(place, settings["run"])
         images = images_of(run, place)
-        with scratch(place, key) as work:
-            if settings["cut"] == "median":
-                codes, beside = median_codes(run, images, work), {}
-            else:
-                codes = extract(run, images, work / "codes").codes()
-                beside = beside_codes(codes, settings["plain"], images, place, work) if settings["plain"] else {}
-            return scored(codes, beside, run, method="bm" if settings["cut"] else None)
+        work = scratch(place)
+        if settings["cut"] == "median":
+            codes, beside = median_codes(run, images, work), {}
+        else:
+            codes = extract(run, images, work / "codes").codes()
+            beside = beside_codes(codes, settings["plain"], images, place, work) if settings["plain"] else {}
+        return scored(codes, beside, run, method="bm" if settings["cut"] else None)
 
 
 @dataclass(frozen=True)
@@ -68,14 +66,14 @@ class Classes:
     def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
         return _identity("icbm-classes", settings, "run", "plain")
 
-    def compute(self, settings: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
+    def compute(self, settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
         run = kept_run(place, settings["run"])
         images = images_of(run, place)
-        with scratch(place, key) as work:
-            codes = extract(run, images, work / "codes").codes()
-            every = {"icbm": codes, **beside_codes(codes, settings["plain"], images, place, work)}
-            found = {"classes": list(codes.classes), "concepts": codes.concepts, "run": settings["run"]}
-            return found | {name: _by_class(one.part("test")) for name, one in every.items()}
+        work = scratch(place)
+        codes = extract(run, images, work / "codes").codes()
+        every = {"icbm": codes, **beside_codes(codes, settings["plain"], images, place, work)}
+        found = {"classes": list(codes.classes), "concepts": codes.concepts, "run": settings["run"]}
+        return found | {name: _by_class(one.part("test")) for name, one in every.items()}
 
 
 @dataclass(frozen=True)
@@ -88,10 +86,10 @@ class Outputs:
     def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
         return _identity("icbm-outputs", settings, "run")
 
-    def compute(self, settings: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
+    def compute(self, settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
         run = kept_run(place, settings["run"])
-        with scratch(place, key) as work:
-            values = outputs(run, images_of(run, place), work)
+        work = scratch(place)
+        values = outputs(run, images_of(run, place), work)
         return {"run": settings["run"], "method": run.record["recipe"]["method"], **histogram(values, run.has_step)}
 
 
@@ -105,11 +103,9 @@ def _identity(what: str, settings: Mapping[str, Any], *names: str) -> dict[str, 
 
 def kept_run(place: Place, key: str) -> Run:
     """A network that was kept. Raises StudyError where it is not here, RunError where it is damaged."""
-    if place.results.folder is None:
-        raise StudyError(f"networks are kept in a folder alone, got {place.results.place}: choose one for the results")
-    path = run_path(place.results.folder, key)
+    path = run_path(place.study, key)
     if not path.is_dir():
-        raise StudyError(f"expected the network {key} in {path.parent}, got none: run the item again, which trains it")
+        raise StudyError(f"expected the network {key} in {path}, got none: run the item again, which trains it")
     return open_run(path)
 
 
@@ -121,16 +117,12 @@ def images_of(run: Run, place: Place) -> Images:
     return images
 
 
-@contextmanager
-def scratch(place: Place, key: str) -> Iterator[Path]:
-    """A folder for codes, gone at the end."""
-    work = place.work / f"{key}-codes"
-    shutil.rmtree(work, ignore_errors=True)  # of a cell that was killed
-    work.mkdir(parents=True)
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+def scratch(place: Place) -> Path:
+    """An empty folder for codes, which goes when the cell has its record."""
+    work = place.folder / "codes"
+    shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
+    work.mkdir()
+    return work
 
 
 def beside_codes(codes: Codes, plain: str, images: Images, place: Place, work: Path) -> dict[str, Codes]:

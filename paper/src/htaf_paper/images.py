@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from htaf.training.cells import Task
 from htaf.training.families import ready_recipe
 from htaf.training.plan import Grid, Plan, Source
-from htaf.training.queue import Task
 from htaf_paper.methods import HTAF_PAIRS, NAMES, SS_BETAS
 from htaf_paper.plans import Trained, trained
 from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place, Scale, Setting, Table

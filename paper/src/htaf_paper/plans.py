@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from htaf.runs.metrics import LOWER_IS_BETTER
-from htaf.training.plan import Plan, Source
-from htaf.training.queue import Task
+from htaf.training.cells import Task
+from htaf.training.plan import Plan
 from htaf.training.recipe import Recipe
 from htaf.training.report import score
-from htaf.training.study import TRAINING, Cell
+from htaf.training.study import Cell, Search, run_path
 from htaf_paper.protocol import Found, Place
 
 
@@ -72,49 +72,34 @@ def trained(
     for plan in plans:
         for source in plan.sources:
             for row in plan.methods:
-                recipe = _chosen(plan, source, row, found, place, made)
+                search = Search(plan, source, row, place.data_dir, place.device)
+                recipe = _chosen(search, found, made)
                 if recipe is None:
                     continue
                 pair = (source.label, row)
                 kept = keep(row) if callable(keep) else keep
                 made.chosen[pair], made.finals[pair], made.tasks[pair] = recipe, {}, {}
                 for seed in range((seeds or {}).get(row, plan.splits)):
-                    cell = Cell(recipe, seed, source, place.data_dir, device=place.device)
-                    task = _task(cell, kept)
+                    task = _task(search.final(recipe, seed), kept)
                     made.tasks[pair][seed] = task
                     record = found.get(task)
-                    if record is None or (kept and again and not (place.out / "runs" / task.key).is_dir()):
+                    if record is None or (kept and again and not run_path(place.out, task.key).is_dir()):
                         made.wanted.append(task)
                     else:
                         made.finals[pair][seed] = record
     return made
 
 
-def _chosen(plan: Plan, source: Source, row: str, found: Found, place: Place, made: Trained) -> Recipe | None:
-    """The recipe of a row that is best on validation; None while candidates are missing. The first of equals."""
-    candidates = plan.draw(row)
-    if len(candidates) == 1 and not plan.search_sees_test:
-        return plan.recipe(row, candidates[0])
-    best: tuple[float, dict[str, str]] | None = None
-    missing = False
-    for candidate in candidates:
-        cell = Cell(plan.trial(row, candidate), 0, source, place.data_dir, plan.search_sees_test, place.device)
-        task = _task(cell, False)
-        record = found.get(task)
-        if record is None:
-            if task.key not in found.failed:
-                missing = True
-                made.wanted.append(task)
-            continue
-        value = score(record, "validation")
-        if value is not None:
-            order = value if record["headline"] in LOWER_IS_BETTER else -value
-            if best is None or order < best[0]:
-                best = (order, candidate)
-    return None if missing or best is None else plan.recipe(row, best[1])
+def _chosen(search: Search, found: Found, made: Trained) -> Recipe | None:
+    """The recipe of a row that is best on validation; None while candidates are missing."""
+    tasks = {cell: _task(cell, False) for _, cell in search.drawn}
+    missing = [task for task in tasks.values() if found.get(task) is None and task.key not in found.failed]
+    made.wanted += missing
+    result = None if missing else search.result(lambda cell: found.get(tasks[cell]))
+    return None if result is None else result.recipe
 
 
 def _task(cell: Cell, keep: bool) -> Task:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pairs that never pass 0.99 are two of the paper's
-        return TRAINING.task(cell, cell.key(), keep)
+        return cell.task(keep)

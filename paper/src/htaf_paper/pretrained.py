@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -29,11 +28,10 @@ from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract
 from htaf.data.images import Images, load
 from htaf.runs import Run
+from htaf.training.cells import Place, StudyError
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
-from htaf.training.queue import Place
 from htaf.training.recipe import Recipe
-from htaf.training.results import StudyError
 from htaf.training.running import Running
 from htaf_paper.binarise import binarise
 from htaf_paper.experiments import Experiment
@@ -66,7 +64,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its folder and its file."""
+        """For people."""
         how = "-finetuned" if self.finetune else ""
         return f"{self.data}{how}-{self.concepts:03d}-{self.method}-{self.seed}"
 
@@ -168,16 +166,14 @@ def found_weights(data_dir: str | None) -> str:
 def compute(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     """A network trained and measured."""
     cell = Cell(**settings)
-    images, work = _loaded(cell.data, cell.finetune, place.data_dir), place.work / cell.name
+    images = _loaded(cell.data, cell.finetune, place.data_dir)
     weights = "" if cell.data == SMOKE else found_weights(place.data_dir)
     source = {"name": cell.data, "data_dir": place.data_dir}
     running = Running(place.device)
-    run = fit(recipe(cell, weights), images, work / "run", seed=cell.seed, source=source, running=running)
+    run = fit(recipe(cell, weights), images, place.folder / "run", seed=cell.seed, source=source, running=running)
     if weights and (known := (run.record.get("weights") or {}).get("tensors_sha256")) != TENSORS:
         raise StudyError(f"expected EfficientNet-Lite0 with the tensors {TENSORS[:12]}, got {str(known)[:12]}")
-    found = measured(cell, run, images, work / "codes")
-    shutil.rmtree(work, ignore_errors=True)
-    return found
+    return measured(cell, run, images, place.folder / "codes")
 
 
 def fingerprint(settings: Mapping[str, Any], data_dir: str | None) -> list[str]:

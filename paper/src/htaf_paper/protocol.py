@@ -4,8 +4,8 @@ An item of the paper is an object with the methods of `Study`. `htaf paper run` 
 has them computed, and asks again with what was found, until it wants no more: a search for parameters is two such
 rounds. Then it asks for the outcome, which is data alone. `htaf paper report` reads outcomes.
 
-Cells are tasks of a queue (`htaf.training.queue`), so one machine and many use one way. Their keys are hashes of what
-they are a function of; a finished cell is never computed again.
+Cells are those of `htaf.training.cells`, so one machine and many use one way. Their keys are hashes of what they are a
+function of; a finished cell is never computed again.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 from htaf._errors import HtafError
-from htaf.training.queue import Task
+
+if TYPE_CHECKING:
+    from htaf.training.cells import Task
 
 Scale = Literal["smoke", "reduced", "cpu", "full"]
 SCALES: tuple[Scale, ...] = get_args(Scale)  # from small to large

@@ -12,7 +12,6 @@ the planted two.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,10 +23,10 @@ import pandas as pd
 from htaf import rules
 from htaf.data import tabular
 from htaf.rules import Explanation
-from htaf.runs import Run, content_hash
+from htaf.runs import Run
+from htaf.training.cells import Place
 from htaf.training.families.mlp import tabular_exact, tabular_members
 from htaf.training.fit import fit
-from htaf.training.queue import Place
 from htaf.training.recipe import Recipe
 from htaf_paper.experiments import Experiment
 from htaf_paper.many_tables import NAMED, loaded
@@ -150,13 +149,11 @@ def _found(run: Run, says: np.ndarray) -> Record:
 
 def compute(settings: Record, place: Place) -> Record:
     """A network of a table, or a planted table."""
-    work = place.work / f"rules-{content_hash(settings)[:16]}"
     if settings["part"] == "planted":
-        found = planted_cell(settings["seed"], work)
+        found = planted_cell(settings["seed"], place.folder)
     else:
         name, network = settings["set"], settings["network"]
-        found = cell(name, network, trained(name, network, work, place.data_dir))
-    shutil.rmtree(work, ignore_errors=True)
+        found = cell(name, network, trained(name, network, place.folder, place.data_dir))
     return {"part": settings["part"], **found}
 
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from htaf.training.cells import Task
 from htaf.training.families import make_recipe
 from htaf.training.plan import Grid, Plan, Source
-from htaf.training.queue import Task
 from htaf_paper.methods import HTAF_PAIRS, NAMES, SS_BETAS, STE_SLOPES
 from htaf_paper.more_tables import TABLES
 from htaf_paper.plans import Trained, trained

@@ -30,8 +30,8 @@ from htaf.data import images
 from htaf.data.tabular import load, split
 from htaf.models.mlp import MLP
 from htaf.runs.metrics import headline, loss_function, metrics
-from htaf.training.queue import Place as QueuePlace
-from htaf.training.queue import Task
+from htaf.training.cells import Place as CellPlace
+from htaf.training.cells import Task
 from htaf_paper import networks, theory_report
 from htaf_paper.cells import Made
 from htaf_paper.expressivity import as_module, copy_relu
@@ -137,7 +137,7 @@ class TheoryCells:
         cell, data = self._read(settings, data_dir)
         return cell.identity(data.fingerprint if data else None)
 
-    def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> dict[str, Any]:
+    def compute(self, settings: Mapping[str, Any], place: CellPlace) -> dict[str, Any]:
         """As `htaf_paper.cells.Cells.compute`."""
         return compute(*self._read(settings, place.data_dir))
 

@@ -30,8 +30,8 @@ from htaf.diagnostics import GradientNorms, mean_by_layer
 from htaf.models.build import activation
 from htaf.models.mlp import MLP
 from htaf.sharpening import set_sharpness
-from htaf.training.queue import Place as QueuePlace
-from htaf.training.queue import Task
+from htaf.training.cells import Place as CellPlace
+from htaf.training.cells import Task
 from htaf.tuning import TunedLayer, tune
 from htaf_paper import vanishing_report
 from htaf_paper.cells import Made
@@ -110,7 +110,7 @@ class DepthCells:
         cell, table = _read(settings)
         return cell.identity(load(table, data_dir=data_dir).fingerprint)
 
-    def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> dict[str, Any]:
+    def compute(self, settings: Mapping[str, Any], place: CellPlace) -> dict[str, Any]:
         """As `htaf_paper.cells.Cells.compute`."""
         cell, name = _read(settings)
         table = load(name, data_dir=place.data_dir)

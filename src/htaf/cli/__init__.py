@@ -36,8 +36,7 @@ def _run(words: list[str]) -> None:
     if words == ["--version"]:
         return say(f"htaf {__version__}")
     groups, verbs = known()
-    longest = sorted(verbs, key=len, reverse=True)  # `study worker` is not `study` of a plan "worker"
-    verb = next((verb for verb in longest if words[: len(verb.split())] == verb.split()), None)
+    verb = next((verb for verb in verbs if words[: len(verb.split())] == verb.split()), None)
     if verb is not None:
         import tyro
 
@@ -97,8 +96,6 @@ def _list(words: list[str], *, whole: bool) -> None:
             if group not in groups:
                 groups[group] = top.command(SubcommandApp(), name=group, help=abouts[group])
             app = groups[group]
-        elif group:  # `study worker`, below the verb `study`, is listed beside it
-            name = verb
         function: Callable[..., None] = pkgutil.resolve_name(row.function) if whole else lambda: None
         app.command(name=name, help=row.help)(function)
     top.cli(prog="htaf", description=ABOUT, args=words, registry=registry)

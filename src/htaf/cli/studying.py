@@ -1,87 +1,63 @@
-"""`htaf study`: methods compared with equal budgets, from a plan; `htaf study worker`: a machine that helps."""
+"""`htaf study`: methods compared with equal budgets, from a plan."""
 
 from __future__ import annotations
 
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, err, fail, print_json, say
+from htaf._console import UsageError, fail, print_json, say
 from htaf._errors import suggestion
 from htaf.cli.flags import DataDir, Json
 
 if TYPE_CHECKING:
-    from htaf.training.queue import Leasing
+    from htaf.training.cells import Computing
 
-
-Store = Annotated[
-    str,
-    arg(
-        help="A store for many machines: a folder, journal:PATH, postgresql://..., grpc://host:port; docs/scaling.md.",
-        metavar="ADDRESS",
-    ),
-]
+Workers = Annotated[int, arg(help="Processes that compute, a cell at a time each; 0: in the process of the command.")]
 Threads = Annotated[int, arg(help="Threads of each process.")]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")]
-WorkFolder = Annotated[
-    Path | None,
+Share = Annotated[
+    str | None,
     arg(
-        help="With a store: folder of checkpoints. On a shared disk another machine resumes what was begun.",
-        metavar="DIR",
-        help_behavior_hint="(default: htaf/work in the user's cache)",
+        help="I/N: every Nth cell from the Ith, 1/N to N/N, as of an array of jobs.",
+        metavar="I/N",
+        help_behavior_hint="(default: all that no other process has or holds)",
     ),
 ]
-Heartbeat = Annotated[float, arg(help="Seconds between two signs of life of a worker.")]
-Timeout = Annotated[float, arg(help="Seconds without one after which its cell goes to another worker.")]
-Patience = Annotated[float, arg(help="Seconds for which a store may be away, such as a server that restarts.")]
+EngineFlag = Annotated[
+    Literal["local", "ray"], arg(help="local: processes of this machine; ray: tasks on the nodes of a Ray cluster.")
+]
+Address = Annotated[
+    str | None,
+    arg(
+        help="Of the Ray cluster: HOST:PORT of its head node, or auto.",
+        metavar="ADDRESS",
+        help_behavior_hint="(default: a cluster of this machine alone)",
+    ),
+]
 
 
 def study(
     plan: Annotated[Positional[str], arg(help="A TOML file, or the name of a ready study.", metavar="FILE_OR_NAME")],
     *,
     out: Annotated[
-        Path, arg(help="Study folder. Give the same command again to continue a stopped study.", metavar="DIR")
+        Path,
+        arg(
+            help="Study folder. The same command again continues a stopped study, and on another machine helps it.",
+            metavar="DIR",
+        ),
     ],
-    workers: Annotated[
-        int, arg(help="Trainings at the same time, one process each. With --store 0: others train.")
-    ] = 1,
+    workers: Workers = 1,
     threads: Threads = 1,
     device: Device = "cpu",
     data_dir: DataDir = None,
-    store: Annotated[
-        str | None,
-        arg(
-            help="A store for many machines: a folder, journal:PATH, postgresql://..., grpc://host:port; "
-            "docs/scaling.md.",
-            metavar="ADDRESS",
-            aliases=["--storage"],
-            help_behavior_hint="(default: search.db in the study folder, this machine alone)",
-        ),
-    ] = None,
-    results: Annotated[
-        str | None,
-        arg(
-            help="With --store: where cells lie, a folder that all machines share or an address such as s3://...",
-            metavar="PLACE",
-            help_behavior_hint="(default: --out)",
-        ),
-    ] = None,
-    work: WorkFolder = None,
-    heartbeat: Heartbeat = 15.0,
-    timeout: Timeout = 90.0,
-    patience: Patience = 600.0,
-    parallel: Annotated[
-        int | None,
-        arg(
-            help="Candidates of an adaptive plan at the same time.",
-            metavar="N",
-            help_behavior_hint="(default: --workers)",
-        ),
-    ] = None,
+    share: Share = None,
+    engine: EngineFlag = "local",
+    address: Address = None,
     keep_runs: Annotated[
-        bool, arg(help="Keep the run folders of the final trainings, in runs/ of the study folder.")
+        bool, arg(help="Keep the run folders of the final trainings, cells/KEY/run in the study folder.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -91,15 +67,8 @@ def study(
     tables tabular-exact (what helps the exact network); of its images images (reduced to two cores), or one family of
     it: images-dhn, images-bnn, images-snn; images-quick (all of CIFAR-10, small networks).
     """
-    if min(workers, threads) < 1 and (workers or store is None or threads < 1):
-        raise UsageError(
-            f"--workers and --threads must be >= 1, or with --store --workers 0, got {workers} and {threads}"
-        )
-    if parallel is not None and parallel < 1:
-        raise UsageError(f"--parallel must be >= 1, got {parallel}")
-    if store is None and (results is not None or work is not None):
-        raise UsageError("--results and --work need --store")
-    leasing = leasing_of(heartbeat, timeout, patience)
+    computing = computing_of(workers, threads, share, engine, address)
+    from htaf.training.cells import OtherSharesError
     from htaf.training.plan import read_plan
     from htaf.training.report import markdown
     from htaf.training.study import run_study
@@ -117,84 +86,32 @@ def study(
     reports = []
     for one in plans:
         folder = out if len(plans) == 1 else out / one.name
-        reports.append(
-            run_study(
-                one,
-                folder,
-                data_dir=data_dir,
-                workers=workers,
-                threads=threads,
-                device=device,
-                store=store,
-                results=results if results is None or len(plans) == 1 else f"{results.rstrip('/')}/{one.name}",
-                work=work,
-                leasing=leasing,
-                patience=patience,
-                parallel=parallel,
-                progress=True,
-                keep_runs=keep_runs,
-            )
-        )
+        try:
+            report = run_study(one, folder, computing, data_dir=data_dir, device=device, keep_runs=keep_runs)
+        except OtherSharesError as left:
+            say(str(left))
+            continue
+        reports.append(report)
         if not json:
-            say(markdown(reports[-1]), end="")
+            say(markdown(report), end="")
     if json:
-        print_json(reports[0] if len(reports) == 1 else reports)
+        print_json(reports[0] if len(plans) == len(reports) == 1 else reports)
     if failures := sum(len(report["failures"]) for report in reports):
         fail(f"{failures} cells failed; give the same command again to retry them", 1)
 
 
-def worker(
-    *,
-    store: Store,
-    out: Annotated[
-        str | None,
-        arg(
-            help="Where the study's results lie, seen from this machine: a folder or an address such as s3://...",
-            metavar="PLACE",
-            aliases=["--results"],
-            help_behavior_hint="(default: as the study says)",
-        ),
-    ] = None,
-    workers: Annotated[int, arg(help="Trainings at the same time, one process each.")] = 1,
-    threads: Threads = 1,
-    device: Device = "cpu",
-    data_dir: DataDir = None,
-    work: WorkFolder = None,
-    wait: Annotated[bool, arg(help="Stay when there is nothing to do, for studies to come.")] = False,
-    heartbeat: Heartbeat = 15.0,
-    timeout: Timeout = 90.0,
-    patience: Patience = 600.0,
-    json: Json = False,
-) -> None:
-    """Help studies on a store: claim cells, train them on this machine, write their results, until there are none."""
-    if min(workers, threads) < 1:
-        raise UsageError(f"--workers and --threads must be >= 1, got {workers} and {threads}")
-    leasing = leasing_of(heartbeat, timeout, patience)
-    from htaf.training.worker import Work, run_workers
+def computing_of(
+    workers: int, threads: int, share: str | None, engine: Literal["local", "ray"], address: str | None
+) -> Computing:
+    """How cells are computed; UsageError for what makes no sense."""
+    if workers < 0 or threads < 1:
+        raise UsageError(f"--workers must be >= 0 and --threads >= 1, got {workers} and {threads}")
+    if address is not None and engine != "ray":
+        raise UsageError("--address needs --engine ray")
+    first, _, count = (share or "1/1").partition("/")
+    if not (first.isdecimal() and count.isdecimal() and 1 <= int(first) <= int(count)):
+        raise UsageError(f"--share: expected I/N with I from 1 to N, such as 3/8, got {share!r}")
+    from htaf.training.cells import Computing
 
-    def tell(what: str, text: str) -> None:
-        err.print(f"note: {text}" if what == "note" else text)
-
-    own: dict[str, Any] = {} if work is None else {"work": work}
-    told = Work(
-        store, results=out, data_dir=data_dir, device=device, threads=threads, wait=wait, leasing=leasing,
-        patience=patience, **own,
-    )  # fmt: skip
-    found = run_workers(told, workers, tell)
-    names = ("computed", "found", "failed", "given back", "lost")
-    if json:
-        return print_json({name: found[name] for name in names})
-    return say(", ".join(f"{found[name]} {name}" for name in names if found[name]) or "no cell waits")
-
-
-def leasing_of(heartbeat: float, timeout: float, patience: float) -> Leasing:
-    """How leases are kept; UsageError for numbers that make no sense."""
-    from htaf.training.queue import Leasing
-    from htaf.training.results import StudyError
-
-    if not 0 <= patience < float("inf"):
-        raise UsageError(f"--patience must be >= 0 and finite, got {patience:g}")
-    try:
-        return Leasing(heartbeat, timeout)
-    except StudyError as error:
-        raise UsageError(f"--heartbeat and --timeout: {error}") from None
+    part = None if share is None else (int(first), int(count))
+    return Computing(workers, threads, part, engine, address, progress=True)

@@ -68,10 +68,6 @@ VERBS = {
         "htaf.cli.studying:study",
         "Search candidates with equal budgets, then train the chosen ones over several splits or seeds.",
     ),
-    "study worker": Verb(
-        "htaf.cli.studying:worker",
-        "Help studies on a store: claim cells, train them on this machine, write their results, until there are none.",
-    ),
     "theory": Verb(
         "htaf.cli.bounds:theory", "Print the exact bounds beside the paper's table, and what its six pairs achieve."
     ),

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import optuna
 
-from htaf._errors import HtafError, suggestion
+from htaf._errors import HtafError, expect_seed, suggestion
 from htaf._files import regular
 from htaf.names import Method
 from htaf.training.families import make_recipe
@@ -115,7 +114,6 @@ class Plan:
     search_epochs: length of a candidate's training; None: as long as a final one. A shorter one, and any on images, is
         not measured on the test part.
     seed: of the draw.
-    adaptive: let Optuna's TPE propose the candidates one after the other instead of drawing them.
     reference: (data label, row) -> (mean, error) to print beside, such as a paper's.
     variants: row -> method, of rows with names of their own, such as a method with another recipe.
     compare: rows to which all others are compared, split by split.
@@ -128,7 +126,6 @@ class Plan:
     candidates: int = 12
     splits: int = 5
     seed: int = 0
-    adaptive: bool = False
     search_epochs: int | None = None
     reference: Mapping[tuple[str, str], tuple[float, float | None]] = field(default_factory=dict)
     variants: Mapping[str, str] = field(default_factory=dict)
@@ -143,10 +140,7 @@ class Plan:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise PlanError(f"{name} must be a whole number >= {least}, got {value!r}")
-        if self.seed >= 2**32:
-            raise PlanError(f"seed must be below 2**32, which Optuna's samplers take, got {self.seed}")
-        if not isinstance(self.adaptive, bool):
-            raise PlanError(f"adaptive must be true or false, got {self.adaptive!r}")
+        expect_seed(self.seed, PlanError)
         short, longest = self.search_epochs, self.base.optimization.epochs
         if short is not None and (type(short) is not int or not 1 <= short <= longest):
             raise PlanError(f"search_epochs must lie in [1, epochs = {longest}], got {short!r}")
@@ -229,22 +223,10 @@ class Plan:
         return min(self.candidates, math.prod(len(v) for v in self.methods[method].values()))
 
     def draw(self, method: str) -> list[dict[str, str]]:
-        """The candidates of a method in Optuna's form, values as JSON text; none when they are adaptive."""
+        """The candidates of a method, values as JSON text."""
         everything = list(self._product(method))
         order = np.random.default_rng(self.seed).permutation(len(everything))
-        return [] if self.adaptive else [everything[i] for i in order[: self.number(method)]]
-
-    def distributions(self, method: str) -> dict[str, optuna.distributions.BaseDistribution]:
-        """Optuna's view of the grid."""
-        return {
-            names: optuna.distributions.CategoricalDistribution([json.dumps(v) for v in values])
-            for names, values in self.methods[method].items()
-        }
-
-    def sampler(self, method: str) -> optuna.samplers.BaseSampler:
-        """TPE when adaptive; drawn candidates are enqueued, so that the sampler has nothing to choose."""
-        kind = optuna.samplers.TPESampler if self.adaptive else optuna.samplers.RandomSampler
-        return kind(seed=self.seed)
+        return [everything[i] for i in order[: self.number(method)]]
 
     def describe(self) -> dict[str, Any]:
         """What bears on the choice of candidates and recipes, as JSON."""
@@ -255,7 +237,6 @@ class Plan:
             "candidates": self.candidates,
             "splits": self.splits,
             "seed": self.seed,
-            "adaptive": self.adaptive,
             "search_epochs": self.search_epochs,
             "variants": dict(self.variants),
         }

@@ -1,0 +1,330 @@
+"""Cells: computed once by whoever is first, by processes that die, in shares, on a cluster; whole records alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from htaf._files import LOCK, hold
+from htaf.training import cells
+from htaf.training.cells import (
+    FILE,
+    Computing,
+    OtherSharesError,
+    StudyError,
+    Task,
+    cell_folder,
+    compute,
+    engine_of,
+    expect_all,
+    gather,
+    share_of,
+)
+from htaf.training.records import read_records
+from made_cells import made
+
+COUNT = 24
+RECORDS = {f"k{i:03}": {"number": i, "square": i**2} for i in range(COUNT)}
+HERE = Computing(workers=0)
+
+
+def computed(tasks: list[Task], study: Path, computing: Computing = HERE, **more: Any) -> Any:
+    with engine_of(computing) as engine:
+        return compute(tasks, study, engine, computing, **more)
+
+
+def logged(log: Path) -> list[str]:
+    return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def test_each_cell_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    tasks = made(5, log=str(log))
+    records, failures = computed([*tasks, tasks[0]], tmp_path / "s")
+    assert (records, failures) == ({key: RECORDS[key] for key in list(RECORDS)[:5]}, {})
+    assert sorted(logged(log)) == [task.key for task in tasks]
+    assert computed(tasks, tmp_path / "s") == (records, {})
+    assert len(logged(log)) == 5
+    assert {file.name for file in cell_folder(tmp_path / "s", "k000").iterdir()} == {"record.json"}
+
+
+def test_a_cell_keeps_what_it_says(tmp_path: Path) -> None:
+    """A record without what belongs to it does not count."""
+    log = tmp_path / "log"
+    tasks = [dataclasses.replace(task, keeps=("checkpoint",)) for task in made(2, log=str(log))]
+    kept = cell_folder(tmp_path, "k000") / "checkpoint"
+    for _ in range(2):
+        assert computed(tasks, tmp_path)[1] == {}
+        assert kept.read_text() == "half"
+    assert logged(log) == ["k000", "k001"]
+    kept.unlink()
+    computed(tasks, tmp_path)
+    assert logged(log) == ["k000", "k001", "k000"]
+
+
+def test_failures_are_told_at_the_end_and_tried_again(tmp_path: Path) -> None:
+    tasks = made(4, fail=(1, 2), log=str(tmp_path / "log"))
+    for _ in range(2):
+        records, failures = computed(tasks, tmp_path)
+        assert sorted(records) == ["k000", "k003"]
+        assert failures == {f"k00{i}": f"cell {i}: ValueError: {i} is too small" for i in (1, 2)}
+    assert logged(tmp_path / "log").count("k001") == 2
+    assert logged(tmp_path / "log").count("k000") == 1
+    assert computed(made(4), tmp_path)[1] == {}
+
+
+def test_a_cell_that_ends_its_process_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cells, "DEATHS", 2)  # a process takes seconds to start
+    records, failures = computed(made(6, die=(0,), seconds=0.05), tmp_path, Computing(2))
+    assert sorted(records) == sorted(RECORDS)[1:6]
+    assert failures == {"k000": "cell 0: its process died 2 times (out of memory?)"}
+    assert capsys.readouterr().err.count("a worker process died over cell 0 (out of memory?); it is tried again") == 1
+
+
+def test_what_another_process_holds_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All others are computed meanwhile; who has it is said. A process that is at it may finish it, or end."""
+    tasks, first = made(3, log=str(tmp_path / "log")), cell_folder(tmp_path, "k000")
+    let_go, results = threading.Event(), list[Any]()
+
+    def holder() -> None:
+        with hold(first / LOCK, "busy"):
+            let_go.wait(30)
+
+    held = threading.Thread(target=holder)
+    held.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cells, "PAUSE", 0.05)
+        patch.setattr(cells, "QUIET", 0.2)
+        computing = Computing(workers=0, progress=True)
+        waiting = threading.Thread(target=lambda: results.append(computed(tasks, tmp_path, computing)))
+        waiting.start()
+        while logged(tmp_path / "log") != ["k001", "k002"]:
+            time.sleep(0.02)
+        time.sleep(0.6)
+        assert not results
+        let_go.set()
+        waiting.join(30)
+        held.join(30)
+    assert results == [({f"k00{i}": RECORDS[f"k00{i}"] for i in range(3)}, {})]
+    assert "under way: cell 0 (process " in capsys.readouterr().err
+
+
+def test_a_cell_may_wait_for_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "PAUSE", 0.05)
+    assert computed(made(2, busy=(0,)), tmp_path)[1] == {}
+
+
+def test_a_damaged_record_is_named_and_kept(tmp_path: Path) -> None:
+    computed(made(2), tmp_path)
+    file = cell_folder(tmp_path, "k001") / "record.json"
+    for text in ('{"number": 1', "[]", '{"number": 1}', '{"square": NaN}'):
+        file.write_text(text)
+        with pytest.raises(StudyError, match=r"k001/record.json is damaged: delete it to compute the cell again"):
+            computed(made(2), tmp_path)
+        assert file.read_text() == text
+    file.unlink()
+    assert computed(made(2), tmp_path)[1] == {}
+
+
+def test_records_in_one_file(tmp_path: Path) -> None:
+    """The same bytes in whatever order they came."""
+    for name, order in (("a", 1), ("b", -1)):
+        computed(made(9)[::order], tmp_path / name)
+        gather(tmp_path / name)
+    assert (tmp_path / "a" / FILE).read_bytes() == (tmp_path / "b" / FILE).read_bytes()
+    lines = [json.loads(line) for line in (tmp_path / "a" / FILE).read_text().splitlines()]
+    assert lines == [RECORDS[key] for key in sorted(RECORDS)[:9]]
+    assert {one["square"] for one in read_records(tmp_path / "a")} == {i**2 for i in range(9)}
+
+
+@given(st.integers(0, 40), st.integers(1, 9))
+def test_shares_are_all_cells_once(count: int, of: int) -> None:
+    tasks = made(count)
+    parts = [share_of(tasks[::-1], (i, of)) for i in range(1, of + 1)]
+    assert sorted(task.key for part in parts for task in part) == [task.key for task in tasks]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_share_leaves_the_others_alone(tmp_path: Path) -> None:
+    tasks = made(5)
+    records, failures = computed(tasks, tmp_path, Computing(0, share=(2, 2)))
+    assert (sorted(records), failures) == (["k001", "k003"], {})
+    with pytest.raises(
+        OtherSharesError, match=r"share 2/2 is done; 3 cells of other shares are not finished in .*: when"
+    ):
+        expect_all(tasks, records, (2, 2), tmp_path)
+    records, _ = computed(tasks, tmp_path, Computing(0, share=(1, 2)))
+    assert len(records) == 5
+    expect_all(tasks, records, (1, 2), tmp_path)
+
+
+# ---- commands that are killed ----
+
+
+def command(study: Path, log: Path, workers: int, seconds: float) -> subprocess.Popen[bytes]:
+    """A process of its own that computes all cells with worker processes, as on another machine.
+
+    The last cells, one for each process of two commands, wait for the file `over`, beside the study.
+    """
+    waits = {"until": str(study.parent / "over"), "first": COUNT - 2 * max(1, workers)}
+    text = (
+        "from pathlib import Path\nfrom made_cells import made\nfrom htaf.training.cells import *\n"
+        "if __name__ == '__main__':\n"
+        f"    computing, study = Computing({workers}), Path({str(study)!r})\n"
+        "    with engine_of(computing) as engine:\n"
+        f"        tasks = made({COUNT}, seconds={seconds}, log={str(log)!r}, **{waits})\n"
+        "        found, failed = compute(tasks, study, engine, computing)\n"
+        "    assert not failed, failed\n"
+        f"    assert len(found) == {COUNT}\n"
+        "    gather(study)\n"
+    )
+    file = study.parent / "command.py"
+    file.write_text(text)
+    environment = {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1", "PATH": ""}
+    return subprocess.Popen([sys.executable, str(file)], env=environment, stderr=subprocess.PIPE)
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    _, told = process.communicate(timeout=300)
+    assert process.returncode == 0, told.decode()[-2000:]
+
+
+def disturbed(tmp_path: Path, kills: int, workers: int, seconds: float) -> None:
+    """Two commands at a time, of which one after the other is killed: every record whole, the file that of a quiet
+    run."""
+    study, log, chance = tmp_path / "s", tmp_path / "log", random.Random(3)
+    computing = [command(study, log, workers, seconds) for _ in range(2)]
+    killed = 0
+    while killed < kills and any(one.poll() is None for one in computing):
+        there = len(logged(log))
+        while len(logged(log)) == there and any(one.poll() is None for one in computing):
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0, seconds))
+        number = chance.randrange(2)
+        if computing[number].poll() is None:
+            computing[number].kill()
+            computing[number].communicate()
+            computing[number] = command(study, log, workers, seconds)
+            killed += 1
+    (tmp_path / "over").touch()
+    for one in computing:
+        ended(one)
+    assert killed == kills
+    computed(made(COUNT), tmp_path / "quiet")
+    gather(tmp_path / "quiet")
+    assert (study / FILE).read_bytes() == (tmp_path / "quiet" / FILE).read_bytes()
+    begun = logged(log)
+    assert {*begun} == {*RECORDS}
+    assert len(begun) <= COUNT + kills * max(1, workers), "only what was under way is computed twice"
+
+
+def test_a_command_is_killed(tmp_path: Path) -> None:
+    disturbed(tmp_path, 1, 0, 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes end with their parent as Linux tells it")
+def test_commands_are_killed_ten_times(tmp_path: Path) -> None:
+    disturbed(tmp_path, 10, 2, 0.5)
+
+
+def stopped(tasks: list[Task], study: Path, log: Path) -> None:
+    """As Ctrl-C, when all cells are under way."""
+    with engine_of(Computing(len(tasks))) as engine:
+        for task in tasks:
+            engine.submit(task, cells.Place(cell_folder(study, task.key)))
+        while len(logged(log)) < len(tasks):
+            time.sleep(0.02)
+        raise KeyboardInterrupt
+
+
+def test_worker_processes_end_with_their_command(tmp_path: Path) -> None:
+    """And their locks with them."""
+    before, log = set(multiprocessing.active_children()), tmp_path / "log"
+    with pytest.raises(KeyboardInterrupt):
+        stopped(made(2, until=str(tmp_path / "never"), log=str(log)), tmp_path, log)
+    for child in set(multiprocessing.active_children()) - before:
+        child.join(10)
+    assert set(multiprocessing.active_children()) <= before
+    assert computed(made(2), tmp_path)[1] == {}
+
+
+# ---- Ray ----
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Two nodes on this machine, each with one CPU."""
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_BACKEND_LOG_LEVEL", "fatal")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100_000_000, "include_dashboard": False}
+    for _ in range(5):  # Ray gives a node 30 seconds to start
+        one = Cluster()
+        try:
+            one.add_node(**node)
+            one.add_node(**node)
+            break
+        except Exception:
+            one.shutdown()
+    else:
+        pytest.fail("Ray does not start here")
+    try:
+        yield one
+    finally:
+        one.shutdown()
+
+
+def killed_when(condition: Callable[[], bool], act: Callable[[], None]) -> threading.Thread:
+    def run() -> None:
+        while not condition():
+            time.sleep(0.05)
+        act()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.slow
+def test_a_node_of_a_cluster_dies(cluster: Any, tmp_path: Path) -> None:
+    log, computing = tmp_path / "log", Computing(engine="ray", address=cluster.address)
+    (tmp_path / "s").mkdir()
+    with engine_of(computing) as engine:
+        node = next(iter(cluster.worker_nodes))
+        killer = killed_when(lambda: len(logged(log)) >= 6, lambda: node.kill_raylet(check_alive=False))
+        records, failures = compute(made(COUNT, seconds=0.3, log=str(log)), tmp_path / "s", engine, computing)
+        killer.join(1)
+        assert not killer.is_alive()
+        failed = compute(made(3, fail=(1,)), tmp_path / "t", engine, computing)[1]
+    assert (records, failures) == (RECORDS, {})
+    gather(tmp_path / "s")
+    assert len(read_records(tmp_path / "s")) == 2 * COUNT  # in the file, and in the folders
+    assert "does not see" in failed["k000"]  # the folder was never made
+
+
+def test_no_cluster_at_an_address() -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    with (
+        pytest.raises(StudyError, match="no Ray cluster can be used at nowhere"),
+        engine_of(Computing(engine="ray", address="nowhere")),
+    ):
+        pass
