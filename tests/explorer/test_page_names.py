@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from visits import Site, Visit, pictures, until
 
 from htaf.concepts.naming import read_names
 from htaf.explorer.build import build_page
+from visits import Site, Visit, pictures, until
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]
