@@ -416,7 +416,7 @@ def read_weights_file(folder: Path) -> None:
 
 
 def read_tables(folder: Path) -> None:
-    from htaf.data.reading import read_frame
+    from htaf.data.table_files import read_frame
 
     for name in ("t.csv", "t.parquet"):
         if (folder / name).exists():
