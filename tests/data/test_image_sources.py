@@ -178,7 +178,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "numbers.parquet": (lambda p: pq.write_table(pa.table({"a": [1]}), p), r"one column of images as bytes, got none"),
     "two.parquet": (
         lambda p: pq.write_table(pa.table({"a": [b"x"], "b": [b"x"]}), p),
-        r"got the columns of bytes 'a', 'b': --column chooses",
+        r"got the columns of bytes 'a', 'b': `column` chooses",
     ),
     "none.tar": (lambda p: write_tar(p, {"a.txt": b"x"}), r"expected images, got none in"),
     "twice.tar": (
