@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from htaf._errors import suggestion
 from htaf.runs import content_hash, environment
@@ -30,6 +30,7 @@ FUNCTIONS = {
 NEEDED = {"cell", "commit", "platform", "threads", "versions"}
 
 
+@runtime_checkable
 class Cells(Protocol):
     """Cells of one kind."""
 

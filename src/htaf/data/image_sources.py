@@ -118,6 +118,7 @@ class Files:
         ]
 
 
+@runtime_checkable
 class Batches(Protocol):
     """Images in memory or on disk, or what a frozen backbone gives of them."""
 

@@ -84,6 +84,7 @@ Spare = dict[tuple[int, ...], list[Tensor]]
 
 
 @runtime_checkable  # for beartype
+@runtime_checkable
 class Bound(Protocol):
     """A layer with its weights and the constants of its epilogue."""
 

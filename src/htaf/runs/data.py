@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import pandas as pd
 import torch
@@ -22,6 +22,7 @@ PartName = Literal["train", "validation", "test", "all"]
 Place = str | PathLike[str]
 
 
+@runtime_checkable
 class Trained(Protocol):
     """What says on which rows a network was trained: a run, from its record."""
 

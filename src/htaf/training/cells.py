@@ -22,7 +22,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -171,6 +171,7 @@ def attempt(task: Task, place: Place) -> Ended:
         return Ended(error=f"{type(error).__name__}: {error}")
 
 
+@runtime_checkable
 class Engine(Protocol):
     """What computes. at_once: how many cells it takes at a time."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -27,6 +27,7 @@ _PHRASE = "a short phrase of about seven words"
 USUAL = ConceptName(_PHRASE, _PHRASE, _PHRASE)
 
 
+@runtime_checkable
 class Evidence(Protocol):
     """What names are found from, and checked on.
 

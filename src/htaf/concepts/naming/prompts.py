@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float64
-from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
 from htaf.concepts.naming.files import LONGEST, NameEntry, valid_text
 from htaf.llm import Message, numbered, quoted, shortened
@@ -134,7 +134,7 @@ class ChoiceReply(BaseModel):
 
     @field_validator("number")
     @classmethod
-    def _listed(cls, number: int, info: ValidationInfo) -> int:
+    def _listed(cls, number: int, info: Any) -> int:
         count = (info.context or {}).get("count")
         if number < 1 or (count is not None and number > count):
             raise ValueError(f"expected a number of the list, 1 to {count}, got {number}")
@@ -164,7 +164,7 @@ class Judgements(BaseModel):
         return np.array([said.get(number, UNDECIDED) for number in range(1, count + 1)])
 
     @model_validator(mode="after")
-    def _once(self, info: ValidationInfo) -> Judgements:
+    def _once(self, info: Any) -> Judgements:
         count = (info.context or {}).get("count")
         numbers = self.numbers()
         if wrong := [n for n in numbers if n < 1 or (count is not None and n > count)]:
