@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -24,10 +25,22 @@ def test_each_package_is_in_the_extra_that_is_named() -> None:
 
 
 @pytest.fixture
-def no_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith(("htaf.training.", "lightning"))]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "lightning", None)
+def no_lightning() -> Iterator[None]:
+    """Imports as where lightning is not installed; afterwards all modules are those that were there."""
+    before = dict(sys.modules)
+    for name in before:
+        if name.startswith(("htaf.training.", "lightning")):
+            del sys.modules[name]
+    sys.modules["lightning"] = None  # pyright: ignore[reportArgumentType]
+    yield
+    for name in sys.modules.keys() - before.keys():
+        del sys.modules[name]
+    sys.modules.pop("lightning")
+    sys.modules.update(before)
+    for name, module in before.items():
+        package, _, last = name.rpartition(".")
+        if name.startswith("htaf.training."):
+            setattr(before[package], last, module)
 
 
 @pytest.mark.usefixtures("no_lightning")

@@ -55,7 +55,7 @@ def suggestion(wanted: str, known: Sequence[str], most: int = 1) -> str:
     return f" (did you mean {' or '.join(repr(lowered[name]) for name in near)}?)" if near else ""
 
 
-def listed(names: Sequence[str], limit: int = 30) -> str:
+def listed(names: Sequence[object], limit: int = 30) -> str:
     """Names joined by commas, cut after `limit` with a count of the rest."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(repr(name) for name in names[:limit]) + more
