@@ -254,9 +254,9 @@ def test_killed_at_any_time_it_ends_with_the_same_bits(model, text, tmp_path):
     began = time.monotonic()
     subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
     took = time.monotonic() - began
-    chance, kills, name = random.Random(0), 0, "killed"
+    chance, kills = random.Random(0), 0
     while True:
-        process = subprocess.Popen(command(tmp_path / name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command(tmp_path / "killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         end = time.monotonic() + took * chance.uniform(0.3, 0.8)
         while process.poll() is None and time.monotonic() < end:
             time.sleep(0.05)
@@ -264,12 +264,13 @@ def test_killed_at_any_time_it_ends_with_the_same_bits(model, text, tmp_path):
             assert process.wait() == 0
             if kills:
                 break
-            took, name = took / 2, name + "-again"  # the first one had been slow: it ended before it was killed
+            shutil.rmtree(tmp_path / "killed")
+            took /= 2  # the first one had been slow: this one ended before it was killed
             continue
         process.send_signal(signal.SIGKILL)
         process.wait()
         kills += 1
-    whole, killed = read(tmp_path / "whole"), read(tmp_path / name)
+    whole, killed = (read(tmp_path / name) for name in ("whole", "killed"))
     assert killed["trained"] == whole["trained"]
     assert killed["validation"] == whole["validation"]
     for name in ("model.htaf.safetensors", files.GATES):
