@@ -6,6 +6,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -27,20 +28,20 @@ def test_each_package_is_in_the_extra_that_is_named() -> None:
 @pytest.fixture
 def no_lightning() -> Iterator[None]:
     """Imports as where lightning is not installed; afterwards all modules are those that were there."""
-    before = dict(sys.modules)
-    for name in before:
-        if name.startswith(("htaf.training.", "lightning")):
-            del sys.modules[name]
+
+    def taken() -> dict[str, Any]:
+        names = [name for name in sys.modules if name.startswith(("htaf.training.", "lightning"))]
+        return {name: sys.modules.pop(name) for name in names}
+
+    before = taken()
     sys.modules["lightning"] = None  # pyright: ignore[reportArgumentType]
     yield
-    for name in sys.modules.keys() - before.keys():
-        del sys.modules[name]
-    sys.modules.pop("lightning")
+    taken()
     sys.modules.update(before)
     for name, module in before.items():
         package, _, last = name.rpartition(".")
-        if name.startswith("htaf.training."):
-            setattr(before[package], last, module)
+        if package in sys.modules:
+            setattr(sys.modules[package], last, module)
 
 
 @pytest.mark.usefixtures("no_lightning")
