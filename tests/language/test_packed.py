@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
@@ -18,7 +19,7 @@ from tests.language.models import tiny
 
 from htaf import HTAF
 from htaf._files import sealed_tensors
-from htaf.kernels import native
+from htaf.kernels import decoder, native
 from htaf.language import LanguageError, gates_of, replace_gates
 from htaf.language.packed import FILE, PackedLanguageModel, load_packed, pack
 
@@ -151,14 +152,29 @@ def test_a_pickled_model_computes_the_same(how, tmp_path):
     assert torch.equal(again.logits(tokens), packed.logits(tokens))
 
 
-def test_texts_at_the_same_time_do_not_mix():
+def test_texts_at_the_same_time_do_not_mix(monkeypatch):
     packed = pack(gated("llama"), torch.float32)
     packed.about = replace(packed.about, ends=())
     prompts = [torch.randint(64, (n,)) for n in (3, 9)]
     alone = [list(packed.generate(prompt, most=12)) for prompt in prompts]
     together = zip(*(packed.generate(prompt, most=12) for prompt in prompts), strict=True)
     assert [list(tokens) for tokens in zip(*together, strict=True)] == alone
-    with ThreadPoolExecutor(4) as pool:
+
+    class Together(decoder.Decoder):
+        """Both texts have begun before either is read."""
+
+        @property
+        def reading(self):
+            return self.last
+
+        @reading.setter
+        def reading(self, value):
+            self.last = value
+            barrier.wait(10)
+
+    barrier = threading.Barrier(2)
+    monkeypatch.setattr(packed.decoder, "__class__", Together)
+    with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(lambda p: list(packed.generate(p, most=12)), prompts * 4)) == alone * 4
 
 

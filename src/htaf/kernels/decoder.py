@@ -168,8 +168,8 @@ class Decoder:
 
     def restart(self) -> Reading:
         """Begin a text, from now on the last one."""
-        self.reading = Reading(*self._shape)
-        return self.reading
+        begun = self.reading = Reading(*self._shape)
+        return begun  # not self.reading, where another thread's may stand by now
 
     def read(
         self, tokens: Int[Tensor, " count"], reading: Reading | None = None, *, every: bool = False, dense: bool = False
