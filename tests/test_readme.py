@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from htaf_paper.tiny_language import TEXT, write_model
+from made_language import TEXT, write_model
 from made_runs import digits, made_run
 
 ROOT = Path(__file__).parents[1]

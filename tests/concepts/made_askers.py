@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from htaf.concepts.naming import NameEntry, NamingJob, NamingSettings, class_evidence, naming_job
+from htaf.concepts.naming.by_attributes import AttributeCandidates, attribute_candidates, ranked
 from htaf.concepts.naming.prompts import NameReply
 from htaf.data.attributes import Attributes
-from htaf_paper.table_model import TableModel, read_lists
+from htaf.llm import quoted
 
 QUICK = NamingSettings(permutations=99)
 HOSTILE = [
@@ -44,6 +46,91 @@ def job(table: Attributes, client: Any = None, rows: Any = None, settings: Any =
 def named(table: Attributes, *given: Any, parallel: int = 4, progress: Any = None, **options: Any) -> list[NameEntry]:
     """What such a job gives."""
     return job(table, *given, **options).run(parallel=parallel, progress=progress)
+
+
+class TableModel:
+    """Names with the attribute of a table that separates the listed classes best, sorts by the table.
+
+    Classes of a prompt that are not in the table have no attribute.
+    """
+
+    model = "table model"
+
+    def __init__(self, attributes: Attributes) -> None:
+        self.table = attribute_candidates(attributes)
+        self.row = {json.loads(quoted(name)): number for number, name in enumerate(attributes.classes)}
+        self.column = {name: number for number, name in enumerate(attributes.names)}
+
+    def known(self, messages, *, sample: int = 0) -> bool:
+        return False
+
+    def ask(self, messages, reply, *, sample: int = 0, context: Mapping[str, Any] | None = None):
+        return reply.model_validate(json.loads(self.answer(messages)), context=context)
+
+    def answer(self, messages) -> str:
+        """The text of the reply, JSON."""
+        text = next((m["content"] for m in reversed(messages) if "Task: " in m["content"]), "")
+        lists = read_lists(text)
+        return json.dumps(self.sorting(text, lists["Classes"]) if "Classes" in lists else self.name(lists))
+
+    def name(self, lists: dict[str, list[str]]) -> dict[str, Any]:
+        groups = [lists[group] for group in ("Group A", "Group B")]
+        offered = lists.get("The concept must be one of these candidates")
+        columns = [self.column[name] for name in offered] if offered else list(range(len(self.column)))
+        cells = np.ix_([self.row[name] for name in groups[0] + groups[1]], columns)
+        names = tuple(self.table.names[column] for column in columns)
+        inside = np.arange(len(cells[0])) < len(groups[0])
+        best = ranked(inside, AttributeCandidates(names, self.table.have[cells], self.table.values[cells]), 1)[0]
+        place, negated = best["attribute"], best["negated"]
+        if offered:
+            return {"number": place + 1, "negated": negated, "justification": "as the table says"}
+        labels = (f"not {names[place]}", names[place]) if negated else (names[place], f"not {names[place]}")
+        return {
+            "concept": names[place],
+            "label_1": labels[0],
+            "label_0": labels[1],
+            "justification": "as the table says",
+        }
+
+    def sorting(self, text: str, classes: list[str]) -> dict[str, list[int]]:
+        found = re.search(r'^Label 1: (".*")$', text, re.MULTILINE)
+        label = json.loads(found[1]) if found else ""
+        name = label.removeprefix("not ")
+        if name in self.column:
+            have = self.table.have[[self.row[each] for each in classes], self.column[name]] > 0.5
+            first = have ^ (name != label)
+        else:
+            first = np.array([each in label.split("; ") for each in classes])
+        numbers = np.arange(1, len(classes) + 1)
+        return {"label_1": numbers[first].tolist(), "label_0": numbers[~first].tolist()}
+
+
+class ListsClasses(TableModel):
+    """Names a concept by as many classes of group A as a label holds."""
+
+    def name(self, lists: dict[str, list[str]]) -> dict[str, Any]:
+        group = lists["Group A"]
+        fitting = [name for place, name in enumerate(group) if len("; ".join(group[: place + 1])) <= 190]
+        return {"concept": "one of a list", "label_1": "; ".join(fitting) or "any", "label_0": "any other class"}
+
+
+class SortsAllAlike(TableModel):
+    """Puts all classes under the first label."""
+
+    def sorting(self, text: str, classes: list[str]) -> dict[str, list[int]]:
+        return {"label_1": [*range(1, len(classes) + 1)], "label_0": []}
+
+
+def read_lists(text: str) -> dict[str, list[str]]:
+    """The numbered lists of a prompt by the lines above them, without what stands in brackets there."""
+    lists: dict[str, list[str]] = {}
+    heading = ""
+    for line in text.split("\n"):
+        if found := re.fullmatch(r'\d+\. (".*")', line):
+            lists.setdefault(heading, []).append(json.loads(found[1]))
+        else:
+            heading = re.sub(r" \(.*\)", "", line).rstrip(":")
+    return lists
 
 
 class Counted:

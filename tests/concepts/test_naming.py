@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from made_askers import HOSTILE, QUICK, Counted, Scripted, job, made, named, shares
+from made_askers import (
+    HOSTILE,
+    QUICK,
+    Counted,
+    ListsClasses,
+    Scripted,
+    SortsAllAlike,
+    TableModel,
+    job,
+    made,
+    named,
+    read_lists,
+    shares,
+)
 
 from htaf.concepts.codes import codes_of
 from htaf.concepts.naming import ConceptName, NamingSettings, class_evidence, read_names, write_names
 from htaf.data.attributes import Attributes
 from htaf.llm import BudgetError
-from htaf_paper.table_model import TableModel, read_lists
 
 AB = Attributes(("x",), tuple(f"{'ab'[i // 6]}{i % 6}" for i in range(12)), np.zeros((12, 1), dtype=np.float32))
 HALVES = np.array([[1.0] * 6 + [0.0] * 6])
@@ -30,7 +41,7 @@ def test_a_model_that_knows_finds_names_that_hold() -> None:
         assert (entry["verified"], entry["status"], entry["reason"]) == (True, "verified", "")
         assert (entry["group_a"], entry["group_b"], entry["mixed"], entry["empty"]) == (9, 15, 0, 0)
         assert (entry["rounds"], entry["scored"], entry["source"], entry["candidate"]) == (3, 24, "model", False)
-        assert (entry["justification"], entry["model"]) == ("the table says so", "table model: table")
+        assert (entry["justification"], entry["model"]) == ("as the table says", "table model")
         assert [each["name"] for each in entry["rounds_detail"]] == [name] * 3
         assert (entry["p_value"], entry["baseline"]["p95"] < 0.9) == (0.01, True)
 
@@ -66,18 +77,16 @@ def test_a_round_never_sees_the_classes_that_judge_it() -> None:
     assert not any("Group" in text for text in client.prompts[1::2])
 
 
-@pytest.mark.parametrize(
-    "behaviour", ["random name", "same name", "lists classes", "random sorting", "all under label 1"]
-)
-def test_models_that_name_or_sort_badly_are_not_verified(behaviour: Any) -> None:
+@pytest.mark.parametrize("bad", [ListsClasses, SortsAllAlike])
+def test_models_that_name_or_sort_badly_are_not_verified(bad: type[TableModel]) -> None:
     table = made(60, 30)
-    found = named(table, TableModel(table, behaviour), shares(table)[5:15])
+    found = named(table, bad(table), shares(table)[5:15])
     assert not any(each["verified"] for each in found)
     assert np.mean([each["held_out"] for each in found]) == pytest.approx(0.5, abs=0.08)
 
 
 def test_a_name_that_lists_its_classes_is_right_about_them_and_no_others() -> None:
-    (entry,) = named(AB, TableModel(AB, "lists classes"), HALVES)
+    (entry,) = named(AB, ListsClasses(AB), HALVES)
     assert (entry["naming"], entry["held_out"], entry["verified"]) == (1.0, 0.5, False)
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from made_askers import TableModel
 
 from htaf.concepts.codes import codes_key, codes_of
 from htaf.concepts.naming.job import Estimate
 from htaf.concepts.store import open_codes
 from htaf.concepts.writing import write_codes
 from htaf.data.attributes import Attributes
-from htaf_paper.table_model import TableModel
 from scripted_server import Answer, ScriptedServer
 
 CLASSES = [

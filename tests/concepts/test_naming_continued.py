@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_askers import QUICK, Counted, job, made, named, shares
+from made_askers import QUICK, Counted, TableModel, job, made, named, shares
 
 from htaf.concepts import naming
 from htaf.concepts.codes import Codes, ConceptError, codes_key, codes_of
@@ -21,7 +21,6 @@ from htaf.concepts.naming import NamingSettings, check_only, class_evidence, fil
 from htaf.concepts.naming import job as of_job
 from htaf.concepts.naming.files import kept_names
 from htaf.llm import BudgetError, MalformedReply, ModelError
-from htaf_paper.table_model import TableModel
 
 TABLE = made()
 MODEL = TableModel(TABLE)

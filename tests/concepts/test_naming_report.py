@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_askers import QUICK, Counted, job, made
+from made_askers import QUICK, Counted, TableModel, job, made
 
 from htaf._console import Terminal
 from htaf.concepts.naming import (
@@ -19,7 +19,6 @@ from htaf.concepts.naming import (
     name_table,
 )
 from htaf.concepts.naming.job import Estimate
-from htaf_paper.table_model import TableModel
 
 
 def lines_of(names: list[dict[str, Any]], order: list[int], width: int = 80) -> list[str]:

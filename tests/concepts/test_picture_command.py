@@ -17,16 +17,12 @@ from htaf.cli import naming
 from htaf.concepts.codes import Codes
 from htaf.concepts.store import open_codes
 from htaf.concepts.writing import write_codes
-from htaf_paper.drawn import NAMES, drawn
-from htaf_paper.pictured import planted
-from htaf_paper.vision_model import VisionModel
+from made_pictures import NAMES, VisionModel, pictured
 from made_runs import digits, made_run
 from scripted_server import Answer, ScriptedServer
 
 MODEL = VisionModel()
-RNG = np.random.default_rng(0)
-PICTURES = drawn(2, 360, RNG)
-CODES = planted(PICTURES, RNG)
+CODES, PIXELS = pictured(2, 360, np.random.default_rng(0))
 
 
 def written(codes: Codes, out: Path) -> Path:
@@ -48,7 +44,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.01)
-    monkeypatch.setattr(naming, "_pixels", lambda codes, run, data_dir: lambda rows: PICTURES.pixels[rows])
+    monkeypatch.setattr(naming, "_pixels", lambda codes, run, data_dir: lambda rows: PIXELS[rows])
 
 
 def served() -> ScriptedServer:

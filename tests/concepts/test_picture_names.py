@@ -27,17 +27,14 @@ from htaf.concepts.naming.album import ON_A_SHEET, album, boxes, tile_of
 from htaf.concepts.naming.checks import FEWEST_CLASSES
 from htaf.concepts.naming.pictures import Choice, at_rate, choose, pools, scores, within
 from htaf.llm import BlindError, MalformedReply, ModelError, text_part
-from htaf_paper.drawn import NAMES, drawn
-from htaf_paper.pictured import planted
-from htaf_paper.vision_model import VisionModel, images_in, picture_pixels
+from made_pictures import NAMES, VisionModel, images_in, picture_pixels, pictured
 
 QUICK = PictureSettings(tile=48, permutations=99)
 
 
 def made(classes: int = 2, images: int = 360, seed: int = 0) -> tuple[Codes, Any]:
-    rng = np.random.default_rng(seed)
-    pictures = drawn(classes, images, rng)
-    return planted(pictures, rng), lambda rows: pictures.pixels[rows]
+    codes, pixels = pictured(classes, images, np.random.default_rng(seed))
+    return codes, lambda rows: pixels[rows]
 
 
 CODES, PIXELS = made()

@@ -7,7 +7,7 @@ from tests.language.models import QUICK
 
 from htaf.language.options import Data
 from htaf.language.run import fit
-from htaf_paper.tiny_language import TEXT, write_model
+from made_language import TEXT, write_model
 
 
 @pytest.fixture(scope="session")

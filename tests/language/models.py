@@ -8,8 +8,8 @@ from typing import Any
 import gguf
 from tokenizers import pre_tokenizers
 
+import made_language
 from htaf.language.options import Training
-from htaf_paper import tiny_language
 
 QUICK = Training(steps=6, batch_size=2, lr=0.003, validate=3)
 MORE: dict[str, dict[str, Any]] = {
@@ -29,7 +29,7 @@ MORE: dict[str, dict[str, Any]] = {
 
 def tiny(kind: str, **changes: Any) -> Any:
     """A causal language model with random weights, the same for the same arguments."""
-    return tiny_language.tiny(kind, **{**MORE.get(kind, {}), **changes})
+    return made_language.tiny(kind, **{**MORE.get(kind, {}), **changes})
 
 
 def write_gguf(file: Path) -> None:

@@ -23,7 +23,7 @@ from htaf.language.ranks import Ranks
 from htaf.language.run import _read_calibration, _Work, _write_calibration, fit, held_out_blocks, read
 from htaf.language.scores import text_scores
 from htaf.language.text import by_parts, documents, questions, task_files
-from htaf_paper.tiny_language import TEXT
+from made_language import TEXT
 
 
 def test_the_record(run):

@@ -19,7 +19,7 @@ from htaf.llm import (
     tokens_of,
 )
 from htaf.llm.sight import DIGITS, drawn_digits
-from htaf_paper.vision_model import picture_pixels
+from made_pictures import picture_pixels
 from scripted_server import Answer, scripted
 
 

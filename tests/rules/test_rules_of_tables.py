@@ -28,7 +28,6 @@ from htaf.rules.explanation import OTHERS, drawn
 from htaf.rules.raw_columns import RARE, RawColumn, RawColumns, roundest
 from htaf.rules.trees import LEAST_LEAF, fidelity, fit_rule
 from htaf.runs import Run, RunError
-from htaf_paper.rules import planted_cell
 from made_runs import digits
 from made_runs import made_run as image_run
 from rules.made_table import COLORS, Kind, made_run, table
@@ -494,14 +493,6 @@ def test_vary(made: dict[Kind, Run], kind: Kind) -> None:
         assert np.allclose(one[shown].astype(float), mean.astype(float))
     with pytest.raises(RulesError, match="expected one of the columns"):
         rules.vary(run, "colour ")
-
-
-def test_a_planted_rule_is_found_by_a_trained_network(tmp_path: Path) -> None:
-    """The target is a known rule of two of eight columns, with 5% of the labels turned."""
-    found = planted_cell(0, tmp_path, hidden=(8,), epochs=12)
-    assert found["precision"] > 0.6  # 2 of 8 columns taken at random: 0.25
-    assert found["important"]
-    assert found["best_agreement"] > 0.8 > found["constant"] > 0.5
 
 
 # ---- runs that have no rules ----

@@ -103,7 +103,7 @@ def made_world(root: Path) -> World:
     from htaf.models.build import build
     from htaf.runs.packed import run_extra
     from htaf.training.problems import data_identity
-    from htaf_paper.tiny_language import TEXT, write_model
+    from made_language import TEXT, write_model
 
     rng = np.random.default_rng(0)
     rows = pd.DataFrame({"a": rng.normal(size=90), "b": rng.integers(0, 50, 90), "kind": rng.choice([*"xyz"], 90)})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -18,22 +17,14 @@ WORDS = [
 ]
 TEXT = "\n\n".join(" ".join(WORDS[i % 12 :]) for i in range(300))
 SMALL = {
-    "vocab_size": 64, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "vocab_size": 300, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": 2,
     "pad_token_id": 0, "initializer_range": 0.2,
 }  # fmt: skip
 
 
-def tiny(kind: str = "llama", **changes: Any) -> Any:
-    """A causal language model of transformers with random weights, the same for the same arguments."""
-    config = AutoConfig.for_model(kind, **{**SMALL, **changes})
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(config).eval()
-
-
-def write_model(folder: Path, **changes: Any) -> None:
-    """A folder of transformers with a tiny Llama and a tokenizer of `TEXT`."""
+def _write_model(folder: Path) -> None:
+    """A folder of transformers with a tiny Llama and a tokenizer of `TEXT`; always the same weights."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<pad>", "<s>", "</s>"], show_progress=False,
@@ -41,14 +32,16 @@ def write_model(folder: Path, **changes: Any) -> None:
     tokenizer.train_from_iterator([TEXT], trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
     fast.save_pretrained(folder)
-    tiny(vocab_size=300, **changes).save_pretrained(folder)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SMALL)).save_pretrained(folder)
 
 
 def write_all(folder: Path) -> tuple[Path, Path, Path]:
     """The model, the text and the questions: their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     model, text, task = folder / "model", folder / "text.txt", folder / "task.jsonl"
-    write_model(model)
+    _write_model(model)
     text.write_text(TEXT)
     words = ("the sun.", "the sea.")
     lines = [{"context": "red cats see", "choices": words, "answer": i % 2} for i in range(100)]
