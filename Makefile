@@ -87,7 +87,6 @@ bench-packed: $(STAMP)
 	$(BIN)/python benchmarks/table_convolution.py --json runs/bench/table_convolution.json
 	$(BIN)/python benchmarks/depthwise_convolution.py --json runs/bench/depthwise_convolution.json
 	$(BIN)/python benchmarks/packed.py --json runs/bench/packed.json
-	$(BIN)/python benchmarks/packed_import.py --json runs/bench/packed_import.json
 
 docs: $(STAMP)
 	$(BIN)/python -m pdoc --output-directory site htaf

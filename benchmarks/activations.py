@@ -19,8 +19,6 @@ import measuring
 import memory
 import torch
 from measuring import Sample
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from htaf import functional
@@ -154,16 +152,16 @@ def measure_memory(name: str, dtype: torch.dtype) -> dict[str, Any]:
     return {"table": "memory", "function": name, **case, **kept, "resident": flat}
 
 
-def show_times(rows: list[dict[str, Any]], size: int, console: Console) -> None:
+def show_times(rows: list[dict[str, Any]], size: int) -> None:
     rows = [row for row in rows if row["size"] == size and row["table"] == "time"]
-    table = Table(title=f"{size:,} values: time over torch.sigmoid's, both passes (forward, backward) and ms of both")
-    table.add_column("function")
-    cases = list(dict.fromkeys((row["dtype"], row["threads"]) for row in rows))
-    for dtype, threads in cases:
-        table.add_column(f"{dtype}, {threads} thread{'s' * (threads > 1)}", justify="right")
-    for name in dict.fromkeys(row["function"] for row in rows):
-        table.add_row(name, *(cell(row) for row in rows if row["function"] == name))
-    console.print(table)
+    cases = dict.fromkeys((row["dtype"], row["threads"]) for row in rows)
+    columns = [f"{dtype}, {threads} thread{'s' * (threads > 1)}" for dtype, threads in cases]
+    cells = [
+        (name, *(cell(row) for row in rows if row["function"] == name))
+        for name in dict.fromkeys(row["function"] for row in rows)
+    ]
+    title = f"{size:,} values: time over torch.sigmoid's, both passes (forward, backward) and ms of both"
+    measuring.show(title, ("function", *columns), cells, ["function"])
 
 
 def cell(row: dict[str, Any]) -> str:
@@ -173,16 +171,15 @@ def cell(row: dict[str, Any]) -> str:
     return f"{both['ratio']:.2f} ({forward['ratio']:.2f}, {backward['ratio']:.2f}) {both['ms']:7.2f}"
 
 
-def show_memory(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title=f"Memory at {memory.SIZE:,} values, beside x, output and gradient; 1 is the size of x")
-    for name in ("function", "dtype", "saved for backward", "forward peak", "held", "backward peak"):
-        table.add_column(name, justify="left" if name == "function" else "right")
+def show_memory(rows: list[dict[str, Any]]) -> None:
+    cells = []
     for row in rows:
-        kept = ", ".join(row["saved"]) or "nothing"
-        found = row["resident"]
-        cells = ["-"] * 3 if found is None else [f"{round(v, 2) + 0.0:.2f}" for v in found.values()]  # no "-0.00"
-        table.add_row(row["function"], row["dtype"], kept, *cells)
-    console.print(table)
+        kept, found = ", ".join(row["saved"]) or "nothing", row["resident"]
+        numbers = ["-"] * 3 if found is None else [f"{round(v, 2) + 0.0:.2f}" for v in found.values()]  # no "-0.00"
+        cells.append((row["function"], row["dtype"], kept, *numbers))
+    columns = ("function", "dtype", "saved for backward", "forward peak", "held", "backward peak")
+    title = f"Memory at {memory.SIZE:,} values, beside x, output and gradient; 1 is the size of x"
+    measuring.show(title, columns, cells, ["function"])
 
 
 def chosen(only: Sequence[str] | None) -> list[str]:
@@ -195,33 +192,26 @@ def chosen(only: Sequence[str] | None) -> list[str]:
 
 
 def main() -> None:
-    parser = measuring.parser(__doc__, rounds=15)
-    parser.add_argument("--sizes", type=measuring.at_least_one, nargs="+", default=[1_000_000, 2**24])
+    parser = measuring.parser(__doc__, rounds=15, sizes=(1_000_000, 2**24), threads=(1, 2))
     parser.add_argument("--dtypes", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
-    parser.add_argument("--threads", type=measuring.at_least_one, nargs="+", default=[1, 2])
     parser.add_argument("--only", nargs="+", metavar="NAME", help="functions whose name contains this")
     parser.add_argument("--no-memory", action="store_true", help="leave out the table of memory")
-    arguments = parser.parse_args()
+    arguments = measuring.begin(parser, "test_functional.py", "test_surrogates.py", *measuring.kernel_tests())
     names, dtypes = chosen(arguments.only), [getattr(torch, name) for name in arguments.dtypes]
     for size in arguments.sizes:
         image_shape(size)  # says what is wrong before minutes of measuring
-
-    measuring.warn_when_busy()
-    if not arguments.no_test:
-        measuring.test_first("test_functional.py", "test_surrogates.py", *measuring.kernel_tests())
-    console, rows = Console(width=136), []
+    rows = []
     for size in arguments.sizes:
         for dtype in dtypes:
             for threads in arguments.threads:
                 rows += measure(names, size, dtype, threads, arguments.rounds)
-        show_times(rows, size, console)
+        show_times(rows, size)
     if not arguments.no_memory:
         passes = [n for n in names if FUNCTIONS[n].backward and not n.endswith("again")]
         used = [measure_memory(n, dtype) for n in passes for dtype in dtypes]
-        show_memory(used, console)
+        show_memory(used)
         rows += used
-    console.print(measuring.one_line())
-    measuring.write(arguments.json, rows)
+    measuring.end(arguments, rows)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ popcount and add on registers, on one thread.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -20,8 +19,6 @@ from typing import Any
 import measuring
 import torch
 from measuring import Sample
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from htaf.kernels import native
@@ -30,19 +27,9 @@ from htaf.kernels.layers import Epilogue, Geometry
 from htaf.kernels.packed_maps import reference as maps
 
 SIZES = {64: 56, 128: 28, 256: 14, 512: 7}  # pixels of a side, as in a residual network
-OPERATIONS_PER_SAMPLE = 2e9  # calls are repeated up to about so many, less in float32
+SECONDS = 2e-3  # of a sample
 PEAK_STEPS = 200_000
 FLOAT32, INT8 = ("float32 contiguous", "float32 channels_last"), ("int8 onednn", "int8 x86")
-
-
-def timed(call: Callable[[], Any], repeats: int) -> Callable[[], Sample]:
-    def sample() -> Sample:
-        start = time.perf_counter()
-        for _ in range(repeats):
-            call()
-        return ((time.perf_counter() - start) / repeats,)
-
-    return sample
 
 
 def binary_calls(channels: int, batch: int) -> dict[str, Callable[[], Any]]:
@@ -97,10 +84,9 @@ def int8_call(images: Tensor, weight: Tensor, engine: str) -> Callable[[], Any]:
 def measure(channels: int, batch: int, threads: int, rounds: int) -> dict[str, Any]:
     torch.set_num_threads(threads)
     operations = 2 * 9 * channels**2 * SIZES[channels] ** 2 * batch
-    repeats = max(1, round(OPERATIONS_PER_SAMPLE / operations))
-    calls = {name: timed(call, repeats) for name, call in binary_calls(channels, batch).items()}
-    calls |= {name: timed(call, max(1, repeats // 4)) for name, call in float_calls(channels, batch).items()}
-    times = measuring.alternate(calls, rounds)
+    calls = binary_calls(channels, batch) | float_calls(channels, batch)
+    samples = {name: measuring.repeated(call, SECONDS) for name, call in calls.items()}
+    times = measuring.alternate(samples, rounds)
     peak = measuring.spread(native.extension().popcount_peak(PEAK_STEPS) for _ in range(rounds)).median
     row: dict[str, Any] = {"channels": channels, "side": SIZES[channels], "batch": batch, "threads": threads}
     row |= {"rounds": rounds, "peak": peak, "ms": {n: 1e3 * median(t) for n, t in times.items()}}
@@ -120,46 +106,37 @@ def median(times: list[Sample]) -> float:
     return measuring.spread(t[0] for t in times).median
 
 
-def show(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title="Binary 3 x 3 layers: ms, 10^12 operations a second (share of the peak), times faster")
-    for name in ("channels, side", "batch", "threads", "layer", "ms", "rate", "float32", "int8"):
-        table.add_column(name, justify="left" if name == "layer" else "right")
+def show(rows: list[dict[str, Any]]) -> None:
+    cells = []
     for row in rows:
         for name in ("bits", "block"):
             found = row[name]
             rate = f"{found['operations_per_second'] / 1e12:.2f} ({found['of_peak']:.0%})"
             ratios = [f"{found[base]['ratio']:.1f} ({found[base]['best'].split()[1]})" for base in ("float32", "int8")]
             case = (f"{row['channels']}, {row['side']}", str(row["batch"]), str(row["threads"]))
-            table.add_row(*case, name, f"{row['ms'][name]:.3f}", rate, *ratios)
-    console.print(table)
+            cells.append((*case, name, f"{row['ms'][name]:.3f}", rate, *ratios))
+    columns = ("channels, side", "batch", "threads", "layer", "ms", "rate", "float32", "int8")
+    title = "Binary 3 x 3 layers: ms, 10^12 operations a second (share of the peak), times faster"
+    measuring.show(title, columns, cells, ["layer"])
 
 
 def main() -> None:
-    parser = measuring.parser(__doc__, rounds=15)
+    parser = measuring.parser(__doc__, rounds=15, batches=(1, 32), threads=(1, 2))
     parser.add_argument("--channels", type=int, nargs="+", choices=list(SIZES), default=list(SIZES))
-    parser.add_argument("--batches", type=measuring.at_least_one, nargs="+", default=[1, 32])
-    parser.add_argument("--threads", type=measuring.at_least_one, nargs="+", default=[1, 2])
-    arguments = parser.parse_args()
     if not native.available():
         raise SystemExit("expected the compiled kernels, got htaf without them")
-    measuring.warn_when_busy()
-    if not arguments.no_test:
-        measuring.test_first("kernels/test_binary_convolution.py")
-    console = Console(width=136)
+    arguments = measuring.begin(parser, "kernels/test_binary_convolution.py")
     rows = [
         measure(channels, batch, threads, arguments.rounds)
         for threads in arguments.threads
         for batch in arguments.batches
         for channels in arguments.channels
     ]
-    show(rows, console)
+    show(rows)
     alone = native.extension().popcount_peak(PEAK_STEPS, counts_alone=True)
     peak = measuring.spread(row["peak"] for row in rows).median
-    console.print(
-        f"peak of one thread: {peak / 1e12:.2f}; popcount alone: {alone / 1e12:.2f} (10^12 operations a second)"
-    )
-    console.print(measuring.one_line())
-    measuring.write(arguments.json, rows)
+    print(f"peak of one thread: {peak / 1e12:.2f}; popcount alone: {alone / 1e12:.2f} (10^12 operations a second)")
+    measuring.end(arguments, rows)
 
 
 if __name__ == "__main__":

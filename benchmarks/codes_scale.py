@@ -225,8 +225,7 @@ def main() -> None:
         said = {"images": args.images, "concepts": args.concepts, "classes": args.classes, "queries": args.queries}
         said |= {"threads": args.threads, "bytes": size, "compiled": native.available()}
         rows = [{**said, **row} for row in rows]
-    print(measuring.one_line())
-    measuring.write(args.json, rows)
+    measuring.end(args, rows)
 
 
 if __name__ == "__main__":

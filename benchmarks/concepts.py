@@ -14,7 +14,6 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -117,15 +116,9 @@ def by_numpy(words: np.ndarray, query: np.ndarray, k: int) -> tuple[np.ndarray, 
     return distances[rows], rows
 
 
-def timed(function: Callable[[], object], scale: float = 1e3) -> Callable[[], tuple[float]]:
+def timed(function: Callable[[], object], scale: float = 1e3) -> Callable[[], measuring.Sample]:
     """One call in ms."""
-
-    def sample() -> tuple[float]:
-        begin = time.perf_counter()
-        function()
-        return ((time.perf_counter() - begin) * scale,)
-
-    return sample
+    return lambda: (measuring.once(function) * scale,)
 
 
 def row(what: str, side: str, times: list[measuring.Sample], sizes: dict[str, int], **more: Any) -> dict[str, Any]:
@@ -236,8 +229,7 @@ def main() -> None:
             measuring.test_first("kernels/test_bit_counts.py", "concepts/test_counts.py", "kernels/test_nearest.py")
         measuring.warn_when_busy()
         rows = run(args)
-    print(measuring.one_line())
-    measuring.write(args.json, rows)
+    measuring.end(args, rows)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ from collections.abc import Callable
 
 import measuring
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -131,24 +129,20 @@ def measure(size: int, dtype: str, rounds: int) -> list[dict]:
 
 
 def show(rows: list[dict]) -> None:
-    table = Table(title="Bandwidth as a share of a copy of the same bytes: median (quartiles)")
-    for column in ("operation", "values", "dtype", "ms", "GB/s", "copy GB/s", "share"):
-        table.add_column(column, justify="left" if column in ("operation", "dtype") else "right")
+    cells = []
     for row in rows:
         seconds, copied = row["seconds"]["median"], row["copy_seconds"]["median"]
-        share = measuring.Spread(**row["share_of_copy"])
         speeds = (f"{row['bytes'] / t / 1e9:.0f}" for t in (seconds, copied))
-        table.add_row(
-            row["operation"], f"{row['size']:,}", row["dtype"], f"{1e3 * seconds:.3f}", *speeds, str(share)
-        )  # fmt: skip
-    console = Console(width=140)
-    console.print(table)
-    console.print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
+        share = str(measuring.Spread(**row["share_of_copy"]))
+        cells.append((row["operation"], f"{row['size']:,}", row["dtype"], f"{1e3 * seconds:.3f}", *speeds, share))
+    columns = ("operation", "values", "dtype", "ms", "GB/s", "copy GB/s", "share")
+    title = "Bandwidth as a share of a copy of the same bytes: median (quartiles)"
+    measuring.show(title, columns, cells, ["operation", "dtype"])
+    print(f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}")
 
 
 def main() -> None:
-    parser = measuring.parser(__doc__, rounds=30)
-    parser.add_argument("--sizes", type=measuring.at_least_one, nargs="+", default=[2**26, 2**28])
+    parser = measuring.parser(__doc__, rounds=30, sizes=(2**26, 2**28))
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA GPU: nothing to time")
@@ -163,7 +157,7 @@ def main() -> None:
             rows += measure(size, dtype, arguments.rounds)
             torch.cuda.empty_cache()
     show(rows)
-    measuring.write(arguments.json, rows)
+    measuring.end(arguments, rows)
 
 
 if __name__ == "__main__":

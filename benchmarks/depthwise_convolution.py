@@ -21,10 +21,7 @@ from typing import Any
 import measuring
 import timm
 import torch
-from measuring import Sample
-from rich.console import Console
-from rich.table import Table
-from table_convolution import BASES, sample
+from table_convolution import BASES, SECONDS
 from torch import nn
 
 import htaf
@@ -85,7 +82,7 @@ def network_ways(name: str, batch: int) -> dict[str, Callable[[], object]]:
 def measure(
     what: str, ways: dict[str, Callable[[], object]], case: dict[str, int], rounds: int
 ) -> list[dict[str, Any]]:
-    samples: dict[str, Callable[[], Sample]] = {name: sample(run) for name, run in ways.items()}
+    samples = {name: measuring.repeated(run, SECONDS) for name, run in ways.items()}
     times = measuring.alternate(samples, rounds)
     median = {name: measuring.spread(s[0] for s in times[name]).median for name in times}
     base = min(BASES, key=median.__getitem__)
@@ -97,14 +94,14 @@ def measure(
     return rows
 
 
-def show(rows: list[dict[str, Any]], title: str, console: Console) -> None:
+def show(rows: list[dict[str, Any]], title: str) -> None:
     ways = [way for way in dict.fromkeys(row["way"] for row in rows) if way not in BASES]
-    table = Table("layer", "PyTorch ms", *ways, title=title)
+    cells = []
     for what in dict.fromkeys(row["layer"] for row in rows):
         found = {row["way"]: row for row in rows if row["layer"] == what}
         base = found[found["contiguous"]["base"]]
-        table.add_row(what, f"{base['ms']:.3f}", *(cell(found[way]) if way in found else "" for way in ways))
-    console.print(table)
+        cells.append((what, f"{base['ms']:.3f}", *(cell(found[way]) if way in found else "" for way in ways)))
+    measuring.show(title, ("layer", "PyTorch ms", *ways), cells, ["layer"])
 
 
 def cell(row: dict[str, Any]) -> str:
@@ -113,18 +110,12 @@ def cell(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = measuring.parser(__doc__, rounds=9)
-    parser.add_argument("--threads", type=measuring.at_least_one, nargs="+", default=[1, 2])
-    parser.add_argument("--batches", type=measuring.at_least_one, nargs="+", default=[1, 32])
+    parser = measuring.parser(__doc__, rounds=9, threads=(1, 2), batches=(1, 32))
     layers = {f"{c}x{s}" + (f"s{stride}" if stride > 1 else ""): (c, s, stride) for c, s, stride in LAYERS}
     parser.add_argument("--only", nargs="+", choices=layers, default=[*layers], metavar="CxS", help=" ".join(layers))
     parser.add_argument("--network", default=NETWORK, help=f"of timm's (default: {NETWORK})")
-    arguments = parser.parse_args()
-
-    measuring.warn_when_busy()
-    if not arguments.no_test:
-        measuring.test_first("kernels/test_depthwise_convolution.py")
-    console, rows = Console(width=150), []
+    arguments = measuring.begin(parser, "kernels/test_depthwise_convolution.py")
+    rows = []
     for threads in arguments.threads:
         torch.set_num_threads(threads)
         for batch in arguments.batches:
@@ -133,10 +124,9 @@ def main() -> None:
                 found += measure(name, layer_ways(*layers[name], batch), case, arguments.rounds)
             found += measure(arguments.network, network_ways(arguments.network, batch), case, arguments.rounds)
             threads_named = f"{threads} thread{'s' * (threads > 1)}"
-            show(found, f"Batch {batch}, {threads_named}: times as fast as PyTorch (quartiles)", console)
+            show(found, f"Batch {batch}, {threads_named}: times as fast as PyTorch (quartiles)")
             rows += found
-    console.print(measuring.one_line())
-    measuring.write(arguments.json, rows)
+    measuring.end(arguments, rows)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ from typing import Any
 
 import measuring
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from htaf import functional
@@ -128,10 +126,8 @@ def measure() -> list[dict[str, Any]]:
     return rows
 
 
-def show(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title=f"htaf against float64 in [-{LIMIT:g}, {LIMIT:g}]; each cell: largest error / limit")
-    for name in ("pair", "dtype", "forward", "forward, absolute", "gradient", "zeros", "even", ""):
-        table.add_column(name, justify="left" if name == "dtype" else "right")
+def show(rows: list[dict[str, Any]]) -> None:
+    found = []
     for row in rows:
         limits, cells = row["limits"], [f"({row['alpha0']:g}, {row['alpha1']:g})", row["dtype"]]
         if row["dtype"] == "float32":
@@ -141,26 +137,26 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
         else:
             value, slope = (f"{row[n]:.4f} / {limits[n]:g} ulp" for n in ("forward_units", "gradient_units"))
             cells += [value, "", slope, ""]
-        table.add_row(*cells, "yes" if row["even"] else "no", "pass" if row["passed"] else "[red]FAIL[/red]")
-    console.print(table)
+        found.append((*cells, "yes" if row["even"] else "no", "pass" if row["passed"] else "[red]FAIL[/red]"))
+    columns = ("pair", "dtype", "forward", "forward, absolute", "gradient", "zeros", "even", "")
+    title = f"htaf against float64 in [-{LIMIT:g}, {LIMIT:g}]; each cell: largest error / limit"
+    measuring.show(title, columns, found, ["dtype"])
 
 
-def run(console: Console) -> tuple[list[dict[str, Any]], bool]:
+def run() -> tuple[list[dict[str, Any]], bool]:
     """Measure and show; the rows, and whether all are within their limits."""
     rows = measure()
-    show(rows, console)
+    show(rows)
     failed = sum(not row["passed"] for row in rows)
     if failed:
-        console.print(f"[red]{failed} of {len(rows)} rows are over a limit[/red]")
+        print(f"{failed} of {len(rows)} rows are over a limit")
     return rows, not failed
 
 
 def main() -> None:
-    arguments = measuring.parser(__doc__).parse_args()
-    console = Console(width=120)
-    rows, passed = run(console)
-    console.print(measuring.one_line())
-    measuring.write(arguments.json, rows)
+    arguments = measuring.begin(measuring.parser(__doc__))
+    rows, passed = run()
+    measuring.end(arguments, rows)
     sys.exit(not passed)
 
 

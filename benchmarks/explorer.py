@@ -8,14 +8,13 @@ the time is from the request to the moment when what the view is about stands th
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import tempfile
 import time
 from pathlib import Path
 
+import measuring
 import numpy as np
 from playwright.sync_api import sync_playwright
 
@@ -41,12 +40,11 @@ VIEWS = {
 
 def main() -> None:
     """Build the page, open its views, print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measuring.parser(__doc__)
     parser.add_argument("--images", type=int, default=100_000)
     parser.add_argument("--concepts", type=int, default=512)
     parser.add_argument("--classes", type=int, default=50)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    given = measuring.begin(parser)
     rng = np.random.default_rng(0)
     labels = rng.integers(0, given.classes, given.images)
     centres = rng.random((given.classes, given.concepts)) < 0.5
@@ -79,10 +77,8 @@ def main() -> None:
     print(f"{made['bytes'] / 1e6:.1f} MB in all, {start / 1e6:.2f} MB of data at the start")
     for name, times in rows.items():
         print(f"  {name:24s} {min(times):6.0f} to {max(times):6.0f} ms")
-    if given.json:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        found = {"built_seconds": built, "bytes": made["bytes"], "bytes_at_start": start, "milliseconds": rows}
-        given.json.write_text(json.dumps(found, indent=2) + "\n")
+    views = [{"view": name, "milliseconds": times} for name, times in rows.items()]
+    measuring.end(given, [{"built_seconds": built, "bytes": made["bytes"], "bytes_at_start": start}, *views])
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ from collections.abc import Callable
 import errors
 import measuring
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from htaf import functional
@@ -47,7 +45,7 @@ def measure(function: Callable[..., Tensor], pair: tuple[float, float], limit: f
 
 
 def main() -> None:
-    arguments = measuring.parser(__doc__).parse_args()
+    arguments = measuring.begin(measuring.parser(__doc__))
     rows = [
         {
             "table": "comparison",
@@ -63,27 +61,23 @@ def main() -> None:
         for dtype in (torch.float32, torch.bfloat16)
         for name, function in (("htaf", functional.htaf), ("naive", naive))
     ]
-    console = Console(width=120)
-    show(rows, console)
-    more, passed = errors.run(console)
-    console.print(measuring.one_line())
-    measuring.write(arguments.json, rows + more)
+    show(rows)
+    more, passed = errors.run()
+    measuring.end(arguments, rows + more)
     sys.exit(not passed)
 
 
-def show(rows: list[dict], console: Console) -> None:
-    table = Table(title=f"Gradient against float64, {POINTS:,} points; each cell: htaf / naive")
-    for name in ("pair", "|x| <=", "float32 error", "zeros", "even", "bfloat16 units", "zeros", "even"):
-        table.add_column(name, justify="right")
+def show(rows: list[dict]) -> None:
+    found = []
     for i in range(0, len(rows), 4):
         good32, bad32, good16, bad16 = rows[i : i + 4]
         cells = [f"({good32['alpha0']:g}, {good32['alpha1']:g})", f"{good32['limit']:g}"]
         cells.append(f"{good32['relative_error']:.1e} / {bad32['relative_error']:.1e}")
         cells += shared(good32, bad32)
         cells.append(f"{good16['units']:.2f} / {bad16['units']:.0f}")
-        cells += shared(good16, bad16)
-        table.add_row(*cells)
-    console.print(table)
+        found.append(cells + shared(good16, bad16))
+    columns = ("pair", "|x| <=", "float32 error", "zeros", "even", "bfloat16 units", "zeros", "even")
+    measuring.show(f"Gradient against float64, {POINTS:,} points; each cell: htaf / naive", columns, found)
 
 
 def shared(good: dict, bad: dict) -> list[str]:

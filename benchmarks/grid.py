@@ -13,19 +13,13 @@ hardened model; bytes of the file.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import math
-import statistics
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import measuring
 import torch
-from rich.console import Console
-from rich.table import Table
 
 import htaf
 import packed
@@ -56,13 +50,7 @@ def measure(name: str, batch: int, threads: int, rounds: int, others: set[str]) 
         for key, one in made.items():
             htaf.packed.save(one, Path(folder) / "net.packed")
             sizes[key] = (Path(folder) / "net.packed").stat().st_size
-        calls = {}
-        for key, run in sides.items():
-            run()
-            once = statistics.median(packed.sample(run, 1)[0] for _ in range(3))
-            calls[key] = max(1, math.ceil(packed.SHORTEST / once))
-        timed = {key: partial(packed.sample, run, calls[key], packed.ASLEEP) for key, run in sides.items()}
-        times = measuring.alternate(timed, rounds)
+        times = measuring.alternate(packed.samples(sides), rounds)
     rows = []
     for key, spent in times.items():
         row: dict[str, Any] = {
@@ -79,41 +67,31 @@ def measure(name: str, batch: int, threads: int, rounds: int, others: set[str]) 
     return rows
 
 
-def show(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title=f"Time over that of {BASE}: median over the rounds and (quartiles)")
-    for column in ("net", "batch", "threads", "side", "ms", "times", "equal", "file, kB"):
-        table.add_column(column, justify="left" if column in ("net", "side") else "right", no_wrap=True)
+def show(rows: list[dict[str, Any]]) -> None:
+    cells = []
     for row in rows:
         equal = f"{row['equal']:.0%}" if "equal" in row else ""
         size = f"{row['bytes'] / 1e3:,.0f}" if "bytes" in row else ""
-        cells = (row["side"], f"{row['ms']:.3f}", str(measuring.Spread(**row["over"])), equal, size)
-        table.add_row(row["net"], str(row["batch"]), str(row["threads"]), *cells)
-    console.print(table)
+        case = (row["net"], str(row["batch"]), str(row["threads"]), row["side"])
+        cells.append((*case, f"{row['ms']:.3f}", str(measuring.Spread(**row["over"])), equal, size))
+    columns = ("net", "batch", "threads", "side", "ms", "times", "equal", "file, kB")
+    title = f"Time over that of {BASE}: median over the rounds and (quartiles)"
+    measuring.show(title, columns, cells, ["net", "side"])
 
 
 def main() -> None:
-    parser = measuring.parser(__doc__, rounds=9)
+    parser = measuring.parser(__doc__, rounds=9, batches=(1,), threads=(1,))
     parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
-    parser.add_argument("--batches", nargs="+", type=measuring.at_least_one, default=[1])
-    parser.add_argument("--threads", nargs="+", type=measuring.at_least_one, default=[1])
     parser.add_argument("--no-onnx", action="store_true", help="leave onnxruntime out")
     parser.add_argument("--no-openvino", action="store_true", help="leave OpenVINO out")
-    arguments = parser.parse_args()
-    if not arguments.no_test:
-        measuring.test_first("kernels/test_integer_convolution.py", "packed/test_packed_grid.py")
-    others = set() if arguments.no_onnx else {"onnxruntime"}
-    if not arguments.no_openvino:
-        if importlib.util.find_spec("openvino") is None:
-            print("OpenVINO is not installed (the extra `peers`): it is left out", flush=True)
-        else:
-            others.add("openvino")
-    console, rows = Console(width=120), []
+    arguments = measuring.begin(parser, "kernels/test_integer_convolution.py", "packed/test_packed_grid.py")
+    others, rows = packed.peers(arguments), []
     for name, batch, threads in itertools.product(arguments.nets, arguments.batches, arguments.threads):
         found = measure(name, batch, threads, arguments.rounds, others)
-        show(found, console)
+        show(found)
         rows += found
         measuring.write(arguments.json, rows)  # a benchmark that is stopped has said what it knows
-    console.print(measuring.one_line())
+    measuring.end(arguments, rows)
 
 
 if __name__ == "__main__":

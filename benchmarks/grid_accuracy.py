@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import measuring
-from rich.console import Console
-from rich.table import Table
 from scipy import stats
 
 KINDS = ("float", "int8", "int4")
@@ -70,10 +68,8 @@ def interval(values: list[float]) -> str:
     return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
-def show(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title="Exact test accuracy in %, and points more than float weights of the same seed")
-    for column in ("family", "weights", "each seed", "mean", "more than float", "predictions that differ, packed"):
-        table.add_column(column)
+def show(rows: list[dict[str, Any]]) -> None:
+    cells = []
     for family in dict.fromkeys(row["family"] for row in rows):
         of = {k: {r["seed"]: r for r in rows if (r["family"], r["weights"]) == (family, k)} for k in KINDS}
         for kind, found in of.items():
@@ -82,8 +78,10 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
             differing = [f"{row['differing']} of {row['rows']:,}" for row in found.values() if "rows" in row]
             each = " ".join(f"{value:.2f}" for value in values.values())
             mean = f"{sum(values.values()) / len(values):.2f}"
-            table.add_row(family, kind, each, mean, "" if kind == "float" else interval(more), ", ".join(differing))
-    console.print(table)
+            cells.append((family, kind, each, mean, "" if kind == "float" else interval(more), ", ".join(differing)))
+    columns = ("family", "weights", "each seed", "mean", "more than float", "predictions that differ, packed")
+    title = "Exact test accuracy in %, and points more than float weights of the same seed"
+    measuring.show(title, columns, cells, columns)
 
 
 def main() -> None:
@@ -92,15 +90,13 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", choices=[*WIDTHS], default=[*WIDTHS])
     parser.add_argument("--seeds", type=measuring.at_least_one, default=3)
     parser.add_argument("--epochs", type=measuring.at_least_one, default=4, help="before the last two")
-    arguments = parser.parse_args()
-    if not arguments.no_test:
-        measuring.test_first("kernels/test_integer_convolution.py", "packed/test_packed_grid.py")
+    arguments = measuring.begin(parser, "kernels/test_integer_convolution.py", "packed/test_packed_grid.py")
     rows: list[dict[str, Any]] = []
     for family in arguments.families:
         for seed in range(arguments.seeds):
             rows += measured(family, seed, arguments.epochs, arguments.out)
             measuring.write(arguments.json, rows)  # one that is stopped has said what it knows
-    show(rows, Console(width=140))
+    show(rows)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,6 @@ every other round. `bound`: bytes of weights that a token needs at this share of
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,8 +22,6 @@ from typing import Any
 import measuring
 import torch
 from measuring import Sample
-from rich.console import Console
-from rich.table import Table
 from transformers import StaticCache
 
 from htaf.language import files, packed
@@ -61,27 +56,15 @@ def transformers(model: Any, forward: Callable[..., Any], prompt: torch.Tensor, 
         return ((time.perf_counter() - began) / count * 1e3,)
 
 
-class LlamaCpp:
-    """llama.cpp in its own process."""
+def llama(python: str, file: Path, kind: str, threads: int, folder: Path) -> tuple[str, measuring.Peer]:
+    """llama.cpp in its own process, and its name."""
+    peer = measuring.Peer(python, HERE / "peers" / "llama_cpp" / "decode.py", file, kind, threads, folder)
+    return f"llama.cpp {peer.told['version']}, {kind}" + ("" if peer.told["rearranged"] else ", as in the file"), peer
 
-    def __init__(self, python: str, file: Path, kind: str, threads: int, folder: Path) -> None:
-        words = [python, str(HERE / "peers" / "llama_cpp" / "decode.py"), str(file), kind, str(threads), str(folder)]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        told = self._line()
-        self.name = f"llama.cpp {told['version']}, {kind}" + ("" if told["rearranged"] else ", as in the file")
 
-    def _line(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit("llama.cpp ended: see above")
-        return json.loads(line)
-
-    def __call__(self, prompt: list[int], count: int) -> Sample:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"prompt": prompt, "count": count}) + "\n")
-        self.process.stdin.flush()
-        return (self._line(),)
+def asked(peer: measuring.Peer, prompt: list[int], count: int) -> Sample:
+    """Milliseconds a token."""
+    return (peer.ask(prompt=prompt, count=count),)
 
 
 def weights(model: packed.PackedLanguageModel, *, eight: bool) -> float:
@@ -114,10 +97,7 @@ def main() -> None:
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--llama", metavar="PYTHON", help="of an environment with llama-cpp-python")
     parser.add_argument("--gguf", type=Path, help="the model as llama.cpp reads it")
-    given = parser.parse_args()
-    if not given.no_test:
-        measuring.test_first("language/test_packed.py", "kernels/test_gated_mlp.py")
-    measuring.warn_when_busy()
+    given = measuring.begin(parser, "language/test_packed.py", "kernels/test_gated_mlp.py")
     torch.set_num_threads(given.threads)
     records = {run: read(run) for run in given.runs}
     original, *others = sorted({record["model"] for record in records.values()})
@@ -151,8 +131,8 @@ def main() -> None:
                 bounds[f"{key}, open rows, gate in 8 bits"] = {"bound": weights(made, eight=True)} | opened
             if given.llama:
                 for kind in ("F16", "Q8_0") if name == "bfloat16" else ():
-                    peer = LlamaCpp(given.llama, given.gguf, kind, given.threads, Path(folder))
-                    samples[peer.name] = partial(peer, prompt.tolist(), given.count)
+                    told, peer = llama(given.llama, given.gguf, kind, given.threads, Path(folder))
+                    samples[told] = partial(asked, peer, prompt.tolist(), given.count)
             times = measuring.alternate(samples, given.rounds)
             for row, found in times.items():
                 rows.append(
@@ -165,15 +145,14 @@ def main() -> None:
                         **bounds.get(row, {}),
                     }
                 )
-    table = Table(title=f"{original}: milliseconds a token, {given.threads} threads", title_justify="left")
-    for column in ("weights", "row", "ms", "over own loop, original", "bound", "open gates"):
-        table.add_column(column, justify="left" if column in ("weights", "row") else "right")
+    cells = []
     for row in rows:
         bound = (f"{row['bound']:.2f}", f"{row['open']:.1%}") if "bound" in row else ("", "")
-        table.add_row(row["weights"], row["row"], str(row["ms"]), str(row["ratio"]), *bound)
-    Console(width=130).print(table)
-    print(measuring.one_line())
-    measuring.write(given.json, rows)
+        cells.append((row["weights"], row["row"], str(row["ms"]), str(row["ratio"]), *bound))
+    columns = ("weights", "row", "ms", "over own loop, original", "bound", "open gates")
+    title = f"{original}: milliseconds a token, {given.threads} threads"
+    measuring.show(title, columns, cells, ["weights", "row"])
+    measuring.end(given, rows)
 
 
 if __name__ == "__main__":

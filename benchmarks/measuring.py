@@ -13,14 +13,19 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
 
 from htaf.cli import doctor
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP = 2
+WIDTH = 150  # letters of a table
 
 Sample = tuple[float, ...]  # seconds; a benchmark may time several parts of one call
 
@@ -36,14 +41,45 @@ class Spread(NamedTuple):
         return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
-def parser(description: str | None, rounds: int | None = None) -> argparse.ArgumentParser:
-    """A parser with the flags that all benchmarks have; those that time things have --rounds and --no-test."""
+def parser(description: str | None, rounds: int | None = None, **several: Sequence[int]) -> argparse.ArgumentParser:
+    """A parser with the flags that all benchmarks have; those that time things have --rounds and --no-test.
+
+    several: flags of numbers, 1 or more, with their defaults, such as threads=(1, 2).
+    """
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--json", type=Path, metavar="FILE", help="write figures, versions and machine here")
     if rounds is not None:
         made.add_argument("--rounds", type=at_least_one, default=rounds, help=f"default: {rounds}")
         made.add_argument("--no-test", action="store_true", help="time without running the tests first")
+    for name, default in several.items():
+        made.add_argument(f"--{name}", type=at_least_one, nargs="+", default=[*default])
     return made
+
+
+def begin(made: argparse.ArgumentParser, *tests: str) -> argparse.Namespace:
+    """The flags; says when the machine is busy, and runs these files of tests/ unless --no-test is given."""
+    given = made.parse_args()
+    warn_when_busy()
+    if tests and not given.no_test:
+        test_first(*tests)
+    return given
+
+
+def end(given: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Say the machine, and write the rows to --json."""
+    print(one_line())
+    write(given.json, rows)
+
+
+def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> None:
+    """Print a table; left: the columns whose cells are words, the others stand at the right."""
+    table = Table(title=title)
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    if table.row_count:
+        Console(width=WIDTH).print(table)
 
 
 def at_least_one(text: str) -> int:
@@ -88,6 +124,49 @@ def alternate(
         if collecting:
             gc.enable()
     return times
+
+
+def repeated(run: Callable[[], object], seconds: float) -> Callable[[], Sample]:
+    """Samples of so many calls as take about so long, the seconds of one call; calls it a few times first."""
+    run()
+    calls = max(1, round(seconds / statistics.median(once(run) for _ in range(3))))
+    return lambda: (once(run, calls),)
+
+
+def once(run: Callable[[], object], calls: int = 1) -> float:
+    """Seconds of a call."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - start) / calls
+
+
+class Peer:
+    """A program that answers lines of JSON, in an environment of its own. told: what it says of itself first."""
+
+    def __init__(self, python: str, file: Path, *words: object) -> None:
+        command = [python, str(file), *map(str, words)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.told = self._line()
+
+    def _line(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.process.args!r:.200} ended: see above")
+        return json.loads(line)
+
+    def ask(self, **question: Any) -> Any:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return self._line()
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
 
 
 def spread(values: Iterable[float]) -> Spread:

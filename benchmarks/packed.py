@@ -17,6 +17,7 @@ it loads the network and predicts one batch.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import importlib.util
 import itertools
@@ -34,8 +35,6 @@ from typing import Any, NamedTuple
 import measuring
 import torch
 from measuring import Sample
-from rich.console import Console
-from rich.table import Table
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -158,14 +157,19 @@ def openvino(
     return networks.sides(model, file, x, images, threads)
 
 
-def sample(run: Callable[[], Any], calls: int, pause: float = 0.0) -> Sample:
-    if pause:
-        time.sleep(pause)
+def samples(sides: dict[str, Callable[[], Any]]) -> dict[str, Callable[[], Sample]]:
+    """What times each side; the others' threads get time to fall asleep, and one call does not count."""
+    calls = {}
+    for key, run in sides.items():
         run()
-    start = time.perf_counter()
-    for _ in range(calls):
-        run()
-    return ((time.perf_counter() - start) / calls,)
+        calls[key] = max(1, math.ceil(SHORTEST / statistics.median(measuring.once(run) for _ in range(3))))
+
+    def sample(key: str) -> Sample:
+        time.sleep(ASLEEP)
+        sides[key]()
+        return (measuring.once(sides[key], calls[key]),)
+
+    return {key: partial(sample, key) for key in sides}
 
 
 @torch.no_grad()
@@ -196,14 +200,7 @@ def measure(
             fresh = torch.Generator().manual_seed(2)
             sides |= openvino(model, file, x, lambda n: torch.randn(n, *net.shape, generator=fresh), threads)
         sides |= {key: eager(one, x) for key, one in packed.items()}
-        for run in sides.values():
-            run()
-        calls = {}
-        for key, run in sides.items():
-            once = statistics.median(sample(run, 1)[0] for _ in range(3))
-            calls[key] = max(1, math.ceil(SHORTEST / once))
-        timed = {key: partial(sample, run, calls[key], ASLEEP) for key, run in sides.items()}
-        times = measuring.alternate(timed, rounds)
+        times = measuring.alternate(samples(sides), rounds)
     medians = {key: measuring.spread(t[0] for t in spent).median for key, spent in times.items()}
     exact = [key for key in times if not key.startswith("packed") and key not in INEXACT]
     base = min(exact, key=lambda key: medians[key])
@@ -265,82 +262,75 @@ def sizes(name: str, net: Net, model: nn.Module, batches: list[int]) -> list[dic
     return rows
 
 
-def show(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title="Speed over the best float32: median over the rounds and (quartiles)")
-    for column in ("net", "batch", "threads", "side", "ms", "rows / s", "speed", "equal", "largest difference"):
-        table.add_column(column, justify="left" if column in ("net", "side") else "right", no_wrap=True)
+def show(rows: list[dict[str, Any]]) -> None:
+    cells = []
     for row in rows:
         mark = " *" if row["side"] == row["base"] else ""
         equal = f"{row['equal']:.2%}" if "equal" in row else ""
         difference = f"{row['largest_difference']:.1e}" if "equal" in row else ""
-        table.add_row(
+        cells.append((
             row["net"], str(row["batch"]), str(row["threads"]), row["side"] + mark, f"{row['ms']:.3f}",
             f"{row['rows_per_second']:,.0f}", str(measuring.Spread(**row["speed"])), equal, difference,
-        )  # fmt: skip
-    console.print(table)
+        ))  # fmt: skip
+    columns = ("net", "batch", "threads", "side", "ms", "rows / s", "speed", "equal", "largest difference")
+    title = "Speed over the best float32: median over the rounds and (quartiles)"
+    measuring.show(title, columns, cells, ["net", "side"])
 
 
-def show_inexact(rows: list[dict[str, Any]], console: Console) -> None:
+def show_inexact(rows: list[dict[str, Any]]) -> None:
     """Packed networks over peers that are not exact."""
-    table = Table(title="Packed over peers of lower precision: median over the rounds and (quartiles)")
-    columns = ("net", "batch", "threads", "side", *INEXACT)
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("net", "side") else "right", no_wrap=True)
+    cells = []
     for row in (row for row in rows if row.get("over")):
-        cells = (str(measuring.Spread(**row["over"][one])) if one in row["over"] else "" for one in INEXACT)
-        table.add_row(row["net"], str(row["batch"]), str(row["threads"]), row["side"], *cells)
-    if table.row_count:
-        console.print(table)
+        over = (str(measuring.Spread(**row["over"][one])) if one in row["over"] else "" for one in INEXACT)
+        cells.append((row["net"], str(row["batch"]), str(row["threads"]), row["side"], *over))
+    title = "Packed over peers of lower precision: median over the rounds and (quartiles)"
+    measuring.show(title, ("net", "batch", "threads", "side", *INEXACT), cells, ["net", "side"])
 
 
-def show_sizes(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title="Bytes on disk, and memory while loading and predicting")
-    for column in ("net", "side", "batch", "file, kB", "memory, kB"):
-        table.add_column(column, justify="left" if column in ("net", "side") else "right")
-    for row in rows:
-        cells = (f"{row['bytes'] / 1e3:,.0f}", f"{row['peak_memory'] / 1e3:,.0f}")
-        table.add_row(row["net"], row["side"], str(row["batch"]), *cells)
-    console.print(table)
+def show_sizes(rows: list[dict[str, Any]]) -> None:
+    cells = [
+        (row["net"], row["side"], str(row["batch"]), f"{row['bytes'] / 1e3:,.0f}", f"{row['peak_memory'] / 1e3:,.0f}")
+        for row in rows
+    ]
+    columns = ("net", "side", "batch", "file, kB", "memory, kB")
+    measuring.show("Bytes on disk, and memory while loading and predicting", columns, cells, ["net", "side"])
+
+
+def peers(given: argparse.Namespace) -> set[str]:
+    """The other runtimes that are wanted and installed."""
+    wanted = set() if given.no_onnx else {"onnxruntime"}
+    if not given.no_openvino:
+        if importlib.util.find_spec("openvino") is None:
+            print("OpenVINO is not installed (the extra `peers`): it is left out", flush=True)
+        else:
+            wanted.add("openvino")
+    return wanted
 
 
 def main() -> None:
-    parser = measuring.parser(__doc__, rounds=9)
+    parser = measuring.parser(__doc__, rounds=9, batches=(1, 32), threads=(1, 2))
     parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
-    parser.add_argument("--batches", type=measuring.at_least_one, nargs="+", default=[1, 32])
-    parser.add_argument("--threads", type=measuring.at_least_one, nargs="+", default=[1, 2])
     parser.add_argument("--no-onnx", action="store_true", help="leave onnxruntime out")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--no-openvino", action="store_true", help="leave OpenVINO out")
     parser.add_argument("--no-sizes", action="store_true", help="leave files and memory out")
-    arguments = parser.parse_args()
-
-    measuring.warn_when_busy()
-    if not arguments.no_test:
-        measuring.test_first(*measuring.kernel_tests(), "packed")
-    others = {"compiled"} if not arguments.no_compile else set()
-    others |= {"onnxruntime"} if not arguments.no_onnx else set()
-    if not arguments.no_openvino:
-        if importlib.util.find_spec("openvino") is None:
-            print("OpenVINO is not installed (the extra `peers`): the base is the best of the others")
-        else:
-            others.add("openvino")
-    console, rows, kept = Console(width=136), [], []
+    arguments = measuring.begin(parser, *measuring.kernel_tests(), "packed")
+    others = peers(arguments) | (set() if arguments.no_compile else {"compiled"})
+    rows, kept = [], []
     for name in arguments.nets:
         net = NETS[name]
         model = hardened(net)
         for batch, threads in itertools.product(arguments.batches, arguments.threads):
             x = torch.randn(batch, *net.shape, generator=torch.Generator().manual_seed(1))
             found = measure(name, net, model, x, threads, arguments.rounds, others)
-            show(found, console)
-            show_inexact(found, console)
+            show(found)
+            show_inexact(found)
             rows += found
             measuring.write(arguments.json, rows + kept)  # a benchmark that is stopped has said what it knows
         if not arguments.no_sizes:
             kept += sizes(name, net, model, arguments.batches)
-    if kept:
-        show_sizes(kept, console)
-    console.print(measuring.one_line())
-    measuring.write(arguments.json, rows + kept)
+    show_sizes(kept)
+    measuring.end(arguments, rows + kept)
 
 
 if __name__ == "__main__":

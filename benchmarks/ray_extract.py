@@ -152,10 +152,7 @@ def main() -> None:
     parser.add_argument("--images", type=measuring.at_least_one, default=100_000, help="default: 100,000")
     parser.add_argument("--part-images", type=measuring.at_least_one, default=5000, help="default: 5,000")
     parser.add_argument("--cpus", type=measuring.at_least_one, default=2, help="of both nodes; default: 2")
-    args = parser.parse_args()
-    if not args.no_test:
-        measuring.test_first("concepts/test_extract.py", "concepts/test_ray_engine.py")
-    measuring.warn_when_busy()
+    args = measuring.begin(parser, "concepts/test_extract.py", "concepts/test_ray_engine.py")
     images = load("cifar10")
     samples: dict[str, list[Sample]] = {"one process": [], "two nodes": [], "two nodes, one killed": []}
     loads: list[float] = []
@@ -213,7 +210,7 @@ def main() -> None:
             f"{name}: {rows[-1]['images_a_second']:,} images a second, {ratio:.2f} times one process; processor "
             f"{spent:.1f} s, {processor:.0f} us an image more"
         )
-    measuring.write(args.json, rows)
+    measuring.end(args, rows)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ from typing import Any
 
 import measuring
 import torch
-from rich.console import Console
-from rich.table import Table
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
@@ -155,14 +153,14 @@ def main() -> None:
     parser = measuring.parser(__doc__)
     parser.add_argument("--seeds", type=measuring.at_least_one, default=3, help="default: 3")
     parser.add_argument("--only", nargs="+", choices=FAMILIES, default=[*FAMILIES], help="default: all")
-    arguments = parser.parse_args()
+    arguments = measuring.begin(parser)
     torch.set_num_threads(1)
     rows = []
     for family in arguments.only:
         for seed in range(arguments.seeds):
             rows.append(row(family, seed))
             print(rows[-1], flush=True)
-    table = Table("family", *COLUMNS, "CPU s of repair")
+    table = []
     for family in arguments.only:
         own = [one for one in rows if one["family"] == family]
         cells = []
@@ -170,9 +168,9 @@ def main() -> None:
             values = [one[column] for one in own]
             spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
             cells.append(f"{statistics.mean(values):.3f}{spread}")
-        table.add_row(family, *cells, f"{statistics.mean(one['cpu_seconds']['repair'] for one in own):.1f}")
-    Console(width=200).print(table)
-    measuring.write(arguments.json, rows)
+        table.append((family, *cells, f"{statistics.mean(one['cpu_seconds']['repair'] for one in own):.1f}"))
+    measuring.show("Test part, mean ± standard deviation", ("family", *COLUMNS, "CPU s of repair"), table, ["family"])
+    measuring.end(arguments, rows)
 
 
 if __name__ == "__main__":

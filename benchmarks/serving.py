@@ -44,14 +44,16 @@ import pandas as pd
 import psutil
 import torch
 from measuring import at_least_one, spread
-from packed_import import finished
 from PIL import Image
 
 from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.image_reading import decode
 from htaf.data.preprocess import Preprocessor
 from htaf.export import to_onnx
-from htaf.runs import open_packed, open_run
+from htaf.models.build import build
+from htaf.packed import pack, save
+from htaf.runs import finish_run, open_packed, open_run, start_run
+from htaf.runs.packed import run_extra
 
 SERVED = Path(__file__).with_name("served.py")
 SIDES = ("packed", "eager", "onnxruntime")
@@ -62,6 +64,27 @@ NETS = {
     "wrn-40-2": {"kind": "wide_resnet", "depth": 40, "width": 2, "dropout": 0.0, "activation": HTAF},
     "table": {"kind": "mlp", "hidden": [256, 256, 128], "batch_norm": True, "activation": HTAF},
 }
+
+
+def finished(folder: Path, description: dict[str, Any], preprocessor: Any, x: torch.Tensor) -> tuple[Path, Path]:
+    """A run folder of a network that nobody trained, and the packed file of the same network."""
+    torch.manual_seed(0)
+    net = build(description).train()
+    with torch.no_grad():
+        for _ in range(5):
+            net(x)
+    identity = {
+        "recipe": {"method": "htaf", "train_images": 0, "validation_images": 0.1},
+        "seed": 0,
+        "data": {"name": "made", "fingerprint": "", "task": "classification"},
+    }
+    record = start_run(folder / "run", identity)
+    record |= {"model": description, "headline": "accuracy", "rows": {}, "best_epoch": 0, "notes": [], "metrics": {}}
+    run = finish_run(folder / "run", record, net.eval(), preprocessor)
+    out = folder / "net.packed"
+    extra = run_extra(images=run.takes_images, preprocessing=preprocessor.to_json(), about={})
+    save(pack(run.model(), x[:16]), out, extra=extra)
+    return folder / "run", out
 
 
 def pictures(count: int, size: int) -> list[Image.Image]:
@@ -292,12 +315,7 @@ def forms() -> list[dict[str, Any]]:
                 return np.load(io.BytesIO(body), allow_pickle=False) if form == "npy" else decode(body, 3, (size, size))
 
             read()
-            times = []
-            for _ in range(20):
-                begun = time.perf_counter()
-                read()
-                times.append(time.perf_counter() - begun)
-            ms = 1e3 * statistics.median(times)
+            ms = 1e3 * statistics.median(measuring.once(read) for _ in range(20))
             rows.append({"what": "form", "form": form, "pixels": size, "bytes": len(body), "ms": ms})
             print(f"{form:5} {size:3} px  {len(body):8,} bytes  {ms:.3f} ms to read", flush=True)
     return rows
@@ -349,12 +367,9 @@ def main() -> None:
         "--starts", type=at_least_one, default=1, help="times that a server is started; default: 1"
     )
     made_parser.add_argument("--out", type=Path, help="a folder for serving.json and serving.md")
-    given = made_parser.parse_args()
+    given = measuring.begin(made_parser, "test_serving.py")
     if given.out:
         given.json = given.out / "serving.json"
-    if not given.no_test:
-        measuring.test_first("test_serving.py")
-    measuring.warn_when_busy()
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     for name in given.nets:
@@ -362,8 +377,7 @@ def main() -> None:
             rows += measured(name, given, Path(folder))
         measuring.write(given.json, rows)  # a benchmark that is stopped has said what it knows
     rows += forms()
-    print(measuring.one_line())
-    measuring.write(given.json, rows)
+    measuring.end(given, rows)
     if given.out:
         (given.out / "serving.md").write_text(as_table(rows))
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
-from measuring import Spread, at_least_one, parser, spread, warn_when_busy, write
+from measuring import Spread, at_least_one, begin, end, parser, spread
 
 from htaf.cli.verbs import VERBS
 
@@ -38,14 +38,13 @@ def imports_torch(words: list[str]) -> bool:
 def main() -> None:
     given = parser(__doc__)
     given.add_argument("--rounds", type=at_least_one, default=5, help="default: 5")
-    args = given.parse_args()
-    warn_when_busy()
+    args = begin(given)
     rows: list[dict[str, Any]] = []
     for words in WORDS:
         found: Spread = spread([seconds(words) for _ in range(args.rounds)])
         rows.append({"words": " ".join(words), "cpu_seconds": found._asdict(), "torch": imports_torch(words)})
         print(f"htaf {' '.join(words):<32} {found}{'  imports torch' if rows[-1]['torch'] else ''}", flush=True)
-    write(args.json, rows)
+    end(args, rows)
 
 
 if __name__ == "__main__":

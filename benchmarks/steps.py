@@ -23,8 +23,6 @@ from typing import Any, NamedTuple
 import measuring
 import torch
 from measuring import Sample
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -157,19 +155,18 @@ def compiler_problem() -> str | None:
     return None
 
 
-def show(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title="Training step: ratio, median over the rounds and (quartiles)")
-    for name in ("net", "batch", "mode", "threads", "ste, ms", "htaf / ste", "again / ste", "ss / ste", "htaf / relu"):
-        table.add_column(name, justify="left" if name in ("net", "mode") else "right", no_wrap=True)
+def show(rows: list[dict[str, Any]]) -> None:
+    cells = []
     for case in grouped(rows):
         first = case["ste"]
-        cells = [first["net"], str(first["batch"]), first["mode"], str(first["threads"]), f"{first['ms']:.2f}"]
-        cells += [str(measuring.Spread(**case[key]["over_ste"])) for key in ("htaf", AGAIN, "ss")]
-        table.add_row(*cells, str(measuring.Spread(**case["htaf"]["over_relu"])))
-    console.print(table)
+        cells.append([first["net"], str(first["batch"]), first["mode"], str(first["threads"]), f"{first['ms']:.2f}"])
+        cells[-1] += [str(measuring.Spread(**case[key]["over_ste"])) for key in ("htaf", AGAIN, "ss")]
+        cells[-1].append(str(measuring.Spread(**case["htaf"]["over_relu"])))
+    columns = ("net", "batch", "mode", "threads", "ste, ms", "htaf / ste", "again / ste", "ss / ste", "htaf / relu")
+    measuring.show("Training step: ratio, median over the rounds and (quartiles)", columns, cells, ["net", "mode"])
     ratios = [case["htaf"]["over_ste"]["median"] for case in grouped(rows)]
     met = sum(r <= TARGET for r in ratios)
-    console.print(f"HTAF within {TARGET} of straight-through: {met} of {len(ratios)}; the largest is {max(ratios):.3f}")
+    print(f"HTAF within {TARGET} of straight-through: {met} of {len(ratios)}; the largest is {max(ratios):.3f}")
 
 
 def grouped(rows: list[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
@@ -182,28 +179,22 @@ def grouped(rows: list[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
 
 
 def main() -> None:
-    parser = measuring.parser(__doc__, rounds=15)
+    parser = measuring.parser(__doc__, rounds=15, threads=(1, 2))
     parser.add_argument("--nets", nargs="+", choices=NETS, default=[n for n in NETS if n not in FAMILIES])
     parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], default=["eager", "compiled"])
-    parser.add_argument("--threads", type=measuring.at_least_one, nargs="+", default=[1, 2])
-    arguments = parser.parse_args()
-
-    measuring.warn_when_busy()
-    if not arguments.no_test:
-        measuring.test_first("test_activations.py", *measuring.kernel_tests())
-    console, modes = Console(width=136), list(arguments.modes)
+    arguments = measuring.begin(parser, "test_activations.py", *measuring.kernel_tests())
+    modes = list(arguments.modes)
     problem = compiler_problem() if "compiled" in modes else None
     if problem is not None:
-        console.print(f"torch.compile does not work here, compiled steps are left out: {problem}", markup=False)
+        print(f"torch.compile does not work here, compiled steps are left out: {problem}")
         modes.remove("compiled")
     rows = []
     for mode, name in itertools.product(modes, arguments.nets):
         for batch, threads in itertools.product(NETS[name].batches, arguments.threads):
             rows += measure(name, batch, mode == "compiled", threads, arguments.rounds)
     if rows:
-        show(rows, console)
-    console.print(measuring.one_line())
-    measuring.write(arguments.json, rows)
+        show(rows)
+    measuring.end(arguments, rows)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,11 @@ alone reach. Errors are those of the outputs over their standard deviation.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import measuring
 import torch
-from measuring import Sample
-from rich.console import Console
-from rich.table import Table
 
 from htaf.kernels.layers import Epilogue, Geometry
 from htaf.kernels.packed_maps import reference as maps
@@ -75,28 +71,13 @@ class Layer:
         }
 
 
-def sample(run: Callable[[], object]) -> Callable[[], Sample]:
-    run()
-    start = time.perf_counter()
-    run()
-    repeats = max(1, round(SECONDS / (time.perf_counter() - start)))
-
-    def timed() -> Sample:
-        start = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        return ((time.perf_counter() - start) / repeats,)
-
-    return timed
-
-
 @torch.inference_mode()
 def measure(
     channels: int, size: int, batch: int, threads: int, rounds: int, peaks: dict[Kind, float]
 ) -> list[dict[str, Any]]:
     torch.set_num_threads(threads)
     layer = Layer(channels, size, batch)
-    times = measuring.alternate({name: sample(run) for name, run in layer.ways().items()}, rounds)
+    times = measuring.alternate({name: measuring.repeated(run, SECONDS) for name, run in layer.ways().items()}, rounds)
     median = {name: measuring.spread(s[0] for s in times[name]).median for name in times}
     base = min(BASES, key=median.__getitem__)
     case = {"layer": f"{channels}x{size}", "batch": batch, "threads": threads, "rounds": rounds, "base": base}
@@ -114,58 +95,46 @@ def measure(
     return rows
 
 
-def show(rows: list[dict[str, Any]], batch: int, threads: int, console: Console) -> None:
-    table = Table(
-        title=f"Batch {batch}, {threads} thread{'s' * (threads > 1)}: times as fast as PyTorch (share of the peak)"
-    )
+def show(rows: list[dict[str, Any]], batch: int, threads: int) -> None:
     rows = [row for row in rows if (row["batch"], row["threads"]) == (batch, threads)]
     ways = [w for w in dict.fromkeys(row["way"] for row in rows) if w not in BASES]
-    for name in ("layer", "PyTorch ms (TOPS)", *ways):
-        table.add_column(name, justify="left" if name == "layer" else "right")
+    cells = []
     for layer in dict.fromkeys(row["layer"] for row in rows):
         found = {row["way"]: row for row in rows if row["layer"] == layer}
         base = found[found["contiguous"]["base"]]
-        cells = [f"{base['ms']:.3f} ({base['tops']:.3f})"]
+        cells.append([layer, f"{base['ms']:.3f} ({base['tops']:.3f})"])
         for way in ways:
             share = found[way]["peak_fraction"]
-            cells.append(f"{found[way]['ratio']:.2f}" + ("" if share is None else f" ({share:.0%})"))
-        table.add_row(layer, *cells)
-    console.print(table)
+            cells[-1].append(f"{found[way]['ratio']:.2f}" + ("" if share is None else f" ({share:.0%})"))
+    title = f"Batch {batch}, {threads} thread{'s' * (threads > 1)}: times as fast as PyTorch (share of the peak)"
+    measuring.show(title, ("layer", "PyTorch ms (TOPS)", *ways), cells, ["layer"])
 
 
-def show_errors(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title="Error over the standard deviation of the outputs: root of the mean square, largest, bound")
-    for name in ("layer", *KINDS):
-        table.add_column(name, justify="left" if name == "layer" else "right")
+def show_errors(rows: list[dict[str, Any]]) -> None:
+    cells = []
     for layer in dict.fromkeys(row["layer"] for row in rows):
         found = {row["way"]: row["error"] for row in rows if row["layer"] == layer and row["way"] in KINDS}
-        table.add_row(layer, *(f"{e['rms']:.1e} {e['max']:.1e} {e['bound']:.1e}" for e in (found[k] for k in KINDS)))
-    console.print(table)
+        cells.append((layer, *(f"{e['rms']:.1e} {e['max']:.1e} {e['bound']:.1e}" for e in (found[k] for k in KINDS))))
+    title = "Error over the standard deviation of the outputs: root of the mean square, largest, bound"
+    measuring.show(title, ("layer", *KINDS), cells, ["layer"])
 
 
 def main() -> None:
-    parser = measuring.parser(__doc__, rounds=9)
-    parser.add_argument("--threads", type=measuring.at_least_one, nargs="+", default=[1, 2])
-    parser.add_argument("--batches", type=measuring.at_least_one, nargs="+", default=[1, 32])
+    parser = measuring.parser(__doc__, rounds=9, threads=(1, 2), batches=(1, 32))
     names = [f"{c}x{s}" for c, s in LAYERS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="CxS", help=" ".join(names))
-    arguments = parser.parse_args()
-
-    measuring.warn_when_busy()
-    if not arguments.no_test:
-        measuring.test_first("kernels/test_table_convolution.py")
-    console, rows = Console(width=150), []
+    arguments = measuring.begin(parser, "kernels/test_table_convolution.py")
+    rows = []
     peaks: dict[Kind, float] = {kind: cpu.peak(kind) for kind in KINDS}
-    console.print("permutation peak of one thread: " + ", ".join(f"{k} {v / 1e12:.2f} TOPS" for k, v in peaks.items()))
+    print("permutation peak of one thread: " + ", ".join(f"{k} {v / 1e12:.2f} TOPS" for k, v in peaks.items()))
     for threads in arguments.threads:
         for batch in arguments.batches:
             for (channels, size), name in zip(LAYERS, names, strict=True):
                 if name in arguments.only:
                     rows += measure(channels, size, batch, threads, arguments.rounds, peaks)
-            show(rows, batch, threads, console)
-    show_errors(rows, console)
-    console.print(measuring.one_line())
-    measuring.write(arguments.json, [{"way": k, "peak_tops": v / 1e12} for k, v in peaks.items()] + rows)
+            show(rows, batch, threads)
+    show_errors(rows)
+    measuring.end(arguments, [{"way": k, "peak_tops": v / 1e12} for k, v in peaks.items()] + rows)
 
 
 if __name__ == "__main__":

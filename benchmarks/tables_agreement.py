@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pandas as pd
 import torch
-from measuring import at_least_one, parser, write
+from measuring import at_least_one, begin, end, parser
 
 from htaf.activations import Heaviside
 from htaf.data import tabular
@@ -141,7 +141,7 @@ def main() -> None:
     made.add_argument("--recipes", nargs="+", default=["tabular-exact", "tabular-members"], choices=FAMILY.recipes)
     made.add_argument("--epochs", type=at_least_one, default=2, help="default: 2")
     made.add_argument("--data-dir", help="default: the folder in HTAF_DATA")
-    given = made.parse_args()
+    given = begin(made)
     torch.set_num_threads(1)
     found: list[dict[str, Any]] = []
     for name in given.sets:
@@ -162,7 +162,7 @@ def main() -> None:
             some = [row for row in found if (row["recipe"], row["way"]) == (recipe, way)]
             rows, differ, classes = (sum(row[key] for row in some) for key in ("rows", "differ", "other_class"))
             print(f"{recipe}, {way}: {differ} of {rows:,} rows, {classes} with another class")
-    write(given.json, found)
+    end(given, found)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,11 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from large_table import write as write_table
+import numpy as np
+import pandas as pd
 from measuring import LOAD, parser, write
 from memory import _reset_peak, _status
+from pyarrow import Table, csv
 
 SMALL = 2_000  # rows of the table that shows what the program takes
 TRAINING = ("--epochs", "1", "--hidden", "32", "--thresholds", "16", "--batch-size", "8192")
@@ -44,6 +46,22 @@ WATCHED = (
     ("baselines", "htaf.report.writing", "fit_baselines"),
     ("figures of the report", "htaf.report.writing", "contents"),
 )
+
+
+def write_table(path: Path, rows: int, columns: int, task: str) -> None:
+    """A file in pieces of 100,000 rows; of a classification the target is yes or no."""
+    days = pd.date_range("2010-01-01", periods=3000, freq="D").strftime("%Y-%m-%d").to_numpy()
+    for begin in range(0, rows, 100_000):
+        rng, count = np.random.default_rng(begin), min(100_000, rows - begin)
+        frame = pd.DataFrame(rng.normal(size=(count, columns)).round(5), columns=[f"x{i}" for i in range(columns)])
+        frame["kind"], frame["day"] = rng.choice(["red", "green", "blue"], count), rng.choice(days, count)
+        frame["y"] = frame["x0"] + rng.normal(size=count).round(5)
+        if task == "classification":
+            frame["y"] = np.where(frame["y"] > 0, "yes", "no")
+        with path.open("ab") as file:
+            csv.write_csv(
+                Table.from_pandas(frame), file, csv.WriteOptions(include_header=not begin, quoting_style="none")
+            )
 
 
 def watched(words: list[str]) -> list[dict[str, Any]]:

@@ -16,10 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -53,10 +50,7 @@ Timed = Callable[[int, int], float]  # rows, repeats -> seconds of one time
 def timed(predict: Callable[[pd.DataFrame], Any], many: pd.DataFrame, rows: int, repeats: int) -> float:
     """Seconds of one time."""
     some = many.iloc[:rows]
-    begin = time.perf_counter()
-    for _ in range(repeats):
-        predict(some)
-    return (time.perf_counter() - begin) / repeats
+    return measuring.once(lambda: predict(some), repeats)
 
 
 def networks(run: Run, data: Table, folder: Path) -> dict[str, Callable[[pd.DataFrame], Any]]:
@@ -91,36 +85,19 @@ def boosting(data: Table, train: np.ndarray) -> Callable[[pd.DataFrame], Any]:
     return lambda rows: told(of_trees(rows).astype(kinds))
 
 
-class Peer:
+class Trees(measuring.Peer):
     """Trees of another library in their own process."""
 
     def __init__(self, python: str, folder: Path, name: str) -> None:
-        words = [python, str(HERE / "peers" / "trees" / "predict.py"), str(folder), name]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.version = self._line()["version"]
+        super().__init__(python, HERE / "peers" / "trees" / "predict.py", folder, name)
+        self.version = self.told["version"]
         self.name = f"{name} {self.version}"
 
-    def _line(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"{self.process.args!r:.200} ended: see above")
-        return json.loads(line)
-
     def __call__(self, rows: int, repeats: int) -> float:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"rows": rows, "repeats": repeats}) + "\n")
-        self.process.stdin.flush()
-        return self._line()
-
-    def close(self) -> None:
-        """End the process."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        return self.ask(rows=rows, repeats=repeats)
 
 
-def peers(python: str | None, data: Table, train: np.ndarray, drawn: np.ndarray, folder: Path) -> list[Peer]:
+def peers(python: str | None, data: Table, train: np.ndarray, drawn: np.ndarray, folder: Path) -> list[Trees]:
     """Those that the environment has."""
     if python is None:
         print("catboost and lightgbm: left out, give --peers PYTHON")
@@ -133,7 +110,7 @@ def peers(python: str | None, data: Table, train: np.ndarray, drawn: np.ndarray,
     np.save(folder / "target.npy", data.target[train])
     np.save(folder / "drawn.npy", drawn)
     (folder / "about.json").write_text(json.dumps({"task": data.task, "texts": texts}))
-    found = [Peer(python, folder, name) for name in ("catboost", "lightgbm")]
+    found = [Trees(python, folder, name) for name in ("catboost", "lightgbm")]
     for peer in (one for one in found if one.version is None):
         print(f"{peer.name.split()[0]}: left out, it is not in the environment of {python}")
     return [one for one in found if one.version is not None]
@@ -167,10 +144,7 @@ def main() -> None:
     made.add_argument("--most", type=float, default=6.0, help="seconds of a prediction; default: 6")
     made.add_argument("--peers", metavar="PYTHON", help="of an environment with catboost or lightgbm")
     made.add_argument("--out", type=Path, help="a folder for tables-speed.json and tables-speed.md")
-    given = made.parse_args()
-    if not given.no_test:
-        measuring.test_first("test_export_tables.py", "test_predict_rows.py")
-    measuring.warn_when_busy()
+    given = measuring.begin(made, "test_export_tables.py", "test_predict_rows.py")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -211,8 +185,7 @@ def main() -> None:
                 )
         for peer in others:
             peer.close()
-    print(measuring.one_line())
-    measuring.write(given.json, found)
+    measuring.end(given, found)
     if given.out:
         measuring.write(given.out / "tables-speed.json", found)
         title = f"Time of predictions: {data.name}, {data.features.shape[1]} columns, one thread"

@@ -20,8 +20,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import measuring
-from rich.console import Console
-from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
 CSRC = measuring.ROOT / "csrc"
@@ -49,7 +47,7 @@ def executed(program: Path, plugin: Path, *words: object) -> int:
 
 
 def main() -> None:
-    arguments = measuring.parser(__doc__).parse_args()
+    arguments = measuring.begin(measuring.parser(__doc__))
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         program, plugin = build(Path(folder))
@@ -64,14 +62,13 @@ def main() -> None:
                     "layer": f"{channels} to {outputs}, {kernel} x {kernel}, {size} x {size}", "kind": kind,
                     "per_multiply_add": each / work, "per_output": each / (outputs * size**2), "fewer": base / each,
                 })  # fmt: skip
-    table = Table(title="NEON: instructions executed under emulation")
-    for column in ("layer", "kind", "per multiply-add", "per output", "fewer than float32"):
-        table.add_column(column, justify="left" if column in ("layer", "kind") else "right", no_wrap=True)
-    for row in rows:
-        cells = f"{row['per_multiply_add']:.4f}", f"{row['per_output']:.1f}", f"{row['fewer']:.1f}"
-        table.add_row(row["layer"], row["kind"], *cells)
-    Console(width=120).print(table)
-    measuring.write(arguments.json, rows)
+    cells = [
+        (row["layer"], row["kind"], f"{row['per_multiply_add']:.4f}", f"{row['per_output']:.1f}", f"{row['fewer']:.1f}")
+        for row in rows
+    ]
+    columns = ("layer", "kind", "per multiply-add", "per output", "fewer than float32")
+    measuring.show("NEON: instructions executed under emulation", columns, cells, ["layer", "kind"])
+    measuring.end(arguments, rows)
 
 
 if __name__ == "__main__":
