@@ -6,16 +6,17 @@ Only files are read: no study is imported, nothing is computed, no data set is n
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
-from htaf._errors import first_line
+from pydantic import TypeAdapter, ValidationError
+
+from htaf._files import to_json
 from htaf.training.records import read_lines, write_records
 from htaf_paper.items import EXPERIMENTS, ITEMS
 from htaf_paper.protocol import (
@@ -23,11 +24,10 @@ from htaf_paper.protocol import (
     Claim,
     Drawing,
     Figure,
+    Kept,
     Outcome,
-    Panel,
     PaperError,
     Scale,
-    Series,
     Table,
     Verdict,
     command_of,
@@ -36,7 +36,6 @@ from htaf_paper.protocol import (
 FORMAT, OUTCOMES = 1, "outcomes.jsonl"
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 TESTED: tuple[Verdict, ...] = ("holds", "does not hold", "not settled")
-STYLES = ("line", "points", "bars", "steps")
 COMPARED = ("ours", "paper", "difference")  # columns in place of one whose figures the paper has
 ABOUT_DIFFERENCE = (
     "Difference: ours less the paper's. In brackets: the standard error; of a difference that of both, as far as they "
@@ -75,7 +74,7 @@ def seconds(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Kept):
     """Where cells were computed: their number and time, commit, machine, versions."""
 
     cells: int
@@ -84,11 +83,11 @@ class Measured:
     platform: str | None
     device: str
     threads: int | None
-    versions: tuple[tuple[str, str], ...]
+    versions: Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
-class Read:
+class Read(Kept):
     """The outcome of an item at one scale.
 
     status: `finished`, `failed` or `not run: ...`; command: that makes it.
@@ -103,11 +102,15 @@ class Read:
     message: str
     outcome: Outcome
     measured: tuple[Measured, ...]
-    command: str
+    command: str = ""
+    format: int = FORMAT
 
     def counts(self) -> Counter[Verdict]:
         """How many claims have each verdict."""
         return Counter(claim.verdict for claim in self.outcome.claims)
+
+
+READ = TypeAdapter(Read)
 
 
 @dataclass(frozen=True)
@@ -323,120 +326,42 @@ def _read(value: Mapping[str, Any], place: str) -> Read:
     if value.get("format") != FORMAT:
         raise PaperError(f"{place}: expected format {FORMAT}, got {value.get('format')!r:.60}: make it again")
     try:
-        name, scale = value["id"], cast(Scale, value["scale"])
-        if name not in ITEMS and name not in EXPERIMENTS:
-            raise ValueError(f"expected an item ({', '.join((*ITEMS, *EXPERIMENTS))}), got {name!r:.60}")
-        if scale not in SCALES:
-            raise ValueError(f"expected a scale ({', '.join(SCALES)}), got {scale!r:.60}")
-        words = {key: _words(value[key], key) for key in ("title", "paper", "about", "status", "message")}
-        if words["status"] not in ("finished", "failed") and not words["status"].startswith("not run"):
-            raise ValueError(f"expected a status, got {words['status']!r:.60}")
-        outcome = Outcome.from_json(value["outcome"])
-        _check(outcome)
-        measured = tuple(_measured(one) for one in value["measured"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
-        raise PaperError(f"{place} is damaged: expected an outcome of `htaf paper run`: {reason}") from None
-    command = command_of(name, scale)
-    if words["message"].startswith(
-        f"htaf paper run {name} "
-    ):  # what cannot run here says how it could, then what it is
-        command, _, words["message"] = words["message"].partition(": ")
-    return Read(name, **words, scale=scale, outcome=outcome, measured=measured, command=command)
+        read = READ.validate_json(to_json(value))
+        if read.id not in ITEMS and read.id not in EXPERIMENTS:
+            raise ValueError(f"expected an item ({', '.join((*ITEMS, *EXPERIMENTS))}), got {read.id!r:.60}")
+        if read.status not in ("finished", "failed") and not read.status.startswith("not run"):
+            raise ValueError(f"expected a status, got {read.status!r:.60}")
+        for drawing in read.outcome.drawings:
+            _check(drawing)
+    except ValidationError as error:
+        found = max(error.errors(), key=lambda one: len(one["loc"]))
+        reason = found["msg"].replace("Input should be", "expected").removeprefix("Value error, ")
+        got = "" if found["type"] in ("missing", "value_error") else f", got {found['input']!r:.60}"
+        field = ".".join(map(str, found["loc"]))
+        raise PaperError(
+            f"{place} is damaged: expected an outcome of `htaf paper run`: {field}: {reason}{got}"
+        ) from None
+    except ValueError as error:
+        raise PaperError(f"{place} is damaged: expected an outcome of `htaf paper run`: {error}") from None
+    message = read.message
+    if message.startswith(f"htaf paper run {read.id} "):  # what cannot run here says how it could, then what it is
+        command, _, message = message.partition(": ")
+    else:
+        command = command_of(read.id, read.scale)
+    return dataclasses.replace(read, message=message, command=command)
 
 
-def _measured(value: Mapping[str, Any]) -> Measured:
-    versions = tuple(sorted((_words(k, "package"), _words(v, "version")) for k, v in (value["versions"] or {}).items()))
-    threads = value["threads"]
-    return Measured(
-        cells=_whole(value["cells"], "cells"),
-        cpu_seconds=_number(value["cpu_seconds"], "cpu_seconds"),
-        commit=None if value["commit"] is None else _words(value["commit"], "commit"),
-        platform=None if value["platform"] is None else _words(value["platform"], "platform"),
-        device=_words(value["device"], "device"),
-        threads=None if threads is None else _whole(threads, "threads"),
-        versions=versions,
-    )
-
-
-def _check(outcome: Outcome) -> None:
-    """Raises ValueError where something in it has another type than its field."""
-    for table in outcome.tables:
-        _words(table.title, "title of a table")
-        _words(table.note, "note of a table")
-        for name in table.columns:
-            _words(name, "column")
-        for figure in (cell for row in table.rows for cell in row if isinstance(cell, Figure)):
-            for name in ("mean", "error", "paper", "paper_error"):
-                if getattr(figure, name) is not None:
-                    _number(getattr(figure, name), name)
-            _whole(figure.count, "count")
-            if not 0 <= _whole(figure.digits, "digits") <= 20:
-                raise ValueError(f"expected 0 to 20 digits, got {figure.digits}")
-            _words(figure.note, "note of a figure")
-    for drawing in outcome.drawings:
-        _check_drawing(drawing)
-    for claim in outcome.claims:
-        for name in ("text", "place", "rule", "evidence"):
-            _words(getattr(claim, name), f"{name} of a claim")
-        if claim.verdict not in VERDICTS:
-            raise ValueError(f"expected a verdict ({', '.join(VERDICTS)}), got {claim.verdict!r:.60}")
-
-
-def _check_drawing(drawing: Drawing) -> None:
-    if not NAME.fullmatch(_words(drawing.name, "name of a drawing")):
+def _check(drawing: Drawing) -> None:
+    """Raises ValueError for names that are no names of files, and for what cannot be drawn."""
+    if not NAME.fullmatch(drawing.name):
         raise ValueError(f"expected a name of small letters, digits, - and _, got {drawing.name!r:.60}")
-    _words(drawing.title, "title of a drawing")
-    _words(drawing.alternative, "alternative text")
-    if not 1 <= _whole(drawing.columns, "columns") <= 6:
-        raise ValueError(f"expected 1 to 6 columns of panels, got {drawing.columns}")
     picture = drawing.picture
-    if picture is not None and (
-        not NAME.fullmatch(_words(picture, "picture").removesuffix(".png")) or picture[-4:] != ".png"
-    ):
+    if picture is not None and (not NAME.fullmatch(picture.removesuffix(".png")) or picture[-4:] != ".png"):
         raise ValueError(f"expected the name of a PNG file beside the outcome, got {picture!r:.60}")
-    if picture is None and not drawing.panels:
-        raise ValueError(f"expected panels or a picture in {drawing.name!r}, got neither")
-    for panel in drawing.panels:
-        _check_panel(panel)
-
-
-def _check_panel(panel: Panel) -> None:
-    for word in (panel.title, panel.x, panel.y, *panel.ticks):
-        _words(word, "word of a panel")
-    if not isinstance(panel.x_log, bool) or not isinstance(panel.y_log, bool):
-        raise ValueError("expected true or false for logarithmic axes")
-    if panel.hline is not None:
-        _number(panel.hline, "hline")
-    for series in panel.series:
-        _check_series(series)
-
-
-def _check_series(series: Series) -> None:
-    _words(series.label, "label")
-    for value in (*series.x, *series.y, *series.error):
-        _number(value, "point")
-    if series.style not in STYLES:
-        raise ValueError(f"expected a style ({', '.join(STYLES)}), got {series.style!r:.60}")
-    edges = len(series.y) + (series.style == "steps")
-    if not series.y or len(series.x) != edges or len(series.error) not in (0, len(series.y)):
-        got = f"{len(series.x)}, {len(series.y)} and {len(series.error)}"
-        raise ValueError(f"expected as many x, y and errors (steps: one x more) in {series.label!r:.60}, got {got}")
-
-
-def _words(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"expected text for {name}, got {value!r:.60}")
-    return value
-
-
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"expected a number for {name}, got {value!r:.60}")
-    return value
-
-
-def _whole(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"expected a whole number for {name}, got {value!r:.60}")
-    return value
+    if not 1 <= drawing.columns <= 6 or (picture is None and not drawing.panels):
+        raise ValueError(f"expected 1 to 6 columns, and panels or a picture, in {drawing.name!r}")
+    for series in (series for panel in drawing.panels for series in panel.series):
+        edges = len(series.y) + (series.style == "steps")
+        if not series.y or len(series.x) != edges or len(series.error) not in (0, len(series.y)):
+            got = f"{len(series.x)}, {len(series.y)} and {len(series.error)}"
+            raise ValueError(f"expected as many x, y and errors (steps: one x more) in {series.label!r:.60}, got {got}")

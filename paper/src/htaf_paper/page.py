@@ -133,7 +133,7 @@ def _commits(measured: Iterable[Measured]) -> list[str]:
 
 def versions(measured: Measured) -> str:
     """Of packages, in a line."""
-    return ", ".join(f"{name} {number}" for name, number in measured.versions) or "unknown"
+    return ", ".join(f"{name} {number}" for name, number in sorted((measured.versions or {}).items())) or "unknown"
 
 
 def _errata(items: Sequence[Item]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 from htaf._errors import HtafError
 
@@ -71,8 +71,14 @@ class Place:
     device: str = "cpu"
 
 
+class Kept:
+    """What is kept as JSON; where it is read no other field, no other type and no infinite number passes."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+
+
 @dataclass(frozen=True)
-class Figure:
+class Figure(Kept):
     """A mean, as tables show it.
 
     Args:
@@ -122,7 +128,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Kept):
     """Rows of figures and words. title: what it shows, with the unit. columns: names; the first is of the rows."""
 
     title: str
@@ -136,7 +142,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Series:
+class Series(Kept):
     """Points of one kind in a panel. style: line, points, bars, or steps (of a histogram: x are edges)."""
 
     label: str
@@ -147,7 +153,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Panel:
+class Panel(Kept):
     """One pair of axes. ticks: names in place of numbers on the x axis, at 0, 1, ...; hline: a value to mark."""
 
     title: str
@@ -161,7 +167,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class Drawing(Kept):
     """A figure as data, drawn by `htaf_paper.drawing`; name: of its files. alternative: what it shows, in words.
     picture: a PNG in the folder of results, in place of panels, for photographs."""
 
@@ -174,7 +180,7 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Kept):
     """What the paper says, and whether it holds.
 
     Args:
@@ -190,7 +196,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Kept):
     """What an item gave at one scale: data alone.
 
     errata: errors of the paper that this item shows. deviations: from the paper's protocol. missing: rows that could
@@ -206,38 +212,8 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON, for `from_json`."""
+        """As JSON, for `htaf_paper.outcomes`."""
         return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Outcome:
-        """Raises ValueError, KeyError or TypeError for values that are no outcome."""
-        return Outcome(
-            tables=tuple(_table(one) for one in value["tables"]),
-            drawings=tuple(_drawing(one) for one in value["drawings"]),
-            claims=tuple(Claim(**one) for one in value["claims"]),
-            errata=tuple(map(str, value["errata"])),
-            deviations=tuple(map(str, value["deviations"])),
-            missing=tuple((str(a), str(b), str(c)) for a, b, c in value["missing"]),
-            notes=tuple(map(str, value["notes"])),
-        )
-
-
-def _table(value: Mapping[str, Any]) -> Table:
-    rows = tuple(tuple(Figure(**c) if isinstance(c, dict) else str(c) for c in row) for row in value["rows"])
-    return Table(value["title"], tuple(value["columns"]), rows, value["note"])
-
-
-def _drawing(value: Mapping[str, Any]) -> Drawing:
-    panels = tuple(
-        Panel(**{**one, "ticks": tuple(one["ticks"]), "series": tuple(_series(s) for s in one["series"])})
-        for one in value["panels"]
-    )
-    return Drawing(**{**value, "panels": panels})
-
-
-def _series(value: Mapping[str, Any]) -> Series:
-    return Series(**{**value, **{name: tuple(value[name]) for name in ("x", "y", "error")}})
 
 
 class Found:
@@ -313,11 +289,3 @@ def nearest(settings: Mapping[Scale, Setting], wanted: Scale) -> Scale:
     own: list[Scale] = [scale for scale in SCALES if scale in settings]
     smaller: list[Scale] = [scale for scale in own if SCALES.index(scale) <= SCALES.index(wanted)]
     return smaller[-1] if smaller else own[0]
-
-
-def scale_named(name: str) -> Scale:
-    """Raises PaperError for a name that is no scale."""
-    found: dict[str, Scale] = {scale: scale for scale in SCALES}
-    if name in found:
-        return found[name]
-    raise PaperError(f"expected a scale, one of {', '.join(SCALES)}, got {name!r}")
