@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +118,6 @@ def test_a_search_and_its_finals_are_on_record(committed: Evidence, plan: Plan) 
 
 def test_all_cells_of_theory_and_vanishing_are_on_record(committed: Evidence) -> None:
     for one in theory.cells():
-        assert committed.of(cell("theory", kind=one.kind, **one.settings)) is not None, one
+        assert committed.of(cell("theory", **one)) is not None, one
     for one in vanishing.cells():
-        settings = {**asdict(one), "hidden": list(one.hidden), "table": "abalone"}
-        assert committed.of(cell("vanishing", **settings)) is not None, one
+        assert committed.of(cell("vanishing", **one.settings("abalone"))) is not None, one

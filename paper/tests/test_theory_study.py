@@ -20,9 +20,10 @@ from torch import nn
 from htaf import theory as bounds
 from htaf.data import tabular
 from htaf.models.mlp import MLP
+from htaf.training.cells import Place
 from htaf_paper import networks, theory, theory_report
 from htaf_paper.gap_bound import dhn_gap_bound
-from htaf_paper.theory import Cell, cells
+from htaf_paper.theory import cells
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,13 +56,13 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_cells() -> None:
     found = cells()
-    count = {kind: sum(cell.kind == kind for cell in found) for kind in theory_report.KINDS}
+    count = {kind: sum(cell["kind"] == kind for cell in found) for kind in theory_report.KINDS}
     assert count == {"square": 12, "product": 6, "relu": 3, "gap": 2 * 4 * 6, "activation": 2 * 5 * 5 * 3}
-    assert len({json.dumps(cell.identity("x"), sort_keys=True) for cell in found}) == len(found)
-    by_method = {c.settings["method"]: [] for c in found if c.kind == "activation"}
+    assert len({json.dumps(cell, sort_keys=True) for cell in found}) == len(found)
+    by_method = {c["method"]: [] for c in found if c["kind"] == "activation"}
     for cell in found:
-        if cell.kind == "activation":
-            by_method[cell.settings["method"]].append({k: v for k, v in cell.settings.items() if k != "method"})
+        if cell["kind"] == "activation":
+            by_method[cell["method"]].append({k: v for k, v in cell.items() if k != "method"})
     assert all(own == by_method["relu"] for own in by_method.values()), "every activation has the same budget"
 
 
@@ -101,9 +102,7 @@ def test_the_outcome(small: Path) -> None:
     few = {"epochs": 1, "seeds": (0, 3), "pairs": bounds.PAPER_PAIRS, "tables": theory.TABLES, "rates": theory.RATES}
     records = []
     for cell in cells(**few):
-        name, table = cell.settings.get("table") or cell.settings.get("task"), "table" in cell.settings
-        data = theory._data(name, table, cell.settings["seed"], None) if name else None
-        records.append({**theory.compute(cell, data), "cell": cell.identity("x")})
+        records.append({**theory.cell(cell, Place(small)), "cell": cell})
     assert len(records) == 4 + 2 + 3 + 2 * 2 * 2 + 2 * 5 * 2
     found = theory_report.outcome(records, "full")
     rows = {row["cell"]["kind"]: row for row in records}
@@ -126,7 +125,7 @@ def test_a_gap_is_that_of_the_trained_network(small: Path, monkeypatch: pytest.M
     """Training restated: Adam under a one-cycle rate, batches by the seed."""
     data = theory.table_data("churn", 1)
     settings = {"hidden": [5], "alpha0": 2.0, "alpha1": 11.0, "seed": 1, "lr": 0.01, "epochs": 2, "batch_size": 50}
-    record = theory.compute(Cell("gap", settings), data)
+    record = theory.compute({"kind": "gap", **settings}, data)
     torch.manual_seed(1)
     net = MLP(3, 2, (5,), lambda: theory.HTAF(2.0, 11.0), batch_norm=True)
     x, y = data.parts[0].x, data.parts[0].y
@@ -175,4 +174,4 @@ def test_another_activation_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"^expected one of relu, tanh, htaf-1-4, htaf-2-11, htaf-learned, got 'gelu'$"
     ):
-        theory.compute(Cell("activation", settings), data)
+        theory.compute({"kind": "activation", **settings}, data)

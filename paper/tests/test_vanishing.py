@@ -60,7 +60,7 @@ def test_cells_of_table_and_figure() -> None:
     assert len(everything) - len(untuned) == 2 * (3 * 3 + 2 * 4 + 2 * 2 * 3)
     for width, rates in ((1024, {1e-3}), (512, {1e-3}), (256, {1e-3, 3e-3, 1e-2})):
         assert {c.lr for c in everything if max(c.hidden) == width} == rates
-    assert len({json.dumps(c.identity("x")) for c in everything}) == len(everything)
+    assert len({json.dumps(c.settings("x")) for c in everything}) == len(everything)
     assert [max(c.hidden) == 1024 for c in untuned] == [False] * (2 * 42) + [True] * 12
     assert {c.seed for c in untuned} == {0, 4}
 
@@ -144,7 +144,7 @@ def made(
     cell = DepthCell(hidden, activation, seed, epochs=20, lr=lr, tuned=tuned)
     curve = [1.0] * 18 + [last, last]
     return {
-        "cell": cell.identity("abalone"),
+        "cell": cell.settings("abalone"),
         "layers": ["a", "b"],
         "norm": [curve, [0.5] * 20],
         "per_sample": [[10 * v for v in curve], [5.0] * 20],

@@ -9,8 +9,7 @@ the convolutions, channels-last layout, no gradients. Thresholds come from train
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,15 +22,14 @@ from htaf.data.images import Images, load
 from htaf.runs import Run
 from htaf.runs.data import is_own, rows_of
 from htaf.spiking.ann_to_snn import STEPS
-from htaf.training.cells import Place as CellPlace
-from htaf.training.cells import Task
+from htaf.training.cells import Place
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.running import Running
 from htaf_paper import ann_to_snn_report
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare
-from htaf_paper.cells import Made
-from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting
+from htaf_paper.experiments import Experiment, Settings
+from htaf_paper.protocol import Scale, Setting
 
 MODES: dict[str, dict[str, Any]] = {
     "max": {"mode": "max"},
@@ -108,38 +106,25 @@ BY_HAND = (
 )
 
 
-class ComparisonCells:
-    """A ReLU network and a spiking one, trained and compared, for `htaf_paper.cells`."""
-
-    def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
-        """As `htaf_paper.cells.Cells.identity`."""
-        found = load(settings["data"], data_dir=data_dir)
-        return {"function": "ann-to-snn", **settings, **recipes(settings["data"]), "fingerprint": found.fingerprint}
-
-    def compute(self, settings: Mapping[str, Any], place: CellPlace) -> dict[str, Any]:
-        """As `htaf_paper.cells.Cells.compute`. Times in the record are of this machine."""
-        found, networks = load(settings["data"], data_dir=place.data_dir), recipes(settings["data"])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            seed, running = settings["seed"], Running(place.device)
-            runs = {
-                name: fit(make_recipe(**recipe), found, place.folder / name, seed=seed, running=running)
-                for name, recipe in networks.items()
-            }
-            pair = pair_of(
-                runs["relu"], runs["snn"], found, test=settings["images"], calibration=settings["calibration"]
-            )
-            modes = {
-                mode: compare(
-                    pair, MODES[mode], steps=settings["steps"], batch_size=settings["batch_size"],
-                    repeats=settings["repeats"],
-                )
-                for mode in settings["modes"]
-            }  # fmt: skip
-            return {"images": len(pair.labels), "modes": modes, "runs": _account(runs)}
+def fingerprint(settings: Mapping[str, Any], data_dir: str | None) -> list[Any]:
+    """Of the images, and what is trained on them. Raises DataError where they are not here."""
+    return [load(settings["data"], data_dir=data_dir).fingerprint, recipes(settings["data"])]
 
 
-CELLS = ComparisonCells()
+def compute(settings: Settings, place: Place) -> dict[str, Any]:
+    """A ReLU network and a spiking one, trained and compared. Times in the record are of this machine."""
+    found, networks = load(settings["data"], data_dir=place.data_dir), recipes(settings["data"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seed, running = settings["seed"], Running(place.device)
+        runs = {
+            name: fit(make_recipe(**recipe), found, place.folder / name, seed=seed, running=running)
+            for name, recipe in networks.items()
+        }
+        pair = pair_of(runs["relu"], runs["snn"], found, test=settings["images"], calibration=settings["calibration"])
+        how = {name: settings[name] for name in ("steps", "batch_size", "repeats")}
+        modes = {mode: compare(pair, MODES[mode], **how) for mode in settings["modes"]}
+        return {"images": len(pair.labels), "modes": modes, "runs": _account(runs)}
 
 
 def recipes(data: str) -> dict[str, dict[str, Any]]:
@@ -151,47 +136,15 @@ def recipes(data: str) -> dict[str, dict[str, Any]]:
     return {"relu": base.replace(method="relu", epochs=base.optimization.epochs * 3).flat(), "snn": snn.flat()}
 
 
-@dataclass(frozen=True)
-class AnnToSnn:
-    """The item of the paper."""
-
-    id: str = "ann-to-snn"
-    title: str = "ANN-to-SNN conversion against a network trained as a spiking one"
-    paper: str = "Table 5 (appendix E)"
-
-    @property
-    def settings(self) -> Mapping[Scale, Setting]:
-        return {
-            "smoke": Setting("the bundled digits, one epoch, T up to 4", 1.2),
-            "reduced": Setting(
-                "SEW-ResNet-18 of width 16 on 5,000 images of CIFAR-10; 500 test images, T up to 200", 1700.0,
-                data=("cifar10",),
-            ),
-            "full": Setting(
-                "ResNet-18 on both sets at full length", 2e6, gpu=True, data=("cifar10", "cifar100"), by_hand=BY_HAND
-            ),
-        }  # fmt: skip
-
-    def made(self, scale: Scale) -> list[Made]:
-        """Its cells."""
-        smoke = scale == "smoke"
-        data = "digits" if smoke else "cifar10"
-        shared: dict[str, Any] = {
-            "data": data, "seed": 0, "images": 100 if smoke else 500, "calibration": 100 if smoke else 1000,
-            "batch_size": 100, "repeats": 1 if smoke else 3, "steps": [1, 2, 4] if smoke else list(STEPS),
-            "modes": ["max"] if smoke else ["max", "percentile 99.9", "fraction 0.7"],
-        }  # fmt: skip
-        return [Made("ann-to-snn", shared, f"ANN-to-SNN, {data}")]
-
-    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
-        return [made.task(place.data_dir) for made in self.made(scale)]
-
-    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        records = [record for task in self.tasks(scale, found, place) if (record := found.get(task)) is not None]
-        return ann_to_snn_report.outcome(records, scale)
-
-
-STUDY = AnnToSnn()
+def plan(scale: Scale) -> list[Settings]:
+    """One comparison."""
+    smoke = scale == "smoke"
+    return [{
+        "data": "digits" if smoke else "cifar10", "seed": 0, "images": 100 if smoke else 500,
+        "calibration": 100 if smoke else 1000, "batch_size": 100, "repeats": 1 if smoke else 3,
+        "steps": [1, 2, 4] if smoke else list(STEPS),
+        "modes": ["max"] if smoke else ["max", "percentile 99.9", "fraction 0.7"],
+    }]  # fmt: skip
 
 
 def _account(runs: Mapping[str, Run]) -> dict[str, Any]:
@@ -211,3 +164,24 @@ def _test_accuracy(run: Run) -> float | None:
     """On all test images, as the record has it."""
     metrics = run.record["metrics"]["exact" if run.has_step else "smooth"]
     return metrics.get("test", {}).get("accuracy")
+
+
+STUDY = Experiment(
+    "ann-to-snn",
+    "ANN-to-SNN conversion against a network trained as a spiking one",
+    {
+        "smoke": Setting("the bundled digits, one epoch, T up to 4", 1.2),
+        "reduced": Setting(
+            "SEW-ResNet-18 of width 16 on 5,000 images of CIFAR-10; 500 test images, T up to 200", 1700.0,
+            data=("cifar10",),
+        ),
+        "full": Setting(
+            "ResNet-18 on both sets at full length", 2e6, gpu=True, data=("cifar10", "cifar100"), by_hand=BY_HAND
+        ),
+    },
+    plan,
+    compute,
+    ann_to_snn_report.outcome,
+    fingerprint,
+    paper="Table 5 (appendix E)",
+)  # fmt: skip

@@ -17,10 +17,10 @@ from htaf_paper.protocol import PaperError
 
 # a process imports those alone that it computes
 FUNCTIONS = {
-    "vanishing": "htaf_paper.vanishing:CELLS",
-    "theory": "htaf_paper.theory:CELLS",
+    "vanishing": "htaf_paper.vanishing:STUDY",
+    "theory": "htaf_paper.theory:STUDY",
     "language": "htaf_paper.language:CELLS",
-    "ann-to-snn": "htaf_paper.ann_to_snn:CELLS",
+    "ann-to-snn": "htaf_paper.ann_to_snn:STUDY",
     "icbm-scores": "htaf_paper.icbm_scores:SCORES",
     "icbm-classes": "htaf_paper.icbm_scores:CLASSES",
     "icbm-outputs": "htaf_paper.icbm_scores:OUTPUTS",

@@ -1,7 +1,7 @@
-"""Studies that are no table or figure of the paper: a plan of cells, what each computes, a reader of their records.
+"""Studies that are a plan of cells, what each computes, and a reader of their records.
 
-An experiment is an item as those of the paper are (`htaf_paper.protocol.Study`), and a kind of cells. `htaf paper run`
-computes it; it has a report of its own, `htaf_paper.reports`.
+An experiment is an item (`htaf_paper.protocol.Study`) and a kind of cells. `htaf paper run` computes it. Those that are
+no table or figure of the paper have a report of their own, `htaf_paper.reports`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Experiment:
     settings: Mapping[Scale, Setting]
     plan: Callable[[Scale], list[Settings]]
     cell: Callable[[Settings, CellPlace], Record]
-    outcome: Callable[[Sequence[Record]], Outcome]
+    outcome: Callable[[Sequence[Record], Scale], Outcome]
     fingerprint: Callable[[Mapping[str, Any], str | None], Any] = no_data
     beside: Callable[[Path], list[Record]] = no_records
     paper: str = "not in the paper"
@@ -65,7 +65,7 @@ class Experiment:
         """As `htaf_paper.protocol.Study.read`."""
         records = [found.get(task) for task in self.tasks(scale, found, place)]
         known = [record for record in records if record is not None]
-        return self.outcome([*known, *self.beside(place.out / self.id)])
+        return self.outcome([*known, *self.beside(place.out / self.id)], scale)
 
 
 def _spoken(settings: Settings) -> str:

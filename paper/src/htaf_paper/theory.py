@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,15 +30,13 @@ from htaf.data import images
 from htaf.data.tabular import load, split
 from htaf.models.mlp import MLP
 from htaf.runs.metrics import headline, loss_function, metrics
-from htaf.training.cells import Place as CellPlace
-from htaf.training.cells import Task
+from htaf.training.cells import Place
 from htaf_paper import networks, theory_report
-from htaf_paper.cells import Made
+from htaf_paper.experiments import Experiment, Settings
 from htaf_paper.expressivity import as_module, copy_relu
 from htaf_paper.gap_bound import dhn_gap_bound
-from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting
+from htaf_paper.protocol import Scale, Setting
 
-Kind = Literal["square", "product", "relu", "gap", "activation"]
 TABLES = ("abalone", "wine", "churn", "fico")
 SIZES = tuple(10 ** (k / 2) for k in range(15))  # m, 1 to 1e7
 EPSILONS = tuple(10.0**-k for k in range(10))
@@ -46,21 +44,6 @@ COPIED = ((0.1, 220.0), (2.0, 11.0), (5.0, 4.4))
 RATES = (1e-3, 3e-3, 1e-2)
 METHODS = ("relu", "tanh", "htaf-1-4", "htaf-2-11", "htaf-learned")
 TASKS = ("wine", "digits")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One computation; settings: what it is a function of, beside the data."""
-
-    kind: Kind
-    settings: dict[str, Any]
-
-    def __str__(self) -> str:
-        return ", ".join([self.kind, *(f"{v:g}" if isinstance(v, float) else str(v) for v in self.settings.values())])
-
-    def identity(self, fingerprint: str | None) -> dict[str, Any]:
-        """What makes two cells the same."""
-        return {"kind": self.kind, **self.settings, "data": fingerprint}
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +79,8 @@ def cells(
     copied: str = "wine",
     tasks: Sequence[str] = TASKS,
     rates: Sequence[float] = RATES,
-) -> list[Cell]:
-    """All computations, each once; the trainings come last.
+) -> list[Settings]:
+    """The settings of all computations, each once; the trainings come last.
 
     Args:
         epochs: of a training; those of comparing activations have half of it. seeds: of comparing activations.
@@ -105,20 +88,20 @@ def cells(
         tasks, rates: of comparing activations.
     """
     named = [{"alpha0": a, "alpha1": b} for a, b in pairs]
-    found = [Cell("square", {**pair, "form": form}) for pair in named for form in ("paper", "central")]
-    found += [Cell("product", pair) for pair in named]
+    found = [{"kind": "square", **pair, "form": form} for pair in named for form in ("paper", "central")]
+    found += [{"kind": "product", **pair} for pair in named]
     trained = {"epochs": epochs, "batch_size": 128}
     found += [
-        Cell("relu", {"table": copied, "hidden": [16, 16], "alpha0": a, "alpha1": b, "seed": seeds[0], **trained})
+        {"kind": "relu", "table": copied, "hidden": [16, 16], "alpha0": a, "alpha1": b, "seed": seeds[0], **trained}
         for a, b in (COPIED if copied == "wine" else COPIED[1:2])
     ]
     found += [
-        Cell("gap", {"table": table, "hidden": [64] * depth, **pair, "seed": seeds[0], "lr": 3e-3, **trained})
+        {"kind": "gap", "table": table, "hidden": [64] * depth, **pair, "seed": seeds[0], "lr": 3e-3, **trained}
         for depth, table, pair in itertools.product((1, 2), tables, named)
     ]
     trained["epochs"] = max(1, epochs // 2)  # these are the most
     found += [
-        Cell("activation", {"task": task, "method": method, "lr": rate, "seed": seed, **trained})
+        {"kind": "activation", "task": task, "method": method, "lr": rate, "seed": seed, **trained}
         for task, seed, method, rate in itertools.product(tasks, seeds, METHODS, rates)
     ]
     return found
@@ -129,75 +112,41 @@ def _data(name: str, table: bool, seed: int, data_dir: str | None) -> Data:
     return digits(seed) if name == "digits" and not table else table_data(name, seed, data_dir)
 
 
-class TheoryCells:
-    """Computations of `Cell`, for `htaf_paper.cells`."""
-
-    def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
-        """As `htaf_paper.cells.Cells.identity`."""
-        cell, data = self._read(settings, data_dir)
-        return cell.identity(data.fingerprint if data else None)
-
-    def compute(self, settings: Mapping[str, Any], place: CellPlace) -> dict[str, Any]:
-        """As `htaf_paper.cells.Cells.compute`."""
-        return compute(*self._read(settings, place.data_dir))
-
-    def _read(self, settings: Mapping[str, Any], data_dir: str | None) -> tuple[Cell, Data | None]:
-        own = {k: v for k, v in settings.items() if k != "kind"}
-        table, task = own.get("table"), own.get("task")
-        data = _data(table or task, bool(table), own["seed"], data_dir) if table or task else None
-        return Cell(settings["kind"], own), data
+def fingerprint(settings: Mapping[str, Any], data_dir: str | None) -> str | None:
+    """Of the table or the digits. Raises DataError where they are not here."""
+    table, task = settings.get("table"), settings.get("task")
+    if not table and not task:
+        return None
+    return _data(table or task, bool(table), settings["seed"], data_dir).fingerprint
 
 
-CELLS = TheoryCells()
+def cell(settings: Settings, place: Place) -> dict[str, Any]:
+    """The record of a cell."""
+    table, task = settings.get("table"), settings.get("task")
+    data = _data(table or task, bool(table), settings["seed"], place.data_dir) if table or task else None
+    return compute(settings, data)
 
 
-@dataclass(frozen=True)
-class Theory:
-    """The item of the paper."""
-
-    id: str = "theory"
-    title: str = "Theory: squares, expressivity, the gap, HTAF as a general activation"
-    paper: str = "Appendices B and C, section 3.2 (no table or figure)"
-
-    @property
-    def settings(self) -> Mapping[Scale, Setting]:
-        return {
-            "smoke": Setting("two pairs; the bundled digits, 2 epochs, one seed", 0.9),
-            "full": Setting(
-                "the paper's six pairs; four tables, 40 epochs; Wine and digits, five seeds", 4600.0, data=TABLES
-            ),
-        }
-
-    def made(self, scale: Scale, place: Place) -> list[Task]:
-        """Its cells as tasks."""
-        small: dict[str, Any] = {
-            "epochs": 2, "seeds": (0,), "pairs": ((2.0, 11.0), (5.0, 4.4)), "tables": ("digits",), "copied": "digits",
-            "tasks": ("digits",), "rates": RATES[:1],
-        }  # fmt: skip
-        own = cells(**({} if scale == "full" else small))
-        return [Made("theory", {"kind": c.kind, **c.settings}, f"theory, {c}").task(place.data_dir) for c in own]
-
-    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
-        return self.made(scale, place)
-
-    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        records = [record for task in self.made(scale, place) if (record := found.get(task)) is not None]
-        return theory_report.outcome(records, scale)
+def plan(scale: Scale) -> list[Settings]:
+    """All computations at a scale."""
+    if scale == "full":
+        return cells()
+    pairs = ((2.0, 11.0), (5.0, 4.4))
+    small: dict[str, Any] = {"tables": ("digits",), "copied": "digits", "tasks": ("digits",), "rates": RATES[:1]}
+    return cells(epochs=2, seeds=(0,), pairs=pairs, **small)
 
 
-STUDY = Theory()
-
-
-def compute(cell: Cell, data: Data | None) -> dict[str, Any]:
-    """The record of a cell, without where and when; a function of the cell and the data (same machine and threads)."""
+def compute(settings: Settings, data: Data | None) -> dict[str, Any]:
+    """What a cell gives, a function of the settings and the data (same machine and threads)."""
+    kind, own = settings["kind"], {name: value for name, value in settings.items() if name != "kind"}
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pairs whose outputs never pass 0.99 are two of the paper's
-        if cell.kind == "square":
-            return square(**cell.settings)
-        if cell.kind == "product":
-            return product(**cell.settings)
+        if kind == "square":
+            return square(**own)
+        if kind == "product":
+            return product(**own)
         assert data is not None
-        return {"relu": relu, "gap": gap, "activation": activation}[cell.kind](cell.settings, data)
+        return {"relu": relu, "gap": gap, "activation": activation}[kind](own, data)
 
 
 def square(alpha0: float, alpha1: float, form: networks.SquareForm) -> dict[str, Any]:
@@ -380,3 +329,20 @@ def digits(seed: int) -> Data:
     learning, tested = ((part.pixels.float() / 255, part.labels) for part in (found.train, found.test))
     train, validation = (Part(learning[0][rows], learning[1][rows]) for rows in (parts.train, parts.validation))
     return Data((train, validation, Part(*tested)), "classification", 10, 1.0, found.fingerprint)
+
+
+STUDY = Experiment(
+    "theory",
+    "Theory: squares, expressivity, the gap, HTAF as a general activation",
+    {
+        "smoke": Setting("two pairs; the bundled digits, 2 epochs, one seed", 0.9),
+        "full": Setting(
+            "the paper's six pairs; four tables, 40 epochs; Wine and digits, five seeds", 4600.0, data=TABLES
+        ),
+    },
+    plan,
+    cell,
+    theory_report.outcome,
+    fingerprint,
+    paper="Appendices B and C, section 3.2 (no table or figure)",
+)

@@ -30,12 +30,11 @@ from htaf.diagnostics import GradientNorms, mean_by_layer
 from htaf.models.build import activation
 from htaf.models.mlp import MLP
 from htaf.sharpening import set_sharpness
-from htaf.training.cells import Place as CellPlace
-from htaf.training.cells import Task
+from htaf.training.cells import Place
 from htaf.tuning import TunedLayer, tune
 from htaf_paper import vanishing_report
-from htaf_paper.cells import Made
-from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting
+from htaf_paper.experiments import Experiment, Settings
+from htaf_paper.protocol import Scale, Setting
 
 SHAPES = (
     (256, 256, 128),
@@ -70,13 +69,9 @@ class DepthCell:
     lr: float = 1e-3
     tuned: bool = False
 
-    def __str__(self) -> str:
-        shape = "-".join(map(str, self.hidden))
-        return f"{shape}, {vanishing_report.label(self.activation, self.tuned)}, lr {self.lr:g}, seed {self.seed}"
-
-    def identity(self, fingerprint: str) -> dict[str, Any]:
-        """What makes two cells the same."""
-        return asdict(self) | {"hidden": list(self.hidden), "data": fingerprint}
+    def settings(self, table: str) -> Settings:
+        """As JSON, with the name of its table."""
+        return asdict(self) | {"hidden": list(self.hidden), "table": table}
 
 
 def cells(*, epochs: int = 200, seeds: Sequence[int] = (0,), rates: Sequence[float] = RATES) -> list[DepthCell]:
@@ -102,84 +97,34 @@ def cells(*, epochs: int = 200, seeds: Sequence[int] = (0,), rates: Sequence[flo
     return sorted(found, key=lambda cell: (max(cell.hidden) > 512, cell.tuned and max(cell.hidden)))
 
 
-class DepthCells:
-    """Trainings of `DepthCell`, for `htaf_paper.cells`."""
-
-    def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
-        """As `htaf_paper.cells.Cells.identity`."""
-        cell, table = _read(settings)
-        return cell.identity(load(table, data_dir=data_dir).fingerprint)
-
-    def compute(self, settings: Mapping[str, Any], place: CellPlace) -> dict[str, Any]:
-        """As `htaf_paper.cells.Cells.compute`."""
-        cell, name = _read(settings)
-        table = load(name, data_dir=place.data_dir)
-        parts = split(table, 0)
-        preprocessor = table.fit_preprocessor(parts.train)
-        data = []
-        for rows in (parts.train, parts.validation):
-            target = torch.from_numpy(preprocessor.encode_target(table.target[rows])).float().unsqueeze(1)
-            data.append((torch.from_numpy(preprocessor.transform(table.features.iloc[rows])), target))
-        scale = preprocessor.target.std if table.task == "regression" else 1.0
-        return train(cell, data[0], data[1], scale=scale)
+def fingerprint(settings: Mapping[str, Any], data_dir: str | None) -> str:
+    """Of the table. Raises DataError where it is not here."""
+    return load(settings["table"], data_dir=data_dir).fingerprint
 
 
-CELLS = DepthCells()
+def compute(settings: Settings, place: Place) -> dict[str, Any]:
+    """The record of a training."""
+    own = {name: value for name, value in settings.items() if name != "table"}
+    table = load(settings["table"], data_dir=place.data_dir)
+    parts = split(table, 0)
+    preprocessor = table.fit_preprocessor(parts.train)
+    data = []
+    for rows in (parts.train, parts.validation):
+        target = torch.from_numpy(preprocessor.encode_target(table.target[rows])).float().unsqueeze(1)
+        data.append((torch.from_numpy(preprocessor.transform(table.features.iloc[rows])), target))
+    scale = preprocessor.target.std if table.task == "regression" else 1.0
+    return train(DepthCell(**{**own, "hidden": tuple(own["hidden"])}), data[0], data[1], scale=scale)
 
 
-def _read(settings: Mapping[str, Any]) -> tuple[DepthCell, str]:
-    """A cell and the name of its table, from JSON."""
-    given = {k: v for k, v in settings.items() if k != "table"}
-    return DepthCell(**{**given, "hidden": tuple(given["hidden"])}), settings["table"]
-
-
-@dataclass(frozen=True)
-class Vanishing:
-    """The item of the paper."""
-
-    id: str = "vanishing"
-    title: str = "Vanishing gradients"
-    paper: str = "Table 7, Figures 7 and 8 (appendix F.2)"
-
-    @property
-    def settings(self) -> Mapping[Scale, Setting]:
-        return {
-            "smoke": Setting("two shapes of up to 16 units on the bundled digits, 3 epochs", 2.3),
-            "full": Setting(
-                "seven shapes on Abalone, 200 epochs; more learning rates and `htaf.tune` beside the paper's", 9800.0,
-                data=("abalone",),
-            ),
-        }  # fmt: skip
-
-    def cells(self, scale: Scale) -> list[DepthCell]:
-        """All trainings."""
-        if scale == "full":
-            return cells()
-        return [
-            DepthCell(hidden, act, 0, epochs=3, tuned=tuned)
-            for hidden in ((16, 16, 8), (16, 16, 16, 8))
-            for act, tuned in ((RELU, False), (HTAF, False), (SS, False), (HTAF, True))
-        ]
-
-    def made(self, scale: Scale, place: Place) -> list[Task]:
-        """Its cells as tasks, in the order of `cells`."""
-        table = "abalone" if scale == "full" else "digits"
-        return [
-            Made("vanishing", {**asdict(cell), "hidden": list(cell.hidden), "table": table}, f"vanishing, {cell}").task(
-                place.data_dir
-            )
-            for cell in self.cells(scale)
-        ]
-
-    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
-        return self.made(scale, place)
-
-    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        records = [record for task in self.made(scale, place) if (record := found.get(task)) is not None]
-        return vanishing_report.outcome(records, scale)
-
-
-STUDY = Vanishing()
+def plan(scale: Scale) -> list[Settings]:
+    """The settings of all trainings at a scale."""
+    if scale == "full":
+        return [cell.settings("abalone") for cell in cells()]
+    return [
+        DepthCell(hidden, act, 0, epochs=3, tuned=tuned).settings("digits")
+        for hidden in ((16, 16, 8), (16, 16, 16, 8))
+        for act, tuned in ((RELU, False), (HTAF, False), (SS, False), (HTAF, True))
+    ]
 
 
 def train(
@@ -258,3 +203,21 @@ def _rmse(net: nn.Module, part: tuple[Tensor, Tensor], scale: float) -> float:
 def _rounded(value: float) -> float:
     """Four significant digits: what a figure shows, in files of a few kilobytes."""
     return float(f"{value:.3e}")
+
+
+STUDY = Experiment(
+    "vanishing",
+    "Vanishing gradients",
+    {
+        "smoke": Setting("two shapes of up to 16 units on the bundled digits, 3 epochs", 2.3),
+        "full": Setting(
+            "seven shapes on Abalone, 200 epochs; more learning rates and `htaf.tune` beside the paper's", 9800.0,
+            data=("abalone",),
+        ),
+    },
+    plan,
+    compute,
+    vanishing_report.outcome,
+    fingerprint,
+    paper="Table 7, Figures 7 and 8 (appendix F.2)",
+)  # fmt: skip
