@@ -2,7 +2,7 @@
 
 Every figure is of a fresh process; "imports torch" says whether it needed PyTorch.
 
-    python benchmarks/startup.py --rounds 5 --json results/startup.json
+    python benchmarks/startup.py --rounds 5 --json startup.json
 """
 
 from __future__ import annotations
