@@ -11,6 +11,7 @@ from htaf.training.records import read_records
 from htaf_paper import reports
 from htaf_paper.items import EXPERIMENTS, item
 from htaf_paper.protocol import Study
+from htaf_paper.rules import planted_cell
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -48,3 +49,11 @@ def test_the_command_computes_one_and_writes_its_report(htaf, tmp_path: Path) ->
     code, _, err = htaf("paper", "run", "picture", "--out", tmp_path)
     assert code == 2
     assert "pictured" in err
+
+
+def test_a_planted_rule_is_found_by_a_trained_network(tmp_path: Path) -> None:
+    """The target is a known rule of two of eight columns, with 5% of the labels turned."""
+    found = planted_cell(0, tmp_path, hidden=(8,), epochs=12)
+    assert found["precision"] > 0.6  # 2 of 8 columns taken at random: 0.25
+    assert found["important"]
+    assert found["best_agreement"] > 0.8 > found["constant"] > 0.5

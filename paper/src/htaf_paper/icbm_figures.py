@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from htaf.concepts.naming.files import VERIFIED
 from htaf.concepts.scores import BINS
 from htaf.data.images import Images
 from htaf.data.reading import DataError
-from htaf.training.cells import Task
 from htaf.training.plan import Plan, Source
 from htaf.training.study import data_of
 from htaf_paper import icbm
@@ -31,6 +29,7 @@ from htaf_paper.icbm_networks import (
     SEARCHED,
     TRAINED_AGAIN,
     Gather,
+    Item,
     label_of,
     of_scores,
     paired,
@@ -42,7 +41,6 @@ from htaf_paper.protocol import (
     Claim,
     Drawing,
     Figure,
-    Found,
     MissingError,
     Outcome,
     Panel,
@@ -67,30 +65,21 @@ def figure_pair(scale: Scale) -> icbm.Pair:
 # ---- class specificity ----
 
 
-@dataclass(frozen=True)
-class ClassSpecificity:
+class ClassSpecificity(Item):
     """Histograms of the share of a class's images that have a concept."""
 
-    id: str = "class-specificity"
-    title: str = "Class specificity of implicit concepts"
-    paper: str = "Figures 4 and 11, section 4.2.2"
+    id = "class-specificity"
+    title = "Class specificity of implicit concepts"
+    paper = "Figures 4 and 11, section 4.2.2"
 
-    @property
-    def settings(self) -> Mapping[Scale, Setting]:
-        return {
-            "smoke": Setting(SMOKE, 3.5),
-            "reduced": Setting(f"{REDUCED}; {SEARCHED}", 7800.0, data=("CIFAR-10", "CUB"), shared=("icbm", 7800.0)),
-            "full": Setting(GPU, 4.0e5, gpu=True, data=("CIFAR-10",)),
-        }
+    settings: ClassVar = {
+        "smoke": Setting(SMOKE, 3.5),
+        "reduced": Setting(f"{REDUCED}; {SEARCHED}", 7800.0, data=("CIFAR-10", "CUB"), shared=("icbm", 7800.0)),
+        "full": Setting(GPU, 4.0e5, gpu=True, data=("CIFAR-10",)),
+    }
 
-    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
-        gather = Gather(found, place)
-        self._gathered(scale, gather)
-        return gather.wanted
-
-    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        gather = Gather(found, place)
-        histograms, scores = self._gathered(scale, gather)
+    def outcome(self, scale: Scale, gathered: tuple[Any, Mapping[str, Any]], gather: Gather) -> Outcome:
+        histograms, scores = gathered
         lines, claims = [], []
         for label, records in scores.items():
             own = of_scores(records, "specificity", "extreme")
@@ -133,7 +122,7 @@ class ClassSpecificity:
             ),
         )  # fmt: skip
 
-    def _gathered(
+    def gathered(
         self, scale: Scale, gather: Gather
     ) -> tuple[dict[str, Any] | None, dict[str, dict[int, dict[str, Any]]]]:
         """The histograms of the first seed, and label -> seed -> scores."""
@@ -192,32 +181,23 @@ def _histograms(found: Mapping[str, Any]) -> tuple[Drawing, ...]:
 # ---- outputs of the feature extractor ----
 
 
-@dataclass(frozen=True)
-class FeatureHistograms:
+class FeatureHistograms(Item):
     """What the feature extractor gives, HTAF against ReLU."""
 
-    id: str = "feature-histograms"
-    title: str = "Outputs of the feature extractor, HTAF and ReLU"
-    paper: str = "Figure 12, appendix on representations"
+    id = "feature-histograms"
+    title = "Outputs of the feature extractor, HTAF and ReLU"
+    paper = "Figure 12, appendix on representations"
 
-    @property
-    def settings(self) -> Mapping[Scale, Setting]:
-        return {
-            "smoke": Setting(SMOKE, 3.0),
-            "reduced": Setting(f"WRN-16-1 on 5,000 images of CIFAR-100 and CIFAR-10; {REDUCED}", 2450.0,
-                               data=("CIFAR-10", "CIFAR-100"), shared=("icbm", 2390.0)),
-            "full": Setting(GPU, 4.0e5, gpu=True, data=("CIFAR-100",)),
-        }  # fmt: skip
+    settings: ClassVar = {
+        "smoke": Setting(SMOKE, 3.0),
+        "reduced": Setting(f"WRN-16-1 on 5,000 images of CIFAR-100 and CIFAR-10; {REDUCED}", 2450.0,
+                           data=("CIFAR-10", "CIFAR-100"), shared=("icbm", 2390.0)),
+        "full": Setting(GPU, 4.0e5, gpu=True, data=("CIFAR-100",)),
+    }  # fmt: skip
 
-    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
-        gather = Gather(found, place)
-        self._gathered(scale, gather)
-        return gather.wanted
-
-    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
+    def outcome(self, scale: Scale, gathered: Mapping[str, tuple[Any, Any]], gather: Gather) -> Outcome:
         panels, lines, claims = [], [], []
-        gather = Gather(found, place)
-        for label, (own, plain) in self._gathered(scale, gather).items():
+        for label, (own, plain) in gathered.items():
             for name, record in (("HTAF", own), ("ReLU", plain)):
                 if record is None:
                     lines.append((label, name, Figure(note="not run"), Figure(note="not run")))
@@ -247,7 +227,7 @@ class FeatureHistograms:
             notes=notes,
         )  # fmt: skip
 
-    def _gathered(self, scale: Scale, gather: Gather) -> dict[str, tuple[Any, Any]]:
+    def gathered(self, scale: Scale, gather: Gather) -> dict[str, tuple[Any, Any]]:
         """Label -> the histograms of HTAF and of the plain network."""
         wanted = ("digits",) if scale == "smoke" else ("cifar100",) if scale == "full" else ("cifar100", "cifar10")
         plans = icbm.with_and_without(scale)
@@ -304,34 +284,26 @@ NAMED = (
 )
 
 
-@dataclass(frozen=True)
-class CubConcepts:
+class CubConcepts(Item):
     """The most important concepts of a class: names, images, and a misclassified image."""
 
-    id: str = "cub-concepts"
-    title: str = "Estimated concepts of CUB"
-    paper: str = "Table 3, Figures 5 and 10, section 4.2.3"
+    id = "cub-concepts"
+    title = "Estimated concepts of CUB"
+    paper = "Table 3, Figures 5 and 10, section 4.2.3"
 
-    @property
-    def settings(self) -> Mapping[Scale, Setting]:
-        return {
-            "smoke": Setting(f"{SMOKE}; names by strokes", 3.0),
-            "reduced": Setting(
-                f"ResNet-18 of width 16 on CUB's first 50 classes; {SEARCHED}",
-                2550.0,
-                data=("CUB",),
-                shared=("icbm", 2540.0),
-            ),
-            "full": Setting(f"{GPU}: ViT-B/32", 3.0e5, gpu=True, data=("CUB", "weights of a hub")),
-        }
+    settings: ClassVar = {
+        "smoke": Setting(f"{SMOKE}; names by strokes", 3.0),
+        "reduced": Setting(
+            f"ResNet-18 of width 16 on CUB's first 50 classes; {SEARCHED}",
+            2550.0,
+            data=("CUB",),
+            shared=("icbm", 2540.0),
+        ),
+        "full": Setting(f"{GPU}: ViT-B/32", 3.0e5, gpu=True, data=("CUB", "weights of a hub")),
+    }
 
-    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
-        gather = Gather(found, place)
-        self._gathered(scale, gather)
-        return gather.wanted
-
-    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        record = self._gathered(scale, Gather(found, place))
+    def outcome(self, scale: Scale, gathered: dict[str, Any] | None, gather: Gather) -> Outcome:
+        record, place = gathered, gather.place
         if record is None:
             raise MissingError("time", f"{command_of(self.id, scale)}: the network or what is read of it is missing")
         drawings, missing = _pictures(record, scale, place)
@@ -362,7 +334,7 @@ class CubConcepts:
             ),
         )  # fmt: skip
 
-    def _gathered(self, scale: Scale, gather: Gather) -> dict[str, Any] | None:
+    def gathered(self, scale: Scale, gather: Gather) -> dict[str, Any] | None:
         data, backbone = {"smoke": ("digits", "wide_resnet"), "full": ("cub", "vit")}.get(scale, ("cub", "resnet"))
         made = gather.trained(icbm.with_and_without(scale)[data, backbone])
         own = made.tasks.get((data, "htaf"), {}).get(FIRST)

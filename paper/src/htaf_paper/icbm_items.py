@@ -4,10 +4,8 @@ before and after binarisation, and against bottlenecks with given attributes."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from htaf.training.cells import Task
 from htaf.training.plan import Plan
 from htaf_paper import icbm, pretrained
 from htaf_paper.cells import Made
@@ -20,12 +18,13 @@ from htaf_paper.icbm_networks import (
     REDUCED,
     SEARCHED,
     Gather,
+    Item,
     by_seed,
     label_of,
     of_scores,
     paired,
 )
-from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place, Scale, Setting, Table, Verdict, command_of
+from htaf_paper.protocol import Claim, Figure, Outcome, Scale, Setting, Table, Verdict, command_of
 from htaf_paper.verdicts import ORDER, better, no_worse, true
 
 MARGIN = 1.0  # points that "does not degrade" may lose
@@ -54,36 +53,26 @@ EFFICIENTNET = (
 )
 
 
-@dataclass(frozen=True)
-class Accuracy:
+class Accuracy(Item):
     """Table 2: what HTAF at the last features costs or brings."""
 
-    id: str = "icbm-accuracy"
-    title: str = "Accuracy with and without HTAF"
-    paper: str = "Table 2, section 4.2.1"
+    id = "icbm-accuracy"
+    title = "Accuracy with and without HTAF"
+    paper = "Table 2, section 4.2.1"
 
-    @property
-    def settings(self) -> Mapping[Scale, Setting]:
-        return {
-            "smoke": Setting(SMOKE, 3.0),
-            "reduced": Setting(f"{REDUCED}; {SEARCHED}", 8000.0, data=IMAGES, shared=("icbm", 7700.0)),
-            "cpu": Setting(
-                f"{CPU}; {EFFICIENTNET}",
-                1440.0,
-                data=("CIFAR-10", "CUB", "weights of EfficientNet-Lite0"),
-                shared=("icbm", 1440.0),
-            ),
-            "full": Setting(GPU, 2.0e6, gpu=True, data=(*IMAGES, "Tiny-ImageNet", "weights of a hub")),
-        }
+    settings: ClassVar = {
+        "smoke": Setting(SMOKE, 3.0),
+        "reduced": Setting(f"{REDUCED}; {SEARCHED}", 8000.0, data=IMAGES, shared=("icbm", 7700.0)),
+        "cpu": Setting(
+            f"{CPU}; {EFFICIENTNET}",
+            1440.0,
+            data=("CIFAR-10", "CUB", "weights of EfficientNet-Lite0"),
+            shared=("icbm", 1440.0),
+        ),
+        "full": Setting(GPU, 2.0e6, gpu=True, data=(*IMAGES, "Tiny-ImageNet", "weights of a hub")),
+    }
 
-    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
-        gather = Gather(found, place)
-        self._gathered(scale, gather)
-        return gather.wanted
-
-    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        gather = Gather(found, place)
-        rows = self._gathered(scale, gather)
+    def outcome(self, scale: Scale, rows: Sequence[Any], gather: Gather) -> Outcome:
         claims = tuple(
             no_worse(
                 f"{row['label']}: replacing the last activation with HTAF does not degrade accuracy", "section 4.2.1",
@@ -110,7 +99,7 @@ class Accuracy:
             missing=(*gather.absent, *(() if scale == "smoke" else self._missing(rows))),
         )  # fmt: skip
 
-    def _gathered(self, scale: Scale, gather: Gather) -> list[dict[str, Any]]:
+    def gathered(self, scale: Scale, gather: Gather) -> list[dict[str, Any]]:
         """Of every data set and backbone the accuracies by seed."""
         if scale == "cpu":
             return _of_pretrained(gather)
@@ -229,41 +218,31 @@ def _named(row: str, scale: Scale) -> str:
     return "SS, tuned" if row == "ss" and scale != "cpu" else METHODS[row]
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(Item):
     """HTAF, SS, STE and BM: accuracy, binarity and concept accuracy."""
 
-    id: str = "icbm-methods"
-    title: str = "HTAF, SS, STE and BM"
-    paper: str = "Table 9, appendix on Heaviside approximation and concept meaningfulness"
+    id = "icbm-methods"
+    title = "HTAF, SS, STE and BM"
+    paper = "Table 9, appendix on Heaviside approximation and concept meaningfulness"
 
-    @property
-    def settings(self) -> Mapping[Scale, Setting]:
-        return {
-            "smoke": Setting(SMOKE, 5.5),
-            "reduced": Setting(
-                f"{REDUCED}; {SEARCHED}; SS at fixed betas: one seed",
-                8500.0,
-                data=("CIFAR-10", "CUB"),
-                shared=("icbm", 7850.0),
-            ),
-            "cpu": Setting(
-                f"{CPU}: accuracy alone",
-                1440.0,
-                data=("CIFAR-10", "CUB", "weights of EfficientNet-Lite0"),
-                shared=("icbm", 1440.0),
-            ),
-            "full": Setting(GPU, 1.0e6, gpu=True, data=IMAGES[:2]),
-        }
+    settings: ClassVar = {
+        "smoke": Setting(SMOKE, 5.5),
+        "reduced": Setting(
+            f"{REDUCED}; {SEARCHED}; SS at fixed betas: one seed",
+            8500.0,
+            data=("CIFAR-10", "CUB"),
+            shared=("icbm", 7850.0),
+        ),
+        "cpu": Setting(
+            f"{CPU}: accuracy alone",
+            1440.0,
+            data=("CIFAR-10", "CUB", "weights of EfficientNet-Lite0"),
+            shared=("icbm", 1440.0),
+        ),
+        "full": Setting(GPU, 1.0e6, gpu=True, data=IMAGES[:2]),
+    }
 
-    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
-        gather = Gather(found, place)
-        self._gathered(scale, gather)
-        return gather.wanted
-
-    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        gather = Gather(found, place)
-        gathered = self._gathered(scale, gather)
+    def outcome(self, scale: Scale, gathered: Mapping[str, Any], gather: Gather) -> Outcome:
         # the paper's figures are of CIFAR-10
         label = next((one for one in gathered if NAMES["cifar10"] in one), next(iter(gathered)))
         claims = _best_overall(gathered[label], scale, label, binarity=scale != "cpu")
@@ -286,7 +265,7 @@ class Compared:
             notes=(SEEDS_ALONE, TRIVIAL, *((CHOSEN_PAIR,) if scale == "reduced" else ())),
         )  # fmt: skip
 
-    def _gathered(self, scale: Scale, gather: Gather) -> dict[str, dict[str, dict[int, dict[str, Any]]]]:
+    def gathered(self, scale: Scale, gather: Gather) -> dict[str, dict[str, dict[int, dict[str, Any]]]]:
         """Label -> row -> seed -> scores; of `relu` the accuracy alone."""
         if scale == "cpu":
             return _pretrained_methods(gather)
@@ -445,26 +424,16 @@ def _of_betas(rows: Mapping[str, Mapping[int, Mapping[str, Any]]], scale: Scale,
 # ---- before and after ----
 
 
-@dataclass(frozen=True)
-class Binarised:
+class Binarised(Item):
     """What the switch to the exact step costs."""
 
-    id: str = "binarisation"
-    title: str = "Before and after binarisation"
-    paper: str = "Table 10, appendix on post-binarisation"
+    id = "binarisation"
+    title = "Before and after binarisation"
+    paper = "Table 10, appendix on post-binarisation"
 
-    @property
-    def settings(self) -> Mapping[Scale, Setting]:
-        return Compared().settings
+    settings = Compared.settings
 
-    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
-        gather = Gather(found, place)
-        self._gathered(scale, gather)
-        return gather.wanted
-
-    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        gather = Gather(found, place)
-        gathered = self._gathered(scale, gather)
+    def outcome(self, scale: Scale, gathered: Mapping[str, Any], gather: Gather) -> Outcome:
         lines, claims = [], []
         for label, rows in gathered.items():
             printed = BINARISED["cifar10"] if label.startswith("WideResNet, CIFAR-10") else {}
@@ -490,7 +459,7 @@ class Binarised:
             missing=(*gather.absent, *_cifar100(self.id, scale)), notes=(SEEDS_ALONE,),
         )  # fmt: skip
 
-    def _gathered(self, scale: Scale, gather: Gather) -> dict[str, dict[str, dict[int, dict[str, Any]]]]:
+    def gathered(self, scale: Scale, gather: Gather) -> dict[str, dict[str, dict[int, dict[str, Any]]]]:
         """Label -> htaf, ss, bm -> seed -> scores."""
         if scale == "cpu":
             of_pretrained = _pretrained_methods(gather)
@@ -524,30 +493,23 @@ def _smaller(
 # ---- bottlenecks with given attributes ----
 
 
-@dataclass(frozen=True)
-class Bottlenecks:
+class Bottlenecks(Item):
     """CBM and label-free CBM against ICBM."""
 
-    id: str = "cbm"
-    title: str = "Concept bottlenecks with given concepts"
-    paper: str = "Table 11, appendix on CBMs"
+    id = "cbm"
+    title = "Concept bottlenecks with given concepts"
+    paper = "Table 11, appendix on CBMs"
 
-    @property
-    def settings(self) -> Mapping[Scale, Setting]:
-        about = "ResNet-18 of width 16 at 112 pixels on CUB's first 50 classes; 112 attributes of Koh et al. (2020)"
-        return {
-            "smoke": Setting(f"{SMOKE}, whose attributes are strokes", 3.0),
-            "reduced": Setting(about, 2850.0, data=("CUB",), shared=("icbm", 2450.0)),
-            "full": Setting(GPU, 4.0e5, gpu=True, data=("CUB",)),
-        }
+    settings: ClassVar = {
+        "smoke": Setting(f"{SMOKE}, whose attributes are strokes", 3.0),
+        "reduced": Setting(
+            "ResNet-18 of width 16 at 112 pixels on CUB's first 50 classes; 112 attributes of Koh et al. (2020)",
+            2850.0, data=("CUB",), shared=("icbm", 2450.0),
+        ),
+        "full": Setting(GPU, 4.0e5, gpu=True, data=("CUB",)),
+    }  # fmt: skip
 
-    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
-        gather = Gather(found, place)
-        self._gathered(scale, gather)
-        return gather.wanted
-
-    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        gathered = self._gathered(scale, Gather(found, place))
+    def outcome(self, scale: Scale, gathered: Mapping[icbm.Pair, Any], gather: Gather) -> Outcome:
         lines, claims = [], []
         for (data, _), rows in gathered.items():
             for row, own in rows.items():
@@ -588,7 +550,7 @@ class Bottlenecks:
             deviations=tuple(deviations), missing=tuple(missing), notes=(SEEDS_ALONE,),
         )  # fmt: skip
 
-    def _gathered(self, scale: Scale, gather: Gather) -> dict[icbm.Pair, dict[str, dict[int, float | None]]]:
+    def gathered(self, scale: Scale, gather: Gather) -> dict[icbm.Pair, dict[str, dict[int, float | None]]]:
         """Of each data set the accuracies of ICBM, plain and the three kinds, by seed."""
         found = {}
         for pair, (plan, given) in icbm.bottlenecks(scale).items():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from htaf.data.reading import DataError
 from htaf.training.cells import Task
@@ -12,7 +13,7 @@ from htaf.training.study import run_path
 from htaf_paper.cells import Made
 from htaf_paper.icbm import Pair
 from htaf_paper.plans import Trained, trained
-from htaf_paper.protocol import Found, Place
+from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting
 
 P = TypeVar("P")
 V = TypeVar("V")
@@ -113,6 +114,35 @@ class Gather:
         seeds = made.tasks.get((label, "relu" if method == "bm" else method), {})
         found = {seed: self.scores(made, label, method, seed) for seed in seeds}
         return {seed: record for seed, record in found.items() if record is not None}
+
+
+class Item(ABC):
+    """An item on these models. `gathered` reads what there is and notes what is wanted; `outcome` makes tables of it.
+
+    The other attributes are those of `htaf_paper.protocol.Study`.
+    """
+
+    id: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    settings: ClassVar[Mapping[Scale, Setting]]
+
+    @abstractmethod
+    def gathered(self, scale: Scale, gather: Gather) -> Any: ...
+
+    @abstractmethod
+    def outcome(self, scale: Scale, gathered: Any, gather: Gather, /) -> Outcome: ...
+
+    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
+        """As `htaf_paper.protocol.Study.tasks`."""
+        gather = Gather(found, place)
+        self.gathered(scale, gather)
+        return gather.wanted
+
+    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
+        """As `htaf_paper.protocol.Study.read`."""
+        gather = Gather(found, place)
+        return self.outcome(scale, self.gathered(scale, gather), gather)
 
 
 def label_of(pair: Pair) -> str:
