@@ -1,6 +1,6 @@
 """Time of one row and of a million: a run of htaf, packed, ONNX in onnxruntime, and boosted trees; one thread.
 
-    python benchmarks/tables_speed.py [RUN ...] [--data fico] [--rows 1000000] [--peers PYTHON] [--out FOLDER]
+    python benchmarks/tables_speed.py [RUN ...] [--data fico] [--rows 1000000] [--peers PYTHON] [--json FILE]
 
 RUN: folders of `htaf train tabular`, all of one table. Without one the recipes `tabular-exact` and `tabular-members`
 are trained for one epoch on --data: times do not depend on what was learned. --peers: an environment with catboost or
@@ -116,25 +116,6 @@ def peers(python: str | None, data: Table, train: np.ndarray, drawn: np.ndarray,
     return [one for one in found if one.version is not None]
 
 
-def as_table(rows: list[dict[str, Any]], title: str) -> str:
-    """The rows in Markdown."""
-    lines = [
-        f"# {title}",
-        "",
-        f"| | one row, ms | over {BASE} | a million rows, s | over {BASE} |",
-        "|---|---|---|---|---|",
-    ]
-    sides = dict.fromkeys(row["side"] for row in rows)
-    by = {(row["side"], row["what"]): row for row in rows}
-    for side in sides:
-        one, many = by[side, "one"], by[side, "many"]
-        fewer = "" if many["rows"] == max(row["rows"] for row in rows) else f" (from {many['rows']:,} rows)"
-        cells = [f"{one['seconds']['median'] * 1e3:.2f}", f"{one['over']['median']:.2f}"]
-        cells += [f"{many['seconds_a_row']['median'] * 1e6:.2f}{fewer}", f"{many['over']['median']:.2f}"]
-        lines.append(f"| {side} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", measuring.one_line(), ""])
-
-
 def main() -> None:
     made = measuring.parser(__doc__, rounds=3)
     made.add_argument("runs", type=Path, nargs="*", help="run folders of one table")
@@ -143,7 +124,6 @@ def main() -> None:
     made.add_argument("--rows", type=at_least_one, default=1_000_000, help="default: 1,000,000")
     made.add_argument("--most", type=float, default=6.0, help="seconds of a prediction; default: 6")
     made.add_argument("--peers", metavar="PYTHON", help="of an environment with catboost or lightgbm")
-    made.add_argument("--out", type=Path, help="a folder for tables-speed.json and tables-speed.md")
     given = measuring.begin(made, "test_export_tables.py", "test_predict_rows.py")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
@@ -186,10 +166,6 @@ def main() -> None:
         for peer in others:
             peer.close()
     measuring.end(given, found)
-    if given.out:
-        measuring.write(given.out / "tables-speed.json", found)
-        title = f"Time of predictions: {data.name}, {data.features.shape[1]} columns, one thread"
-        (given.out / "tables-speed.md").write_text(as_table(found, title))
 
 
 def _sample(predict: Timed, rows: int, repeats: int) -> Sample:
