@@ -5,7 +5,7 @@
 
 RUN: folders of `htaf train llm`, all of one model. Beside each: the same folder with the rows of closed gates read too
 (`dense`). Peers: the model as it was in transformers, eager and compiled, with a static cache; in our own loop
-(`original`); and in llama.cpp, in the environment of --llama (benchmarks/peers/llama_cpp/requirements.txt), as F16 and
+(`original`); and in llama.cpp, in the environment of --llama (benchmarks/peers/llama_cpp/decode.py), as F16 and
 Q8_0 of the GGUF file. Every round decodes `count` tokens behind the same prompt once on each side, in reversed order
 every other round. `bound`: bytes of weights that a token needs at this share of open gates, over those of the original.
 """

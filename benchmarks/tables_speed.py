@@ -4,7 +4,7 @@
 
 RUN: folders of `htaf train tabular`, all of one table. Without one the recipes `tabular-exact` and `tabular-members`
 are trained for one epoch on --data: times do not depend on what was learned. --peers: an environment with catboost or
-lightgbm (benchmarks/peers/trees/requirements.txt); one that is missing there is left out, with a line.
+lightgbm (benchmarks/peers/trees/predict.py); one that is missing there is left out, with a line.
 
 Raw data frames in, predictions out, for all; the preparation counts. Trees have their libraries' defaults. Each side
 predicts once before it is timed. Then every round takes a sample of each side, in reversed order every other round. A

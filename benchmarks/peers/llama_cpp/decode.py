@@ -1,5 +1,6 @@
 """Decodes with llama.cpp for benchmarks/language.py: a line in, the milliseconds of a token out.
 
+    pip install llama-cpp-python==0.3.36 numpy    # an environment apart from htaf's
     python decode.py FILE.gguf F16|BF16|Q8_0 THREADS FOLDER
 
 FILE is brought to the format in FOLDER first. Each line of input is JSON {"prompt": [tokens], "count": n}: the prompt

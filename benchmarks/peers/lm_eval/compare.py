@@ -2,7 +2,7 @@
 
     python compare.py MODEL --openbookqa FILE --winogrande FILE [--limit 200]
 
-In an environment with htaf and requirements.txt. MODEL: a folder of transformers. FILE: JSON lines as published. The
+In an environment with htaf and lm-eval==0.4.13. MODEL: a folder of transformers. FILE: JSON lines as published. The
 harness's own definitions of both tasks are used; only where the questions come from is changed. Exit code 1 where an
 accuracy differs.
 """

@@ -1,5 +1,6 @@
 """Predicts with boosted trees of other libraries for benchmarks/tables_speed.py: a line in, seconds out.
 
+    pip install catboost==1.2.10 lightgbm pandas numpy    # an environment apart from htaf's
     python predict.py FOLDER catboost|lightgbm
 
 FOLDER holds train.csv, rows.csv, target.npy and about.json: the task, and which columns are text. The model is fitted
