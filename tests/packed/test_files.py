@@ -171,7 +171,7 @@ SAID = {
     ),
     "device": (lambda g, m: _call(g, "_to_copy.default", device="meta"), "no argument device"),
     "layout": (lambda g, m: _call(g, "full_like.default", 1, layout=2), "no argument layout"),
-    "place": (lambda g, m: _call(g, "to.dtype", {"d": "float32"}, False, False, 1), "no argument memory_format"),
+    "place": (lambda g, m: _call(g, "clone.default", memory_format=1), "no argument memory_format"),
     "half": (lambda g, m: _call(g, "_to_copy.default", dtype={"d": "float16"}), "an argument of an operator"),
     "a dtype by number": (lambda g, m: _call(g, "_to_copy.default", dtype=2**31 - 1), r"ScalarType.* dtype, got 2147"),
     "another one": (lambda g, m: _call(g, "softmax.int", 1, -1), r"ScalarType.* dtype, got -1"),

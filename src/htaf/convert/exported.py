@@ -37,14 +37,13 @@ def export_program(
     error: type[HtafError],
     *,
     dynamic_batch: bool = True,
-    functional: bool = False,
-    runs: Callable[[torch.fx.Node], bool] | None = None,
+    stays: Callable[[torch.fx.Node], bool] | None = None,
 ) -> torch.export.ExportedProgram:
     """`torch.export` of a model in eval mode, whose first dimension is dynamic unless told otherwise.
 
     Args:
-        functional: decompose it until no operator changes its input.
-        runs: with `functional`, whether an operator can stay; others become those of ATen's core set where they can.
+        stays: whether an operator can stay, none that changes its input. Where some cannot, the program is made
+            functional, and the others become those of ATen's core set where they can. None: all stay.
 
     Raises:
         error: PyTorch does not take the model; the message is the first line of the cause.
@@ -55,10 +54,9 @@ def export_program(
         dynamic = _dynamic(model, inputs) if dynamic_batch else None
         with quiet(), torch.no_grad():
             program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
-            if not functional:
+            if stays is None or all(stays(n) for n in program.graph.nodes if n.op == "call_function"):
                 return program
-            program = program.run_decompositions({})
-            return program if runs is None else _decomposed(program, runs)
+            return _decomposed(program.run_decompositions({}), stays)
     except Exception as cause:  # whatever the model's own code raises under tracing
         message = f"torch.export does not take {type(model).__name__}: {cause_of(cause)}"
         raise error(message) from cause
@@ -72,12 +70,12 @@ def _dynamic(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
 
 
 def _decomposed(
-    program: torch.export.ExportedProgram, runs: Callable[[torch.fx.Node], bool]
+    program: torch.export.ExportedProgram, stays: Callable[[torch.fx.Node], bool]
 ) -> torch.export.ExportedProgram:
-    """The program with the parts of every operator that does not run, as far as PyTorch knows them."""
+    """The program with the parts of every operator that cannot stay, as far as PyTorch knows them."""
     tried: set[Any] = set()
     while True:
-        calls = [n for n in program.graph.nodes if n.op == "call_function" and not runs(n)]
+        calls = [n for n in program.graph.nodes if n.op == "call_function" and not stays(n)]
         missing = {n.target for n in calls if isinstance(n.target, torch._ops.OpOverload)} - tried
         if not missing:
             return program

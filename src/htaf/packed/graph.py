@@ -22,7 +22,8 @@ from htaf.packed.affine import Constants, aten, same, shape_of
 from htaf.packed.errors import PackedError
 
 _NOTHING = (aten.clone.default, aten.detach.default, aten.alias.default, aten.contiguous.default)
-_RENAMED = (aten._unsafe_view.default, aten.rrelu.default)
+_JOINED = (aten.flatten.using_ints, aten.unflatten.int)
+_RENAMED = (*_JOINED, aten._unsafe_view.default, aten.rrelu.default, aten.to.dtype)
 _DROPPED = ("_assert", "sym_constrain", "sym_assert")
 
 
@@ -74,9 +75,7 @@ def trace(model: nn.Module, example: tuple[Tensor, ...], *, dynamic_batch: bool 
     """
     check_model(model)
     model = duplicate(model, parameters=True, buffers=True).eval()
-    exported = export_program(
-        settled(model), example, PackedError, dynamic_batch=dynamic_batch, functional=True, runs=_stays
-    )
+    exported = export_program(settled(model), example, PackedError, dynamic_batch=dynamic_batch, stays=_stays)
     if exported.graph_signature.buffers_to_mutate:
         names = ", ".join(exported.graph_signature.buffers_to_mutate.values())
         raise PackedError(f"expected a model without state that changes, got one that writes to {names}")
@@ -107,10 +106,13 @@ def trace(model: nn.Module, example: tuple[Tensor, ...], *, dynamic_batch: bool 
 
 
 def _stays(node: Node) -> bool:
-    """Whether an operator is one that a packed model can run, or that `_simplify` takes out."""
+    """Whether an operator is one that a packed model can run, or that `_simplify` takes out or writes otherwise."""
+    if node.target is aten.batch_norm.default:
+        return not node.args[5]  # in training it writes to its statistics
     return (
         operators.name_of(node) is not None
         or node.target in (*_NOTHING, *_RENAMED, aten.sym_size.int)
+        or (node.target is aten.dropout.default and not node.args[2])
         or any(word in str(node.target) for word in _DROPPED)
     )
 
@@ -134,6 +136,10 @@ def _simplify(graph: Graph, constants: Constants) -> None:
             continue
         if node.target in (aten.view.default, aten._unsafe_view.default):
             node.target = aten.reshape.default  # a view forbids that values lie otherwise, as they do in channels_last
+        if node.target in _JOINED:
+            _reshape(graph, node)
+        if node.target is aten.to.dtype:
+            node.target, node.args, node.kwargs = aten._to_copy.default, node.args[:1], {"dtype": node.args[1]}
         if node.target is aten.pad.default and (len(node.args) < 3 or node.args[2] == "constant"):
             value = node.args[3] if len(node.args) > 3 else node.kwargs.get("value")
             node.target, node.args, node.kwargs = aten.constant_pad_nd.default, (*node.args[:2], value or 0), {}
@@ -167,6 +173,26 @@ def _simplify(graph: Graph, constants: Constants) -> None:
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and not node.users:
             graph.erase_node(node)
+
+
+def _reshape(graph: Graph, node: Node) -> None:
+    """Dimensions joined or split as a view of the sizes that it makes; -1 for the one that is none of the source's."""
+    source: Any = node.args[0]
+    before = shape_of(source)
+    sizes: list[Any] = []
+    for size in shape_of(node):
+        dim = next((d for d, other in enumerate(before) if same((other,), (size,))), None)
+        if isinstance(size, int):
+            sizes.append(size)
+        elif dim is None:
+            sizes.append(-1)
+        else:
+            with graph.inserting_before(node):
+                sizes.append(graph.call_function(aten.sym_size.int, (source, dim)))
+            sizes[-1].meta["val"] = size
+    if sizes.count(-1) > 1:
+        raise PackedError(f"expected one size that depends on the batch, got {shape_of(node)} of {node.name}")
+    node.target, node.args, node.kwargs = aten.reshape.default, (source, sizes), {}
 
 
 def _permute(node: Node) -> None:
@@ -216,7 +242,7 @@ def _unchanged(node: Node, constants: Constants) -> Node | None:
         return None
     if node.target is operator.getitem:
         return source if source.target is aten.batch_norm.default else None
-    if node.target in _NOTHING:
+    if node.target in (*_NOTHING, aten.dropout.default):
         return source
     if node.target is aten.copy.default:  # as of operators in place, which write over all that was there
         source = node.args[1]
@@ -225,7 +251,7 @@ def _unchanged(node: Node, constants: Constants) -> Node | None:
     before, after = source.meta.get("val"), node.meta.get("val")
     if not isinstance(before, Tensor) or not isinstance(after, Tensor) or before.dtype != after.dtype:
         return None
-    if node.target in (aten._to_copy.default, aten.to.dtype):
+    if node.target is aten._to_copy.default:
         return source
     views = (aten.reshape.default, aten.expand.default, aten.slice.Tensor, aten.copy.default)
     return source if node.target in views and same(shape_of(source), shape_of(node)) else None

@@ -252,8 +252,8 @@ def viewed(kind: Bits, before: tuple[Any, ...], after: tuple[Any, ...]) -> Bits 
 
 # of these, every entry of the result is one of an argument, or the fill of a border
 _MOVES = {
-    "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "unflatten", "expand", "repeat", "slice", "select",
-    "split", "split_with_sizes", "chunk", "unbind", "cat", "stack", "flip", "roll", "index", "index_select", "gather",
+    "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "repeat", "slice", "select",
+    "split", "split_with_sizes", "unbind", "cat", "stack", "flip", "roll", "index", "index_select", "gather",
     "pixel_shuffle", "pixel_unshuffle", "upsample_nearest1d", "upsample_nearest2d", "constant_pad_nd", "pad",
     "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "slice_scatter", "select_scatter", "amax", "amin",
     "maximum", "minimum", "copy",

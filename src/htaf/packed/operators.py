@@ -19,7 +19,7 @@ from htaf.packed.errors import PackedError
 # Composite ones that run whole, as they are faster than their parts; what is not listed and not core is decomposed.
 _WHOLE = """
 adaptive_avg_pool2d.default adaptive_avg_pool3d.default adaptive_max_pool1d.default adaptive_max_pool2d.default
-adaptive_max_pool3d.default addcmul.default baddbmm.default batch_norm.default celu.default chunk.default
+adaptive_max_pool3d.default addcmul.default baddbmm.default batch_norm.default celu.default
 clamp_max.default clamp_min.default conv1d.default conv1d.padding conv2d.default conv2d.padding conv3d.default
 conv3d.padding conv_transpose1d.default conv_transpose2d.input conv_transpose3d.input glu.default group_norm.default
 hardshrink.default hardsigmoid.default hardswish.default heaviside.default instance_norm.default layer_norm.default
@@ -28,7 +28,7 @@ masked_fill.Scalar matmul.default max_pool1d.default max_pool2d.default max_pool
 pad.default pixel_shuffle.default pixel_unshuffle.default prelu.default relu6.default reshape.default rms_norm.default
 roll.default rsub.Scalar rsub.Tensor scaled_dot_product_attention.default selu.default silu.default softmax.int
 softplus.default softshrink.default split.Tensor square.default squeeze.default stack.default sum.default t.default
-to.dtype transpose.int unbind.int unflatten.int unfold.default upsample_bicubic2d.vec upsample_linear1d.vec
+transpose.int unbind.int unfold.default upsample_bicubic2d.vec upsample_linear1d.vec
 upsample_nearest1d.vec var_mean.correction where.Scalar where.ScalarOther where.ScalarSelf _adaptive_avg_pool2d.default
 _adaptive_avg_pool3d.default _cdist_forward.default _log_softmax.default _native_batch_norm_legit_no_training.default
 _softmax.default _to_copy.default
