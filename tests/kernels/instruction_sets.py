@@ -1,9 +1,11 @@
-"""Every instruction set of the compiled kernels that this processor runs."""
+"""Every instruction set of the compiled kernels that this processor runs, and how many threads run them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import torch
 
 from htaf.kernels import native
 
@@ -19,3 +21,14 @@ def using(name: str) -> Iterator[None]:
         yield
     finally:
         native.extension().use_instruction_set(before)
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Run the block on so many. What else stands in it waits for threads too, and those of PyTorch spin."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -12,18 +12,18 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from instruction_sets import INSTRUCTION_SETS, threads
 
 from htaf.kernels import native
 from htaf.kernels.binary_convolution import reference
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
 from htaf.kernels.packed_maps import reference as maps
 
-SETS = native.extension().instruction_sets() if native.load()[0] else []
 CHANNELS = st.one_of(st.integers(1, 70), st.sampled_from([96, 128, 200, 320]))
 SIDES = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
-@pytest.fixture(scope="module", params=SETS)
+@pytest.fixture(scope="module", params=INSTRUCTION_SETS)
 def compiled(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     """cpu.py, its kernels set to one instruction set."""
     from htaf.kernels.binary_convolution import cpu
@@ -71,17 +71,15 @@ def check(
     bipolar: bool,
     which: str,
     seed: int,
-    threads: int = 1,
+    number: int = 1,
 ) -> None:
     batch, height, width = image
     bits, signs = drawn(geometry, batch, height, width, seed)
     epilogue = epilogue_of(which, (batch, *geometry.out_size(height, width), geometry.outputs), seed)
     want = reference.forward(bits, reference.prepare(signs, geometry, bipolar=bipolar), geometry, epilogue)
     weights = compiled.prepare(signs, geometry, bipolar=bipolar)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    found = compiled.forward(bits, weights, geometry, epilogue)
-    torch.set_num_threads(before)
+    with threads(number):
+        found = compiled.forward(bits, weights, geometry, epilogue)
     for ours, theirs in zip(found, want, strict=True):
         assert (ours is None) == (theirs is None)
         if ours is not None and theirs is not None:
@@ -109,7 +107,7 @@ def layers(draw: Callable[..., Any]) -> tuple[Geometry, tuple[int, int, int]]:
     bipolar=st.booleans(),
     which=st.sampled_from(["y", "b", "yb", "sty", "stb", "sb", "tb", "ry", "rb", "stryb", ""]),
     seed=st.integers(0, 999),
-    threads=st.sampled_from([1, 1, 1, 1, 1, 2]),
+    number=st.sampled_from([1, 1, 1, 1, 1, 2]),
 )
 def test_any_layer(
     compiled: ModuleType,
@@ -117,9 +115,9 @@ def test_any_layer(
     bipolar: bool,
     which: str,
     seed: int,
-    threads: int,
+    number: int,
 ) -> None:
-    check(compiled, *layer, bipolar, which, seed, threads)
+    check(compiled, *layer, bipolar, which, seed, number)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 64])
@@ -148,8 +146,8 @@ def test_every_epilogue(compiled: ModuleType, groups: int) -> None:
 def test_layers_of_networks(
     compiled: ModuleType, geometry: Geometry, image: tuple[int, int, int], bipolar: bool
 ) -> None:
-    check(compiled, geometry, image, bipolar, "y", 0, threads=2)
-    check(compiled, geometry, image, bipolar, "b", 1, threads=3)
+    check(compiled, geometry, image, bipolar, "y", 0, number=2)
+    check(compiled, geometry, image, bipolar, "b", 1, number=3)
 
 
 @pytest.mark.parametrize("bipolar", [False, True])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from instruction_sets import INSTRUCTION_SETS, threads
 from torch import Tensor
 
 from htaf import functional
@@ -17,11 +18,10 @@ from htaf.kernels import native, operators
 from htaf.kernels.bit_counts import reference
 from htaf.kernels.registration import implementation
 
-SETS = native.extension().instruction_sets() if native.load()[0] else []
 SIZES = st.one_of(st.integers(0, 40), st.sampled_from([63, 64, 65, 127, 128, 500, 511, 512, 513, 1030]))
 
 
-@pytest.fixture(params=["reference", *SETS])
+@pytest.fixture(params=["reference", *INSTRUCTION_SETS])
 def kernels(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     """The implementation, the compiled kernels set to one instruction set."""
     if request.param == "reference":
@@ -96,26 +96,26 @@ def test_all_bits_set(kernels: ModuleType) -> None:
     assert (kernels.common(bits, bits[:3]) == 8 * 40001).all()
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", INSTRUCTION_SETS)
 @given(rows=SIZES, columns=SIZES, seed=st.integers(0, 99))
 def test_transposing_any_shape(name: str, rows: int, columns: int, seed: int) -> None:
     values, bits = drawn(rows, columns, seed)
     native.extension().use_instruction_set(name)
     found = native.transpose(bits, columns)
     back = native.transpose(found, rows)
-    native.extension().use_instruction_set(SETS[0])
+    native.extension().use_instruction_set(INSTRUCTION_SETS[0])
     assert np.array_equal(found.numpy(), turned(values))
     assert torch.equal(back, bits)
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", INSTRUCTION_SETS)
 @given(m=st.integers(0, 70), n=st.integers(0, 70), columns=SIZES, seed=st.integers(0, 99))
 def test_counting_any_shape(name: str, m: int, n: int, columns: int, seed: int) -> None:
     a, left = drawn(m, columns, seed)
     b, right = drawn(n, columns, seed + 1)
     native.extension().use_instruction_set(name)
     found, same = native.count_common(left, right), native.count_common(left, left)
-    native.extension().use_instruction_set(SETS[0])
+    native.extension().use_instruction_set(INSTRUCTION_SETS[0])
     assert np.array_equal(found.numpy(), common(a, b))
     assert np.array_equal(same.numpy(), common(a, a))
 
@@ -135,16 +135,14 @@ def test_the_reference_counts_exactly_under_autocast() -> None:
         assert np.array_equal(reference.common(bits, bits).numpy(), common(values, values))
 
 
-@pytest.mark.skipif(not SETS, reason="no compiled kernels")
+@pytest.mark.skipif(not INSTRUCTION_SETS, reason="no compiled kernels")
 def test_the_result_does_not_depend_on_the_threads() -> None:
     _, bits = drawn(1300, 200)
-    before, found = torch.get_num_threads(), []
-    for threads in (1, 2, 5):
-        torch.set_num_threads(threads)
-        found.append(
-            (native.transpose(bits, 200), native.count_common(bits, bits), native.count_common(bits, bits[7:]))
-        )
-    torch.set_num_threads(before)
+    found = []
+    for number in (1, 2, 5):
+        with threads(number):
+            counts = native.count_common(bits, bits), native.count_common(bits, bits[7:])
+            found.append((native.transpose(bits, 200), *counts))
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(other, found[0], strict=True))
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from instruction_sets import INSTRUCTION_SETS, using
+from instruction_sets import INSTRUCTION_SETS, threads, using
 from torch import Tensor
 
 from htaf.kernels.depthwise_convolution import cpu, reference
@@ -140,18 +140,14 @@ def test_images_of_several_parts(instruction_set: str, steps: tuple[int, int], d
 def test_threads_and_batches_change_nothing(instruction_set: str) -> None:
     g = Geometry(130, 130, (3, 3), (1, 2), (1, 1), (1, 1), 130)
     case = Case(g, 1, False, 3, 40, 41, 5)
-    before = torch.get_num_threads()
     found: list[tuple[Tensor, Tensor]] = []
     with using(instruction_set):
-        try:
-            for number in (1, 3):
-                torch.set_num_threads(number)
+        for number in (1, 3):
+            with threads(number):
                 y, bits = case.run(cpu, False, case.epilogue("yb"))
-                assert y is not None
-                assert bits is not None
-                found.append((y, bits))
-        finally:
-            torch.set_num_threads(before)
+            assert y is not None
+            assert bits is not None
+            found.append((y, bits))
         weights = cpu.prepare(case.weight(False), g)
         alone, _ = cpu.forward(case.bits()[1:2].contiguous(), weights, g, Epilogue())
     assert torch.equal(found[0][0], found[1][0])

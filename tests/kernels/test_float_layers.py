@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from instruction_sets import INSTRUCTION_SETS, using
+from instruction_sets import INSTRUCTION_SETS, threads, using
 from torch import Tensor
 
 from htaf.kernels import native
@@ -33,12 +33,12 @@ def quarters(*shape: int, seed: int) -> Tensor:
 @given(
     channels=st.sampled_from([1, 2, 3, 16, 65]), outputs=st.sampled_from([1, 7, 16, 33, 64, 65, 130]), kernel=PAIRS,
     stride=PAIRS, padding=st.tuples(st.integers(0, 2), st.integers(0, 2)), dilation=PAIRS, size=st.integers(7, 13),
-    batch=st.integers(1, 3), last=st.booleans(), bias=st.booleans(), threads=st.integers(1, 2), seed=st.integers(0, 9),
+    batch=st.integers(1, 3), last=st.booleans(), bias=st.booleans(), number=st.integers(1, 2), seed=st.integers(0, 9),
 )  # fmt: skip
 @EXAMPLES
 def test_convolution(
     instruction_set: str, channels: int, outputs: int, kernel: tuple[int, int], stride: tuple[int, int],
-    padding: tuple[int, int], dilation: tuple[int, int], size: int, batch: int, last: bool, bias: bool, threads: int,
+    padding: tuple[int, int], dilation: tuple[int, int], size: int, batch: int, last: bool, bias: bool, number: int,
     seed: int,
 ) -> None:  # fmt: skip
     g = Geometry(channels, outputs, kernel, stride, padding, dilation)
@@ -46,13 +46,9 @@ def test_convolution(
     x = x.contiguous(memory_format=torch.channels_last) if last else x
     weight, added = quarters(outputs, channels, *kernel, seed=seed + 1), quarters(outputs, seed=seed + 2)
     added = added if bias else None
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with using(instruction_set):
-            found = cpu.convolution(x, cpu.prepare(weight), added, g)
-    finally:
-        torch.set_num_threads(before)
+    prepared = cpu.prepare(weight)
+    with using(instruction_set), threads(number):
+        found = cpu.convolution(x, prepared, added, g)
     assert torch.equal(found, reference.convolution(x, weight, added, g))
     assert found.is_contiguous(memory_format=torch.channels_last)
 
@@ -69,12 +65,12 @@ def windows_of_maxima(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int]
 @pytest.mark.parametrize("rounded", [False, True])
 @given(
     outputs=st.sampled_from([1, 15, 64, 65, 130]), kernel=PAIRS, window=windows_of_maxima(), batch=st.integers(1, 3),
-    threads=st.integers(1, 3), keep=st.booleans(), seed=st.integers(0, 9),
+    number=st.integers(1, 3), keep=st.booleans(), seed=st.integers(0, 9),
 )  # fmt: skip
 @EXAMPLES
 def test_maxima_of_sums_that_are_not_kept(
     instruction_set: str, rounded: bool, outputs: int, kernel: tuple[int, int],
-    window: tuple[tuple[int, int], tuple[int, int], tuple[int, int]], batch: int, threads: int, keep: bool, seed: int,
+    window: tuple[tuple[int, int], tuple[int, int], tuple[int, int]], batch: int, number: int, keep: bool, seed: int,
 ) -> None:  # fmt: skip
     """The largest sums of windows, their bias and their bits, in one pass."""
     g = Geometry(3, outputs, kernel, padding=(1, 0))
@@ -99,7 +95,7 @@ def test_maxima_of_sums_that_are_not_kept(
             weights,
             window,
             (0, bias.data_ptr(), 0, *into, 0, 0),
-            threads,
+            number,
         )
     assert not keep or torch.equal(found, y)
     assert torch.equal(bits, maps.pack((lower <= y) & (y <= upper)))

@@ -13,14 +13,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from instruction_sets import INSTRUCTION_SETS, threads
 from torch import Tensor
 
 from htaf.kernels import native
 from htaf.kernels.registration import implementation
 
-SETS = native.extension().instruction_sets() if native.load()[0] else []
 # name -> (file of the operator's folder, instruction set)
-IMPLEMENTATIONS: dict[str, tuple[str, str]] = {"reference": ("reference", ""), **{name: ("cpu", name) for name in SETS}}
+IMPLEMENTATIONS: dict[str, tuple[str, str]] = {
+    "reference": ("reference", ""),
+    **{name: ("cpu", name) for name in INSTRUCTION_SETS},
+}
 TRITON = os.environ.get("TRITON_INTERPRET") == "1"  # settled at the first import, so test_triton.py runs this again
 if TRITON:
     IMPLEMENTATIONS["triton"] = ("triton", "")
@@ -309,34 +312,33 @@ def test_a_nan_anywhere_cannot_be_packed(kind: str) -> None:
                 module.pack(x)
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", INSTRUCTION_SETS)
 @given(data=st.data())
 def test_packing_any_shape(name: str, data: st.DataObject) -> None:
     shape = [*data.draw(st.lists(st.integers(0, 5), max_size=2)), data.draw(st.integers(0, 200))]
     x = torch.randn(shape, generator=torch.Generator().manual_seed(data.draw(st.integers(0, 99))))
     native.extension().use_instruction_set(name)
     bits = native.pack(x)
-    native.extension().use_instruction_set(SETS[0])
+    native.extension().use_instruction_set(INSTRUCTION_SETS[0])
     assert np.array_equal(bits.numpy(), np.packbits(x.numpy() >= 0, axis=-1, bitorder="little"))
 
 
-@pytest.mark.skipif(not SETS, reason="no compiled kernels")
+@pytest.mark.skipif(not INSTRUCTION_SETS, reason="no compiled kernels")
 def test_the_result_does_not_depend_on_the_threads(values: Tensor) -> None:
     cpu: ModuleType = implementation("htaf", "cpu")
     p = [torch.rand(12, 1, 1) + 1, 5 * torch.rand(12, 1, 1) + 1]
-    before, found = torch.get_num_threads(), []
+    found = []
     for x in (values[:58800].float().reshape(100, 12, 7, 7), values[:58800].float().reshape(1, 12, 70, 70)):
         x = x.to(memory_format=torch.channels_last) if x.shape[0] == 100 else x
-        for threads in (1, 2, 5):
-            torch.set_num_threads(threads)
-            found.append(cpu.backward_all(torch.ones_like(x), x, *p, bipolar=False))
-        torch.set_num_threads(before)
+        for number in (1, 2, 5):
+            with threads(number):
+                found.append(cpu.backward_all(torch.ones_like(x), x, *p, bipolar=False))
         for other in found[-2:]:
             assert all(torch.equal(a, b) for a, b in zip(other, found[-3], strict=True))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SETS, reason="no compiled kernels")
+@pytest.mark.skipif(not INSTRUCTION_SETS, reason="no compiled kernels")
 def test_more_than_two_to_the_31_values() -> None:
     size = 2**31 + 77  # 4 GiB a tensor
     x = torch.zeros(size, dtype=torch.bfloat16)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from instruction_sets import INSTRUCTION_SETS, using
+from instruction_sets import INSTRUCTION_SETS, threads, using
 from torch import Tensor
 
 from htaf.kernels.integer_convolution import cpu, reference
@@ -71,16 +69,6 @@ def cases(draw: st.DrawFn) -> Case:
     ]
     geometry = Geometry(channels, outputs, kernel, stride, padding, dilation, groups)
     return Case(geometry, planes, draw(st.integers(1, 3)), size[0], size[1], draw(st.integers(0, 99)))
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @compiled

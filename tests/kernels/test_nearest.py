@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from instruction_sets import INSTRUCTION_SETS, using
+from instruction_sets import INSTRUCTION_SETS, threads, using
 
 from htaf.concepts import nearest
 from htaf.concepts.codes import Codes, ConceptError, codes_of
@@ -56,20 +55,17 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     rate=st.sampled_from([0.0, 0.02, 0.5]),
     data=st.data(),
 )
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("number", [1, 2])
 def test_the_results_are_those_of_brute_force(
-    kernels: str, threads: int, n: int, c: int, q: int, seed: int, rate: float, data: st.DataObject
+    kernels: str, number: int, n: int, c: int, q: int, seed: int, rate: float, data: st.DataObject
 ) -> None:
     codes = drawn(n, c, seed, rate=rate)  # rare bits: many equal distances
     queries = drawn(q + 1, c, seed + 1, rate=rate).bits[:q]
     k = data.draw(st.integers(1, min(n, 40)))
     cuts = data.draw(st.lists(st.integers(0, n), max_size=4))
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        distances, rows = in_parts(codes, cuts).query(queries, k)
-    finally:
-        torch.set_num_threads(before)
+    parts = in_parts(codes, cuts)
+    with threads(number):
+        distances, rows = parts.query(queries, k)
     expected = brute(codes, queries, k)
     np.testing.assert_array_equal(distances, expected[0])
     np.testing.assert_array_equal(rows, expected[1])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from instruction_sets import INSTRUCTION_SETS, using
+from instruction_sets import INSTRUCTION_SETS, threads, using
 from torch import Tensor
 
 from htaf.kernels import native
@@ -147,20 +147,16 @@ def test_an_expanded_input_is_read_where_it_lies() -> None:
     assert torch.equal(cpu.spikes(x, None, None, **options), cpu.spikes(x.contiguous(), None, None, **options))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_threads_change_nothing(threads: int) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        sums, bits = quarters(3, 40, 40, 65, seed=0), random_bits(3, 40, 40, 65, seed=1)
-        interval = Epilogue(lower=torch.zeros(65), upper=torch.full((65,), math.inf))
-        assert torch.equal(cpu.finish(sums, interval)[1], reference.finish(sums, interval)[1])  # pyright: ignore
-        assert torch.equal(
-            cpu.max_pool(bits, (3, 3), (2, 2), (1, 1), (1, 1)), reference.max_pool(bits, (3, 3), (2, 2), (1, 1), (1, 1))
-        )
-        assert torch.equal(cpu.unpack(bits, 65), reference.unpack(bits, 65))
-    finally:
-        torch.set_num_threads(before)
+@pytest.mark.parametrize("number", [1, 2])
+def test_threads_change_nothing(number: int) -> None:
+    sums, bits = quarters(3, 40, 40, 65, seed=0), random_bits(3, 40, 40, 65, seed=1)
+    interval = Epilogue(lower=torch.zeros(65), upper=torch.full((65,), math.inf))
+    windows = (3, 3), (2, 2), (1, 1), (1, 1)
+    with threads(number):
+        finished, pooled, unpacked = cpu.finish(sums, interval)[1], cpu.max_pool(bits, *windows), cpu.unpack(bits, 65)
+    assert torch.equal(finished, reference.finish(sums, interval)[1])  # pyright: ignore
+    assert torch.equal(pooled, reference.max_pool(bits, *windows))
+    assert torch.equal(unpacked, reference.unpack(bits, 65))
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from instruction_sets import INSTRUCTION_SETS, threads
 from torch import Tensor
 
 from htaf.kernels import native
@@ -19,9 +20,8 @@ from htaf.kernels.packed_maps import reference as maps
 from htaf.kernels.table_convolution import cpu, reference
 from htaf.kernels.table_convolution.reference import Kind, Weights
 
-SETS = native.extension().instruction_sets() if native.load()[0] else []
 KINDS: list[Kind] = ["float32", "int16", "int8"]
-compiled = pytest.mark.skipif(not SETS, reason="no compiled kernels")
+compiled = pytest.mark.skipif(not INSTRUCTION_SETS, reason="no compiled kernels")
 
 
 class Case(NamedTuple):
@@ -91,17 +91,15 @@ def epilogue(case: Case, fields: str) -> Epilogue:
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    threads = torch.get_num_threads()
     yield
-    torch.set_num_threads(threads)
-    if SETS:
-        native.extension().use_instruction_set(SETS[0])
+    if INSTRUCTION_SETS:
+        native.extension().use_instruction_set(INSTRUCTION_SETS[0])
 
 
-def on(name: str, threads: int, run: Callable[[], tuple[Tensor | None, Tensor | None]]) -> tuple[Tensor | None, ...]:
+def on(name: str, number: int, run: Callable[[], tuple[Tensor | None, Tensor | None]]) -> tuple[Tensor | None, ...]:
     native.extension().use_instruction_set(name)
-    torch.set_num_threads(threads)
-    return run()
+    with threads(number):
+        return run()
 
 
 def equal(a: Tensor | None, b: Tensor | None) -> bool:
@@ -114,14 +112,14 @@ def rounding(case: Case, weight: Tensor) -> float:
     return (weight[0].numel() + 1) * 2**-24 * size
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", INSTRUCTION_SETS)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=15, deadline=None)
-@given(case=cases(), threads=st.sampled_from([1, 1, 1, 2, 3]))  # threads wait for each other where cores are few
-def test_sums(name: str, kind: Kind, case: Case, threads: int) -> None:
+@given(case=cases(), number=st.sampled_from([1, 1, 1, 2, 3]))  # threads wait for each other where cores are few
+def test_sums(name: str, kind: Kind, case: Case, number: int) -> None:
     weight, bits = case.weight(), maps.pack(case.images())
     weights = cpu.prepare(weight, case.geometry, kind)
-    y, none = on(name, threads, lambda: cpu.forward(bits, weights, case.geometry, Epilogue()))
+    y, none = on(name, number, lambda: cpu.forward(bits, weights, case.geometry, Epilogue()))
     assert none is None
     assert y is not None
     if kind != "float32":
@@ -135,7 +133,7 @@ def found(outputs: tuple[Tensor | None, Tensor | None]) -> Tensor:
     return outputs[0]
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", INSTRUCTION_SETS)
 @settings(max_examples=30, deadline=None)
 @given(
     case=cases(),
@@ -156,7 +154,7 @@ def test_epilogues(name: str, case: Case, kind: Kind, fields: str) -> None:
     assert (packed is not None) == ("b" in fields)
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", INSTRUCTION_SETS)
 @pytest.mark.parametrize("fields", ["b", "shb", "shrby", "y"])
 @pytest.mark.parametrize("pixels", [1, 4, 5, 70])
 def test_epilogues_of_floats(name: str, fields: str, pixels: int) -> None:
@@ -190,7 +188,7 @@ def test_layers_on_any_number_of_threads(layer: str, kind: Kind) -> None:
     case = LAYERS[layer]
     weight, bits = case.weight(), maps.pack(case.images())
     weights = cpu.prepare(weight, case.geometry, kind)
-    for name in SETS:
+    for name in INSTRUCTION_SETS:
         runs = [found(on(name, n, lambda: cpu.forward(bits, weights, case.geometry, Epilogue()))) for n in (1, 2, 5)]
         assert all(torch.equal(y, runs[0]) for y in runs)
         assert ((runs[0] - sums(case, weight)).abs() <= weights.error + rounding(case, weight)).all()
@@ -209,7 +207,7 @@ def adversary(weight: Tensor, weights: Weights, sign: float) -> Tensor:
     return patterns[errors.argmax(-1)].flatten()
 
 
-@pytest.mark.parametrize("module", [reference, *([cpu] if SETS else [])])
+@pytest.mark.parametrize("module", [reference, *([cpu] if INSTRUCTION_SETS else [])])
 @pytest.mark.parametrize("kind", ["int16", "int8"])
 @pytest.mark.parametrize("channels", [3, 12, 60])
 def test_the_error_bound_is_reached_and_not_passed(module: ModuleType, kind: Kind, channels: int) -> None:
@@ -253,7 +251,7 @@ def test_extreme_weights(extreme: str, kind: Kind) -> None:
     case = Case(Geometry(70, 6, (3, 3), padding=(1, 1)), 1, 6, 6, 2)
     weight, bits = EXTREMES[extreme](case.weight()), maps.pack(case.images())
     weights = cpu.prepare(weight, case.geometry, kind)
-    for name in SETS:
+    for name in INSTRUCTION_SETS:
         y = found(on(name, 1, lambda: cpu.forward(bits, weights, case.geometry, Epilogue())))
         size = weight.double().abs().sum((1, 2, 3))
         bound = weights.error * (1 + 1e-6) + (weight[0].numel() + 2) * 2**-24 * size + 1e-37
@@ -279,10 +277,9 @@ def bits_alone(case: Case, weight: Tensor, after: Epilogue) -> tuple[Tensor, Ten
     bits = maps.pack(case.images())
     weights = cpu.prepare(weight, case.geometry, "float32")
     layer = cpu.bind(weights, case.geometry, after)
-    torch.set_num_threads(1)
     one, plain = layer(bits)[1], cpu.forward(bits, weights, case.geometry, after)[1]
-    torch.set_num_threads(2)
-    two = layer(bits)[1]
+    with threads(2):
+        two = layer(bits)[1]
     assert one is not None
     assert two is not None
     assert plain is not None
@@ -297,7 +294,7 @@ def always_rough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("always_rough")
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", INSTRUCTION_SETS)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=cases(), fields=st.sampled_from(["b", "sb", "hb", "shb"]), few=st.booleans())
 def test_bits_alone_are_those_of_float32_sums(name: str, case: Case, fields: str, few: bool) -> None:
@@ -330,7 +327,7 @@ def test_ends_on_sums_that_are_reached(grid: float, layer: str) -> None:
         y = exact * sign.double() + 0.5
         assert torch.equal(y, y.float().double())
         want = maps.pack((lower <= y) & (y <= lower + 3 / grid))
-        for name in SETS:
+        for name in INSTRUCTION_SETS:
             native.extension().use_instruction_set(name)
             assert all(torch.equal(x, want) for x in bits_alone(case, weight, after)), name
 
@@ -401,7 +398,7 @@ def test_unused_bits_and_no_images() -> None:
     dirty = bits.clone()
     dirty[..., 1] |= 0b11111110
     dirty[..., 2:] = 255
-    for kind, name in itertools.product(KINDS, SETS):
+    for kind, name in itertools.product(KINDS, INSTRUCTION_SETS):
         weights = cpu.prepare(weight, geometry, kind)
         native.extension().use_instruction_set(name)
         a, b = (found(cpu.forward(x, weights, geometry, Epilogue())) for x in (bits, dirty))
@@ -475,6 +472,6 @@ def test_a_kind_that_is_none() -> None:
 
 @compiled
 def test_peak() -> None:
-    for name in SETS:
+    for name in INSTRUCTION_SETS:
         native.extension().use_instruction_set(name)
         assert all(cpu.peak(kind) >= 0 for kind in KINDS)

@@ -10,6 +10,7 @@ from htaf._lazy import lazy
 if TYPE_CHECKING:
     from htaf.packed.errors import PackedError
     from htaf.packed.files import load, save
+    from htaf.packed.graph import Traced, trace
     from htaf.packed.model import PackedModel
     from htaf.packed.packing import pack
     from htaf.packed.report import Report, Row
@@ -22,10 +23,12 @@ __all__ = [
     "PackedModel",
     "Report",
     "Row",
+    "Traced",
     "Verification",
     "load",
     "pack",
     "save",
+    "trace",
     "verify",
 ]
 
@@ -37,9 +40,11 @@ __getattr__, __dir__ = lazy(
         "PackedModel": "htaf.packed.model",
         "Report": "htaf.packed.report",
         "Row": "htaf.packed.report",
+        "Traced": "htaf.packed.graph",
         "load": "htaf.packed.files",
         "pack": "htaf.packed.packing",
         "save": "htaf.packed.files",
+        "trace": "htaf.packed.graph",
         **_VERIFICATION,
     },
 )

@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
+from htaf._console import progress as shown_progress
 from htaf.convert.exported import check_hardened, export_program
 from htaf.convert.functional_sites import duplicate
 from htaf.grid import settled
@@ -58,22 +59,33 @@ def arguments_of(example: Any) -> tuple[Tensor, ...]:
 
 
 def check_model(model: nn.Module) -> None:
-    """Raises PackedError where the model is smooth, not on the CPU, or not float32."""
+    """Raises PackedError where the model is smooth, not on the CPU, not float32, or has NaN."""
     check_hardened(model, PackedError)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.device.type != "cpu":
             raise PackedError(f"expected a model on the CPU, got {name} on {tensor.device}: pack model.cpu()")
         if tensor.is_floating_point() and tensor.dtype != torch.float32:
             raise PackedError(f"expected parameters in float32, got {name} in {tensor.dtype}: pack model.float()")
+        if tensor.is_floating_point() and bool(tensor.isnan().any()):
+            raise PackedError(f"expected a model without NaN, got NaN in {name}")
 
 
-def trace(model: nn.Module, example: tuple[Tensor, ...], *, dynamic_batch: bool = True) -> Traced:
-    """Export a model in eval mode.
+def trace(model: nn.Module, example: Any, *, dynamic_batch: bool = True, progress: bool = False) -> Traced:
+    """Export a model in eval mode, once for `pack` and `verify`, which take it in place of the model.
+
+    Args:
+        model, example, dynamic_batch, progress: as `pack` takes them.
 
     Raises:
-        PackedError: it cannot be exported; the message is PyTorch's.
+        PackedError: a model that is smooth or has NaN, or that cannot be exported; the message is PyTorch's.
     """
+    example = arguments_of(example)
     check_model(model)
+    with shown_progress("exporting the network", None, shown=progress):
+        return _traced(model, example, dynamic_batch)
+
+
+def _traced(model: nn.Module, example: tuple[Tensor, ...], dynamic_batch: bool) -> Traced:
     model = duplicate(model, parameters=True, buffers=True).eval()
     exported = export_program(settled(model), example, PackedError, dynamic_batch=dynamic_batch, stays=_stays)
     if exported.graph_signature.buffers_to_mutate:

@@ -20,7 +20,7 @@ from htaf.packed.verification import compare
 
 
 def pack(
-    model: nn.Module,
+    model: nn.Module | Traced,
     example: Any,
     *,
     tables: Kind | Literal["auto"] = "float32",
@@ -40,7 +40,8 @@ def pack(
     `Heaviside` and `torch.heaviside` pass NaN on. Look for NaN in inputs before a packed model is given them.
 
     Args:
-        model: from `htaf.harden`, or any float32 module with exact steps; it is packed as in eval mode.
+        model: from `htaf.harden`, or any float32 module with exact steps; it is packed as in eval mode. Or what
+            `trace` made of it.
         example: float32 tensor [batch, ...] or a tuple of them, as the model takes them.
         tables: numbers that the tables of real weights hold: "float32" keeps the sums to rounding, "int16" and "int8"
             are faster; "auto" takes for every layer the fastest of the three on the example within the budget.
@@ -73,11 +74,7 @@ def pack(
     if isinstance(model, PackedModel):
         raise PackedError("expected a hardened model, got one that is packed already")
     given = arguments_of(example)
-    with shown_progress("exporting the network", None, shown=progress):
-        traced = trace(model, given, dynamic_batch=dynamic_batch)
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_floating_point() and bool(tensor.isnan().any()):
-            raise PackedError(f"expected a model without NaN, got NaN in {name}")
+    traced = model if isinstance(model, Traced) else trace(model, given, dynamic_batch=dynamic_batch, progress=progress)
     program, report = lower(traced, "float32" if tables == "auto" else tables)
     if not report.layers:
         raise PackedError(f"there is nothing to pack: {_why_none(traced)}")

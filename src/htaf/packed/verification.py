@@ -107,7 +107,7 @@ class Verification:
         return "\n".join(lines)
 
 
-def verify(packed: PackedModel, hardened: nn.Module, inputs: Any, *, progress: bool = False) -> Verification:
+def verify(packed: PackedModel, hardened: nn.Module | Traced, inputs: Any, *, progress: bool = False) -> Verification:
     """Compare a packed model with the hardened one.
 
     Both run the inputs. In a second run of the packed model every tensor of bits is replaced, once it is compared, by
@@ -118,7 +118,7 @@ def verify(packed: PackedModel, hardened: nn.Module, inputs: Any, *, progress: b
 
     Args:
         packed: made by `pack` from `hardened`, or loaded.
-        hardened: the model itself, on the CPU in float32.
+        hardened: the model itself, on the CPU in float32, or what `trace` made of it.
         inputs: a tensor [batch, ...] float32 or a tuple of them.
         progress: show bars, and plain lines where there is no terminal.
 
@@ -130,8 +130,7 @@ def verify(packed: PackedModel, hardened: nn.Module, inputs: Any, *, progress: b
     if isinstance(hardened, PackedModel):
         raise PackedError("expected the hardened model after the packed one, got one that is packed")
     given = arguments_of(inputs)
-    with shown_progress("exporting the network", None, shown=progress):
-        traced = trace(hardened, given)
+    traced = hardened if isinstance(hardened, Traced) else trace(hardened, given, progress=progress)
     return compare(packed, traced, given, progress=progress)
 
 

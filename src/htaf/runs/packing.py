@@ -132,13 +132,15 @@ def pack_run(
     with _at(run, out, data, differing) as path:
         rows, training = _parts(run, data, data_dir, part)
         model = run.model()
-        made = packed.pack(model, _some(training, 64), tables=tables, budget=budget, stem=stem, progress=progress)
+        example = _some(training, 64)
+        traced = packed.trace(model, example, progress=progress)
+        made = packed.pack(traced, example, tables=tables, budget=budget, stem=stem, progress=progress)
         found = _compared(model, made, rows, progress)
         rounded = [f"{name} float32" for name, of in (("tables", tables), ("stem", stem)) if of != "float32"]
         instead = f"; choose {' and '.join(rounded)}" if rounded else ""
         _expect_equal(found, differing, part, instead and f"{instead}, or allow more rows by differing")
         compared = _some(rows, 256)
-        layers = packed.verify(made, model, compared, progress=progress)
+        layers = packed.verify(made, traced, compared, progress=progress)
         if layers.contradicted:
             raise CheckError(
                 f"expected every layer to make the bits of the run's exact network on {part} rows, but where rounding "
