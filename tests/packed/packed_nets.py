@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import htaf
-from htaf.packed import PackedModel, graph, load, pack, packing, save, verify
-from htaf.packed.verification import compare
+from htaf.packed import PackedModel, Verification, load, pack, save, trace, verify
 
 IMAGES = (3, 8, 8)
 
 
-@contextmanager
-def one_export() -> Iterator[None]:
-    """`pack` and `verify` of one model, which does not change meanwhile, share its export."""
-    kept: dict[int, tuple[nn.Module, graph.Traced]] = {}
-
-    def trace(model: nn.Module, example, *, dynamic_batch: bool = True) -> graph.Traced:
-        if id(model) not in kept:
-            kept[id(model)] = model, graph.trace(model, example, dynamic_batch=dynamic_batch)
-        return kept[id(model)][1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "trace", trace)
-        patch.setattr(sys.modules[compare.__module__], "trace", trace)  # the name `verify` is a function
-        yield
+def packed_beside(model: nn.Module, x: Tensor, **options: Any) -> tuple[PackedModel, Verification]:
+    """Packed by two rows of x, and compared with the model on all of them."""
+    traced = trace(model, x[:2])
+    packed = pack(traced, x[:2], **options)
+    return packed, verify(packed, traced, x)
 
 
 def settled(model: nn.Module, x: Tensor) -> nn.Module:
@@ -52,9 +40,8 @@ def packs_as(make: Callable[[], nn.Module], size: tuple[int, ...], layers: int, 
     """Pack a net: so many layers over bits, its outputs for several batches, and the same after saving and loading."""
     x = torch.randn(12, *size)
     model = settled(make(), x)
-    packed = pack(model, x[:2])
+    packed, found = packed_beside(model, x)
     assert packed.report.layers == layers, packed.report
-    found = verify(packed, model, x)
     assert found.ok, found
     assert found.count <= 2, found
     if not found.count:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from packed_nets import one_export
+from packed_nets import packed_beside
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, conv2d, linear, max_pool2d
 
-from htaf.packed import PackedModel, Verification, pack, verify
+from htaf.packed import PackedModel, Verification, pack
 
 Form = Callable[[Tensor, "Forms"], Tensor]
 
@@ -215,9 +215,7 @@ class Lines(nn.Module):
 def forms() -> tuple[PackedModel, Verification]:
     torch.manual_seed(0)
     net, x = Forms().eval(), torch.randn(6, 6, 5, 4)
-    with one_export():
-        packed = pack(net, x[:2])
-        return packed, verify(packed, net, x)
+    return packed_beside(net, x)
 
 
 def test_every_form_gives_the_same_bits(forms: tuple[PackedModel, Verification]) -> None:
@@ -241,12 +239,10 @@ def test_forms_are_packed(forms: tuple[PackedModel, Verification]) -> None:
     assert len(found.layers) > 50
 
 
-@pytest.mark.usefixtures("exported_once")
 def test_lines_and_whole_images() -> None:
     torch.manual_seed(0)
     net, x = Lines().eval(), torch.randn(6, 6, 5, 4)
-    packed = pack(net, x[:2])
-    found = verify(packed, net, x)
+    packed, found = packed_beside(net, x)
     assert found.ok, found
     assert found.count == 0, found
     assert packed.report.layers == 3
@@ -255,7 +251,6 @@ def test_lines_and_whole_images() -> None:
             torch.testing.assert_close(a, b)
 
 
-@pytest.mark.usefixtures("exported_once")
 def test_numbers_beside_bits_are_no_bits() -> None:
     """The example shows zeros alone, so that `pack` cannot see a difference; other inputs do."""
     torch.manual_seed(0)

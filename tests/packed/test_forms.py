@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from packed_nets import settled
+from packed_nets import packed_beside, settled
 from torch import Tensor, nn
 
 import htaf
@@ -145,14 +145,13 @@ def test_windows_without_a_pixel_are_pooled_in_float(size: int, bits: bool) -> N
     assert any(isinstance(step, Pool) for step in packed.program.instructions) == bits
 
 
-@pytest.mark.usefixtures("exported_once")
 def test_bounds_follow_factors_of_sums_and_of_means() -> None:
     front = nn.Sequential(nn.Linear(5, 64), htaf.Heaviside(), nn.Linear(64, 64), nn.Unflatten(1, (4, 4, 4)))
     x = torch.randn(64, 5)
     relu = torch.relu
 
     def bound(between: Callable[[Tensor], Tensor]) -> float:
-        found = verify(pack(model := Net(front, between, nn.ReLU()).eval(), x, tables="int8"), model, x)
+        _, found = packed_beside(Net(front, between, nn.ReLU()).eval(), x, tables="int8")
         assert found.ok
         return found.bound
 

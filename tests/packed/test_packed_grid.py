@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from packed_nets import one_export
+from tests.kernels.instruction_sets import INSTRUCTION_SETS, using
 from torch import Tensor, nn
 
 import htaf
@@ -24,14 +22,13 @@ from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import PackedError, PackedModel, load, pack, save, verify
+from htaf.packed import PackedError, PackedModel, Traced, load, pack, save, trace, verify
 from htaf.packed.instructions import Layer, layer
 from htaf.packed.instructions.layer import _ByPixels, from_nibbles, to_nibbles
 from htaf.packed.layers import integers
 from htaf.spiking.neurons import IF, LIF
 from quick import slow_but
 
-SETS: list[str] = native.extension().instruction_sets() if native.available() else []
 ACT = partial(htaf.HTAF, 2.0, 11.0)
 Make = Callable[[], nn.Module]
 
@@ -51,11 +48,11 @@ def drawn(make: Make, shape: tuple[int, ...], bits: Bits, seed: int) -> tuple[nn
     return htaf.harden(grid).eval(), x
 
 
-def same(packed: PackedModel, exact: nn.Module, x: Tensor, wander: float) -> None:
+def same(packed: PackedModel, exact: nn.Module, traced: Traced, x: Tensor, wander: float) -> None:
     """Every bit of every layer, in a free run too; outputs but for the rounding of means."""
     with torch.no_grad():
         expected = exact(x)
-    found = verify(packed, exact, x)
+    found = verify(packed, traced, x)
     assert found.ok
     assert found.count == 0
     first = packed(x)
@@ -77,19 +74,19 @@ NETS: dict[str, tuple[Make, tuple[int, ...], float]] = {
 CASES = [("wrn", 8), ("whitened", 4), ("thermometer", 8), ("mlp without norms", 4), ("sew", 8), ("sew lif", 4)]
 
 
+@pytest.mark.skipif(not INSTRUCTION_SETS, reason="no compiled kernels")
 @pytest.mark.parametrize(("name", "bits"), slow_but(CASES, *CASES[:-2], rows=True))
 def test_our_networks(name: str, bits: Bits, tmp_path: Path) -> None:
     make, shape, wander = NETS[name]
     exact, x = drawn(make, shape, bits, 0)
-    with one_export():
-        packed = pack(exact, x)
-        layers = [i for i in packed.program.instructions if isinstance(i, Layer)]
-        assert layers
-        assert all(layer.weights == "integer" for layer in layers)
-        for name in (SETS or [""])[: None if bits == 8 else 1]:
-            with _using(name):
-                again = PackedModel(packed.program, packed.report)
-                same(again, exact, x, wander)
+    traced = trace(exact, x)
+    packed = pack(traced, x)
+    layers = [i for i in packed.program.instructions if isinstance(i, Layer)]
+    assert layers
+    assert all(layer.weights == "integer" for layer in layers)
+    for name in INSTRUCTION_SETS[: None if bits == 8 else 1]:
+        with using(name):
+            same(PackedModel(packed.program, packed.report), exact, traced, x, wander)
     save(packed, tmp_path / "net.packed")
     assert torch.equal(load(tmp_path / "net.packed")(x), packed(x))
 
@@ -99,8 +96,8 @@ def test_without_the_compiled_kernels(whole: bool, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(native, "available", lambda: False)
     make, shape, wander = NETS["sew" if whole else "wrn"]
     exact, x = drawn(make, shape, 8, 3)
-    with one_export():
-        same(pack(exact, x), exact, x, wander)
+    traced = trace(exact, x)
+    same(pack(traced, x), exact, traced, x, wander)
 
 
 @st.composite
@@ -127,16 +124,17 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, tuple[int, ...]]:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * side * side, 3)), (channels, size, size)
 
 
+@pytest.mark.skipif(not INSTRUCTION_SETS, reason="no compiled kernels")
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(made=networks(), bits=st.sampled_from([8, 4]), seed=st.integers(0, 99))
 def test_random_networks(made: tuple[nn.Sequential, tuple[int, ...]], bits: Bits, seed: int) -> None:
     net, shape = made
     exact, x = drawn(lambda: net, shape, bits, seed)
-    with one_export():
-        packed = pack(exact, x)
-        for name in SETS or [""]:
-            with _using(name):
-                same(PackedModel(packed.program, packed.report), exact, x, 1e-5)
+    traced = trace(exact, x)
+    packed = pack(traced, x)
+    for name in INSTRUCTION_SETS:
+        with using(name):
+            same(PackedModel(packed.program, packed.report), exact, traced, x, 1e-5)
 
 
 def test_files_are_smaller(tmp_path: Path) -> None:
@@ -200,30 +198,6 @@ class _Unchecked:
 
     def __init__(self, program: Any, packed: PackedModel) -> None:
         self.program, self.report, self.extra = program, packed.report, packed.extra
-
-
-def test_older_files_have_no_wide_constants() -> None:
-    exact, x = drawn(NETS["wrn"][0], (3, 16, 16), 8, 0)
-    layer = next(i for i in pack(exact, x).program.instructions if isinstance(i, Layer))
-    written = json.loads(json.dumps(layer.to_json()))
-    del written["step"], written["wide"]
-    found = Layer.from_json(written)
-    assert isinstance(found, Layer)
-    assert found.wide is None
-
-
-@contextmanager
-def _using(name: str) -> Iterator[None]:
-    """Run the block with that instruction set; "": without compiled kernels."""
-    if not name:
-        yield
-        return
-    before = native.extension().instruction_set()
-    native.extension().use_instruction_set(name)
-    try:
-        yield
-    finally:
-        native.extension().use_instruction_set(before)
 
 
 @pytest.mark.parametrize("few", [0, 24, 10**6])

@@ -19,7 +19,7 @@ from htaf.kernels import native
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import PackedError, PackedModel, load, pack, packing, save, verify
+from htaf.packed import PackedError, PackedModel, graph, load, pack, packing, save, trace, verify
 from htaf.packed.report import compared
 from htaf.packed.verification import compare
 
@@ -37,9 +37,6 @@ NETS = {
 }  # fmt: skip
 
 
-pytestmark = pytest.mark.usefixtures("exported_once")
-
-
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
@@ -54,11 +51,12 @@ def test_packed_gives_what_the_hardened_model_gives(name: str, tmp_path: Path) -
 def test_kinds_of_tables_are_chosen_within_the_budget() -> None:
     x = torch.randn(8, *IMAGES)
     model = settled(WideResNet(10, 1, 4), x)
-    packed = pack(model, x, tables="auto", budget=0.0)
+    traced = trace(model, x)
+    packed = pack(traced, x, tables="auto", budget=0.0)
     with torch.no_grad():
         torch.testing.assert_close(packed(x), model(x), rtol=1e-4, atol=1e-4)
     assert "of the rms" in str(packed.report)
-    assert set(pack(model, x, tables="int16").tables.values()) == {"int16"}
+    assert set(pack(traced, x, tables="int16").tables.values()) == {"int16"}
 
 
 @pytest.mark.parametrize(
@@ -82,8 +80,8 @@ def test_what_cannot_be_packed_is_said(make, example, message: str) -> None:
 
 
 def test_progress_is_plain_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    monkeypatch.setattr(sys.modules[compare.__module__], "shown_progress", partial(progress, every=0))
-    monkeypatch.setattr(packing, "shown_progress", partial(progress, every=0))
+    for module in (sys.modules[compare.__module__], packing, graph):
+        monkeypatch.setattr(module, "shown_progress", partial(progress, every=0))
     net = nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2))
     pack(net, x := torch.randn(2, 3))
     assert capsys.readouterr().err == ""
@@ -119,10 +117,11 @@ def test_inputs_and_devices_that_do_not_fit_are_said() -> None:
 def test_a_packed_model_that_differs_is_found_out() -> None:
     x = torch.randn(32, *IMAGES)
     model = settled(plain(), x)
-    packed = pack(model, x)
+    traced = trace(model, x)
+    packed = pack(traced, x)
     name = next(n for n in packed.program.tensors if n.endswith(".lower"))
     packed.program.tensors[name] += 0.05
-    found = verify(PackedModel(packed.program, packed.report), model, x)
+    found = verify(PackedModel(packed.program, packed.report), traced, x)
     assert not found.ok
     assert found.flips
     assert found.flips[0].distance > 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from packed_nets import IMAGES, settled
+from packed_nets import IMAGES, packed_beside, settled
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -222,7 +222,6 @@ POINTS = {
 }
 
 
-@pytest.mark.usefixtures("exported_once")
 @pytest.mark.parametrize("name", POINTS)
 def test_convolutions_of_single_pixels(name: str) -> None:
     """Over floats they are matrix products where they may be, and give the same either way."""
@@ -231,8 +230,8 @@ def test_convolutions_of_single_pixels(name: str) -> None:
     stem = nn.Conv2d(3, 6, 1, **options)
     net = nn.Sequential(stem, htaf.Heaviside(), nn.Conv2d(6, 4, 3))
     x = torch.randn(5, *IMAGES)
-    packed = pack(net, x[:2])
-    assert verify(packed, net, x).ok
+    packed, found = packed_beside(net, x)
+    assert found.ok
     step = next(s for s in packed.program.instructions if isinstance(s, Call) and "conv2d" in s.operator)
     args = [operators.decode(a, packed.program.tensors) for a in step.args]
     run = call._pointwise(step, args)
