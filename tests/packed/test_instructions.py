@@ -26,7 +26,7 @@ from htaf.kernels.packed_maps.reference import pack as packed_bits
 from htaf.packed import PackedError, PackedModel, Report, checking, instructions, load, pack, save, verify
 from htaf.packed.instructions import INSTRUCTIONS, Call, Instruction, Layer, Pool, Rounded, Spikes, Threshold, Unpack
 from htaf.packed.instructions.contract import PIECES, Machine, Seen, kernels
-from htaf.packed.instructions.schema import REQUIRED, Made, Read
+from htaf.packed.instructions.schema import Made, Read
 from htaf.packed.program import Program
 from htaf.packed.writing import program_to_json
 
@@ -127,9 +127,8 @@ def _whole(one: Example) -> None:
     assert written.pop("step") == instruction.opcode
     assert type(instruction).from_json(written) == instruction
     for name in written:
-        if type(instruction).fields[name].missing is REQUIRED:
-            with pytest.raises(PackedError, match="expected fields"):
-                type(instruction).from_json({n: v for n, v in written.items() if n != name})
+        with pytest.raises(PackedError, match="expected fields"):
+            type(instruction).from_json({n: v for n, v in written.items() if n != name})
 
     meta = {name: tensor.to("meta") for name, tensor in one.tensors.items()}
     sizes = instruction.sizes([x.to("meta") for x in one.values], meta, 1 << 30)

@@ -24,7 +24,6 @@ from htaf.packed.report import Report
 from htaf.packed.writing import program_from_json, program_to_json
 
 FORMAT, VERSION = "htaf-packed", "3"
-_READ = ("1", "2", "3")
 
 
 def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
@@ -82,9 +81,8 @@ def load(path: str | Path, *, instructions: Iterable[type[Instruction]] = ()) ->
         metadata, whole = read_seal(io.BytesIO(data))
         if metadata.get("format") != FORMAT:
             raise PackedError(f"expected a packed model (format {FORMAT}), got another safetensors file")
-        if metadata.get("version") not in _READ:
-            wanted = " or ".join(_READ)
-            raise PackedError(f"expected version {wanted} of the format, got {metadata.get('version')!r:.40}")
+        if metadata.get("version") != VERSION:
+            raise PackedError(f"expected version {VERSION} of the format, got {metadata.get('version')!r:.40}")
         if not whole:
             raise PackedError("it is damaged: its SHA-256 differs from the one in its metadata; put back a copy of it")
         tensors = safetensors.torch.load(data)

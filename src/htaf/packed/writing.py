@@ -31,7 +31,7 @@ def program_from_json(written: Any, tensors: dict[str, Tensor], classes: Mapping
             tensor that is not there.
     """
     written = mapping(written)
-    tensors = tensors | {name: _same(other, tensors) for name, other in mapping(written.get("same", {})).items()}
+    tensors = tensors | {name: _same(other, tensors) for name, other in mapping(written["same"]).items()}
     inputs = tuple(tuple(None if size is None else _SIZE(size) for size in items(i)) for i in items(written["inputs"]))
     if not inputs or any(not sizes for sizes in inputs):
         raise PackedError("expected at least one input of at least one dimension, got none")

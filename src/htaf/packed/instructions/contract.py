@@ -22,7 +22,7 @@ from htaf.kernels.packed_maps import reference as maps_formulas
 from htaf.kernels.table_convolution import cpu as tables
 from htaf.kernels.table_convolution import reference as tables_formulas
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions.schema import REQUIRED, Field, field_of, nothing
+from htaf.packed.instructions.schema import Field, field_of, nothing
 
 if TYPE_CHECKING:
     from htaf.packed.planning import Planning
@@ -139,8 +139,6 @@ class Instruction(ABC):
     @classmethod
     def from_json(cls, written: Mapping[str, Any]) -> Instruction:
         """The inverse of `to_json`, without the opcode. Raises PackedError for other fields or contents."""
-        missing = {name: field.missing for name, field in cls.fields.items() if field.missing is not REQUIRED}
-        written = missing | dict(written)
         if written.keys() != cls.fields.keys():
             raise PackedError(f"expected fields {', '.join(cls.fields)}, got {', '.join(sorted(written))!r:.200}")
         return cls(**{name: field.check(written[name]) for name, field in cls.fields.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, final
 
@@ -18,7 +18,7 @@ from htaf.kernels.packed_native import shape2d
 from htaf.kernels.table_convolution.reference import Kind
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
-from htaf.packed.instructions.schema import LARGEST, Field, Made, Read, TensorName, field_of, integer, pair
+from htaf.packed.instructions.schema import LARGEST, Field, Made, Read, TensorName, integer, pair
 from htaf.packed.instructions.sizes import empty, expect, expect_bits, expect_channels
 from htaf.packed.planning import At, Ends, Planning
 
@@ -39,12 +39,9 @@ def _geometry(value: Any) -> Geometry:
 
 
 Written = Annotated[Geometry, Field(_geometry)]
-Planes = Annotated[int, Field(integer(1, 8), missing=1)]  # version 1 of the file has none
+Planes = Annotated[int, Field(integer(1, 8))]
 SMALL = 7  # of an integer weight that takes four bits
 FEW = 24  # output pixels up to which products of bytes are faster than tables of bytes, by AVX-512 and AVX2
-_NAME = field_of(TensorName)
-assert _NAME is not None
-Wide = Annotated[str | None, replace(_NAME.or_none(), missing=None)]  # versions 1 and 2 have none
 
 
 @final
@@ -78,7 +75,7 @@ class Layer(Instruction):
     bits: Made | None
     slope: float = 1.0
     planes: Planes = 1
-    wide: Wide = None
+    wide: TensorName | None = None
 
     def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
         g = self.geometry

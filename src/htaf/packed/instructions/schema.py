@@ -18,7 +18,6 @@ LARGEST = 1 << 24  # of a size, a stride, a number of channels
 MOST = 100_000  # instructions of a program
 Check = Callable[[Any], Any]
 Names = Callable[[Any], Iterable[Any]]
-REQUIRED: Any = object()
 
 
 def nothing(content: Any) -> Iterable[Any]:
@@ -35,20 +34,18 @@ class Field:
 
     check: from what a file says to the field's content; raises PackedError.
     reads, makes, tensors: from the content to the numbers of the values, and the names of the tensors, in it.
-    missing: the content where a file has none, as older versions; without it such a file is refused.
     """
 
     check: Check
     reads: Names = nothing
     makes: Names = nothing
     tensors: Names = nothing
-    missing: Any = REQUIRED
 
     def or_none(self) -> Field:
         """The same, or null."""
         check, names = self.check, (self.reads, self.makes, self.tensors)
         some = [nothing if find is nothing else _unless_none(find) for find in names]
-        return Field(lambda value: None if value is None else check(value), *some, missing=self.missing)
+        return Field(lambda value: None if value is None else check(value), *some)
 
 
 def _unless_none(find: Names) -> Names:

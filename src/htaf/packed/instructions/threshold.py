@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, final
+from typing import Any, final
 
 from torch import Tensor
 
 from htaf.kernels.layers import Epilogue
 from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
-from htaf.packed.instructions.schema import Axis, Field, Made, Read, TensorName, flag
+from htaf.packed.instructions.schema import Axis, Made, Read, TensorName
 from htaf.packed.instructions.sizes import expect_channels, expect_floats, packed_along
 from htaf.packed.planning import At, Ends, Planning
-
-Follows = Annotated[bool, Field(flag, missing=False)]
 
 
 @final
@@ -34,7 +32,7 @@ class Threshold(Instruction):
     upper: TensorName
     bits: Made
     slope: float = 1.0
-    follows: Follows = False
+    follows: bool = False
 
     def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
         x = expect_floats(values[self.input], self.axis)
