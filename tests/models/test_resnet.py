@@ -37,12 +37,3 @@ def test_width_and_stem() -> None:
     assert net(torch.randn(2, 1, 9, 12)).shape == (2, 3)
     assert net.stem.conv.out_channels == 4
     assert net.head.in_features == 32
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [((50, 3), r"depth must be one of \(18, 34\), got 50"), ((18, 0), "sizes must be positive, got classes=0")],
-)
-def test_bad_arguments(arguments: tuple[int, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ResNet(*arguments)

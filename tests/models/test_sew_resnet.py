@@ -126,11 +126,6 @@ def test_the_stem_runs_once_and_spikes_are_pooled() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [(32, 32), (17, 40), (1, 1)])
-def test_any_image_size(size: tuple[int, int]) -> None:
-    assert small()(torch.randn(2, 3, *size)).shape == (2, 10)
-
-
 def test_gradients_reach_every_parameter_and_nothing_is_kept() -> None:
     torch.manual_seed(0)
     net, x = small(partial(LIF, HTAF(1.0, 5.0), tau=1.5)), torch.randn(8, 3, 16, 16)
@@ -168,18 +163,3 @@ def test_channels_last_stays() -> None:
     assert len(found) == 20
     for name, y in found:
         assert y.is_contiguous(memory_format=torch.channels_last), name
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_bad_arguments() -> None:
-    make: Any = SEWResNet
-    for depth, options, message in (
-        (20, {}, r"depth must be one of \(18, 34, 50\), got 20"),
-        (18, {"connect": "ADD"}, "'iand'.*got 'ADD'"),
-        (18, {"stem": "mnist"}, "'cifar'.*got 'mnist'"),
-        (18, {"steps": 0}, "steps must be >= 1, got 0"),
-        (18, {"width": 0}, "width"),
-        (18, {"in_channels": 0}, "in_channels"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make(depth, 10, **options)

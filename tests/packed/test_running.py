@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from packed_nets import IMAGES, packed_beside, settled
+from packed_nets import IMAGES, settled
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -20,9 +20,7 @@ import htaf
 from htaf.kernels import native
 from htaf.kernels.layers import Epilogue, Geometry
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import PackedError, PackedModel, load, operators, pack, save, verify
-from htaf.packed.instructions import Call, call
-from htaf.packed.operators import Pending
+from htaf.packed import PackedError, PackedModel, load, pack, save, verify
 
 compiled = pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
 
@@ -209,41 +207,6 @@ def test_copies_run_on_their_own(how: str) -> None:
     assert other.extra == {"note": 1}
     assert other._execution.spare is not packed._execution.spare
     assert sum(map(len, other._execution.spare.values())) == sum(map(len, packed._execution.spare.values()))
-
-
-POINTS = {
-    "plain": ({"bias": False}, True),
-    "bias": ({}, True),
-    "stride": ({"stride": 2}, False),
-    "padding": ({"padding": 1}, False),
-    "padding one way": ({"padding": (0, 1)}, False),
-    "groups": ({"groups": 3}, False),
-    "same": ({"padding": "same"}, False),
-}
-
-
-@pytest.mark.parametrize("name", POINTS)
-def test_convolutions_of_single_pixels(name: str) -> None:
-    """Over floats they are matrix products where they may be, and give the same either way."""
-    options, product = POINTS[name]
-    torch.manual_seed(0)
-    stem = nn.Conv2d(3, 6, 1, **options)
-    net = nn.Sequential(stem, htaf.Heaviside(), nn.Conv2d(6, 4, 3))
-    x = torch.randn(5, *IMAGES)
-    packed, found = packed_beside(net, x)
-    assert found.ok
-    step = next(s for s in packed.program.instructions if isinstance(s, Call) and "conv2d" in s.operator)
-    args = [operators.decode(a, packed.program.tensors) for a in step.args]
-    run = call._pointwise(step, args)
-    assert (run is not None) == product
-    if run is not None:
-        values = [x, None]
-        run(values, 5)
-        y = values[1]
-        assert y is not None
-        torch.testing.assert_close(y, nn.functional.conv2d(x, stem.weight, stem.bias))
-        assert y.is_contiguous(memory_format=torch.channels_last)
-    assert isinstance(args[0], Pending)
 
 
 def test_inputs_share_their_batch() -> None:

@@ -353,8 +353,6 @@ def _run(call: Call, tensors: Mapping[str, Tensor]) -> Run:
     y = call.y
     if "conv2d" in call.operator and len(call.args) > 1 and isinstance(args[1], Tensor):
         args[1] = args[1].contiguous(memory_format=torch.channels_last)  # then so is the output
-        if (pointwise := _pointwise(call, args)) is not None:
-            return pointwise
 
     def run(values: Values, batch: int) -> None:
         given = args.copy()
@@ -374,23 +372,6 @@ def _as_float32(call: Call, function: Callable[..., Any], args: list[Any], devic
         return function
     args[1:] = [torch.tensor(level, dtype=torch.float32, device=device) for level in args[1:]]
     return torch.where
-
-
-def _pointwise(call: Call, args: list[Any]) -> Run | None:
-    """A convolution of 1 x 1 over floats as a matrix product of its pixels, which starts sooner; None for another."""
-    usual: list[Any] = [None, None, None, [1, 1], [0, 0], [1, 1], 1]
-    source, weight, bias, stride, padding, _, groups = args + usual[len(args) :]
-    if (tuple(weight.shape[2:]), stride, padding, groups) != ((1, 1), [1, 1], [0, 0], 1) or call.kwargs:
-        return None
-    if not isinstance(source, operators.Pending) or not (bias is None or isinstance(bias, Tensor)):
-        return None
-    matrix, y = weight.flatten(1).contiguous(), call.y
-
-    def run(values: Values, batch: int) -> None:
-        pixels = source.get(values, batch).permute(0, 2, 3, 1)
-        values[y] = torch.nn.functional.linear(pixels, matrix, bias).permute(0, 3, 1, 2)
-
-    return run
 
 
 # ---- the error bound ----
