@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from packed_nets import IMAGES, Residual, columns, packs_as, plain, settled
+from packed_nets import IMAGES, Residual, columns, packed_beside, packs_as, plain, settled
 from torch import nn
 
 import htaf
@@ -46,6 +46,37 @@ def seeded() -> None:
 def test_packed_gives_what_the_hardened_model_gives(name: str, tmp_path: Path) -> None:
     make, size, layers = NETS[name]
     packs_as(make, size, layers, tmp_path / "model.htaf")
+
+
+class Passing(nn.Module):
+    """What is read as it is exported: bits flattened, split again, cast and dropped out in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bits = (self.first(x) >= 0).to(torch.float32).flatten(2).unflatten(2, (4, 16))
+        return self.last(nn.functional.dropout(bits.flatten(0, 1), 0.5, self.training)).unflatten(0, (-1, 8))
+
+
+@pytest.mark.parametrize(("make", "functional"), [(Passing, 0), (plain, 0), (Residual, 1)])
+def test_graphs_are_made_functional_where_an_operator_changes_its_input(make, functional: int, monkeypatch) -> None:
+    made: list[dict] = []
+    run = torch.export.ExportedProgram.run_decompositions
+    monkeypatch.setattr(
+        torch.export.ExportedProgram,
+        "run_decompositions",
+        lambda self, table: (made.append(table), run(self, table))[1],
+    )
+    x = torch.randn(6, *IMAGES)
+    model = make().eval() if make is Passing else settled(make(), x)
+    packed, found = packed_beside(model, x)
+    assert made.count({}) == functional
+    assert packed.report.layers
+    assert found.ok, found
+    if make is Passing:
+        torch.testing.assert_close(packed(x), model(x))
 
 
 def test_kinds_of_tables_are_chosen_within_the_budget() -> None:
