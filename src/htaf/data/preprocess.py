@@ -1,7 +1,7 @@
 """Turns raw rows into the float32 inputs of a network, by rules learned from the training part only."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -34,9 +34,21 @@ FORMAT, VERSION = "htaf-tabular", 3
 BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
 
 
-def _shown(column: Column) -> list[str]:
-    """The categories of a one-hot column as its inputs are named."""
-    return [*(category or "missing" for category in column.categories), *([OTHER] if column.other else [])]
+BLOCKS = ("number", "code", "date", "encoded", "category")  # of the inputs, in order
+
+
+def _made_of(column: Column, block: str) -> list[str]:
+    """Names of the inputs that a column makes in one of the `BLOCKS`."""
+    if block == "code":
+        return [f"{column.name} is {code:g}" for code in column.codes]
+    if column.kind != block:
+        return []
+    if block == "number":
+        return [column.name] * (column.high > column.low)
+    if block == "category":
+        shown = [*(category or "missing" for category in column.categories), *[OTHER] * column.other]
+        return [f"{column.name}={category}" for category in shown]
+    return [f"{column.name}: {output}" for output in column.outputs]
 
 
 class Preprocessor:
@@ -71,19 +83,16 @@ class Preprocessor:
         self.special_codes = tuple(special_codes)
         self.notes = tuple(notes)
         self.ids = tuple(ids)
-        scaled = [c for c in self.columns if c.kind == "number" and c.high > c.low]
-        coded = [(c, code) for c in self.columns for code in c.codes]
-        texts = [c for c in self.columns if c.kind == "category"]
-        self.feature_names = (
-            *(c.name for c in scaled),
-            *(f"{c.name} is {code:g}" for c, code in coded),
-            *(f"{c.name}: {part}" for c in self.columns if c.kind == "date" for part in c.outputs),
-            *(f"{c.name}: {output}" for c in self.columns if c.kind == "encoded" for output in c.outputs),
-            *(f"{c.name}={category}" for c in texts for category in _shown(c)),
-        )
-        few = set(dates.PARTS) - {"hour", dates.DAYS}  # hours have a fraction
-        days = {f"{c.name}: {part}" for c in self.columns if c.kind == "date" for part in c.outputs if part in few}
-        self.calendar = tuple(j for j, name in enumerate(self.feature_names) if name in days)
+        names: list[str] = []
+        self._inputs: dict[tuple[str, str], range] = {}  # of a column in a block
+        for block in BLOCKS:
+            for column in self.columns:
+                made = _made_of(column, block)
+                self._inputs[column.name, block] = range(len(names), len(names) + len(made))
+                names += made
+        self.feature_names = tuple(names)
+        dated = (zip(c.outputs, self._inputs[c.name, "date"], strict=True) for c in self.columns if c.kind == "date")
+        self.calendar = tuple(place for column in dated for part, place in column if part not in ("hour", dates.DAYS))
         if not self.feature_names:
             raise DataError("expected at least one column that varies in the training part, got none")
 
@@ -220,20 +229,15 @@ class Preprocessor:
         if not len(inputs):
             return inputs, notes
         cross = None if target is None else encoding.outputs(target, self.target)[1]
-        begin = self._begins()
         with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
-            for place, column in enumerate(self.columns):
-                if column.kind == "dropped":
-                    continue
+            for column in wanted:
                 raw = _taken(features.iloc[:, where[column.name]], rows)
+                at = self._inputs[column.name, column.kind].start
                 if column.kind == "number":
-                    scaled, codes = self._number(column, raw, notes)
-                    for at, found in zip((begin[place, 0], begin[place, 1]), (scaled, codes), strict=True):
-                        for offset, values in enumerate(found):
-                            inputs[:, at + offset] = values
-                    continue
-                at = begin[place, 0]
-                if column.kind == "category":
+                    places = self.inputs_of(column.name)
+                    for place, values in zip(places, self._number(column, raw, notes), strict=True):
+                        inputs[:, place] = values
+                elif column.kind == "category":
                     found = _one_hot(column, raw, notes)
                     inputs[np.flatnonzero(found >= 0), at + found[found >= 0]] = 1
                 else:
@@ -248,26 +252,12 @@ class Preprocessor:
             )
         return inputs, _in_order(notes)
 
-    def _begins(self) -> dict[tuple[int, int], int]:
-        """Where the inputs of each column begin, and (place, 1) where those of its codes do."""
-        found: dict[tuple[int, int], int] = {}
-        at = 0
-        blocks: list[tuple[str, int, Callable[[Column], int]]] = [
-            ("number", 0, lambda c: int(c.high > c.low)),
-            ("number", 1, lambda c: len(c.codes)),
-            ("date", 0, lambda c: len(c.outputs)),
-            ("encoded", 0, lambda c: len(c.outputs)),
-            ("category", 0, lambda c: len(c.categories) + c.other),
-        ]
-        for kind, block, width in blocks:
-            for place, column in enumerate(self.columns):
-                if column.kind == kind:
-                    found[place, block] = at
-                    at += width(column)
-        return found
+    def inputs_of(self, name: str) -> Int64[np.ndarray, " inputs"]:
+        """Which inputs of a network a raw column makes, by place in `feature_names`; none of a dropped one."""
+        return np.array([place for block in BLOCKS for place in self._inputs[name, block]], dtype=np.int64)
 
-    def _number(self, column: Column, raw: pd.Series, notes: list[Note]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The scaled column, if it varied in training, and a column for each code."""
+    def _number(self, column: Column, raw: pd.Series, notes: list[Note]) -> list[Float64[np.ndarray, " rows"]]:
+        """The scaled column, if it varied in training, then a column for each code."""
         values, wrong = to_number(raw)
         for bad, wanted in ((wrong, "a number"), (np.isinf(values), "a finite number")):
             if bad.any():
@@ -275,14 +265,14 @@ class Preprocessor:
                 raise TableError(f"expected {wanted}, got {str(raw.iloc[row])!r}", column.name, row + 1)
         codes = [(values == c).astype(np.float64) for c in column.codes]
         if not column.high > column.low:
-            return [], codes
+            return codes
         absent = np.isnan(values) | np.isin(values, self.special_codes)
         unseen = np.isin(values, [code for code in self.special_codes if code not in column.codes])
         missing = int((np.isnan(values) | unseen).sum())
         if missing:
             notes.append(Note("median", column.name, missing, (f"{column.fill:g}",)))
         scale = 1 / (column.high - column.low)
-        return [np.where(absent, column.fill, values) * scale + (0 - column.low * scale)], codes
+        return [np.where(absent, column.fill, values) * scale + (0 - column.low * scale), *codes]
 
     def encode_target(
         self, values: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"]

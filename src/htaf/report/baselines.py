@@ -13,8 +13,9 @@ import pandas as pd
 import torch
 
 from htaf._errors import first_line, release_memory
+from htaf.data import dates
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import is_date, is_text
+from htaf.data.reading import is_text
 from htaf.data.tabular import Table
 from htaf.runs.metrics import metrics
 
@@ -28,7 +29,6 @@ MOST_GROWN = 1_000_000  # trees x columns of boosting
 BINS, MOST_BINS = 255, 255_000  # of a column, for boosting: the default of scikit-learn; of all columns together
 ONE_HOT = 50  # categories of a column, for the linear model; rarer ones share one
 CODES = 254  # categories of a column that boosting takes
-DATES = 0.9  # share of texts that can be read as dates, from which a column that is no category is one
 
 
 @dataclass(frozen=True)
@@ -97,19 +97,14 @@ def fit_baselines(
 
 
 class _Raw:
-    """The raw columns of a table, of some rows at a time: a second copy of all would be the most that a report holds.
-
-    Args:
-        features: of all rows, by which it is decided which texts are dates.
-    """
+    """The raw columns of some rows of a table at a time: a second copy of all would be the most that a report holds."""
 
     def __init__(self, features: pd.DataFrame, preprocessor: Preprocessor) -> None:
         self.features, self.preprocessor = features, preprocessor
-        self.dated = dated(features, preprocessor)
-        self.columns = raw_columns(features.iloc[:1], preprocessor, self.dated).shape[1]
+        self.columns = raw_columns(features.iloc[:1], preprocessor).shape[1]
 
     def of(self, rows: np.ndarray) -> pd.DataFrame:
-        return raw_columns(self.features.iloc[rows], self.preprocessor, self.dated)
+        return raw_columns(self.features.iloc[rows], self.preprocessor)
 
     def pieces(self, rows: np.ndarray) -> Iterator[pd.DataFrame]:
         """The rows, no more than 65,536 or 10,000,000 cells at a time."""
@@ -128,62 +123,28 @@ class _Nothing:
         yield self.of(rows)
 
 
-def dated(features: pd.DataFrame, preprocessor: Preprocessor) -> frozenset[str]:
-    """The columns of texts that are read as dates, by all rows."""
-    kinds = {column.name: str(column.kind) for column in preprocessor.columns if column.kind != "dropped"}
-    return frozenset(
-        name
-        for name, kind in kinds.items()
-        if name in features
-        and kind not in ("number", "category")
-        and not is_date(features[name])
-        and _dates(features[name], kind) is not None
-    )
-
-
-def raw_columns(
-    features: pd.DataFrame, preprocessor: Preprocessor, known: frozenset[str] | None = None
-) -> pd.DataFrame:
+def raw_columns(features: pd.DataFrame, preprocessor: Preprocessor) -> pd.DataFrame:
     """The columns that a network reads, as models of scikit-learn take them: float64, NaN where missing; or text.
 
     Args:
         features: raw rows, as `Table.features` holds them.
         preprocessor: of the network.
-        known: from `dated`, of the whole that these rows are of; None: these are all.
     Returns:
-        a frame of the same rows. A date is four columns: days since 1970, month, weekday, hour.
+        a frame of the same rows. A date is four columns: elapsed days since 1970, month, weekday, hour.
     """
     made: dict[str, Any] = {}
-    known = dated(features, preprocessor) if known is None else known
     for column in preprocessor.columns:
         if column.kind == "dropped" or column.name not in features:
             continue
         values = features[column.name]
-        native = pd.api.types.is_datetime64_any_dtype(values)
-        dates = _dates(values, str(column.kind), least=0.0) if native or column.name in known else None
-        if dates is not None:
-            made |= {f"{column.name} {part}": numbers for part, numbers in dates.items()}
+        if column.kind == "date":
+            parts = dates.numbers(dates.native(values), np.datetime64(0, "us"))
+            made |= {f"{column.name} {part}": parts[part] for part in (dates.DAYS, "month", "weekday", "hour")}
         elif is_text(values):
             made[column.name] = values.fillna("").astype(str).to_numpy(object)
         else:
             made[column.name] = values.to_numpy(np.float64, na_value=np.nan)
     return pd.DataFrame(made, index=features.index)
-
-
-def _dates(values: pd.Series, kind: str, least: float = DATES) -> dict[str, np.ndarray] | None:
-    """A column of dates as numbers; None where it holds none: less than this share of its texts."""
-    if not pd.api.types.is_datetime64_any_dtype(values):
-        if kind in ("number", "category") or not is_text(values):
-            return None
-        parsed = pd.to_datetime(values, errors="coerce", utc=True, format="mixed")
-        if parsed.notna().sum() < least * values.notna().sum():
-            return None
-        values = parsed
-    at = pd.DatetimeIndex(values)
-    at = at if at.tz is None else at.tz_convert(None)
-    days = (at - pd.Timestamp(0)) / pd.Timedelta(days=1)
-    parts = {"days": days, "month": at.month, "weekday": at.day_of_week, "hour": at.hour}
-    return {name: np.asarray(part, np.float64) for name, part in parts.items()}
 
 
 def rows_within(count: int, columns: int, classes: int) -> int:

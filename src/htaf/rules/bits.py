@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,32 +140,6 @@ class TableBits:
         if self.regression:
             return self.weight[0] * target.std, float(self.bias[0] * target.std + target.mean)
         return self.weight[first] - self.weight[second], float(self.bias[first] - self.bias[second])
-
-
-def column_inputs(
-    preprocessor: Preprocessor, features: pd.DataFrame, columns: Sequence[str]
-) -> list[Int64[np.ndarray, " inputs"]]:
-    """Which inputs of a network each raw column makes, whatever its kind.
-
-    Each input is made from one column. The columns are numbered from 1; for each binary digit the columns that have it
-    are permuted together, and the inputs that change have this digit in the number of their column. So log2(columns)
-    transforms are enough. An input that is the same in all of these rows belongs to no column.
-
-    Args:
-        features: raw rows, numbered from 0. columns: those to look for.
-    Returns:
-        input numbers by column.
-    """
-    before = preprocessor.transform(features)
-    order = shuffles(len(features), 1, 0)[0]
-    number = np.zeros(before.shape[1], dtype=np.int64)
-    for digit in range(len(columns).bit_length()):
-        moved = features.copy()
-        for place, name in enumerate(columns, 1):
-            if place >> digit & 1:
-                moved[name] = features[name].array.take(order)
-        number += (preprocessor.transform(moved) != before).any(0).astype(np.int64) << digit
-    return [np.flatnonzero(number == place) for place in range(1, len(columns) + 1)]
 
 
 def shuffles(rows: int, count: int, seed: int) -> list[Int64[np.ndarray, " rows"]]:

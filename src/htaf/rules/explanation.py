@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float64, Int64, UInt8
 from htaf.data.columns import Target
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, frame_like
-from htaf.rules.bits import RulesError, TableBits, column_inputs
+from htaf.rules.bits import RulesError, TableBits
 from htaf.rules.conditions import Rule
 from htaf.rules.raw_columns import Encoded, RawColumns
 from htaf.rules.trees import Fidelity, fidelity, fit_rule
@@ -290,20 +290,14 @@ class Explanation:
         chosen = drawn(np.arange(len(self.train)), OTHERS, self.seed)
         others, own = preprocessor.transform(self.train.iloc[chosen]), decided(outputs)[0]
         found = {}
-        for name, block in self._inputs.items():
+        for name in self.columns.names:
+            block = preprocessor.inputs_of(name)
             moved = np.repeat(inputs, len(others), axis=0)
             moved[:, block] = others[:, block]
             values = decided(self.bits.of_inputs(moved)[1]) if len(block) else own[None]
             found[name] = (float(own - values.mean()), float(values.std()))
         frame = pd.DataFrame.from_dict(found, orient="index", columns=["adds", "std"]).rename_axis("column")
         return frame.sort_values("adds", key=lambda of: -of.abs(), kind="stable")
-
-    @cached_property
-    def _inputs(self) -> dict[str, Int64[np.ndarray, " inputs"]]:
-        """The inputs that each column makes."""
-        names = self.columns.names
-        found = column_inputs(self.bits.preprocessor, self.train.reset_index(drop=True), names)
-        return dict(zip(names, found, strict=True))
 
     def _reason(self, bit: int, worth: float, values: dict[str, np.ndarray]) -> Reason:
         known = self.rule(bit)

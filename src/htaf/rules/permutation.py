@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
 from htaf.models.mlp import Thermometer
-from htaf.rules.bits import RulesError, column_inputs, shuffles
+from htaf.rules.bits import RulesError, shuffles
 from htaf.rules.explanation import drawn, own_table
 from htaf.runs import Run, forward
 from htaf.runs.data import rows_for_looking
@@ -128,7 +128,7 @@ def network_importance(
     names = [c.name for c in preprocessor.columns if c.kind != "dropped" and c.name in features]
     scale, task = preprocessor.target.std, preprocessor.target.task
     x = torch.from_numpy(preprocessor.transform(features))
-    blocks = [torch.from_numpy(b) for b in column_inputs(preprocessor, features, names)]
+    blocks = [torch.from_numpy(preprocessor.inputs_of(name)) for name in names]
     places = [*range(len(names))]
     if len(names) > most_columns:
         per_input = _sensitivity(smooth, x, target, task)
