@@ -3,14 +3,15 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float64, Int64, Shaped
 
 from htaf._errors import listed
+from htaf.data import stored
 from htaf.data.notes import Note
 from htaf.data.reading import DataError, TableError, is_date, is_text, to_number, to_text
 
@@ -324,62 +325,6 @@ def learn_target(
     return Target(name, task, classes=classes)
 
 
-def strict_keys(data: Any, where: str, keys: Sequence[str]) -> dict[str, Any]:
-    """Checks that parsed JSON is an object with these keys, no fewer and no more.
-
-    Args:
-        data: a value from `json.load`.
-        where: what the value is, for the message.
-        keys: the keys, in any order.
-    Returns:
-        the same dict.
-    Raises:
-        DataError: another type, a missing or an unknown key.
-    """
-    if not isinstance(data, dict) or set(data) != set(keys):
-        came = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
-        raise DataError(f"{where}: expected the keys {sorted(keys)}, got {came}")
-    return data
-
-
-def _float(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise DataError(f"{where}: expected a finite number, got {value!r}")
-    return float(value)
-
-
-def floats(values: Any, where: str) -> tuple[float, ...]:
-    """Checks that parsed JSON is a list of finite numbers.
-
-    Args:
-        values: a value from `json.load`.
-        where: what the value is, for the message.
-    Returns:
-        the numbers.
-    Raises:
-        DataError: no list, or an entry that is no finite number (a truth value is none).
-    """
-    if not isinstance(values, list):
-        raise DataError(f"{where}: expected a list of numbers, got {values!r}")
-    return tuple(_float(value, where) for value in values)
-
-
-def texts(values: Any, where: str) -> tuple[str, ...]:
-    """Checks that parsed JSON is a list of texts.
-
-    Args:
-        values: a value from `json.load`.
-        where: what the value is, for the message.
-    Returns:
-        the texts.
-    Raises:
-        DataError: no list, or an entry that is no text.
-    """
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise DataError(f"{where}: expected a list of texts, got {values!r}")
-    return tuple(values)
-
-
 def read_column(data: Any, where: str) -> Column:
     """One column from the JSON form of a preprocessor.
 
@@ -392,37 +337,8 @@ def read_column(data: Any, where: str) -> Column:
         DataError: an unknown kind, missing or unknown keys, a value of another type, a range without
             low <= fill <= high, repeated codes, no or repeated categories, lists of different lengths.
     """
-    kind = data.get("kind") if isinstance(data, dict) else None
-    if not isinstance(kind, str) or kind not in KEYS:
-        *others, last = KEYS
-        raise DataError(f"{where}: expected the kind {', '.join(others)} or {last}, got {kind!r:.80}")
-    strict_keys(data, where, ("name", "kind", *KEYS[kind]))
-    if not isinstance(data["name"], str):
-        raise DataError(f"{where}: expected a name, got {data['name']!r}")
-    read: dict[str, Any] = {}
-    for key in KEYS[kind]:
-        value, place = data[key], f"{where} {key}"
-        if key in ("low", "high", "fill"):
-            read[key] = _float(value, place)
-        elif key in ("categories", "outputs"):
-            read[key] = texts(value, place)
-            if not value or len(set(value)) != len(value):
-                raise DataError(f"{where}: expected distinct {key}, got {value!r:.200}")
-        elif key == "values":
-            if not isinstance(value, list):
-                raise DataError(f"{place}: expected a list of lists of numbers, got {value!r:.80}")
-            read[key] = tuple(floats(row, place) for row in value)
-        elif key == "other":
-            if not isinstance(value, bool):
-                raise DataError(f"{place}: expected true or false, got {value!r:.80}")
-            read[key] = value
-        elif key in ("order", "first", "filled"):
-            if not isinstance(value, str):
-                raise DataError(f"{place}: expected a text, got {value!r:.80}")
-            read[key] = value
-        else:
-            read[key] = floats(value, place)
-    column = Column(data["name"], cast(Kind, kind), **read)
+    kind = stored.value(Kind, data.get("kind") if isinstance(data, dict) else None, where)
+    column = stored.read(Column, data, where, ("name", "kind", *KEYS[kind]))
     _check_column(column, where)
     return column
 
@@ -441,8 +357,10 @@ def _check_column(column: Column, where: str) -> None:
     """Raises DataError where the fields of a column that was read do not go together."""
     if not column.low <= column.fill <= column.high:
         raise DataError(f"{where}: expected low <= fill <= high, got {column.low}, {column.fill}, {column.high}")
-    if len(set(column.codes)) != len(column.codes):
-        raise DataError(f"{where}: expected distinct codes, got {column.codes}")
+    for key in ("codes", "categories", "outputs"):
+        found = getattr(column, key)
+        if len(set(found)) != len(found) or (key != "codes" and key in KEYS[column.kind] and not found):
+            raise DataError(f"{where}: expected distinct {key}, got {found!r:.200}")
     width = len(column.outputs)
     lists = [column.lows, column.highs, *((column.otherwise, *column.values) if column.kind == "encoded" else ())]
     if any(len(one) != width for one in lists) or any(
@@ -478,11 +396,8 @@ def read_target(data: Any) -> Target:
     Raises:
         DataError: missing or unknown keys, a value of another type, std <= 0, fewer than two classes.
     """
-    data = strict_keys(data, "target", [field.name for field in fields(Target)])
-    if data["task"] not in ("regression", "classification") or not isinstance(data["name"], str):
-        raise DataError(f"target: expected a name and a task, got {data['name']!r} and {data['task']!r}")
-    mean, std = _float(data["mean"], "target mean"), _float(data["std"], "target std")
-    classes = texts(data["classes"], "target classes")
-    if std <= 0 or (data["task"] == "classification" and len(classes) < 2):
-        raise DataError(f"target: expected std > 0 and two classes or more, got {std} and {list(classes)}")
-    return Target(data["name"], data["task"], mean, std, classes)
+    target = stored.read(Target, data, "target")
+    if target.std <= 0 or (target.task == "classification" and len(target.classes) < 2):
+        came = f"{target.std} and {list(target.classes)}"
+        raise DataError(f"target: expected std > 0 and two classes or more, got {came}")
+    return target

@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
-from htaf.data.columns import floats, strict_keys, texts
+from htaf.data import stored
 from htaf.data.image_parts import FilePart, Images
 from htaf.data.image_reading import read_each, read_files
+from htaf.data.notes import lists
 from htaf.data.reading import DataError
 
 FORMAT, VERSION = "htaf-images", 1
@@ -95,10 +96,7 @@ class ImagePreprocessor:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; `from_json` restores the same bits."""
-        values = {key: getattr(self, key) for key in KEYS}
-        return {"format": FORMAT, "version": VERSION} | {
-            key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
-        }
+        return {"format": FORMAT, "version": VERSION} | {key: lists(getattr(self, key)) for key in KEYS}
 
     @classmethod
     def from_json(cls, data: Any) -> ImagePreprocessor:
@@ -109,26 +107,8 @@ class ImagePreprocessor:
         Raises:
             DataError: another format or version, a missing, unknown or impossible entry.
         """
-        top = strict_keys(data, "preprocessing", ("format", "version", *KEYS))
-        if (top["format"], top["version"]) != (FORMAT, VERSION):
-            raise DataError(
-                f"preprocessing: expected format {FORMAT!r} version {VERSION}, "
-                f"got {top['format']!r} version {top['version']!r}"
-            )
-        whole = [top["channels"], *(top["size"] if isinstance(top["size"], list) else [None])]
-        if len(whole) != 3 or any(type(value) is not int for value in whole):
-            raise DataError(
-                "preprocessing: expected whole numbers for channels and size (H, W), "
-                f"got {top['channels']!r} and {top['size']!r}"
-            )
-        return cls(
-            floats(top["mean"], "mean"),
-            floats(top["std"], "std"),
-            (whole[1], whole[2]),
-            whole[0],
-            texts(top["classes"], "classes"),
-            texts(top["notes"], "notes"),
-        )
+        top = stored.of_format(data, "preprocessing", FORMAT, VERSION, KEYS)
+        return stored.read(cls, {key: top[key] for key in KEYS}, "preprocessing")
 
 
 def fit_preprocessor(images: Images, rows: Int64[Tensor, " rows"]) -> ImagePreprocessor:

@@ -39,7 +39,7 @@ class Note:
     def to_json(self) -> dict[str, Any]:
         """The fields that are set, as plain JSON values."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: _lists(value) for name, value in given.items() if value or name == "kind"}
+        return {name: lists(value) for name, value in given.items() if value or name == "kind"}
 
     @classmethod
     def from_json(cls, data: Any) -> Note:
@@ -56,8 +56,9 @@ class Note:
         return cls(**{name: _tuples(value) for name, value in data.items()})
 
 
-def _lists(value: Any) -> Any:
-    return [*map(_lists, value)] if isinstance(value, tuple) else value
+def lists(value: Any) -> Any:
+    """Tuples as the lists of JSON, at any depth."""
+    return [*map(lists, value)] if isinstance(value, tuple) else value
 
 
 def _tuples(value: Any) -> Any:

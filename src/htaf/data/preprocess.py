@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
@@ -10,24 +9,21 @@ import pandas as pd
 from jaxtyping import Float32, Float64, Int64, Shaped
 
 from htaf._errors import listed
-from htaf.data import dates, encoding
+from htaf.data import dates, encoding, stored
 from htaf.data.columns import (
     KEYS,
     OTHER,
     Column,
     Target,
     category_values,
-    floats,
     learn_column,
     learn_target,
     places,
     pooled,
     read_column,
     read_target,
-    strict_keys,
-    texts,
 )
-from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, to_record
+from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, lists, to_record
 from htaf.data.reading import DataError, Frame, TableError, named, to_number, without_names
 
 FORMAT, VERSION = "htaf-tabular", 3
@@ -306,16 +302,15 @@ class Preprocessor:
         Returns:
             a dict for `json.dump`.
         """
-        columns: list[dict[str, Any]] = []
-        for column in self.columns:
-            kept = {key: _listed(getattr(column, key)) for key in KEYS[column.kind]}
-            columns.append({"name": column.name, "kind": column.kind, **kept})
-        target = asdict(self.target) | {"classes": list(self.target.classes)}
+        columns = [
+            {key: lists(getattr(column, key)) for key in ("name", "kind", *KEYS[column.kind])}
+            for column in self.columns
+        ]
         return {
             "format": FORMAT,
             "version": VERSION,
             "columns": columns,
-            "target": target,
+            "target": {key: lists(value) for key, value in vars(self.target).items()},
             "special_codes": list(self.special_codes),
             "notes": to_record(self.notes),
             "ids": list(self.ids),
@@ -332,41 +327,21 @@ class Preprocessor:
         Raises:
             DataError: another format or version, a missing, unknown or impossible entry.
         """
-        keys = ("format", "version", "columns", "target", "special_codes", "notes", "ids")
-        top = strict_keys(data, "preprocessing", keys)
-        if (top["format"], top["version"]) != (FORMAT, VERSION):
-            raise DataError(
-                f"preprocessing: expected format {FORMAT!r} version {VERSION}, "
-                f"got {top['format']!r} version {top['version']!r}"
-            )
-        if not isinstance(top["columns"], list):
-            raise DataError(f"preprocessing columns: expected a list, got {type(top['columns']).__name__}")
+        keys = ("columns", "target", "special_codes", "notes", "ids")
+        top = stored.of_format(data, "preprocessing", FORMAT, VERSION, keys)
+        for key in ("columns", "notes"):
+            if not isinstance(top[key], list):
+                raise DataError(f"preprocessing {key}: expected a list, got {top[key]!r:.80}")
         columns = [read_column(entry, f"columns[{place}]") for place, entry in enumerate(top["columns"])]
         names = [column.name for column in columns]
         if len(set(names)) != len(names):
             raise DataError("preprocessing columns: expected distinct names, got one twice")
-        return cls(
-            columns,
-            read_target(top["target"]),
-            floats(top["special_codes"], "special_codes"),
-            _notes(top["notes"]),
-            texts(top["ids"], "ids"),
-        )
-
-
-def _listed(value: Any) -> Any:
-    """Tuples as the lists of JSON."""
-    return [_listed(one) for one in value] if isinstance(value, tuple) else value
-
-
-def _notes(values: Any) -> list[Note]:
-    """The notes of the JSON form."""
-    if not isinstance(values, list):
-        raise DataError(f"notes: expected a list of notes, got {values!r:.80}")
-    try:
-        return [Note.from_json(value) for value in values]
-    except ValueError as error:
-        raise DataError(f"notes: {error}") from None
+        try:
+            notes = [Note.from_json(value) for value in top["notes"]]
+        except ValueError as error:
+            raise DataError(f"notes: {error}") from None
+        codes = stored.value(tuple[float, ...], top["special_codes"], "special_codes")
+        return cls(columns, read_target(top["target"]), codes, notes, stored.value(tuple[str, ...], top["ids"], "ids"))
 
 
 def _in_order(notes: list[Note]) -> list[Note]:

@@ -10,6 +10,7 @@ import torch
 
 from htaf._compat import free_start_method
 from htaf._files import parse_json, to_json, write_atomic
+from htaf.data import stored
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table
@@ -93,20 +94,6 @@ def kept_baselines(run: Run) -> list[Baseline]:
     """The baselines of a report that is in the folder; none where it is of other weights, damaged or without them."""
     values = _own_values(run)
     try:
-        return [] if values is None else [_read(one) for one in values["baselines"] or ()]
+        return [] if values is None else [stored.read(Baseline, one, "") for one in values["baselines"] or ()]
     except (ValueError, TypeError, KeyError, AttributeError):
         return []
-
-
-def _read(one: Any) -> Baseline:
-    """A baseline from JSON. Raises ValueError, TypeError or KeyError where it is none."""
-    metrics = {str(part): {str(k): _figure(v) for k, v in of.items()} for part, of in one["metrics"].items()}
-    if not isinstance(one["name"], str) or not isinstance(one["note"], str) or type(one["rows"]) is not int:
-        raise ValueError("expected a name, a note and a number of rows")
-    return Baseline(one["name"], metrics, one["rows"], _figure(one["seconds"]) or 0.0, one["note"])
-
-
-def _figure(value: Any) -> float | None:
-    if value is not None and type(value) not in (int, float):
-        raise ValueError(f"expected a number, got {value!r:.40}")
-    return value
