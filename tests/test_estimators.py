@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import pickle
 import subprocess
 import sys
@@ -120,20 +119,18 @@ def test_a_frame_with_its_target_column_is_read_as_a_file(tmp_path: Path) -> Non
 
 
 @given(st.lists(st.integers(0, 4), min_size=3, max_size=80), st.floats(0.01, 0.9), st.integers(0, 2**31))
-def test_parts_keep_every_class_in_training(codes: list[int], share: float, seed: int) -> None:
+def test_parts_are_in_proportion(codes: list[int], share: float, seed: int) -> None:
     _, target = np.unique(codes, return_inverse=True)
     table = Table("t", pd.DataFrame({"x": range(len(codes))}), target, "classification", "y", (), (), "")
     got = parts(table, share, seed)
-    assert {*target[got.train]} == {*target}
-    assert len(got.train) >= 3 or len(codes) - len(got.validation) == 2
-    if np.array_equal(got.train, got.validation):
-        assert len({*codes}) == len(codes)
-    else:
-        assert sorted([*got.train, *got.validation]) == list(range(len(codes)))
-        assert 1 <= len(got.validation) <= max(1, round(share * len(codes)))
-        counts, held = np.bincount(target), np.bincount(target[got.validation], minlength=len({*codes}))
-        if len(got.validation) == round(share * len(codes)):
-            assert np.all(held <= np.ceil(counts * share + 1)), "in proportion"
+    assert sorted([*got.train, *got.validation]) == list(range(len(codes)))
+    assert not len(got.test)
+    assert len(got.train) == min(max(int(len(codes) * (1 - share) + 1e-6), 1), len(codes) - 1)
+    counts, trained = np.bincount(target), np.bincount(target[got.train], minlength=len({*codes}))
+    exact = counts * len(got.train) / len(codes)
+    assert np.all(np.abs(trained - exact) <= len(counts))
+    if share < 0.4 and len(codes) > 10:
+        assert trained.min() > 0, "every class is trained on"
 
 
 # --- fitted estimators -------------------------------------------------------------------------------
@@ -393,25 +390,12 @@ def test_names_with_blanks_are_those_of_the_frame() -> None:
     assert len(model.predict(rows)) == len(model.run_.predict(rows)) == len(rows)
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_unknown_arguments_are_refused_with_a_suggestion() -> None:
-    for kind in (HtafClassifier, HtafRegressor):
-        with pytest.raises(TypeError, match=rf"arguments of {kind.__name__}, got 'epoch' \(did you mean 'epochs'\?\)"):
-            kind(epoch=3)  # pyright: ignore[reportCallIssue]
-        with pytest.raises(TypeError, match=r"got 'droput' \(did you mean 'dropout'\?\), in fields=\{"):
-            kind(droput=0.1)  # pyright: ignore[reportCallIssue]
-        for name in ("class_weight", "sample_weight"):
-            with pytest.raises(TypeError, match=rf"no argument '{name}': every row and every class weighs the same"):
-                kind(**{name: "balanced"})
-            with pytest.raises(ValueError, match=rf"expected fields of a recipe, got '{name}'$"):
-                kind(fields={name: "balanced"})._recipe()
-        with pytest.raises(TypeError, match=r"'dropout', which is a field of the recipe: expected fields=\{'dropout'"):
-            kind(dropout=0.1)  # pyright: ignore[reportCallIssue]
-        with pytest.raises(ValueError, match=r"expected fields of a recipe, got 'droput' \(did you mean 'dropout'\?\)"):
-            kind(fields={"droput": 0.1})._recipe()
-        with pytest.raises(ValueError, match=r"got 'tabular-member' \(did you mean 'tabular-members'\?\)"):
-            kind(recipe="tabular-member")._recipe()
-        assert next(iter(inspect.signature(kind).parameters)) == "recipe"
+@pytest.mark.parametrize("kind", [HtafClassifier, HtafRegressor])
+def test_unknown_fields_and_recipes_are_refused_with_a_suggestion(kind: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected fields of a recipe, got 'droput' \(did you mean 'dropout'\?\)"):
+        kind(fields={"droput": 0.1})._recipe()
+    with pytest.raises(ValueError, match=r"got 'tabular-member' \(did you mean 'tabular-members'\?\)"):
+        kind(recipe="tabular-member")._recipe()
 
 
 def test_columns_that_were_dropped_are_neither_asked_for_nor_refused(tmp_path: Path, htaf) -> None:
@@ -451,7 +435,7 @@ def test_a_column_that_does_not_vary_in_training_is_not_asked_for(tmp_path: Path
         ("customers.csv", {}, "got 'customers.csv': read it first"),
         ([[1, 2]], {}, "expected a pandas data frame, got list"),
         (pd.DataFrame({"a": [1j] * 12, "t": ["x", "y"] * 6}), {}, "'a': expected real numbers"),
-        (None, {"epoch": 5}, "got 'epoch' .did you mean 'epochs'"),
+        (None, {"epoch": 5}, "unexpected keyword argument 'epoch'"),
         (None, {"hidden": 16}, r"such as .16,., got 16"),
         (None, {"epochs": "5"}, "must be an integer, got '5'"),
         (None, {"target": ("a", "t")}, "name of the target column as text"),
@@ -467,7 +451,7 @@ def test_small_data() -> None:
     X, y = np.array([[0.0], [1.0], [2.0]]), np.array([0, 1, 1])
     assert HtafClassifier(**TINY).fit(X, y).predict(X).shape == (3,)
     assert HtafClassifier(**TINY).fit(X, [0, 1, 2]).predict_proba(X).shape == (3, 3)
-    assert HtafRegressor(**TINY).fit(X, y).predict(X).shape == (3,)
+    assert HtafRegressor(**TINY).fit(X, X[:, 0]).predict(X).shape == (3,)
     with pytest.raises(ValueError, match=r"with 2 sample\(s\) .* minimum of 3 is required by HtafRegressor"):
         HtafRegressor(**TINY).fit(X[:2], y[:2])
     with pytest.raises(ValueError, match="needs at least 2 classes, got 1 class"):

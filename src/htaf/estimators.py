@@ -5,14 +5,13 @@ An estimator holds a run whose files are kept in memory; `save` writes them as a
 
 from __future__ import annotations
 
-import functools
-import inspect
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -29,13 +28,12 @@ from htaf._errors import expect_seed, suggestion
 from htaf.data.notes import UNEXPECTED, Note, from_record, told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, Frame, in_pandas, is_date, is_text, listed, named, to_number, to_text
-from htaf.data.tabular import Split, Table, from_frame
+from htaf.data.tabular import Parting, Split, Table, from_frame, split
 from htaf.data.targets import Task
 from htaf.runs import Run, RunError, forward, open_run
 from htaf.training.recipe import Recipe
 
 Fitted = TypeVar("Fitted", bound="_TableEstimator")
-Init = TypeVar("Init", bound=Callable[..., None])
 
 # the constructor's arguments that are fields of a recipe; None leaves one as the recipe has it
 FIELDS = (
@@ -52,41 +50,8 @@ FIELDS = (
     "refit",
 )
 ENTRY = "estimator"  # of a record: what the folder of a saved estimator holds beyond that of a run
-WEIGHTS = ("class_weight", "sample_weight", "scale_pos_weight")  # of other estimators
 LEAST = 3  # rows: batch norm trains on two, one validates
 SEEDS = 2**31
-
-
-def _known_arguments(init: Init) -> Init:
-    """A constructor that says what an unknown argument may have meant; its signature stays.
-
-    Raises:
-        TypeError: an argument that it does not have.
-    """
-
-    names = [name for name in inspect.signature(init).parameters if name != "self"]
-
-    @functools.wraps(init)
-    def checked(self: Any, *args: Any, **given: Any) -> None:
-        for name in given:
-            if name not in names:
-                _refuse(name, type(self).__name__, names)
-        init(self, *args, **given)
-
-    return cast(Any, checked)
-
-
-def _refuse(name: str, kind: str, names: Sequence[str]) -> None:
-    """Raises TypeError for an argument that is none of an estimator's; a field of a recipe is said to be one."""
-    if name in WEIGHTS:
-        raise TypeError(f"{kind} has no argument {name!r}: every row and every class weighs the same in its training")
-    if name in _first_fields():
-        raise TypeError(
-            f"{kind} has no argument {name!r}, which is a field of the recipe: expected fields={{{name!r}: ...}}"
-        )
-    near = suggestion(name, names) or suggestion(name, _first_fields())
-    field = "" if suggestion(name, names) or not near else ", in fields={...}"
-    raise TypeError(f"expected the arguments of {kind}, got {name!r}{near}{field}")
 
 
 class _TableEstimator(BaseEstimator):
@@ -95,7 +60,6 @@ class _TableEstimator(BaseEstimator):
     _task: Task
     _by_name = False  # columns of a frame that were not trained on are ignored: of `fit` and `load` of this module
 
-    @_known_arguments
     def __init__(
         self,
         *,
@@ -210,7 +174,7 @@ class _TableEstimator(BaseEstimator):
         family, changes = family_of("mlp"), self._changes()
         base = family.ready(self.recipe or family.suited(changes) or _first())
         if unknown := [name for name in changes if name not in base.flat() and name not in _every_field()]:
-            near = "" if unknown[0] in WEIGHTS else suggestion(unknown[0], [*base.flat()])
+            near = suggestion(unknown[0], [*base.flat()])
             raise ValueError(f"fields: expected fields of a recipe, got {unknown[0]!r}{near}")
         recipe, notes = family.changed(base, changes)
         recipe.refuse_unread(changes.keys())
@@ -308,13 +272,6 @@ class _TableEstimator(BaseEstimator):
                 X = X.set_axis(range(X.shape[1]), axis=1)
             given: Any = X
             validate_data(self, given, reset=reset, skip_check_array=True)
-            for count, least, what in ((len(X), 1, "sample"), (X.shape[1], 1, "feature")):
-                if count < least:
-                    raise ValueError(
-                        f"Found array with 0 {what}(s) (shape={X.shape}) while a minimum of 1 is required."
-                    )
-            if any(getattr(dtype, "kind", "O") == "c" for dtype in X.dtypes):
-                raise ValueError("Complex data not supported")
             if any(isinstance(dtype, pd.SparseDtype) for dtype in X.dtypes):
                 X = X.astype({name: d.subtype for name, d in X.dtypes.items() if isinstance(d, pd.SparseDtype)})
             return X if hasattr(self, "feature_names_in_") else X.set_axis(_places(X.shape[1]), axis=1)
@@ -477,16 +434,10 @@ def fit(frame: Frame, target: str | int, *, task: Task | None = None, **options:
     if not isinstance(frame, pd.DataFrame):
         got = f"{str(frame)!r}: read it first, as pandas.read_csv does" if isinstance(frame, str | PathLike) else ""
         raise TypeError(f"expected a pandas data frame, got {got or type(frame).__name__}")
-    if wrong := [str(name) for name, kind in frame.dtypes.items() if getattr(kind, "kind", "O") == "c"]:
-        raise DataError(f"column {wrong[0]!r}: expected real numbers, got complex ones")
     if isinstance(target, int) and target in frame.columns:  # columns are found by their names as text
         target = str(target)
     if not isinstance(target, str):
         raise TypeError(f"expected the name of the target column as text, got {target!r}")
-    known = HtafClassifier().get_params()
-    for name in options:
-        if name not in known:
-            _refuse(name, "HtafClassifier", [*known])
     table = from_frame(frame, target, task=task)
     made = (HtafClassifier if table.task == "classification" else HtafRegressor)(**options)
     names = [str(name) for name in table.features]
@@ -528,35 +479,20 @@ def load(folder: str | PathLike[str]) -> HtafClassifier | HtafRegressor:
 def parts(table: Table, share: float, seed: int) -> Split:
     """Training and validation rows, the same for a seed on every machine; of classes each in proportion.
 
-    One row of every class is always trained on, and three rows or more of all. Where no row is left to validate on, the
-    training rows are taken for it too.
-
     Args:
-        share: of the validation rows, in (0, 1).
+        share: of the validation rows, in (0, 1); there is one at least.
         seed: >= 0.
 
     Raises:
         ValueError: a share or a seed out of range. DataError: fewer than 3 rows.
     """
-    count = len(table.target)
     if not 0 < share < 1:
         raise ValueError(f"validation_fraction must lie in (0, 1), got {share}")
     expect_seed(seed, ValueError, "random_state")
-    if count < LEAST:
+    if (count := len(table.target)) < LEAST:
         raise DataError(f"expected at least {LEAST} samples to train and validate on, got n_samples={count}")
-    words = np.random.PCG64(seed).random_raw(count)  # which numpy keeps stable across versions
-    group = table.target if table.task == "classification" else np.zeros(count, dtype=np.int64)
-    order = np.lexsort((words, group))
-    sizes = np.bincount(group)
-    place = np.empty(count, dtype=np.int64)  # of a row within its class
-    place[order] = np.arange(count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    quantile = (place + 0.5) / sizes[group]  # so that the first rows by it are of every class alike
-    quantile[place == sizes[group] - 1] = np.inf
-    free = min(int(np.isfinite(quantile).sum()), count - (LEAST - 1))
-    held = np.lexsort((words, quantile))[: min(max(round(share * count), 1), free)]
-    validation = np.sort(held).astype(np.int64)
-    train = np.setdiff1d(np.arange(count), validation).astype(np.int64)
-    return Split(train, validation if len(validation) else train, np.zeros(0, dtype=np.int64))
+    mode = "stratified" if table.task == "classification" else "random"
+    return split(replace(table, parting=Parting(shares=(1 - share, share))), seed, mode=mode)
 
 
 def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -575,13 +511,6 @@ def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:
     more = {k: v for k, v in own.items() if k not in known}
     seed = {"random_state": record["seed"]}
     return {k: v for k, v in own.items() if k in known} | ({"fields": more} if more else {}) | seed
-
-
-def _first_fields() -> tuple[str, ...]:
-    """The fields of the default recipe for tables."""
-    from htaf.training.families import family_of
-
-    return tuple(family_of("mlp").ready(_first()).flat())
 
 
 def _every_field() -> set[str]:

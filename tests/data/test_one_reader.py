@@ -91,7 +91,7 @@ FILES = {
     "one value or none": File({"x": ["7", ""]}),
     "leading zeros": File({"x": each("{:0>5}")}),
     "a plus": File({"x": each("+{}")}),
-    "infinite": File({"x": [*each("{}", 30), "inf"]}, said="expected a finite number, got inf", refused=True),
+    "infinite": File({"x": [*each("{}", 30), "inf"]}, said="expected a finite number, got 'inf'", refused=True),
     "no float": File({"x": [*each("{}", 30), "1_000"]}, said="got '1_000'", refused=True),
     "percent": File({"x": each("{} %")}, said="is text"),
     "euros": File({"x": each("{} €")}, said="is text"),

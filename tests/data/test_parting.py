@@ -234,7 +234,7 @@ def test_targets_near_the_end_of_float64(tmp_path: Path, scale: float) -> None:
     ("column", "value", "message"),
     [
         ("x", "oops", r"other\.csv, column 'x', row 8: expected a number as in 119 other rows, got 'oops'"),
-        ("x", "inf", r"other\.csv, column 'x', row 8: expected a finite number, got inf"),
+        ("x", "inf", r"other\.csv, column 'x', row 8: expected a finite number, got 'inf'"),
         ("day", "12.01.2024", r"other\.csv, column 'day', row 8: .* got '12\.01\.2024' after '2024-01-01'"),
     ],
 )

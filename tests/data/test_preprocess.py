@@ -272,7 +272,7 @@ def test_ranges_that_cannot_be_scaled() -> None:
     assert "column 'offset' dropped: too narrow a range" in told(preprocessor.notes)[1]
     with pytest.raises(DataError, match="column 'wide': expected a range within float64"):
         fit(pd.DataFrame({"wide": [-1.7e308, 1.7e308]}))
-    with pytest.raises(DataError, match="column 'x', row 2: expected a finite number, got inf"):
+    with pytest.raises(DataError, match="column 'x', row 2: expected a finite number, got 'inf'"):
         fit(pd.DataFrame({"x": [0.0, np.inf]}))
     with pytest.raises(DataError, match="expected at least one column that varies"):
         fit(pd.DataFrame({"x": [1.0, 1.0], "y": [np.nan, np.nan]}))

@@ -178,7 +178,7 @@ def test_columns_that_mix_numbers_and_text() -> None:
 
 def test_infinite_values_name_their_place() -> None:
     for column in (["1", "inf"], [1.0, np.inf]):
-        with pytest.raises(DataError, match="column 'c', row 2: expected a finite number, got inf"):
+        with pytest.raises(DataError, match="column 'c', row 2: expected a finite number, got 'inf'"):
             typed(pd.DataFrame({"c": column}))
 
 

@@ -543,7 +543,11 @@ def test_rows_without_a_label_are_dropped_with_a_note(tmp_path: Path) -> None:
         (["1", "3"], GRADES, "row 2: expected the classes '2', '1' of the target, got '3' too"),
         ([None, "3"], GRADES, "row 2: expected the classes '2', '1' of the target, got '3' too"),
         (["a few", "2"], AMOUNT, "column 'y', row 1: expected a number in the target of a regression, got 'a few'"),
-        (["1", "-inf"], AMOUNT, "column 'y', row 2: expected a finite number in the target, got -inf"),
+        (
+            ["1", "-inf"],
+            AMOUNT,
+            "column 'y', row 2: expected a finite number in the target of a regression, got '-inf'",
+        ),
         (["?", "?"], AMOUNT, "expected a target 'y' in one row at least, got it in none of 2"),
         (["1", "2"], Target("Y2", "regression"), "expected a target column 'Y2'"),
     ],

@@ -13,7 +13,7 @@ from jaxtyping import Float64, Int64, Shaped
 from htaf._errors import listed
 from htaf.data import stored
 from htaf.data.notes import Note
-from htaf.data.reading import DataError, TableError, is_date, is_text, to_number, to_text
+from htaf.data.reading import DataError, finite_numbers, is_date, is_text, to_text
 
 # A range below these cannot be told from rounding in float32, and MinMaxScaler takes it for a constant
 RELATIVE_RANGE, ABSOLUTE_RANGE = 1e-9, 1e-14
@@ -256,10 +256,7 @@ def _frequent(categories: Sequence[str], counts: dict[str, int]) -> list[str]:
 
 
 def _learn_number(column: pd.Series, name: str, special_codes: Sequence[float], notes: list[Note]) -> Column:
-    values, _ = to_number(column)
-    if np.isinf(values).any():
-        row = int(np.argmax(np.isinf(values)))
-        raise TableError(f"expected a finite number, got {values[row]}", name, row + 1)
+    values = finite_numbers(column, name)
     found = [float(code) for code in special_codes if (values == code).any()]
     codes = tuple(code for code in found if not (values == code).all())
     plain = values[~np.isnan(values) & ~np.isin(values, found)]

@@ -87,7 +87,7 @@ def look_all(paths: Sequence[Path], *, whole: bool = True) -> list[Look]:
         return list(pool.map(partial(look, whole=whole), paths))
 
 
-def decode(path: Path | bytes, channels: int, size: tuple[int, int]) -> UInt8[np.ndarray, "c h w"]:
+def decode(path: Path | bytes, channels: int, size: tuple[int, int], name: str = "image") -> UInt8[np.ndarray, "c h w"]:
     """One file as the training reads it.
 
     First frame, turned upright by its EXIF tag, 16 bits scaled to 8, transparency dropped, CMYK and grey to RGB (or
@@ -99,13 +99,14 @@ def decode(path: Path | bytes, channels: int, size: tuple[int, int]) -> UInt8[np
         path: a file, or the content of one, of a kind in `FORMATS`.
         channels: 3 for RGB, 1 for grey.
         size: (H, W) in pixels.
+        name: of a content, for the message.
     Returns:
         uint8 [C, H, W].
     Raises:
         DataError: not readable as an image.
     """
     height, width = size
-    name = "image" if isinstance(path, bytes) else path
+    name = name if isinstance(path, bytes) else str(path)
     try:
         with _opened(path) as image:
             image.draft(None, (2 * max(size), 2 * max(size)))  # JPEG only: decodes at 1/2 to 1/8 where that is enough
@@ -196,8 +197,8 @@ def _opened(file: Path | bytes) -> Iterator[Image.Image]:
         size, source = len(file), io.BytesIO(file)
     else:
         size, source = regular(file).stat().st_size, file
-        if not size:
-            raise ValueError("an empty file")
+    if not size:
+        raise ValueError("an empty file")
     if size > LARGEST_FILE:
         raise ValueError(f"a file of {size / 1e9:,.1f} GB, more than {LARGEST_FILE / 1e9:,.1f}")
     with Image.open(source, formats=FORMATS) as image:

@@ -430,15 +430,7 @@ def _decoded(
 
 
 def _pixels(image: Image, channels: int, size: tuple[int, int]) -> UInt8[np.ndarray, "c h w"]:
-    content = image.fetch()
-    if isinstance(content, Path):
-        return decode(content, channels, size)
-    if not content:
-        raise DataError(f"{image.id}: expected an image, got an empty file")
-    try:
-        return decode(content, channels, size)
-    except DataError as error:  # which does not know the name
-        raise DataError(f"{image.id}{str(error).removeprefix('image')}") from error.__cause__
+    return decode(image.fetch(), channels, size, image.id)
 
 
 def _problem(image: Image, error: DataError | None) -> str:

@@ -24,7 +24,7 @@ from htaf.data.columns import (
     read_target,
 )
 from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, lists, to_record
-from htaf.data.reading import DataError, Frame, TableError, named, to_number, without_names
+from htaf.data.reading import DataError, Frame, TableError, finite_numbers, named, without_names
 
 FORMAT, VERSION = "htaf-tabular", 3
 BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
@@ -254,11 +254,7 @@ class Preprocessor:
 
     def _number(self, column: Column, raw: pd.Series, notes: list[Note]) -> list[Float64[np.ndarray, " rows"]]:
         """The scaled column, if it varied in training, then a column for each code."""
-        values, wrong = to_number(raw)
-        for bad, wanted in ((wrong, "a number"), (np.isinf(values), "a finite number")):
-            if bad.any():
-                row = int(np.argmax(bad))
-                raise TableError(f"expected {wanted}, got {str(raw.iloc[row])!r}", column.name, row + 1)
+        values = finite_numbers(raw, column.name)
         codes = [(values == c).astype(np.float64) for c in column.codes]
         if not column.high > column.low:
             return codes

@@ -91,7 +91,11 @@ def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.
         column: any dtype, [rows].
     Returns:
         values float64 [rows], NaN where missing or wrong; wrong bool [rows].
+    Raises:
+        DataError: complex numbers.
     """
+    if getattr(column.dtype, "kind", "") == "c":
+        raise DataError(f"column {str(column.name)!r}: expected real numbers, got complex ones")
     if is_duration(column):
         values = column.dt.total_seconds().to_numpy(dtype=np.float64, na_value=np.nan) / SECONDS
         return values, np.zeros(len(values), dtype=bool)
@@ -118,6 +122,27 @@ def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.
         else:
             values[row] = number
     return values, wrong
+
+
+def finite_numbers(column: pd.Series, name: str, where: str = "", table: str = "") -> Float64[np.ndarray, " rows"]:
+    """One column as numbers that are all finite; see `to_number`.
+
+    Args:
+        column: any dtype, [rows].
+        name, table: what messages call it and its table. where: what it is to them, as in "a number in the target".
+    Returns:
+        float64 [rows], NaN where missing.
+    Raises:
+        TableError: a text that is no number, or an infinite one.
+    """
+    values, wrong = to_number(column)
+    for bad, wanted in ((wrong, "a number"), (np.isinf(values), "a finite number")):
+        if bad.any():
+            row = int(np.argmax(bad))
+            came = str(column.iloc[row])
+            came = came if len(came) <= 40 else f"{came[:40]}..."
+            raise TableError(f"expected {wanted}{where}, got {came!r}", name, row + 1, table)
+    return values
 
 
 def lost_digits(column: pd.Series, values: Float64[np.ndarray, " rows"]) -> tuple[int, bool] | None:
@@ -169,19 +194,6 @@ def is_date(column: pd.Series) -> bool:
     return pd.api.types.is_datetime64_any_dtype(column) or isinstance(column.dtype, pd.PeriodDtype)
 
 
-def distinct_values(column: pd.Series) -> int:
-    """How many different values a column has, without those that are missing; of numbers in little memory.
-
-    Args:
-        column: any dtype, [rows].
-    """
-    if column.dtype != np.float64:
-        return column.nunique()
-    values = np.sort(column.to_numpy())
-    values = values[: len(values) - int(np.isnan(values).sum())]  # missing ones are last
-    return 0 if not len(values) else 1 + int(np.count_nonzero(values[1:] != values[:-1]))
-
-
 def typed(
     frame: pd.DataFrame,
     *,
@@ -228,12 +240,7 @@ def typed(
         values, wrong = to_number(column)
         numbers = int(np.count_nonzero(~np.isnan(values)))
         if not pd.api.types.is_bool_dtype(column) and not wrong.any():
-            if np.isinf(values).any():
-                row = int(np.argmax(np.isinf(values))) + 1
-                came = str(column.iloc[row - 1])
-                came = came if len(came) <= 40 else f"{came[:40]}..."
-                raise TableError(f"expected a finite number, got {came}", str(name), row)
-            columns[name] = pd.Series(values)
+            columns[name] = pd.Series(finite_numbers(column, str(name)) if np.isinf(values).any() else values)
             if is_duration(column):
                 notes.append(Note("durations", str(name)))
             if grouped := _first_grouped(column):

@@ -25,7 +25,6 @@ from htaf.data.reading import (
     Frame,
     TableError,
     check_names,
-    distinct_values,
     is_date,
     is_text,
     named,
@@ -568,7 +567,7 @@ def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parti
 def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
     kept: list[str] = []
     for name, column in ((str(name), column) for name, column in features.items()):
-        distinct, present = distinct_values(column), int(column.notna().sum())
+        distinct, present = column.nunique(), int(column.notna().sum())
         written = numbers_as_text(column) if distinct > 2 and is_text(column) else None
         if written:
             notes.append(Note("number as text", name, values=(written,)))

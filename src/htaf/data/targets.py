@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float64
+from jaxtyping import Float64
 
 from htaf._errors import listed
 from htaf.data.columns import Target, numbers_as_text, one_spelling, spelled
@@ -14,7 +14,7 @@ from htaf.data.reading import (
     NUMBER_BLANKS,
     DataError,
     TableError,
-    distinct_values,
+    finite_numbers,
     is_text,
     lost_digits,
     to_number,
@@ -49,7 +49,7 @@ def infer_target(
             numbers that float64 cannot tell apart.
     """
     target, text = str(raw.name), is_text(column)
-    distinct = distinct_values(column)
+    distinct = column.nunique()
     lost = None if text else lost_digits(raw, to_number(raw)[0])
     if task is None:
         whole = not text and bool((column % 1 == 0).all())
@@ -68,7 +68,8 @@ def infer_target(
         )
     if task == "regression":
         if text:
-            raise _no_number(name, raw, to_number(raw)[1])
+            amounts(name, raw)  # says which row is none
+            column = pd.Series(to_number(column)[0])
         if distinct < 2:
             raise DataError(f"{name}: expected a target {target!r} that varies, got {column.iloc[0]:g} in every row")
         return column.to_numpy(np.float64), task, ()
@@ -132,17 +133,7 @@ def class_codes(name: str, column: pd.Series, target: Target) -> Float64[np.ndar
 
 
 def amounts(name: str, column: pd.Series) -> Float64[np.ndarray, " rows"]:
-    """Numbers, NaN where missing."""
-    values, wrong = to_number(column)
-    if wrong.any() or pd.api.types.is_bool_dtype(column):
-        raise _no_number(name, column, wrong)
-    if np.isinf(values).any():
-        row = int(np.argmax(np.isinf(values)))
-        raise TableError(f"expected a finite number in the target, got {values[row]}", str(column.name), row + 1, name)
-    return values
-
-
-def _no_number(name: str, column: pd.Series, wrong: Bool[np.ndarray, " rows"]) -> TableError:
-    row = int(np.argmax(wrong))
-    said = f"expected a number in the target of a regression, got {str(column.iloc[row])!r}"
-    return TableError(said, str(column.name), row + 1, name)
+    """Numbers of a target, NaN where missing. Raises TableError: text, a truth value, an infinite number."""
+    if pd.api.types.is_bool_dtype(column):
+        column = column.astype(str)
+    return finite_numbers(column, str(column.name), " in the target of a regression", name)

@@ -23,7 +23,7 @@ from htaf._files import check_output, write_atomic
 from htaf.convert.exported import cause_of
 from htaf.data import dates
 from htaf.data.columns import MISSING, OTHER, Column, category_values, spelled
-from htaf.data.reading import BLANKS, DataError, TableError, listed, to_number
+from htaf.data.reading import BLANKS, DataError, finite_numbers, listed
 from htaf.export.onnx import OPSET, check_opset, network_proto
 from htaf.export.program import ExportError, require
 
@@ -465,11 +465,7 @@ def raw_columns(rows: pd.DataFrame, columns: Sequence[dict[str, Any]]) -> dict[s
         if column["dtype"] == "int64":
             found[name] = dates.read(name, raw, column["order"]).astype("datetime64[us]").astype(np.int64)[:, None]
             continue
-        values, wrong = to_number(raw)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise TableError(f"expected a number, got {str(raw.iloc[row])!r}", name, row + 1)
-        found[name] = values.astype(column["dtype"])[:, None]
+        found[name] = finite_numbers(raw, name).astype(column["dtype"])[:, None]
     return found
 
 
