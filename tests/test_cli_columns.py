@@ -13,7 +13,7 @@ import pytest
 from htaf.runs import open_run
 from htaf.training.reproduce import command
 
-QUICK = ("--epochs", "1", "--hidden", "8", "--target", "y")
+QUICK = ("--epochs", "1", "--hidden", "8", "--target", "y", "--baselines", "False")
 
 
 def frame(rows: int = 120) -> pd.DataFrame:
@@ -41,7 +41,6 @@ def file(tmp_path: Path) -> Path:
     ("flags", "rows"),
     [
         (("--time", "when", "--id", "customer"), [84, 12, 24]),
-        (("--group", "customer", "--split", "stratified", "--shares", "0.5", "0.25", "0.25"), None),
         (("--split", "stratified", "--shares", "0.5", "0.25", "0.25", "--exclude", "customer", "when"), [60, 30, 30]),
         (("--test", "other.csv", "--group", "shop"), None),
         (("--test", "other.csv", "--shares", "0.8", "0.2", "--id", "customer"), [96, 24, 30]),
@@ -55,9 +54,6 @@ def test_evaluate_finds_the_parts_of_the_training(
     frame(30).to_csv("other.csv", index=False)
     out = tmp_path / "run"
     code, _, err = htaf("train", "tabular", "--data", file, "--out", out, *QUICK, *flags)
-    if "--group" in flags and "stratified" in flags:
-        assert (code, "--group keeps rows together" in err) == (2, True)
-        return
     assert code == 0, err
     run = open_run(out)
     if rows is not None:
@@ -70,7 +66,7 @@ def test_evaluate_finds_the_parts_of_the_training(
         assert code == 0, err
         assert json.loads(shown)["exact"] == pytest.approx(run.record["metrics"]["exact"][part])
     assert len(run.part("train")) == run.record["rows"]["train"]
-    code, shown, err = htaf("report", out)
+    code, shown, err = htaf("report", out, "--baselines", "False")
     assert code == 0, err
     told = htaf("train", "tabular", "--data", file, "--out", out, *QUICK)[2]  # without the flags it is another run
     assert "already done" not in told
@@ -108,20 +104,23 @@ def test_out_is_no_input_and_in_no_run(htaf, file: Path, tmp_path: Path) -> None
     (out / "record.json").write_text("{}")
     code, _, err = htaf("train", "tabular", "--data", file, "--out", out / "checkpoints" / "new", *QUICK)
     assert (code, f"of the run in {out}" in err) == (2, True)
+    flags = ("--group", "customer", "--split", "stratified")
+    code, _, err = htaf("train", "tabular", "--data", file, "--out", tmp_path / "new", *QUICK, *flags)
+    assert (code, "--group keeps rows together" in err) == (2, True)
 
 
 def test_few_groups_are_said_before_the_training(htaf, tmp_path: Path) -> None:
     made = frame().assign(ward=np.repeat(["a", "b", "c"], (34, 26, 60)))
     made.to_csv(tmp_path / "table.csv", index=False)
     words = ("--data", tmp_path / "table.csv", "--out", tmp_path / "run", "--group", "ward", *QUICK)
-    code, _, err = htaf("train", "tabular", *words, "--baselines", "False")
+    code, _, err = htaf("train", "tabular", *words)
     assert code == 0, err
     note = next(one for one in open_run(tmp_path / "run").record["notes"] if "stay together" in one)
     assert " ".join(err.split()).count(note) == 1
 
 
 def test_other_columns_beside_the_predictions_are_another_run(htaf, file: Path, tmp_path: Path) -> None:
-    words = ("train", "tabular", "--data", file, "--out", tmp_path / "run", *QUICK, "--baselines", "False")
+    words = ("train", "tabular", "--data", file, "--out", tmp_path / "run", *QUICK)
     assert htaf(*words, "--exclude", "customer")[0] == 0
     code, _, err = htaf(*words, "--id", "customer")
     assert code == 1

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htaf.data.columns import MISSING, category_values
 from htaf.data.dates import find, numbers, read
 from htaf.data.notes import told
 from htaf.data.preprocess import Preprocessor
@@ -84,11 +83,6 @@ def test_dates_are_found(values: list, order: str, first: str) -> None:
 )
 def test_what_is_no_date_stays_what_it_is(values: list) -> None:
     assert dates(values) is None
-
-
-def test_numbers_do_not_become_dates() -> None:
-    frame, _ = typed(pd.DataFrame({"day": ["20120131", "20120201"] * 3, "year": [2012, 2013] * 3}, dtype=object))
-    assert [str(dtype) for dtype in frame.dtypes] == ["float64", "float64"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -373,40 +367,7 @@ def test_missing_values_take_one_line(tmp_path: Path) -> None:
     assert about == [f"missing values: {first} and 3 more columns"]
 
 
-def test_the_missing_category_is_kept() -> None:
-    assert category_values(texts(["a", None])).tolist() == ["a", MISSING]
-
-
 # --- large files -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("separator", [",", ";"])
-def test_a_large_file_is_read_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, separator: str) -> None:
-    frame = pd.DataFrame(
-        {
-            "x": [" 1.5", "NA", "", "1e3", "-0", "2"] * 10,
-            "c": ["red", " blue ", "None", "?", "RED", 'a "b" c'] * 10,
-            "mixed": ["1", "2", "few", "2", "3", ""] * 10,
-            "when": pd.date_range("2012-01-01", periods=60, freq="D").strftime("%d.%m.%Y"),
-            "big": [str(2**53 + row) for row in range(60)],
-            "y": [f"{row / 7}" for row in range(60)],
-        }
-    )
-    path = tmp_path / "table.csv"
-    frame.to_csv(path, index=False, sep=separator)
-    path.write_text(path.read_text() + separator * 5 + "\n\n")  # a blank row, and a blank line
-    usual = load(path, target="y")
-    monkeypatch.setattr("htaf.data.table_files.PIECE", 200)
-    monkeypatch.setattr("htaf.data.table_files.WIDE", 0)
-    large = load(path, target="y")
-    assert (large.fingerprint, large.notes) == (usual.fingerprint, usual.notes)
-    whole = path.read_text()
-    for start in ("\n", " \n\n"):  # blank lines before the names
-        path.write_text(start + whole)
-        assert load(path, target="y").fingerprint == usual.fingerprint
-    path.write_text(whole + "1" + separator + "2\n")
-    with pytest.raises(DataError, match=r"line 64: expected 6 fields separated by .*, got 2"):
-        load(path, target="y")
 
 
 def test_decimal_commas_far_down_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

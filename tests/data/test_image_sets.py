@@ -13,7 +13,7 @@ from PIL import Image
 
 from htaf.data.image_parts import FilePart, MemoryPart
 from htaf.data.image_sets import CIFAR10, CIFAR100, Cifar, read_cifar, read_cub, read_digits, read_tiny_imagenet
-from htaf.data.images import load
+from htaf.data.images import fit_preprocessor, load
 from htaf.data.reading import DataError
 
 SMALL10 = dataclasses.replace(CIFAR10, rows=20, test_rows=10)
@@ -284,6 +284,9 @@ def test_real_cifar10(data_dir: Path) -> None:
     assert images.train.labels.bincount().tolist() == [5000] * 10
     assert images.test.labels[:8].tolist() == [3, 8, 8, 0, 6, 6, 1, 6]  # cat, ship, ship, airplane, frog, frog, ...
     assert images.train.batch(torch.tensor([0]))[0, :, 0, 0].tolist() == [59, 62, 63]
+    fitted = fit_preprocessor(images, torch.arange(0, 50_000, 5))
+    np.testing.assert_allclose(fitted.mean, (0.4914, 0.4822, 0.4465), atol=2e-3)  # of all, as published everywhere
+    np.testing.assert_allclose(fitted.std, (0.2470, 0.2435, 0.2616), atol=2e-3)
 
 
 @pytest.mark.data

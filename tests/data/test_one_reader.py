@@ -112,7 +112,7 @@ FILES = {
     "a quarter of words": File({"x": mixed(15)}, said="mixes 45 numbers with 15 texts"),
     "less than a quarter": File({"x": mixed(14)}, said="row 1: expected a number as in 46 other rows", refused=True),
     "one word": File({"x": ["unknown", *each("{}", 59)]}, said="got 'unknown' (1 such rows)", refused=True),
-    "few values and a word": File({"x": ("1", "2", "unknown", "2")}, said="mixes"),
+    "few values and a word": File({"x": ("1", "2", "few")}, said="mixes 40 numbers with 20 texts (first 'few', row 3)"),
     "words and a number": File({"x": [*each("flat {}", 30), "7"]}, said="mixes"),
     "quotes and line ends": File({"c": ('say "so"', "two\nlines", "a,b")}),
     "accents": File({"c": ("café", "thé", "日本")}),
@@ -138,18 +138,22 @@ FILES = {
     "a target of truth values": File({"x": each("{}")}, target=("True", "False")),
     "a target of dates": File({"x": each("{}")}, target=("2012-01-31", "2013-01-31")),
     "a target with blanks": File({"x": each("{}")}, target=("up", "down", "", "down")),
-    "a target of numbers and a word": File({"x": each("{}")}, target=("1", "2", "x")),
+    "a target of numbers and a word": File({"x": each("{}")}, target=("1", "2", "x"), said="read as a category"),
     "a target with thousands": File({"x": each("{}")}, target=each("1,{:0>3}.5")),
     # files
     "semicolons": File({"c": FRUIT, "x": each("{}")}, separator=";", options={"sep": ";"}),
     "tabs": File({"c": FRUIT}, separator="\t", options={"sep": "\t"}),
-    "decimal commas": File({"x": each("{},5"), "z": each("{}")}, separator=";", options=EURO),
+    "decimal commas": File(
+        {"x": each("{},5"), "c": ("x,y", "z")}, separator=";", options=EURO, said="'x': decimal commas read as points"
+    ),
     "decimal commas, thousands": File({"x": each("1.{:0>3},5")}, separator=";", options=EURO | {"thousands": "."}),
     "quotes around all": File({"c": FRUIT, "x": each("{}")}, quoting=csv.QUOTE_ALL),
     "line ends of Windows": File({"c": FRUIT}, ends="\r\n"),
     "a mark": File({"c": FRUIT}, encoding="utf-8-sig"),
     "UTF-16": File({"c": ("é", "日")}, encoding="utf-16", options={"encoding": "utf-16"}),
-    "Latin-1": File({"c": ("é", "ü")}, encoding="latin-1", options={"encoding": "latin-1"}),
+    "Latin-1": File(
+        {"c": ("é", "ü")}, encoding="latin-1", options={"encoding": "latin-1"}, said="not UTF-8: read as Latin-1"
+    ),
     "packed": File({"c": FRUIT}, packed=True),
     "blank lines": File({"c": FRUIT}, before="\n\n"),
     "a saved index": File({"": each("{}"), "c": FRUIT}, said="left out without a name: column 1 of 4"),

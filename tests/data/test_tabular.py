@@ -163,14 +163,6 @@ def test_wine_repeats_stay_together(data_dir: Path) -> None:
     assert abs(len(parts.train) - 3428) < 10
 
 
-def test_digits_need_no_file(without_data: None) -> None:
-    table = load("digits")
-    assert table.features.shape == (1797, 64)
-    assert list(table.features)[::63] == ["pixel_0", "pixel_63"]
-    assert (table.target_name, table.task, table.classes) == ("digit", "classification", tuple("0123456789"))
-    assert table.target.dtype == np.int64
-
-
 # --- named sets: where they come from ----------------------------------------------------------------
 
 
@@ -313,17 +305,6 @@ def test_options_of_named_sets() -> None:
 # --- any file ----------------------------------------------------------------------------------------
 
 
-def test_csv_and_parquet_give_one_table(tmp_path: Path) -> None:
-    path = saved(tmp_path, frame())
-    frame().to_parquet(tmp_path / "table.parquet")
-    one, two = load(path, target="y"), load(tmp_path / "table.parquet", target="y")
-    assert one.name == "table.csv"
-    assert list(one.features) == ["x", "colour"]
-    np.testing.assert_array_equal(one.target, frame()["y"])
-    assert one.fingerprint == two.fingerprint
-    assert told(one.notes) == ["task regression inferred: target 'y' holds 40 distinct numbers"]
-
-
 def test_fingerprint_sees_every_part(tmp_path: Path) -> None:
     base = frame()
     variants = [base, base.rename(columns={"x": "z"}), base[["colour", "x", "y"]], base.iloc[::-1]]
@@ -370,19 +351,6 @@ def test_the_task_can_be_overridden(tmp_path: Path) -> None:
     assert load(halves, target="y", task="classification").classes == ("0.5", "1.5")
 
 
-def test_columns_that_help_nothing_are_dropped_with_a_note(tmp_path: Path) -> None:
-    path = saved(tmp_path, frame().assign(flat=1, empty=None, key=[f"k{i}" for i in range(40)], row=range(40)))
-    table = load(path, target="y")
-    assert list(table.features) == ["x", "colour", "row"]
-    for note in (
-        "column 'flat' dropped: one value in every row",
-        "column 'empty' dropped: all values are missing",
-        "column 'key' dropped: text with 40 distinct values in 40 rows",
-        "column 'row' looks like a row number and is kept: --exclude row if it is one",
-    ):
-        assert note in told(table.notes)
-
-
 def test_rows_without_a_target_are_dropped_with_a_note(tmp_path: Path) -> None:
     table = frame()
     path = saved(tmp_path, table.assign(y=table["y"].where(table.index >= 10)))
@@ -409,12 +377,6 @@ def test_blank_cells_among_numbers_are_no_target(tmp_path: Path, blank: str) -> 
 def test_none_among_text_is_a_class(tmp_path: Path) -> None:
     table = load(saved(tmp_path, frame().assign(y=["None", "some"] * 20)), target="y")
     assert (table.classes, len(table.target)) == (("None", "some"), 40)
-
-
-def test_a_target_that_mixes_numbers_and_text_is_noted(tmp_path: Path) -> None:
-    table = load(saved(tmp_path, frame().assign(y=["1", "2", "few", "2"] * 10)), target="y")
-    assert table.classes == ("1", "2", "few")
-    assert "column 'y' mixes 30 numbers with 10 texts (first 'few', row 3): read as a category" in told(table.notes)
 
 
 def test_notes_on_repeats_blanks_and_lone_classes(tmp_path: Path) -> None:
@@ -447,8 +409,6 @@ def test_notes_on_repeats_blanks_and_lone_classes(tmp_path: Path) -> None:
             "column 'y', row 39: expected a number in the target of a regression, got 'x'",
         ),
         (frame().assign(y=[np.inf] + [0.5] * 39), {"target": "y"}, "column 'y', row 1: expected a finite number"),
-        (frame().assign(x=[1.0] * 39 + [np.inf]), {"target": "y"}, "column 'x', row 40: expected a finite number"),
-        (frame().assign(x=[*map(str, range(39)), "?!"]), {"target": "y"}, "column 'x', row 40: expected a number"),
         (frame()[["y"]], {"target": "y"}, "expected at least one usable column beside 'y', got none"),
     ],
 )
@@ -535,13 +495,7 @@ def test_rows_without_a_label_are_dropped_with_a_note(tmp_path: Path) -> None:
             KINDS,
             "column 'y', row 2: expected the classes 'no', 'perhaps', 'yes' of the target, got 'maybe' too",
         ),
-        (
-            ["None", "so"],
-            KINDS,
-            "row 1: expected the classes 'no', 'perhaps', 'yes' of the target, got 'None', 'so' too",
-        ),
         (["1", "3"], GRADES, "row 2: expected the classes '2', '1' of the target, got '3' too"),
-        ([None, "3"], GRADES, "row 2: expected the classes '2', '1' of the target, got '3' too"),
         (["a few", "2"], AMOUNT, "column 'y', row 1: expected a number in the target of a regression, got 'a few'"),
         (
             ["1", "-inf"],
@@ -609,16 +563,6 @@ def test_grouping_takes_missing_and_signed_zero_as_equal() -> None:
             assert (np.diff(part)[::2] == 1).all()
 
 
-def test_splits_refuse() -> None:
-    table = table_of(pd.DataFrame({"x": [1.0, 2.0] * 10}))
-    with pytest.raises(
-        DataError, match="expected at least 3 distinct rows to split by groups, one for each part, got 2"
-    ):
-        split(table, 0, mode="grouped")
-    with pytest.raises(DataError, match=r"seed must be >= 0 and below 2\*\*63, got -1"):
-        split(table, -1)
-
-
 def test_whole_numbers_beyond_float64_are_not_merged(tmp_path: Path) -> None:
     """2^53 + 1 becomes 2^53 in float64: classes that differ there are refused, and so are targets that become one."""
     few = frame().assign(y=[2**53 + row % 5 for row in range(40)])
@@ -638,7 +582,7 @@ def test_whole_numbers_beyond_float64_are_not_merged(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("scale", [1e300, 1e-300])
+@pytest.mark.parametrize("scale", [1e300, -1e300, 1e-300])
 def test_targets_too_large_or_small_to_square(tmp_path: Path, scale: float) -> None:
     table = load(saved(tmp_path, frame().assign(y=np.linspace(1, 2, 40) * scale)), target="y")
     with pytest.raises(DataError, match=r"expected values whose squares float64 can hold .* change the unit"):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import html.parser
 import json
 import re
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -409,29 +405,6 @@ def test_a_repeat_writes_a_report_that_is_missing(
     report_once(again, table)
     assert (tmp_path / "run" / PAGE).stat().st_mtime_ns == written, "written again"
     assert (tmp_path / "run" / PAGE).read_bytes() == page
-
-
-def test_killed_between_the_record_and_the_report(htaf: Any, tmp_path: Path) -> None:
-    words = ["train", "tabular", "--data", "made.csv", "--target", "y", "--epochs", "1", "--hidden", "4"]
-    words += ["--baselines", "False", "--out", "run"]
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": rng.normal(size=60)})
-    frame.assign(y=frame["a"] + rng.normal(size=60)).to_csv(tmp_path / "made.csv", index=False)
-    killed = (
-        "import os, signal, sys; from htaf.cli import main; import htaf.report.writing as room;"
-        "room.write_report = lambda *given, **named: os.kill(os.getpid(), signal.SIGKILL);"
-        f"sys.argv = {['htaf', *words]!r}; main()"
-    )
-    found = subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, capture_output=True, check=False)
-    assert found.returncode == -signal.SIGKILL, found.stderr
-    assert open_run(tmp_path / "run").record["status"] == "finished"
-    assert not (tmp_path / "run" / PAGE).exists()
-    with contextlib.chdir(tmp_path):
-        code, out, said = htaf(*words)
-    assert code == 0, said
-    assert "already done" in said
-    assert f"report: {Path('run') / PAGE}" in out
-    assert (tmp_path / "run" / PAGE).is_file()
 
 
 def test_the_command_takes_no_images(htaf: Any, tmp_path: Path) -> None:

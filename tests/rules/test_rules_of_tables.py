@@ -424,14 +424,14 @@ def test_importance_is_that_of_scikit_learn(made: dict[Kind, Run]) -> None:
         data.features.iloc[rows],
         data.target[rows],
         scoring="neg_root_mean_squared_error",
-        n_repeats=30,
+        n_repeats=12,
         random_state=0,
     )
-    found = rules.importance(run, repeats=30).columns
+    found = rules.importance(run, repeats=12).columns
     ours, spread = found["worse"].to_dict(), found["std"].to_dict()
     for place, name in enumerate(data.features):
         assert ours[name] == pytest.approx(
-            theirs.importances_mean[place], abs=4 * spread[name] * (2 / 30) ** 0.5 + 1e-6
+            theirs.importances_mean[place], abs=4 * spread[name] * (2 / 12) ** 0.5 + 1e-6
         )  # four standard errors of a difference of two means
 
 
