@@ -66,7 +66,7 @@ def chosen(column: Column, raw: pd.Series, least: float, most: int) -> list[str]
 def frequent(least: float, most: int) -> Way:
     """One input for each frequent category, one for the others."""
     return lambda column, raw: Column(
-        column.name, "category", categories=tuple(chosen(column, raw, least, most)), other=True, folded=True
+        column.name, "category", categories=tuple(chosen(column, raw, least, most)), other=True
     )
 
 
@@ -117,7 +117,7 @@ def main() -> None:
             for way in given.ways:
                 changed = Changed(**vars(table), way=WAYS[way])
                 made = changed.fit_preprocessor(parts.train)
-                x = made.transform_training(table.features.iloc[parts.train], table.target[parts.train])
+                x = made.transform(table.features.iloc[parts.train], trained=table.target[parts.train])
                 held = made.transform(table.features.iloc[parts.validation])
                 boosted = HistGradientBoostingRegressor(random_state=seed).fit(x, table.target[parts.train])
                 error = boosted.predict(held) - table.target[parts.validation]

@@ -51,18 +51,14 @@ def test_counts_stand_in_the_cells_of_a_few_classes() -> None:
     assert picture(np.zeros((2, 2), np.int64), ["a", "b"], "").startswith(b"\x89PNG")
 
 
-def test_evaluate_writes_nothing_into_what_it_reads(htaf, tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run", digits())
+def test_evaluate_writes_them_but_not_into_what_it_reads(htaf, tmp_path: Path) -> None:
+    run, out = made_run(tmp_path / "run", digits()), tmp_path / "classes"
     before = sorted(path.name for path in run.path.iterdir())
-    for out in (run.path, run.path / "checkpoints"):
-        code, _, err = htaf("evaluate", run.path, "--data", "digits", "--out", out)
+    for within in (run.path, run.path / "checkpoints"):
+        code, _, err = htaf("evaluate", run.path, "--data", "digits", "--out", within)
         assert code != 0
         assert "choose another folder" in " ".join(err.split())
     assert sorted(path.name for path in run.path.iterdir()) == before
-
-
-def test_evaluate_writes_them(htaf, tmp_path: Path) -> None:
-    run, out = made_run(tmp_path / "run", digits()), tmp_path / "classes"
     code, printed, _ = htaf("evaluate", run.path, "--data", "digits", "--out", out, "--json")
     assert code == 0
     found = json.loads(printed)

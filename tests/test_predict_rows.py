@@ -85,8 +85,9 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize("kind", ["csv", "csv.gz", "utf-16", "mark"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [*((name, "csv") for name in TEXTS), *(("quotes", kind) for kind in ("csv.gz", "utf-16", "mark"))]
+)
 def test_pieces_are_the_rows_of_the_file(name: str, kind: str, small_pieces: None, tmp_path: Path) -> None:
     encoding = {"utf-16": "utf-16", "mark": "utf-8-sig"}.get(kind, "latin-1" if name == "latin" else "utf-8")
     data = TEXTS[name].encode(encoding)
@@ -134,27 +135,6 @@ def test_outside_the_range() -> None:
     )
 
 
-def test_pieces_predict_as_the_whole() -> None:
-    rows = table().drop(columns="id")
-    preprocessor = Preprocessor.fit(rows, np.arange(60) % 2, task="classification", classes=("no", "yes"))
-    torch.manual_seed(0)
-    net = harden(MLP(len(preprocessor.feature_names), 2, (8,), HTAF).eval())
-    rows = rows.astype({"a": object, "age": object})
-    rows.loc[[1, 20, 21], "a"] = ""
-    rows.loc[[2, 30, 40, 41], "kind"] = ["green", "grey", "green", "green"]
-    expected, notes = of_rows(net, preprocessor, rows)
-    predictions = RowPredictions(net, preprocessor)
-    found = pd.concat([predictions.predict(rows.iloc[i : i + 25].reset_index(drop=True)) for i in (0, 25, 50)])
-    pd.testing.assert_frame_equal(found.reset_index(drop=True), expected)
-    assert predictions.notes() == notes
-    assert "4 rows with categories not seen in training ('green', 'grey')" in str(notes[0])
-    rows.loc[55, "a"] = "x"
-    predictions = RowPredictions(net, preprocessor)
-    predictions.predict(rows.iloc[:50])
-    with pytest.raises(DataError, match="column 'a', row 56: expected a number, got 'x'"):
-        predictions.predict(rows.iloc[50:])
-
-
 def many_kinds(rows: int) -> pd.DataFrame:
     rng = np.random.default_rng(rows)
     days = np.datetime64("2020-01-01", "us") + rng.integers(0, 900, rows) * np.timedelta64(1, "D")
@@ -164,7 +144,7 @@ def many_kinds(rows: int) -> pd.DataFrame:
     return frame
 
 
-def test_notes_of_pieces_are_those_of_the_whole() -> None:
+def test_pieces_predict_and_are_noted_as_the_whole() -> None:
     """Of unknown categories, dates and missing values in many columns, in pieces in which they differ."""
     rows = many_kinds(300)
     preprocessor = Preprocessor.fit(rows, np.random.default_rng(0).normal(size=300), task="regression")
@@ -181,8 +161,9 @@ def test_notes_of_pieces_are_those_of_the_whole() -> None:
 
     def said(size: int) -> list[str]:
         predictions = RowPredictions(net, preprocessor)
-        for begin in range(0, len(new), size):
-            predictions.predict(new.iloc[begin : begin + size].reset_index(drop=True))
+        pieces = [new.iloc[begin : begin + size].reset_index(drop=True) for begin in range(0, len(new), size)]
+        found = pd.concat([predictions.predict(piece) for piece in pieces], ignore_index=True)
+        pd.testing.assert_frame_equal(found, of_rows(net, preprocessor, new)[0])
         return told(predictions.notes())
 
     whole = said(60)

@@ -245,13 +245,13 @@ def test_the_encoding_is_that_of_scikit_learn() -> None:
 def test_training_rows_are_not_encoded_by_their_own_target() -> None:
     features, target = many(rows=300, names=150)
     preprocessor = Preprocessor.fit(features, target, task="regression")
-    plain, cross = preprocessor.transform(features)[:, 1], preprocessor.transform_training(features, target)[:, 1]
+    plain, cross = preprocessor.transform(features)[:, 1], preprocessor.transform(features, trained=target)[:, 1]
     assert np.corrcoef(plain, target)[0, 1] > 0.4  # each row's own target is in its category's mean
     assert abs(np.corrcoef(cross, target)[0, 1]) < 0.2
-    assert preprocessor.transform_training(features, target)[:, 1].tobytes() == cross.tobytes()
+    assert preprocessor.transform(features, trained=target)[:, 1].tobytes() == cross.tobytes()
     flipped = target.copy()
     flipped[0] = -5.0
-    moved = preprocessor.transform_training(features, flipped)[:, 1]
+    moved = preprocessor.transform(features, trained=flipped)[:, 1]
     assert moved[0] == cross[0]
     assert (moved != cross).any()
 
@@ -274,7 +274,7 @@ def test_frequent_ones_of_many_categories_have_an_input_too(monkeypatch: pytest.
     preprocessor = again(fitted)
     assert preprocessor.feature_names == ("x", "c: mean y", "c: has no value", "c: is Missing", "c: is often")
     wanted = np.stack([features["c"].isna(), features["c"] == "Missing", features["c"] == "often"], axis=1)
-    for inputs in (preprocessor.transform(features), preprocessor.transform_training(features, target)):
+    for inputs in (preprocessor.transform(features), preprocessor.transform(features, trained=target)):
         np.testing.assert_array_equal(inputs[:, 2:], wanted)
     new = preprocessor.transform(pd.DataFrame({"c": ["new", "OFTEN"], "x": 0.0}))
     np.testing.assert_array_equal(new[:, 2:], [[0, 0, 0], [0, 0, 1]])
@@ -407,7 +407,7 @@ def test_categories_times_classes_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert [row[:4] for row in column.values] == [before.values[place][:4] for place in at]
     lows, highs = np.array(column.lows[:4]), np.array(column.highs[:4])
     mean = ((np.array(column.otherwise[:4]) - lows) / (highs - lows)).astype(np.float32)
-    for inputs in (preprocessor.transform(features), preprocessor.transform_training(features, target)):
+    for inputs in (preprocessor.transform(features), preprocessor.transform(features, trained=target)):
         np.testing.assert_allclose(inputs[~kept, 1:5], np.tile(mean, ((~kept).sum(), 1)), rtol=1e-6)
     _, notes = preprocessor.transform_with_notes(features)
     assert any("with categories rare in training or not seen" in note for note in told(notes))

@@ -600,7 +600,6 @@ def test_values_are_shown_with_six_digits_and_missing_ones_in_words() -> None:
     ("words", "code", "said"),
     [
         (("ROWS", "--set", "seize=3"), 1, "did you mean 'size'"),
-        (("ROWS", "--set", "size=big"), 1, "column 'size': expected a number, got 'big'"),
         (("ROWS", "--set", "size"), 2, "--set: expected COLUMN=VALUE, got 'size'"),
         (("ROWS", "--set", "size=1", "--set", "size=2"), 2, "each column once"),
         (("--set", "size=3"), 2, "give ROWS"),
@@ -609,9 +608,7 @@ def test_values_are_shown_with_six_digits_and_missing_ones_in_words() -> None:
         (("--row", "2"), 2, "--row is one of ROWS"),
         (("--bits", "0"), 2, "--bits must be >= 1"),
         (("--repeats", "0"), 2, "--repeats must be >= 1"),
-        (("--vary", "wieght"), 1, "did you mean 'weight'"),
         (("--out", "rules.txt"), 2, "--out must end in .json or .csv"),
-        (("--data", "missing.csv"), 1, "missing.csv"),
         (("SHORT",), 1, "expected the columns 'color' too"),
     ],
 )
@@ -626,9 +623,6 @@ def test_explain_command_refuses(
 
 
 def test_explain_command_refuses_other_runs(htaf, tmp_path: Path) -> None:
-    relu = made_run(tmp_path, "two", {"method": "relu"})
-    code, _, error = htaf("explain", relu.path)
-    assert (code, "method relu, which has real values" in error) == (1, True)
     images = image_run(tmp_path / "images", digits())
     code, _, error = htaf("explain", images.path)
     assert (code, "htaf predict --explain" in error) == (1, True)

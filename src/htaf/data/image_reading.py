@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ MAX_PIXELS = 89_478_485  # PIL's own limit for a decompression bomb: 256 MiB in 
 LARGEST_FILE = 8 * MAX_PIXELS  # bytes: four channels of 16 bits, uncompressed
 STRIP = 16  # times the pixels that are asked for: an image that covers more when it is enlarged is cropped before
 ORIENTATION = 0x0112  # the EXIF tag
+Content = Path | bytes
 
 
 @dataclass(frozen=True)
@@ -154,33 +155,44 @@ def read_files(
 
 
 def read_each(
-    paths: Sequence[Path | bytes], channels: int, size: tuple[int, int]
+    files: Sequence[Content | Callable[[], Content]],
+    channels: int,
+    size: tuple[int, int],
+    names: Sequence[str] | None = None,
+    most: int | None = None,
 ) -> tuple[UInt8[Tensor, "b c h w"], list[DataError | None]]:
     """`decode` for each file, in threads: the images, zeros where one cannot be read, and why not.
+
+    Args:
+        files: their paths or contents, or functions that give one of these and may raise DataError.
+        names: of contents, for messages.
+        most: threads; None: as `threads` says.
 
     Raises:
         TooLargeError: so many images of this size do not fit into memory.
     """
     height, width = size
     expect_memory(
-        len(paths) * channels * height * width * 5,  # bytes here, float32 in the network
-        f"a batch of {len(paths)} images of {height} x {width} pixels", "choose a smaller size",
+        len(files) * channels * height * width * 5,  # bytes here, float32 in the network
+        f"a batch of {len(files)} images of {height} x {width} pixels", "choose a smaller size",
     )  # fmt: skip
-    pixels = np.zeros((len(paths), channels, *size), dtype=np.uint8)
+    pixels = np.zeros((len(files), channels, *size), dtype=np.uint8)
 
     def fill(place: int) -> DataError | None:
+        file = files[place]
         try:
-            pixels[place] = decode(paths[place], channels, size)
+            content = file() if callable(file) else file
+            pixels[place] = decode(content, channels, size, names[place] if names else "image")
         except DataError as error:
             return error
         return None
 
-    count = min(threads(), len(paths))
+    count = min(most or threads(), len(files))
     if count <= 1:
-        problems = list(map(fill, range(len(paths))))
+        problems = list(map(fill, range(len(files))))
     else:
         with ThreadPoolExecutor(count) as pool:
-            problems = list(pool.map(fill, range(len(paths))))
+            problems = list(pool.map(fill, range(len(files))))
     return torch.from_numpy(pixels), problems
 
 

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from htaf._errors import first_line
 from htaf._files import parse_json, regular
-from htaf.data.image_reading import LARGEST_FILE, SUFFIXES, advice, decode, image_files
+from htaf.data.image_reading import LARGEST_FILE, SUFFIXES, advice, image_files, read_each
 from htaf.data.reading import DataError, listed
 
 SHARDS = (".parquet", ".tar")
@@ -395,26 +395,19 @@ def _decoded(
         labels, parts = np.array(stretch.labels, np.int32), np.array(stretch.parts, np.uint8)
         return Decoded(stretch.ids, labels, parts, stretch.source.batch(stretch.rows).numpy())
     images = stretch.images()
-    pixels = np.zeros((len(images), channels, *size), np.uint8)
-
-    def fill(row: int) -> DataError | None:
-        image = images[row]
-        try:
-            pixels[row] = _pixels(image, channels, size)
-        except DataError as error:
-            cause = error.__cause__  # of the system: PIL's own have no number
-            if image.sure and isinstance(cause, OSError) and (isinstance(cause, GONE) or cause.errno is not None):
-                raise DataError(
-                    f"{image.id} was there when the images were listed and cannot be read here "
-                    f"({first_line(cause)}): images must lie where every node sees them"
-                ) from cause
-            if strict:
-                raise
-            return error
-        return None
-
-    with ThreadPoolExecutor(threads) as pool:
-        problems = list(pool.map(fill, range(len(images))))
+    read, problems = read_each(
+        [image.fetch for image in images], channels, size, [image.id for image in images], threads
+    )
+    pixels = read.numpy()
+    for image, error in zip(images, problems, strict=True):
+        cause = error and error.__cause__  # of the system: PIL's own have no number
+        if image.sure and isinstance(cause, OSError) and (isinstance(cause, GONE) or cause.errno is not None):
+            raise DataError(
+                f"{image.id} was there when the images were listed and cannot be read here "
+                f"({first_line(cause)}): images must lie where every node sees them"
+            ) from cause
+        if strict and error is not None:
+            raise error
     left_out = [problem is not None and not image.zeros for problem, image in zip(problems, images, strict=True)]
     kept = [row for row, out in enumerate(left_out) if not out]
     numbers, unknown = _numbers([images[row].label for row in kept], classes)
@@ -427,10 +420,6 @@ def _decoded(
         tuple(f"{problems[row]}; zeros stand in for it" for row in kept if problems[row] is not None),
         unknown,
     )
-
-
-def _pixels(image: Image, channels: int, size: tuple[int, int]) -> UInt8[np.ndarray, "c h w"]:
-    return decode(image.fetch(), channels, size, image.id)
 
 
 def _problem(image: Image, error: DataError | None) -> str:

@@ -76,7 +76,7 @@ class TableBatches:
 def table_part(table: Table, preprocessor: Preprocessor, rows: np.ndarray, *, training: bool = False) -> Part:
     """Rows of a table: inputs float32 [rows, columns]; targets float32 [rows, 1], standardised, or int64 [rows].
 
-    training: they are the rows that the preprocessing was fitted on, see `Preprocessor.transform_training`.
+    training: they are the rows that the preprocessing was fitted on, see `Preprocessor.transform`.
 
     Raises:
         DataError: columns or values that the preprocessing cannot use, or classes that it does not know.
@@ -87,7 +87,7 @@ def table_part(table: Table, preprocessor: Preprocessor, rows: np.ndarray, *, tr
             raise DataError(f"expected the classes {', '.join(known)}, got {', '.join(sorted(unknown))} too")
         y = np.array([known.index(name) for name in table.classes])[y]
     features = table.features
-    x = preprocessor.transform_training(features, y, rows) if training else preprocessor.transform(features, rows)
+    x = preprocessor.transform(features, rows, trained=y if training else None)
     target = torch.from_numpy(preprocessor.encode_target(y))
     target = target.float().unsqueeze(1) if preprocessor.target.task == "regression" else target.long()
     return Part(TableBatches(torch.from_numpy(x), target), torch.arange(len(rows)))

@@ -143,42 +143,30 @@ class Preprocessor:
         return cls(columns, learned, tuple(float(code) for code in special_codes), _in_order([*told, *late]), ids)
 
     def transform(
-        self, features: Frame, rows: Int64[np.ndarray, " part"] | None = None
+        self,
+        features: Frame,
+        rows: Int64[np.ndarray, " part"] | None = None,
+        *,
+        trained: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"] | None = None,
     ) -> Float32[np.ndarray, "rows columns"]:
         """Raw rows to network inputs; columns are found by name, in any order.
 
         Missing numbers and dates take the training median. Categories not seen in training give the input of the
         rare ones, where there is one, else zeros; of an encoded column the target's mean. Columns that were not
-        trained on are ignored. `transform_with_notes` says where.
+        trained on are ignored. `transform_with_notes` says where. Encoded columns of the rows that it was fitted on
+        are cross-fitted, so that no row is encoded by its own target; the same rows give the same bits.
 
         Args:
             features: raw rows of any dtypes, [rows, raw columns], of pandas, Polars or pyarrow.
             rows: int64 [part], those that are wanted, taken a column at a time; None: all.
+            trained: the target of the wanted rows, as `fit` was given it, where they are those that it was fitted on.
         Returns:
             float32 [rows, len(feature_names)].
         Raises:
             DataError: a missing or repeated column; text, an infinite value or one beyond float32 in a
                 number column.
         """
-        return self._transform(features, None, rows)[0]
-
-    def transform_training(
-        self,
-        features: pd.DataFrame,
-        target: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"],
-        rows: Int64[np.ndarray, " part"] | None = None,
-    ) -> Float32[np.ndarray, "rows columns"]:
-        """As `transform`, of the rows that it was fitted on: encoded columns are cross-fitted, so that no row is
-        encoded by its own target. The same rows give the same bits.
-
-        Args:
-            features: the rows that were given to `fit`. target: theirs. rows: as there.
-        Returns:
-            float32 [rows, len(feature_names)].
-        Raises:
-            DataError: as `transform`.
-        """
-        return self._transform(features, np.asarray(target), rows)[0]
+        return self._transform(features, trained, rows)[0]
 
     def transform_with_notes(self, features: Frame) -> tuple[Float32[np.ndarray, "rows columns"], list[Note]]:
         """As `transform`, with what was handled in these rows.
