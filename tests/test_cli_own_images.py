@@ -76,21 +76,6 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     assert htaf(*words, "--json")[0] == 0  # what they wrote is in the way of nothing
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("--pretrained", "x.pth"), 2, "give --data too"),
-        (("--data", "digits", "--pretrained", "nowhere.pth"), 1, "a file of weights"),
-        (("--data", "digits", "--backbone", "resnet18x"), 1, "name of a timm model, got 'resnet18x'"),
-        (("--data", "digits", "--concepts", "-1"), 2, "must be >= 0"),
-    ],
-)
-def test_what_cannot_be_is_said_before_the_work(htaf, tmp_path: Path, words: tuple[str, ...], code: int, said: str):
-    found, _, err = htaf("demo", "--out", tmp_path / "d", *words)
-    assert (found, said in err) == (code, True), err
-    assert not (tmp_path / "d").exists()
-
-
 def test_what_a_demonstration_refuses(htaf, folder: Path, weights: Path, tmp_path: Path) -> None:
     before = sorted(folder.rglob("*"))
     words = ("demo", "--data", folder, "--backbone", "resnet10t")

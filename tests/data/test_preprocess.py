@@ -150,7 +150,11 @@ def test_only_the_training_part_is_learned_from() -> None:
     assert preprocessor.feature_names == ("x", "code")
     later, notes = preprocessor.transform_with_notes(pd.DataFrame({"x": [8.0, -4.0], "code": [-9.0, 6.0]}))
     np.testing.assert_allclose(later, [[2, 0.5], [-1, 2]])  # no clipping; an unseen code is only missing
-    assert told(notes) == ["missing values set to the training median: 1 in 'code' (1.5)"]
+    assert told(notes) == [
+        "values outside the range of training: x (2 rows, down to -4 and up to 8 where training had 0 to 4), "
+        "code (1 row, up to 6 where training had 0 to 3)",
+        "missing values set to the training median: 1 in 'code' (1.5)",
+    ]
     assert preprocessor.notes == ()
 
 

@@ -86,6 +86,9 @@ def together(notes: Iterable[Note]) -> list[Note]:
         known = found.get((note.kind, note.column))
         if known is not None:
             values = tuple(dict.fromkeys((*known.values, *note.values)))
+            if note.kind == "outside":
+                lows, highs = zip(known.values[:2], note.values[:2], strict=True)
+                values = (min(lows), max(highs), *note.values[2:])
             note = replace(known, count=known.count + note.count, values=values[:MOST_NAMED])
         found[note.kind, note.column] = note
     return [*found.values()]
@@ -100,12 +103,15 @@ def told(notes: Iterable[Note | str]) -> list[str]:
         elif note.kind in OF_COLUMNS:
             of_each = lines.setdefault(note.kind, [])
             assert isinstance(of_each, list)
-            of_each.append(OF_COLUMNS[note.kind][1].format(**_words(note)))
+            of_each.append(_said(OF_COLUMNS[note.kind][1], note))
         else:
-            said = SENTENCES[note.kind]
-            line = said(note) if callable(said) else said.format(**_words(note))
+            line = _said(SENTENCES[note.kind], note)
             lines[str(place)] = f"{note.file}: {line}" if note.file and not note.row else line
     return [line if isinstance(line, str) else f"{OF_COLUMNS[kind][0]}: {some(line)}" for kind, line in lines.items()]
+
+
+def _said(sentence: str | Callable[[Note], str], note: Note) -> str:
+    return sentence(note) if callable(sentence) else sentence.format(**_words(note))
 
 
 def some(said: list[str], limit: int = SHOWN) -> str:
@@ -165,15 +171,14 @@ def _dates(note: Note) -> str:
 
 
 def _outside(note: Note) -> str:
-    """values: of each column its name, rows, the values on either side ("" for none) and the range of training."""
-    shown = []
-    for name, count, down, up, least, most in note.values[:5]:
-        beyond = " and ".join([f"down to {down}"] * bool(down) + [f"up to {up}"] * bool(up))
-        shown.append(f"{name} ({counted(count, 'row')}, {beyond} where training had {least} to {most})")
-    more = len(note.values) - len(shown)
-    rest = f" and {counted(more, 'more column')}" if more > 0 else ""
-    have = f"{counted(note.count, 'row')} {'has' if note.count == 1 else 'have'}"
-    return f"{have} values outside the range of training: {', '.join(shown)}{rest}"
+    """values: the smallest and the largest one outside, and the range of training; dates as ISO 8601."""
+    days = [value[:10] if isinstance(value, str) else f"{value:g}" for value in note.values]
+    shown = (
+        days if len({*days}) == len({*note.values}) else [*map(str, note.values)]
+    )  # dates of one day with their time
+    low, high, least, most = note.values
+    beyond = " and ".join([f"down to {shown[0]}"] * (low < least) + [f"up to {shown[1]}"] * (high > most))
+    return f"{note.column} ({counted(note.count, 'row')}, {beyond} where training had {shown[2]} to {shown[3]})"
 
 
 def _encoded(note: Note) -> str:
@@ -280,12 +285,11 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "unseen or rare": _unseen("rare in training or not seen", "input {column}=other"),
     "unseen, mean": _unseen("not seen in training", "the target's mean"),
     "unseen or rare, mean": _unseen("rare in training or not seen", "the target's mean"),
-    "outside": _outside,
-    "value outside": "column {column!r}: {values[0]} is outside the training range {values[1]} to {values[2]}",
 }
-OF_COLUMNS: dict[str, tuple[str, str]] = {
+OF_COLUMNS: dict[str, tuple[str, str | Callable[[Note], str]]] = {
     "missing": ("missing values", "{count:,} in {column!r}"),
     "missing in training": ("missing training values set to the median", "{count:,} in {column!r} ({values[0]})"),
     "missing texts in training": ("missing training values, a category of their own", "{count:,} in {column!r}"),
     "median": ("missing values set to the training median", "{count:,} in {column!r} ({values[0]})"),
+    "outside": ("values outside the range of training", _outside),
 }

@@ -248,6 +248,7 @@ class Preprocessor:
             return codes
         absent = np.isnan(values) | np.isin(values, self.special_codes)
         unseen = np.isin(values, [code for code in self.special_codes if code not in column.codes])
+        _note_outside(column.name, values[~absent], column.low, column.high, notes)
         missing = int((np.isnan(values) | unseen).sum())
         if missing:
             notes.append(Note("median", column.name, missing, (f"{column.fill:g}",)))
@@ -366,12 +367,26 @@ def _date(
 ) -> Iterator[tuple[int, Float64[np.ndarray, "part outputs"]]]:
     """The scaled parts of the dates of each row, in blocks with their first row."""
     values, filled = dates.read(column.name, raw, column.order), np.datetime64(column.filled, "us")
+    if dates.DAYS in column.outputs:
+        place, first = column.outputs.index(dates.DAYS), np.datetime64(column.first, "us")
+        low, high = (first + np.timedelta64(round(of[place] * dates.DAY), "us") for of in (column.lows, column.highs))
+        _note_outside(column.name, values[~np.isnat(values)], low, high, notes)
     if missing := int(np.isnat(values).sum()):
         notes.append(Note("median", column.name, missing, (str(filled.astype("M8[D]")),)))
         values = np.where(np.isnat(values), filled, values)
     for start in range(0, len(values), BLOCK):
         parts = dates.numbers(values[start : start + BLOCK], np.datetime64(column.first, "us"))
         yield start, _scaled(np.stack([parts[part] for part in column.outputs], axis=1), column)
+
+
+def _note_outside(name: str, values: Shaped[np.ndarray, " present"], low: Any, high: Any, notes: list[Note]) -> None:
+    """Notes numbers or dates that are present and outside the range that the training part had."""
+    outside = values[(values < low) | (values > high)]
+    if len(outside):
+        of = (outside.min(), outside.max(), low, high)
+        moments = isinstance(low, np.datetime64)
+        shown = (str(one).rstrip("0").rstrip(".") if moments else float(one) for one in of)
+        notes.append(Note("outside", name, len(outside), tuple(shown)))
 
 
 def _taken(column: pd.Series, rows: Int64[np.ndarray, " part"] | None) -> pd.Series:

@@ -10,10 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from htaf.data import dates
-from htaf.data.columns import Column
 from htaf.data.notes import Note
-from htaf.data.reading import to_number
 from htaf.data.tabular import Table
 from htaf.rules.bits import RulesError, TableBits
 from htaf.rules.explanation import drawn, own_table
@@ -51,25 +48,23 @@ def what_if(run: Run, rows: pd.DataFrame, changes: Mapping[str, Any]) -> WhatIf:
         changes: raw values by column, as they would stand in the table: numbers, text, None or "" for missing.
 
     Raises:
-        RulesError: no change, a column that the network does not read, or text for a number.
-        DataError: rows lack a column or hold values that cannot be used.
+        RulesError: no change, or a column that the network does not read.
+        DataError: rows lack a column, or rows or changes hold values that cannot be used, such as text for a number.
     """
     bits = TableBits.of(run)
     if not changes:
         raise RulesError("expected at least one column to change, got none")
     before, outputs, _ = bits.of_rows(rows)
-    notes = []
     changed = bits.preprocessor.named(rows)
     for name, value in changes.items():
-        column = bits.column(name)
-        notes += _checked(column, value)
+        bits.column(name)
         # as a column of its own, as of a file: a whole number beside fractions must not become another category
         changed[name] = pd.Series([value] * len(rows), index=rows.index, dtype=object)
     after, others, told = bits.of_rows(changed)
     flips = after.astype(int) - before.astype(int)
     turned_on, turned_off = (tuple(tuple(np.flatnonzero(row == way).tolist()) for row in flips) for way in (1, -1))
-    known = [note for note in told if note.column in changes]
-    return WhatIf(_predicted(bits, outputs), _predicted(bits, others), turned_on, turned_off, (*notes, *known))
+    notes = tuple(note for note in told if note.column in changes)
+    return WhatIf(_predicted(bits, outputs), _predicted(bits, others), turned_on, turned_off, notes)
 
 
 def vary(
@@ -123,29 +118,6 @@ def _date(days: float) -> str:
     """A point in time as ISO 8601, without the hour where it is midnight."""
     moment = pd.Timestamp(0) + pd.Timedelta(days=days).round("us")
     return str(moment.date()) if moment == moment.normalize() else str(moment.round("s"))
-
-
-def _checked(column: Column, value: Any) -> list[Note]:
-    """Raises RulesError or DataError for a value of another kind; notes for one out of the training range."""
-    given = pd.Series([value], dtype=object)
-    if column.kind == "date":
-        (moment,) = dates.read(column.name, given, column.order)
-        first = np.datetime64(column.first, "us")
-        days = dict(zip(column.outputs, column.highs, strict=True)).get("elapsed days", 0.0)
-        last = first + np.timedelta64(round(days * dates.DAY), "us")
-        if np.isnat(moment) or first <= moment <= last:
-            return []
-        shown = (str(pd.Timestamp(one)).removesuffix(" 00:00:00") for one in (moment, first, last))
-        return [Note("value outside", column.name, values=tuple(shown))]
-    if column.kind != "number":
-        return []
-    number, wrong = to_number(given)
-    if wrong[0] or np.isinf(number[0]):
-        raise RulesError(f"column {column.name!r}: expected a number, got {value!r}")
-    if np.isnan(number[0]) or number[0] in column.codes or column.low <= number[0] <= column.high:
-        return []
-    shown = (f"{one:g}" for one in (number[0], column.low, column.high))
-    return [Note("value outside", column.name, values=tuple(shown))]
 
 
 def _predicted(bits: TableBits, outputs: np.ndarray) -> pd.DataFrame:
