@@ -109,7 +109,7 @@ def test_contents_of_files_are_predicted_as_files_are(image_file: Path, tmp_path
     with pytest.raises(DataError, match=r"^image 2: expected an image, got a file of another kind$"):
         run.predict_images([given[0], b"text"])
     loose = run.predict_images([b"", given[1]], strict=False)
-    assert loose["error"].tolist() == ["expected an image, got a file of another kind", None]
+    assert loose["error"].tolist() == ["expected an image, got an empty file", None]
 
 
 def test_contents_run_no_other_program(image_file: Path) -> None:
