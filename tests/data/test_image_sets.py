@@ -92,10 +92,8 @@ def test_cifar_pickles_run_no_code(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"data": np.zeros((19, 3072), np.uint8)}, "expected uint8 (20, 3072) in 'data', got uint8 (19, 3072)"),
-        ({"data": np.zeros((20, 3072))}, "expected uint8 (20, 3072) in 'data', got float64 (20, 3072)"),
         ({"data": None}, "expected uint8 (20, 3072) in 'data', got NoneType"),
         ({"labels": [0] * 19}, "expected 20 labels in 'labels', got 19"),
-        ({"labels": None}, "expected 20 labels in 'labels', got NoneType"),
         ({"labels": [0] * 19 + [10]}, "expected labels 0 to 9 in 'labels', got others too"),
         ({"labels": [0] * 19 + ["1"]}, "expected labels 0 to 9 in 'labels', got others too"),
     ],

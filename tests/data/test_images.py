@@ -155,22 +155,9 @@ def test_a_split_is_the_same_in_every_version() -> None:
             "made: expected 48 training and 5 validation images of 'class 0', got 50: lower "
             "train_images or validation_images",
         ),
-        (
-            {"train": 0.95},
-            "made: expected 48 training and 5 validation images of 'class 0', got 50: lower "
-            "train_images or validation_images",
-        ),
-        (
-            {"validation": 100},
-            "made: expected 1 training and 50 validation images of 'class 0', got 50: lower "
-            "train_images or validation_images",
-        ),
         ({"validation": 1.0}, "validation_images: expected a whole number >= 0 or a fraction below 1, got 1.0"),
-        ({"validation": 1.5}, "validation_images: expected a whole number >= 0 or a fraction below 1, got 1.5"),
-        ({"train": -0.5}, "train_images: expected a whole number >= 0 or a fraction below 1, got -0.5"),
         ({"train": -4}, "train_images: expected a whole number >= 0 or a fraction below 1, got -4"),
         ({"train": math.nan}, "train_images: expected a whole number >= 0 or a fraction below 1, got nan"),
-        ({"train": math.inf}, "train_images: expected a whole number >= 0 or a fraction below 1, got inf"),
         ({"train": 1}, "train_images: expected at least 2, one for each class, got 1"),
         ({"seed": -1}, "seed must be >= 0 and below 2**63, got -1"),
     ],

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float32, Float64
 
 from htaf._errors import counted, suggestion
 from htaf.data.downloads import obtain
-from htaf.data.image_sets import CUB
+from htaf.data.image_sets import CUB, lines
 from htaf.data.notes import told
 from htaf.data.reading import DataError, listed, to_number, to_text
 from htaf.data.table_files import read_frame
@@ -249,13 +249,10 @@ def _shares(path: str | os.PathLike[str], column: pd.Series, classes: np.ndarray
 
 def _numbered(path: Path) -> dict[int, str]:
     """A list of `number name` lines."""
-    if not path.is_file():
-        raise DataError(f"{path}: expected this file of the set, got none")
-    lines = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    wrong = next((line for line in lines if len(line) < 2 or not line[0].isdecimal()), None)
-    if wrong is not None or not lines:
-        raise DataError(f"{path}: expected a number and a name in each line, got {' '.join(wrong or ['nothing'])!r}")
-    return {int(line[0]): " ".join(line[1:]) for line in lines}
+    rows = lines(path, 2)
+    if wrong := [row for row in rows if not row[0].isdecimal()]:
+        raise DataError(f"{path}: expected a number and a name in each line, got {' '.join(wrong[0])!r}")
+    return {int(row[0]): " ".join(row[1:]) for row in rows}
 
 
 def _plain(name: str) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from htaf._errors import counted
 from htaf.data.image_parts import FilePart, Images, Part, as_images
-from htaf.data.image_reading import SUFFIXES, advice, look_all
+from htaf.data.image_reading import advice, in_folder, look_all
 from htaf.data.reading import DataError, listed
 
 SMALLEST, LARGEST, STEP = 32, 224, 32  # sizes that are chosen
@@ -240,13 +240,9 @@ def _listing(folder: Path, root: str, numbers: dict[str, int], notes: list[str])
     found: Listing = []
     others: list[str] = []
     for name, number in numbers.items():
-        images: list[str] = []
-        for path in sorted((folder / root / name).rglob("*")):
-            relative = path.relative_to(folder)
-            if path.is_dir() or any(step.startswith(".") for step in relative.parts):
-                continue
-            (images if path.suffix.lower() in SUFFIXES else others).append(relative.as_posix())
-        found += [(image, number) for image in images]
+        images, beside = in_folder(folder / root / name)
+        found += [(path.relative_to(folder).as_posix(), number) for path in images]
+        others += [path.relative_to(folder).as_posix() for path in beside]
     if others:
         notes.append(
             f"{counted(len(others), 'file')} without an image's suffix not used: {listed(others, 3)}{advice(others)}"

@@ -274,6 +274,15 @@ def advice(names: Sequence[str | Path]) -> str:
     return "".join(f"; {what}" for what, those in UNREAD.items() if not endings.isdisjoint(those))
 
 
+def in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Image files by their endings, and other files, at any depth in alphabetical order; what begins with a dot is passed
+    over."""
+    inside = sorted(path for path in folder.rglob("*") if not path.is_dir())
+    shown = [path for path in inside if not any(step[0] == "." for step in path.relative_to(folder).parts)]
+    images = [path for path in shown if path.suffix.lower() in SUFFIXES]
+    return images, [path for path in shown if path.suffix.lower() not in SUFFIXES]
+
+
 def image_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Files as they are given, missing ones too; of a folder the image files at any depth, in alphabetical order.
 
@@ -291,9 +300,7 @@ def image_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     for path in paths:
         inside = [path]
         if path.is_dir():
-            shown = [p for p in path.rglob("*") if not any(step[0] == "." for step in p.relative_to(path).parts)]
-            inside = sorted(p for p in shown if p.suffix.lower() in SUFFIXES and not p.is_dir())
-            beside = sorted(p for p in shown if p.suffix.lower() not in SUFFIXES and p.is_file())
+            inside, beside = in_folder(path)
             if not inside:
                 came = f"{len(beside):,} others, such as {beside[0].name}{advice(beside)}" if beside else "none"
                 raise DataError(f"{path}: expected image files ({', '.join(SUFFIXES)}), got {came}")

@@ -189,7 +189,7 @@ def read_tiny_imagenet(
     Raises:
         DataError: missing files, other counts, an annotation of an unknown class.
     """
-    wnids = [line[0] for line in _lines(folder / "wnids.txt", 1)]
+    wnids = [line[0] for line in lines(folder / "wnids.txt", 1)]
     if len(set(wnids)) != classes or len(wnids) != classes:
         raise DataError(f"{folder / 'wnids.txt'}: expected {classes} distinct classes, got {len(set(wnids))}")
     wnids = sorted(wnids)
@@ -202,7 +202,7 @@ def read_tiny_imagenet(
         listing += [(f"train/{wnid}/images/{file}", number) for file in files]
     test_listing: Listing = []
     annotations = folder / "val" / "val_annotations.txt"
-    for entry in _lines(annotations, 2):
+    for entry in lines(annotations, 2):
         if entry[1] not in numbers:
             raise DataError(f"{annotations}: expected a class of wnids.txt for {entry[0]!r}, got {entry[1]!r}")
         test_listing.append((f"val/images/{entry[0]}", numbers[entry[1]]))
@@ -233,7 +233,7 @@ def read_cub(folder: Path, size: int | None = None) -> Images:
         DataError: missing files, or lists that contradict each other.
     """
     files, labels, split, named = (
-        {line[0]: line[1] for line in _lines(folder / name, 2)}
+        {line[0]: line[1] for line in lines(folder / name, 2)}
         for name in ("images.txt", "image_class_labels.txt", "train_test_split.txt", "classes.txt")
     )
     for name, entries in (("image_class_labels.txt", labels), ("train_test_split.txt", split)):
@@ -305,7 +305,7 @@ SETS: dict[str, ImageSet] = {
 }
 
 
-def _lines(path: Path, fields: int) -> list[list[str]]:
+def lines(path: Path, fields: int) -> list[list[str]]:
     """The lines of a list, each with so many fields or more."""
     if not path.is_file():
         raise DataError(f"{path}: expected this file of the set, got none")
