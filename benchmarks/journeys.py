@@ -1,6 +1,7 @@
 """How many files of the library a call enters, and how often it climbs: six journeys on handwritten digits.
 
-A climb is a pair of files, the lower of which calls a function of the higher. A file is higher than all that it imports.
+A climb is a pair of files, the lower of which calls a function of the higher. A file is higher than all that it
+imports.
 
     python benchmarks/journeys.py [--source src/htaf] [--json results/journeys.json]
 """
@@ -30,7 +31,7 @@ JOURNEYS = {
 
 
 def floors(source: Path) -> dict[str, int]:
-    """Of each file: one more than the highest that it imports; files that import each other count from the one asked."""
+    """Of each file: one more than the highest that it imports; in a circle from the file that is asked."""
     files = {str(file.resolve()): file for file in source.rglob("*.py") if file.name != "__init__.py"}
     names = {".".join(file.relative_to(source.parent).with_suffix("").parts): path for path, file in files.items()}
 
