@@ -133,7 +133,7 @@ def test_a_verb_is_added_as_contributing_says(htaf, run: Path, tmp_path: Path, m
     ((key, added),) = eval(f"{{{row}}}", {"Verb": Verb}).items()
     monkeypatch.setitem(VERBS, key, added)
     assert f"{key} {added.help}" in " ".join(htaf("--help")[1].replace("│", " ").split())
-    assert "usage: htaf count [-h] RUN [--json" in htaf("count", "--help")[1]
+    assert "usage: htaf count [-h] RUN [--method PACKAGE.MODULE:CLASS] [--json" in htaf("count", "--help")[1]
     code, out, err = htaf("count", run, "--json")
     assert code == 0, err
     weights = runs.open_run(run).model().parameters()

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.graph import saved_tensors_hooks
 
-from htaf import surrogates
+from htaf import functional, surrogates
 from htaf._errors import check_positive
 from htaf.activations import HTAF, ScaledSigmoid
 from htaf.functional import heaviside, htaf, scaled_sigmoid, sign
@@ -344,6 +344,17 @@ def test_parameter_gradients_far_out_are_their_limits(x: float | str, dtype: tor
     assert [g.item() for g in grads] == [0, 0]
     second = torch.autograd.grad(sum(g.sum() for g in grads), [point, parameters[2]])
     assert all(g.item() == 0 for g in second)
+
+
+@pytest.mark.parametrize("function", [*SMOOTH, heaviside, sign])
+def test_fx_keeps_a_call_as_it_is(function: Callable[..., Tensor]) -> None:
+    class Calls(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return getattr(functional, name)(x)
+
+    name = function.__name__
+    (call,) = (node for node in torch.fx.symbolic_trace(Calls()).graph.nodes if node.op == "call_function")
+    assert getattr(call.target, "__name__", "") == name
 
 
 @pytest.mark.parametrize("function", [*SMOOTH, heaviside, sign])

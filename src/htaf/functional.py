@@ -19,7 +19,7 @@ from htaf._errors import check_positive
 from htaf.kernels import operators
 from htaf.kernels.formulas import Scalar, compute_dtype
 
-for _name in ("heaviside", "sign", "htaf", "scaled_sigmoid"):
+for _name in ("heaviside", "sign", *(smooth.name for smooth in operators.SMOOTH)):
     torch.fx.wrap(_name)  # torch.fx.symbolic_trace keeps a call of them as it is
 
 

@@ -4,6 +4,8 @@ import functools
 import re
 import subprocess
 import sys
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.error import URLError
@@ -15,12 +17,15 @@ import sklearn.datasets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from htaf.data import named
 from htaf.data.columns import Target
 from htaf.data.named import NAMED, is_named
 from htaf.data.notes import told
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table, from_frame, load, load_like, split
 from quick import slow_but
+
+ROOT = Path(__file__).parents[2]
 
 
 def frame(rows: int = 40) -> pd.DataFrame:
@@ -91,6 +96,29 @@ def test_real_sets(
     assert train.min() >= 0
     assert train.max() <= 1
     assert np.isfinite(preprocessor.transform(table.features)).all()
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_named_set_has_a_row_and_is_named(name: str, help_of: Callable[..., str]) -> None:
+    assert name in {row[0] for row in (*BUNDLED, *FILES)}, "expected a row of BUNDLED or FILES"
+    flag = re.search(r"--data NAME_OR_PATH(.*?)--out", help_of("train", "tabular"), re.DOTALL)
+    assert flag is not None
+    assert name in re.findall(r"\w+", flag[1]), "expected it in the help of --data"
+    assert f"`{name}`" in (ROOT / "docs" / "tables.md").read_text(), "expected it in docs/tables.md"
+
+
+def test_a_set_is_added_as_contributing_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    section = page[page.index("**Add a data set** of a table") :]
+    code, row = (textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2])
+    names = dict(vars(named))
+    exec(code, names)
+    (known,) = eval(f"({row})", names)
+    monkeypatch.setitem(NAMED, "iris", known)
+    monkeypatch.setitem(named.BUNDLED, "iris", names["_iris"])
+    table = load("iris")
+    assert table.features.shape == (150, 4)
+    assert (table.classes, np.bincount(table.target).tolist()) == (("0", "1", "2"), [50, 50, 50])
 
 
 @pytest.mark.data

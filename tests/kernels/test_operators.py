@@ -36,29 +36,25 @@ def positive(*shape: int) -> Tensor:
     return (1 + torch.rand(*shape, generator=torch.Generator().manual_seed(1))).requires_grad_()
 
 
+def calls_of(smooth: operators.Smooth) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """The operators of a smooth activation: with floats, and with a tensor for each parameter."""
+    name, x = smooth.name, leaf(2, 3, 4)
+    floats, tensors = (2.0, 11.0, 3.0)[: smooth.count], (positive(3, 1),) * smooth.count
+    return {
+        name: (smooth.floats.op, (x, *floats, False)),
+        f"{name} per channel": (smooth.tensors.op, (x, *tensors, True)),
+        f"{name} backward": (smooth.backward.op, (leaf(2, 3, 4), x, *floats, True)),
+        f"{name} backward per channel": (smooth.backward_tensors.op, (leaf(2, 3, 4), x, *tensors, False)),
+        f"{name} backward of all": (smooth.backward_all.op, (leaf(2, 3, 4), x, *tensors, False)),
+    }
+
+
 CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "htaf": (ops.htaf.default, (leaf(5, 3), 2.0, 11.0, False)),
+    **{name: call for smooth in operators.SMOOTH for name, call in calls_of(smooth).items()},
     "htaf bfloat16": (ops.htaf.default, (leaf(5, 3, dtype=torch.bfloat16), 2.0, 11.0, True)),
     "htaf transposed": (ops.htaf.default, (leaf(5, 3, like="transposed"), 2.0, 11.0, True)),
-    "htaf per channel": (ops.htaf.tensor, (leaf(2, 3, 4), positive(3, 1), positive(3, 1), False)),
     "htaf channels last": (
         ops.htaf.tensor, (leaf(2, 3, 4, 4, like="channels last"), positive(3, 1, 1), positive(3, 1, 1), True),
-    ),
-    "htaf backward": (ops.htaf_backward.default, (leaf(5, 3), leaf(5, 3), 2.0, 11.0, True)),
-    "htaf backward per channel": (
-        ops.htaf_backward.tensor, (leaf(2, 3, 4), leaf(2, 3, 4), positive(3, 1), positive(3, 1), False),
-    ),
-    "htaf backward of all": (
-        ops.htaf_backward_all.default, (leaf(2, 3, 4), leaf(2, 3, 4), positive(3, 1), positive(3, 1), False),
-    ),
-    "scaled sigmoid": (ops.scaled_sigmoid.default, (leaf(5, 3), 22.0, False)),
-    "scaled sigmoid per channel": (ops.scaled_sigmoid.tensor, (leaf(5, 3), positive(3), True)),
-    "scaled sigmoid backward": (ops.scaled_sigmoid_backward.default, (leaf(5, 3), leaf(5, 3), 3.0, False)),
-    "scaled sigmoid backward per channel": (
-        ops.scaled_sigmoid_backward.tensor, (leaf(5, 3), leaf(5, 3), positive(3), True),
-    ),
-    "scaled sigmoid backward of all": (
-        ops.scaled_sigmoid_backward_all.default, (leaf(5, 3), leaf(5, 3), positive(3), False),
     ),
     "heaviside": (ops.heaviside.default, (leaf(5, 3), False)),
     "sign": (ops.heaviside.default, (leaf(5, 3, like="transposed"), True)),

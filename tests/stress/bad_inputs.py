@@ -15,6 +15,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import inspect
 import io
 import json
 import os
@@ -179,15 +180,19 @@ IMAGES = (*TINY, "--train-images", "40", "--validation-images", "20")
 
 
 def verbs(world: World) -> dict[str, tuple[str, ...]]:
-    """Words with which each verb does its work, quickly, with its outputs in the working folder."""
+    """Words with which a verb does its work, quickly, with its outputs in the working folder.
+
+    A verb that needs no more than RUN and --out needs no row: see `words_for`.
+    """
+    from htaf.training.families import FAMILIES
+    from smallest import SMALLEST
+
     w = world
     table = ("--data", w["rows.csv"], "--target", "label", "--out", "out", "--hidden", "4", *TINY)
     images = ("--data", "digits", "--out", "out", *IMAGES)
     return {
         "train tabular": table,
-        "train dhn": (*images, "--depth", "10", "--width", "1"),
-        "train bnn": (*images, "--width", "2"),
-        "train snn": (*images, "--width", "2", "--steps", "1"),
+        **{f"train {FAMILIES[name].verb}": (*images, *row.flags()) for name, row in SMALLEST.items()},
         "train icbm": (*images, "--depth", "10", "--width", "1"),
         "train llm": (
             "--model",
@@ -209,9 +214,6 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         ),
         "generate": (w["llm-run"], "red cats", "--tokens", "3"),
         "concepts gates": (w["llm-run"], "--out", "out", "--blocks", "4"),
-        "evaluate": (w["table-run"],),
-        "report": (w["table-run"],),
-        "harden": (w["table-run"], "--out", "out"),
         "predict": (w["table-run"], w["rows.csv"], "--out", "out.csv"),
         "explain": (w["table-run"], w["rows.csv"], "--out", "out.json"),
         "study": (w["plan.toml"], "--out", "out"),
@@ -244,6 +246,15 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "concepts neighbours": (w["codes"], "--image", "0"),
         "concepts name": (w["codes"], "--attributes", w["attributes.csv"], "--out", "out.json"),
     }
+
+
+def words_for(world: World, verb: str, function: Callable[..., Any]) -> tuple[str, ...]:
+    """The words of a verb that is in no row of `verbs`: a run of a table, and --out where it is needed."""
+    known = {"run": (world["table-run"],), "out": ("--out", "out")}
+    needed = [name for name, one in inspect.signature(function).parameters.items() if one.default is one.empty]
+    others = [name for name in needed if name not in known]
+    assert not others, f"expected a row of `verbs` with words for htaf {verb}, which needs {', '.join(others)}"
+    return tuple(word for name in needed for word in known[name])
 
 
 HUGE, TINIEST = "99999999999999999999", "-99999999999999999999"
@@ -325,8 +336,7 @@ def of_flags(world: World) -> Iterator[Bad]:
     """The product of verbs, flags and bad values."""
     bases = verbs(world)
     for verb, function in commands():
-        assert verb in bases, f"expected a row of `verbs` with words for htaf {verb}"
-        base = bases[verb]
+        base = bases[verb] if verb in bases else words_for(world, verb, function)
         for flag, kind in flags_of(function):
             if not flag.startswith("--"):
                 continue
@@ -1390,6 +1400,7 @@ def run(count: int, seed: int, *, say: Callable[[str], None] = print, seconds: f
         root.mkdir()
         world = made_world(root)
         chosen = inputs(world, count, seed)
+        say(f"{len(chosen)} inputs")
         state = world.state()
         for number, bad in enumerate(chosen):
             outcome = attempt(bad, world, state, seconds)
@@ -1404,6 +1415,8 @@ def run(count: int, seed: int, *, say: Callable[[str], None] = print, seconds: f
                                  "message": message.replace(name, "...")})  # fmt: skip
                 say(f"{number}: {bad}\n   {'; '.join(outcome.problems)}")
                 state = world.state()
+            elif number % 100 == 99:
+                say(f"{number + 1} tried")
     return {
         "seed": seed,
         "inputs": sum(k["inputs"] for k in kinds.values()),

@@ -1,16 +1,25 @@
-"""The families of networks that are trained by name, one file each."""
+"""The families of networks that are trained by name: every file here that has a FAMILY."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from htaf.names import is_outside
-from htaf.training.families import bnn, dhn, icbm, mlp, snn
 from htaf.training.recipe import Family, Recipe
 
-FAMILIES = {family.name: family for family in (mlp.FAMILY, dhn.FAMILY, bnn.FAMILY, snn.FAMILY, icbm.FAMILY)}
+
+def _found() -> Iterator[Family]:
+    for file in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{file.name}")
+        if hasattr(module, "FAMILY"):
+            yield module.FAMILY
+
+
+FAMILIES = {family.name: family for family in _found()}
 
 
 def family_of(name: str) -> Family:
