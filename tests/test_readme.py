@@ -91,6 +91,23 @@ def test_commands_and_their_flags_exist(
         assert named <= flags_of(*verbs), f"htaf {' '.join(words)}"
 
 
+def test_files_and_names_that_contributing_says_are_there() -> None:
+    """A step names its file, and what is changed in it: `NAME`, in `file`, or `file`: a row of `NAME`."""
+    prose = re.sub(r"```.*?```", "", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
+    said = dict.fromkeys(re.findall(r"`([^`\s<>]+)`", prose))
+    files = [path for room in ("src", "tests", "paper", "csrc") for path in (ROOT / room).rglob("*.[pch]*")]
+    code = "\n".join(
+        path.read_text() for path in [*files, ROOT / "Makefile"] if path.suffix in ("", ".py", ".hpp", ".cpp")
+    )
+    rooms = (ROOT, ROOT / "src" / "htaf", ROOT / "src" / "htaf" / "packed", ROOT / "src" / "htaf" / "kernels")
+    paths = [word for word in said if re.match(r"(src|tests|csrc|paper|packed|kernels|models|concepts)/", word)]
+    assert [word for word in paths if not any((room / word).exists() for room in rooms)] == []
+    names = [word for word in said if re.fullmatch(r"_?[A-Z][A-Z_]+|[a-z]+_[a-z_]+|_[a-z]+", word)]
+    assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
+    assert len(paths) > 20
+    assert len(names) > 20
+
+
 def test_the_readme_begins_with_training() -> None:
     assert {"train", "evaluate", "predict"} <= {words[0] for words in commands_of(README)}
 

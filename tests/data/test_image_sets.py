@@ -3,6 +3,7 @@
 import dataclasses
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,21 @@ import torch
 from PIL import Image
 
 from htaf.data.image_parts import FilePart, MemoryPart
-from htaf.data.image_sets import CIFAR10, CIFAR100, Cifar, read_cifar, read_cub, read_digits, read_tiny_imagenet
+from htaf.data.image_sets import CIFAR10, CIFAR100, SETS, Cifar, read_cifar, read_cub, read_digits, read_tiny_imagenet
 from htaf.data.images import fit_preprocessor, load
 from htaf.data.reading import DataError
 
 SMALL10 = dataclasses.replace(CIFAR10, rows=20, test_rows=10)
 SMALL100 = dataclasses.replace(CIFAR100, rows=200, test_rows=100)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_set_is_named(name: str, help_of: Callable[..., str]) -> None:
+    flag = re.search(r"--data NAME_OR_PATH(.*?)--out", help_of("train", "dhn"), re.DOTALL)
+    assert flag is not None
+    assert name in re.findall(r"[\w-]+", flag[1]), "expected it in the help of --data"
+    page = Path(__file__).parents[2] / "docs" / "networks.md"
+    assert f"`{name}`" in page.read_text(), "expected it in docs/networks.md"
 
 
 def cifar_file(layout: Cifar, rows: int, seed: int) -> dict:

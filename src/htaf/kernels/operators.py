@@ -149,6 +149,7 @@ class Smooth:
 
 htaf = Smooth("htaf", "alpha0", "alpha1")
 scaled_sigmoid = Smooth("scaled_sigmoid", "beta")
+# all that stand above
 SMOOTH = tuple(value for value in [*globals().values()] if isinstance(value, Smooth))
 
 

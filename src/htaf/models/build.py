@@ -105,7 +105,6 @@ def neuron(description: dict[str, Any], act: Callable[[], nn.Module]) -> Callabl
     raise ValueError(f"expected a neuron of kind if or lif, got {description['kind']!r}")
 
 
-# the backbones of our own, and which fields of a recipe describe them
 _TRANSFORMERS, _TORCHVISION = "transformers:", "torchvision:"
 
 
