@@ -57,7 +57,7 @@ def test_values_of_a_wrong_kind() -> None:
         "method='tanh'": "method must be one of ('htaf', 'ste', 'ss', 'relu'), or package.module:Class, got 'tanh'",
         "slope='steep'": "got 'steep'",
         "schedule='step'": "schedule must be one of ('one_cycle', 'cosine', 'linear', 'constant'), got 'step'",
-        "family='cnn'": "family must be one of ('mlp', 'dhn', 'bnn', 'snn', 'icbm'), got 'cnn'",
+        "family='cnn'": "family must be one of ('bnn', 'dhn', 'icbm', 'mlp', 'snn'), got 'cnn'",
         "sharpen=1": "sharpen must be true or false, got 1",
         "epochs=2.5": "epochs must be an integer, got 2.5",
         "batch_size=32.0": "batch_size must be an integer, got 32.0",
