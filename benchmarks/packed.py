@@ -10,9 +10,10 @@ OpenVINO's bfloat16, int8 (NNCF after training) and, of Bi-Real Net, binary conv
 compute something else or less exactly, so each has a ratio of its own and no part in the base. Every round times each
 side once, in reversed order every other round; a ratio is the median over the rounds of base / time in the same round,
 with its quartiles. Before each sample the others' threads get time to fall asleep, and one call does not count.
-Weights are random (batch norms have seen random images). `equal`: rows whose predictions are those of the hardened
-network; over whole test sets `htaf pack` says it. Memory: the most that a fresh process holds beyond its imports while
-it loads the network and predicts one batch.
+Weights are random (batch norms have seen random images). Of two networks the packed ones with int8 and int4 weights
+(`htaf.on_grid`) are timed too, which are exact. `equal`: rows whose predictions are those of the hardened network, or
+of the one on the grid; over whole test sets `htaf pack` says it. Memory: the most that a fresh process holds beyond
+its imports while it loads the network and predicts one batch.
 """
 
 from __future__ import annotations
@@ -57,13 +58,14 @@ class Net(NamedTuple):
     shape: tuple[int, ...]
     kinds: tuple[str, ...]  # of tables that its layers can take
     large_stem: bool = False  # whose convolution of the images is worth integers of 16 bits
+    grid: bool = False  # also with int8 and int4 weights
 
 
 NETS: dict[str, Net] = {
     "bireal18": Net(lambda: BiRealNet(18, 1000), (3, 224, 224), ("float32",), True),
-    "wrn-40-2": Net(lambda: WideResNet(40, 2, 10), (3, 32, 32), TABLES),
+    "wrn-40-2": Net(lambda: WideResNet(40, 2, 10), (3, 32, 32), TABLES, grid=True),
     "mlp": Net(lambda: MLP(16, 1, (256, 256, 128), batch_norm=True), (16,), TABLES),
-    "sew18": Net(lambda: SEWResNet(18, 10, lambda: IF(), steps=4, stem="cifar"), (3, 32, 32), TABLES),
+    "sew18": Net(lambda: SEWResNet(18, 10, lambda: IF(), steps=4, stem="cifar"), (3, 32, 32), TABLES, grid=True),
 }
 
 
@@ -172,15 +174,24 @@ def samples(sides: dict[str, Callable[[], Any]]) -> dict[str, Callable[[], Sampl
     return {key: partial(sample, key) for key in sides}
 
 
+def packings(net: Net, model: nn.Module, x: Tensor) -> dict[str, tuple[nn.Module, Any]]:
+    """The networks that are packed, and as they are packed, by name."""
+    made = {f"packed {kind}": (model, htaf.pack(model, x, tables=kind)) for kind in net.kinds}  # pyright: ignore
+    if net.large_stem:
+        made["packed float32, stem int16"] = (model, htaf.pack(model, x, stem="int16"))
+    for bits in (8, 4) if net.grid else ():
+        one = htaf.on_grid(model, x, bits=bits)
+        made[f"packed, int{bits} weights"] = (one, htaf.pack(one, x))
+    return made
+
+
 @torch.no_grad()
 def measure(
     name: str, net: Net, model: nn.Module, x: Tensor, threads: int, rounds: int, others: set[str]
 ) -> list[dict[str, Any]]:
     torch.set_num_threads(threads)
     float32, images = plain(model), x.ndim == 4
-    packed = {f"packed {kind}": htaf.pack(model, x, tables=kind) for kind in net.kinds}  # pyright: ignore
-    if net.large_stem:
-        packed["packed float32, stem int16"] = htaf.pack(model, x, stem="int16")
+    packed = packings(net, model, x)
     # the first of a folder is closed before it goes; sessions hold their model in memory
     with tempfile.TemporaryDirectory() as folder:
         sides: dict[str, Callable[[], Any]] = {"eager": eager(float32, x)}
@@ -199,12 +210,11 @@ def measure(
         if "openvino" in others:
             fresh = torch.Generator().manual_seed(2)
             sides |= openvino(model, file, x, lambda n: torch.randn(n, *net.shape, generator=fresh), threads)
-        sides |= {key: eager(one, x) for key, one in packed.items()}
+        sides |= {key: eager(one, x) for key, (_, one) in packed.items()}
         times = measuring.alternate(samples(sides), rounds)
     medians = {key: measuring.spread(t[0] for t in spent).median for key, spent in times.items()}
     exact = [key for key in times if not key.startswith("packed") and key not in INEXACT]
     base = min(exact, key=lambda key: medians[key])
-    expected = model(x)
     rows = []
     for key, spent in times.items():
         row: dict[str, Any] = {
@@ -213,6 +223,7 @@ def measure(
             "speed": measuring.ratio(times[base], spent)._asdict(),
         }  # fmt: skip
         if key in packed or key in INEXACT or key == "openvino f32":
+            expected = (packed[key][0] if key in packed else model)(x)
             found = torch.as_tensor(sides[key]()).clone()
             row["largest_difference"] = (found - expected).abs().max().item()
             row["equal"] = (found.argmax(-1) == expected.argmax(-1)).double().mean().item()
@@ -247,11 +258,10 @@ def sizes(name: str, net: Net, model: nn.Module, batches: list[int]) -> list[dic
         make = f"packed.plain(htaf.harden(packed.NETS[{name!r}].make()))"
         float_load = f"model = {make}; model.load_state_dict(load_file({str(float_file)!r}), assign=True)"
         sides = {"float32": (float_file, "import packed", float_load)}
-        for kind in net.kinds:
-            file = Path(folder) / f"{kind}.safetensors"
-            made = htaf.pack(model, torch.randn(2, *net.shape), tables=kind)  # pyright: ignore
+        for key, (_, made) in packings(net, model, torch.randn(2, *net.shape)).items():
+            file = Path(folder) / f"{key}.safetensors"
             htaf.packed.save(made, file)
-            sides[f"packed {kind}"] = (file, "", f"model = htaf.packed.load({str(file)!r})")
+            sides[key] = (file, "", f"model = htaf.packed.load({str(file)!r})")
         for (side, (file, before, load)), batch in itertools.product(sides.items(), batches):
             shape = (batch, *net.shape)
             code = MEMORY.format(benchmarks=str(Path(__file__).parent), before=before, shape=shape, load=load)
@@ -298,7 +308,7 @@ def show_sizes(rows: list[dict[str, Any]]) -> None:
 
 def peers(given: argparse.Namespace) -> set[str]:
     """The other runtimes that are wanted and installed."""
-    wanted = set() if given.no_onnx else {"onnxruntime"}
+    wanted = ({"onnxruntime"} if not given.no_onnx else set()) | ({"compiled"} if not given.no_compile else set())
     if not given.no_openvino:
         if importlib.util.find_spec("openvino") is None:
             print("OpenVINO is not installed (the extra `peers`): it is left out", flush=True)
@@ -315,8 +325,7 @@ def main() -> None:
     parser.add_argument("--no-openvino", action="store_true", help="leave OpenVINO out")
     parser.add_argument("--no-sizes", action="store_true", help="leave files and memory out")
     arguments = measuring.begin(parser, *measuring.kernel_tests(), "packed")
-    others = peers(arguments) | (set() if arguments.no_compile else {"compiled"})
-    rows, kept = [], []
+    others, rows, kept = peers(arguments), [], []
     for name in arguments.nets:
         net = NETS[name]
         model = hardened(net)
