@@ -42,9 +42,7 @@ def file(tmp_path: Path) -> Path:
     [
         (("--time", "when", "--id", "customer"), [84, 12, 24]),
         (("--split", "stratified", "--shares", "0.5", "0.25", "0.25", "--exclude", "customer", "when"), [60, 30, 30]),
-        (("--test", "other.csv", "--group", "shop"), None),
-        (("--test", "other.csv", "--shares", "0.8", "0.2", "--id", "customer"), [96, 24, 30]),
-        (("--split", "grouped", "--exclude", "when"), [84, 12, 24]),
+        (("--test", "other.csv", "--shares", "0.8", "0.2", "--group", "shop"), None),
     ],
 )
 def test_evaluate_finds_the_parts_of_the_training(

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from filelock import FileLock
 
 from htaf._files import cache_folder
-from htaf.data.reading import DataError, listed
+from htaf.data.reading import DataError, data_folders, listed
 
 TIMEOUT = 30  # seconds without an answer
 BLOCK = 2**20
@@ -61,10 +61,8 @@ def obtain(name: str, archive: Archive, data_dir: str | os.PathLike[str] | None,
     Raises:
         DataError: found nowhere and not downloaded, or an archive that is not the public one.
     """
-    if data_dir is not None and not Path(data_dir).is_dir():
-        raise DataError(f"data_dir: expected a folder, got {os.fspath(data_dir)!r}")
     cache = cache_folder()
-    roots = [*(Path(root) for root in (data_dir, os.environ.get("HTAF_DATA")) if root), cache]
+    roots = [*data_folders(data_dir), cache]
     for root in roots:
         for found in (root / archive.folder, root):
             if found.name == archive.folder and found.is_dir():

@@ -275,8 +275,7 @@ def advice(names: Sequence[str | Path]) -> str:
 
 
 def in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Image files by their endings, and other files, at any depth in alphabetical order; what begins with a dot is passed
-    over."""
+    """Image files by their endings, and other files, at any depth in alphabetical order, but what begins with a dot."""
     inside = sorted(path for path in folder.rglob("*") if not path.is_dir())
     shown = [path for path in inside if not any(step[0] == "." for step in path.relative_to(folder).parts)]
     images = [path for path in shown if path.suffix.lower() in SUFFIXES]

@@ -4,7 +4,6 @@ import http.client
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +12,7 @@ import sklearn.datasets
 
 from htaf._errors import first_line, listed
 from htaf.data.notes import Note
-from htaf.data.reading import DataError, to_number
+from htaf.data.reading import DataError, data_folders, to_number
 from htaf.data.table_files import read_frame
 
 _ABALONE = "sex length diameter height whole_weight shucked_weight viscera_weight shell_weight rings"
@@ -174,9 +173,7 @@ def _plain(name: str) -> str:
 def _find(known: Named, data_dir: str | os.PathLike[str] | None) -> tuple[pd.DataFrame, str, list[Note]]:
     if known.name in BUNDLED:
         return BUNDLED[known.name](), "scikit-learn", [Note("source", values=("bundled with scikit-learn",))]
-    if data_dir is not None and not Path(data_dir).is_dir():
-        raise DataError(f"data_dir: expected a folder, got {os.fspath(data_dir)!r}")
-    folders = [Path(folder) for folder in (data_dir, os.environ.get("HTAF_DATA")) if folder]
+    folders = data_folders(data_dir)
     for folder in folders:
         for path in (folder / known.file, folder / "tabular" / known.file):
             if path.is_file():

@@ -2,9 +2,11 @@
 
 import functools
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -352,6 +354,17 @@ def named(frame: Frame, known: Iterable[str] = ()) -> pd.DataFrame:
     times = Counter(name.strip() for name in names)
     kept = (name in known or (name.strip() and times[name.strip()] > 1) for name in names)
     return plain.set_axis([name if as_is else name.strip() for name, as_is in zip(names, kept, strict=True)], axis=1)
+
+
+def data_folders(data_dir: str | os.PathLike[str] | None) -> list[Path]:
+    """Where data are looked for: in this folder, then in the one that HTAF_DATA names.
+
+    Raises:
+        DataError: `data_dir` is no folder.
+    """
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise DataError(f"data_dir: expected a folder, got {os.fspath(data_dir)!r}")
+    return [Path(folder) for folder in (data_dir, os.environ.get("HTAF_DATA")) if folder]
 
 
 def is_number(text: str) -> bool:

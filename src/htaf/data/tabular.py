@@ -25,6 +25,7 @@ from htaf.data.reading import (
     Frame,
     TableError,
     check_names,
+    data_folders,
     is_date,
     is_text,
     named,
@@ -453,8 +454,9 @@ def _read(
 
 def located(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> Path:
     """Where a file lies: in the working folder, in `data_dir` or in the folder that HTAF_DATA names; else as given."""
-    folders = [Path(folder) for folder in (data_dir, os.environ.get("HTAF_DATA")) if folder]
-    places = [Path(path), *(folder / path for folder in folders)]
+    if Path(path).exists():
+        return Path(path)
+    places = [folder / path for folder in data_folders(data_dir)]
     return next((place for place in places if place.exists()), Path(path))
 
 
