@@ -417,9 +417,7 @@ def test_the_command_takes_no_images(htaf: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "recipe",
     [
-        tabular_members(),
         tabular_members().replace(members=4, hidden=(16,), thresholds=9, dropout=0.0),
-        tabular_exact(),
         ready_recipe("mlp", "tabular-paper"),
         ready_recipe("mlp", "tabular-progressive").replace(epochs=12, harden_from=0.3),
         tabular_exact().replace(method="ss", beta=3.25, hidden=(32, 16), lr=0.1 + 0.2),
