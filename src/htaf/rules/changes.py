@@ -17,6 +17,7 @@ from htaf.rules.explanation import drawn, own_table
 from htaf.rules.raw_columns import RARE, read
 from htaf.runs import Run
 from htaf.runs.data import rows_for_looking
+from htaf.runs.predictions import predicted
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 CATEGORIES = 12  # that are tried of a category column
@@ -64,7 +65,8 @@ def what_if(run: Run, rows: pd.DataFrame, changes: Mapping[str, Any]) -> WhatIf:
     flips = after.astype(int) - before.astype(int)
     turned_on, turned_off = (tuple(tuple(np.flatnonzero(row == way).tolist()) for row in flips) for way in (1, -1))
     notes = tuple(note for note in told if note.column in changes)
-    return WhatIf(_predicted(bits, outputs), _predicted(bits, others), turned_on, turned_off, notes)
+    was, would_be = (predicted(torch.from_numpy(of), bits.preprocessor, changed.index) for of in (outputs, others))
+    return WhatIf(was, would_be, turned_on, turned_off, notes)
 
 
 def vary(
@@ -108,7 +110,7 @@ def vary(
     for share, value in tried:
         changed = given.copy()
         changed[column] = pd.Series([value] * len(given), index=given.index, dtype=object)
-        frame = _predicted(bits, bits.of_rows(changed)[1])
+        frame = predicted(torch.from_numpy(bits.of_rows(changed)[1]), bits.preprocessor, changed.index)
         mean = frame.drop(columns=[] if bits.regression else "prediction").mean()
         made.append({"share": share, "value": value, **mean.to_dict()})
     return pd.DataFrame(made)
@@ -118,13 +120,3 @@ def _date(days: float) -> str:
     """A point in time as ISO 8601, without the hour where it is midnight."""
     moment = pd.Timestamp(0) + pd.Timedelta(days=days).round("us")
     return str(moment.date()) if moment == moment.normalize() else str(moment.round("s"))
-
-
-def _predicted(bits: TableBits, outputs: np.ndarray) -> pd.DataFrame:
-    preprocessor = bits.preprocessor
-    if bits.regression:
-        return pd.DataFrame({"prediction": preprocessor.inverse(outputs[:, 0].astype(np.float64))})
-    probability = torch.from_numpy(outputs).double().softmax(1).numpy()
-    classes = preprocessor.target.classes
-    named = {f"probability_{name}": probability[:, i] for i, name in enumerate(classes)}
-    return pd.DataFrame({"prediction": np.array(classes, dtype=object)[probability.argmax(1)], **named})

@@ -25,14 +25,18 @@ def of_rows(model: nn.Module, preprocessor: Preprocessor, rows: Frame) -> tuple[
     rows = preprocessor.named(rows)
     inputs, notes = preprocessor.transform_with_notes(rows)
     outputs = _checked(forward(model, torch.from_numpy(inputs)), len(preprocessor.target.classes) or 1, len(rows))
-    if preprocessor.target.task == "regression":
-        values = preprocessor.inverse(outputs[:, 0].double().numpy())
-        frame = pd.DataFrame({"prediction": values}, index=rows.index)
-    else:
-        frame = _probabilities(outputs, preprocessor.target.classes, rows.index)
+    frame = predicted(outputs, preprocessor, rows.index)
     for place, name in enumerate(name for name in preprocessor.ids if name in rows and name not in frame):
         frame.insert(place, name, rows[name])
     return frame, notes
+
+
+def predicted(outputs: Tensor, preprocessor: Preprocessor, index: pd.Index) -> pd.DataFrame:
+    """Outputs [rows, outputs] of a network of a table as numbers in the unit of its target, or as classes."""
+    if preprocessor.target.task == "regression":
+        values = preprocessor.inverse(outputs[:, 0].double().numpy())
+        return pd.DataFrame({"prediction": values}, index=index)
+    return _probabilities(outputs, preprocessor.target.classes, index)
 
 
 def of_images(
