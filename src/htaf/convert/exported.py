@@ -54,9 +54,7 @@ def export_program(
         dynamic = _dynamic(model, inputs) if dynamic_batch else None
         with quiet(), torch.no_grad():
             program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
-            if stays is None or all(stays(n) for n in program.graph.nodes if n.op == "call_function"):
-                return program
-            return _decomposed(program.run_decompositions({}), stays)
+            return program if stays is None else _decomposed(program, stays)
     except Exception as cause:  # whatever the model's own code raises under tracing
         message = f"torch.export does not take {type(model).__name__}: {cause_of(cause)}"
         raise error(message) from cause
@@ -72,18 +70,18 @@ def _dynamic(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
 def _decomposed(
     program: torch.export.ExportedProgram, stays: Callable[[torch.fx.Node], bool]
 ) -> torch.export.ExportedProgram:
-    """The program with the parts of every operator that cannot stay, as far as PyTorch knows them."""
+    """The program with the parts of every operator that cannot stay, as far as PyTorch knows them.
+
+    Each pass over it makes it functional too.
+    """
     tried: set[Any] = set()
-    while True:
-        calls = [n for n in program.graph.nodes if n.op == "call_function" and not stays(n)]
-        missing = {n.target for n in calls if isinstance(n.target, torch._ops.OpOverload)} - tried
-        if not missing:
-            return program
+    while missing := {n.target for n in program.graph.nodes if n.op == "call_function" and not stays(n)} - tried:
         known = torch.export.default_decompositions()
         table: dict[Any, Any] = {target: known[target] for target in missing if target in known}
-        if table:
+        if table or not tried:
             program = program.run_decompositions(table)
         tried |= missing
+    return program
 
 
 @contextmanager

@@ -22,7 +22,9 @@ from htaf.packed import operators
 from htaf.packed.affine import Constants, aten, same, shape_of
 from htaf.packed.errors import PackedError
 
-_NOTHING = (aten.clone.default, aten.detach.default, aten.alias.default, aten.contiguous.default)
+_NOTHING = (
+    aten.clone.default, aten.detach.default, aten.alias.default, aten.contiguous.default, aten.lift_fresh_copy.default,
+)  # fmt: skip
 _JOINED = (aten.flatten.using_ints, aten.unflatten.int)
 _RENAMED = (*_JOINED, aten._unsafe_view.default, aten.rrelu.default, aten.to.dtype)
 _DROPPED = ("_assert", "sym_constrain", "sym_assert")
@@ -126,6 +128,7 @@ def _stays(node: Node) -> bool:
         or node.target in (*_NOTHING, *_RENAMED, aten.sym_size.int)
         or (node.target is aten.dropout.default and not node.args[2])
         or any(word in str(node.target) for word in _DROPPED)
+        or (not node.all_input_nodes and _foldable(node, {}))
     )
 
 
