@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from htaf.concepts.store import open_codes
 from htaf.runs import open_run
 from made_runs import PLAIN, digits, made_run
 
@@ -93,22 +91,4 @@ def test_a_plain_run_has_no_bits(htaf, folder: Path) -> None:
     code, _, err = htaf("concepts", "sparse", folder / "plain", "--out", folder / "none")
     assert code == 1
     assert "which has no bits" in " ".join(err.split())
-    code, _, err = htaf("concepts", "extract", folder / "run", "--keep", "backbone", "features", "--out", folder / "x")
-    assert code == 1
-    assert "the backbone's features alone" in " ".join(err.split())
-    assert np.all([not (folder / name).exists() for name in ("none", "x")])
-
-
-def test_scores_say_sparsity(htaf, folder: Path) -> None:
-    code, _, err = htaf("concepts", "extract", folder / "run", "--out", folder / "scored")
-    assert code == 0, err
-    code, text, err = htaf("concepts", "score", folder / "scored", "--out", folder / "scores", "--json")
-    assert code == 0, err
-    scores = json.loads(text)
-    codes = open_codes(folder / "scored")
-    assert scores["sparsity"]["nec"] == pytest.approx(np.count_nonzero(codes.weight, axis=1).mean())
-    assert 1 <= scores["sparsity"]["ncc"] <= scores["sparsity"]["nec"]
-    assert "of a class, NEC" in (folder / "scores" / "scores.md").read_text()
-    code, text, err = htaf("concepts", "score", folder / "scored")
-    assert code == 0, err
-    assert "concepts of a class (NEC)" in text
+    assert not (folder / "none").exists()

@@ -17,7 +17,7 @@ from htaf.concepts import writing
 from htaf.concepts.codes import PARTS, ConceptError, codes_key
 from htaf.concepts.extract import extract
 from htaf.concepts.naming import read_names
-from htaf.concepts.pixels import pixels_of
+from htaf.concepts.pixels import Pictures
 from htaf.concepts.store import Features, open_codes, open_features, open_margins
 from htaf.data.images import FilePart
 from htaf_paper.image_text import load_image_text
@@ -290,7 +290,7 @@ def test_the_command_makes_codes_that_the_others_read(
     # the similarities are those of the rows' own images
     features, model = open_features(tmp_path / "codes-backbone"), load_image_text(clip)
     held = np.flatnonzero(features.parts == PARTS.index("validation"))
-    pixels = pixels_of(digits(), [features.ids[row] for row in held.tolist()]).float() / 255
+    pixels = Pictures(digits()).pixels([features.ids[row] for row in held.tolist()]).float() / 255
     wanted = model.features(pixels) @ model.texts(codes.info["texts"]).T
     made = torch.from_numpy(np.array(open_features(out).values[held]))
     np.testing.assert_allclose(cos_cubed(wanted, made), codes.info["similarity"], atol=1e-3)

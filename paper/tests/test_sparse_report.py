@@ -10,7 +10,8 @@ from scipy.stats import binomtest
 
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counts import labelled
-from htaf.concepts.sparse import correct, sparse_heads, wilson
+from htaf.concepts.heads import correct
+from htaf.concepts.sparse import sparse_heads, wilson
 from htaf_paper.sparse_report import aligned, compare, paired, permuted, table
 
 SIZES = (300, 150, 200)

@@ -21,7 +21,6 @@ def test_the_bounds_belong_to_the_groups() -> None:
         "mixed": [["b", 0.79], ["d", 0.21]],
         "note": "",
     }
-    assert not found.one_sided[0]
 
 
 def test_bounds_of_ones_own() -> None:
@@ -42,7 +41,6 @@ def test_bounds_of_ones_own() -> None:
 def test_one_sided_concepts_say_so(shares: list[float], note: str) -> None:
     found = groups(np.array([shares, [0.0, 1.0, 0.5]]))
     assert (found.note(0), found.note(1)) == (note, "")
-    assert found.one_sided.tolist() == [True, False]
 
 
 @given(st.lists(st.one_of(st.just(NAN), st.floats(0, 1)), min_size=1, max_size=20))

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from htaf.concepts import counterfactuals as module
 from htaf.concepts import intervene
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.edit_head import edit_effect, edit_run, edited, predictions, write_edited
-from htaf.concepts.intervene import counterfactual, doubling, flip, intervention_curve, of_class
+from htaf.concepts.counterfactuals import counterfactual
+from htaf.concepts.edit_head import edit_effect, edit_run, edited, write_edited
+from htaf.concepts.intervene import doubling, flip, intervention_curve, of_class
 from htaf.data.images import ImagePreprocessor
 from htaf.models.icbm import ICBM
 from htaf.runs import Run, RunError, forward, open_run
@@ -313,7 +314,7 @@ def test_edit_effect() -> None:
     codes = made()
     effect = edit_effect(codes, [("k1", 3), ("k1", 4)])
     test = codes.part("test")
-    after = predictions(edited(test, [("k1", 3), ("k1", 4)]))
+    after = edited(test, [("k1", 3), ("k1", 4)]).predictions()
     assert effect["images"] == len(test)
     assert effect["before"] == pytest.approx(np.mean(test.exact == test.labels))
     assert effect["after"] == pytest.approx(np.mean(after == test.labels))

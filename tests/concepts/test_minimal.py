@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 
 from htaf.concepts import heads
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.heads import Fit, Head, accuracy_of, selected
-from htaf.concepts.minimal import minimal_set, refitted
+from htaf.concepts.heads import Fit, Head, accuracy_of, refitted, selected
+from htaf.concepts.minimal import minimal_set
 from htaf.runs import to_json
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score
 
@@ -81,31 +81,22 @@ def test_classes_left_out_count_as_half_right() -> None:
     assert balanced(inside, inside.astype(float)) == 1.0
 
 
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40))
-def test_kappa_is_cohens(pairs: list[tuple[bool, bool]]) -> None:
-    one, other = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
-    if len(set(one) | set(other)) == 1:
-        assert kappa(one, other) == 0
-    else:
-        assert kappa(one, other) == pytest.approx(cohen_kappa_score(one.astype(int), other.astype(int)))
-
-
 @given(st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.sampled_from([0, 1, 2])), min_size=2, max_size=30))
-def test_kappa_with_classes_left_out_is_linearly_weighted(pairs: list[tuple[int, int]]) -> None:
+def test_kappa_is_cohens_and_linearly_weighted_where_classes_are_left_out(pairs: list[tuple[int, int]]) -> None:
     one, other = (np.array(column) for column in zip(*pairs, strict=True))
     if len(set(one.tolist()) | set(other.tolist())) == 1:
+        assert kappa(one / 2, other / 2) == 0
         return
     expected = cohen_kappa_score(one, other, labels=[0, 1, 2], weights="linear")
     assert kappa(one / 2, other / 2) == pytest.approx(expected)
 
 
 def test_agreements_of_rounds() -> None:
-    same, rng = (np.arange(40) < 15).astype(float), np.random.default_rng(0)
+    same = (np.arange(40) < 15).astype(float)
     found = agreements([same, same, 1 - same])
     assert found[0, 1] == 1
     assert found[0, 2] < -0.5
     assert np.array_equal(found, found.T)
-    assert abs(kappa(rng.integers(0, 2, 4000).astype(float), rng.integers(0, 2, 4000).astype(float))) < 0.05
 
 
 def test_permutations_stay_within_the_folds() -> None:
@@ -175,14 +166,6 @@ def test_verdicts_of_classes() -> None:
     assert (few["verified"], few["status"]) == (False, "too few classes")
     none = found(10, 1, permutations=0)
     assert (none["verified"], none["p_value"], none["baseline"], none["agreement"]) == (True, None, None, None)
-
-
-@settings(max_examples=20)
-@given(st.integers(0, 100))
-def test_a_sorter_who_guesses_scores_a_half(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    inside = rng.permutation(np.arange(2000) < 700)
-    assert balanced(inside, rng.integers(0, 2, 2000).astype(float)) == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.parametrize(

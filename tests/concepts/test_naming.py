@@ -23,7 +23,7 @@ from made_askers import (
 )
 
 from htaf.concepts.codes import codes_of
-from htaf.concepts.naming import ConceptName, NamingSettings, class_evidence, read_names, write_names
+from htaf.concepts.naming import ConceptName, NamingSettings, class_evidence, read_names
 from htaf.data.attributes import Attributes
 from htaf.llm import BudgetError
 
@@ -131,19 +131,11 @@ def test_the_name_shown_must_hold_by_itself(own: float, others: float, reason: s
     assert (entry["verified"], entry["reason"]) == (not reason, reason)
 
 
-def test_classes_left_out_are_half_right() -> None:
-    (entry,) = named(AB, Scripted(["x"] * 3, lambda _, each: None if each == "a0" else each[0] == "a"), HALVES)
-    assert entry["held_out"] == pytest.approx(((5 + 0.5) / 6 + 1) / 2)
-
-
 @pytest.mark.parametrize(
     ("row", "reason", "status"),
     [
         ([1.0], "dead: always 1", "nothing to name"),
-        ([0.5], "both groups are empty: every class is mixed", "nothing to name"),
-        ([1.0, 1.0, 0.5], "group B is empty: no class with a share of 20% or less", "nothing to name"),
         ([1.0, 0.0], "group A has one class: not asked, as the name could not be checked", "too few classes"),
-        ([1.0, 1.0, 0.0], "group B has one class: not asked, as the name could not be checked", "too few classes"),
     ],
 )
 def test_few_classes(row: list[float], reason: str, status: str) -> None:
@@ -191,16 +183,6 @@ def test_hostile_names_of_classes_are_sorted_like_others() -> None:
     found = named(table, client)
     assert [(each["name"], each["held_out"]) for each in found] == [("a0", 1), ("a1", 1), ("a2", 1)]
     assert not any("\u202e" in text or "\x1b" in text or "x" * 300 in text for text in client.prompts)
-
-
-def test_a_hostile_model_stays_text(tmp_path: Path) -> None:
-    for name in HOSTILE:
-        if len(name) > 200 or "\ud800" in name:
-            continue
-        found = named(AB, Scripted([name] * 3, lambda _, c: c[0] == "a"), HALVES)
-        assert found[0]["held_out"] == 1.0
-        write_names(found, tmp_path / "names.json")
-        assert read_names(tmp_path / "names.json") == found
 
 
 def test_codes_use_the_training_part_and_the_most_important_first(tmp_path: Path) -> None:

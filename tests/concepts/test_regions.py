@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import htaf
 from htaf.concepts import regions as module
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.regions import Map, Regions, map_of, resized
+from htaf.concepts.regions import Map, Regions, resized
 from htaf.models.build import backbone
 
 ACT = partial(htaf.HTAF, 2.0, 11.0)
@@ -187,7 +187,7 @@ def test_estimates_against_their_definitions() -> None:
     covered[1, :, 0, :2] = 0  # windows of 1 x 2 pixels, one pixel apart: the first pixel lies in the first one alone
     with torch.no_grad():
         fall = float(z[1, 2] - model.pre_activations(covered)[1, 2])
-    of = map_of(model, images[1], 2, "occlusion")
+    of = Regions(model, "occlusion").of(images[1:2], [2])[0][0]
     assert of.values[0, 0] == pytest.approx(fall, abs=1e-6)
     assert of.method == "occlusion"
 

@@ -20,6 +20,7 @@ from PIL import Image
 from htaf import runs
 from htaf._files import sealed
 from htaf.concepts.codes import ConceptError, codes_key
+from htaf.concepts.extract import extract
 from htaf.concepts.naming import write_names
 from htaf.concepts.store import open_codes
 from htaf.data.attributes import load as load_attributes
@@ -28,6 +29,7 @@ from htaf.explorer import folder as room
 from htaf.explorer.build import build_page
 from htaf.explorer.run_page import CodesNeededError, build_run_page
 from htaf.explorer.serve import PageServer
+from htaf.explorer.shown import Shown
 from htaf.training.families import make_recipe
 from htaf.training.fit import run_identity
 from made_pages import contents, made_codes, read_page
@@ -56,12 +58,9 @@ def folder(runs_of: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return runs_of
 
 
-@pytest.fixture
-def codes(htaf, folder: Path) -> Path:
-    out = folder / "codes"
-    code, _, err = htaf("concepts", "extract", folder / "run", "--out", out)
-    assert code == 0, err
-    return out
+@pytest.fixture(scope="module")
+def codes(runs_of: Path) -> Path:
+    return extract(runs.open_run(runs_of / "run"), digits(), runs_of / "codes").path
 
 
 def one_line(err: str) -> str:
@@ -105,7 +104,18 @@ def test_a_run_becomes_a_page(htaf, folder: Path, tmp_path: Path) -> None:
 
 def test_codes_names_part_and_number(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
     (tmp_path / "n.csv").write_text("concept,name\n3,[red]stroke\n")
-    words = ("explore", folder / "run", "--out", tmp_path / "p", "--codes", codes, "--names", tmp_path / "n.csv")
+    words = (
+        "explore",
+        folder / "run",
+        "--out",
+        tmp_path / "p",
+        "--codes",
+        codes,
+        "--names",
+        tmp_path / "n.csv",
+        "--maps",
+        0,
+    )
     code, out, err = htaf(*words, "--part", "validation", "--images", "50", "--beside", codes)
     assert code == 0, err
     assert "50 validation images, 21 concepts (1 named, 0 of them verified)" in out
@@ -130,9 +140,10 @@ def test_codes_without_the_part_name_the_flag(htaf, folder: Path, tmp_path: Path
 
 
 def test_the_page_of_a_run_from_python(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
-    made = build_run_page(runs.open_run(folder / "run"), tmp_path / "a", codes=codes)
-    assert (made["images"], made["concepts"]) == (359, 21)
-    assert htaf("explore", folder / "run", "--out", tmp_path / "b", "--codes", codes)[0] == 0
+    made = build_run_page(runs.open_run(folder / "run"), tmp_path / "a", codes=codes, shown=Shown(images=40, maps=9))
+    assert (made["images"], made["concepts"], made["maps"]) == (40, 21, 9)
+    words = ("explore", folder / "run", "--out", tmp_path / "b", "--codes", codes, "--images", 40, "--maps", 9)
+    assert htaf(*words)[0] == 0
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     with pytest.raises(CodesNeededError, match="is a plain network"):
         build_run_page(runs.open_run(folder / "plain"), tmp_path / "c")
@@ -145,7 +156,7 @@ def test_names_of_another_run_are_refused(htaf, folder: Path, codes: Path, tmp_p
     own, other = tmp_path / "own.json", tmp_path / "other.csv"
     write_names([{"concept": 3, "name": "x"}], own, codes=codes_key(open_codes(codes)))
     write_names([{"concept": 3, "name": "x"}], other, codes="abcdefghijkl")
-    words = ("explore", folder / "run", "--codes", codes, "--out", tmp_path / "p", "--names")
+    words = ("explore", folder / "run", "--codes", codes, "--out", tmp_path / "p", "--images", 9, "--names")
     code, _, err = htaf(*words, other)
     assert code == 1
     assert "got those of another network (abcdefghijkl)" in one_line(err)
@@ -162,9 +173,10 @@ def test_a_plain_network_by_its_binarised_codes(htaf, folder: Path, tmp_path: Pa
     assert "plain network (method relu), which has no bits: make them with htaf concepts extract" in one_line(err)
     assert htaf("concepts", "extract", folder / "plain", "--out", tmp_path / "f")[0] == 0
     assert htaf("paper", "binarise", tmp_path / "f", "--out", tmp_path / "b")[0] == 0
-    code, out, err = htaf("explore", folder / "plain", "--out", tmp_path / "p", "--codes", tmp_path / "b")
+    words = ("explore", folder / "plain", "--out", tmp_path / "p", "--codes", tmp_path / "b", "--images", 50)
+    code, out, err = htaf(*words)
     assert code == 0, err
-    assert "359 test images" in out
+    assert "50 test images" in out
     assert read_page(tmp_path / "p")["page"]["sprites"] is not None
     code, _, err = htaf("explore", folder / "second", "--out", tmp_path / "q", "--codes", tmp_path / "b")
     assert code == 1
@@ -202,7 +214,7 @@ def test_images_that_moved_leave_a_page_without_thumbnails(htaf, folder: Path, t
     run = made_run(tmp_path / "run", photos, shares={"train_images": 150, "validation_images": 50})
     record = run.record | {"source": {"name": str(tmp_path / "photos"), "data_dir": None, "size": None}}
     runs.write_atomic(run.path / "record.json", runs.to_json(record))
-    words = ("explore", tmp_path / "run", "--out", tmp_path / "p")
+    words = ("explore", tmp_path / "run", "--out", tmp_path / "p", "--maps", 0)
     code, _, err = htaf(*words)
     assert code == 0, err
     assert read_page(tmp_path / "p")["page"]["sprites"] is not None
@@ -213,7 +225,9 @@ def test_images_that_moved_leave_a_page_without_thumbnails(htaf, folder: Path, t
     assert read_page(tmp_path / "p")["page"]["sprites"] is not None
     for source, why in ((None, f"{tmp_path / 'run'} does not say where its images came from"), (record["source"], "")):
         runs.write_atomic(run.path / "record.json", runs.to_json(record | {"source": source}))
-        code, _, err = htaf("explore", run.path, "--out", tmp_path / "new", "--codes", tmp_path / "p-codes")
+        code, _, err = htaf(
+            "explore", run.path, "--out", tmp_path / "new", "--codes", tmp_path / "p-codes", "--maps", 0
+        )
         assert code == 0, err
         assert f"note: no thumbnails: {why}" in err
         assert read_page(tmp_path / "new")["page"]["sprites"] is None
@@ -298,7 +312,19 @@ def test_ctrl_c_is_a_clean_end(
     monkeypatch.setattr(PageServer, "serve_forever", interrupted)
     with PageServer(_page(tmp_path / "other"), 0) as taken:
         port = taken.server_port
-        words = ("explore", folder / "run", "--out", tmp_path / "p", "--codes", codes, "--serve", "--port", port)
+        words = (
+            "explore",
+            folder / "run",
+            "--out",
+            tmp_path / "p",
+            "--codes",
+            codes,
+            "--serve",
+            "--port",
+            port,
+            "--images",
+            9,
+        )
         code, _, err = htaf(*words)
     assert code == 0, err
     ((root, url),) = served

@@ -318,22 +318,19 @@ def test_5000_classes_most_without_images(tmp_path: Path) -> None:
     assert "the training images are shown, to which the network was fitted: shares of others differ" in own
 
 
-@pytest.mark.parametrize("options", [{"images": 0}, {"thumbnail": 15}, {"thumbnail": 1025}, {"maps": -1}])
-def test_settings_out_of_range(tmp_path: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(ConceptError, match="expected images >= 1, thumbnail in 16 to 1024"):
-        build_page(made_codes(), tmp_path / "p", shown=Shown(**options))
-
-
-def test_no_time_at_all(tmp_path: Path) -> None:
-    with pytest.raises(ConceptError, match="expected finite seconds >= 0, got nan"):
-        build_page(made_codes(), tmp_path / "p", seconds=float("nan"))
-
-
-@pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_a_head_that_is_not_finite(tmp_path: Path, value: float) -> None:
-    codes = made_codes()
-    weight = codes.weight.copy()
-    weight[0, 0] = value
-    with pytest.raises(ConceptError, match=f"expected finite weights and biases of the head, got {value}"):
-        build_page(replace(codes, weight=weight), tmp_path / "p")
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({}, {"shown": Shown(images=0)}, "expected images >= 1, thumbnail in 16 to 1024"),
+        ({}, {"shown": Shown(thumbnail=1025)}, "expected images >= 1, thumbnail in 16 to 1024"),
+        ({}, {"shown": Shown(maps=-1)}, "expected images >= 1, thumbnail in 16 to 1024"),
+        ({}, {"seconds": float("nan")}, "expected finite seconds >= 0, got nan"),
+        ({"bias": np.full(5, np.inf, np.float32)}, {}, "expected finite weights and biases of the head, got inf"),
+    ],
+)
+def test_what_no_page_can_be_made_of(
+    tmp_path: Path, change: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConceptError, match=message):
+        build_page(replace(made_codes(), **change), tmp_path / "p", **options)
     assert not (tmp_path / "p").exists()

@@ -84,7 +84,6 @@ def test_what_a_former_page_had_is_removed(tmp_path: Path) -> None:
     build_page(made_codes(2000), out, pixels=coloured)
     assert len(list(out.glob("data/sprite-*"))) == 3
     (out / "data" / ".bits-0000.js.abc123").write_text("left")
-    (out / "data" / "images.js").write_text("of an older page")
     (out / "data" / "bits-0007.js").write_text("of a larger page")
     (out / "data" / ".sprite-0000.webp.abc123").write_text("left")
     (out / ".index.html.abc123").write_text("left")
@@ -124,7 +123,7 @@ def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
         build_page(made_codes(), tmp_path / "p")
 
 
-@pytest.mark.parametrize("at", ["sprite-0000.webp", "concepts.js", "bits-0000.js", "app.js", "page.js"])
+@pytest.mark.parametrize("at", ["sprite-0000.webp", "bits-0000.js", "page.js"])
 @pytest.mark.parametrize("former", [False, True])
 def test_a_build_that_was_killed_is_no_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, former: bool

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from htaf.concepts import where
-from htaf.concepts.codes import ConceptError
+from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.extract import extract
 from htaf.concepts.regions import Regions
 from htaf.concepts.store import open_codes, open_margins
 from htaf.concepts.where import Maps, ordered
 from htaf.explorer import maps as module
-from htaf.explorer.build import build_page
+from htaf.explorer.build import _worth_seeing, build_page
+from htaf.explorer.choice import chosen_rows
 from htaf.explorer.run_page import build_run_page
 from htaf.explorer.scripts import unpacked
 from htaf.explorer.shown import Shown
@@ -24,6 +25,7 @@ from made_pages import made_codes, read_page, read_script
 from made_runs import digits, made_run
 
 LIMITED = ("flips.js", "page.js")  # counterfactuals are looked for within seconds: a busy machine finds other ones
+IMAGES = 64  # on a page: all have maps unless a test says how many
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 
@@ -40,19 +42,32 @@ def codes(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def built(run: Run, codes: Path, out: Path, maps: int = IMAGES) -> dict[str, Any]:
+    return build_run_page(run, out, codes=codes, shown=Shown(images=IMAGES, maps=maps))
+
+
+def seen(codes: Path) -> tuple[Codes, np.ndarray, np.ndarray]:
+    """The images of the page, their margins, and which of them were drawn at random."""
+    rows, drawn = chosen_rows(open_codes(codes), "test", IMAGES)
+    margins = open_margins(codes)
+    assert margins is not None
+    return open_codes(codes).take(rows), margins[rows], drawn
+
+
 def arrays_of(out: Path, row: int) -> dict[str, np.ndarray]:
     value = read_script(out / "data" / f"maps-{row:06d}.js")
     return unpacked({name: one for name, one in value.items() if name != "key"})
 
 
 def test_maps_are_those_of_the_command_quantised(run: Run, codes: Path, tmp_path: Path) -> None:
-    made = build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=60))
-    head, shown = read_page(tmp_path / "p")["page"], open_codes(codes).part("test")
-    said, maps = head["maps"], Maps(run, digits(), "exact")
-    assert (made["maps"], len(said["rows"]), said["grid"], said["size"]) == (60, 60, [2, 2], [8, 8])
+    """And the images of a concept stand from the strongest to the barely on."""
+    made = built(run, codes, tmp_path / "p")
+    found, maps = read_page(tmp_path / "p"), Maps(run, digits(), "exact")
+    said, (shown, margins, drawn) = found["page"]["maps"], seen(codes)
+    assert (made["maps"], said["rows"], said["grid"], said["size"]) == (IMAGES, list(range(IMAGES)), [2, 2], [8, 8])
     assert said["colours"] == {"for": list(where.FOR), "against": list(where.AGAINST)}
-    assert len(list((tmp_path / "p" / "data").glob("maps-*.js"))) == 60
-    for row in said["rows"][::7]:
+    assert len(list((tmp_path / "p" / "data").glob("maps-*.js"))) == IMAGES
+    for row in said["rows"][::9]:
         arrays = arrays_of(tmp_path / "p", row)
         expected = maps.of([str(shown.ids[row])], range(21))[0]
         assert arrays["concepts"].tolist() == list(range(21))
@@ -63,53 +78,41 @@ def test_maps_are_those_of_the_command_quantised(run: Run, codes: Path, tmp_path
             np.testing.assert_allclose(values, one.values, atol=top / 254 + 1e-5)
             assert arrays["margins"][k] == pytest.approx(one.pre_activation, abs=1e-5)
             assert tuple(arrays["boxes"][k].tolist()) == (one.box() or (-1, -1, -1, -1))
+    assert said["whole"] is True
+    some = shown.take(np.flatnonzero(drawn))
+    for concept, rows in enumerate(found["arrays"]["strong_to_weak"]):
+        best = ordered(some, margins[drawn], concept, count=8) if some.has(concept).any() else []
+        assert [shown.ids[row] for row in rows[rows >= 0].tolist()] == [some.ids[row] for row in best]
 
 
-def test_images_stand_from_the_strongest_to_the_barely_on(run: Run, codes: Path, tmp_path: Path) -> None:
-    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=5000))
-    found, whole = read_page(tmp_path / "p"), open_codes(codes)
-    assert found["page"]["maps"]["whole"] is True
-    margins = open_margins(codes)
-    assert margins is not None
-    ids = found["images"]["ids"]
-    for concept in range(21):
-        rows = ordered(whole, margins, concept, part="test", count=8)
-        ordered_rows = found["arrays"]["strong_to_weak"][concept]
-        assert [ids[int(row)] for row in ordered_rows[ordered_rows >= 0]] == [whole.ids[int(row)] for row in rows]
-
-
-def test_without_margins_there_is_no_order(run: Run, tmp_path: Path) -> None:
-    extract(run, digits(), tmp_path / "codes", parts=["train", "test"], keep=["bits"])
-    build_run_page(run, tmp_path / "p", codes=tmp_path / "codes", shown=Shown(maps=5000))
+def test_without_margins_there_is_no_order(run: Run, codes: Path, tmp_path: Path) -> None:
+    build_page(open_codes(codes), tmp_path / "p", maps=Maps(run, digits(), "exact"), shown=Shown(images=IMAGES, maps=9))
     found = read_page(tmp_path / "p")
-    samples = found["arrays"]["samples"]
     assert "strong_to_weak" not in found["arrays"]
-    assert set(samples[samples >= 0].tolist()) <= set(found["page"]["maps"]["rows"])
+    assert len(found["page"]["maps"]["rows"]) == 9
 
 
 def test_of_few_images_those_at_the_ends_come_first(run: Run, codes: Path, tmp_path: Path) -> None:
-    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=43))
-    found = read_page(tmp_path / "p")
-    shown, margins = open_codes(codes).part("test"), open_margins(codes)
-    assert margins is not None
-    own = margins[open_codes(codes).rows("test")]
+    built(run, codes, tmp_path / "p", maps=30)
+    found, (shown, margins, drawn) = read_page(tmp_path / "p"), seen(codes)
+    steps = module.strong_to_weak(shown, margins, drawn, "test")
     ordered_rows, rows = found["arrays"]["strong_to_weak"], found["page"]["maps"]["rows"]
     assert found["page"]["maps"]["whole"] is False
-    for concept in np.flatnonzero(shown.unpack().any(0)):
-        best = ordered(shown, own, int(concept), count=2)
-        assert set(best.tolist()) <= set(rows)
-        assert ordered_rows[concept, 0] == best[0]
+    assert set(steps[:9, 0][steps[:9, 0] >= 0].tolist()) <= set(rows)
     assert set(ordered_rows[ordered_rows >= 0].tolist()) <= set(rows)
 
 
-def test_mistakes_come_before_the_middles_of_the_orders(run: Run, codes: Path, tmp_path: Path) -> None:
-    shown = open_codes(codes).part("test")
-    wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))
-    maps = 43 + len(wrong)  # the example and 2 ends of 21 concepts
-    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=maps))
-    found = read_page(tmp_path / "p")
-    assert 0 < len(wrong) < found["page"]["images"] - 43
-    assert set(wrong.tolist()) <= set(found["page"]["maps"]["rows"])
+def test_which_images_are_worth_seeing() -> None:
+    """The example, the ends of each order, mistakes, the rest of the orders, typical ones, samples; each once."""
+    shown = made_codes(300).part("test")
+    wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact)).tolist()
+    right = [row for row in range(100) if row not in wrong]
+    led = {"typical": np.array([[right[8], -1]]), "samples": np.array([[right[9], right[0]]])}
+    steps = np.array([[right[1], right[2], right[3]], [right[4], right[5], -1], [-1, -1, -1]])
+    found = _worth_seeing(shown, right[0], led, steps)
+    ends = [right[place] for place in (1, 4, 3, 5)]
+    assert found == [right[0], *ends, *wrong, right[2], right[8], right[9]]
+    assert _worth_seeing(shown, None, led, None) == [*wrong, right[8], right[9], right[0]]
 
 
 def test_a_later_call_keeps_the_maps(run: Run, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +120,7 @@ def test_a_later_call_keeps_the_maps(run: Run, codes: Path, tmp_path: Path, monk
         found = {file.name: file.read_bytes() for file in (tmp_path / "p" / "data").iterdir()}
         return {name: data for name, data in found.items() if name not in LIMITED}
 
-    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=40))
+    built(run, codes, tmp_path / "p", 40)
     before, asked = files(), []
     given = Maps.of
 
@@ -126,16 +129,16 @@ def test_a_later_call_keeps_the_maps(run: Run, codes: Path, tmp_path: Path, monk
         return given(self, ids, concepts)
 
     monkeypatch.setattr(Maps, "of", counted)
-    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=40))
+    built(run, codes, tmp_path / "p", 40)
     assert (asked, files()) == ([], before)
     damaged = sorted((tmp_path / "p" / "data").glob("maps-*.js"))[:2]
     (tmp_path / "p" / "data" / "page.js").unlink()  # a call that was killed: its page is not whole
     damaged[0].write_text("half")
     damaged[1].unlink()
-    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=40))
+    built(run, codes, tmp_path / "p", 40)
     assert files() == before
     assert len(asked) in (16, 24, 32), "only the groups of the two images"
-    build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=0))
+    built(run, codes, tmp_path / "p", 0)
     assert read_page(tmp_path / "p")["page"]["maps"] is None
     assert not list((tmp_path / "p" / "data").glob("maps-*.js"))
 
@@ -144,7 +147,7 @@ def test_without_exact_maps_the_page_has_none(
     run: Run, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Regions, "_find", lambda _: "the network takes no average over places")
-    made = build_run_page(run, tmp_path / "p", codes=codes)
+    made = built(run, codes, tmp_path / "p")
     assert made["maps"] == 0
     assert read_page(tmp_path / "p")["page"]["maps"] is None
     assert [note for note in made["notes"] if "map" in note] == [
@@ -162,7 +165,7 @@ def test_an_error_leaves_what_is_whole(run: Run, codes: Path, tmp_path: Path, mo
         return given(self, ids, concepts)
 
     monkeypatch.setattr(Maps, "of", failing)
-    made = build_run_page(run, tmp_path / "p", codes=codes, shown=Shown(maps=40))
+    made = built(run, codes, tmp_path / "p", 40)
     assert made["maps"] == len(read_page(tmp_path / "p")["page"]["maps"]["rows"]) == 16
     assert "maps of some images only: gone" in made["notes"]
 

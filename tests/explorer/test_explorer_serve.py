@@ -6,6 +6,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator
+from http.client import HTTPMessage
 from pathlib import Path
 
 import pytest
@@ -42,14 +43,14 @@ def server(out: Path) -> Iterator[PageServer]:
         thread.join()
 
 
-def ask(server: PageServer, path: str, host: str | None = "", method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+def ask(server: PageServer, path: str, host: str | None = "", method: str = "GET") -> tuple[int, HTTPMessage, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=5)
     connection.putrequest(method, path, skip_host=True)
     if host is not None:
         connection.putheader("Host", host or f"127.0.0.1:{server.server_port}")
     connection.endheaders()
     answer = connection.getresponse()
-    found = answer.status, dict(answer.getheaders()), answer.read()
+    found = answer.status, answer.headers, answer.read()
     connection.close()
     return found
 

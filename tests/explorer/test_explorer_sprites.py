@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from htaf.concepts.codes import ConceptError
 from htaf.data.reading import DataError
 from htaf.explorer import folder
 from htaf.explorer.build import build_page
@@ -102,9 +101,7 @@ def test_the_page_knows_its_sheets(tmp_path: Path) -> None:
     np.testing.assert_array_equal(cell(data, form, 300 - 256), expected)
 
 
-@pytest.mark.parametrize(
-    ("error", "after"), [(ConceptError("an id"), 0), (DataError("gone"), 2), (FileNotFoundError("gone"), 2)]
-)
+@pytest.mark.parametrize(("error", "after"), [(FileNotFoundError("gone"), 0), (DataError("gone"), 2)])
 def test_images_that_are_gone_leave_a_page_without(tmp_path: Path, error: Exception, after: int) -> None:
     pixels, asked = of_shape(1, 8, 8)
     build_page(made_codes(1000, seed=1), tmp_path / "p", pixels=pixels)  # of other codes: its sheets are not kept

@@ -103,18 +103,6 @@ def test_every_image_has_an_address_that_leads_to_it(hostile: Site, visit: Open)
         assert all(expected[k] == value for k, value in here)
 
 
-def test_a_hostile_name_is_edited_and_kept(hostile: Site, visit: Open) -> None:
-    page = visit(hostile).go("#/concept/11")
-    page.click("text=Edit name")
-    page.fill("input[name=name]", HOSTILE[0])
-    page.click("text=Save name")
-    page.wait_for_selector(".badge.edited")
-    page.reload()
-    page.wait_for_selector(".badge.edited")
-    assert page.inner_text("h1") == HOSTILE[0]
-    assert page.evaluate("window.hit") is None
-
-
 @pytest.mark.parametrize("stored", ["", "[", "null", "[1]", '{"0": 5, "99": {"name": "x"}, "1": {"name": 7}}'])
 def test_a_damaged_store_of_names_is_survived(stored: str, hostile: Site, visit: Open) -> None:
     tab = visit(hostile)

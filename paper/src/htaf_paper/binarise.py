@@ -14,9 +14,8 @@ from jaxtyping import Float32, Float64, Int64, UInt8
 from htaf._console import progress as progress_of
 from htaf._errors import expect_memory, expect_seed
 from htaf.concepts.codes import PARTS, Codes, ConceptError
-from htaf.concepts.counts import labelled
+from htaf.concepts.counts import labelled, training_means
 from htaf.concepts.heads import Fit, Head
-from htaf.concepts.sparsity import training_means
 from htaf.concepts.store import CHUNK, Features, open_features
 from htaf.concepts.writing import write_codes
 

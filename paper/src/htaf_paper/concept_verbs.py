@@ -37,8 +37,7 @@ from htaf.cli.sparse_heads import (
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes, PartName
-    from htaf.concepts.soft import SoftConcepts
-    from htaf.concepts.store import CodesFolder
+    from htaf.concepts.store import CodesFolder, Features
     from htaf.runs import Run
 
 SHOWN = 10  # concepts in the table
@@ -290,7 +289,6 @@ def sparse(
             raise UsageError(f"--baseline: expected random, median or a folder of codes, got {str(folder)!r}")
     inputs = [run, *folders.values(), *soft.values(), *([codes] if codes else [])]
     check_output_folder(out, inputs, own="folder of sparse heads")
-    from htaf.concepts.soft import SoftConcepts
     from htaf.concepts.store import open_codes, open_features
     from htaf.runs import open_run
     from htaf_paper.protocol import Outcome
@@ -299,8 +297,8 @@ def sparse(
 
     opened = of_images(open_run(run, method=step_of_run(method)))
     limits = limits_of(opened, nec)
-    others: dict[str, list[Codes | SoftConcepts]] = {name: [open_codes(folder)] for name, folder in folders.items()}
-    others |= {name: [SoftConcepts.of(open_features(folder))] for name, folder in soft.items()}
+    others: dict[str, list[Codes | Features]] = {name: [open_codes(folder)] for name, folder in folders.items()}
+    others |= {name: [open_features(folder)] for name, folder in soft.items()}
     images: Any = None
     if codes is None or any(name in MADE for name in baseline):
         images = own_images(opened, data_dir, "give --codes alone, without --baseline random or median")

@@ -25,7 +25,6 @@ from htaf._errors import expect_memory, expect_seed
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
 from htaf.concepts.naming.files import NOT_CHECKED, read_text, write_names
 from htaf.concepts.passes import Device, as_margins, choose_device
-from htaf.concepts.soft import SoftConcepts
 from htaf.concepts.sparse import sparse_heads
 from htaf.concepts.store import CHUNK, Features
 from htaf.concepts.writing import write_codes
@@ -447,7 +446,7 @@ def write_concepts(
     nothing = np.full(len(values), -1, np.int32)
     bits = np.packbits(values >= 0, axis=1, bitorder="little")
     (hard,) = sparse_heads(Codes(bits, c, *fields, *zeros, nothing, nothing, nothing), (None,))
-    (soft,) = sparse_heads(SoftConcepts(values, *fields, *zeros), (None,))
+    (soft,) = sparse_heads(Features(values, *fields, *zeros, nothing), (None,))
     weight, bias = hard.head.weight.astype(np.float32), hard.head.bias.astype(np.float32)
     thresholds = found.thresholds.astype(np.float32)
     learned = hashlib.sha256(found.projection.tobytes() + thresholds.tobytes()).hexdigest()

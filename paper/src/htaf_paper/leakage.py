@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Float64, Int64
 
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.counts import class_counts, class_sizes, labelled
-from htaf.concepts.heads import balanced_rows
-from htaf.concepts.sparse import CAP, STRENGTHS, StandardBits, correct, refit, start_of
+from htaf.concepts.heads import balanced_rows, correct
+from htaf.concepts.sparse import CAP, STRENGTHS, StandardBits, refit, start_of
 from htaf.concepts.store import Features
 from htaf.data.attributes import Attributes
 from htaf_paper.sparse_report import paired

@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from htaf.concepts.codes import Codes, ConceptError, PartName
-from htaf.concepts.counts import labelled
+from htaf.concepts.counts import labelled, training_means
 from htaf.concepts.heads import Head
-from htaf.concepts.soft import SoftConcepts
-from htaf.concepts.sparse import ALGORITHM, CAP, Z, known, means_of, measured, sparse_heads
-from htaf.concepts.sparsity import COVERAGE, training_means
+from htaf.concepts.sparse import ALGORITHM, CAP, Z, measured, sparse_heads
+from htaf.concepts.sparsity import COVERAGE
+from htaf.concepts.store import Features
 from htaf_paper.protocol import Table
 
 OWN, SHUFFLED = "these", "shuffled labels"
@@ -27,7 +27,7 @@ def paired(difference: Float64[np.ndarray, " images"]) -> dict[str, Any]:
     return {"difference": mean, "interval": [mean - half, mean + half]}
 
 
-def aligned(other: Codes | SoftConcepts, codes: Codes, name: str) -> Codes | SoftConcepts:
+def aligned(other: Codes | Features, codes: Codes, name: str) -> Codes | Features:
     """The images of `codes` among those of others, in the same order.
 
     Raises:
@@ -48,7 +48,7 @@ def aligned(other: Codes | SoftConcepts, codes: Codes, name: str) -> Codes | Sof
 
 def compare(
     codes: Codes,
-    others: Mapping[str, Sequence[Codes | SoftConcepts]],
+    others: Mapping[str, Sequence[Codes | Features]],
     *,
     targets: Sequence[int | None] = (5, 10, None),
     shuffles: int = 0,
@@ -81,7 +81,7 @@ def compare(
     tell = progress or (lambda line: None)
     if taken := {OWN, SHUFFLED} & set(others):
         raise ConceptError(f"expected other names for other bits, got {sorted(taken)[0]!r}, which these have")
-    listed: dict[str, Sequence[Codes | SoftConcepts]]
+    listed: dict[str, Sequence[Codes | Features]]
     listed = {OWN: [codes], **{name: [aligned(o, codes, name) for o in given] for name, given in others.items()}}
     listed |= {SHUFFLED: [permuted(codes, seed + i) for i in range(shuffles)]} if shuffles else {}
     scored, rows = labelled(codes, part), []
@@ -90,7 +90,7 @@ def compare(
         for number, bits in enumerate(group):
             title = name if len(group) == 1 else f"{name}, seed {seed + number}"
             found = sparse_heads(bits, targets, cap=cap, seed=seed, progress=lambda line, t=title: tell(f"{t}: {line}"))
-            means, here = means_of(bits), known(bits, part)
+            means, here = training_means(bits), labelled(bits, part)
             for each in found:
                 right, figures = measured(here, each.head, means)
                 hits.setdefault((name, each.target), []).append(right)

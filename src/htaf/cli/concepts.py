@@ -288,7 +288,7 @@ def pictures(
 ) -> None:  # fmt: skip
     """Draw images that have a concept above images that lack it, picked at random."""
     from htaf.concepts.completeness import most_important
-    from htaf.concepts.pixels import pixels_of
+    from htaf.concepts.pixels import Pictures
     from htaf.concepts.report import pictures as draw
     from htaf.concepts.store import open_codes
     from htaf.runs import open_run, write_atomic
@@ -297,7 +297,7 @@ def pictures(
     opened = open_codes(codes)
     of_run = open_run(run, method=step_of_run(method))
     images = own_images(of_run, data_dir, "draw them in Python, with htaf.concepts.report.pictures")
-    maps = None
+    known, maps = Pictures(images), None
     if where:
         from htaf.concepts.where import Maps
 
@@ -308,7 +308,7 @@ def pictures(
 
         def seen(rows: list[int], number: int = number) -> Any:
             ids = [opened.ids[row] for row in rows]
-            return pixels_of(images, ids) if maps is None else maps.over(ids, number)
+            return known.pixels(ids) if maps is None else maps.over(ids, number)
 
         with offering_parts(part):
             picture = draw(opened, seen, number, part=part, count=count)

@@ -18,7 +18,7 @@ from htaf.concepts.counts import proportions
 from htaf.concepts.extract import extract
 from htaf.concepts.groups import groups
 from htaf.concepts.naming import name_by_attributes, write_names
-from htaf.concepts.pixels import pixels_of
+from htaf.concepts.pixels import Pictures
 from htaf.concepts.report import pictures, write_report
 from htaf.concepts.scores import score
 from htaf.data.attributes import load as load_attributes
@@ -92,11 +92,12 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
     write_report(scores, out / "concepts", title="Concepts of handwritten digits")
     test = codes.part("test")
     order = by_importance(codes.weight, np.array(scores["rates"]["fitted"]))
+    seen = Pictures(images)
     members = groups(proportions(codes.part("test")), classes=codes.classes)
     strongest = []
     for concept in order[:SHOWN].tolist():
         file = out / "concepts" / f"concept-{concept}.png"
-        write_atomic(file, pictures(codes, lambda rows: pixels_of(images, [codes.ids[row] for row in rows]), concept))
+        write_atomic(file, pictures(codes, lambda rows: seen.pixels([codes.ids[row] for row in rows]), concept))
         sides = members.describe(concept)
         most, few = ([name for name, _ in sides[group]] for group in "AB")
         strongest.append({"concept": concept, "most": most, "few": few, "picture": str(file)})
@@ -106,7 +107,7 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
         codes,
         out / "explorer",
         names=names,
-        pixels=lambda ids: pixels_of(images, ids).numpy(),
+        pixels=lambda ids: seen.pixels(ids).numpy(),
         heading=Heading(
             "Handwritten digits: concepts of an image model", about_run(run.record, run.path.name, images.train.size)
         ),

@@ -13,7 +13,7 @@ from htaf._files import to_json, write_atomic
 from htaf.cli.naming import ServerFlags, model_names
 from htaf.cli.training import about_names
 from htaf.concepts.extract import extract
-from htaf.concepts.pixels import files_of
+from htaf.concepts.pixels import Pictures
 from htaf.concepts.report import write_report
 from htaf.concepts.scores import score
 from htaf.data.images import Images, is_named, load
@@ -117,7 +117,7 @@ def discover(
         told = [note for note in page["notes"] if note not in images.notes and of_explore not in note]
         say_notes([*told, *([] if model else ["concepts have numbers, not names: --model asks a language model"])])
     accuracy, example = scores["accuracy"]["test"], codes.ids[int(codes.rows("test")[0])]
-    file = files_of(images, [example])[0] or next(filter(Path.is_file, [Path(data) / example]), None)
+    file = Pictures(images).file(example) or next(filter(Path.is_file, [Path(data) / example]), None)
     found = {
         "data": images.name,
         "images": len(codes),

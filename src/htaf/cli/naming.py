@@ -196,22 +196,16 @@ def _job(
 def _pixels(codes: Codes, run: Path, data_dir: str | None) -> Any:
     """What gives the images of rows of codes: those of a run's own data, or the files that they were made of."""
     from htaf.cli.concepts import of_images, own_images
-    from htaf.concepts.pixels import pixels_of, pixels_of_files
+    from htaf.concepts.pixels import Pictures
     from htaf.runs import open_run
 
     opened = of_images(open_run(run))
     if codes.info.get("settings", {}).get("data") == "files":
-        known: Any = opened.preprocessor()  # of images
-
-        def of(ids: list[str]) -> Any:
-            return pixels_of_files(ids, known.size, known.channels)
+        images: Any = opened.preprocessor()
     else:
         images = own_images(opened, data_dir, "use htaf.concepts.naming.picture_evidence, in Python")
-
-        def of(ids: list[str]) -> Any:
-            return pixels_of(images, ids)
-
-    return lambda rows: of([codes.ids[int(row)] for row in rows]).numpy()
+    pictures = Pictures(images)
+    return lambda rows: pictures.pixels([codes.ids[int(row)] for row in rows]).numpy()
 
 
 def _check_asking(asking: AskingFlags, pictures: PictureFlags, server: ServerFlags) -> None:

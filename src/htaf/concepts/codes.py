@@ -6,15 +6,16 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float32, Int32, UInt8
+from jaxtyping import Bool, Float32, Int32, Int64, UInt8
 
 from htaf._errors import HtafError, suggestion
 
 PartName = Literal["train", "validation", "test", "other"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
+CHUNK = 8192  # images whose bits are unpacked at once
 SEARCHED = 20_000  # ids among which a near one is looked for: a second or so
 _LETTERS = str.maketrans("0123456789", "ghijklmnop")
 
@@ -50,6 +51,13 @@ def class_number(classes: Sequence[str], label: int | str) -> int:
     return number
 
 
+def rows_of_part(parts: UInt8[np.ndarray, " images"], part: PartName) -> Int64[np.ndarray, " rows"]:
+    """Row numbers of a part, ascending. Raises ConceptError: there is no such part."""
+    if part not in PARTS:
+        raise ConceptError(f"part must be one of {PARTS}, got {part!r}")
+    return np.flatnonzero(parts == PARTS.index(part))
+
+
 @dataclass(frozen=True, eq=False)
 class Codes:
     """The bits of N images: C concepts and K classes.
@@ -83,15 +91,15 @@ class Codes:
     saturated: Int32[np.ndarray, " images"]
     info: Mapping[str, Any] = field(default_factory=dict)
 
+    arrays: ClassVar[tuple[str, ...]] = ("bits", "labels", "parts", "smooth", "exact", "saturated")
+
     def __len__(self) -> int:
         """N."""
         return len(self.bits)
 
     def rows(self, part: PartName) -> np.ndarray:
         """int64 row numbers of a part, ascending."""
-        if part not in PARTS:
-            raise ConceptError(f"part must be one of {PARTS}, got {part!r}")
-        return np.flatnonzero(self.parts == PARTS.index(part))
+        return rows_of_part(self.parts, part)
 
     def part(self, part: PartName) -> Codes:
         """The images of a part, copied into memory.
@@ -132,8 +140,7 @@ class Codes:
 
     def take(self, rows: np.ndarray) -> Codes:
         """The images of these row numbers, copied into memory."""
-        names = ("bits", "labels", "parts", "smooth", "exact", "saturated")
-        arrays = {name: np.ascontiguousarray(getattr(self, name)[rows]) for name in names}
+        arrays = {name: np.ascontiguousarray(getattr(self, name)[rows]) for name in self.arrays}
         return replace(self, **arrays, ids=[self.ids[row] for row in rows.tolist()])
 
     def unpack(self, rows: np.ndarray | slice = slice(None)) -> UInt8[np.ndarray, "rows concepts"]:
@@ -143,6 +150,20 @@ class Codes:
     def logits(self, rows: np.ndarray | slice = slice(None)) -> Float32[np.ndarray, "rows classes"]:
         """float32 [rows, K] of the exact network: weight @ bits + bias."""
         return self.unpack(rows).astype(np.float32) @ self.weight.T + self.bias
+
+    def predictions(self) -> Int32[np.ndarray, " images"]:
+        """argmax of the logits of bits and head as they are now; ties go to the lower class."""
+        found = np.empty(len(self), np.int32)
+        for start in range(0, len(self), CHUNK):
+            rows = slice(start, start + CHUNK)
+            found[rows] = self.logits(rows).argmax(1)
+        return found
+
+    def has(self, concept: int, rows: np.ndarray | slice = slice(None)) -> Bool[np.ndarray, " rows"]:
+        """Whether images have a concept. Raises ConceptError: no such concept."""
+        if not 0 <= concept < self.concepts:
+            raise ConceptError(f"expected a concept from 0 to {self.concepts - 1}, got {concept}")
+        return (np.asarray(self.bits[rows, concept // 8]) >> concept % 8 & 1).astype(bool)
 
 
 def expect_bits(bits: UInt8[np.ndarray, "queries bytes"], concepts: int) -> None:
@@ -233,4 +254,4 @@ def codes_of(
         exact=none,
         saturated=none,
     )
-    return replace(codes, exact=codes.logits().argmax(1).astype(np.int32) if n else none)
+    return replace(codes, exact=codes.predictions())

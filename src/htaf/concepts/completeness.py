@@ -7,11 +7,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float, Int64
 
-from htaf.concepts.codes import Codes, ConceptError
-from htaf.concepts.counts import class_counts, class_sizes
+from htaf.concepts.codes import CHUNK, Codes, ConceptError
+from htaf.concepts.counts import training_means
 
 Order = Literal["spread", "weight"]
-CHUNK = 8192
 READ = 20_000_000  # predictions in a curve: seconds, however many images
 
 
@@ -39,8 +38,7 @@ def by_importance(
 
 def most_important(codes: Codes) -> Int64[np.ndarray, " concepts"]:
     """`by_importance` with the rates of the labelled training images."""
-    train = codes.part("train")
-    return by_importance(codes.weight, class_counts(train).sum(1) / max(1, int(class_sizes(train).sum())))
+    return by_importance(codes.weight, training_means(codes))
 
 
 def accuracies(

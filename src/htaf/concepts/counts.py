@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int32, Int64, UInt8
 
 from htaf.concepts.codes import PARTS, Codes, ConceptError, MissingPartError, PartName
+from htaf.concepts.store import Features
 from htaf.functional import count_common_bits, transpose_bits
 
+OfImages = TypeVar("OfImages", bound=Codes | Features)
 CHUNK = 65_536  # images at once, a multiple of 8: 4 MiB of 512 concepts
 
 
@@ -100,6 +103,18 @@ def shares(
     return counts / np.where(sizes > 0, sizes, np.nan)
 
 
+def training_means(codes: Codes | Features) -> Float64[np.ndarray, " concepts"]:
+    """Of the labelled training images the share that has each concept, or the mean of each feature: float64 [C].
+
+    Raises:
+        MissingPartError: there are none. ConceptError: a label that is no class.
+    """
+    train = labelled(codes, "train")
+    if isinstance(train, Features):
+        return train.values.mean(0, dtype=np.float64)
+    return class_counts(train).sum(1) / len(train)
+
+
 def _check(codes: Codes) -> None:
     expected = (len(codes.labels), (codes.concepts + 7) // 8)
     if codes.bits.shape != expected:
@@ -132,13 +147,13 @@ def _members(labels: Int32[np.ndarray, " images"], classes: int) -> torch.Tensor
     return torch.from_numpy(members)
 
 
-def labelled_rows(codes: Codes, part: PartName) -> Int64[np.ndarray, " rows"]:
+def labelled_rows(codes: Codes | Features, part: PartName) -> Int64[np.ndarray, " rows"]:
     """Row numbers, ascending, of the images of a part whose class is known."""
     rows = codes.rows(part)
     return rows[np.asarray(codes.labels)[rows] >= 0]
 
 
-def labelled(codes: Codes, part: PartName) -> Codes:
+def labelled(codes: OfImages, part: PartName) -> OfImages:
     """The images of a part whose class is known, without their ids; a view where they lie in one piece,
     else a copy.
 
@@ -153,10 +168,19 @@ def labelled(codes: Codes, part: PartName) -> Codes:
     return taken(codes, rows)
 
 
-def taken(codes: Codes, rows: Int64[np.ndarray, " rows"]) -> Codes:
+def in_turn(rows: Int64[np.ndarray, " rows"], labels: Int32[np.ndarray, " images"]) -> Int64[np.ndarray, " rows"]:
+    """Rows with each class in turn: the first of every class, then the second of every class, ..."""
+    of = labels[rows]
+    order = np.argsort(of, kind="stable")
+    starts = np.flatnonzero(np.diff(of[order], prepend=of[order][:1] - 1))
+    turns = np.empty(len(of), dtype=np.int64)
+    turns[order] = np.arange(len(of)) - np.repeat(starts, np.diff(np.r_[starts, len(of)]))
+    return rows[np.argsort(turns, kind="stable")]
+
+
+def taken(codes: OfImages, rows: Int64[np.ndarray, " rows"]) -> OfImages:
     """The images of these row numbers, ascending and at least one, without their ids; a view where they lie in one
     piece, else a copy."""
     whole = rows[-1] - rows[0] + 1 == len(rows)
     index = slice(int(rows[0]), int(rows[-1]) + 1) if whole else rows
-    names = ("bits", "labels", "parts", "smooth", "exact", "saturated")
-    return replace(codes, **{name: getattr(codes, name)[index] for name in names}, ids=())
+    return replace(codes, **{name: getattr(codes, name)[index] for name in codes.arrays}, ids=())

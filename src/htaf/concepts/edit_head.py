@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
+from htaf.concepts.counts import labelled
 from htaf.concepts.heads import Head
 from htaf.data.images import ImagePreprocessor
 from htaf.data.parts import Data
 from htaf.models.icbm import ICBM
 from htaf.runs import HASHED, Run, claim, finish_run, finished_run
 
-CHUNK = 16_384  # images at once
 GIVEN = ("attributes", "pretrained_sha256", "backbone_sha256")  # of the identity of a training, where they are
 Edit = tuple[int | str, int]  # class (name or number), concept
 
@@ -38,13 +38,7 @@ def edited(codes: Codes, off: Sequence[Edit]) -> Codes:
     for label, concept in pairs:
         weight[label, concept] = 0
     changed = replace(codes, weight=weight, smooth=np.full(len(codes), -1, dtype=np.int32))
-    return replace(changed, exact=predictions(changed), info={**codes.info, "off": [list(pair) for pair in pairs]})
-
-
-def predictions(codes: Codes) -> np.ndarray:
-    """int32 [N], argmax of the logits of bits and head as they are now; ties go to the lower class."""
-    parts = [codes.logits(slice(i, i + CHUNK)).argmax(1) for i in range(0, len(codes), CHUNK)]
-    return np.concatenate(parts or [np.zeros(0)]).astype(np.int32)
+    return replace(changed, exact=changed.predictions(), info={**codes.info, "off": [list(pair) for pair in pairs]})
 
 
 def edit_effect(codes: Codes, off: Sequence[Edit], part: PartName = "test") -> dict[str, Any]:
@@ -56,11 +50,8 @@ def edit_effect(codes: Codes, off: Sequence[Edit], part: PartName = "test") -> d
     Raises:
         ConceptError: no labelled image in the part, or an edit that is not there.
     """
-    chosen = codes.part(part)
-    chosen = chosen.take(np.flatnonzero(chosen.labels >= 0))
-    if not len(chosen):
-        raise ConceptError(f"expected images with labels in the part {part!r}, got none")
-    before, after = predictions(chosen), edited(chosen, off).exact
+    chosen = labelled(codes, part)
+    before, after = chosen.predictions(), edited(chosen, off).exact
     hit_before, hit_after = before == chosen.labels, after == chosen.labels
     classes = {}
     for label in sorted({label for label, _ in _pairs(off, codes.classes, codes.concepts)}):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int8
+from jaxtyping import Float64, Int8
 
 from htaf.concepts.codes import ConceptError
 
@@ -34,12 +34,6 @@ class Groups:
     low: float
     high: float
     held: Float64[np.ndarray, "concepts classes"]
-
-    @property
-    def one_sided(self) -> Bool[np.ndarray, " concepts"]:
-        """Concepts with an empty group A or B, bool [C]: dead ones and others that separate no classes; no name can
-        say what sets A apart."""
-        return ~((self.member == IN_A).any(1) & (self.member == IN_B).any(1))
 
     def on_test(self, concept: int) -> dict[str, float | None]:
         """ "test_a" and "test_b": the mean of `held` over the classes of A and of B; None where they have no images."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from htaf.concepts.codes import Codes, ConceptError
-from htaf.concepts.completeness import CHUNK, by_importance
-from htaf.concepts.counts import labelled, pair_counts
-from htaf.concepts.soft import SoftConcepts
+from htaf.concepts.codes import CHUNK, Codes, ConceptError
+from htaf.concepts.completeness import by_importance
+from htaf.concepts.counts import in_turn, labelled, training_means
+from htaf.concepts.store import Features
 
 CAP = 50_000  # images that a head is fitted to
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -122,9 +122,8 @@ def refitted(
     if not 0 < strength < np.inf:
         raise ConceptError(f"strength must be > 0 and finite, got {strength}")
     chosen = _checked(kept, codes.concepts)
-    train = labelled(codes, "train")
-    means = np.diagonal(pair_counts(train)) / len(train)
-    return selected(codes, chosen, Fit(train, means, cap, seed).head(chosen, strength))
+    fit = Fit(labelled(codes, "train"), training_means(codes), cap, seed)
+    return selected(codes, chosen, fit.head(chosen, strength))
 
 
 def selected(codes: Codes, kept: Sequence[int] | np.ndarray, head: Head) -> Codes:
@@ -148,24 +147,27 @@ def selected(codes: Codes, kept: Sequence[int] | np.ndarray, head: Head) -> Code
         bias=head.bias.astype(np.float32),
         smooth=unknown,
         saturated=unknown,
-        exact=unknown.copy(),
         info={**codes.info, "kept": chosen.tolist()},
     )
-    for start in range(0, len(codes), CHUNK):
-        rows = slice(start, start + CHUNK)
-        small.exact[rows] = small.logits(rows).argmax(1)
-    return small
+    return replace(small, exact=small.predictions())
 
 
-def accuracy_of(codes: Codes | SoftConcepts, kept: Int64[np.ndarray, " kept"], head: Head) -> float:
-    """Share of labelled images that a head on some concepts gets right."""
+def correct(
+    codes: Codes | Features, head: Head, kept: Int64[np.ndarray, " kept"] | slice = slice(None)
+) -> Bool[np.ndarray, " images"]:
+    """Whether a head on some concepts gets each of some labelled images right."""
+    hits = np.zeros(len(codes), dtype=bool)
     weight, bias = head.weight.T.astype(np.float32), head.bias.astype(np.float32)
-    correct = 0
     for start in range(0, len(codes), CHUNK):
         rows = slice(start, start + CHUNK)
         logits = codes.unpack(rows)[:, kept].astype(np.float32) @ weight + bias
-        correct += int(np.count_nonzero(logits.argmax(1) == codes.labels[rows]))
-    return correct / len(codes)
+        hits[rows] = logits.argmax(1) == np.asarray(codes.labels)[rows]
+    return hits
+
+
+def accuracy_of(codes: Codes | Features, kept: Int64[np.ndarray, " kept"] | slice, head: Head) -> float:
+    """Share of labelled images that a head on some concepts gets right."""
+    return float(correct(codes, head, kept).mean())
 
 
 def balanced_rows(labels: Int32[np.ndarray, " images"], cap: int, seed: int) -> Int64[np.ndarray, " rows"]:
@@ -173,12 +175,7 @@ def balanced_rows(labels: Int32[np.ndarray, " images"], cap: int, seed: int) -> 
     if len(labels) <= cap:
         return np.arange(len(labels))
     shuffled = np.random.default_rng(seed).permutation(len(labels))
-    ours = np.asarray(labels)[shuffled]
-    by_class = np.argsort(ours, kind="stable")
-    first = np.concatenate([[0], np.cumsum(np.bincount(ours))])[:-1]
-    turn = np.empty(len(labels), dtype=np.int64)  # the n-th image of its class
-    turn[by_class] = np.arange(len(labels)) - first[ours[by_class]]
-    return np.sort(shuffled[np.argsort(turn, kind="stable")[:cap]])
+    return np.sort(in_turn(shuffled, np.asarray(labels))[:cap])
 
 
 def _checked(kept: Sequence[int] | np.ndarray, concepts: int) -> Int64[np.ndarray, " kept"]:

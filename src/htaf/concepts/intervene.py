@@ -11,25 +11,7 @@ from jaxtyping import Float32, Float64, Int64
 
 from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
 from htaf.concepts.completeness import by_importance
-from htaf.concepts.counterfactuals import Counterfactual, counterfactual
-from htaf.concepts.counts import proportions
-from htaf.concepts.edit_head import edit_effect, edit_run, edited, write_edited
-
-__all__ = [
-    "Counterfactual",
-    "Curve",
-    "Flipped",
-    "InterventionOrder",
-    "counterfactual",
-    "doubling",
-    "edit_effect",
-    "edit_run",
-    "edited",
-    "flip",
-    "intervention_curve",
-    "of_class",
-    "write_edited",
-]
+from htaf.concepts.counts import labelled_rows, proportions
 
 InterventionOrder = Literal["random", "importance"]
 CELLS = 2**22  # bits, or logits where there are more of them, at once: about 100 MB
@@ -169,8 +151,7 @@ def intervention_curve(
         raise ConceptError(f"expected points in 0 to {count}, got {list(given)}")
     steps = np.unique(np.asarray(given, dtype=np.int64))
     majority = proportions(codes.part(fitted)) >= 0.5
-    rows = codes.rows(scored)
-    rows = rows[codes.labels[rows] >= 0]
+    rows = labelled_rows(codes, scored)
     if not len(rows):
         raise ConceptError(f"expected images with labels in the part {scored!r}, got none")
     _check_classes(codes, rows, fitted)

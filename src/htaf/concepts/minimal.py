@@ -12,10 +12,8 @@ from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.completeness import accuracies, by_importance
 from htaf.concepts.counts import labelled, pair_counts
-from htaf.concepts.heads import CAP, Fit, Head, accuracy_of, refitted, selected
+from htaf.concepts.heads import CAP, Fit, Head, accuracy_of
 from htaf.concepts.redundancy import redundancy
-
-__all__ = ["minimal_set", "refitted", "selected"]
 
 DROP = 0.1
 ALGORITHM = (

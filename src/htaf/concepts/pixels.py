@@ -3,66 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
 from htaf.concepts.codes import ConceptError
-from htaf.data.images import FilePart, Images, MemoryPart
+from htaf.data.image_reading import decode, look
+from htaf.data.images import FilePart, ImagePreprocessor, Images, MemoryPart
+from htaf.data.reading import DataError
 
 
-def pixels_of_files(
-    paths: Sequence[str], size: tuple[int, int], channels: int
-) -> UInt8[Tensor, "n channels height width"]:
-    """Images in files, as `htaf.concepts.extract` showed them to a network before normalisation.
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Images by the ids that `htaf.concepts.extract` gave them.
 
-    Args:
-        paths: their ids.
-        size: height and width. channels: 1 or 3.
-
-    Raises:
-        DataError: a file that cannot be read.
+    Attributes:
+        of: the set that the codes are of, whose ids are paths within its folder or, where it has no files, "train/12"
+            and "test/3"; of codes of files, whose ids are their paths, what reads them.
     """
-    none = torch.full((len(paths),), -1, dtype=torch.int64)
-    return FilePart(Path(), tuple(paths), none, size, channels).batch(torch.arange(len(paths)))
 
+    of: Images | ImagePreprocessor
 
-def pixels_of(images: Images, ids: Sequence[str]) -> UInt8[Tensor, "n channels height width"]:
-    """The images that `htaf.concepts.extract` gave these ids.
+    @cached_property
+    def places(self) -> dict[str, tuple[MemoryPart | FilePart, int]]:
+        """The part and the row of each image of the set."""
+        if isinstance(self.of, ImagePreprocessor):
+            return {}
+        return {
+            name: (part, row)
+            for side, part in (("train", self.of.train), ("test", self.of.test))
+            for row, name in enumerate(part.names or (f"{side}/{row}" for row in range(len(part))))
+        }
 
-    Args:
-        images: the set that the codes are of.
-        ids: paths within the set's folder; of images that are no files "train/12" or "test/3".
+    def pixels(self, ids: Sequence[str]) -> UInt8[Tensor, "n channels height width"]:
+        """As the network sees them, before normalisation.
 
-    Returns:
-        uint8 [n, channels, height, width], as the network was shown them before normalisation.
+        Raises:
+            ConceptError: no image of the set. DataError: a file that cannot be read.
+        """
+        if isinstance(self.of, ImagePreprocessor):
+            return self.of.read(ids)
+        asked = [self._place(one) for one in ids]
+        found = torch.zeros(len(ids), self.of.train.channels, *self.of.train.size, dtype=torch.uint8)
+        for part in (self.of.train, self.of.test):
+            rows = [(place, row) for place, (whose, row) in enumerate(asked) if whose is part]
+            if rows:  # all at once: a part of files decodes them in threads
+                where, own = torch.tensor(rows).T
+                found[where] = part.batch(own)
+        return found
 
-    Raises:
-        ConceptError: an id that the set does not have.
-    """
-    places: dict[str, tuple[MemoryPart | FilePart, int]] = {}
-    for side in ("train", "test"):
-        part = getattr(images, side)
-        # names come first, but images in memory keep their numbers: codes made before parts had names know no others
-        numbers = (f"{side}/{row}" for row in range(len(part) if isinstance(part, MemoryPart) else 0))
-        for names in (part.names or (), numbers):
-            places |= {name: (part, row) for row, name in enumerate(names)}
-    unknown = [one for one in ids if one not in places]
-    if unknown:
-        raise ConceptError(f"expected ids of {images.name}, such as {next(iter(places), '')!r}, got {unknown[0]!r}")
-    found = torch.zeros(len(ids), images.train.channels, *images.train.size, dtype=torch.uint8)
-    for part in (images.train, images.test):
-        asked = [(place, places[one][1]) for place, one in enumerate(ids) if places[one][0] is part]
-        if asked:  # all at once: a part of files decodes them in threads
-            where, rows = torch.tensor(asked).T
-            found[where] = part.batch(rows)
-    return found
+    def file(self, image: str) -> Path | None:
+        """The file of an image; None of one in memory. Raises ConceptError: no image of the set."""
+        if isinstance(self.of, ImagePreprocessor):
+            return Path(image)
+        part, row = self._place(image)
+        return part.folder / part.names[row] if isinstance(part, FilePart) else None
 
+    def original(self, image: str) -> UInt8[np.ndarray, "channels height width"]:
+        """An image at its own size: of a file upright and in RGB, of one in memory as it is there.
 
-def files_of(images: Images, ids: Sequence[str]) -> list[Path | None]:
-    """The files of images by their ids; None of those that are not read from files by each batch."""
-    parts = [part for part in (images.train, images.test) if isinstance(part, FilePart)]
-    folders = {name: part.folder for part in parts for name in part.names}
-    return [folders[one] / one if one in folders else None for one in ids]
+        Raises:
+            ConceptError: no image of the set. DataError: a file that cannot be read, or is too large to be decoded.
+        """
+        path = self.file(image)
+        if path is None:
+            return self.pixels([image])[0].numpy()
+        seen = look(path, whole=False)
+        if seen.problem:
+            raise DataError(f"{path}: {seen.problem}")
+        return decode(path, 3, seen.size)
+
+    def _place(self, image: str) -> tuple[MemoryPart | FilePart, int]:
+        if image not in self.places:
+            name = self.of.name if isinstance(self.of, Images) else ""
+            raise ConceptError(f"expected ids of {name}, such as {next(iter(self.places), '')!r}, got {image!r}")
+        return self.places[image]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float64, Int64, Shaped
 
 AGREEMENT, CORRELATION = 0.99, 0.9
 LISTED = 200  # pairs of each kind in a report
@@ -24,9 +24,23 @@ def correlations(
         float64 [C, C]; 0 where a bit is the same in every image.
     """
     ones = np.diagonal(pairs).astype(np.float64)
-    spread = np.sqrt(ones * (images - ones))
-    scale = np.outer(spread, spread)
-    above = float(images) * pairs - np.outer(ones, ones)
+    return phi(pairs, ones, ones, images)
+
+
+def phi(
+    both: Shaped[np.ndarray, "concepts others"],
+    ones: Float64[np.ndarray, " concepts"],
+    others: Float64[np.ndarray, " others"],
+    images: int,
+) -> Float64[np.ndarray, "concepts others"]:
+    """`correlations` of the bits of one set of concepts with those of another.
+
+    Args:
+        both: images with both bits. ones, others: images with each bit of the one and of the other set.
+    """
+    spread, of_others = (np.sqrt(count * (images - count)) for count in (ones, others))
+    scale = np.outer(spread, of_others)
+    above = float(images) * both - np.outer(ones, others)
     return np.clip(np.divide(above, scale, out=np.zeros_like(scale), where=scale > 0), -1, 1)
 
 

@@ -331,21 +331,6 @@ class Regions:
         return Pooling(call, dims, grid), zero
 
 
-def map_of(model: nn.Module, image: Float[Tensor, "c h w"], concept: int, method: Wanted = "auto") -> Map:
-    """The map of one concept in one image; for several of one model see `Regions`, which looks at the model once.
-
-    Args:
-        model: as `Regions` takes it.
-        image: normalised, as the model takes it: float32 [channels, height, width].
-        concept: its number.
-        method: as `Regions` takes it.
-
-    Raises:
-        ConceptError: as `Regions`; no such concept, or an image of another shape.
-    """
-    return Regions(model, method).of(image[None], [concept])[0][0]
-
-
 def resized(values: Float[np.ndarray, "h w"], size: tuple[int, int]) -> Float[np.ndarray, "height width"]:
     """Values of a grid on another grid over the same image: each is spread evenly over its area, so the sum stays."""
     rows, columns = (_overlap(*sides) for sides in zip(values.shape, size, strict=True))

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from htaf._console import markdown_text
 from htaf.concepts.codes import Codes, ConceptError, PartName
-from htaf.concepts.counts import labelled, part_proportions, proportions
+from htaf.concepts.counts import labelled, labelled_rows, part_proportions, proportions
 from htaf.concepts.groups import HIGH, IN_A, IN_B, LOW, MIXED, groups
 from htaf.concepts.scores import BINS
 from htaf.runs import to_json, write_atomic
@@ -230,13 +230,10 @@ def examples(
     Raises:
         ConceptError: no such concept, or count < 1.
     """
-    if not 0 <= concept < codes.concepts or count < 1:
-        raise ConceptError(
-            f"expected a concept from 0 to {codes.concepts - 1} and count >= 1, got {concept} and {count}"
-        )
-    rows = codes.rows(part)
-    rows = rows[np.asarray(codes.labels)[rows] >= 0]
-    on = (np.asarray(codes.bits[rows, concept // 8]) >> concept % 8 & 1).astype(bool)
+    if count < 1:
+        raise ConceptError(f"expected count >= 1, got {count}")
+    rows = labelled_rows(codes, part)
+    on = codes.has(concept, rows)
     random = np.random.default_rng([seed, concept])
     of_on, of_off = (np.sort(random.permutation(side)[:count]) for side in (rows[on], rows[~on]))
     return of_on, of_off
@@ -271,7 +268,7 @@ def pictures(
         ConceptError: no such concept, count < 1, no such images, or images of another shape.
     """
     sides = examples(codes, concept, part=part, count=count, seed=seed)
-    rate = np.mean(labelled(codes, part).bits[:, concept // 8] >> concept % 8 & 1)
+    rate = labelled(codes, part).has(concept).mean()
     shares = proportions(labelled(codes, part))[concept]
     member = groups(shares[None], classes=codes.classes).member[0]
     trained = part_proportions(codes, "train")[concept]

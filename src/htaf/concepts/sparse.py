@@ -14,11 +14,10 @@ from scipy.special import logsumexp
 from htaf._console import markdown_text
 from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError, PartName
-from htaf.concepts.completeness import CHUNK
-from htaf.concepts.counts import labelled
-from htaf.concepts.heads import Head, accuracy_of, balanced_rows
-from htaf.concepts.soft import SoftConcepts
-from htaf.concepts.sparsity import COVERAGE, effective, sparsity, training_means
+from htaf.concepts.counts import labelled, training_means
+from htaf.concepts.heads import Head, accuracy_of, balanced_rows, correct
+from htaf.concepts.sparsity import COVERAGE, effective, sparsity
+from htaf.concepts.store import Features
 
 CAP = 20_000  # images that a head is fitted to
 MIX = 0.99  # share of the L1 penalty, as the sources have it
@@ -70,7 +69,7 @@ class StandardBits:
         means, scales: float64 [C]; a dead concept's scale is 1.
     """
 
-    def __init__(self, train: Codes | SoftConcepts, cap: int = CAP, seed: int = 0) -> None:
+    def __init__(self, train: Codes | Features, cap: int = CAP, seed: int = 0) -> None:
         if cap < 1:
             raise ConceptError(f"cap must be >= 1, got {cap}")
         rows = balanced_rows(train.labels, cap, seed)
@@ -78,8 +77,9 @@ class StandardBits:
         self.classes = len(train.classes)
         bits = train.unpack(rows)
         self.means: Float64[np.ndarray, " concepts"] = bits.mean(0, dtype=np.float64)
-        soft = isinstance(train, SoftConcepts)
-        spread = bits.std(0, dtype=np.float64) if soft else np.sqrt(self.means * (1 - self.means))
+        spread = (
+            bits.std(0, dtype=np.float64) if isinstance(train, Features) else np.sqrt(self.means * (1 - self.means))
+        )
         self.scales = np.where(spread > 0, spread, 1.0)
         kind = np.float64 if bits.size <= WIDE else np.float32
         self.values = ((bits - self.means.astype(kind)) / self.scales.astype(kind)).astype(kind)
@@ -211,7 +211,7 @@ def refit(
 
 
 def sparse_heads(
-    codes: Codes | SoftConcepts,
+    codes: Codes | Features,
     targets: Sequence[int | None] = (5, 10, None),
     *,
     cap: int = CAP,
@@ -238,8 +238,8 @@ def sparse_heads(
     expect_seed(seed, ConceptError)
     if not targets or any(target is not None and target < 1 for target in targets):
         raise ConceptError(f"expected numbers of concepts >= 1, got {list(targets)}")
-    validation = known(codes, "validation")
-    data = StandardBits(known(codes, "train"), cap, seed)
+    validation = labelled(codes, "validation")
+    data = StandardBits(labelled(codes, "train"), cap, seed)
     wanted = sorted({target for target in targets if target is not None})
     points = _points(data, wanted, progress)
     found = {target: _at(data, validation, target, points, progress) for target in dict.fromkeys(targets)}
@@ -262,20 +262,19 @@ def _points(data: StandardBits, wanted: Sequence[int], progress: Progress | None
 
 def _at(
     data: StandardBits,
-    validation: Codes | SoftConcepts,
+    validation: Codes | Features,
     target: int | None,
     points: Sequence[Point],
     progress: Progress | None,
 ) -> SparseHead:
     """The head for one target."""
-    every = np.arange(data.values.shape[1])
 
     def measured(weight: np.ndarray, bias: np.ndarray) -> float:
-        return accuracy_of(validation, every, data.head(weight, bias))
+        return accuracy_of(validation, slice(None), data.head(weight, bias))
 
     chosen: float | None = None
     if target is None:
-        support = np.ones((data.classes, len(every)), dtype=bool)
+        support = np.ones((data.classes, data.values.shape[1]), dtype=bool)
         weight, bias = start_of(data)
     else:
         reaching = [point for point in points if effective(point[1]) >= target][:CANDIDATES] or [points[-1]]
@@ -295,22 +294,6 @@ def _at(
     return SparseHead(target, head, effective(head.weight), chosen, ridge, accuracy)
 
 
-def known(codes: Codes | SoftConcepts, part: PartName) -> Codes | SoftConcepts:
-    """The images of a part whose class is known, without their ids. Raises ConceptError: there are none."""
-    return codes.labelled(part) if isinstance(codes, SoftConcepts) else labelled(codes, part)
-
-
-def correct(codes: Codes | SoftConcepts, head: Head) -> Bool[np.ndarray, " images"]:
-    """Whether a head gets each of some labelled images right."""
-    hits = np.zeros(len(codes), dtype=bool)
-    weight, bias = head.weight.T.astype(np.float32), head.bias.astype(np.float32)
-    for start in range(0, len(codes), CHUNK):
-        rows = slice(start, start + CHUNK)
-        logits = codes.unpack(rows).astype(np.float32) @ weight + bias
-        hits[rows] = logits.argmax(1) == np.asarray(codes.labels)[rows]
-    return hits
-
-
 def wilson(hits: int, images: int) -> tuple[float, float]:
     """Wilson's 95% interval of a share: hits of images, >= 1."""
     share, z2 = hits / images, Z * Z / images
@@ -319,20 +302,13 @@ def wilson(hits: int, images: int) -> tuple[float, float]:
     return max(0.0, float(middle - half)), min(1.0, float(middle + half))
 
 
-def means_of(bits: Codes | SoftConcepts) -> Float64[np.ndarray, " concepts"]:
-    """float64 [C], of the labelled training images."""
-    if isinstance(bits, SoftConcepts):
-        return bits.labelled("train").values.mean(0, dtype=np.float64)
-    return training_means(bits)
-
-
 def measured(
-    codes: Codes | SoftConcepts, head: Head, means: Float64[np.ndarray, " concepts"]
+    codes: Codes | Features, head: Head, means: Float64[np.ndarray, " concepts"]
 ) -> tuple[Bool[np.ndarray, " images"], dict[str, Any]]:
     """Which images a head gets right, and its figures.
 
     Args:
-        codes: labelled images. head: weight [K, C] and bias [K]. means: of the training images, `means_of`.
+        codes: labelled images. head: weight [K, C] and bias [K]. means: of the training images.
 
     Returns:
         whether it is right on each image, and "accuracy", "interval" (Wilson, 95%), "nec", "ncc" and "ncc_predicted".

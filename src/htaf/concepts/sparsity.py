@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 
 from htaf.concepts.codes import Codes, ConceptError
-from htaf.concepts.counts import class_counts, class_sizes
-from htaf.concepts.soft import SoftConcepts
+from htaf.concepts.store import Features
 
 COVERAGE = 0.95  # of what is added to a logit, as NCC's source has it
 CELLS = 2**22  # contributions sorted at once: some 100 MB
@@ -80,17 +79,8 @@ def contributing(
     return {"classes": counted / (len(inputs) * classes), "predicted": of_predicted / len(inputs)}
 
 
-def training_means(codes: Codes) -> Float64[np.ndarray, " concepts"]:
-    """float64 [C], shares of the labelled training images that have a concept. Raises ConceptError: there are none."""
-    train = codes.part("train")
-    size = int(class_sizes(train).sum())
-    if not size:
-        raise ConceptError("expected labelled images of the part 'train', got none")
-    return class_counts(train).sum(1) / size
-
-
 def sparsity(
-    codes: Codes | SoftConcepts, means: Float[np.ndarray, " concepts"], *, coverage: float = COVERAGE, most: int = 500
+    codes: Codes | Features, means: Float[np.ndarray, " concepts"], *, coverage: float = COVERAGE, most: int = 500
 ) -> dict[str, Any]:
     """NEC and NCC of the head of some codes.
 

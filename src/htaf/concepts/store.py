@@ -30,9 +30,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,7 @@ import safetensors.numpy
 from jaxtyping import Float16, Float32, Int32, Int64, UInt8
 
 from htaf import _files
-from htaf.concepts.codes import PARTS, Codes, ConceptError
+from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, rows_of_part
 
 FORMAT = 3
 RECORD, HEAD, FOLDER = "concepts.json", "head.safetensors", "parts"
@@ -57,7 +57,7 @@ DIGEST = 16  # bytes
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Pre-activations of N images: what a plain network has instead of codes. Fields as in `Codes`.
+    """Numbers in place of bits, of N images: pre-activations, or what a soft bottleneck's head reads. As `Codes`, but
 
     values: float32 [N, C], memory-mapped where they are large.
     """
@@ -70,11 +70,31 @@ class Features:
     weight: Float32[np.ndarray, "classes concepts"]
     bias: Float32[np.ndarray, " classes"]
     smooth: Int32[np.ndarray, " images"]
-    info: Mapping[str, Any]
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    arrays: ClassVar[tuple[str, ...]] = ("values", "labels", "parts", "smooth")
 
     def __len__(self) -> int:
         """N."""
         return len(self.values)
+
+    @property
+    def concepts(self) -> int:
+        """C."""
+        return self.values.shape[1]
+
+    def rows(self, part: PartName) -> Int64[np.ndarray, " rows"]:
+        """Row numbers of a part, ascending."""
+        return rows_of_part(self.parts, part)
+
+    def take(self, rows: np.ndarray) -> Features:
+        """The images of these row numbers, copied into memory."""
+        arrays = {name: np.ascontiguousarray(getattr(self, name)[rows]) for name in self.arrays}
+        return replace(self, **arrays, ids=[self.ids[row] for row in rows.tolist()])
+
+    def unpack(self, rows: np.ndarray | slice = slice(None)) -> Float32[np.ndarray, "rows concepts"]:
+        """What a head reads: float32 [rows, C], a copy."""
+        return np.array(self.values[rows])
 
 
 @dataclass(frozen=True)

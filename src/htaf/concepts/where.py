@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,17 @@ from PIL import Image
 from htaf import _files
 from htaf._console import progress as progress_of
 from htaf._errors import HtafError
+from htaf._files import sealed
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device
-from htaf.concepts.pixels import files_of, pixels_of
+from htaf.concepts.pixels import Pictures
 from htaf.concepts.regions import Box, Map, Regions, Wanted
 from htaf.concepts.store import CodesFolder, open_folder
 from htaf.data.image_reading import decode, look
-from htaf.data.images import ImagePreprocessor, Images
-from htaf.runs import Run, content_hash, locked, to_json, write_atomic
+from htaf.data.images import Images
+from htaf.runs import Run, content_hash, locked, write_atomic
 
-FORMAT = 1
+FORMAT = 2
 RECORD, INDEX = "where.json", "index.jsonl"
 AT_ONCE = 16  # images in one pass
 LARGE, SMALL = 768, 192  # pixels of a picture's longer side at most, and of its shorter one at least
@@ -36,37 +36,6 @@ NEAR = 1e-3  # to the threshold: a bit that another machine, or another number o
 COLUMNS = 12  # of a sheet
 STRENGTH = 0.7  # of the strongest colour over the picture
 FOR, AGAINST, FRAME = (213, 94, 0), (0, 114, 178), (255, 255, 255)  # orange and blue, which all can tell apart
-
-
-@dataclass(frozen=True, eq=False)
-class Source:
-    """Pictures by their ids.
-
-    Attributes:
-        preprocessor: of the run.
-        images: the set that the codes are of; None: the ids are paths of files.
-    """
-
-    preprocessor: ImagePreprocessor
-    images: Images | None
-
-    def pixels(self, ids: Sequence[str]) -> UInt8[torch.Tensor, "n c h w"]:
-        """As the network sees them, before normalisation. Raises ConceptError, DataError: they are not there."""
-        return self.preprocessor.read(ids) if self.images is None else pixels_of(self.images, ids)
-
-    def picture(self, image: str) -> UInt8[np.ndarray, "h w 3"]:
-        """The same view of one image, in RGB and from its file as large as that allows, up to 768 pixels."""
-        height, width = size = self.preprocessor.size
-        file = Path(image) if self.images is None else files_of(self.images, [image])[0]
-        factor = 1
-        if file is not None:
-            there = look(file, whole=False).size
-            factor = max(1, min(there[0] // height, there[1] // width, LARGE // max(size)))
-        if file is not None and factor > 1:
-            found = decode(file, 3, (factor * height, factor * width))
-        else:
-            found = self.pixels([image])[0].numpy()
-        return _rgb(found)
 
 
 def ordered(
@@ -151,8 +120,8 @@ class Maps:
         run, images, method, device: as `write_where` takes them.
 
     Attributes:
-        regions: the maps of the network that decides the bits. source: the pictures. head: float [K, C], its weights.
-        key: of the network's weights.
+        regions: the maps of the network that decides the bits. preprocessor: of the run. pictures: of its images.
+        head: float [K, C], the network's weights. key: of all of its weights.
 
     Raises:
         ConceptError: a run without bits, or no such map of it.
@@ -165,19 +134,32 @@ class Maps:
         self.head = network.weight
         self.key = str(run.record["model_sha256"])
         self.regions = Regions(network.smooth if network.exact is None else network.exact, method)
-        self.source = Source(network.preprocessor, images)
+        self.preprocessor = network.preprocessor
+        self.pictures = Pictures(network.preprocessor if images is None else images)
 
     def of(self, ids: Sequence[str], concepts: Sequence[int]) -> list[list[Map]]:
         """A map for each image, by its id, and each concept; a few images go through the network at once."""
         found: list[list[Map]] = []
         for first in range(0, len(ids), AT_ONCE):
-            pixels = self.source.pixels(ids[first : first + AT_ONCE])
-            found += self.regions.of(self.source.preprocessor.normalise(pixels), concepts)
+            pixels = self.pictures.pixels(ids[first : first + AT_ONCE])
+            found += self.regions.of(self.preprocessor.normalise(pixels), concepts)
         return found
+
+    def picture(self, image: str) -> UInt8[np.ndarray, "h w 3"]:
+        """The view that the network has of an image, in RGB and from its file as large as that allows, up to 768
+        pixels."""
+        height, width = size = self.preprocessor.size
+        file, factor = self.pictures.file(image), 1
+        if file is not None:
+            there = look(file, whole=False).size
+            factor = max(1, min(there[0] // height, there[1] // width, LARGE // max(size)))
+        if file is not None and factor > 1:
+            return _rgb(decode(file, 3, (factor * height, factor * width)))
+        return _rgb(self.pictures.pixels([image])[0].numpy())
 
     def over(self, ids: Sequence[str], concept: int) -> UInt8[np.ndarray, "n 3 h w"]:
         """Pictures, all of one size, with the map of a concept over each."""
-        views = [_enlarged(_rgb(pixels)) for pixels in self.source.pixels(ids).numpy()]
+        views = [_enlarged(_rgb(pixels)) for pixels in self.pictures.pixels(ids).numpy()]
         maps = [overlay(view, found) for view, (found,) in zip(views, self.of(ids, [concept]), strict=True)]
         return np.stack(maps).transpose(0, 3, 1, 2)
 
@@ -208,7 +190,7 @@ def write_where(
         codes: the folder of codes. Without margins, 16 times `count` images of a concept are drawn at random, measured
             and ordered.
         out: a folder, new or of the same call: concept-NUMBER/001-map.png and 001-crop.png, concept-NUMBER.png, and of
-            an image image-ROW/concept-NUMBER-map.png; where.json with the settings, and index.jsonl.
+            an image image-ROW/concept-NUMBER-map.png; where.json with the settings and what is drawn, and index.jsonl.
         concepts: their numbers. image: an id, PART/N or a row number, as
             `Codes.row` takes it. One of both, or both.
         count: images of a concept, or concepts of an image. part: of which images are taken.
@@ -243,16 +225,16 @@ def write_where(
     _files.expect_folder(out, "the maps", ConceptError)
     with locked(out, "another process writes", ConceptError):
         margins = _margins(folder)
-        fresh = _claim(out, settings)
+        record = _claim(out, settings)
         if row is None:
             asked = [_of_concept(opened, margins, maps, int(j), part, count) for j in dict.fromkeys(concepts)]
         else:
             chosen = list(dict.fromkeys(map(int, concepts))) or strongest(opened, row, count).tolist()
             asked = [lambda: (f"image-{row}", np.array([row]), chosen)]
         try:
-            return _write(out, asked, opened, maps, by_image=row is not None, progress=progress)
+            return _write(out, record, asked, opened, maps, by_image=row is not None, progress=progress)
         except HtafError:
-            if fresh and not [p for p in out.iterdir() if p.name not in (RECORD, _files.LOCK)]:
+            if not record["maps"] and not [p for p in out.iterdir() if p.name not in (RECORD, _files.LOCK)]:
                 (out / RECORD).unlink()  # nothing was drawn
             raise
 
@@ -261,52 +243,37 @@ Asked = Callable[[], tuple[str, np.ndarray, list[int]]]  # its folder, rows and 
 
 
 def _write(
-    out: Path, asked: Sequence[Asked], codes: Codes, maps: Maps, *, by_image: bool, progress: bool
+    out: Path,
+    record: dict[str, Any],
+    asked: Sequence[Asked],
+    codes: Codes,
+    maps: Maps,
+    *,
+    by_image: bool,
+    progress: bool,
 ) -> list[dict[str, Any]]:
-    index = out / INDEX
-    lines = _read_index(out)
-    done = {str(line["map"]).partition("/")[0] for line in lines}
+    lines = _whole(out, record["maps"])
+    done = {line["map"].partition("/")[0] for line in lines}
     with progress_of("concepts" if len(asked) > 1 else "maps", len(asked), shown=progress) as advance:
         for one in asked:
             name, rows, concepts = one()
             if name not in done:
                 made = list(_drawn(out, name, rows, concepts, codes, maps, by_image=by_image))
                 lines += made
-                write_atomic(index, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+                write_atomic(out / RECORD, sealed({**record, "maps": lines}))
             advance()
+    write_atomic(out / INDEX, "".join(f"{json.dumps(line, ensure_ascii=False, sort_keys=True)}\n" for line in lines))
     return lines
 
 
-def _read_index(out: Path) -> list[dict[str, Any]]:
-    """The lines of an index whose pictures are there: what lacks one is drawn again. Raises ConceptError: damaged."""
-    index = out / INDEX
-    try:
-        lines = [_files.parse_json(line) for line in index.read_text(encoding="utf-8").splitlines()]
-        for line in lines:
-            wrong = [name for name, kinds in _LINE.items() if not isinstance(line[name], kinds)]
-            if wrong:
-                raise ValueError(f"{wrong[0]} is {line[wrong[0]]!r}")
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        found = f"no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
-        raise ConceptError(
-            f"{index} is damaged: expected a line for each map, got others ({found}): delete {out} and give the "
-            "command again, or choose another --out"
-        ) from None
+def _whole(out: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines whose pictures are there: of what lacks one, all is drawn again."""
     lost = {
-        str(line["map"]).partition("/")[0] for line in lines
+        line["map"].partition("/")[0]
+        for line in lines
         if not all((out / line[name]).is_file() for name in ("map", "crop") if line[name])
-    }  # fmt: skip
-    return [line for line in lines if str(line["map"]).partition("/")[0] not in lost]
-
-
-# what a line of the index holds
-_LINE: dict[str, Any] = {
-    "image": str, "row": int, "concept": int, "bit": int, "margin": (int, float), "share": (int, float), "method": str,
-    "map": str, "label": (str, type(None)), "predicted": (str, type(None)), "box": (list, type(None)), "size": list,
-    "crop": (str, type(None)),
-}  # fmt: skip
+    }
+    return [line for line in lines if line["map"].partition("/")[0] not in lost]
 
 
 def _drawn(
@@ -320,7 +287,7 @@ def _drawn(
         for place, (row, one, found_of) in enumerate(
             zip(some.tolist(), ids, maps.of(ids, concepts), strict=True), first
         ):
-            picture = _enlarged(maps.source.picture(one))
+            picture = _enlarged(maps.picture(one))
             for found in found_of:
                 bit, now = int(bits[place, found.concept]), found.pre_activation
                 expect_bit(one, found, bit)
@@ -353,7 +320,7 @@ def _of_concept(
         for first in range(0, len(rows), AT_ONCE):
             ids = _ids(codes, rows[first : first + AT_ONCE])
             with torch.no_grad():
-                x = maps.source.preprocessor.normalise(maps.source.pixels(ids)).to(maps.regions.device)
+                x = maps.preprocessor.normalise(maps.pictures.pixels(ids)).to(maps.regions.device)
                 measured.append(maps.regions.model.pre_activations(x)[:, concept].float().cpu().numpy())
         return f"concept-{concept}", _spaced(rows, np.concatenate(measured), count), [concept]
 
@@ -366,10 +333,8 @@ def _ids(codes: Codes, rows: np.ndarray) -> list[str]:
 
 def _on(codes: Codes, concept: int, part: PartName) -> Int64[np.ndarray, " rows"]:
     """Rows of a part that have a concept."""
-    if not 0 <= concept < codes.concepts:
-        raise ConceptError(f"expected a concept from 0 to {codes.concepts - 1}, got {concept}")
     rows = codes.rows(part)
-    rows = rows[(np.asarray(codes.bits[rows, concept // 8]) >> concept % 8 & 1).astype(bool)]
+    rows = rows[codes.has(concept, rows)]
     if not len(rows):
         raise ConceptError(f"no {part} image has concept {concept}: choose another concept, or --part")
     return rows
@@ -387,8 +352,8 @@ def _margins(folder: CodesFolder) -> np.ndarray | None:
     return folder.features().values if found is None and "features" in folder.columns else found
 
 
-def _claim(out: Path, settings: dict[str, Any]) -> bool:
-    """Take a folder for these maps, True, or find that it has them. Raises ConceptError: it holds something else."""
+def _claim(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The record of a folder for these maps, new or with those that it has. Raises ConceptError: it holds others."""
     file, key = out / RECORD, content_hash(settings)
     try:
         record = _files.read_record(file, FORMAT, ConceptError)
@@ -397,12 +362,13 @@ def _claim(out: Path, settings: dict[str, Any]) -> bool:
     if record is None:
         if others := sorted(p.name for p in out.iterdir() if not p.name.startswith(".")):
             raise ConceptError(f"expected a new or empty folder, {out} holds {others[0]!r}: choose another --out")
-        write_atomic(file, to_json({"format": FORMAT, "key": key, "settings": settings}))
+        record = {"format": FORMAT, "key": key, "settings": settings, "maps": []}
+        write_atomic(file, sealed(record))
     elif record.get("key") != key:
         there = record.get("settings")
         other = [name for name in settings if not isinstance(there, dict) or there.get(name) != settings[name]]
         raise ConceptError(f"{out} holds other maps ({', '.join(other)} differ): choose another --out")
-    return record is None
+    return record
 
 
 def _scaled(box: Box, own: tuple[int, int], to: Sequence[int]) -> Box:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
+from htaf.concepts.codes import CHUNK, PARTS, Codes, ConceptError, PartName
+from htaf.concepts.redundancy import phi
 from htaf.explorer import contents
 
-BLOCK = 8192  # images counted at once
 LISTED = 200  # images of each kind of disagreement
 
 
@@ -49,22 +49,19 @@ def matches(codes: Codes, other: Codes) -> tuple[Int64[np.ndarray, " concepts"],
         int64 [C], numbers of the other's concepts, ties by number, -1 where none correlates (a bit that is always the
         same, no images); float64 [C], their correlation phi, -1 to 1: below 0, one is on where the other is off.
     """
-    images = len(codes)
+    if not len(codes) or not other.concepts:
+        return np.full(codes.concepts, -1), np.zeros(codes.concepts)
     both = np.zeros((codes.concepts, other.concepts))
     ones = [np.zeros(codes.concepts), np.zeros(other.concepts)]
-    for start in range(0, images, BLOCK):
-        some = slice(start, start + BLOCK)
+    for start in range(0, len(codes), CHUNK):
+        some = slice(start, start + CHUNK)
         mine, theirs = codes.unpack(some).astype(np.float32), other.unpack(some).astype(np.float32)
         both += mine.T @ theirs
         ones[0] += mine.sum(0)
         ones[1] += theirs.sum(0)
-    spread = [np.sqrt(one * (images - one)) for one in ones]
-    scale = np.outer(*spread)
-    phi = np.divide(images * both - np.outer(*ones), scale, out=np.zeros_like(both), where=scale > 0)
-    if not images or not other.concepts:
-        return np.full(codes.concepts, -1), np.zeros(codes.concepts)
-    best = np.abs(np.round(phi, 12)).argmax(1)
-    value = np.clip(phi[np.arange(len(best)), best], -1, 1)
+    related = phi(both, ones[0], ones[1], len(codes))
+    best = np.abs(np.round(related, 12)).argmax(1)
+    value = related[np.arange(len(best)), best]
     return np.where(np.abs(value) > 0, best, -1), value
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int64
 
 from htaf.concepts.codes import Codes, PartName
 from htaf.concepts.counterfactuals import Counterfactual, counterfactual
+from htaf.concepts.counts import in_turn
 
 MOST_SECONDS = 2.0  # for the proof of a single image
 
@@ -37,22 +38,12 @@ def chosen_rows(
         return rows, np.ones(len(rows), dtype=bool)
     labels, exact = np.asarray(codes.labels)[rows], np.asarray(codes.exact)[rows]
     wrong = (labels >= 0) & (labels != exact)
-    order = _in_turn(np.random.default_rng(seed).permutation(len(rows)), labels)
+    order = in_turn(np.random.default_rng(seed).permutation(len(rows)), labels)
     drawn, left = np.split(order, [most - most // 2])
-    missed = _in_turn(left[wrong[left]], labels)
+    missed = in_turn(left[wrong[left]], labels)
     added = np.concatenate([missed, left[~wrong[left]]])[: most // 2]
     chosen = np.sort(np.concatenate([drawn, added]))
     return rows[chosen], np.isin(chosen, drawn)
-
-
-def _in_turn(places: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """These places with each class in turn: the first of every class, then the second of every class, ..."""
-    of = labels[places]
-    order = np.argsort(of, kind="stable")
-    starts = np.flatnonzero(np.diff(of[order], prepend=of[order][:1] - 1))
-    turns = np.empty(len(of), dtype=np.int64)
-    turns[order] = np.arange(len(of)) - np.repeat(starts, np.diff(np.r_[starts, len(of)]))
-    return places[np.argsort(turns, kind="stable")]
 
 
 def counterfactuals_of(

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
-from htaf.concepts.codes import PARTS, Codes, PartName
+from htaf.concepts.codes import Codes, PartName
 from htaf.concepts.completeness import by_importance
-from htaf.concepts.counts import class_counts, class_sizes, labelled, shares
+from htaf.concepts.counts import shares
 from htaf.concepts.naming import seal_of
-from htaf.concepts.scores import score, specificity
+from htaf.concepts.scores import score_tally, specificity
+from htaf.concepts.tally import tally
 from htaf.explorer.discovery import (
     clustered_order,
     relations,
@@ -69,14 +70,9 @@ class CodeStatistics:
 
 def measure(codes: Codes, part: PartName) -> CodeStatistics:
     """Counts and scores; raises ConceptError for a label that is no class."""
-    has = {name: bool(((codes.parts == PARTS.index(name)) & (codes.labels >= 0)).any()) for name in ("train", part)}
-    whole = np.zeros((codes.concepts, len(codes.classes)), np.int64), np.zeros(len(codes.classes), np.int64)
-    counts = {}
-    for name in ("train", part):
-        some = labelled(codes, name) if has[name] else None
-        counts[name] = whole if some is None else (class_counts(some), class_sizes(some))
-    scores = score(codes, scored=part, top=1) if has["train"] and has[part] else None
-    train, size = counts["train"]
+    found = tally(codes, scored=part, limit=len(codes))
+    (train, counts), (trained, sizes) = found.counts, found.sizes
+    scores = score_tally(found, codes.weight, codes.bias, top=1) if trained.any() and sizes.any() else None
     if scores is None:
         rows = codes.rows("train")
         rows = rows if len(rows) else np.arange(len(codes))
@@ -86,7 +82,7 @@ def measure(codes: Codes, part: PartName) -> CodeStatistics:
         rates /= len(rows)
     else:
         rates = np.array(scores["rates"]["fitted"])
-    return CodeStatistics(part, scores, rates, shares(train, size), size, *counts[part])
+    return CodeStatistics(part, scores, rates, shares(train, trained), trained, counts, sizes)
 
 
 def content_key(codes: Codes) -> str:

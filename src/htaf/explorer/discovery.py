@@ -128,7 +128,7 @@ def sample_images(
     found = np.full((shown.concepts, count), -1, dtype=np.int64)
     rows = np.flatnonzero(drawn)
     for concept in range(shown.concepts):
-        on = rows[(shown.bits[rows, concept // 8] >> (concept % 8)) & 1 == 1]
+        on = rows[shown.has(concept, rows)]
         if len(on):
             rng = np.random.default_rng([seed, concept])
             chosen = on[rng.choice(len(on), min(count, len(on)), replace=False)]
@@ -152,7 +152,7 @@ def strongest_images(
     rows = np.flatnonzero(drawn)
     for concept in range(shown.concepts):
         values = np.asarray(margins[rows, concept], dtype=np.float32)
-        on = (shown.bits[rows, concept // 8] >> (concept % 8)) & 1 == 1
+        on = shown.has(concept, rows)
         for kind, (members, key) in enumerate(((on, -values), (on, values), (~on, -values))):
             order = np.flatnonzero(members & ~np.isnan(values))
             best = rows[order[np.argsort(key[order], kind="stable")[:count]]]

@@ -140,7 +140,7 @@ def write_maps(
     return {
         "rows": sorted(whole),
         "grid": list(pooling.grid),
-        "size": list(maps.source.preprocessor.size),
+        "size": list(maps.preprocessor.size),
         "colours": {"for": list(FOR), "against": list(AGAINST)},
         "strength": STRENGTH,
     }

@@ -8,27 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import UInt8
 
 from htaf._console import err
 from htaf._errors import HtafError
 from htaf.concepts.codes import Codes, ConceptError, PartName, codes_key
 from htaf.concepts.extract import extract
 from htaf.concepts.naming import read_names
-from htaf.concepts.pixels import pixels_of
+from htaf.concepts.pixels import Pictures
 from htaf.concepts.store import open_codes, open_margins, read_record
 from htaf.concepts.where import Maps
 from htaf.data.attributes import supervising
-from htaf.data.image_reading import decode, look
-from htaf.data.images import FilePart, ImagePreprocessor, Images, MemoryPart
-from htaf.data.reading import DataError
+from htaf.data.images import ImagePreprocessor, Images
 from htaf.explorer.beside import Beside
 from htaf.explorer.build import AS_USUAL, build_page
 from htaf.explorer.contents import about_run
 from htaf.explorer.folder import check_folder
 from htaf.explorer.shown import Heading, Shown
-from htaf.explorer.sprites import Original, Pixels
 from htaf.runs import Run, UnknownSourceError, content_hash
 from htaf.runs.data import is_own
 
@@ -98,15 +93,22 @@ def build_run_page(
         given = None if labelled else _supervised(run, found, data_dir, notes)
     name = run.path.resolve().name
     title = f"{run.record['data']['name']}: concepts of {name}"
+    seen = _pictures(run, preprocessor, found, own)
+
+    def pixels(ids: Sequence[str]) -> np.ndarray:
+        if isinstance(seen, ConceptError):
+            raise seen
+        return seen.pixels(ids).numpy()
+
     return build_page(
         found,
         out,
-        pixels=_pixels(run, preprocessor, found, own),
+        pixels=pixels,
         names=given,
         margins=_margins(folder, found),
         beside=_beside(beside, beside_names),
-        original=_original(run, found, own),
-        maps=_maps(run, found, own, notes) if shown.maps else None,
+        original=None if isinstance(seen, ConceptError) else seen.original,
+        maps=None if isinstance(seen, ConceptError) or not shown.maps else _maps(run, found, seen, notes),
         shown=shown,
         heading=Heading(title, about_run(run.record, name, preprocessor.size), notes),
         progress=progress,
@@ -166,56 +168,16 @@ def _beside(folder: str | Path | None, names: str | Path | None) -> Beside | Non
     return Beside(codes, of.name, given)  # the path would say where it lies
 
 
-def _maps(run: Run, codes: Codes, images: Images | ConceptError, notes: list[str]) -> Maps | None:
-    """Exact maps; None, and a note, where the network has none; None where it has no bits or the images are missing."""
-    settings = codes.info["settings"]
+def _maps(run: Run, codes: Codes, seen: Pictures, notes: list[str]) -> Maps | None:
+    """Exact maps; None, and a note, where the network has none; None where it has no bits."""
     if not run.has_step:
         return None
     try:
-        if settings.get("data") == "files":
-            maps = Maps(run, None, "exact")
-        elif isinstance(images, Images) and images.fingerprint == settings.get(
-            "fingerprint", run.record["data"]["fingerprint"]
-        ):
-            maps = Maps(run, images, "exact")
-        else:
-            return None
+        maps = Maps(run, seen.of if isinstance(seen.of, Images) else None, "exact")
     except HtafError as error:
         notes.append(f"no maps over pictures: {error}")
         return None
     return maps if maps.head.shape == codes.weight.shape else None
-
-
-def _original(run: Run, codes: Codes, images: Images | ConceptError) -> Original | None:
-    """What gives images at their own size, those in memory as they are there; None where they are not at hand."""
-    settings = codes.info["settings"]
-    if settings.get("data") == "files":
-        return lambda one: full_size(Path(one))
-    known = settings.get("fingerprint", run.record["data"]["fingerprint"])
-    if isinstance(images, ConceptError) or images.fingerprint != known:
-        return None
-    places: dict[str, tuple[MemoryPart | FilePart, int]] = {}
-    for side, part in (("train", images.train), ("test", images.test)):
-        places |= {f"{side}/{row}": (part, row) for row in range(len(part)) if isinstance(part, MemoryPart)}
-        places |= {name: (part, row) for row, name in enumerate(part.names or ())}
-
-    def original(one: str) -> np.ndarray:
-        if one not in places:
-            raise ConceptError(f"expected ids of {images.name}, got {one!r}")
-        part, row = places[one]
-        if isinstance(part, FilePart):
-            return full_size(part.folder / part.names[row])
-        return part.batch(torch.tensor([row]))[0].numpy()
-
-    return original
-
-
-def full_size(path: Path) -> UInt8[np.ndarray, "3 height width"]:
-    """An image file as it is, upright, in RGB. Raises DataError: it cannot be read, or is too large to be decoded."""
-    seen = look(path, whole=False)
-    if seen.problem:
-        raise DataError(f"{path}: {seen.problem}")
-    return decode(path, 3, seen.size)
 
 
 def _check_run(run: Run, codes: Codes, folder: Path) -> None:
@@ -236,21 +198,17 @@ def _check_run(run: Run, codes: Codes, folder: Path) -> None:
         raise ConceptError(f"expected codes of {run.path}, {folder} holds those of a network with another head")
 
 
-def _pixels(run: Run, preprocessor: ImagePreprocessor, codes: Codes, images: Images | ConceptError) -> Pixels:
-    """What gives the images of ids; raises ConceptError where they cannot be had, or are others than the codes'."""
+def _pictures(
+    run: Run, preprocessor: ImagePreprocessor, codes: Codes, images: Images | ConceptError
+) -> Pictures | ConceptError:
+    """The images of the codes; the error where they cannot be had, or are others than the codes'."""
     settings = codes.info["settings"]
     if settings.get("data") == "files":
-        return lambda ids: preprocessor.read(ids).numpy()
+        return Pictures(preprocessor)
     known = settings.get("fingerprint", run.record["data"]["fingerprint"])
     if isinstance(images, Images) and images.fingerprint != known:
-        images = ConceptError(f"the images found, {images.name}, are not those of the codes")
-
-    def pixels(ids: Sequence[str]) -> np.ndarray:
-        if isinstance(images, ConceptError):
-            raise images
-        return pixels_of(images, ids).numpy()
-
-    return pixels
+        return ConceptError(f"the images found, {images.name}, are not those of the codes")
+    return images if isinstance(images, ConceptError) else Pictures(images)
 
 
 def _supervised(

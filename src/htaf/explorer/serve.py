@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
+import io
 import sys
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from htaf.concepts.codes import ConceptError
@@ -76,33 +76,17 @@ class PageServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(SimpleHTTPRequestHandler):
     server: PageServer  # pyright: ignore[reportIncompatibleVariableOverride]
     timeout = 30  # seconds that a silent connection is kept
     server_version, sys_version = "htaf", ""
+    extensions_map = KINDS
 
-    def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def _answer(self, *, body: bool) -> None:
+    def send_head(self) -> io.BytesIO | BinaryIO | None:
         if not self._is_ours():
             return self.send_error(HTTPStatus.FORBIDDEN, "expected a request for 127.0.0.1 or localhost")
-        file = self._file()
-        try:
-            if file is None:
-                raise FileNotFoundError
-            with file.open("rb") as stream:
-                self.send_response(HTTPStatus.OK)
-                self.send_header("Content-Type", KINDS.get(file.suffix.lower(), "application/octet-stream"))
-                self.send_header("Content-Length", str(file.stat().st_size))
-                self.end_headers()
-                if body:
-                    shutil.copyfileobj(stream, self.wfile)
-        except (FileNotFoundError, PermissionError):
-            self.send_error(HTTPStatus.NOT_FOUND)
+        del self.headers["If-Modified-Since"]  # a page may be built twice in a second
+        return super().send_head()
 
     def _is_ours(self) -> bool:
         """Whether the browser meant this address: a site whose name is made to point here must not read the page."""
@@ -110,19 +94,19 @@ class _Handler(BaseHTTPRequestHandler):
         hosts = {f"{name}:{port}" for name in (ADDRESS, "localhost")}
         return self.headers.get("Host", "").lower() in (hosts | {ADDRESS, "localhost"} if port == 80 else hosts)
 
-    def _file(self) -> Path | None:
-        """The file of the folder that a request names; None for anything else: hidden ones, folders, links out."""
-        path = unquote(self.path.partition("?")[0].partition("#")[0])
+    def translate_path(self, path: str) -> str:
+        """The file of the folder that a request names; "" for anything else: hidden ones, folders, links out."""
+        path = unquote(path.partition("?")[0].partition("#")[0])
         if not path.startswith("/"):
-            return None
+            return ""
         steps = path.split("/")[1:]
         if any(step.startswith(".") or any(mark in step for mark in "\\:") for step in steps) or "" in steps[:-1]:
-            return None
+            return ""
         try:
             file = self.server.folder.joinpath(*steps[:-1], steps[-1] or INDEX).resolve()
-            return file if file.is_relative_to(self.server.folder) and file.is_file() else None
+            return str(file) if file.is_relative_to(self.server.folder) and file.is_file() else ""
         except (OSError, ValueError):  # names that no file system takes
-            return None
+            return ""
 
     def end_headers(self) -> None:
         for name, value in HEADERS.items():

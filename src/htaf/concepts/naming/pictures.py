@@ -133,11 +133,6 @@ def pools(codes: Codes, seed: int) -> tuple[Int64[np.ndarray, " naming"], Int64[
     return np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])
 
 
-def has_bit(codes: Codes, concept: int, rows: Int64[np.ndarray, " rows"]) -> Bool[np.ndarray, " rows"]:
-    """Whether images have a bit."""
-    return (codes.bits[rows, concept // 8] >> (concept % 8) & 1).astype(bool)
-
-
 def choose(
     codes: Codes,
     concept: int,
@@ -180,7 +175,7 @@ def choose(
     place = {row: number for number, row in enumerate(rows.tolist())}
     places = np.array([[place[row] for row in pair] for pair in pairs.tolist()], dtype=np.int64).reshape(-1, 2)
     of_drawn = np.isin(rows, np.concatenate(drawn))
-    bit = has_bit(codes, concept, rows)
+    bit = codes.has(concept, rows)
     return Choice(concept, rng.permutation(shown[0]), rng.permutation(shown[1]), rows, bit, of_drawn, places, rate)
 
 
@@ -189,7 +184,7 @@ def _noted(choice: Choice, note: str, status: str) -> Choice:
 
 
 def _sides(codes: Codes, concept: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    bit = has_bit(codes, concept, rows)
+    bit = codes.has(concept, rows)
     return rows[bit], rows[~bit]
 
 
