@@ -21,18 +21,16 @@ from htaf.concepts.store import open_codes
 from htaf.data.images import ImagePreprocessor, load
 from htaf.models.icbm import ICBM
 from htaf.runs import open_run
-from made_runs import PLAIN, digits, made_run
+from made_runs import digits, made_run
 
 FEWER: dict[str, float] = {"train_images": 150, "validation_images": 50}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, a plain one and one without concepts, on digits."""
+    """A run, on digits."""
     root, images = tmp_path_factory.mktemp("concepts"), digits()
     made_run(root / "run", images)
-    made_run(root / "plain", images, PLAIN)
-    made_run(root / "dhn", images, kind="wide_resnet")
     return root
 
 
@@ -270,7 +268,6 @@ def test_neighbours(htaf, codes: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("extract", "{}/dhn", "--out", "{}/x"), 1, "expected a run with concepts, as `htaf train icbm` makes it"),
         (("extract", "{}/run", "--out", "{}/x", "--batch", "0"), 2, "--batch must be >= 1"),
         (
             ("extract", "{}/run", "--out", "{}/x", "--parts", "test", "--data", "digits"),

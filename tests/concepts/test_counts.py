@@ -54,13 +54,6 @@ def test_counts_of_any_size_in_chunks_of_any_size(
         check(*made(images, concepts, classes, seed))
 
 
-def test_more_than_one_chunk_of_the_real_size() -> None:
-    values, codes = made(counts.CHUNK + 1003, 11, 3)
-    assert np.array_equal(counts.pair_counts(codes), values.T.astype(int) @ values)
-    expected = np.stack([values[codes.labels == k].sum(0) for k in range(3)], axis=1)
-    assert np.array_equal(counts.class_counts(codes), expected)
-
-
 def test_a_memory_map_is_read_in_parts_and_without_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values, codes = made(500, 21, 4)
     np.save(tmp_path / "bits.npy", codes.bits)
@@ -96,13 +89,6 @@ def test_proportions() -> None:
     assert np.isnan(found[:, 2]).all()  # nobody there
     for k in (0, 1, 3):
         np.testing.assert_allclose(found[:, k], values[codes.labels == k].mean(0), rtol=1e-15)
-
-
-def test_a_part_is_counted_alone() -> None:
-    values, codes = made(90, 5, 3)
-    codes = dataclasses.replace(codes, parts=np.arange(90, dtype=np.uint8) % 2)
-    part = codes.part("validation")
-    check(values[1::2], part)
 
 
 @pytest.mark.parametrize(("label", "shown"), [(3, "3"), (-2, "-2")])

@@ -7,9 +7,6 @@ import io
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -38,8 +35,6 @@ from htaf.data.images import Images
 from htaf.data.parts import image_rows
 from htaf.data.reading import DataError
 from made_runs import PLAIN, digits, made_run
-
-TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -358,51 +353,18 @@ def test_only_what_is_missing_is_made(run: runs.Run, images: Images, tmp_path: P
     (parts / ".part-00002.parquet.left").touch()  # of a process that was killed
     kept = (parts / "part-00000.parquet").stat().st_mtime_ns
     (parts / "part-00001.parquet").write_bytes(b"PAR1")
+    (parts / "part-mine.parquet").touch()  # somebody else's
     engine = Stops(0)
     extract(run, images, tmp_path / "a", part_images=300, engine=engine, progress=True)
     assert engine.asked == 4
     assert (parts / "part-00000.parquet").stat().st_mtime_ns == kept
+    (parts / "part-mine.parquet").unlink()
     assert content(tmp_path / "a") == content(tmp_path / "whole")
     (parts / "part-00003.parquet").unlink()  # of a finished folder
     for asked in (1, 0):
         engine = Stops(0)
         extract(run, images, tmp_path / "a", part_images=300, engine=engine)
         assert engine.asked == asked
-    assert content(tmp_path / "a") == content(tmp_path / "whole")
-
-
-SCRIPT = """
-import os, signal, sys
-sys.path.insert(0, sys.argv[1])
-from htaf.concepts import extract, passes, store
-from htaf.runs import open_run
-from made_runs import digits
-for place in (extract, passes, store):
-    place.CHUNK = 100
-write, when = extract.write_part, int(sys.argv[4])
-def wrapped(*args, **said):
-    global when
-    write(*args, **said)
-    when -= 1
-    if when == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-extract.write_part = wrapped
-if __name__ == "__main__":
-    extract.extract(open_run(sys.argv[2]), digits(), sys.argv[3], keep=["features"], part_images=100)
-"""
-
-
-@pytest.mark.usefixtures("chunks_of_100")
-@pytest.mark.slow
-def test_killed_and_resumed(run: runs.Run, images: Images, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    words = [sys.executable, tmp_path / "script.py", TESTS, run.path, tmp_path / "a", 3]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([str(word) for word in words], env=environment, check=False).returncode
-    assert done == -signal.SIGKILL
-    assert len(list((tmp_path / "a" / "parts").glob("part-*"))) == 3
-    for name in ("a", "whole"):
-        extract(run, images, tmp_path / name, keep=["features"], part_images=100)
     assert content(tmp_path / "a") == content(tmp_path / "whole")
 
 

@@ -249,19 +249,6 @@ def test_the_size_of_a_chunk_does_not_matter(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_array_equal(whole.changed, chunked.changed)
 
 
-def test_many_classes_bound_the_size_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes, shapes, logits = made(images=90, concepts=3, classes=10), [], intervene.logits_of
-
-    def seen(codes: Codes, bits: np.ndarray) -> np.ndarray:
-        shapes.append(logits(codes, bits).shape)
-        return logits(codes, bits)
-
-    monkeypatch.setattr(intervene, "logits_of", seen)
-    monkeypatch.setattr(intervene, "CELLS", 80)
-    intervention_curve(codes, order="importance", points=[0])
-    assert shapes == [(8, 10), (8, 10), (8, 10), (6, 10)]
-
-
 def test_points_and_settings() -> None:
     codes = made()
     assert intervention_curve(codes, points=[13, 0, 4], seeds=1).points.tolist() == [0, 4, 13]

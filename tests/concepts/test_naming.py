@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_askers import (
-    HOSTILE,
     QUICK,
     Counted,
     ListsClasses,
@@ -175,14 +174,6 @@ def test_five_thousand_classes() -> None:
     few[0, :3] = 1
     (entry,) = named(table, rows=few)
     assert (entry["rounds"], entry["scored"]) == (3, 200)
-
-
-def test_hostile_names_of_classes_are_sorted_like_others() -> None:
-    table = made(24, 3, [*HOSTILE, *(f"class {i}" for i in range(12))])
-    client = Counted(TableModel(table))
-    found = named(table, client)
-    assert [(each["name"], each["held_out"]) for each in found] == [("a0", 1), ("a1", 1), ("a2", 1)]
-    assert not any("\u202e" in text or "\x1b" in text or "x" * 300 in text for text in client.prompts)
 
 
 def test_codes_use_the_training_part_and_the_most_important_first(tmp_path: Path) -> None:

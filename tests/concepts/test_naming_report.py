@@ -6,14 +6,12 @@ import io
 from typing import Any
 
 import numpy as np
-import pytest
-from made_askers import QUICK, Counted, TableModel, job, made
+from made_askers import Counted, TableModel, job, made
 
 from htaf._console import Terminal
 from htaf.concepts.naming import (
     NamingSettings,
     check_notes,
-    class_evidence,
     estimate_line,
     estimate_notes,
     name_table,
@@ -98,8 +96,3 @@ def test_what_would_be_sent_is_told() -> None:
         "2 names to find or check: 6 requests with 10 pictures that show 88 of your images, about 1.2 MB, to "
         "gpu.example, about 3,000 tokens to send and 800 to receive"
     )
-
-
-@pytest.mark.parametrize(("a", "b", "hopeless"), [(3, 4, True), (2, 6, True), (5, 4, False), (2, 2, True)])
-def test_the_best_sorting_of_few_classes(a: int, b: int, hopeless: bool) -> None:
-    assert class_evidence(np.array([[1.0] * a + [0.0] * b]), QUICK).case(0).hopeless is hopeless

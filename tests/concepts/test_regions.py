@@ -57,7 +57,7 @@ def sums_to_pre_activations(model: Any, images: Tensor, concepts: list[int]) -> 
     return regions
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=5)
 @given(
     description=st.sampled_from([WIDE, NARROW]),
     height=st.integers(8, 24), width=st.integers(8, 24),
@@ -153,7 +153,7 @@ def test_other_ends_are_not_called_exact(end: str, why: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "grid"),
-    [("tf_efficientnet_lite0", (2, 2)), ("resnet18", (2, 2)), ("mixer_s32_224", (2, 2)), ("densenet121", (2, 2))],
+    [("tf_efficientnet_lite0", (2, 2)), ("resnet18", (2, 2)), ("mixer_s32_224", (2, 2))],
 )
 def test_timm_backbones(name: str, grid: tuple[int, int]) -> None:
     pytest.importorskip("timm")  # an extra

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -209,14 +208,6 @@ def test_dead_concepts_score_100_percent_and_are_told() -> None:
     assert nothing["redundancy"]["effective"] == 0
 
 
-def test_one_concept_one_class() -> None:
-    result = score(some(concepts=1, classes=1, n=60))
-    assert result["concepts"] == 1
-    assert result["accuracy"]["test"]["exact"] == 1
-    assert result["completeness"]["k"] == [0, 1]
-    assert len(result["class_specificity"]["by_rate"]) == 1
-
-
 def test_edges_of_the_histogram_belong_to_the_bin_above() -> None:
     # proportions 0, 3/20 (an edge that floats miss), 0.1 and 0.9 (both extreme), 1
     ones = [0, 3, 2, 18, 20]
@@ -284,21 +275,9 @@ def test_other_parts_may_be_fitted_and_scored() -> None:
     assert a == b
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"parts": np.zeros(240, dtype=np.uint8)}, "labelled images of the part 'test', got only train"),
-        ({"labels": np.full(240, -1, dtype=np.int32)}, "labelled images of the part 'train', got only none"),
-    ],
-)
-def test_a_missing_part_is_an_error(change: dict[str, Any], match: str) -> None:
-    with pytest.raises(ConceptError, match=match):
-        score(replace(some(), **change))
-
-
-def test_a_bad_argument_is_an_error() -> None:
-    with pytest.raises(ConceptError, match="top must be >= 1"):
-        score(some(), top=0)
+def test_images_without_labels_are_an_error() -> None:
+    with pytest.raises(ConceptError, match="labelled images of the part 'train', got only none"):
+        score(replace(some(), labels=np.full(240, -1, dtype=np.int32)))
 
 
 def test_the_order_of_images_does_not_matter() -> None:

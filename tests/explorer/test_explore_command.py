@@ -274,9 +274,7 @@ def test_a_supervised_bottleneck_has_names(htaf, folder: Path, tmp_path: Path) -
         (("{}/dhn", "--out", "{}/x"), 1, "expected a run with concepts, as `htaf train icbm` makes it"),
         (("{}/nothing", "--out", "{}/x"), 1, "expected a run folder"),
         (("{}/run", "--out", "{}/run"), 1, "expected a new or empty folder"),
-        (("{}/run", "--out", "{}/run/record.json"), 1, "is or lies in a file"),
         (("{}/run", "--out", "{}/x", "--codes", "{}/nothing"), 1, "expected a folder of codes"),
-        (("{}/run", "--out", "{}/x", "--codes", "{}/codes", "--part", "other"), 1, "images of the part 'other'"),
         (("{}/run", "--out", "{}/x", "--names", "{}/nothing.csv"), 1, "nothing.csv: No such file"),
         (
             ("{}/run", "--out", "{}/x", "--codes", "{}/codes", "--names", "{}/n.csv"),
@@ -284,7 +282,6 @@ def test_a_supervised_bottleneck_has_names(htaf, folder: Path, tmp_path: Path) -
             "got 99: are these the names of another network",
         ),
         (("--out", "{}/x"), 2, "without it only a finished page can be served"),
-        (("--out", "{}/x", "--serve", "--codes", "{}/codes"), 2, "without it only a finished page"),
         (("--out", "{}/x", "--serve"), 1, "expected a folder that htaf explore wrote, found no whole page"),
         (("{}/run", "--out", "{}/x", "--images", "0"), 2, "expected --images >= 1"),
         (("{}/run", "--out", "{}/x", "--thumbnail", "8"), 2, "--thumbnail in 16 to 1024"),

@@ -55,19 +55,6 @@ def test_random_images_know_nothing_of_the_predictions(images: int, most: int, c
     assert chosen[0] == chosen[1] == chosen[2]
 
 
-def test_the_random_images_err_as_often_as_all() -> None:
-    """And every image is drawn as often, over many seeds."""
-    labels = np.repeat([0, 1], 50)
-    codes = of_labels(labels, np.arange(100) % 5 == 0, 2)
-    times, errors = np.zeros(100), []
-    for seed in range(400):
-        rows, drawn = chosen_rows(codes, "test", 20, seed=seed)
-        times[rows[drawn]] += 1
-        errors.append((codes.exact != labels)[rows[drawn]].mean())
-    assert np.mean(errors) == pytest.approx(0.2, abs=0.03)
-    assert abs(times - 40).max() < 4.5 * np.sqrt(40)
-
-
 def test_rare_classes_are_seen() -> None:
     labels = np.repeat([0, 1, 2, -1], [1000, 10, 3, 50])
     wrong = (np.arange(1063) % 4 == 0) & (labels >= 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,18 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from htaf.data.reading import DataError
-from htaf.explorer import folder
-from htaf.explorer.build import build_page
 from htaf.explorer.sprites import layout, sheets
-from made_pages import made_codes, read_page, read_script
-
-
-@pytest.fixture(autouse=True)
-def page(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = tmp_path_factory.mktemp("page")
-    (made / "index.html").touch()
-    monkeypatch.setattr(folder, "PAGE", made)
 
 
 def of_shape(channels: int, height: int, width: int):
@@ -84,35 +72,3 @@ def test_cells_fit(height: int, width: int, thumbnail: int) -> None:
 
 def test_no_images_are_no_sheets() -> None:
     assert list(sheets([], of_shape(1, 8, 8)[0], 96)) == []
-
-
-def test_the_page_knows_its_sheets(tmp_path: Path) -> None:
-    codes = made_codes(1000)
-    pixels, _ = of_shape(1, 8, 8)
-    made = build_page(codes, tmp_path / "p", pixels=pixels)
-    sprites = read_script(tmp_path / "p" / "data" / "page.js")["sprites"]
-    shape = {"width": 8, "height": 8, "columns": 16, "rows": 16}
-    assert sprites == shape | {"files": ["data/sprite-0000.webp", "data/sprite-0001.webp"]}
-    assert made["sprites"] == 2
-    ids = read_page(tmp_path / "p")["images"]["ids"]
-    form = layout(8, 8, 96)
-    data = (tmp_path / "p" / sprites["files"][1]).read_bytes()
-    expected = np.broadcast_to(pixels([ids[300]])[0].transpose(1, 2, 0), (8, 8, 3))
-    np.testing.assert_array_equal(cell(data, form, 300 - 256), expected)
-
-
-@pytest.mark.parametrize(("error", "after"), [(FileNotFoundError("gone"), 0), (DataError("gone"), 2)])
-def test_images_that_are_gone_leave_a_page_without(tmp_path: Path, error: Exception, after: int) -> None:
-    pixels, asked = of_shape(1, 8, 8)
-    build_page(made_codes(1000, seed=1), tmp_path / "p", pixels=pixels)  # of other codes: its sheets are not kept
-    asked.clear()
-
-    def gone(ids: Sequence[str]) -> np.ndarray:
-        if len(asked) >= after:
-            raise error
-        return pixels(ids)
-
-    made = build_page(made_codes(1000), tmp_path / "p", pixels=gone)
-    assert f"no thumbnails: {error}" in made["notes"]
-    assert read_script(tmp_path / "p" / "data" / "page.js")["sprites"] is None
-    assert not list(tmp_path.glob("p/data/sprite-*"))
