@@ -34,20 +34,6 @@ def test_planted_attributes_and_negations_are_found() -> None:
     assert len(found[3]["candidates"]) == 5
 
 
-def test_random_groups_are_not_verified_and_score_as_chance() -> None:
-    """Bits without any meaning: the best of 40 attributes and negations fits the naming classes well, others not."""
-    attributes = made(40)
-    rng = np.random.default_rng(1)
-    shares = np.array([rng.permutation(np.arange(40) < 16) for _ in range(150)], dtype=float)
-    found = name_by_attributes(shares, attributes, rounds=10, shuffles=0)
-    naming = np.array([each["naming"] for each in found])
-    held_out = np.array([each["held_out"] for each in found])
-    assert naming.mean() > 0.65  # what a score on the classes that chose would say
-    assert abs(held_out.mean() - 0.5) < 0.03
-    assert np.mean([each["verified"] for each in found]) < 0.05
-    assert "held-out balanced accuracy" in found[0]["reason"]
-
-
 @pytest.mark.parametrize(("share", "verified"), [(1.0, True), (0.6, True), (0.4, False), (None, True)])
 def test_groups_of_training_images_alone_verify_no_name(share: float | None, verified: bool) -> None:
     """A bit that all training images of group A have, and `share` of its test images; of group B the other ones."""

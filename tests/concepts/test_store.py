@@ -202,6 +202,12 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConceptError, match=r"holds other codes \(run: 'r' there, 'another' here\)"):
         write(tmp_path / "a", codes, values, run="another")
     assert content(tmp_path / "a") == before
+    other = writing.write_codes(tmp_path / "b", codes, {"run": "another"}, margins=values.astype(np.float16))
+    head = replace(head, columns=other.columns)
+    with writing.writing_folder(tmp_path / "c", head) as folder:
+        shutil.copy(other.parts[0].file, tmp_path / "c" / "parts")
+        with pytest.raises(ConceptError, match=r"part-00000\.parquet holds other codes: choose another --out"):
+            folder.there()
 
 
 def test_a_folder_with_other_files_a_file_and_a_held_folder_are_refused(tmp_path: Path) -> None:

@@ -45,17 +45,14 @@ def axe() -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 768, 1440])
-def test_axe_finds_no_serious_fault_and_nothing_runs_over_the_side(
-    width: int, scheme: str, axe: str, site: Site, visit: Open
-) -> None:
+@pytest.mark.parametrize("width", [390, 1440])
+def test_axe_finds_no_serious_fault(width: int, scheme: str, axe: str, site: Site, visit: Open) -> None:
     tab = visit(site, viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
     found = []
     for name, address in VIEWS.items():
         page = tab.go(address)
         if name == "concept":
             page.click("text=Edit name")
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
         page.evaluate(axe)
         result = page.evaluate("axe.run(document, {preload: false})")
         assert len(result["passes"]) > 10
@@ -73,6 +70,14 @@ def test_axe_sees_faults(axe: str, site: Site, visit: Open) -> None:
     page.evaluate("document.querySelector('main').append(document.createElement('button'))")
     result = page.evaluate("axe.run(document, {preload: false})")
     assert "button-name" in [one["id"] for one in result["violations"]]
+
+
+@pytest.mark.parametrize("width", [320, 768, 1440])
+def test_nothing_runs_over_the_side(width: int, site: Site, visit: Open) -> None:
+    tab = visit(site, viewport={"width": width, "height": 844})
+    for name, address in VIEWS.items():
+        page = tab.go(address)
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
 
 
 def test_the_keyboard_reaches_everything(site: Site, visit: Open) -> None:
