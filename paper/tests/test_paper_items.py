@@ -159,10 +159,11 @@ def test_a_failed_candidate_is_left_out(tmp_path: Path) -> None:
 def test_a_cell_is_a_function_and_its_settings(tmp_path: Path) -> None:
     with pytest.raises(PaperError, match=r"expected a function of htaf_paper .* got 'theorie' \(did you mean 'theory'"):
         cells.Made("theorie", {}, "t").task(None)
-    task = cells.Made("theory", {"kind": "product", "alpha0": 2.0, "alpha1": 11.0}, "t").task(None)
+    settings = {"kind": "product", "alpha0": 2.0, "alpha1": 11.0}
+    task = cells.Made("theory", settings, "t").task(None)
     record = task.compute(CellPlace(tmp_path))
     assert task.valid(record)
-    assert record["cell"] == {"kind": "product", "alpha0": 2.0, "alpha1": 11.0, "data": None}
+    assert record["cell"] == {"experiment": "theory", **settings, "fingerprint": None}
 
 
 HERE = Computing(workers=0)
