@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rich.table import Table as TextTable
-from tyro.conf import FlagConversionOff, Positional, arg
+from tyro.conf import FlagConversionOff, OmitArgPrefixes, Positional, arg
 
 from htaf._console import Terminal, UsageError, fail, print_json, say
-from htaf.cli.flags import DataDir, Json
-from htaf.cli.studying import Address, Device, EngineFlag, Share, Threads, Workers, computing_of
+from htaf.cli.flags import DataDir, Device, Json
+from htaf.cli.studying import ComputingFlags
 from htaf_paper.items import EXPERIMENTS, ITEMS, items
 from htaf_paper.protocol import ABOUT_SCALES, SCALES, PaperError, Scale, Study, nearest
 
@@ -67,23 +67,23 @@ def run(
     *,
     out: Out,
     scale: ScaleFlag = "smoke",
-    workers: Workers = 1,
-    threads: Threads = 1,
+    cells: OmitArgPrefixes[ComputingFlags] = ComputingFlags(),  # noqa: B008
     device: Device = "cpu",
     data_dir: DataDir = None,
     records: RecordFolders = (),
-    share: Share = None,
-    engine: EngineFlag = "local",
-    address: Address = None,
     compute: Annotated[
         FlagConversionOff[bool],
         arg(help="False: make the outcomes of the records that are there, and say which are not."),
     ] = True,
     json: Json = False,
 ) -> None:
-    """Compute tables and figures of the paper; what is finished is never computed again."""
+    """Compute tables and figures of the paper; what is finished is never computed again.
+
+    Args:
+        device: Where to train.
+    """
     studies = _items(ids)
-    computing = computing_of(workers, threads, share, engine, address)
+    computing = cells.computing()
     if missing := [str(folder) for folder in records if not folder.is_dir()]:
         raise UsageError(f"--records: expected folders, got {', '.join(missing)}")
     from htaf_paper.engine import run as run_items

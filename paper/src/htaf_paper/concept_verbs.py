@@ -21,15 +21,12 @@ from htaf.cli.concepts import (
     show,
     summary,
 )
-from htaf.cli.flags import DataDir, Json, RunDir
+from htaf.cli.flags import CodesOf, DataDir, Folder, Json, RunDir
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.sparse_heads import (
     CODES,
     RESULT,
     TABLE,
-    CodesOfRun,
-    MostConcepts,
-    ResultFolder,
     codes_of_run,
     limits_of,
     say_choosing,
@@ -255,9 +252,9 @@ def _gain(found: Mapping[str, Any]) -> str:
 def sparse(
     run: RunDir,
     *,
-    out: ResultFolder,
-    codes: CodesOfRun = None,
-    nec: MostConcepts = (),
+    out: Folder,
+    codes: CodesOf = None,
+    nec: Annotated[tuple[int, ...], arg(metavar="N ...", help_behavior_hint="(default: 5 10)")] = (),
     baseline: Annotated[
         tuple[str, ...],
         arg(
@@ -275,7 +272,13 @@ def sparse(
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Compare sparse heads of a run's bits with such heads of other bits, as random ones of the same size."""
+    """Compare sparse heads of a run's bits with such heads of other bits, as random ones of the same size.
+
+    Args:
+        out: Folder of the result: a new one, or an earlier one.
+        codes: Codes of this run; none: DIR/codes, made or finished where needed.
+        nec: Most concepts of a class; all of them are tried besides.
+    """
     check_seed(seed)
     if not 1 <= seeds <= MOST_SEEDS:
         raise UsageError(f"--seeds must be in 1 to {MOST_SEEDS}, got {seeds}")

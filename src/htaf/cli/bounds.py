@@ -14,14 +14,16 @@ from htaf.cli.flags import Json
 
 def theory(
     *,
-    eps: Annotated[float, arg(help="Distance from the step that the bounds guarantee for |x| >= eps.")] = 0.1,
-    alpha1: Annotated[
-        tuple[float, ...],
-        arg(help="Rows of the table.", metavar="ALPHA1 ...", help_behavior_hint="(default: the paper's)"),
-    ] = (),
+    eps: float = 0.1,
+    alpha1: Annotated[tuple[float, ...], arg(metavar="ALPHA1 ...", help_behavior_hint="(default: the paper's)")] = (),
     json: Json = False,
 ) -> None:
-    """Print the exact bounds beside the paper's table, and what its six pairs achieve."""
+    """Print the exact bounds beside the paper's table, and what its six pairs achieve.
+
+    Args:
+        eps: Distance from the step that the bounds guarantee for |x| >= eps.
+        alpha1: Rows of the table.
+    """
     try:
         rows = bounds.bounds_table(eps, alpha1 or tuple(bounds.PAPER_BOUNDS))
         limit, least = bounds.product_limit(eps), bounds.alpha1_lower_bound(eps)

@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
 from htaf._files import LOCK, check_output, check_output_folder, check_place
-from htaf.cli.flags import DataDir, Json, RunDir, needs_source
+from htaf.cli.flags import NONE, Concepts, DataDir, File, Folder, Json, Place, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.concepts.codes import ConceptError, MissingPartError, PartName
 
@@ -69,49 +69,33 @@ def extract(
     run: RunDir,
     *,
     out: Out,
-    data: Annotated[
-        str | None,
-        arg(
-            help="Other labelled images of the same classes.",
-            metavar="NAME_OR_PATH",
-            help_behavior_hint="(default: the run's own)",
-        ),
-    ] = None,
-    files: Annotated[
-        tuple[str, ...],
-        arg(
-            help="Images that are no set: files, folders, Parquet files, tar shards; also at addresses (s3://...).",
-            metavar="FILE ...",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = (),
-    parts: Annotated[
-        tuple[PartName, ...],
-        arg(help="Parts of the run's own images; other: training images that its recipe left out.",
-            help_behavior_hint="(default: train validation test)"),
-    ] = (),
+    data: Place = None,
+    files: Annotated[tuple[str, ...], arg(metavar="FILE ...", help_behavior_hint=NONE)] = (),
+    parts: Annotated[tuple[PartName, ...], arg(help_behavior_hint="(default: train validation test)")] = (),
     keep: Annotated[
         tuple[Literal["bits", "margins", "features", "backbone"], ...],
-        arg(help="Beside the bits: features: pre-activations, 4 bytes for each concept and image; margins: the same in "
-            "2 bytes, to order images by; bits: neither. backbone: no bits, but what the backbone gives.",
-            help_behavior_hint="(default: margins up to 256 MB)"),
+        arg(help_behavior_hint="(default: margins up to 256 MB)"),
     ] = (),
-    part_images: Annotated[
-        int | None,
-        arg(help="Images of a part, a multiple of 1,000. A stopped command loses the part under way.", metavar="N",
-            help_behavior_hint="(default: up to 10,000)"),
-    ] = None,
-    engine: Annotated[
-        Literal["local", "ray"],
-        arg(help="ray: on the nodes of the Ray cluster at RAY_ADDRESS, else on one of this machine alone."),
-    ] = "local",
-    batch: Annotated[int, arg(help="Images at once.")] = 250,
+    part_images: Annotated[int | None, arg(metavar="N")] = None,
+    engine: Literal["local", "ray"] = "local",
+    batch: int = 250,
     method: MethodOfRun = None,
     json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write the bits of images, and both networks' predictions, to a folder. Of a plain network (relu) its features.
 
     Of --files those that cannot be read are left out; the exit code is then 3.
+
+    Args:
+        data: Other labelled images of the same classes; none: the run's own.
+        files: Images that are no set: files, folders, Parquet files, tar shards; also at addresses (s3://...).
+        parts: Parts of the run's own images; other: training images that its recipe left out.
+        keep: Beside the bits: features: pre-activations, 4 bytes for each concept and image; margins: the same in 2
+            bytes, to order images by; bits: neither. backbone: no bits, but what the backbone gives.
+        part_images: Images of a part, a multiple of 1,000; none: up to 10,000. A stopped command loses the part under
+            way.
+        engine: ray: on the nodes of the Ray cluster at RAY_ADDRESS, else on one of this machine alone.
+        batch: Images at once.
     """
     if batch < 1:
         raise UsageError(f"--batch must be >= 1, got {batch}")
@@ -162,22 +146,17 @@ def summary(found: CodesFolder, out: Path, json: bool) -> None:
 def score(
     codes: CodesDir,
     *,
-    baseline: Annotated[
-        tuple[Path, ...],
-        arg(
-            help="Codes of other networks, to compare class specificity with.",
-            metavar="CODES ...",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = (),
+    baseline: Annotated[tuple[Path, ...], arg(metavar="CODES ...", help_behavior_hint=NONE)] = (),
     part: ScoredPart = "test",
-    out: Annotated[
-        Path | None,
-        arg(help="Also write tables and plots to this folder.", metavar="DIR", help_behavior_hint="(default: none)"),
-    ] = None,
+    out: Annotated[Path | None, arg(metavar="DIR")] = None,
     json: Json = False,
 ) -> None:
-    """Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy, sparsity."""
+    """Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy, sparsity.
+
+    Args:
+        baseline: Codes of other networks, to compare class specificity with.
+        out: Also write tables and plots to this folder.
+    """
     from htaf.concepts.report import write_report
     from htaf.concepts.scores import score as scores_of
     from htaf.concepts.store import open_folder
@@ -218,21 +197,15 @@ def score(
 
 
 def minimal_set(
-    codes: CodesDir,
-    *,
-    tolerance: Annotated[float, arg(help="Validation accuracy that may be lost, in percentage points.")] = 0.5,
-    seed: Annotated[int, arg(help="Seed of the random orders of concepts to compare with.")] = 0,
-    out: Annotated[
-        Path | None,
-        arg(
-            help="Also write the result, with the new head, as JSON.",
-            metavar="FILE",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = None,
-    json: Json = False,
+    codes: CodesDir, *, tolerance: float = 0.5, seed: int = 0, out: File = None, json: Json = False
 ) -> None:
-    """Look for a minimal concept set: as few concepts as keep the exact network's accuracy."""
+    """Look for a minimal concept set: as few concepts as keep the exact network's accuracy.
+
+    Args:
+        tolerance: Validation accuracy that may be lost, in percentage points.
+        seed: Seed of the random orders of concepts to compare with.
+        out: Also write the result, with the new head, as JSON.
+    """
     check_seed(seed)
     from htaf.concepts.minimal import minimal_set as search
     from htaf.concepts.store import open_codes
@@ -274,19 +247,23 @@ def pictures(
     codes: CodesDir,
     run: RunDir,
     *,
-    out: Annotated[Path, arg(help="Folder for concept-NUMBER.png.", metavar="DIR")],
-    concept: Annotated[
-        tuple[int, ...],
-        arg(help="Numbers of concepts.", metavar="C ...", help_behavior_hint="(default: the five most important)"),
-    ] = (),
-    count: Annotated[int, arg(help="Images with the concept, and as many without it.")] = 8,
-    where: Annotated[bool, arg(help="Draw over them where the concept is seen.")] = False,
+    out: Folder,
+    concept: Concepts = (),
+    count: int = 8,
+    where: bool = False,
     part: ScoredPart = "test",
     data_dir: DataDir = None,
     method: MethodOfRun = None,
     json: Json = False,
-) -> None:  # fmt: skip
-    """Draw images that have a concept above images that lack it, picked at random."""
+) -> None:
+    """Draw images that have a concept above images that lack it, picked at random.
+
+    Args:
+        out: Folder for concept-NUMBER.png.
+        concept: Numbers of concepts; none: the five most important.
+        count: Images with the concept, and as many without it.
+        where: Draw over them where the concept is seen.
+    """
     from htaf.concepts.completeness import most_important
     from htaf.concepts.pixels import Pictures
     from htaf.concepts.report import pictures as draw

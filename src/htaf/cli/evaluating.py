@@ -11,7 +11,7 @@ from tyro.conf import arg
 
 from htaf._console import Terminal, UsageError, figures, print_json, say, say_notes
 from htaf._files import check_output_folder
-from htaf.cli.flags import DataDir, Json, RunDir, is_language_model, needs_source, refuse_flags
+from htaf.cli.flags import DataDir, Json, Place, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.data.notes import told
 
@@ -24,39 +24,26 @@ if TYPE_CHECKING:
 def evaluate(
     run: RunDir,
     *,
-    data: Annotated[
-        str | None,
-        arg(
-            help="Other labelled data: a table with the same columns, or images of the same classes; of a language "
-            "model text, or questions (.jsonl).",
-            metavar="NAME_OR_PATH",
-            help_behavior_hint="(default: the run's own)",
-        ),
-    ] = None,
-    part: Annotated[
-        Literal["train", "validation", "test", "all"] | None,
-        arg(help="Part of the run's own data.", help_behavior_hint="(default: test)"),
-    ] = None,
+    data: Place = None,
+    part: Literal["train", "validation", "test", "all"] | None = None,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
-    layers: Annotated[
-        bool,
-        arg(help="Also layer by layer: the network exact up to it, it alone exact, flipped bits, gradient."),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        arg(
-            help="Classes: write confusion.csv, confusion.png and classes.csv (recall, precision, F1) of the exact "
-            "network into this folder.",
-            metavar="DIR",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = None,
+    layers: bool = False,
+    out: Annotated[Path | None, arg(metavar="DIR")] = None,
     json: Json = False,
 ) -> None:
     """Measure the smooth and the exact network of a run, and the gap between them.
 
-    Of a language model: show the scores of its run, or measure it and its original on --data."""
+    Of a language model: show the scores of its run, or measure it and its original on --data.
+
+    Args:
+        data: Other labelled data: a table with the same columns, or images of the same classes; of a language model
+            text, or questions (.jsonl); none: the run's own.
+        part: Part of the run's own data; none: test.
+        layers: Also layer by layer: the network exact up to it, it alone exact, flipped bits, gradient.
+        out: Classes: write confusion.csv, confusion.png and classes.csv (recall, precision, F1) of the exact network
+            into this folder.
+    """
     from htaf.runs import open_run
     from htaf.runs.metrics import LOWER_IS_BETTER
 

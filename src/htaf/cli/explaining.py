@@ -10,7 +10,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from htaf._console import Terminal, UsageError, check_seed, print_json, progress, say, say_notes
 from htaf._files import check_output, csv_text, to_json, write_atomic
-from htaf.cli.flags import DataDir, Json, RunDir, is_language_model, needs_source
+from htaf.cli.flags import DataDir, File, Json, Place, RunDir, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.data.notes import told
 
@@ -33,68 +33,37 @@ RULES = 128  # of the bits that do most are fitted, whether shown or not; with -
 
 def explain(
     run: RunDir,
-    rows: Annotated[
-        Positional[Path | None],
-        arg(
-            help="A CSV or Parquet file with the raw columns: the reasons of one of its rows.",
-            metavar="[ROWS]",
-            help_behavior_hint="(default: rules and importance)",
-        ),
-    ] = None,
+    rows: Annotated[Positional[Path | None], arg(metavar="[ROWS]")] = None,
     *,
-    row: Annotated[int | None, arg(help="Which row of ROWS, from 1.", help_behavior_hint="(default: 1)")] = None,
-    bits: Annotated[
-        int | None,
-        arg(
-            help="Bits shown; of a row so many for its prediction, and as many against.",
-            help_behavior_hint=f"(default: {BITS}; with --set {CHANGED} of those that change)",
-        ),
-    ] = None,
-    set: Annotated[
-        UseAppendAction[tuple[str, ...]],
-        arg(
-            help="The row with another value: its prediction before and after, not its reasons. May be repeated.",
-            metavar="COLUMN=VALUE",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = (),
-    vary: Annotated[
-        str | None,
-        arg(
-            help="The prediction over the values of this column; of ROWS the one row, else the mean of test rows.",
-            metavar="COLUMN",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = None,
-    repeats: Annotated[
-        int | None,
-        arg(help="Shuffles of each column, for its importance.", help_behavior_hint="(default: 1 to 10, by its cost)"),
-    ] = None,
-    seed: Annotated[int, arg(help="Of the shuffles and the rules.")] = 0,
-    out: Annotated[
-        Path | None,
-        arg(
-            help="Write everything as .json, or all rules as .csv.",
-            metavar="FILE",
-            help_behavior_hint="(default: print tables)",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        arg(
-            help="The run's own table, where it lies now; of a run on a data frame any rows with the target.",
-            metavar="NAME_OR_PATH",
-            help_behavior_hint="(default: where it was at the training)",
-        ),
-    ] = None,
+    row: int | None = None,
+    bits: int | None = None,
+    set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="COLUMN=VALUE")] = (),
+    vary: Annotated[str | None, arg(metavar="COLUMN")] = None,
+    repeats: int | None = None,
+    seed: int = 0,
+    out: File = None,
+    data: Place = None,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
     json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Say what the bits of a table's network are: a rule for each, the reasons of a row, importance, what-if.
 
     A rule is a shallow tree over the original columns, fitted on training rows; beside it how often it is right on test
     rows. A rule that is not faithful (balanced accuracy below 0.9) is said to be so.
+
+    Args:
+        rows: A CSV or Parquet file with the raw columns: the reasons of one of its rows; none: rules and importance.
+        row: Which row of ROWS, from 1; none: the first.
+        bits: Bits shown; of a row so many for its prediction, and as many against; none: 10, with --set 5 of those that
+            change.
+        set: The row with another value: its prediction before and after, not its reasons.
+        vary: The prediction over the values of this column; of ROWS the one row, else the mean of test rows.
+        repeats: Shuffles of each column, for its importance; none: 1 to 10, by its cost.
+        seed: Of the shuffles and the rules.
+        out: Write everything as .json, or all rules as .csv; none: print tables.
+        data: The run's own table, where it lies now; of a run on a data frame any rows with the target; none: where it
+            was at the training.
     """
     if bits is not None and bits < 1:
         raise UsageError(f"--bits must be >= 1, got {bits}")

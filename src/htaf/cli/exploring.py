@@ -9,58 +9,38 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from htaf._console import UsageError, err, print_json, say, say_notes
 from htaf.cli.concepts import of_images, offering_parts
-from htaf.cli.flags import DataDir, Json, needs_source
+from htaf.cli.flags import CodesOf, DataDir, File, Folder, Json, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.explorer.shown import Shown
 
 
 def explore(
-    run: Annotated[
-        Positional[Path | None],
-        arg(
-            help="Run folder.",
-            metavar="RUN",
-            help_behavior_hint="(leave it out, with --serve, to serve a finished page)",
-        ),
-    ] = None,
+    run: Annotated[Positional[Path | None], arg(metavar="RUN")] = None,
     *,
-    out: Annotated[Path, arg(help="Folder of the page: a new one, or that of an earlier page.", metavar="DIR")],
-    codes: Annotated[
-        Path | None,
-        arg(
-            help="Codes of this run.",
-            metavar="CODES",
-            help_behavior_hint="(default: DIR-codes, made or finished where needed)",
-        ),
-    ] = None,
-    names: Annotated[
-        Path | None,
-        arg(
-            help="Names, .json or .csv: from htaf concepts name, exported by the page, or your own.",
-            metavar="FILE",
-            help_behavior_hint="(default: numbers alone)",
-        ),
-    ] = None,
-    beside: Annotated[
-        Path | None,
-        arg(
-            help="Codes of another run on the same images, shown side by side.",
-            metavar="CODES",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = None,
-    beside_names: Annotated[
-        Path | None,
-        arg(help="Names of the other run's concepts.", metavar="FILE", help_behavior_hint="(default: numbers alone)"),
-    ] = None,
+    out: Folder,
+    codes: CodesOf = None,
+    names: File = None,
+    beside: CodesOf = None,
+    beside_names: File = None,
     shown: OmitArgPrefixes[Shown] = Shown(),  # noqa: B008
-    serve: Annotated[bool, arg(help="Then serve the page to a browser on this machine, until Ctrl-C.")] = False,
-    port: Annotated[int, arg(help="Port of --serve; if it is taken, the next free one.")] = 8000,
+    serve: bool = False,
+    port: int = 8000,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Write a page to look at concepts, check and rename them, and flip bits. It opens from disk, with no server."""
+    """Write a page to look at concepts, check and rename them, and flip bits. It opens from disk, with no server.
+
+    Args:
+        run: Run folder; none: serve a finished page, with --serve.
+        out: Folder of the page: a new one, or that of an earlier page.
+        codes: Codes of this run; none: DIR-codes, made or finished where needed.
+        names: Names, .json or .csv: from htaf concepts name, exported by the page, or your own; none: numbers alone.
+        beside: Codes of another run on the same images, shown side by side.
+        beside_names: Names of the other run's concepts; none: numbers alone.
+        serve: Then serve the page to a browser on this machine, until Ctrl-C.
+        port: Port of --serve; if it is taken, the next free one.
+    """
     if not 0 <= port <= 65535:
         raise UsageError(f"--port must be in 0 to 65535, got {port}")
     if shown.images < 1 or not 16 <= shown.thumbnail <= 1024:

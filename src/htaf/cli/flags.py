@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args
+from typing import Annotated, Any, Literal, Union, get_args
 
 from tyro.conf import FlagConversionOff, Positional, arg
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -16,6 +16,7 @@ from htaf._console import UsageError
 
 LANGUAGE_RECORD = "htaf_record.json"  # of htaf.language.run, which needs torch
 
+NONE = "(default: none)"  # of flags that take several values
 Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
 Baselines = Annotated[
     FlagConversionOff[bool],
@@ -23,13 +24,20 @@ Baselines = Annotated[
 ]
 RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 DataDir = Annotated[
-    str | None,
-    arg(
-        help="Folder of the named data sets.",
-        metavar="DIR",
-        help_behavior_hint="(default: HTAF_DATA, else a download)",
-    ),
+    str | None, arg(help="Folder of the named data sets; none: HTAF_DATA, else a download.", metavar="DIR")
 ]
+Source = Annotated[
+    str | None,
+    arg(help="Where the run's own data are now; none: where they were at the training.", metavar="NAME_OR_PATH"),
+]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+# how a flag of a verb is shown, whose docstring says what it does
+Place = Annotated[str | None, arg(metavar="NAME_OR_PATH")]
+Folder = Annotated[Path, arg(metavar="DIR")]
+File = Annotated[Path | None, arg(metavar="FILE")]
+CodesOf = Annotated[Path | None, arg(metavar="CODES")]
+Columns = Annotated[tuple[str, ...], arg(metavar="COLUMN", help_behavior_hint=NONE)]
+Concepts = Annotated[tuple[int, ...], arg(metavar="C ...", help_behavior_hint=NONE)]
 
 
 @contextlib.contextmanager

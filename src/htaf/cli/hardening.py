@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
 from htaf._console import UsageError, print_json, say
 from htaf.cli.concepts import show
-from htaf.cli.flags import DataDir, Json, RunDir, needs_source
+from htaf.cli.flags import DataDir, Folder, Json, RunDir, Source, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
-from htaf.cli.packing import Source
 
 if TYPE_CHECKING:
     from htaf.hardening import Report
@@ -20,24 +18,28 @@ if TYPE_CHECKING:
 def harden(
     run: RunDir,
     *,
-    out: Annotated[Path, arg(help="New run folder.", metavar="DIR")],
-    steps: Annotated[
-        tuple[Literal["recalibrate", "repair", "refit", "distil"], ...],
-        arg(
-            help="In this order, each kept where it lowers the validation loss. recalibrate: statistics of batch "
-            "norms; repair: all layers by least squares, towards the smooth network; refit: the head by ridge or "
-            "logistic regression; distil: what is above the last step, by gradient descent on the smooth network's "
-            "outputs.",
-            metavar="STEP ...",
-        ),
-    ] = ("recalibrate", "repair", "recalibrate", "refit"),
-    rows: Annotated[int, arg(help="Training rows or images that repair looks at.")] = 2000,
+    out: Folder,
+    steps: Annotated[tuple[Literal["recalibrate", "repair", "refit", "distil"], ...], arg(metavar="STEP ...")] = (
+        "recalibrate",
+        "repair",
+        "recalibrate",
+        "refit",
+    ),
+    rows: int = 2000,
     data: Source = None,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Repair the exact network of a run into a new one: norms, weights and head, without a surrogate gradient."""
+    """Repair the exact network of a run into a new one: norms, weights and head, without a surrogate gradient.
+
+    Args:
+        out: New run folder.
+        steps: In this order, each kept where it lowers the validation loss. recalibrate: statistics of batch norms;
+            repair: all layers by least squares, towards the smooth network; refit: the head by ridge or logistic
+            regression; distil: what is above the last step, by gradient descent on the smooth network's outputs.
+        rows: Training rows or images that repair looks at.
+    """
     if not steps:
         raise UsageError("--steps: expected one step or more, got none")
     if rows < 1:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import UseAppendAction, arg
 
 from htaf._console import UsageError, print_json, say
 from htaf.cli.concepts import CodesDir, ScoredPart, offering_parts, show
-from htaf.cli.flags import DataDir, Json, RunDir, needs_source
+from htaf.cli.flags import DataDir, Folder, Json, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
     from htaf.concepts.store import CodesFolder
-
-ImageId = Annotated[str, arg(help="Id of an image, as the codes have it, or its row number.", metavar="ID")]
 
 
 def _row(codes: Codes | CodesFolder, image: str) -> int:
@@ -33,27 +30,19 @@ def _row(codes: Codes | CodesFolder, image: str) -> int:
 def counterfactuals(
     codes: CodesDir,
     *,
-    image: Annotated[
-        str | None,
-        arg(
-            help="Id of an image, as the codes have it, or its row number.",
-            metavar="ID",
-            help_behavior_hint="(default: list the misclassified test images)",
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        arg(
-            help="Class to reach, by name or number.",
-            metavar="CLASS",
-            help_behavior_hint="(default: the image's label)",
-        ),
-    ] = None,
-    seconds: Annotated[float, arg(help="Most seconds to search for a smaller set of flips.")] = 10.0,
+    image: Annotated[str | None, arg(metavar="ID")] = None,
+    target: Annotated[str | None, arg(metavar="CLASS")] = None,
+    seconds: float = 10.0,
     json: Json = False,
 ) -> None:
     """Find the counterfactual of an image: the fewest bits to flip so that another class has the highest logit.
-    Without --image: list images whose class the exact network gets wrong."""
+    Without --image: list images whose class the exact network gets wrong.
+
+    Args:
+        image: Id of an image, as the codes have it, or its row number; none: list the misclassified test images.
+        target: Class to reach, by name or number; none: the image's label.
+        seconds: Most seconds to search for a smaller set of flips.
+    """
     from htaf.concepts.codes import class_number
     from htaf.concepts.counterfactuals import counterfactual
     from htaf.concepts.store import open_codes
@@ -99,18 +88,19 @@ def _wrong(codes: Codes, json: bool) -> None:
 def intervene(
     codes: CodesDir,
     *,
-    order: Annotated[
-        Literal["random", "importance"], arg(help="Order in which bits are set; importance: largest weight first.")
-    ] = "random",
-    points: Annotated[
-        tuple[int, ...],
-        arg(help="How many bits are set, for each row.", metavar="N ...", help_behavior_hint="(default: 0 1 2 4 ...)"),
-    ] = (),
-    seeds: Annotated[int, arg(help="Random orders to average over.")] = 5,
+    order: Literal["random", "importance"] = "random",
+    points: Annotated[tuple[int, ...], arg(metavar="N ...", help_behavior_hint="(default: 0 1 2 4 ...)")] = (),
+    seeds: int = 5,
     part: ScoredPart = "test",
     json: Json = False,
 ) -> None:
-    """Set bits to what most images of the true class have, and see what that does to the accuracy."""
+    """Set bits to what most images of the true class have, and see what that does to the accuracy.
+
+    Args:
+        order: Order in which bits are set; importance: largest weight first.
+        points: How many bits are set, for each row.
+        seeds: Random orders to average over.
+    """
     from htaf.concepts.intervene import doubling, intervention_curve
     from htaf.concepts.store import open_codes
 
@@ -130,20 +120,20 @@ def edit(
     run: RunDir,
     *,
     off: Annotated[
-        UseAppendAction[tuple[tuple[str, ...], ...]],
-        arg(
-            help="Weight of a class, by name or number, and a concept, to be 0. May be given again. "
-            "A class that begins with -: --off=-NAME:CONCEPT.",
-            metavar="CLASS:CONCEPT ...",
-            help_behavior_hint="(required)",
-        ),
+        UseAppendAction[tuple[tuple[str, ...], ...]], arg(metavar="CLASS:CONCEPT ...", help_behavior_hint="(required)")
     ],
-    out: Annotated[Path, arg(help="New run folder.", metavar="DIR")],
+    out: Folder,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Write a new run whose head has some weights at 0, measured again on validation and test images."""
+    """Write a new run whose head has some weights at 0, measured again on validation and test images.
+
+    Args:
+        off: Weight of a class, by name or number, and a concept, to be 0. May be given again. A class that begins with
+            -: --off=-NAME:CONCEPT.
+        out: New run folder.
+    """
     edits: list[tuple[int | str, int]] = []
     for text in itertools.chain(*off):
         label, colon, concept = text.rpartition(":")
@@ -170,11 +160,16 @@ def edit(
 def neighbours(
     codes: CodesDir,
     *,
-    image: ImageId,
-    k: Annotated[int, arg(help="How many images to list.", aliases=("-k",))] = 10,
+    image: Annotated[str, arg(metavar="ID")],
+    k: Annotated[int, arg(aliases=("-k",))] = 10,
     json: Json = False,
 ) -> None:
-    """List the images whose bits differ least from those of an image."""
+    """List the images whose bits differ least from those of an image.
+
+    Args:
+        image: Id of an image, as the codes have it, or its row number.
+        k: How many images to list.
+    """
     from htaf.concepts.nearest import NearestImages
     from htaf.concepts.store import open_folder
 

@@ -14,7 +14,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, print_json, progress, quiet_transformers, say, say_notes
 from htaf._files import check_output_folder
-from htaf.cli.flags import LANGUAGE_RECORD, Json
+from htaf.cli.flags import LANGUAGE_RECORD, Folder, Json
 from htaf.language.options import MOST, Calibration, Data, Machine, Training
 
 Model = Annotated[
@@ -77,7 +77,7 @@ class DataFlags:
 def train_llm(
     *,
     model: Model,
-    out: Annotated[Path, arg(metavar="DIR")],
+    out: Folder,
     last_k: int = 4,
     start_from: Annotated[Path | None, arg(metavar="RUN")] = None,
     calibration: Calibration = "down",
@@ -213,34 +213,30 @@ def _beginning(model: Any) -> Any:
 
 
 def generate(
-    model: Annotated[
-        Positional[str],
-        arg(
-            help="Folder of `htaf train llm` or `htaf pack`; to compare, a model without gates: a folder of "
-            "transformers, a .gguf file, or a name at the hub.",
-            metavar="RUN",
-        ),
-    ],
-    prompt: Annotated[
-        Positional[str], arg(help="What it is to go on from, or asked in a chat; -: standard input.", metavar="PROMPT")
-    ],
+    model: Annotated[Positional[str], arg(metavar="RUN")],
+    prompt: Annotated[Positional[str], arg(metavar="PROMPT")],
     *,
-    tokens: Annotated[int, arg(help="At most so many new tokens.")] = 200,
-    temperature: Annotated[float, arg(help="0: always the likeliest token.")] = 0.0,
-    chat: Annotated[
-        Literal["auto", "on", "off"],
-        arg(help="The prompt as a message of a chat. auto: where the model has a chat template."),
-    ] = "auto",
-    seed: Annotated[int, arg(help="Of what is drawn with a temperature.")] = 0,
-    context: Annotated[
-        int | None, arg(help="Of a packed model: positions at most.", help_behavior_hint="(default: the model's)")
-    ] = None,
-    stats: Annotated[
-        bool, arg(help="Then say how quick it was, and of a packed model the share of open gates.")
-    ] = False,
+    tokens: int = 200,
+    temperature: float = 0.0,
+    chat: Literal["auto", "on", "off"] = "auto",
+    seed: int = 0,
+    context: int | None = None,
+    stats: bool = False,
     json: Json = False,
 ) -> None:
-    """Go on from a prompt with a language model, word by word."""
+    """Go on from a prompt with a language model, word by word.
+
+    Args:
+        model: Folder of `htaf train llm` or `htaf pack`; to compare, a model without gates: a folder of transformers, a
+            .gguf file, or a name at the hub.
+        prompt: What it is to go on from, or asked in a chat; -: standard input.
+        tokens: At most so many new tokens.
+        temperature: 0: always the likeliest token.
+        chat: The prompt as a message of a chat. auto: where the model has a chat template.
+        seed: Of what is drawn with a temperature.
+        context: Of a packed model: positions at most; none: the model's.
+        stats: Then say how quick it was, and of a packed model the share of open gates.
+    """
     from htaf.language import files, packed, run
     from htaf.language.generating import Clock, packed_pieces, pieces, prompt_tokens
 
@@ -293,22 +289,21 @@ def generate(
 
 
 def concepts_gates(
-    model: Annotated[
-        Positional[Path], arg(help="Folder that `htaf train llm` wrote, or any with gates.", metavar="RUN")
-    ],
+    model: Annotated[Positional[Path], arg(metavar="RUN")],
     *,
-    out: Annotated[Path, arg(help="Folder of the page: a new one, or that of an earlier page.", metavar="DIR")],
-    text: Annotated[
-        Path | None,
-        arg(
-            help="Text to read: a file, or a folder of text files.",
-            help_behavior_hint="(default: test text of the run)",
-        ),
-    ] = None,
-    blocks: Annotated[int, arg(help="At most so many blocks of text.")] = 128,
+    out: Folder,
+    text: Path | None = None,
+    blocks: int = 128,
     json: Json = False,
 ) -> None:
-    """Find which tokens open the gates of a language model, with a page of text snippets."""
+    """Find which tokens open the gates of a language model, with a page of text snippets.
+
+    Args:
+        model: Folder that `htaf train llm` wrote, or any with gates.
+        out: Folder of the page: a new one, or that of an earlier page.
+        text: Text to read: a file, or a folder of text files; none: test text of the run.
+        blocks: At most so many blocks of text.
+    """
     from htaf.language import files, meanings
     from htaf.language import run as runs
     from htaf.language import text as texts

@@ -20,7 +20,6 @@ MethodOfRun = Annotated[
     arg(
         help="Class of the run's activation, if it is not one of htaf's. Its code is executed.",
         metavar="PACKAGE.MODULE:CLASS",
-        help_behavior_hint="(default: none, for htaf's own methods)",
     ),
 ]
 

@@ -17,7 +17,7 @@ from htaf._console import Terminal, UsageError, check_seed, err, print_json, say
 from htaf._console import progress as progress_of
 from htaf._files import check_output, hold, lock_beside, regular
 from htaf.cli.concepts import CodesDir
-from htaf.cli.flags import DataDir, Json
+from htaf.cli.flags import Concepts, DataDir, File, Json
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
@@ -25,91 +25,83 @@ if TYPE_CHECKING:
     from htaf.llm import ServerClient
 
 
-def _flag(text: str, metavar: str = "", default: str = "") -> Any:
-    hint = f"(default: {default})" if default else None
-    return arg(help=text, metavar=metavar or None, help_behavior_hint=hint)
-
-
 @dataclass(frozen=True)
 class AskingFlags:
-    """Questions to a language model."""
+    """Questions to a language model.
 
-    candidates: Annotated[
-        str | None,
-        _flag("Choose names from a list: cub, or a .txt, .json or .csv file.", "NAME_OR_FILE", "own words"),
-    ] = None
-    rounds: Annotated[int, _flag("How often each concept is named, each time with other classes held out.")] = 3
-    most: Annotated[int, _flag("Most classes of a group in a prompt; of more, so many are drawn at random.")] = 100
-    top: Annotated[int | None, _flag("Name only the N most important concepts.", "N", "all")] = None
-    concept: Annotated[tuple[int, ...], _flag("Name only these concepts, by number.", "C ...", "all")] = ()
-    check: Annotated[
-        Path | None, _flag("Check the names of this file, such as your own, instead of finding names.", "FILE", "none")
-    ] = None
-    estimate: Annotated[bool, _flag("Only say how many requests and tokens it will take.")] = False
+    Args:
+        candidates: Choose names from a list: cub, or a .txt, .json or .csv file; none: own words.
+        rounds: How often each concept is named, each time with other classes held out.
+        most: Most classes of a group in a prompt; of more, so many are drawn at random.
+        top: Name only the N most important concepts; none: all.
+        concept: Name only these concepts, by number; none: all.
+        check: Check the names of this file, such as your own, instead of finding names.
+        estimate: Only say how many requests and tokens it will take.
+    """
+
+    candidates: Annotated[str | None, arg(metavar="NAME_OR_FILE")] = None
+    rounds: int = 3
+    most: int = 100
+    top: Annotated[int | None, arg(metavar="N")] = None
+    concept: Concepts = ()
+    check: File = None
+    estimate: bool = False
 
 
 @dataclass(frozen=True)
 class PictureFlags:
-    """Names from pictures: the model sees images instead of the classes' names."""
+    """Names from pictures: the model sees images instead of the classes' names.
 
-    pictures: Annotated[
-        Path | None,
-        _flag("Show the model images with the concept and without, of this run; check names on others.", "RUN", "none"),
-    ] = None
-    send_pictures: Annotated[
-        bool,
-        _flag("Send images to the server. Without it the command says how many would go, and stops."),
-    ] = False
-    album: Annotated[
-        Literal["sheets", "images"],
-        _flag("sheets: up to 20 images on one numbered picture; images: each one by itself, which costs more."),
-    ] = "sheets"
-    shown: Annotated[int, _flag("Images with the concept, and as many without, to find a name.")] = 12
-    held_out: Annotated[int, _flag("Others of each, to check it.")] = 20
-    tile: Annotated[int, _flag("Longer side of each image, in pixels.")] = 160
+    Args:
+        pictures: Show the model images with the concept and without, of this run; check names on others.
+        send_pictures: Send images to the server. Without it the command says how many would go, and stops.
+        album: sheets: up to 20 images on one numbered picture; images: each one by itself, which costs more.
+        shown: Images with the concept, and as many without, to find a name.
+        held_out: Others of each, to check it.
+        tile: Longer side of each image, in pixels.
+    """
+
+    pictures: Annotated[Path | None, arg(metavar="RUN")] = None
+    send_pictures: bool = False
+    album: Literal["sheets", "images"] = "sheets"
+    shown: int = 12
+    held_out: int = 20
+    tile: int = 160
 
 
 @dataclass(frozen=True)
 class ServerFlags:
-    """The server of the language model."""
+    """The server of the language model.
 
-    base_url: Annotated[
-        str | None, _flag("Address of an OpenAI-compatible server.", "URL", "OPENAI_BASE_URL, else OpenAI's")
-    ] = None
-    key_file: Annotated[
-        Path | None,
-        _flag("File with the key. The key is never printed or stored.", "FILE", "OPENAI_API_KEY, else none"),
-    ] = None
-    max_calls: Annotated[int | None, _flag("Most requests, retries included.", "N", "no limit")] = None
-    max_tokens: Annotated[int | None, _flag("Send no more requests once so many tokens are used.", "N", "no limit")] = (
-        None
-    )
-    parallel: Annotated[int, _flag("Requests at once.")] = 4
-    timeout: Annotated[float, _flag("Seconds without a word from the server until a request has failed.")] = 60.0
-    cache: Annotated[
-        Path | None,
-        _flag("Folder where replies are kept, so that nothing is paid for twice.", "DIR", "~/.cache/htaf/replies"),
-    ] = None
-    refresh: Annotated[bool, _flag("Ask again, and pay again, for replies that are kept there.")] = False
+    Args:
+        base_url: Address of an OpenAI-compatible server; none: OPENAI_BASE_URL, else OpenAI's.
+        key_file: File with the key, which is never printed or stored; none: OPENAI_API_KEY, else no key.
+        max_calls: Most requests, retries included; none: no limit.
+        max_tokens: Send no more requests once so many tokens are used; none: no limit.
+        parallel: Requests at once.
+        timeout: Seconds without a word from the server until a request has failed.
+        cache: Folder where replies are kept, so that nothing is paid for twice; none: ~/.cache/htaf/replies.
+        refresh: Ask again, and pay again, for replies that are kept there.
+    """
+
+    base_url: Annotated[str | None, arg(metavar="URL")] = None
+    key_file: File = None
+    max_calls: Annotated[int | None, arg(metavar="N")] = None
+    max_tokens: Annotated[int | None, arg(metavar="N")] = None
+    parallel: int = 4
+    timeout: float = 60.0
+    cache: Annotated[Path | None, arg(metavar="DIR")] = None
+    refresh: bool = False
 
 
 def name_command(
     codes: CodesDir,
     *,
-    attributes: Annotated[
-        str | None,
-        _flag("Names from cub, digits, or a CSV or Parquet file with a row for each class.", "NAME_OR_FILE", "none"),
-    ] = None,
-    model: Annotated[
-        str | None,
-        _flag("Names from this model, which reads the classes' names or sees --pictures.", "NAME", "OPENAI_MODEL"),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        _flag("Also write the names, to .json or .csv. A stopped command continues from .json.", "FILE", "none"),
-    ] = None,
-    threshold: Annotated[float, _flag("A name is verified from this held-out balanced accuracy on.")] = 0.75,
-    seed: Annotated[int, _flag("Seed of the splits of the classes.")] = 0,
+    attributes: Annotated[str | None, arg(metavar="NAME_OR_FILE")] = None,
+    model: Annotated[str | None, arg(metavar="NAME")] = None,
+    out: File = None,
+    threshold: float = 0.75,
+    seed: int = 0,
     asking: OmitArgPrefixes[AskingFlags] = AskingFlags(),
     pictures: OmitArgPrefixes[PictureFlags] = PictureFlags(),
     server: OmitArgPrefixes[ServerFlags] = ServerFlags(),
@@ -119,7 +111,15 @@ def name_command(
     """Name concepts by attributes of the classes or by a language model, each name checked on classes that did not
     choose it.
 
-    With --pictures the model sees images instead of the classes' names, and each name is checked on other images."""
+    With --pictures the model sees images instead of the classes' names, and each name is checked on other images.
+
+    Args:
+        attributes: Names from cub, digits, or a CSV or Parquet file with a row for each class.
+        model: Names from this model, which reads the classes' names or sees --pictures; none: OPENAI_MODEL.
+        out: Also write the names, to .json or .csv. A stopped command continues from .json.
+        threshold: A name is verified from this held-out balanced accuracy on.
+        seed: Seed of the splits of the classes.
+    """
     check_seed(seed)
     if out is not None and out.suffix.lower() not in (".json", ".csv"):
         raise UsageError(f"--out must end in .json or .csv, got {out.name}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import FlagConversionOff, arg
 
 from htaf._console import UsageError, print_json, say
-from htaf.cli.flags import DataDir, Json, RunDir, is_language_model, needs_source, refuse_flags
+from htaf.cli.flags import DataDir, Json, RunDir, Source, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
@@ -23,49 +23,34 @@ OutFile = Annotated[
 Part = Annotated[
     Literal["train", "validation", "test"], arg(help="Part of the run's data on which predictions are compared.")
 ]
-Source = Annotated[
-    str | None,
-    arg(
-        help="Where the run's own data are now.",
-        metavar="NAME_OR_PATH",
-        help_behavior_hint="(default: where they were at the training)",
-    ),
-]
-Differing = Annotated[
-    int | None,
-    arg(
-        help="Rows of that part that may have another prediction, from rounding.",
-        help_behavior_hint="(default: 0.2%)",
-        metavar="ROWS",
-    ),
-]
+Differing = Annotated[int | None, arg(metavar="ROWS")]
 
 
 def pack(
     run: RunDir,
     *,
     out: OutFile,
-    tables: Annotated[
-        Literal["float32", "int16", "int8", "auto"],
-        arg(help="Sums of real weights over bits. float32: exact; int16, int8: faster and rounded; auto: as measured."),
-    ] = "float32",
-    budget: Annotated[float, arg(help="With --tables auto: largest relative rms error of a layer's sums.")] = 1e-3,
-    stem: Annotated[
-        Literal["float32", "int16"],
-        arg(help="Convolutions that take the images. float32: exact; int16: faster and rounded."),
-    ] = "float32",
+    tables: Literal["float32", "int16", "int8", "auto"] = "float32",
+    budget: float = 1e-3,
+    stem: Literal["float32", "int16"] = "float32",
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
-    weights: Annotated[
-        Literal["bfloat16", "float32"], arg(help="Of a language model, which becomes a folder for `htaf generate`.")
-    ] = "bfloat16",
+    weights: Literal["bfloat16", "float32"] = "bfloat16",
     json: Json = False,
 ) -> None:
     """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included;
-    `htaf generate` that of a language model."""
+    `htaf generate` that of a language model.
+
+    Args:
+        tables: Sums of real weights over bits. float32: exact; int16, int8: faster and rounded; auto: as measured.
+        budget: With --tables auto: largest relative rms error of a layer's sums.
+        stem: Convolutions that take the images. float32: exact; int16: faster and rounded.
+        differing: Rows of that part that may have another prediction, from rounding; none: 0.2%.
+        weights: Of a language model, which becomes a folder for `htaf generate`.
+    """
     if is_language_model(run):
         from htaf.cli.language import pack_llm
 
@@ -105,13 +90,10 @@ def pack(
 def export(
     run: RunDir,
     *,
-    to: Annotated[Literal["onnx", "nir"], arg(help="ONNX for any runtime; NIR for spiking networks.")],
+    to: Literal["onnx", "nir"],
     out: OutFile,
-    opset: Annotated[int, arg(help="ONNX operator set.")] = 18,
-    raw: Annotated[
-        FlagConversionOff[bool],
-        arg(help="ONNX of a table: raw columns in, predictions out. False: the network alone, with prepared inputs."),
-    ] = True,
+    opset: int = 18,
+    raw: FlagConversionOff[bool] = True,
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
@@ -119,7 +101,14 @@ def export(
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Write the exact network as ONNX, compared by onnxruntime where it is installed, or as a NIR graph."""
+    """Write the exact network as ONNX, compared by onnxruntime where it is installed, or as a NIR graph.
+
+    Args:
+        to: ONNX for any runtime; NIR for spiking networks.
+        opset: ONNX operator set.
+        raw: ONNX of a table: raw columns in, predictions out. False: the network alone, with prepared inputs.
+        differing: Rows of that part that may have another prediction, from rounding; none: 0.2%.
+    """
     _check_differing(differing)
     from htaf.runs import export_run, open_run
 

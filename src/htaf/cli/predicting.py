@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, print_csv, print_json, say, say_notes, say_unread
 from htaf._files import check_output, frame_csv, write_atomic
-from htaf.cli.flags import Json
+from htaf.cli.flags import Columns, File, Json
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
@@ -17,53 +17,35 @@ if TYPE_CHECKING:
 
 
 def predict(
-    run: Annotated[Positional[Path], arg(help="Run folder, or a file of htaf pack.", metavar="RUN")],
-    inputs: Annotated[
-        Positional[tuple[Path, ...]],
-        arg(
-            help="A CSV or Parquet file with the raw columns, - for the standard input; of images files or a folder.",
-            metavar="INPUT",
-            help_behavior_hint="(required)",
-        ),
-    ],
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    inputs: Annotated[Positional[tuple[Path, ...]], arg(metavar="INPUT", help_behavior_hint="(required)")],
     *,
-    out: Annotated[
-        Path | None,
-        arg(help="Write a .csv or .parquet file.", metavar="FILE", help_behavior_hint="(default: print CSV)"),
-    ] = None,
-    id: Annotated[
-        tuple[str, ...],
-        arg(
-            help="Of a table: columns of the input to keep beside the predictions.",
-            metavar="COL",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = (),
-    smooth: Annotated[bool, arg(help="Use the smooth network instead of the exact one.")] = False,
+    out: File = None,
+    id: Columns = (),
+    smooth: bool = False,
     method: MethodOfRun = None,
-    bits: Annotated[bool, arg(help="An ICBM's run: a column for each concept, 0 or 1.")] = False,
-    explain: Annotated[
-        bool,
-        arg(
-            help="An ICBM's run: the class that comes next, the margin to it, and the bits without which the margin "
-            "would be smaller."
-        ),
-    ] = False,
-    names: Annotated[
-        Path | None,
-        arg(
-            help="Names of the concepts, .json or .csv, for --bits and --explain.",
-            metavar="FILE",
-            help_behavior_hint="(default: numbers alone)",
-        ),
-    ] = None,
-    strict: Annotated[bool, arg(help="Images: stop at the first file that cannot be read.")] = False,
+    bits: bool = False,
+    explain: bool = False,
+    names: File = None,
+    strict: bool = False,
     json: Json = False,
 ) -> None:
     """Predict with the exact network: a column `prediction`, and a probability per class.
 
     Of an ICBM also its bits and the reasons of each row. Images that cannot be read keep their row, with the reason in
     a column `error`; the exit code is then 3.
+
+    Args:
+        run: Run folder, or a file of htaf pack.
+        inputs: A CSV or Parquet file with the raw columns, - for the standard input; of images files or a folder.
+        out: Write a .csv or .parquet file; none: print CSV.
+        id: Of a table: columns of the input to keep beside the predictions.
+        smooth: Use the smooth network instead of the exact one.
+        bits: An ICBM's run: a column for each concept, 0 or 1.
+        explain: An ICBM's run: the class that comes next, the margin to it, and the bits without which the margin would
+            be smaller.
+        names: Names of the concepts, .json or .csv, for --bits and --explain; none: numbers alone.
+        strict: Images: stop at the first file that cannot be read.
     """
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise UsageError(f"--out must end in .csv or .parquet, got {out.name}")

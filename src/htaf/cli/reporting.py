@@ -9,9 +9,8 @@ from rich.table import Table as TextTable
 
 from htaf._console import Terminal, UsageError, direction, print_json, progress, say, say_notes
 from htaf._errors import first_line
-from htaf.cli.flags import Baselines, DataDir, Json, RunDir, is_language_model, needs_source
+from htaf.cli.flags import Baselines, DataDir, Json, RunDir, Source, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
-from htaf.cli.packing import Source
 
 if TYPE_CHECKING:
     from htaf.data.tabular import Table

@@ -11,7 +11,7 @@ from tyro.conf import arg
 from htaf._console import UsageError, check_seed, err, print_json, say, say_notes
 from htaf._files import check_output_folder
 from htaf.cli.concepts import Rows, ScoredPart, of_images, own_images, show
-from htaf.cli.flags import DataDir, Json, RunDir
+from htaf.cli.flags import CodesOf, DataDir, Folder, Json, RunDir
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
@@ -22,41 +22,17 @@ if TYPE_CHECKING:
 RESULT, TABLE, CODES = "sparse.json", "sparse.md", "codes"
 DEFAULT = (5, 10)
 CHOOSING = {"train": "fits", "validation": "chooses"}  # parts whose accuracy says too much
-CodesOfRun = Annotated[
-    Path | None,
-    arg(
-        help="Codes of this run.",
-        metavar="CODES",
-        help_behavior_hint="(default: DIR/codes, made or finished where needed)",
-    ),
-]
-MostConcepts = Annotated[
-    tuple[int, ...],
-    arg(
-        help="Most concepts of a class; all of them are tried besides.",
-        metavar="N ...",
-        help_behavior_hint="(default: 5 10)",
-    ),
-]
-ResultFolder = Annotated[Path, arg(help="Folder of the result: a new one, or an earlier one.", metavar="DIR")]
 
 
 def sparse(
     run: RunDir,
     *,
-    out: ResultFolder,
-    codes: CodesOfRun = None,
-    nec: MostConcepts = (),
-    seed: Annotated[int, arg(help="Of the training images that a head is fitted to, where there are many.")] = 0,
+    out: Folder,
+    codes: CodesOf = None,
+    nec: Annotated[tuple[int, ...], arg(metavar="N ...", help_behavior_hint="(default: 5 10)")] = (),
+    seed: int = 0,
     part: ScoredPart = "test",
-    save_run: Annotated[
-        Path | None,
-        arg(
-            help="Also write a run with the sparse head of the first --nec.",
-            metavar="DIR",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = None,
+    save_run: Annotated[Path | None, arg(metavar="DIR")] = None,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
     json: Json = False,
@@ -64,6 +40,13 @@ def sparse(
     """Fit heads in which each class draws on few concepts.
 
     Says NEC (concepts of a class), NCC (concepts that make up 95% of a logit) and the accuracy at each size.
+
+    Args:
+        out: Folder of the result: a new one, or an earlier one.
+        codes: Codes of this run; none: DIR/codes, made or finished where needed.
+        nec: Most concepts of a class; all of them are tried besides.
+        seed: Of the training images that a head is fitted to, where there are many.
+        save_run: Also write a run with the sparse head of the first --nec.
     """
     check_seed(seed)
     check_output_folder(out, [run, *([codes] if codes else [])], own="folder of sparse heads")

@@ -10,47 +10,37 @@ from tyro.conf import arg
 from htaf._console import UsageError, print_json, say
 from htaf._files import check_output_folder
 from htaf.cli.concepts import Out, ScoredPart, of_images, own_images, show
-from htaf.cli.flags import DataDir, Json, RunDir
+from htaf.cli.flags import Concepts, DataDir, Device, Json, Place, RunDir
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 
 def where(
     run: RunDir,
     *,
-    codes: Annotated[Path, arg(help="Codes of the run, from extract.", metavar="CODES")],
+    codes: Annotated[Path, arg(metavar="CODES")],
     out: Out,
-    concept: Annotated[
-        tuple[int, ...],
-        arg(help="Numbers of concepts.", metavar="C ...", help_behavior_hint="(default: the five most important)"),
-    ] = (),
-    image: Annotated[
-        str | None,
-        arg(
-            help="Id or row of an image, or PART/N such as test/5: its concepts instead of a concept's images.",
-            metavar="ID",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = None,
-    count: Annotated[int, arg(help="Images of each concept, or concepts of the image.")] = 12,
+    concept: Concepts = (),
+    image: Annotated[str | None, arg(metavar="ID")] = None,
+    count: int = 12,
     part: ScoredPart = "test",
-    how: Annotated[
-        Literal["auto", "exact", "gradient", "occlusion"],
-        arg(help="auto: exact behind average pooling, else occlusion. gradient: gradient times input."),
-    ] = "auto",
-    data: Annotated[
-        str | None,
-        arg(
-            help="The images, where the codes are not of the run's own.",
-            metavar="NAME_OR_PATH",
-            help_behavior_hint="(default: the run's own)",
-        ),
-    ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where the network runs.")] = "auto",
+    how: Literal["auto", "exact", "gradient", "occlusion"] = "auto",
+    data: Place = None,
+    device: Device = "auto",
     data_dir: DataDir = None,
     method: MethodOfRun = None,
     json: Json = False,
-) -> None:  # fmt: skip
-    """Draw where in its images a concept is seen, from the strongest to the barely on; with crops and an index."""
+) -> None:
+    """Draw where in its images a concept is seen, from the strongest to the barely on; with crops and an index.
+
+    Args:
+        codes: Codes of the run, from extract.
+        concept: Numbers of concepts; none: the five most important.
+        image: Id or row of an image, or PART/N such as test/5: its concepts instead of a concept's images.
+        count: Images of each concept, or concepts of the image.
+        how: auto: exact behind average pooling, else occlusion. gradient: gradient times input.
+        data: The images, where the codes are not of the run's own; none: the run's own.
+        device: Where the network runs.
+    """
     if count < 1:
         raise UsageError(f"--count must be >= 1, got {count}")
     from htaf.concepts.completeness import most_important
