@@ -13,12 +13,10 @@ from htaf._files import LOCK, check_output_folder, check_place, to_json, write_a
 from htaf.cli.concepts import (
     CodesDir,
     Out,
-    Rows,
     ScoredPart,
     of_images,
     offering_parts,
     own_images,
-    show,
     summary,
 )
 from htaf.cli.flags import CodesOf, DataDir, Folder, Json, RunDir
@@ -31,6 +29,7 @@ from htaf.cli.sparse_heads import (
     limits_of,
     say_choosing,
 )
+from htaf.cli.tables import Rows, show
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes, PartName

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from rich.table import Table as TextTable
 from tyro.conf import arg
 
 from htaf import theory as bounds
-from htaf._console import Terminal, UsageError, print_json
+from htaf._console import UsageError, print_json, say
 from htaf.cli.flags import Json
+from htaf.cli.tables import show
 
 
 def theory(
@@ -44,38 +44,31 @@ def theory(
         return print_json(
             {"eps": eps, "alpha1_lower_bound": least, "product_limit": limit, "bounds": rows, "pairs": achieved}
         )
-    console = Terminal()
-    text = TextTable(title=f"Least alpha0 at eps = {eps:g} (alpha1 > {least:.4f})", title_justify="left")
-    for column in ("alpha1", "exact alpha0", "rounded up", "paper", "equal", "alpha0 alpha1"):
-        text.add_column(column, justify="right")
-    for row in rows:
-        equal = "" if row["paper"] is None else "yes" if row["paper"] == row["rounded_up"] else "NO"
-        text.add_row(
+    rows_shown = [
+        (
             f"{row['alpha1']:g}",
             f"{row['alpha0']:.6f}",
-            str(row["rounded_up"]),
-            str(row["paper"] or ""),
-            equal,
-            f"{row['product']:.4f}",
+            row["rounded_up"],
+            row["paper"] or "",
+            "" if row["paper"] is None else "yes" if row["paper"] == row["rounded_up"] else "NO",
+            row["product"],
         )
-    console.print(text)
-    console.print(f"alpha0 alpha1 tends to {limit:.4f} as alpha1 grows.\n", highlight=False)
-    text = TextTable(title="The paper's pairs (its bound asks for eps = 0.1)", title_justify="left")
-    for column in (
-        "alpha0",
-        "alpha1",
-        "achieved eps",
-        "slope at 0",
-        "tail constant",
-        "N(0,1) inputs with gradient > 1e-6",
-    ):
-        text.add_column(column, justify="right")
-    for row in achieved:
-        values = (
+        for row in rows
+    ]
+    columns = ("alpha1", "exact alpha0", "rounded up", "paper", "equal", "alpha0 alpha1")
+    show(f"Least alpha0 at eps = {eps:g} (alpha1 > {least:.4f})", columns, rows_shown, left=())
+    say(f"alpha0 alpha1 tends to {limit:.4f} as alpha1 grows.\n")
+    pairs = [
+        (
+            f"{row['alpha0']:g}",
+            f"{row['alpha1']:g}",
             f"{row['achieved_eps']:.5f}",
             f"{row['slope_at_zero']:.3f}",
             f"{row['tail_constant']:.3g}",
             f"{row['gradient_share']:.0%}",
         )
-        text.add_row(f"{row['alpha0']:g}", f"{row['alpha1']:g}", *values)
-    return console.print(text)
+        for row in achieved
+    ]
+    share = "N(0,1) inputs with gradient > 1e-6"
+    columns = ("alpha0", "alpha1", "achieved eps", "slope at 0", "tail constant", share)
+    return show("The paper's pairs (its bound asks for eps = 0.1)", columns, pairs, left=())

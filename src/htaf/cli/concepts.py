@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
-from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
+from htaf._console import UsageError, check_seed, err, print_json, say, say_notes, say_unread
 from htaf._files import LOCK, check_output, check_output_folder, check_place
 from htaf.cli.flags import NONE, Concepts, DataDir, File, Folder, Json, Place, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.cli.tables import show
 from htaf.concepts.codes import ConceptError, MissingPartError, PartName
 
 if TYPE_CHECKING:
@@ -36,20 +36,6 @@ def offering_parts(part: PartName) -> Iterator[None]:
         if error.part != part or not error.present:
             raise
         raise ConceptError(f"{error}: give --part {' or '.join(error.present)}") from None
-
-
-Rows = Sequence[Sequence[object]]
-
-
-def show(title: str, columns: Sequence[str], rows: Rows) -> None:
-    """A table on the output."""
-    text = TextTable()
-    for i, column in enumerate(columns):
-        text.add_column(column, justify="right" if i else "left", overflow="fold")
-    for row in rows:
-        text.add_row(*("-" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v) for v in row))
-    say(title)  # a table's own title would be folded to its width
-    Terminal().print(text)
 
 
 def of_images(run: Run) -> Run:

@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._console import Terminal, UsageError, check_seed, direction, err, print_json, say
+from htaf._console import UsageError, check_seed, direction, err, print_json, say
 from htaf._files import LOCK, check_output_folder, hold
 from htaf.cli.flags import DataDir, Folder, Json, Place, check_outside_images
 from htaf.cli.naming import ServerFlags
+from htaf.cli.tables import show
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,19 +71,14 @@ def _own(
         )
     if json:
         return print_json(found)
-    text = TextTable(
-        title=f"{found['data']}: {found['concepts']} concepts, {found['classes']} classes", title_justify="left"
-    )
-    text.add_column("test images")
-    text.add_column("value", justify="right")
-    for name, value in (
+    rows = [
         ("accuracy, smooth", f"{found['smooth']:.1%}"),
         ("accuracy, exact bits", f"{found['exact']:.1%}"),
-        ("concepts that say nothing (dead)", str(found["dead"])),
+        ("concepts that say nothing (dead)", found["dead"]),
         ("names found, verified", f"{found['names']['found']}, {found['names']['verified']}"),
-    ):
-        text.add_row(name, value)
-    Terminal(highlight=False).print(text)
+    ]
+    title = f"{found['data']}: {found['concepts']} concepts, {found['classes']} classes"
+    show(title, ("test images", "value"), rows)
     steps, total = found["steps"], time.monotonic() - begun
     took = ", ".join(f"{name} {seconds:.0f}" for name, seconds in steps.items())
     say(f"seconds: {took}, start and other {max(0.0, total - sum(steps.values())):.0f}; {total:.0f} in all")
@@ -144,40 +139,33 @@ def demo(
         found = run_concepts(out, seed=seed)
     if json:
         return print_json({"methods": rows, "concepts": found})
-    text = TextTable(
-        title="Handwritten digits, test accuracy in %: equal budgets, same weights smooth and exact",
-        title_justify="left",
-    )
-    for column in ("method", "smooth", "exact 0/1", "exact - smooth", "epochs", "seconds"):
-        text.add_column(column, justify="left" if column == "method" else "right")
+    shown: list[tuple[object, ...]] = []
     for row in rows:
         values = (f"{100 * row[k]:.2f}" for k in ("smooth", "exact"))
         gap = f"{100 * row['gap']:+.2f} {direction(row['gap'])}".strip()
-        text.add_row(row["method"], *values, gap, str(row["epochs"]), f"{row['seconds']:.1f}")
-    console = Terminal(highlight=False)
-    console.print(text)
+        shown.append((row["method"], *values, gap, row["epochs"], f"{row['seconds']:.1f}"))
+    title = "Handwritten digits, test accuracy in %: equal budgets, same weights smooth and exact"
+    show(title, ("method", "smooth", "exact 0/1", "exact - smooth", "epochs", "seconds"), shown)
     say(f"picture: {out / 'demo.png'}")
     if (page := out / "htaf" / PAGE).is_file():
         say(f"report: open {page} in a browser: HTAF beside boosted trees, its columns, what its bits say")
     say("")
-    text = TextTable(title=f"An image model whose last {found['concepts']} features are bits", title_justify="left")
-    text.add_column("score, test images")
-    text.add_column("value", justify="right")
-    for name, field in (
-        ("accuracy, smooth", "smooth"),
-        ("accuracy, exact bits", "exact"),
-        ("outputs within 0.01 of 0 or 1 before the step", "binarity"),
-        ("a bit told from the class alone", "concept_accuracy"),
-        ("the same, balanced over bits 1 and 0", "balanced"),
-        ("the same, always the more frequent value", "trivial"),
-    ):
-        text.add_row(name, f"{100 * found[field]:.1f}%")
+    scores = {
+        "accuracy, smooth": "smooth",
+        "accuracy, exact bits": "exact",
+        "outputs within 0.01 of 0 or 1 before the step": "binarity",
+        "a bit told from the class alone": "concept_accuracy",
+        "the same, balanced over bits 1 and 0": "balanced",
+        "the same, always the more frequent value": "trivial",
+    }
     size = found["bytes"]
-    text.add_row("bytes of all images' concepts, packed", f"{size['packed']:,} of {size['float32']:,} in float32")
-    console.print(text)
+    packed = "bytes of all images' concepts, packed", f"{size['packed']:,} of {size['float32']:,} in float32"
+    of_scores = [(name, f"{found[field]:.1%}") for name, field in scores.items()]
+    title = f"An image model whose last {found['concepts']} features are bits"
+    show(title, ("score, test images", "value"), [*of_scores, packed])
     for one in found["strongest"]:
-        shown = f"most of {', '.join(one['most']) or 'none'} have it, few of {', '.join(one['few']) or 'none'}"
-        console.print(f"concept {one['concept']}: {shown}; {one['picture']}", soft_wrap=True)
+        classes = f"most of {', '.join(one['most']) or 'none'} have it, few of {', '.join(one['few']) or 'none'}"
+        say(f"concept {one['concept']}: {classes}; {one['picture']}")
     say(f"scores: {out / 'concepts' / 'scores.md'}; next: htaf concepts --help, with the codes in {found['codes']}")
     names = found["names"]
     say(f"names: {names['found']} by strokes, {names['verified']} hold on digits that did not choose them")

@@ -6,13 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from rich.table import Table as TextTable
 from tyro.conf import arg
 
-from htaf._console import Terminal, UsageError, figures, print_json, say, say_notes
+from htaf._console import UsageError, figures, print_json, say, say_notes
 from htaf._files import check_output_folder
 from htaf.cli.flags import DataDir, Json, Place, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.cli.tables import show
 from htaf.data.notes import told
 
 if TYPE_CHECKING:
@@ -85,15 +85,14 @@ def evaluate(
     if json:
         return print_json(result if profile is None else result | {"layers": [asdict(v) for v in profile.layers]})
     positive = f", positive class {result['positive']!r}" if "positive" in result else ""
-    text = TextTable(title=f"{found.name}, {result['part']}, {result['rows']} rows{positive}", title_justify="left")
-    for column in ("metric", "smooth", "exact", "exact - smooth"):
-        text.add_column(column, justify="left" if column == "metric" else "right")
+    rows: list[tuple[str, ...]] = []
     for metric, smooth in result["smooth"].items():
         exact = result["exact"][metric] if result["exact"] else None
-        text.add_row(metric, *figures(smooth, exact, lower_is_better=metric in LOWER_IS_BETTER))
-    Terminal().print(text)
+        rows.append((metric, *figures(smooth, exact, lower_is_better=metric in LOWER_IS_BETTER)))
+    columns = ("metric", "smooth", "exact", "exact - smooth")
+    show(f"{found.name}, {result['part']}, {result['rows']} rows{positive}", columns, rows)
     _say_classes(result, out)
-    return None if profile is None else Terminal().print(_table(profile, name, title))
+    return None if profile is None else _show_layers(profile, name, title)
 
 
 FEWEST = 3  # classes with the lowest recall that are named
@@ -132,21 +131,10 @@ def _profile(run: Run, part: RunPart) -> SwitchProfile:
     return switch_profile(run.model(exact=False), part, score=lambda y, target: metrics(y, target, task, scale))
 
 
-def _table(profile: SwitchProfile, name: str, title: str) -> TextTable:
-    text = TextTable(title=title, title_justify="left")
-    for column in ("layer", "exact up to it", "it alone exact", "flipped", "gradient", "std"):
-        text.add_column(column, justify="left" if column == "layer" else "right")
-
-    def shown(value: Any, form: str) -> str:
-        return "-" if value is None else f"{value:{form}}"
-
+def _show_layers(profile: SwitchProfile, name: str, title: str) -> None:
+    rows: list[tuple[object, ...]] = []
     for layer in profile.layers:
-        text.add_row(
-            layer.path,
-            shown(layer.up_to[name], ".4f"),
-            shown(layer.only[name], ".4f"),
-            shown(layer.flip_rate, ".2%"),
-            f"{layer.gradient:.1e}",
-            f"{layer.std:.3g}",
-        )
-    return text
+        flipped = None if layer.flip_rate is None else f"{layer.flip_rate:.2%}"
+        scale = f"{layer.gradient:.1e}", f"{layer.std:.3g}"
+        rows.append((layer.path, layer.up_to[name], layer.only[name], flipped, *scale))
+    show(title, ("layer", "exact up to it", "it alone exact", "flipped", "gradient", "std"), rows)

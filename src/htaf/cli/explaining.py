@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.table import Table as TextTable
 from tyro.conf import Positional, UseAppendAction, arg
 
-from htaf._console import Terminal, UsageError, check_seed, print_json, progress, say, say_notes
+from htaf._console import UsageError, check_seed, print_json, progress, say, say_notes
 from htaf._files import check_output, csv_text, to_json, write_atomic
-from htaf.cli.flags import DataDir, File, Json, Place, RunDir, is_language_model, needs_source
+from htaf.cli.flags import Column, DataDir, File, Json, Place, RunDir, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.cli.tables import show
 from htaf.data.notes import told
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def explain(
     row: int | None = None,
     bits: int | None = None,
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="COLUMN=VALUE")] = (),
-    vary: Annotated[str | None, arg(metavar="COLUMN")] = None,
+    vary: Column = None,
     repeats: int | None = None,
     seed: int = 0,
     out: File = None,
@@ -214,16 +214,6 @@ def _figure(value: float | None, digits: int = 3) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def _show(title: str, columns: list[tuple[str, bool]], rows: list[tuple[Any, ...]]) -> None:
-    say(title)  # not the table's own, which is broken to its width
-    table = TextTable()
-    for name, number in columns:
-        table.add_column(name, justify="right" if number else "left", overflow="fold")
-    for one in rows:
-        table.add_row(*map(str, one))
-    Terminal(highlight=False).print(table)
-
-
 def _said(rule: object, faithful: bool | None) -> str:
     """A rule in words, with a word where it is not to be relied on."""
     doubt = {True: "", False: "not faithful: ", None: "not tested: "}[faithful]
@@ -243,9 +233,8 @@ def _show_rules(found: Explanation, rules: list[BitRule], most: int) -> None:
         )
         for r in rules[:most]
     ]
-    columns = [("bit", True), ("effect", True), ("on", True), ("balanced", True), ("accuracy", True), ("rule", False)]
     title = f"{found.name}: the {min(most, len(rules))} bits that do most to {target.name!r}"
-    _show(title, columns, shown)
+    show(title, ("bit", "effect", "on", "balanced", "accuracy", "rule"), shown, left=("rule",))
     for kind, dead in found.dead.items():
         if dead:
             more = f" and {len(dead) - DEAD_SHOWN:,} more" if len(dead) > DEAD_SHOWN else ""
@@ -275,12 +264,9 @@ def _fidelity(rule: BitRule) -> tuple[str, str]:
 def _show_importance(found: Importance) -> None:
     name = HEADERS.get(found.metric, found.metric)
     rows = [(c, f"{one['worse']:.4g}", f"{one['std']:.2g}") for c, one in found.columns.iterrows()]
-    columns = [("column", False), (f"{name} worse by", True), ("spread", True)]
-    _show(
-        f"Importance: each column shuffled {found.repeats} times on {found.rows:,} test rows, {name} {found.value:.4g}",
-        columns,
-        rows[:COLUMNS_SHOWN],
-    )
+    times = f"each column shuffled {found.repeats} times on {found.rows:,} test rows"
+    columns = ("column", f"{name} worse by", "spread")
+    show(f"Importance: {times}, {name} {found.value:.4g}", columns, rows[:COLUMNS_SHOWN])
     if len(rows) > COLUMNS_SHOWN:
         say(f"columns of less importance: {len(rows) - COLUMNS_SHOWN:,}")
     if found.left_out:
@@ -305,7 +291,7 @@ def _show_columns(reasons: RowReasons, of_columns: pd.DataFrame, given: pd.DataF
         for column, of in of_columns.head(COLUMNS_SHOWN).iterrows()
     ]
     title = f"What its values add: {what} {reasons.total:.6g} minus the mean with the values of other rows, one column"
-    _show(f"{title} at a time", [("column", False), ("value", True), ("adds", True), ("spread", True)], rows)
+    show(f"{title} at a time", ("column", "value", "adds", "spread"), rows)
     if len(of_columns) > COLUMNS_SHOWN:
         say(f"columns that add less: {len(of_columns) - COLUMNS_SHOWN:,}")
     say(f"{what} {reasons.total:.6g} = {reasons.base:.6g} without any bit + the sum over {reasons.on} bits that are on")
@@ -317,11 +303,11 @@ def _show_reasons(reasons: RowReasons) -> None:
         rule = "never changes in training" if reason.rule is None else _said(reason.rule, reason.faithful)
         return reason.bit, f"{reason.worth:+.4g}", agrees, rule
 
-    columns = [("bit", True), ("adds", True), ("rule agrees", False), ("rule", False)]
+    columns, words_of = ("bit", "adds", "rule agrees", "rule"), ("rule agrees", "rule")
     words = ("up", "down") if reasons.instead is None else (f"for {reasons.prediction}", f"for {reasons.instead}")
     for word, some in zip(words, (reasons.for_it, reasons.against_it), strict=True):
         if some:
-            _show(f"The strongest bits {word}", columns, [line(one) for one in some])
+            show(f"The strongest bits {word}", columns, [line(one) for one in some], left=words_of)
 
 
 def _show_what_if(changed: WhatIf, changes: dict[str, str], found: Explanation, most: int) -> None:
@@ -340,7 +326,7 @@ def _show_what_if(changed: WhatIf, changes: dict[str, str], found: Explanation, 
         for name in names
         if name not in left
     ]
-    _show("What if", [("", False), ("before", True), ("after", True)], rows)
+    show("What if", ("", "before", "after"), rows)
     if left:
         say(f"classes that are less likely before and after: {len(left):,}")
     ways = dict.fromkeys(changed.turned_on[0], "turns on") | dict.fromkeys(changed.turned_off[0], "turns off")
@@ -353,7 +339,7 @@ def _show_what_if(changed: WhatIf, changes: dict[str, str], found: Explanation, 
     ]
     title = f"{len(ways):,} of {len(found.bits):,} bits change"
     title += f", the {most} that do most" if len(ways) > most else ""
-    return _show(title, [("bit", True), ("", False), ("rule", False)], rows)
+    return show(title, ("bit", "", "rule"), rows, left=("", "rule"))
 
 
 def _show_vary(column: str, table: pd.DataFrame, found: Explanation, reasons: RowReasons | None) -> None:
@@ -370,9 +356,9 @@ def _show_vary(column: str, table: pd.DataFrame, found: Explanation, reasons: Ro
     whose = "the row" if reasons is not None else "the mean of test rows"
     ordered = found.bits.column(column).kind in ("number", "date")
     share = "training rows up to it" if ordered else "training rows"
-    columns = [(column, True), (share, True), *((name.removeprefix("probability_"), True) for name in names)]
+    columns = (column, share, *(name.removeprefix("probability_") for name in names))
     what = "" if found.bits.regression else "probabilities of "
-    _show(f"{what}{found.bits.preprocessor.target.name!r} over {column!r}: {whose}", columns, rows)
+    show(f"{what}{found.bits.preprocessor.target.name!r} over {column!r}: {whose}", columns, rows, left=())
 
 
 def _shown(value: Any) -> str:

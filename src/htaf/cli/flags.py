@@ -36,6 +36,7 @@ Place = Annotated[str | None, arg(metavar="NAME_OR_PATH")]
 Folder = Annotated[Path, arg(metavar="DIR")]
 File = Annotated[Path | None, arg(metavar="FILE")]
 CodesOf = Annotated[Path | None, arg(metavar="CODES")]
+Column = Annotated[str | None, arg(metavar="COLUMN")]
 Columns = Annotated[tuple[str, ...], arg(metavar="COLUMN", help_behavior_hint=NONE)]
 Concepts = Annotated[tuple[int, ...], arg(metavar="C ...", help_behavior_hint=NONE)]
 

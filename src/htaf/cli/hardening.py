@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import arg
 
 from htaf._console import UsageError, print_json, say
-from htaf.cli.concepts import show
 from htaf.cli.flags import DataDir, Folder, Json, RunDir, Source, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.cli.tables import show
 
 if TYPE_CHECKING:
     from htaf.hardening import Report

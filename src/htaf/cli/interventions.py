@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import UseAppendAction, arg
 
 from htaf._console import UsageError, print_json, say
-from htaf.cli.concepts import CodesDir, ScoredPart, offering_parts, show
+from htaf.cli.concepts import CodesDir, ScoredPart, offering_parts
 from htaf.cli.flags import DataDir, Folder, Json, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.cli.tables import show
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes

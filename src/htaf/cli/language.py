@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from htaf._console import Terminal, UsageError, check_seed, print_json, progress, quiet_transformers, say, say_notes
+from htaf._console import UsageError, check_seed, print_json, progress, quiet_transformers, say, say_notes
 from htaf._files import check_output_folder
 from htaf.cli.flags import LANGUAGE_RECORD, Folder, Json
+from htaf.cli.tables import show
 from htaf.language.options import MOST, Calibration, Data, Machine, Training
 
 Model = Annotated[
@@ -346,14 +346,13 @@ def _table(record: dict[str, Any], folder: Path) -> None:
 
 def _scores(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
     """Networks with their scores as a table."""
-    table = TextTable()
-    for column in ("network", "perplexity", "KL", "same token", "task"):
-        table.add_column(column, justify="left" if column == "network" else "right")
+    shown: list[tuple[object, ...]] = []
     for label, row in rows:
-        near = ("-", "-") if row.get("kl") is None else (f"{row['kl']:.4f}", f"{row['agreement']:.1%}")
+        same = None if row.get("kl") is None else f"{row['agreement']:.1%}"
         task = row.get("task")
-        shown = "-" if task is None else f"{100 * task['accuracy']:.1f} ± {100 * task['error']:.1f}%"
-        table.add_row(label, f"{row['perplexity']:.2f}" if "perplexity" in row else "-", *near, shown)
+        right = None if task is None else f"{100 * task['accuracy']:.1f} ± {100 * task['error']:.1f}%"
+        perplexity = f"{row['perplexity']:.2f}" if "perplexity" in row else None
+        shown.append((label, perplexity, row.get("kl"), same, right))
     asked = next((row["task"]["questions"] for _, row in rows if "task" in row), None)
-    say(title + ("" if asked is None else f"; task: accuracy on {asked:,} questions ± standard error"))
-    Terminal().print(table)
+    of_task = "" if asked is None else f"; task: accuracy on {asked:,} questions ± standard error"
+    show(title + of_task, ("network", "perplexity", "KL", "same token", "task"), shown)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table as TextTable
-
-from htaf._console import Terminal, UsageError, direction, print_json, progress, say, say_notes
+from htaf._console import UsageError, direction, print_json, progress, say, say_notes
 from htaf._errors import first_line
 from htaf.cli.flags import Baselines, DataDir, Json, RunDir, Source, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.cli.tables import show
 
 if TYPE_CHECKING:
     from htaf.data.tabular import Table
@@ -80,19 +79,18 @@ def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
     part = "test" if "test" in metrics["smooth"] else "validation"
     own = (metrics["exact"] or metrics["smooth"])[part][name]
     which = "exact network" if metrics["exact"] else "network"
-    text = TextTable()
-    for column in ("baseline", name, f"the {which} is", "seconds"):
-        text.add_column(column, justify="right" if column in (name, "seconds") else "left")
+    rows: list[tuple[object, ...]] = []
     for one in found:
         value = one.metrics.get(part, {}).get(name)
         if value is None:
-            text.add_row(one.name, "-", one.note, f"{one.seconds:.1f}")
+            rows.append((one.name, None, one.note, f"{one.seconds:.1f}"))
             continue
         digits = 1 if abs(value) >= 1000 else 4
         gap = None if own is None else own - value
         way = "" if gap is None else direction(gap, lower_is_better=name in LOWER_IS_BETTER) or "the same"
         way += f" by {abs(gap):.{digits}f}" if gap else ""
-        rows = f" ({one.note})" if one.note else ""
-        text.add_row(one.name, f"{value:.{digits}f}", way + rows, f"{one.seconds:.1f}")
-    say(f"baselines of scikit-learn on the {part} part, fitted on the same training rows:")
-    Terminal().print(text)
+        note = f" ({one.note})" if one.note else ""
+        rows.append((one.name, f"{value:.{digits}f}", way + note, f"{one.seconds:.1f}"))
+    stands = f"the {which} is"
+    title = f"baselines of scikit-learn on the {part} part, fitted on the same training rows:"
+    show(title, ("baseline", name, stands, "seconds"), rows, left=("baseline", stands))

@@ -10,9 +10,10 @@ from tyro.conf import arg
 
 from htaf._console import UsageError, check_seed, err, print_json, say, say_notes
 from htaf._files import check_output_folder
-from htaf.cli.concepts import Rows, ScoredPart, of_images, own_images, show
+from htaf.cli.concepts import ScoredPart, of_images, own_images
 from htaf.cli.flags import CodesOf, DataDir, Folder, Json, RunDir
 from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.cli.tables import Rows, show
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes

@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._console import Terminal, UsageError, check_seed, err, figures, print_json, say, say_notes
+from htaf._console import UsageError, check_seed, err, figures, print_json, say, say_notes
 from htaf._errors import HtafError
 from htaf._files import LOCK, check_output_folder, check_place
-from htaf.cli.flags import Baselines, DataDir, Json, check_outside_images
+from htaf.cli.flags import (
+    NONE,
+    Baselines,
+    Column,
+    Columns,
+    DataDir,
+    Device,
+    Folder,
+    Json,
+    check_outside_images,
+)
 from htaf.cli.methods import outside_step
+from htaf.cli.tables import show
 from htaf.contract import StepFactory
 from htaf.data.notes import from_record, told
 from htaf.names import Method, is_outside
 from htaf.training.families import FAMILIES, continuing
 from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, TableData, kinds
 from htaf.training.running import LoggerName, Running, Strategy
-
-Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")]
-Task = Annotated[
-    Literal["regression", "classification"] | None,
-    arg(help="What to do with the target.", help_behavior_hint="(default: by its values, said in a note)"),
-]
-Out = Annotated[Path, arg(help="Run folder: new, or the same run to resume.", metavar="DIR")]
-Seconds = Annotated[float, arg(help="Least time between checkpoints: what a kill can cost.")]
-ImageSource = Annotated[
-    str,
-    arg(help="cifar10, cifar100, tiny-imagenet, cub, digits, or a folder of class folders.", metavar="NAME_OR_PATH"),
-]
-
 
 METAVARS = {
     tuple[int, ...]: "INT [INT ...]",
@@ -115,45 +111,34 @@ def _flag(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class RunFlags:
-    """In how many processes, and what is written beside the record; see docs/scaling.md."""
+    """In how many processes, and what is written beside the record; see docs/scaling.md.
 
-    devices: Annotated[int, arg(help="Processes on this machine, one a GPU; batch_size is that of all together.")] = 1
-    nodes: Annotated[int, arg(help="Machines.")] = 1
-    threads: Annotated[
-        int | None,
-        arg(
-            help="CPU threads. More than the cores that are free make a training many times slower. A resumed training "
-            "keeps its number.",
-            help_behavior_hint="(default: OMP_NUM_THREADS; else 1 for tables, as many as cores for images; shared by "
-            "several processes)",
-        ),
-    ] = None
-    strategy: Annotated[Strategy, arg(help="ddp: each process holds the network; fsdp: a share of it; auto: ddp.")] = (
-        "auto"
-    )
-    sync_batch_norm: Annotated[bool, arg(help="Normalise over the whole batch; GPUs only.")] = False
-    logger: Annotated[
-        tuple[LoggerName, ...],
-        arg(
-            help="Log to these too, in the run folder; metrics.csv is always written.",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = ()
-    gradients: Annotated[bool, arg(help="Write the gradient norms of every layer: gradients.csv and .png.")] = False
-    continue_from: Annotated[
-        Path | None,
-        arg(
-            help="Start from the weights of this finished run, with a new schedule of --epochs and its recipe for the "
-            "other flags; it stays as it is.",
-            metavar="RUN",
-            help_behavior_hint="(optional)",
-        ),
-    ] = None
-    print_recipe: Annotated[
-        bool, arg(help="Print the recipe with the values that would be used, as a TOML table, and train nothing.")
-    ] = False
+    Args:
+        devices: Processes on this machine, one a GPU; batch_size is that of all together.
+        nodes: Machines.
+        threads: CPU threads; none: OMP_NUM_THREADS, else 1 for tables, as many as cores for images; shared by several
+            processes. More than the cores that are free make a training many times slower. A resumed training keeps
+            its number.
+        strategy: ddp: each process holds the network; fsdp: a share of it; auto: ddp.
+        sync_batch_norm: Normalise over the whole batch; GPUs only.
+        logger: Log to these too, in the run folder; metrics.csv is always written.
+        gradients: Write the gradient norms of every layer: gradients.csv and .png.
+        continue_from: Start from the weights of this finished run, with a new schedule of --epochs and its recipe for
+            the other flags; it stays as it is.
+        print_recipe: Print the recipe with the values that would be used, as a TOML table, and train nothing.
+    """
+
+    devices: int = 1
+    nodes: int = 1
+    threads: int | None = None
+    strategy: Strategy = "auto"
+    sync_batch_norm: bool = False
+    logger: Annotated[tuple[LoggerName, ...], arg(help_behavior_hint=NONE)] = ()
+    gradients: bool = False
+    continue_from: Annotated[Path | None, arg(metavar="RUN")] = None
+    print_recipe: bool = False
 
     def check(self) -> None:
         """Raises UsageError for a number of threads that cannot be."""
@@ -181,164 +166,95 @@ class RunFlags:
         return found
 
 
-def command_of(family: Family) -> Callable[..., None]:
-    """The function of `htaf train VERB` for a family; its arguments are the flags.
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """The data of a command.
 
-    Raises:
-        ValueError: the family's data are none that the command can read.
+    read: loads them. source: where they come from, for the record. options: what `fit` is told of them.
     """
-    commands = {TableData: _table_command, ImageData: _image_command}
-    if family.network.data not in commands:
-        raise ValueError(f"expected a family of tables or images, got {family.name}")
-    flags = flags_of(family)
-    command = commands[family.network.data](family, flags())
-    names, first = tuple(family.recipes), next(iter(family.recipes))
-    named = "" if family.network.data is TableData else "that of the data set's name, else "
-    hint = f"(default: {named}{first})"
-    text = f"What the other flags start from. {family.recipes_help}"
-    command.__doc__ = family.about
-    # strings could not name these
-    command.__annotations__["recipe"] = Annotated[Literal[names] | None, arg(help=text, help_behavior_hint=hint)]  # pyright: ignore[reportInvalidTypeForm]
-    command.__annotations__["overrides"] = Annotated[OmitArgPrefixes[flags], arg(name="")]
-    return command
+
+    read: Callable[[], Any]
+    source: Mapping[str, Any]
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def _table_command(family: Family, none: Any) -> Callable[..., None]:
-    """A command that trains on a table; none: its flags as none of them is given."""
+@dataclasses.dataclass(frozen=True)
+class TableFlags:
+    """The table, and how its rows are divided.
 
-    def command(
-        *,
-        data: Annotated[
-            str, arg(help="wine, abalone, churn, fico, digits, or a CSV or Parquet file.", metavar="NAME_OR_PATH")
-        ],
-        out: Out,
-        target: Annotated[
-            str | None, arg(help="Target column of a file.", metavar="COLUMN", help_behavior_hint="(needed for a file)")
-        ] = None,
-        task: Task = None,
-        seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
-        recipe: Any = None,
-        overrides: Any = none,
-        exclude: Annotated[
-            tuple[str, ...], arg(help="Columns to leave out.", metavar="COLUMN", help_behavior_hint="(default: none)")
-        ] = (),
-        id: Annotated[
-            tuple[str, ...],
-            arg(
-                help="Columns that name the rows: no inputs, kept beside predictions.",
-                metavar="COLUMN",
-                help_behavior_hint="(default: none)",
-            ),
-        ] = (),
-        test: Annotated[
-            str | None,
-            arg(
-                help="A file with the test rows, with the same columns.",
-                metavar="FILE",
-                help_behavior_hint="(default: drawn from the data)",
-            ),
-        ] = None,
-        split: Annotated[
-            Literal["random", "grouped", "stratified"],
-            arg(help="grouped keeps repeated rows on one side; stratified keeps the shares of the classes."),
-        ] = "random",
-        shares: Annotated[
-            tuple[float, ...],
-            arg(
-                help="Of training, validation and test rows; with --test of training and validation rows.",
-                metavar="SHARE",
-                help_behavior_hint="(default: 0.7 0.1 0.2; with --test 0.875 0.125)",
-            ),
-        ] = (),
-        group: Annotated[
-            str | None,
-            arg(
-                help="Keep rows that are equal in this column in one part; it is no input.",
-                metavar="COLUMN",
-                help_behavior_hint="(optional)",
-            ),
-        ] = None,
-        time: Annotated[
-            str | None,
-            arg(
-                help="Test on the last rows by this column of dates or numbers, validate on those before.",
-                metavar="COLUMN",
-                help_behavior_hint="(optional)",
-            ),
-        ] = None,
-        drop_empty: Annotated[bool, arg(help="fico: leave out the 588 rows without any record.")] = False,
-        baselines: Baselines = True,
-        data_dir: DataDir = None,
-        device: Device = "auto",
-        running: OmitArgPrefixes[RunFlags] = RunFlags(),  # noqa: B008
-        checkpoint_seconds: Seconds = 5.0,
-        json: Json = False,
-    ) -> None:
-        chosen = _chosen(family, recipe, data, _given(overrides), running)
-        check_seed(seed)
+    Args:
+        target: Target column; a file needs it.
+        task: What to do with the target; none: by its values, said in a note.
+        exclude: Columns to leave out.
+        id: Columns that name the rows: no inputs, kept beside predictions.
+        test: A file with the test rows, with the same columns; none: drawn from the data.
+        split: grouped keeps repeated rows on one side; stratified keeps the shares of the classes.
+        shares: Of training, validation and test rows; with --test of training and validation rows.
+        group: Keep rows that are equal in this column in one part; it is no input.
+        time: Test on the last rows by this column of dates or numbers, validate on those before.
+        drop_empty: fico: leave out the 588 rows without any record.
+        checkpoint_seconds: Least time between checkpoints: what a kill can cost.
+    """
+
+    target: Column = None
+    task: Literal["regression", "classification"] | None = None
+    exclude: Columns = ()
+    id: Columns = ()
+    test: Annotated[str | None, arg(metavar="FILE")] = None
+    split: Literal["random", "grouped", "stratified"] = "random"
+    shares: Annotated[
+        tuple[float, ...],
+        arg(metavar="SHARE", help_behavior_hint="(default: 0.7 0.1 0.2; with --test 0.875 0.125)"),
+    ] = ()
+    group: Column = None
+    time: Column = None
+    drop_empty: bool = False
+    baselines: Baselines = True
+    checkpoint_seconds: float = 5.0
+
+    def given(self, data: str, out: Path, data_dir: str | None, chosen: Chosen, changes: Mapping[str, Any]) -> Given:
+        """Checked as far as can be before they are read; UsageError and others for what cannot be."""
         from htaf.data.named import is_named
         from htaf.data.table_files import check_path
-        from htaf.data.tabular import load, located
+        from htaf.data.tabular import located
+        from htaf.training.plan import PlanError, Source
 
-        named = is_named(data)
-        place = data if named else str(located(data, data_dir))
-        source = _source(place, named, data_dir) | {"target": target, "task": task, "drop_empty": drop_empty}
-        source |= {"exclude": list(exclude)} if exclude else {}
-        source |= {"ids": list(id)} if id else {}
-        source |= {} if test is None else {"test": os.path.realpath(located(test, data_dir))}
-        if group is not None and split == "stratified":
-            raise UsageError("--group keeps rows together and does not go with --split stratified")
-        if time is not None and split != "random":
-            raise UsageError(f"--time divides by time and does not go with --split {split}")
-        check_output_folder(out, [] if named else [data], own="run")
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name in Source.__match_args__}
+        try:
+            source = Source(data, ids=self.id, **own)
+        except PlanError as error:
+            raise UsageError(str(error)) from None
+        check_output_folder(out, [] if is_named(data) else [data], own="run")
         check_place(out / LOCK)
-        if Path(place).suffix and not named:
-            check_path(Path(place))  # before what trains is imported
-        mode = "time" if time is not None else "grouped" if group is not None else split
-        of_rows: Any = {"test": test, "shares": shares or None, "group": group, "time": time, "ids": id}
-
-        def read() -> Any:
-            return load(
-                data, target=target, task=task, data_dir=data_dir, drop_empty=drop_empty, exclude=exclude, **of_rows
-            )
-
-        options: dict[str, Any] = {"seed": seed, "split": mode}
-        how = running.as_running(device=device, checkpoint_seconds=checkpoint_seconds)
-        _train(chosen, running, how, read, out, source, options, json, baselines)
-
-    return command
+        if not is_named(data) and (place := located(data, data_dir)).suffix:
+            check_path(place)  # before what trains is imported
+        return Given(lambda: source.table(data_dir), source.remembered(data_dir), {"split": source.mode})
 
 
-def _image_command(family: Family, none: Any) -> Callable[..., None]:
-    """A command that trains on images; none: its flags as none of them is given."""
+@dataclasses.dataclass(frozen=True)
+class ImageFlags:
+    """The images.
 
-    def command(
-        *,
-        data: ImageSource,
-        out: Out,
-        seed: Annotated[int, arg(help="Of the weights and the order of the batches.")] = 0,
-        recipe: Any = None,
-        overrides: Any = none,
-        size: Annotated[int | None, arg(
-            help="Height and width in pixels to which images from files are scaled.",
-            help_behavior_hint="(default: by the images, from 32 to 224; their own where all are alike and at most 64)",
-        )] = None,
-        strict: Annotated[bool, arg(help="Stop at unreadable files and empty classes, else left out.")] = False,
-        workers: Annotated[int, arg(help="Processes that read images from files.")] = 0,
-        data_dir: DataDir = None,
-        device: Device = "auto",
-        running: OmitArgPrefixes[RunFlags] = RunFlags(),  # noqa: B008
-        checkpoint_seconds: Seconds = 30.0,
-        json: Json = False,
-    ) -> None:  # fmt: skip
-        changes = _given(overrides)
-        chosen = _chosen(family, recipe, data, changes, running)
-        check_seed(seed)
+    Args:
+        size: Height and width in pixels to which images from files are scaled; none: by the images, from 32 to 224;
+            their own where all are alike and at most 64.
+        strict: Stop at unreadable files and empty classes, else left out.
+        workers: Processes that read images from files.
+        checkpoint_seconds: Least time between checkpoints: what a kill can cost.
+    """
+
+    size: int | None = None
+    strict: bool = False
+    workers: int = 0
+    checkpoint_seconds: float = 30.0
+
+    def given(self, data: str, out: Path, data_dir: str | None, chosen: Chosen, changes: Mapping[str, Any]) -> Given:
+        """As `TableFlags.given`."""
         check_outside_images(out, data)
-        from htaf.data.images import is_named, load
+        from htaf.data.images import load
+        from htaf.training.plan import Source
 
-        source = _source(data, is_named(data), data_dir) | {"size": size}
-        options: dict[str, Any] = {"seed": seed}
+        options: dict[str, Any] = {}
         if chosen.recipe.network.supervised_by is not None:
             from htaf.training.problems import supervision
 
@@ -348,11 +264,64 @@ def _image_command(family: Family, none: Any) -> Callable[..., None]:
             options["attributes"] = supervision(chosen.recipe, data_dir)
 
         def read() -> Any:
-            return load(data, data_dir=data_dir, size=size, strict=strict)
+            return load(data, data_dir=data_dir, size=self.size, strict=self.strict)
 
-        how = running.as_running(device=device, workers=workers, checkpoint_seconds=checkpoint_seconds)
-        _train(chosen, running, how, read, out, source, options, json)
+        return Given(read, Source(data, size=self.size).remembered(data_dir, images=True), options)
 
+
+DATA_FLAGS: dict[type, tuple[type, str]] = {  # with the help of --data
+    TableData: (TableFlags, "wine, abalone, churn, fico, digits, or a CSV or Parquet file."),
+    ImageData: (ImageFlags, "cifar10, cifar100, tiny-imagenet, cub, digits, or a folder of class folders."),
+}
+
+
+def command_of(family: Family) -> Callable[..., None]:
+    """The function of `htaf train VERB` for a family; its arguments are the flags.
+
+    Raises:
+        ValueError: the family's data are none that the command can read.
+    """
+    if family.network.data not in DATA_FLAGS:
+        raise ValueError(f"expected a family of tables or images, got {family.name}")
+    flags, (of_data, names_of_data) = flags_of(family), DATA_FLAGS[family.network.data]
+
+    def command(
+        *,
+        data: str,
+        out: Folder,
+        seed: int = 0,
+        recipe: Any = None,
+        overrides: Any = flags(),  # noqa: B008
+        given: Any = of_data(),  # noqa: B008
+        data_dir: DataDir = None,
+        device: Device = "auto",
+        running: OmitArgPrefixes[RunFlags] = RunFlags(),
+        json: Json = False,
+    ) -> None:
+        changes = _given(overrides)
+        chosen = _chosen(family, recipe, data, changes, running)
+        check_seed(seed)
+        known = given.given(data, out, data_dir, chosen, changes)
+        reading = {"workers": given.workers} if isinstance(given, ImageFlags) else {}
+        how = running.as_running(device=device, checkpoint_seconds=given.checkpoint_seconds, **reading)
+        _train(chosen, running, how, known, out, seed, json, getattr(given, "baselines", False))
+
+    names, first = tuple(family.recipes), next(iter(family.recipes))
+    named = "" if of_data is TableFlags else "that of the data set's name, else "
+    hint = f"(default: {named}{first})"
+    text = f"What the other flags start from. {family.recipes_help}"
+    command.__doc__ = f"""{family.about}
+
+    Args:
+        out: Run folder: new, or the same run to resume.
+        seed: Of the split of a table, the weights and the order of the batches.
+        device: Where to train.
+    """
+    # strings could not name these
+    command.__annotations__["data"] = Annotated[str, arg(help=names_of_data, metavar="NAME_OR_PATH")]
+    command.__annotations__["recipe"] = Annotated[Literal[names] | None, arg(help=text, help_behavior_hint=hint)]  # pyright: ignore[reportInvalidTypeForm]
+    command.__annotations__["overrides"] = Annotated[OmitArgPrefixes[flags], arg(name="")]
+    command.__annotations__["given"] = OmitArgPrefixes[of_data]
     return command
 
 
@@ -396,12 +365,11 @@ def _train(
     chosen: Chosen,
     flags: RunFlags,
     running: Running,
-    read: Callable[[], Any],
+    given: Given,
     out: Path,
-    source: Mapping[str, Any],
-    options: dict[str, Any],
+    seed: int,
     json: bool,
-    baselines: bool = False,
+    baselines: bool,
 ) -> None:
     """Check what can be checked before the data are read; load, train, report on a table, print."""
     try:
@@ -427,27 +395,27 @@ def _train(
         known = recipe.identity()
         if known.get("augment") == "auto":  # known once the data are
             del known["augment"]
-        before = check_folder(out, {"seed": options["seed"], "recipe": known}, part=True)
+        before = check_folder(out, {"seed": seed, "recipe": known}, part=True)
         if before is None:
             check_place(out / LOCK)
     if not several or first_process():
         say_notes(chosen.notes)
-    data = read()
+    data = given.read()
     recipe, why = resolved(recipe, data)
-    divided = divided_notes(data, options["seed"], options.get("split", ""))
+    divided = divided_notes(data, seed, given.options.get("split", ""))
     said = [*chosen.notes, *data.notes, *divided, *why]
     if not several or first_process():
         say_notes(told([*said[len(chosen.notes) :], *about_names(recipe, data)]))
     if flags.print_recipe:
         return _print_recipe(recipe, json)
-    options |= {"continued": chosen.parent, "method": chosen.step, "running": running}
+    options = {**given.options, "continued": chosen.parent, "method": chosen.step, "running": running}
     if flags.threads is not None and before is not None and before["status"] != "finished":
         began = before["threads"]
         if began != flags.threads:
             say_notes([f"--threads {flags.threads}: {out} began with {began}, which a resumed training keeps"])
     try:
         with thread_count(flags.threads or default_threads(recipe)):
-            run = fit(recipe, data, out, source=source, notes=(*chosen.notes, *why), **options)
+            run = fit(recipe, data, out, seed=seed, source=given.source, notes=(*chosen.notes, *why), **options)
     except PeerError:
         if first_process():
             raise
@@ -467,15 +435,12 @@ def _train(
     lower, best = name in LOWER_IS_BETTER, best_of(run.record)
     of = f" of class {run.record['positive']!r}" if name == "auroc" and "positive" in run.record else ""
     title = f"{data.name}: {name}{of}{', lower is better' if lower else ''} ({recipe.activation.method}, {best})"
-    text = TextTable()
-    for column in ("part", "rows", "smooth", "exact", "exact - smooth"):
-        text.add_column(column, justify="left" if column == "part" else "right")
+    rows: list[tuple[object, ...]] = []
     for part in ("validation", "test"):
         smooth = metrics["smooth"][part][name]
         exact = metrics["exact"][part][name] if metrics["exact"] else None
-        text.add_row(part, str(run.record["rows"][part]), *figures(smooth, exact, lower_is_better=lower))
-    say(title)
-    Terminal().print(text)
+        rows.append((part, run.record["rows"][part], *figures(smooth, exact, lower_is_better=lower)))
+    show(title, ("part", "rows", "smooth", "exact", "exact - smooth"), rows)
     if found:
         say_baselines(found, run.record)
     if (page := out / PAGE).is_file():
@@ -513,9 +478,3 @@ def _print_recipe(recipe: Recipe, json: bool) -> None:
     for name, value in values.items():
         say(f"{name} = {dumps(value, ensure_ascii=False)}")
     return None
-
-
-def _source(data: str, named: bool, data_dir: str | None) -> dict[str, Any]:
-    """Where the data came from, in a form that holds from any working folder."""
-    name = data if named else os.path.realpath(data)
-    return {"name": name, "data_dir": None if data_dir is None else os.path.realpath(data_dir)}

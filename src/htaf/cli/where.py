@@ -9,9 +9,10 @@ from tyro.conf import arg
 
 from htaf._console import UsageError, print_json, say
 from htaf._files import check_output_folder
-from htaf.cli.concepts import Out, ScoredPart, of_images, own_images, show
+from htaf.cli.concepts import Out, ScoredPart, of_images, own_images
 from htaf.cli.flags import Concepts, DataDir, Device, Json, Place, RunDir
 from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.cli.tables import show
 
 
 def where(

@@ -6,11 +6,12 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from htaf._files import regular
 from htaf.names import Method
 from htaf.training.families import make_recipe
 from htaf.training.recipe import DataOptions, Recipe, TableData
+
+if TYPE_CHECKING:
+    from htaf.data.tabular import Table
 
 
 class PlanError(HtafError, ValueError):
@@ -88,6 +92,27 @@ class Source:
         """Those of `htaf.data.tabular.load` but the name, the ones alone that are given."""
         names = ("target", "task", "drop_empty", *_OF_ROWS)
         return {name: value for name in names if (value := getattr(self, name)) not in (None, False, ())}
+
+    def table(self, data_dir: str | None = None) -> Table:
+        """The table; raises as `htaf.data.tabular.load`."""
+        from htaf.data.tabular import load
+
+        return load(self.name, data_dir=data_dir, **self.arguments())
+
+    def remembered(self, data_dir: str | None = None, *, images: bool = False) -> dict[str, Any]:
+        """Where the data came from as a run remembers it: whole paths, which hold from any working folder."""
+        from htaf.data import named
+        from htaf.data.images import is_named
+        from htaf.data.tabular import located
+
+        if images:
+            known, place = {"size": self.size}, None if is_named(self.name) else self.name
+        else:
+            known = {name: value for name, value in self.arguments().items() if name not in ("shares", "group", "time")}
+            known |= {"test": os.path.realpath(located(self.test, data_dir))} if self.test else {}
+            place = None if named.is_named(self.name) else located(self.name, data_dir)
+        name = self.name if place is None else os.path.realpath(place)
+        return {"name": name, "data_dir": data_dir and os.path.realpath(data_dir), **known}
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -18,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from htaf._files import check_output_folder, parse_json
-from htaf.data import images, tabular
+from htaf.data import images
 from htaf.data.attributes import Attributes
-from htaf.data.named import is_named
 from htaf.data.parts import Data
 from htaf.runs import are_metrics, content_hash, open_run, to_json, write_atomic
 from htaf.runs.metrics import LOWER_IS_BETTER
@@ -92,7 +90,7 @@ def data_of(source: Source, table: bool, data_dir: str | None) -> Data:
     """The table or the images of a source."""
     if not table:
         return images.load(source.name, size=source.size, data_dir=data_dir)
-    return tabular.load(source.name, data_dir=data_dir, **source.arguments())
+    return source.table(data_dir)
 
 
 def _trained(cell: Cell, keep: bool, place: Place) -> dict[str, Any]:
@@ -100,20 +98,12 @@ def _trained(cell: Cell, keep: bool, place: Place) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         of_images = isinstance(cell.recipe.data, ImageData)
-        source = {"name": cell.source.name, "size": cell.source.size} if of_images else _source(cell) if keep else None
+        named = {"name": cell.source.name, "size": cell.source.size} if of_images else None
+        source = cell.source.remembered(cell.data_dir, images=of_images) if keep else named
         return fit(
             cell.recipe, cell.data, place.folder / RUN, seed=cell.seed, split=cell.source.mode, source=source,
             test=cell.test, attributes=cell.attributes, running=Running(cell.device),
         ).record  # fmt: skip
-
-
-def _source(cell: Cell) -> dict[str, Any]:
-    """Where the table of a cell came from, as a run remembers it: whole paths."""
-    known = {name: v for name, v in cell.source.arguments().items() if name not in ("shares", "group", "time")}
-    known |= {"test": os.path.realpath(tabular.located(cell.source.test, cell.data_dir))} if cell.source.test else {}
-    named = is_named(cell.source.name)
-    place = cell.source.name if named else os.path.realpath(tabular.located(cell.source.name, cell.data_dir))
-    return {"name": place, "data_dir": cell.data_dir and os.path.realpath(cell.data_dir), **known}
 
 
 def run_path(out: Path, key: str) -> Path:
