@@ -15,7 +15,6 @@ import sys
 import textwrap
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,12 +24,13 @@ import torch
 from filelock import FileLock
 
 from htaf import __version__, _console, _files, cli, runs
+from htaf._errors import HtafError
 from htaf._files import SEAL, sealed
 from htaf.cli.verbs import Verb, known
 from htaf.training.plan import PlanError, read_plan
 
 GROUPS, VERBS = known()
-QUICK = ("--epochs", "2", "--hidden", "8")
+QUICK = ("--epochs", "2", "--hidden", "8", "--members", "1", "--thresholds", "0", "--baselines", "False")
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +81,6 @@ def one_line(err: str) -> str:
     lines = [line for line in err.splitlines() if line.startswith("htaf: error:")]
     assert len(lines) == 1, err
     return lines[0]
-
-
-def test_help_names_every_verb(htaf) -> None:
-    code, out, _ = htaf("--help")
-    assert code == 0
-    for verb in ("train", "evaluate", "predict", "study", "theory", "demo", "doctor", "explore"):
-        assert verb in out
 
 
 def test_rows_begin_as_the_verbs_own_help(help_of) -> None:
@@ -164,64 +157,116 @@ def test_the_command_starts_without_torch() -> None:
     assert done.stderr.count("expected a verb") == 4
 
 
-@pytest.mark.parametrize("method", ["htaf", "ste", "ss", "relu"])
-def test_train_prints_smooth_exact_and_gap(htaf, table: Path, tmp_path: Path, method: str) -> None:
-    code, out, err = htaf(
-        "train", "tabular", "--data", table, "--target", "value", "--method", method, "--out", tmp_path / "r", *QUICK
-    )
-    assert code == 0, err
-    assert "rmse" in out
-    assert "test" in out
-    assert (tmp_path / "r" / "record.json").is_file()
-
-
 def test_the_direction_of_a_metric_is_said(htaf, run: Path, table: Path, tmp_path: Path) -> None:
-    words = ("train", "tabular", "--data", table, "--out", tmp_path / "r", *QUICK)
-    lines = htaf(*words, "--target", "value")[1].splitlines()
+    words = ("train", "tabular", "--data", table, *QUICK)
+    real = htaf(*words, "--target", "value", "--out", tmp_path / "real", "--method", "relu")[1].splitlines()
+    assert real[0].startswith("small.csv: rmse, lower is better (relu, best epoch ")
+    assert [row.split("│")[4].strip() for row in real if "validation" in row] == ["-"]
+    lines = htaf(*words, "--target", "value", "--out", tmp_path / "r")[1].splitlines()
     assert lines[0].startswith("small.csv: rmse, lower is better (htaf, best epoch ")
     assert "exact - smooth" in lines[2]
-    again = htaf("train", "tabular", "--data", table, "--target", "label", "--out", run, *QUICK)[1]
+    code, again, err = htaf(*words, "--target", "label", "--out", run)
+    assert code == 0
     assert again.startswith("small.csv: auroc of class 'yes' (htaf, best epoch ")
+    assert f"already done: {run} holds this training, finished" in err
+    assert "epoch 1" not in err
 
 
-def test_threads_of_a_table(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("train", "tabular", "--data", table, "--target", "label", *QUICK, "--json")
+def test_threads_of_a_table(htaf, run: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("train", "tabular", "--data", table, "--target", "label", *QUICK)
+    seen: list[int] = []
+
+    def fit(*_: object, **__: object) -> None:
+        seen.append(torch.get_num_threads())
+        raise HtafError("begun")
+
+    monkeypatch.setattr(sys.modules["htaf.training.fit"], "fit", fit)
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    record = json.loads((copy / "record.json").read_text())
+    (copy / "record.json").write_text(sealed(record | {"status": "running"}))
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-        found = [json.loads(htaf(*words, "--out", tmp_path / "one")[1])]
-        found.append(json.loads(htaf(*words, "--out", tmp_path / "three", "--threads", "3")[1]))
+        htaf(*words, "--out", tmp_path / "one")
+        htaf(*words, "--out", tmp_path / "three", "--threads", "3")
+        code, _, err = htaf(*words, "--out", copy, "--threads", "3")
+        assert f"{copy} began with {record['threads']}, which a resumed training keeps" in " ".join(err.split())
         monkeypatch.setenv("OMP_NUM_THREADS", "2")
-        found.append(json.loads(htaf(*words, "--out", tmp_path / "two")[1]))
+        htaf(*words, "--out", tmp_path / "two")
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert [record["threads"] for record in found] == [1, 3, 2]
-    record = json.loads((tmp_path / "one" / "record.json").read_text())
-    (tmp_path / "one" / "record.json").write_text(sealed(record | {"status": "running"}))
-    code, out, err = htaf(*words, "--out", tmp_path / "one", "--threads", "3")
-    assert json.loads(out)["threads"] == 1
-    assert "began with 1, which a resumed training keeps" in err
+    assert seen == [1, 3, 3, 2]
     for wrong in (("--threads", "0"), ("--threads", "2", "--devices", "2")):
         code, _, err = htaf(*words, "--out", tmp_path / "none", *wrong)
         assert code == 2
         assert "--threads" in one_line(err)
 
 
-def test_what_only_progressive_hardening_reads(htaf, table: Path, tmp_path: Path) -> None:
-    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
-    for flags, message in (
-        (("--restart", "0.2"), "--restart needs --harden progressive"),
-        (("--restart", "0.2", "--harden-to", "0.8"), "--harden-to, --restart need --harden progressive"),
-    ):
-        code, _, err = htaf(*words, *flags)
-        assert code == 2
-        assert one_line(err) == f"htaf: error: {message}"
+REFUSED = [  # flags of a training; the exit code, and what is said
+    ("--alpha0 -1", 2, "alpha0 must be > 0"),
+    ("--lr 0", 2, "lr must be > 0 and finite, got 0.0"),
+    ("--start 1 -2", 2, "got"),
+    ("--seed -1", 2, "--seed must be >= 0 and below 2**63, got -1"),
+    ("--seed 99999999999999999999", 2, "--seed must be >= 0 and below 2**63, got 99999999999999999999"),
+    ("--hidden 10000000 10000000", 1, "training this network needs"),
+    ("--hidden 99999999999999999999", 2, "hidden sizes must be integers in 1 to 2,147,483,647"),
+    ("--epochs 99999999999999999999", 2, "epochs must be below 2,147,483,648"),
+    ("--devices 99999999999999999999", 1, "at most 65,536 processes"),
+    ("--method ste --alpha0 3", 2, "method ste does not read --alpha0"),
+    ("--restart 0.2", 2, "--restart needs --harden progressive"),
+    ("--restart 0.2 --harden-to 0.8", 2, "--harden-to, --restart need --harden progressive"),
+    ("--group kind --split stratified", 2, "a group keeps rows together and does not go with split stratified"),
+    ("--target lable", 1, "did you mean 'label'?"),
+    ("--target a --exclude b kind label value", 1, "usable column"),
+    ("--data no-such.csv", 1, "no-such.csv"),
+]
+
+
+@pytest.mark.parametrize(("flags", "code", "said"), REFUSED)
+def test_trainings_that_are_refused(htaf, table: Path, tmp_path: Path, flags: str, code: int, said: str) -> None:
+    words = {"--data": table, "--target": "label"}
+    given = [word for name, value in words.items() if name not in flags.split() for word in (name, value)]
+    got, _, err = htaf("train", "tabular", *given, "--out", tmp_path / "r", *flags.split())
+    assert (got, said in one_line(err)) == (code, True), err
+    assert not (tmp_path / "r").exists(), "nothing is written before the flags are checked"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train tabular --out OUT",  # no --data
+        "theory --eps 0.7",
+        "theory --alpha1 1",
+        "study nothing --out OUT",
+        "study tabular --out OUT --workers -1",
+        "study tabular --out OUT --address auto",
+        "study tabular --out OUT --share 9/8",
+    ],
+)
+def test_words_that_make_no_sense(htaf, tmp_path: Path, words: str) -> None:
+    code, _, err = htaf(*words.replace("OUT", str(tmp_path / "s")).split())
+    assert code == 2
+    if "--share" in words:
+        assert "expected I/N with I from 1 to N, such as 3/8, got '9/8'" in one_line(err)
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_a_run_that_lost_its_weights_says_so(htaf, run: Path, table: Path, tmp_path: Path, how: str) -> None:
+    """What else can be damaged: tests/test_runs.py."""
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    weights = copy / "model.safetensors"
+    weights.unlink() if how == "missing" else weights.write_bytes(weights.read_bytes()[:-9])
+    again = ("train", "tabular", "--data", table, "--target", "label", "--out", copy, *QUICK)
+    for words in (again, ("predict", copy, table), ("evaluate", copy)):
+        code, out, err = htaf(*words)
+        assert (code, out) == (1, "")
+        assert re.search(rf"model.safetensors is {how}.*put back a copy of it, or delete .*copy and run", one_line(err))
 
 
 def test_train_json_is_the_record(htaf, table: Path, tmp_path: Path) -> None:
-    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK, "--json")
+    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK[:-2], "--json")
     code, out, _ = htaf(*words)
     assert code == 0
     told = json.loads(out)
@@ -257,13 +302,6 @@ def test_evaluate_by_layer(htaf, run: Path) -> None:
     assert "".join(title.split()) in "".join(said.split())
 
 
-def test_evaluate_other_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
-    pd.read_csv(table).head(60).to_csv(tmp_path / "other.csv", index=False)
-    code, out, err = htaf("evaluate", run, "--data", tmp_path / "other.csv", "--json")
-    assert code == 0, err
-    assert json.loads(out)["rows"] == 60
-
-
 def test_evaluate_finds_changed_data(htaf, table: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved.csv"
     moved.write_text(table.read_text())
@@ -281,8 +319,8 @@ def test_evaluate_finds_changed_data(htaf, table: Path, tmp_path: Path) -> None:
 def test_predict_raw_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
     raw = pd.read_csv(table).drop(columns=["label"])[["kind", "value", "b", "a"]]
     raw.to_csv(tmp_path / "new.csv", index=False)
-    code, out, _ = htaf("predict", run, tmp_path / "new.csv")
-    assert code == 0
+    code, out, err = htaf("predict", run, tmp_path / "new.csv")
+    assert code == 0, err
     assert out.splitlines()[0] == "prediction,probability_no,probability_yes"
     assert len(out.splitlines()) == 121
     for name in ("p.csv", "p.parquet"):
@@ -291,33 +329,12 @@ def test_predict_raw_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
     assert written["prediction"].tolist() == pd.read_csv(tmp_path / "p.csv")["prediction"].tolist()
     rows = json.loads(htaf("predict", run, tmp_path / "new.csv", "--json")[1])
     assert [r["prediction"] for r in rows] == written["prediction"].tolist()
-
-
-def test_predict_reports_unseen_categories(htaf, run: Path, table: Path, tmp_path: Path) -> None:
-    raw = pd.read_csv(table)
-    raw["kind"] = raw["kind"].replace("x", "never seen")
-    raw.to_csv(tmp_path / "new.csv", index=False)
+    raw.replace({"kind": {"x": "never seen"}}).to_csv(tmp_path / "new.csv", index=False)
     code, out, err = htaf("predict", run, tmp_path / "new.csv")
-    assert code == 0
-    assert "never seen" in err
-    assert "never seen" not in out
-
-
-def test_predict_missing_column(htaf, run: Path, table: Path, tmp_path: Path) -> None:
-    pd.read_csv(table).drop(columns=["b"]).to_csv(tmp_path / "new.csv", index=False)
+    assert (code, "never seen" in err, "never seen" in out) == (0, True, False)
+    raw.drop(columns="b").to_csv(tmp_path / "new.csv", index=False)
     code, _, err = htaf("predict", run, tmp_path / "new.csv")
-    assert code == 1
-    assert "'b'" in one_line(err)
-
-
-def test_predict_text_in_a_number(htaf, run: Path, table: Path, tmp_path: Path) -> None:
-    raw = pd.read_csv(table)
-    raw["a"] = raw["a"].astype(object)
-    raw.loc[3, "a"] = "abc"
-    raw.to_csv(tmp_path / "new.csv", index=False)
-    code, _, err = htaf("predict", run, tmp_path / "new.csv")
-    assert code == 1
-    assert "abc" in one_line(err)
+    assert (code, "'b'" in one_line(err)) == (1, True)
 
 
 def test_predict_does_not_import_lightning(run: Path, table: Path) -> None:
@@ -330,63 +347,6 @@ def test_predict_does_not_import_lightning(run: Path, table: Path) -> None:
     assert done.stderr.splitlines()[-1] == "[]", done.stderr
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--alpha0", "-1"),
-        ("--alpha0", "0"),
-        ("--alpha1", "nan"),
-        ("--alpha1", "inf"),
-        ("--beta", "-2"),
-        ("--lr", "0"),
-        ("--epochs", "0"),
-        ("--hidden", "0"),
-        ("--batch-size", "0"),
-        ("--start", "1"),
-        ("--start", "1", "-2"),
-    ],
-)
-def test_bad_flags_are_usage_errors(htaf, table: Path, tmp_path: Path, flags: tuple[str, ...]) -> None:
-    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *flags)
-    assert code == 2
-    assert "got" in one_line(err)
-    assert not (tmp_path / "r").exists(), "nothing is written before the flags are checked"
-
-
-def test_words_that_the_command_does_not_know(htaf, tmp_path: Path) -> None:
-    assert htaf("fly")[0] == 2
-    assert htaf("train", "tabular", "--out", tmp_path / "r")[0] == 2  # no --data
-    assert htaf("theory", "--eps", "0.7")[0] == 2
-    assert htaf("theory", "--alpha1", "1")[0] == 2
-    assert htaf("study", "nothing", "--out", tmp_path / "s")[0] == 2
-    assert htaf("study", "tabular", "--out", tmp_path / "s", "--workers", "-1")[0] == 2
-    assert htaf("study", "tabular", "--out", tmp_path / "s", "--address", "auto")[0] == 2
-    code, _, err = htaf("study", "tabular", "--out", tmp_path / "s", "--share", "9/8")
-    assert (code, "expected I/N with I from 1 to N, such as 3/8, got '9/8'" in one_line(err)) == (2, True)
-
-
-BAD_TABLES = {
-    "empty": ("", "empty"),
-    "header only": ("a,label\n", "row"),
-    "10 rows": ("a,label\n" + "".join(f"{i},{'yes' if i % 2 else 'no'}\n" for i in range(10)), "10"),
-    "one class": ("a,label\n" + "".join(f"{i},yes\n" for i in range(50)), "two classes"),
-    "no such target": ("a,other\n" + "".join(f"{i},{i % 2}\n" for i in range(50)), "label"),
-    "infinite": ("a,label\n" + "".join(f"{'inf' if i == 7 else i},{i % 2}\n" for i in range(50)), "inf"),
-    "constant features": ("a,label\n" + "".join(f"1,{i % 2}\n" for i in range(50)), "usable column"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_TABLES)
-def test_bad_tables(htaf, tmp_path: Path, name: str) -> None:
-    text, expected = BAD_TABLES[name]
-    (tmp_path / "bad.csv").write_text(text)
-    code, _, err = htaf(
-        "train", "tabular", "--data", tmp_path / "bad.csv", "--target", "label", "--out", tmp_path / "r", *QUICK
-    )
-    assert code == 1
-    assert expected in one_line(err).lower()
-
-
 def test_odd_tables_that_work(htaf, tmp_path: Path) -> None:
     rows = "".join(f'{i};{i % 7};"{i / 2:.1f}";{"ja" if i % 3 else "nein"}\n'.replace(".", ",") for i in range(60))
     (tmp_path / "odd.csv").write_bytes(b"\xef\xbb\xbf" + f"a;b;c;label\n{rows}".encode())  # byte-order mark, semicolons
@@ -396,18 +356,6 @@ def test_odd_tables_that_work(htaf, tmp_path: Path) -> None:
     assert code == 0, err
     record = json.loads((tmp_path / "r" / "record.json").read_text())
     assert record["model"]["in_features"] == 3
-
-
-def test_missing_file_and_forgotten_target(htaf, table: Path, tmp_path: Path) -> None:
-    code, _, err = htaf("train", "tabular", "--data", "no-such.csv", "--target", "x", "--out", tmp_path / "r")
-    assert code == 1
-    assert "no-such.csv" in one_line(err)
-    code, _, err = htaf("train", "tabular", "--data", table, "--out", tmp_path / "r")
-    assert code == 1
-    assert "label" in one_line(err), "the columns are listed"
-    code, _, err = htaf("train", "tabular", "--data", table, "--target", "lable", "--out", tmp_path / "r")
-    assert code == 1
-    assert "label" in one_line(err), "a near miss is suggested"
 
 
 def test_a_place_that_cannot_be_written_shows_before_the_data_are_read(htaf, tmp_path: Path) -> None:
@@ -432,27 +380,6 @@ def test_out_folder_of_another_run(htaf, table: Path, run: Path, tmp_path: Path)
     assert code == 1
     assert "other files" in one_line(err)
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
-
-
-@pytest.mark.parametrize("name", ["record.json", "model.safetensors", "preprocessing.json"])
-@pytest.mark.parametrize("damage", ["missing", "truncated", "garbage"])
-def test_damaged_run(htaf, run: Path, table: Path, tmp_path: Path, name: str, damage: str) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    for path in run.iterdir():
-        (broken / path.name).write_bytes(path.read_bytes())
-    whole = (broken / name).read_bytes()
-    match damage:
-        case "missing":
-            (broken / name).unlink()
-        case "truncated":
-            (broken / name).write_bytes(whole[: len(whole) // 2])
-        case "garbage":
-            (broken / name).write_bytes(b"\x00\xff" * 50)
-    for words in (("predict", broken, table), ("evaluate", broken)):
-        code, _, err = htaf(*words)
-        assert code == 1
-        assert name in one_line(err)
 
 
 def test_not_a_run(htaf, table: Path, tmp_path: Path) -> None:
@@ -585,17 +512,6 @@ def test_evaluate_small_odd_files(htaf, run: Path, table: Path, tmp_path: Path) 
     assert htaf("evaluate", run, "--data", table)[0] == 0, "the run's own file, by its path"
 
 
-def test_device_and_seed_that_are_not_there(htaf, table: Path, tmp_path: Path) -> None:
-    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
-    if not torch.cuda.is_available():
-        code, _, err = htaf(*words, "--device", "cuda")
-        assert code == 1
-        assert "cuda" in one_line(err)
-    assert htaf(*words, "--seed", "-1")[0] == 2
-    assert not (tmp_path / "r").exists()
-    assert htaf(*words)[0] == 0, "the corrected command is not held up by what failed"
-
-
 def test_two_processes_in_one_folder(htaf, table: Path, tmp_path: Path) -> None:
     out = tmp_path / "r"
     out.mkdir()
@@ -608,34 +524,9 @@ def test_two_processes_in_one_folder(htaf, table: Path, tmp_path: Path) -> None:
     assert not (out / runs.LOCK).exists()
 
 
-def test_a_finished_run_is_said_to_be_one(htaf, run: Path, table: Path) -> None:
-    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", run, *QUICK)
-    assert code == 0
-    assert f"already done: {run} holds this training, finished" in err
-    assert "epoch 1" not in err
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "preprocessing.json"])
-@pytest.mark.parametrize("how", ["missing", "damaged"])
-def test_a_finished_run_that_lost_its_files_says_so(
-    htaf, run: Path, table: Path, tmp_path: Path, name: str, how: str
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    if how == "missing":
-        (copy / name).unlink()
-    else:
-        (copy / name).write_bytes((copy / name).read_bytes()[:-9])
-    again = ("train", "tabular", "--data", table, "--target", "label", "--out", copy, *QUICK)
-    for words in (again, ("predict", copy, table), ("evaluate", copy)):
-        code, out, err = htaf(*words)
-        assert (code, out) == (1, "")
-        assert re.search(rf"{name} is {how}.*put back a copy of it, or delete .*copy and run the same", one_line(err))
-
-
 def test_a_folder_named_like_a_set(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ("train", "tabular", "--data", "digits", "--out", "digits", *QUICK)
+    words = ("train", "tabular", "--data", "digits", "--out", "digits", "--epochs", "1", *QUICK[2:])
     assert htaf(*words)[0] == 0
     assert htaf(*words)[0] == 0
     assert json.loads((tmp_path / "digits" / "record.json").read_text())["source"]["name"] == "digits"
@@ -661,23 +552,6 @@ def test_study_whose_cells_fail(htaf, tmp_path: Path) -> None:
     assert "1 cells failed" in one_line(err)
     assert "Failed: digits, relu, seed 0: " in out
     assert "| digits | accuracy | relu |" in out
-
-
-def test_flags_that_the_method_does_not_read(htaf, table: Path, tmp_path: Path) -> None:
-    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
-    code, _, err = htaf(*words, "--method", "ste", "--alpha0", "3")
-    assert code == 2
-    assert "--alpha0" in one_line(err)
-
-
-def test_a_pair_within_the_sharpening_is_said(htaf, table: Path, tmp_path: Path) -> None:
-    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", "--hidden", "8")
-    code, out, err = htaf(*words, "--epochs", "20", "--lr", "0.1", "--patience", "1", "--json")
-    assert code == 0
-    record = json.loads(out)
-    early = record["best_epoch"] < 13
-    assert any("before sharpening ended" in note for note in record["notes"]) == early
-    assert ("before sharpening ended" in err) == early
 
 
 def test_the_plan_of_the_documents(tmp_path: Path) -> None:
@@ -711,24 +585,6 @@ def test_predict_does_not_overwrite_what_it_reads(htaf, run: Path, table: Path, 
     code, _, err = htaf("predict", run)
     assert code == 2
     assert "expected INPUT" in one_line(err)
-
-
-@pytest.mark.parametrize(
-    ("flags", "code", "said"),
-    [
-        (("--seed", "99999999999999999999"), 2, "--seed must be >= 0 and below 2**63, got 99999999999999999999"),
-        (("--hidden", "10000000", "10000000"), 1, "training this network needs"),
-        (("--hidden", "99999999999999999999"), 2, "hidden sizes must be integers in 1 to 2,147,483,647"),
-        (("--epochs", "99999999999999999999"), 2, "epochs must be below 2,147,483,648"),
-        (("--devices", "99999999999999999999"), 1, "at most 65,536 processes"),
-    ],
-)
-def test_numbers_that_are_too_large(htaf, table: Path, tmp_path: Path, flags: Any, code: int, said: str) -> None:
-    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r")
-    got, _, err = htaf(*words, *flags)
-    assert got == code
-    assert said in one_line(err)
-    assert not (tmp_path / "r").exists()
 
 
 def test_progress_without_a_terminal_is_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,24 +48,6 @@ def one_line(err: str) -> str:
     return lines[0]
 
 
-def test_help_names_the_verbs_quickly(htaf) -> None:
-    code, out, _ = htaf("concepts", "--help")
-    assert code == 0
-    for verb in (
-        "extract",
-        "score",
-        "minimal-set",
-        "name",
-        "counterfactuals",
-        "intervene",
-        "edit",
-        "neighbours",
-    ):
-        assert verb in out
-    code, out, _ = htaf("--help")
-    assert "concepts" in out
-
-
 def test_extract_says_parts_and_accuracies(htaf, folder: Path, tmp_path: Path) -> None:
     words = ("concepts", "extract", folder / "run", "--out", tmp_path / "a", "--parts", "test", "other")
     code, out, err = htaf(*words, "--json", "--batch", 100)

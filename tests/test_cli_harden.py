@@ -26,7 +26,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_table(htaf: Any, table: Path, tmp_path: Path) -> None:
     run, out, packed = tmp_path / "run", tmp_path / "hard", tmp_path / "net.packed"
-    words = ("--target", "value", "--out", run, "--epochs", "15", "--hidden", "40", "24")
+    words = ("--target", "value", "--out", run, "--epochs", "15", "--hidden", "40", "24", "--baselines", "False")
     assert htaf("train", "tabular", "--data", table, *words)[0] == 0
     code, said, _ = htaf("harden", run, "--out", out)
     assert code == 0
@@ -80,7 +80,7 @@ def test_a_table(htaf: Any, table: Path, tmp_path: Path) -> None:
 def test_images(htaf: Any, kind: str, tmp_path: Path) -> None:
     run = made_runs.made_run(tmp_path / "run", made_runs.digits(), kind=kind)
     out = tmp_path / "hard"
-    code, said, _ = htaf("harden", tmp_path / "run", "--out", out, "--rows", "200", "--json")
+    code, said, _ = htaf("harden", tmp_path / "run", "--out", out, "--rows", "100", "--json")
     assert code == 0
     record = json.loads(said)
     assert record["metrics"]["exact"]["validation"]["loss"] < record["repaired"]["before"]["validation"]["loss"]
@@ -117,7 +117,7 @@ def test_a_step_that_cannot_be_taken_is_told_and_left_out(
     htaf: Any, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "hard"
-    words = ("--target", "value", "--out", run, "--epochs", "2", "--hidden", "10", "8")
+    words = ("--target", "value", "--out", run, "--epochs", "2", "--hidden", "10", "8", "--baselines", "False")
     assert htaf("train", "tabular", "--data", table, *words)[0] == 0
 
     def refit_head(*_: Any, **__: Any) -> Any:
@@ -134,7 +134,7 @@ def test_a_step_that_cannot_be_taken_is_told_and_left_out(
 
 def test_one_row_for_repair_and_the_record_of_the_training_stays(htaf: Any, table: Path, tmp_path: Path) -> None:
     run, out = tmp_path / "run", tmp_path / "hard"
-    words = ("--target", "value", "--out", run, "--epochs", "4", "--hidden", "10", "8")
+    words = ("--target", "value", "--out", run, "--epochs", "4", "--hidden", "10", "8", "--baselines", "False")
     code, _, error = htaf("train", "tabular", "--data", table, *words, "--refit", "True")
     assert code == 0, error
     assert htaf("harden", run, "--out", out, "--rows", "1", "--steps", "repair")[0] == 0

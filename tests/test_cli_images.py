@@ -125,14 +125,6 @@ def test_a_run_on_images_and_a_table_do_not_mix(htaf, trained: tuple[Path, str],
     assert "rows.csv" in err
 
 
-def test_help_names_the_families(htaf) -> None:
-    code, out, _ = htaf("train", "--help")
-    assert code == 0
-    for family in ("tabular", "dhn", "bnn", "snn"):
-        assert family in out
-    assert "0/1" in htaf("train", "snn", "--help")[1] or "spiking" in htaf("train", "snn", "--help")[1]
-
-
 def test_concept_bottlenecks(htaf, folder: Path, tmp_path: Path) -> None:
     words = ("train", "icbm", "--data", folder, "--recipe", "reduced", *FEW, "--epochs", "1", "--batch-size", "8")
     code, _, err = htaf(*words, "--backbone", "resnet", "--concepts", "9", "--out", tmp_path / "a")
