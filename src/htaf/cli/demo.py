@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import UsageError, check_seed, direction, err, print_json, say
-from htaf._files import LOCK, check_output_folder, hold
+from htaf._files import LOCK, check_output_folder, hold, to_json, write_atomic
 from htaf.cli.flags import DataDir, Folder, Json, Place, check_outside_images
-from htaf.cli.naming import ServerFlags
+from htaf.cli.naming import ServerFlags, model_names
 from htaf.cli.tables import show
 
 
@@ -65,10 +65,10 @@ def _own(
     check(recipe)
     model = flags.model or os.environ.get("OPENAI_MODEL", "")
     check_output_folder(out, own="demonstration")
+    named = (lambda codes, file: model_names(codes, model, server, file, quiet=json)) if model else None
     with hold(out / LOCK, f"another process writes {out}"):
-        found = discover(
-            out, data, recipe, seed=seed, size=flags.size, data_dir=data_dir, model=model, server=server, quiet=json
-        )
+        found = discover(out, data, recipe, seed=seed, size=flags.size, data_dir=data_dir, name=named, quiet=json)
+        write_atomic(out / "demo.json", to_json(found))
     if json:
         return print_json(found)
     rows = [

@@ -11,23 +11,21 @@ import torch
 from matplotlib.figure import Figure
 
 from htaf.activations import Heaviside
+from htaf.cli.discovery import discover
 from htaf.cli.reporting import report_once
-from htaf.concepts.codes import codes_key
-from htaf.concepts.completeness import by_importance
+from htaf.concepts.codes import Codes, codes_key
+from htaf.concepts.completeness import most_important
 from htaf.concepts.counts import proportions
-from htaf.concepts.extract import extract
 from htaf.concepts.groups import groups
 from htaf.concepts.naming import name_by_attributes, write_names
 from htaf.concepts.pixels import Pictures
-from htaf.concepts.report import pictures, write_report
-from htaf.concepts.scores import score
+from htaf.concepts.report import pictures
+from htaf.concepts.store import open_codes
 from htaf.data.attributes import load as load_attributes
 from htaf.data.images import load as load_images
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
-from htaf.explorer.build import build_page
-from htaf.explorer.contents import about_run
-from htaf.explorer.shown import Heading
+from htaf.explorer.shown import Shown
 from htaf.runs import Run, forward, to_json, write_atomic
 from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families import ready_recipe
@@ -73,65 +71,29 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
 
 
 def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str, Any]:
-    """Train an implicit concept bottleneck model, write the bits of all images, score them, draw the strongest.
-
-    Writes under `out`: icbm, the run folder; codes, the packed bits; concepts, scores and pictures; names.json, names
-    from a table of strokes; explorer, the page.
+    """Train an implicit concept bottleneck model and look at its bits, as `discover`; its concepts have names from a
+    table of strokes.
 
     Returns:
-        Accuracy smooth and exact, the scores that a table shows, and of the strongest concepts the number, the classes
-        of which most and few test images have it, and the picture; "names", how many, and how many verified; "page",
-        what to open in a browser.
+        As `discover`, and "strongest": of the strongest concepts the number, the classes of which most and few test
+        images have it, and the picture.
     """
-    images = load_images("digits")
     recipe = ready_recipe("icbm", "small").replace(depth=10, concepts=CONCEPTS, epochs=EPOCHS)
-    running = Running(progress=progress, every=EVERY)
-    run = fit(recipe, images, out / "icbm", seed=seed, source={"name": "digits"}, running=running)
-    codes = extract(run, images, out / "codes").codes()
-    scores = score(codes)
-    write_report(scores, out / "concepts", title="Concepts of handwritten digits")
-    test = codes.part("test")
-    order = by_importance(codes.weight, np.array(scores["rates"]["fitted"]))
-    seen = Pictures(images)
+
+    def name(codes: Codes, file: Path) -> None:
+        write_names(name_by_attributes(codes, load_attributes("digits")), file, codes=codes_key(codes))
+
+    found = discover(out, "digits", recipe, seed=seed, name=name, shown=Shown(maps=0), quiet=not progress)
+    seen, codes = Pictures(load_images("digits")), open_codes(out / "codes")
     members = groups(proportions(codes.part("test")), classes=codes.classes)
     strongest = []
-    for concept in order[:SHOWN].tolist():
+    for concept in most_important(codes)[:SHOWN].tolist():
         file = out / "concepts" / f"concept-{concept}.png"
         write_atomic(file, pictures(codes, lambda rows: seen.pixels([codes.ids[row] for row in rows]), concept))
         sides = members.describe(concept)
         most, few = ([name for name, _ in sides[group]] for group in "AB")
         strongest.append({"concept": concept, "most": most, "few": few, "picture": str(file)})
-    names = name_by_attributes(codes, load_attributes("digits"))
-    write_names(names, out / "names.json", codes=codes_key(codes))
-    page = build_page(
-        codes,
-        out / "explorer",
-        names=names,
-        pixels=lambda ids: seen.pixels(ids).numpy(),
-        heading=Heading(
-            "Handwritten digits: concepts of an image model", about_run(run.record, run.path.name, images.train.size)
-        ),
-        progress=progress,
-    )
-    accuracy, concept = scores["accuracy"]["test"], scores["concept_accuracy"]
-    return {
-        "run": str(run.path),
-        "codes": str(out / "codes"),
-        "images": len(codes),
-        "concepts": codes.concepts,
-        "bytes": {"packed": codes.bits.nbytes, "float32": 4 * len(codes) * codes.concepts},
-        "test_images": len(test),
-        "smooth": accuracy["smooth"],
-        "exact": accuracy["exact"],
-        "binarity": scores["binarity"],
-        "concept_accuracy": concept["mean"],
-        "balanced": concept["balanced"],
-        "trivial": concept["trivial"],
-        "dead": scores["dead"]["count"],
-        "strongest": strongest,
-        "names": {"found": page["named"], "verified": page["verified"]},
-        "page": page["page"],
-    }
+    return found | {"strongest": strongest}
 
 
 def _picture(rows: list[dict[str, Any]], run: Run, table: Table, seed: int) -> bytes:

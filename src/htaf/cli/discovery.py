@@ -1,32 +1,31 @@
-"""`htaf demo --data FOLDER`: from a folder of images to the page of its concepts, every step in one folder."""
+"""From a set or a folder of images to the page of its concepts, every step in one folder: what `htaf demo` does."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from htaf._console import err, say_notes
-from htaf._files import to_json, write_atomic
-from htaf.cli.naming import ServerFlags, model_names
 from htaf.cli.training import about_names
+from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.report import write_report
 from htaf.concepts.scores import score
 from htaf.data.images import Images, is_named, load
 from htaf.explorer.run_page import build_run_page
+from htaf.explorer.shown import Shown
 from htaf.runs import Run
 from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families.icbm import FAMILY
 from htaf.training.fit import fit
+from htaf.training.plan import Source
 from htaf.training.problems import resolved
 from htaf.training.recipe import Recipe
 from htaf.training.running import Running
 
-SUMMARY = "demo.json"
 EVERY = 10  # epochs between two lines of a training without a terminal: notes are found between them
 
 
@@ -55,23 +54,23 @@ def discover(
     seed: int = 0,
     size: int | None = None,
     data_dir: str | None = None,
-    model: str = "",
-    server: ServerFlags = ServerFlags(),  # noqa: B008
+    name: Callable[[Codes, Path], Any] | None = None,
+    shown: Shown = Shown(),  # noqa: B008
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train on the features of a frozen backbone, extract, score, name where a language model is given, write the page.
+    """Train an ICBM, extract its codes, score, name where something names, write the page.
 
     What is finished is kept: a stopped call is continued when it is made again. Writes under `out`: icbm, the run;
-    codes; concepts, the scores; names.json where a model is given; explorer, the page; demo.json, the summary.
+    codes; concepts, the scores; names.json where there are names; explorer, the page.
 
     Args:
         data: a set's name or a folder. size: of the images, as `htaf.data.images.load` takes it.
-        model: that names the concepts, "" for none. server: where it is asked.
+        name: finds names for the concepts of codes and writes them to a file. shown: how much is on the page.
         quiet: without progress and notes.
 
     Returns:
-        The summary: accuracies, "page", "steps" with the seconds of each, "names"; "example", the id of a test image
-        and its file, None of a set that has no files.
+        The summary: accuracies, scores, "page", "steps" with the seconds of each, "names"; "example", the id of a test
+        image and its file, None of a set that has no files.
 
     Raises:
         HtafError: of the data, the training or the naming.
@@ -90,8 +89,7 @@ def discover(
     recipe, why = resolved(recipe, images)
     if not quiet:
         say_notes([*images.notes, *why, *about_names(recipe, images)])
-    name = data.lower() if is_named(data) else os.path.realpath(data)
-    source = {"name": name, "data_dir": None if data_dir is None else os.path.realpath(data_dir), "size": size}
+    source = Source(data.lower() if is_named(data) else data, size=size).remembered(data_dir, images=True)
 
     def train() -> Run:
         with thread_count(default_threads(recipe)):
@@ -103,29 +101,36 @@ def discover(
     scores = step("score", lambda: score(codes))
     write_report(scores, out / "concepts", title=f"Concepts of {images.name}")
     names: Path | None = None
-    if model:
+    if name is not None:
         names = out / "names.json"
-        step("name", lambda: model_names(codes, model, server, names, quiet=quiet))
+        step("name", lambda: name(codes, names))
     page = step(
         "page",
         lambda: build_run_page(
-            run, out / "explorer", codes=out / "codes", names=names, data_dir=data_dir, progress=not quiet
+            run, out / "explorer", codes=out / "codes", names=names, shown=shown, data_dir=data_dir, progress=not quiet
         ),
     )
     if not quiet:
         of_explore = "htaf concepts name"  # the note that tells how to find names, with flags of other verbs
         told = [note for note in page["notes"] if note not in images.notes and of_explore not in note]
-        say_notes([*told, *([] if model else ["concepts have numbers, not names: --model asks a language model"])])
-    accuracy, example = scores["accuracy"]["test"], codes.ids[int(codes.rows("test")[0])]
+        say_notes([*told, *([] if name else ["concepts have numbers, not names: --model asks a language model"])])
+    tested, accuracy, concept = codes.rows("test"), scores["accuracy"]["test"], scores["concept_accuracy"]
+    example = codes.ids[int(tested[0])]
     file = Pictures(images).file(example) or next(filter(Path.is_file, [Path(data) / example]), None)
-    found = {
+    return {
         "data": images.name,
         "images": len(codes),
+        "test_images": len(tested),
         "classes": len(images.classes),
         "concepts": codes.concepts,
         "smooth": accuracy["smooth"],
         "exact": accuracy["exact"],
+        "binarity": scores["binarity"],
+        "concept_accuracy": concept["mean"],
+        "balanced": concept["balanced"],
+        "trivial": concept["trivial"],
         "dead": scores["dead"]["count"],
+        "bytes": {"packed": codes.bits.nbytes, "float32": 4 * len(codes) * codes.concepts},
         "weights": run.record.get("weights", {}),
         "names": {"found": page["named"], "verified": page["verified"]},
         "run": str(run.path),
@@ -134,5 +139,3 @@ def discover(
         "example": {"image": example, "file": None if file is None else str(file)},
         "steps": steps,
     }
-    write_atomic(out / SUMMARY, to_json(found))
-    return found

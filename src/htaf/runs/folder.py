@@ -11,6 +11,7 @@ checkpoints/        only while the training runs
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import platform
@@ -77,8 +78,10 @@ def short_commit(commit: str | None) -> str:
     return "unknown" if commit is None else re.sub(r"^([0-9a-f]{12})[0-9a-f]+", r"\1", commit)
 
 
+@functools.cache
 def _commit() -> str | None:
-    """The commit of the source tree that is running, with `+changes` when files differ from it; None outside one."""
+    """The commit of the source tree that is running, with `+changes` when files differ from it, as it was when first
+    asked for; None outside one."""
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return None

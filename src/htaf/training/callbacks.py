@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import os
@@ -20,7 +19,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from htaf._console import Terminal, span, visible
-from htaf._files import written_whole
+from htaf._files import csv_text, written_whole
 from htaf.runs import METRICS, write_atomic
 from htaf.training._lightning import Callback, Checkpoint, L, TorchCheckpointIO
 from htaf.training.module import Training
@@ -88,11 +87,9 @@ class History(Callback):
 
     def write(self) -> None:
         """metrics.csv, whole: what a resumed training repeats is not there twice."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, ["epoch", "train_loss", "val_loss_smooth", "val_loss", "lr"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        write_atomic(self.folder / METRICS, text.getvalue())
+        columns = ("epoch", "train_loss", "val_loss_smooth", "val_loss", "lr")
+        rows = ([row[name] for name in columns] for row in self.rows)
+        write_atomic(self.folder / METRICS, csv_text([columns, *rows]))
 
     def plot(self, path: Path, title: str, best: str, at: float, begins: Sequence[int] = ()) -> None:
         """loss.png: training and validation losses by epoch, counted from 1, with a line where stages begin.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from pathlib import Path
 from typing import Any, final
@@ -11,6 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from torch import nn
 
+from htaf._files import csv_text
 from htaf.diagnostics import GradientNorms, LayerGradient, mean_by_layer
 from htaf.runs import write_atomic
 from htaf.training._lightning import Callback, L
@@ -79,11 +79,8 @@ class GradientLog(Callback):
 
     def write(self) -> None:
         """Both files, each whole or not at all."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        write_atomic(self.path / CSV, text.getvalue())
+        rows = ([row[name] for name in COLUMNS] for row in self.rows)
+        write_atomic(self.path / CSV, csv_text([COLUMNS, *rows]))
         picture = io.BytesIO()
         plot(self.rows).savefig(picture, format="png", dpi=120)
         write_atomic(self.path / PLOT, picture.getvalue())

@@ -19,7 +19,7 @@ from htaf._errors import HtafError, expect_seed, suggestion
 from htaf._files import regular
 from htaf.names import Method
 from htaf.training.families import make_recipe
-from htaf.training.recipe import DataOptions, Recipe, TableData
+from htaf.training.recipe import DataOptions, Recipe, RecipePart, TableData, expect
 
 if TYPE_CHECKING:
     from htaf.data.tabular import Table
@@ -30,7 +30,7 @@ class PlanError(HtafError, ValueError):
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(RecipePart):
     """Where data come from: the arguments of `htaf.data.tabular.load` and how rows are split, or those of
     `htaf.data.images.load` for a family that takes images."""
 
@@ -48,28 +48,17 @@ class Source:
     time: str | None = None
 
     def __post_init__(self) -> None:
-        splits = ("random", "grouped", "stratified")
-        if self.task not in (None, "regression", "classification") or self.split not in splits:
-            raise PlanError(
-                f"{self.name}: expected task regression or classification and split {', '.join(splits[:-1])} or "
-                f"{splits[-1]}, got {self.task!r} and {self.split!r}"
-            )
-        for name, kind in (
-            ("target", str), ("size", int), ("drop_empty", bool), ("test", str), ("group", str), ("time", str)
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and type(value) is not kind:
-                raise PlanError(f"{self.name}: expected {name} to be of type {kind.__name__}, got {value!r}")
-        for name, kinds in (("exclude", (str,)), ("ids", (str,)), ("shares", (int, float))):
-            value = getattr(self, name)
-            if not isinstance(value, tuple) or not all(type(one) in kinds for one in value):
-                raise PlanError(f"{self.name}: expected a list of {kinds[-1].__name__} for {name}, got {value!r}")
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            raise PlanError(f"{self.name}: {error}") from None
+
+    def check(self) -> None:
         if self.group is not None and self.split == "stratified":
-            raise PlanError(f"{self.name}: a group keeps rows together and does not go with split stratified")
+            raise ValueError("a group keeps rows together and does not go with split stratified")
         if self.time is not None and (self.split != "random" or self.group is not None):
-            raise PlanError(f"{self.name}: time divides by time and goes with no other split and no group")
-        if self.size is not None and self.size < 1:
-            raise PlanError(f"{self.name}: size must be >= 1, got {self.size}")
+            raise ValueError("time divides by time and goes with no other split and no group")
+        expect(self.size is None or self.size >= 1, "size must be >= 1", self.size)
 
     def expect_read(self, family: str, data: DataOptions) -> None:
         """Raises PlanError where something is set that a family's data do not have."""
@@ -370,5 +359,4 @@ def _source(entry: Any) -> Source:
         raise PlanError(
             f"data: expected names, or tables with name and some of {', '.join(sorted(fields))}, got {entry!r}"
         )
-    given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in entry.items()}
-    return Source(**given)
+    return Source(**entry)

@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from htaf._errors import HtafError, check_positive, suggestion
 from htaf.names import Augment, Method, SlopeName, is_outside
@@ -42,11 +42,6 @@ def expect(ok: bool, what: str, got: object) -> None:
     """Raises ValueError that says what was expected and what came, unless `ok`."""
     if not ok:
         raise ValueError(f"{what}, got {got}")
-
-
-def unread_by(names: Iterable[str], why: str) -> dict[str, str]:
-    """The fields `names` as `unread` gives them, each with the choice that leaves it so, as "method relu"."""
-    return dict.fromkeys(names, why)
 
 
 @dataclass(frozen=True)
@@ -93,10 +88,12 @@ def _is_number(value: Any) -> bool:
 
 def _as(kind: Any, name: str, value: Any) -> Any:
     """A value as its field is declared, 2 as 2.0 and a list as a tuple; ValueError for one of another kind."""
-    if type(None) in get_args(kind) and value is None:
-        return value
+    if type(None) in get_args(kind):
+        if value is None:
+            return value
+        kind = Union[tuple(one for one in get_args(kind) if one is not type(None))]  # noqa: UP007
     known = choices(kind)
-    if str in get_args(kind):  # of a method: its part knows which
+    if known and str in get_args(kind):  # of a method: its part knows which
         expect(isinstance(value, str), f"{name} must be one of {known}, or text", repr(value))
     elif known:
         expect(value in known, f"{name} must be one of {known}", repr(value))
@@ -110,10 +107,13 @@ def _as(kind: Any, name: str, value: Any) -> Any:
         return float(value)
     elif kind is str:
         expect(isinstance(value, str), f"{name} must be text", repr(value))
-    else:  # several numbers
-        expect(isinstance(value, list | tuple), f"{name} must be several numbers", repr(value))
-        if "float" in str(kind):
-            expect(all(map(_is_number, value)), f"{name} must be several numbers", value)
+    else:  # several numbers or texts
+        what = f"{name} must be several {'texts' if str in get_args(kind) else 'numbers'}"
+        expect(isinstance(value, list | tuple), what, repr(value))
+        if str in get_args(kind):
+            expect(all(isinstance(one, str) for one in value), what, value)
+        if float in get_args(kind):
+            expect(all(map(_is_number, value)), what, value)
             return tuple(map(float, value))
         return tuple(value)
     return value
@@ -177,8 +177,8 @@ class Activation(RecipePart):
         own = ACTIVATION_FIELDS["outside" if outside else self.method]
         others = {name for names in ACTIVATION_FIELDS.values() for name in names} - {*own}
         why = "no start" if outside and self.sharpen else "sharpen false"
-        fixed = {} if self.sharpening() else unread_by(("start", "sharpen_fraction"), why)
-        return fixed | unread_by(others, f"method {self.method}")
+        fixed = {} if self.sharpening() else dict.fromkeys(("start", "sharpen_fraction"), why)
+        return fixed | dict.fromkeys(others, f"method {self.method}")
 
 
 @dataclass(frozen=True)
@@ -239,11 +239,11 @@ class Optimization(RecipePart):
     def unread(self) -> dict[str, str]:
         """The fields that are not read, each with the choice that leaves it so."""
         used = {"sgd": 2, "muon": 1}.get(self.optimizer, 0)
-        found = unread_by(("momentum", "nesterov")[used:], f"optimizer {self.optimizer}")
+        found = dict.fromkeys(("momentum", "nesterov")[used:], f"optimizer {self.optimizer}")
         if self.keep == "last":
-            found |= unread_by(("patience",), "keep last")
+            found |= dict.fromkeys(("patience",), "keep last")
         ends = self.schedule in ("cosine", "linear")
-        return found if ends else found | unread_by(("lr_end",), f"schedule {self.schedule}")
+        return found if ends else found | dict.fromkeys(("lr_end",), f"schedule {self.schedule}")
 
 
 Harden = Literal["end", "progressive"]
@@ -318,12 +318,14 @@ class Hardening(RecipePart):
     def unread(self, method: str) -> dict[str, str]:
         """The fields that are not read with an activation, each with the choice that leaves it so."""
         if method == "relu":
-            return unread_by(("harden", *_PROGRESSIVE, "noise"), "method relu")
+            return dict.fromkeys(("harden", *_PROGRESSIVE, "noise"), "method relu")
         if self.harden == "end":
-            return unread_by(_PROGRESSIVE, _ENDED)
+            return dict.fromkeys(_PROGRESSIVE, _ENDED)
         together = ("harden_to", "harden_stages") if self.harden_order == "together" else ()
         gradual = ("repair",) if self.harden_unit != "layer" else ()
-        return unread_by(together, "harden_order together") | unread_by(gradual, f"harden_unit {self.harden_unit}")
+        return dict.fromkeys(together, "harden_order together") | dict.fromkeys(
+            gradual, f"harden_unit {self.harden_unit}"
+        )
 
 
 _ENDED = "harden end"
@@ -579,7 +581,7 @@ class Recipe:
         spelled: how a field is called there, such as a flag.
         """
         own = {*self.fields, "family"}
-        unread = unread_by((name for name in names if name not in own), f"family {self.family}") | self.unread()
+        unread = dict.fromkeys((name for name in names if name not in own), f"family {self.family}") | self.unread()
         for why in dict.fromkeys(unread.values()):
             if ignored := sorted(name for name in names if unread.get(name) == why):
                 shown = ", ".join(map(spelled, ignored))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from htaf.training.families import scales
 from htaf.training.families.quick import ImageNetwork, quick
 from htaf.training.families.weights import Weights, titled, weighted
-from htaf.training.recipe import Family, ImageData, Optimization, Recipe, expect, unread_by
+from htaf.training.recipe import Family, ImageData, Optimization, Recipe, expect
 
 DEEPEST = 1204  # of 6 n + 4; WideResNet's paper ends at 40, ResNet's at 1202
 
@@ -50,7 +50,7 @@ class DHNNetwork(ImageNetwork):
         return ("depth", "width", "dropout")
 
     def unread(self, method: str) -> dict[str, str]:
-        return super().unread(method) | (unread_by(("weights",), "method relu") if method == "relu" else {})
+        return super().unread(method) | (dict.fromkeys(("weights",), "method relu") if method == "relu" else {})
 
     def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
         if self.layout == "whitened":

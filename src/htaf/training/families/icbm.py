@@ -20,7 +20,6 @@ from htaf.training.recipe import (
     Optimization,
     Recipe,
     expect,
-    unread_by,
 )
 
 if TYPE_CHECKING:
@@ -101,14 +100,14 @@ class ICBMNetwork(Network):
             expect(self.depth in (18, 34), "depth for resnet must be one of (18, 34)", self.depth)
 
     def unread(self, method: str) -> dict[str, str]:
-        found = unread_by({*_SHAPE} - {*BACKBONES.get(self.backbone, ())}, f"backbone {self.backbone}")
+        found = dict.fromkeys({*_SHAPE} - {*BACKBONES.get(self.backbone, ())}, f"backbone {self.backbone}")
         if self.bottleneck == "implicit":
-            found |= unread_by(("attributes", "concept_weight"), "bottleneck implicit")
+            found |= dict.fromkeys(("attributes", "concept_weight"), "bottleneck implicit")
         if method == "relu":
-            found |= unread_by(("concept_norm",), "method relu")
+            found |= dict.fromkeys(("concept_norm",), "method relu")
         if not self.freeze:
-            found |= unread_by(("views",), "freeze false")
-        return found | unread_by(("backbone_lr", "keep_norms"), "freeze true") if self.freeze else found
+            found |= dict.fromkeys(("views",), "freeze false")
+        return found | dict.fromkeys(("backbone_lr", "keep_norms"), "freeze true") if self.freeze else found
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         stored = self.pretrained not in ("", "hub")  # what the file holds counts, not where it lies

@@ -18,7 +18,6 @@ from htaf.training.recipe import (
     Recipe,
     TableData,
     expect,
-    unread_by,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class MLPNetwork(Network):
         return weighted(model, self.weights)
 
     def unread(self, method: str) -> dict[str, str]:
-        return unread_by(("weights",), "method relu") if method == "relu" else {}
+        return dict.fromkeys(("weights",), "method relu") if method == "relu" else {}
 
     def title(self) -> str:
         sizes = f"MLP {'-'.join(map(str, self.hidden))}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from htaf.training.recipe import Activation, Hardening, ImageData, Network, Optimization, Recipe, expect, unread_by
+from htaf.training.recipe import Activation, Hardening, ImageData, Network, Optimization, Recipe, expect
 
 if TYPE_CHECKING:
     import torch
@@ -28,8 +28,8 @@ class ImageNetwork(Network):
 
     def unread(self, method: str) -> dict[str, str]:
         if self.layout == "residual":
-            return unread_by(("widths",), "layout residual")
-        return unread_by(self.residual_fields(), "layout whitened")
+            return dict.fromkeys(("widths",), "layout residual")
+        return dict.fromkeys(self.residual_fields(), "layout whitened")
 
     def residual_fields(self) -> tuple[str, ...]:
         """The fields that only the residual network reads."""

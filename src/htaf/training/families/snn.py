@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from htaf.training.families import scales
 from htaf.training.families.quick import ImageNetwork, quick
 from htaf.training.families.weights import Weights, titled, weighted
-from htaf.training.recipe import Activation, Family, ImageData, Optimization, Recipe, expect, unread_by
+from htaf.training.recipe import Activation, Family, ImageData, Optimization, Recipe, expect
 
 DEPTHS = (18, 34, 50)
 MOST_STEPS = 4096  # time steps, all of which a training holds in memory
@@ -60,8 +60,8 @@ class SNNNetwork(ImageNetwork):
         expect(self.depth in DEPTHS, f"depth for {self.family} must be one of {DEPTHS}", self.depth)
 
     def unread(self, method: str) -> dict[str, str]:
-        leak = unread_by(("tau",), "neuron if") if self.neuron == "if" else {}
-        return super().unread(method) | leak | (unread_by(_SPIKING, "method relu") if method == "relu" else {})
+        leak = dict.fromkeys(("tau",), "neuron if") if self.neuron == "if" else {}
+        return super().unread(method) | leak | (dict.fromkeys(_SPIKING, "method relu") if method == "relu" else {})
 
     def residual_fields(self) -> tuple[str, ...]:
         return ("depth", "width", "stem", "connect")
