@@ -23,7 +23,7 @@ import torch
 from filelock import FileLock
 from torch import nn
 
-from htaf import _files, runs
+from htaf import runs
 from htaf._files import KINDS, OutputError, check_output, check_output_folder, sealed
 from htaf.activations import HTAF, Heaviside
 from htaf.cli import sparse_heads
@@ -125,8 +125,9 @@ def test_write_atomic_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
     with monkeypatch.context() as patch:
         patch.setattr(os, step, full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="No space left") as error:
             write_atomic(path, "new")
+    assert error.value.filename == str(path), "the file that was wanted"
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["file.txt"]
 
@@ -190,17 +191,6 @@ def test_hashes_in_messages_are_short(tmp_path: Path) -> None:
         start_run(tmp_path, IDENTITY | {"data": {"name": "photos", "fingerprint": other}})
     assert short_commit(one[:40]) == one[:12]
     assert short_commit(f"{one[:40]}+changes") == f"{one[:12]}+changes"
-
-
-def test_a_failed_write_names_the_file_that_was_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(handle: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(_files.os, "fsync", full)
-    with pytest.raises(OSError, match="No space left") as error:
-        _files.write_atomic(tmp_path / "record.json", "{}")
-    assert error.value.filename == str(tmp_path / "record.json")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_files_are_left_alone(tmp_path: Path) -> None:
@@ -510,7 +500,7 @@ def test_who_takes_a_folder_as_it_is_released_keeps_it(tmp_path: Path, monkeypat
 
 def _enter(folder: Path, until: float, counts: Any) -> None:
     entered = overlaps = 0
-    while entered < 250 and time.monotonic() < until:
+    while entered < 80 and time.monotonic() < until:
         try:
             with locked(folder, "another process writes"):
                 entered += 1

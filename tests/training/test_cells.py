@@ -233,14 +233,11 @@ def disturbed(tmp_path: Path, kills: int, workers: int, seconds: float) -> None:
     assert len(begun) <= COUNT + kills * max(1, workers), "only what was under way is computed twice"
 
 
-def test_a_command_is_killed(tmp_path: Path) -> None:
-    disturbed(tmp_path, 1, 0, 0.1)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes end with their parent as Linux tells it")
-def test_commands_are_killed_ten_times(tmp_path: Path) -> None:
-    disturbed(tmp_path, 10, 2, 0.5)
+@pytest.mark.parametrize(("kills", "workers", "seconds"), [(1, 0, 0.1), (10, 2, 0.5)])
+def test_commands_are_killed(tmp_path: Path, kills: int, workers: int, seconds: float) -> None:
+    disturbed(tmp_path, kills, workers, seconds)
 
 
 def stopped(tasks: list[Task], study: Path, log: Path) -> None:

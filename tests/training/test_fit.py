@@ -198,21 +198,6 @@ def test_smooth_and_exact_differ_but_for_ste(runs: Callable[[str], Run]) -> None
         assert (metrics["smooth"] == metrics["exact"]) == same
 
 
-def test_classification_on_digits(tmp_path: Path) -> None:
-    digits = load("digits")
-    recipe = make_recipe(hidden=(16,), epochs=3, batch_size=64, lr=0.02)
-    run = train(tmp_path / "run", digits, recipe, source={"name": "digits"})
-    result = run.evaluate("test", digits)
-    assert (result["headline"], result["part"], result["rows"]) == ("accuracy", "test", 361)
-    assert result["exact"] == run.record["metrics"]["exact"]["test"]
-    assert result["gap"] == result["exact"]["accuracy"] - result["smooth"]["accuracy"]
-    assert result["exact"]["accuracy"] > 0.3  # ten classes: it has learned
-    rows = split(digits, 0).test
-    predicted = run.predict(digits.features.iloc[rows])["prediction"].astype(int).to_numpy()
-    assert (predicted == digits.target[rows]).mean() == pytest.approx(result["exact"]["accuracy"], abs=1e-6)
-    assert run.record["source"] == {"name": "digits"}
-
-
 @pytest.mark.parametrize("method", ["htaf", "ss"])
 def test_the_best_epoch_is_kept_with_its_sharpness(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any
@@ -246,10 +231,8 @@ def test_the_best_epoch_is_kept_with_its_sharpness(
     [
         ("htaf", 0, 2, 7),  # sharpening ends with epoch 4
         ("htaf", 5, 2, 8),
-        ("ste", 0, 2, 3),
         ("ste", 3, 1, 5),
         ("ste", 0, 0, 10),
-        ("htaf", 0, 9, 10),
     ],
 )
 def test_early_stopping_counts_from_the_end_of_sharpening(
@@ -307,24 +290,6 @@ def test_a_finished_run_is_not_trained_again(
     monkeypatch.setattr(FIT, "_train", lambda *args: pytest.fail("trained again"))
     assert train(run.path, table).record == run.record
     assert {p.name: p.stat().st_mtime_ns for p in run.path.iterdir()} == times
-
-
-def test_another_run_in_the_folder(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> None:
-    run = runs("htaf")
-    with pytest.raises(RunError, match=r"holds another run \(recipe.lr: 0.02 there, 0.5 here\)"):
-        train(run.path, table, make_recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.5))
-    with pytest.raises(RunError, match=r"seed: 0 there, 1 here"):
-        train(run.path, table, seed=1)
-    with pytest.raises(RunError, match=r"data.fingerprint"):
-        train(run.path, load(write_csv(tmp_path / "made.csv", seed=5), target="y"))
-    assert open_run(run.path).record == run.record
-
-
-def test_a_folder_with_other_files(table: Table, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match="new or empty folder"):
-        train(tmp_path, table)
-    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
 # ---- stopped and resumed ----
@@ -456,12 +421,13 @@ def test_a_damaged_checkpoint_is_passed_over(
 
 
 def test_resumed_with_the_threads_it_began_with(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = QUICK.replace(epochs=2, batch_size=64)  # two threads mostly wait for each other
     torch.set_num_threads(2)
     try:
         with pytest.MonkeyPatch.context() as patch:
             stop_at(patch, Training, "training_step", 1)
             with pytest.raises(Stopped):
-                train(tmp_path / "run", table)
+                train(tmp_path / "run", table, recipe)
     finally:
         torch.set_num_threads(1)
     seen: dict[str, int] = {}
@@ -473,7 +439,7 @@ def test_resumed_with_the_threads_it_began_with(table: Table, tmp_path: Path, mo
             return original(*args)
 
         monkeypatch.setattr(owner, name, spy)
-    run = train(tmp_path / "run", table)
+    run = train(tmp_path / "run", table, recipe)
     assert seen == {"training_step": 2, "measure": 2, "layer_statistics": 2}
     assert run.record["threads"] == 2
     assert torch.get_num_threads() == 1
@@ -590,8 +556,14 @@ def test_a_checkpoint_for_which_there_is_no_room(table: Table, tmp_path: Path) -
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == []
 
 
-@pytest.mark.parametrize("call", [1, 2, 3, 7, 8, 10])
-def test_disk_full(table: Table, tmp_path: Path, call: int) -> None:
+@pytest.fixture(scope="module")
+def two_epochs(table: Table, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """What no full disk has disturbed."""
+    return train(tmp_path_factory.mktemp("runs") / "two", table, make_recipe(hidden=(4,), epochs=2, batch_size=64))
+
+
+@pytest.mark.parametrize("call", [1, 3, 7, 10])
+def test_disk_full(table: Table, two_epochs: Run, tmp_path: Path, call: int) -> None:
     """The files of two epochs in order: record, then checkpoint and metrics twice; metrics, plot, weights,
     preprocessing, record."""
     out, recipe = tmp_path / "run", make_recipe(hidden=(4,), epochs=2, batch_size=64)
@@ -617,7 +589,7 @@ def test_disk_full(table: Table, tmp_path: Path, call: int) -> None:
         for path in (out / "checkpoints").glob("*.ckpt"):
             torch.load(path, weights_only=True)
     run = train(out, table, recipe)
-    assert outcome(run) == outcome(train(tmp_path / "whole", table, recipe))
+    assert outcome(run) == outcome(two_epochs)
     assert sorted(p.name for p in out.iterdir()) == FILES
 
 
@@ -657,18 +629,6 @@ def test_other_data_may_lack_a_class(tmp_path: Path) -> None:
     truth = np.array(two.classes, dtype=object)[two.target]
     assert result["smooth"]["accuracy"] == pytest.approx((predicted == truth).mean(), abs=1e-6)
     assert result["smooth"]["accuracy"] > 0.8
-
-
-def test_unknown_classes(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": rng.normal(size=60), "t": np.array(["p", "q"] * 30)})
-    frame.to_csv(tmp_path / "known.csv", index=False)
-    frame.replace({"t": {"p": "z"}}).to_csv(tmp_path / "new.csv", index=False)
-    run = train(
-        tmp_path / "run", load(tmp_path / "known.csv", target="t"), make_recipe(hidden=(4,), epochs=1, batch_size=64)
-    )
-    with pytest.raises(ValueError, match="expected the classes p, q, got z too"):
-        run.evaluate("all", load(tmp_path / "new.csv", target="t"))
 
 
 def test_forward_keeps_the_training_flag() -> None:
@@ -724,16 +684,6 @@ def test_other_data_cannot_be_continued(runs: Callable[[str], Run], tmp_path: Pa
 
 
 # --- what went wrong without an error ---
-
-
-@pytest.mark.parametrize("name", ["checkpoint_seconds", "workers"])
-@pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
-def test_options_out_of_range(table: Table, tmp_path: Path, name: str, value: float) -> None:
-    if name == "workers" and value != -1:
-        return
-    with pytest.raises(TrainingError, match=f"{name} must be "):
-        train(tmp_path / "run", table, **{name: value})
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_network_that_learned_nothing_is_said(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> None:
@@ -845,7 +795,7 @@ def test_an_early_stop_is_said(
     assert last == "stopped early, after epoch 4 of 9: no better exact network in the last 3 epochs (patience)"
 
 
-@pytest.mark.parametrize(("number", "load", "said"), [(2, 4.0, True), (2, 0.2, False), (1, 4.0, False)])
+@pytest.mark.parametrize(("number", "load", "said"), [(2, 4.0, True), (1, 4.0, False)])
 def test_threads_on_busy_cores_are_said(
     table: Table,
     tmp_path: Path,

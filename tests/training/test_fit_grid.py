@@ -45,6 +45,9 @@ def test_a_float_run_is_continued_on_a_grid_and_resumed_to_the_bit(real: Run, di
     assert whole.record["model"]["weights"] == "int8"
     assert real.record["recipe"]["weights"] == "float"
     assert [*net.state_dict()] == [*real.model().state_dict()]
+    before, after = (r.model().get_submodule("stages.0.0.conv1") for r in (real, whole))
+    assert not torch.equal(weight_of(before), weight_of(after)), "gradients reach weights on the grid"
+    assert not torch.equal(before.state_dict()["weight"], after.state_dict()["weight"])
     with pytest.MonkeyPatch.context() as patch:
         original = Training.training_step
 
@@ -69,9 +72,9 @@ def test_a_packed_run_predicts_every_row_as_the_run_does(family: str, digits: Im
     made = pack_run(run, tmp_path / "net.packed", data=digits, differing=0)
     assert made.agreement.predictions == made.agreement.rows
     packed, exact = open_packed(tmp_path / "net.packed"), run.model()
-    for images, _ in run.part("test", digits):
-        with torch.no_grad():
-            torch.testing.assert_close(packed.model(images), exact(images), atol=1e-5, rtol=0)
+    images = next(iter(run.part("test", digits)))[0][:100]
+    with torch.no_grad():
+        torch.testing.assert_close(packed.model(images), exact(images), atol=1e-5, rtol=0)
     assert (tmp_path / "net.packed").stat().st_size < (tmp_path / "run" / "model.safetensors").stat().st_size
 
 
@@ -88,10 +91,3 @@ def test_the_field_is_checked(unchecked: None) -> None:
     assert "int8 weights" in grid.network.title()
     same = make_recipe("dhn", weights="int8", method="relu").effective()
     assert same == make_recipe("dhn", method="relu").effective()
-
-
-def test_gradients_reach_weights_on_the_grid(real: Run, digits: Images, tmp_path: Path) -> None:
-    run = fit(on(real, "int4"), digits, tmp_path / "run", continued=real)
-    before, after = (r.model().get_submodule("stages.0.0.conv1") for r in (real, run))
-    assert not torch.equal(weight_of(before), weight_of(after))
-    assert not torch.equal(before.state_dict()["weight"], after.state_dict()["weight"])

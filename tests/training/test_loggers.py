@@ -70,6 +70,7 @@ def test_tensorboard_holds_what_the_csv_holds(table: Table, tmp_path: Path) -> N
     assert found["alpha1"][-1][1] == pytest.approx(11.0)
 
 
+@pytest.mark.slow
 def test_wandb_without_a_network(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -88,7 +88,7 @@ def outcome(run: Run) -> tuple[Any, ...]:
 # ---- stages ----
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     steps=st.integers(1, 20),
     epochs=st.integers(2, 120),
@@ -113,7 +113,7 @@ def test_every_step_is_hardened_once_and_in_order(steps, epochs, first, width, s
     assert all(a < b for a, b in zip(made.begins, made.begins[1:], strict=False))
     assert [made.at(begin) - made.at(begin - 1) for begin in made.begins] == [1] * len(made.begins)
     for group in range(len(made.groups)):
-        shares = [made.share(group, i / (4 * epochs)) for i in range(4 * epochs + 1)]
+        shares = [made.share(group, i / 50) for i in range(51)]
         assert shares == sorted(shares)
         assert made.share(group, made.begins[group] / epochs) == pytest.approx(1.0)
         assert made.share(group, 0.0) == 0.0
@@ -421,7 +421,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("variant", slow_but(VARIANTS, "pairs that move", "straight-through masks", "no restart"))
+@pytest.mark.parametrize("variant", slow_but(VARIANTS, "pairs that move", "straight-through masks"))
 def test_resumes_to_the_last_bit_from_every_stage(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
@@ -589,17 +589,6 @@ def test_a_picture_shows_the_stages(table: Table, tmp_path: Path, monkeypatch: p
     assert [*axes.lines[0].get_xdata()] == [*range(1, 9)]
     upright = [line.get_xdata()[0] for line in axes.lines[3:]]  # pyright: ignore[reportIndexIssue]
     assert upright[:-1] == [4.5, 6.5]  # of stages that begin with epochs 5 and 7
-
-
-def test_the_record_says_what_was_done(table: Table, tmp_path: Path) -> None:
-    run = train(tmp_path / "run", table, QUICK.replace(recalibrate=True, refit=True))
-    told = run.record["hardening"]
-    assert [stage["steps"] for stage in told["stages"]] == [["hidden.0.act"], ["hidden.1.act"]]
-    assert [step["name"] for step in told["finish"]] == ["recalibrate", "refit"]
-    assert all(stage["loss_repaired"] <= stage["loss_hardened"] for stage in told["stages"])
-    metrics = open_run(run.path).evaluate("validation", table)
-    assert metrics["exact"] == run.record["metrics"]["exact"]["validation"]
-    assert metrics["smooth"] == run.record["metrics"]["smooth"]["validation"]
 
 
 @pytest.mark.parametrize("method", ["htaf", "ss", "ste", "relu"])
@@ -878,7 +867,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_but(FAMILIES, "dhn", "snn"))
 def test_every_family_becomes_exact_stage_by_stage(images: Images, tmp_path: Path, family: str) -> None:
     recipe = make_recipe(
         family, epochs=4, batch_size=8, harden="progressive", harden_from=0.5, harden_to=0.75, noise=0.1, repair=True,
