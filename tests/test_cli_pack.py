@@ -58,6 +58,7 @@ def table_runs(table: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     folder = tmp_path_factory.mktemp("table-runs")
     for target in ("label", "value"):
         words = ("--data", table, "--target", target, "--out", folder / target, "--epochs", 12, "--hidden", 40, 24)
+        words = (*words, "--baselines", False)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", ["htaf", "train", "tabular", *map(str, words)])
             cli.main()
@@ -293,16 +294,14 @@ def test_export(htaf, run: Path, tmp_path: Path) -> None:
     code, text, err = htaf("export", run, "--to", "onnx", "--out", tmp_path / "net.onnx", "--json")
     assert code == 0, err
     assert json.loads(text)["same"] == json.loads(text)["rows"] > 300
-    code, text, _ = htaf("export", run, "--to", "onnx", "--out", tmp_path / "said.onnx")
-    assert code == 0
-    assert "rows predicted as by the run's exact network" in text
+    assert json.loads(text)["bytes"] == (tmp_path / "net.onnx").stat().st_size
     code, _, err = htaf("export", run, "--to", "onnx", "--out", tmp_path / "old.onnx", "--opset", "9")
     assert code == 1
     assert "opset must be in 18 to " in err
-    assert {p.name for p in tmp_path.iterdir()} == {"net.onnx", "said.onnx"}
+    assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
 
 
-def test_pack_from_python(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pack_from_python(run: Path, tmp_path: Path) -> None:
     opened = runs.open_run(run)
     data = opened.data()
     made = runs.pack_run(opened, tmp_path / "net.packed", data=data)
@@ -319,12 +318,6 @@ def test_pack_from_python(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         x, _ = next(iter(opened.part("test", data)))
         assert (packed_run.model(x).argmax(1) == opened.model()(x).argmax(1)).all()
 
-    right = PackedModel.forward
-    monkeypatch.setattr(PackedModel, "forward", lambda self, x: right(self, x).roll(1, 1))
-    with pytest.raises(runs.CheckError, match="expected the predictions of the run's exact network but for at most 1"):
-        runs.pack_run(opened, tmp_path / "other.packed", data=data)
-    assert [path.name for path in tmp_path.iterdir()] == ["net.packed"]
-
 
 def test_what_cannot_be_packed_from_python(run: Path, tmp_path: Path) -> None:
     opened, out = runs.open_run(run), tmp_path / "net.packed"
@@ -337,15 +330,6 @@ def test_what_cannot_be_packed_from_python(run: Path, tmp_path: Path) -> None:
         with pytest.raises(runs.RunError, match="expected a run with steps"):
             write(plain, out)
     assert not out.exists()
-
-
-def test_export_from_python(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    made = runs.export_run(runs.open_run(run), tmp_path / "net.onnx", to="onnx", data=made_runs.digits())
-    assert made.agreement is not None
-    assert made.agreement.equal
-    assert made.size == (tmp_path / "net.onnx").stat().st_size
-    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
 
 
 @pytest.mark.slow

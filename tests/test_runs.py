@@ -320,6 +320,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "preprocessing.json"])
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -329,10 +330,10 @@ def flip(path: Path) -> None:
         (lambda file: file.unlink(), "is missing, .*: put back a copy of it, or delete .* and run the same command"),
     ],
 )
-def test_damaged_weights(copy: Path, damage: Callable[[Path], Any], words: str) -> None:
-    damage(copy / "model.safetensors")
-    with pytest.raises(RunError, match=words):
-        open_run(copy).model()
+def test_damaged_files(copy: Path, name: str, damage: Callable[[Path], Any], words: str) -> None:
+    damage(copy / name)
+    with pytest.raises(RunError, match=f"{name} {words}"):
+        open_run(copy)
 
 
 @pytest.mark.parametrize(
@@ -368,24 +369,6 @@ def test_an_edited_kind_is_told(copy: Path) -> None:
     edit(lambda record: record["model"].update(kind="cnn"))(copy)
     with pytest.raises(RunError, match=r"record.json is damaged: expected model.kind to be one of mlp, .*got 'cnn'"):
         open_run(copy)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda file: file.unlink(),
-        lambda file: file.write_bytes(file.read_bytes()[:-30]),
-        lambda file: file.write_bytes(b"\xff" * 40),
-        lambda file: file.write_text("[]"),
-        lambda file: file.write_text("null"),
-        lambda file: file.write_text(file.read_text().replace('"columns"', '"rows"')),
-        lambda file: file.write_text(file.read_text().replace('"number"', '"numbers"', 1)),
-    ],
-)
-def test_damaged_preprocessing(copy: Path, damage: Callable[[Path], Any]) -> None:
-    damage(copy / "preprocessing.json")
-    with pytest.raises(RunError, match=r"preprocessing.json (is missing|is damaged: its SHA-256 differs)"):
-        open_run(copy).predict(ROWS)
 
 
 # ---- predicting ----

@@ -264,11 +264,6 @@ def test_the_last_epoch_is_kept_where_the_recipe_says_so(
     assert best["key"] != record["key"]
 
 
-def test_progressive_hardening_goes_back_to_its_best_weights() -> None:
-    with pytest.raises(ValueError, match="keep must be best with harden progressive"):
-        make_recipe(harden="progressive", keep="last")
-
-
 # ---- the same again ----
 
 

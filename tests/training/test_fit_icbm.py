@@ -300,23 +300,6 @@ def test_identity_holds_the_network(digits: Images) -> None:
     assert len({key(), key(concepts=5), key(freeze=True), key(backbone_lr=0.5), key(bottleneck="joint")}) == 5
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"depth": 18}, "depth for wide_resnet must be 6 n"),
-        ({"backbone": "resnet", "depth": 50}, r"depth for resnet must be one of \(18, 34\), got 50"),
-        ({"pretrained": "hub"}, "pretrained must be a path"),
-        ({"bottleneck": "joint", "concepts": 3}, "concepts must be 0 for bottleneck joint"),
-        ({"concepts": -1}, "concepts must be >= 0"),
-        ({"backbone_lr": 0.0}, "backbone_lr must be > 0"),
-        ({"backbone": ""}, "backbone must be the name"),
-    ],
-)
-def test_bad_recipes(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        recipe(**changes)
-
-
 @pytest.mark.slow
 def test_a_study_keeps_its_networks(digits: Images, tmp_path: Path) -> None:
     base = recipe(epochs=1)

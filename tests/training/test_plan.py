@@ -91,11 +91,6 @@ def test_plans_that_make_no_sense(methods: Any, options: dict[str, Any], words: 
         plan(methods, **options)
 
 
-def test_no_data() -> None:
-    with pytest.raises(PlanError, match="at least one data set"):
-        Plan("p", (), {"relu": {}})
-
-
 def test_labels() -> None:
     assert Source("/data/churn.csv").label == "churn"
     assert Source("wine", split="grouped").label == "wine (grouped)"
@@ -204,19 +199,26 @@ def test_name_of_the_file_is_the_default(tmp_path: Path) -> None:
         ('data = ["wine"]\n[methods.fast]\nmethod = "ste"\nbeta = [1.0]\n', "method ste does not read beta"),
         ('compare = ["ste"]\n' + GOOD, "compare: expected rows of methods, got 'ste'"),
         ('compare = "relu"\n' + GOOD, "expected a list for compare, got 'relu'"),
+        ('data = ["wine"]\nrecipe = 5\n', "expected a table .*got 5"),
+        ('data = ["wine"]\nmethods = 5\n', "expected a table .*got 5"),
+        ('data = ["wine"]\nmethods = {htaf = 5}\n', "expected a table .*got 5"),
+        ('data = ["wine"]\nname = 5\n[methods.relu]\n', "expected a text for name, got 5"),
+        ('data = [{name = "wine", task = "both"}]\n[methods.relu]\n', "wine: task must be one of .*, got 'both'"),
+        (
+            'data = [{name = "wine", exclude = [1]}]\n[methods.relu]\n',
+            r"wine: exclude must be several texts, got \[1\]",
+        ),
+        ('data = [{name = "wine", size = 0}]\n[methods.relu]\n', "wine: size must be >= 1, got 0"),
+        (None, "No such file"),
     ],
 )
-def test_bad_files(tmp_path: Path, text: str | bytes, words: str) -> None:
+def test_bad_files(tmp_path: Path, text: str | bytes | None, words: str) -> None:
     path = tmp_path / "bad.toml"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(PlanError, match=words) as caught:
         read_plan(path)
     assert "bad.toml" in str(caught.value)
-
-
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="No such file"):
-        read_plan(tmp_path / "none.toml")
 
 
 def test_a_field_that_one_method_reads_may_stand_for_all(tmp_path: Path) -> None:

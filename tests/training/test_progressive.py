@@ -678,20 +678,6 @@ def test_errors_before_the_training(table: Table, tmp_path: Path) -> None:
             check(make_recipe(compile=True, **fields), Running("cpu"))
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"harden_from": 0.0}, "harden_from must lie"),
-        ({"harden_to": 0.5}, "harden_to must lie"),
-        ({"restart": -1.0}, "restart must be >= 0"),
-        ({"harden_stages": -1}, "harden_stages must be >= 0"),
-    ],
-)
-def test_fields_out_of_range(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_recipe(**fields)
-
-
 def test_what_is_off_is_not_read() -> None:
     plain, later = make_recipe(), {"noise", "recalibrate", "refit"}
     assert {*Hardening().values()} & {*plain.effective()} == {"harden"} | later

@@ -22,7 +22,7 @@ from htaf.data.reading import DataError
 from htaf.runs import open_run, to_json, write_atomic
 from htaf.training.cells import Computing, OtherSharesError, Place, StudyError, cell_folder, compute, engine_of
 from htaf.training.families import make_recipe
-from htaf.training.plan import Plan, PlanError, Source, read_plan
+from htaf.training.plan import Plan, Source, read_plan
 from htaf.training.records import read_records
 from htaf.training.report import markdown
 from htaf.training.study import Cell, run_path
@@ -590,11 +590,3 @@ def test_the_command_twice_and_one_is_killed(tmp_path: Path) -> None:
         assert timeless(json.loads(answer)) == timeless(json.loads(to_json(quiet)))
     assert timeless(json.loads((tmp_path / "out" / "report.json").read_bytes())) == timeless(quiet)
     assert len(read_records(tmp_path / "out")) == 2 * (6 + 2 + 3)
-
-
-@pytest.mark.parametrize("text", ["recipe = 5", "methods = 5", "methods = {htaf = 5}", "name = 5"])
-@pytest.mark.usefixtures("unchecked")
-def test_plans_whose_tables_are_none(text: str, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(f'data = ["wine"]\n{text}\n')
-    with pytest.raises(PlanError, match=r"expected a .*got 5"):
-        read_plan(tmp_path / "plan.toml")
