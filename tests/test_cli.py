@@ -26,6 +26,7 @@ from filelock import FileLock
 from htaf import __version__, _console, _files, cli, runs
 from htaf._errors import HtafError
 from htaf._files import SEAL, sealed
+from htaf.cli.tables import show
 from htaf.cli.verbs import Verb, known
 from htaf.training.plan import PlanError, read_plan
 
@@ -660,6 +661,13 @@ def test_commands_speak_through_the_console(path: Path) -> None:
     """`say`, `Terminal`, `print_csv`: print() and rich's own console show control characters of names as they are."""
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     assert not {node.func.id for node in calls if isinstance(node.func, ast.Name)} & {"print", "Console"}
+
+
+def test_a_table_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    show("two rows", ("name", "value"), [("a", None), ("b", 0.5), ("c", 1234)])
+    title, _, _, _, *rows, _ = capsys.readouterr().out.splitlines()
+    assert title == "two rows"
+    assert rows == ["│ a    │      - │", "│ b    │ 0.5000 │", "│ c    │   1234 │"]
 
 
 def test_gaps_have_a_direction() -> None:
