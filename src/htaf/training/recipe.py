@@ -239,11 +239,12 @@ class Optimization(RecipePart):
     def unread(self) -> dict[str, str]:
         """The fields that are not read, each with the choice that leaves it so."""
         used = {"sgd": 2, "muon": 1}.get(self.optimizer, 0)
-        found = dict.fromkeys(("momentum", "nesterov")[used:], f"optimizer {self.optimizer}")
+        found: dict[str, str] = dict.fromkeys(("momentum", "nesterov")[used:], f"optimizer {self.optimizer}")
         if self.keep == "last":
-            found |= dict.fromkeys(("patience",), "keep last")
-        ends = self.schedule in ("cosine", "linear")
-        return found if ends else found | dict.fromkeys(("lr_end",), f"schedule {self.schedule}")
+            found["patience"] = "keep last"
+        if self.schedule not in ("cosine", "linear"):
+            found["lr_end"] = f"schedule {self.schedule}"
+        return found
 
 
 Harden = Literal["end", "progressive"]
@@ -321,11 +322,12 @@ class Hardening(RecipePart):
             return dict.fromkeys(("harden", *_PROGRESSIVE, "noise"), "method relu")
         if self.harden == "end":
             return dict.fromkeys(_PROGRESSIVE, _ENDED)
-        together = ("harden_to", "harden_stages") if self.harden_order == "together" else ()
-        gradual = ("repair",) if self.harden_unit != "layer" else ()
-        return dict.fromkeys(together, "harden_order together") | dict.fromkeys(
-            gradual, f"harden_unit {self.harden_unit}"
-        )
+        found: dict[str, str] = {}
+        if self.harden_order == "together":
+            found |= dict.fromkeys(("harden_to", "harden_stages"), "harden_order together")
+        if self.harden_unit != "layer":
+            found["repair"] = f"harden_unit {self.harden_unit}"
+        return found
 
 
 _ENDED = "harden end"
