@@ -104,9 +104,6 @@ def test_out_is_no_input_and_in_no_run(htaf, file: Path, tmp_path: Path) -> None
     (out / "record.json").write_text("{}")
     code, _, err = htaf("train", "tabular", "--data", file, "--out", out / "checkpoints" / "new", *QUICK)
     assert (code, f"of the run in {out}" in err) == (2, True)
-    flags = ("--group", "customer", "--split", "stratified")
-    code, _, err = htaf("train", "tabular", "--data", file, "--out", tmp_path / "new", *QUICK, *flags)
-    assert (code, "--group keeps rows together" in err) == (2, True)
 
 
 def test_few_groups_are_said_before_the_training(htaf, tmp_path: Path) -> None:
