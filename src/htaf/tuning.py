@@ -25,13 +25,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
+from torch.utils.hooks import RemovableHandle
 
 from htaf import surrogates
 from htaf.activations import BINARY_ABOVE, BINARY_BELOW, StraightThrough
 from htaf.contract import SmoothStep, sharpness_of
 from htaf.convert.finding import arguments
 from htaf.convert.functional_sites import duplicate
-from htaf.convert.modes import evaluating
+from htaf.convert.modes import evaluating, hooked
 from htaf.diagnostics import GradientNorms
 from htaf.sharpening import ByLayer, Geometric
 from htaf.theory import best_alpha0
@@ -163,7 +164,7 @@ def tune(
     with evaluating(new), torch.random.fork_rng():
         for module in new.modules():
             module.training = isinstance(module, _BatchNorm)
-        with work.hooks():
+        with hooked(work.hooks()):
             new(*args, **kwargs)
         found = work.measured(lambda: new(*args, **kwargs))
         for buffer, value in kept.items():
@@ -223,7 +224,7 @@ class _Work:
     made: dict[int, _Made] = field(default_factory=dict)  # by where the output lies
     rescaled: set[nn.Module] = field(default_factory=set)
 
-    def hooks(self) -> _Hooks:
+    def hooks(self) -> list[RemovableHandle]:
         handles = [
             module.register_forward_hook(self._keep_output)
             for module in self.model.modules()
@@ -231,7 +232,7 @@ class _Work:
         ]
         for path, step in self.steps.items():
             handles.append(step.register_forward_pre_hook(partial(self._choose, path)))
-        return _Hooks(handles)
+        return handles
 
     def _keep_output(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
         self.made[output.data_ptr()] = _Made(module, args[0], output, output._version)
@@ -282,7 +283,7 @@ class _Work:
 
         handles = [self.steps[path].register_forward_pre_hook(partial(see, path)) for path in seen]
         wanted = [(p, p.requires_grad) for p in self.model.parameters() if p.is_floating_point()]
-        with _Hooks(handles), torch.enable_grad(), GradientNorms(self.model) as norms:
+        with hooked(handles), torch.enable_grad(), GradientNorms(self.model) as norms:
             for parameter, _ in wanted:
                 parameter.requires_grad_(True)
             try:
@@ -326,20 +327,6 @@ class _Work:
             binarity=binarity,
             gradient=std * gradients[path].norm if path in gradients else 0.0,
         )
-
-
-class _Hooks:
-    """Takes hooks off again."""
-
-    def __init__(self, handles: list[Any]) -> None:
-        self.handles = handles
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        for handle in self.handles:
-            handle.remove()
 
 
 def _spread(path: str, x: Tensor) -> float:

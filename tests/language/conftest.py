@@ -26,7 +26,18 @@ def text(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def run(model, text, tmp_path_factory):
+def fitted(model, text):
+    """Converts the tiny model on the text, or what is given instead."""
+
+    def fit_one(out, training=QUICK, *, network=model, file=text, last_k=2, **given):
+        data = Data(str(file), length=32, calibration=16, training=40, test=8)
+        return fit(str(network), data, training, out, last_k=last_k, **given)
+
+    return fit_one
+
+
+@pytest.fixture(scope="session")
+def run(fitted, tmp_path_factory):
     """(folder, record) of a finished run on them."""
     out = tmp_path_factory.mktemp("run") / "out"
-    return out, fit(str(model), Data(str(text), length=32, calibration=16, training=40, test=8), QUICK, out, last_k=2)
+    return out, fitted(out)

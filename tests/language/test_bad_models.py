@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import gguf
@@ -21,7 +20,7 @@ from tests.language.models import tiny, write_gguf
 
 from htaf._files import sealed
 from htaf.language import Data, LanguageError, Training, calibrate, files, fit, load_packed, pack
-from htaf.language.generating import Clock, pieces, prompt_tokens
+from htaf.language.generating import Clock, pieces, prompt_tokens, unpacked_tokens
 from htaf.language.run import RECORD, read
 from htaf.language.scores import log_likelihoods, text_scores
 from htaf.models import hub
@@ -90,9 +89,16 @@ def nan_weight(folder):
     safetensors.torch.save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
+def without_a_layer(folder):
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if "layers.3.mlp" not in name}
+    safetensors.torch.save_file(kept, folder / "model.safetensors", {"format": "pt"})
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (without_a_layer, "expected all weights.*3 are missing: model.layers.3.mlp.down_proj"),
         (with_config(num_hidden_layers=10**7), "num_hidden_layers of at most 39, as many as its weights have tensors"),
         (with_config(num_labels=10**9), "num_labels of at most 39"),
         (with_config(hidden_size=10**7), "expected at most HALF weights in 39 tensors, as its file can hold"),
@@ -116,16 +122,23 @@ def test_folders_of_strangers_that_are_refused(model, tmp_path, change, said):
 def test_a_configuration_loads_nothing_and_makes_no_other_token(model, tmp_path):
     network, tokenizer = files.load(model)
     prompt = prompt_tokens(tokenizer, "red cats")
-    wanted = list(pieces(network, tokenizer, prompt, tokens=12))
+    wanted = list(unpacked_tokens(network, prompt, most=12))
+    assert len(wanted) > 2
     shutil.copytree(model, tmp_path / "made")
     kernel = dict.fromkeys(("attn_implementation", "experts_implementation"), "owner/kernel")
     code = {"auto_map": {"AutoConfig": "a/b--c.D"}, "transformers_weights": "other.safetensors"}
     edit(tmp_path / "made" / "config.json", **kernel, **code)
     edit(tmp_path / "made" / "generation_config.json", repetition_penalty=9.0, num_beams=3, stop_strings=["a"])
     made, tokenizer = files.load(tmp_path / "made")
-    assert list(pieces(made, tokenizer, prompt, tokens=12)) == wanted
-    texts = [pieces(made, tokenizer, prompt, tokens=100) for _ in range(2)]
-    assert all(map(next, texts))  # both have begun, and go on
+    together = zip(
+        *(unpacked_tokens(made, prompt, most=12) for _ in range(2)), strict=True
+    )  # each with keys of its own
+    assert [list(tokens) for tokens in zip(*together, strict=True)] == [wanted, wanted]
+    clock = Clock(len(prompt))
+    assert (
+        "".join(pieces(wanted, tokenizer, clock)).strip() == tokenizer.decode(wanted, skip_special_tokens=True).strip()
+    )
+    assert (clock.read, clock.written) == (2, len(wanted))
     assert made.generation_config.repetition_penalty == 9.0  # there for those who call generate themselves
 
 
@@ -176,13 +189,31 @@ def test_logits_that_are_not_finite(model):
         network.lm_head.weight.fill_(float("nan"))  # as a model that was never a file
     prompt = prompt_tokens(tokenizer, "red cats")
     with pytest.raises(LanguageError, match="expected finite logits"):
-        list(pieces(network, tokenizer, prompt, tokens=3))
+        list(unpacked_tokens(network, prompt, most=3))
     with pytest.raises(LanguageError, match="expected a finite loss on the text"):
         text_scores(network, None, prompt[None].expand(1, 2))
     with pytest.raises(LanguageError, match="expected finite logits"):
         log_likelihoods(network, tokenizer, [("red", " cats")])
     with pytest.raises(LanguageError, match="expected finite logits"):
         pack(network)
+
+
+def test_places_without_a_model(fitted, model, tmp_path):
+    (tmp_path / "x.gguf").write_bytes(b"GGUFxxxx")
+    for given, said in (
+        ("no/such/place/here", "expected a folder of transformers, a .gguf file or a name at the hub"),
+        (tmp_path / "none.gguf", "expected a GGUF file, there is none"),
+        (tmp_path / "x.gguf", "cannot be read as a causal language model"),
+        (tmp_path, r"holds GGUF files: give one of them, such as .*x\.gguf"),
+        (model.parent, "has no config.json"),
+    ):
+        with pytest.raises(LanguageError, match=said):
+            files.load(given)
+    shutil.copytree(model, tmp_path / "other")
+    tiny("llama").save_pretrained(tmp_path / "other")  # 64 tokens instead of 300
+    with pytest.raises(LanguageError, match="expected a tokenizer for the 64 tokens of"):
+        fitted(tmp_path / "a", network=tmp_path / "other", last_k=1)
+    assert not (tmp_path / "a").exists()
 
 
 def test_an_unknown_name_without_a_network(monkeypatch):
@@ -216,22 +247,13 @@ def test_prompts(run, tmp_path, htaf):
     assert "--context is for" in htaf("generate", out, "x", "--context", "10")[2]
 
 
-def test_a_reader_who_goes_ends_the_generation(run):
-    out, _ = run
-    network, tokenizer = files.load(out)
-    clock, before = Clock(), threading.active_count()
-    made = pieces(network, tokenizer, prompt_tokens(tokenizer, "red cats"), tokens=100, clock=clock)
-    next(made)
-    made.close()
-    assert threading.active_count() <= before
-    assert (clock.read, 1 <= clock.written < 100) == (2, True)
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_words_that_are_not_known(run):
     for make, message in (
         (lambda: Training(precision="float16"), "precision must be float32, bfloat16, got float16"),
         (lambda: Training(slope="relu"), "slope must be sigmoid, tanh, rectangular, got relu"),
+        (lambda: Data("x", length=1), "length must be >= 2, got 1"),
+        (lambda: fit("x", Data(), Training(), "new"), "expected text or a task"),
         (
             lambda: fit("x", Data("y"), Training(), "new", calibration="all"),
             "calibration must be plain",
@@ -287,13 +309,7 @@ def test_a_run_that_was_begun_is_not_read(run, tmp_path):
         read(tmp_path / "none")
 
 
-def test_numbers_that_are_not_finite_say_the_step(model, text, tmp_path):
-    from htaf.language.options import Data, Training
-    from htaf.language.run import fit
-
+def test_numbers_that_are_not_finite_say_the_step(fitted, tmp_path):
     with pytest.raises(LanguageError, match="the training loss became nan at step"):
-        fit(
-            str(model), Data(str(text), length=32, calibration=8, training=20, test=4),
-            Training(steps=40, batch_size=2, lr=1e30, clip=0.0), tmp_path / "a", last_k=1,
-        )  # fmt: skip
+        fitted(tmp_path / "a", Training(steps=40, batch_size=2, lr=1e30, clip=0.0), last_k=1)
     assert torch.is_grad_enabled()

@@ -109,7 +109,7 @@ def test_bad_input(tmp_path):
             packed.logits(tokens)
     with pytest.raises(LanguageError, match="at most 128 tokens in all, got 129"):
         packed.logits(torch.zeros(129, dtype=torch.int64))
-    with pytest.raises(LanguageError, match="fewer than 128 tokens, got 128"):
+    with pytest.raises(LanguageError, match="fewer than 128 tokens, as the model reads at once, got 128"):
         next(packed.generate(torch.zeros(128, dtype=torch.int64)))
     with pytest.raises(LanguageError, match=f"has no {FILE}"):
         load_packed(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from htaf.language import calibrate, files, gates_of
-from htaf.language.generating import packed_pieces, prompt_tokens
+from htaf.language.generating import pieces, prompt_tokens
 from htaf.language.hidden import hidden_states, running
 from htaf.language.losses import hidden_losses
 from htaf.language.packed import load_packed, pack
@@ -63,4 +63,4 @@ def test_packed_it_answers_as_transformers_does(gguf, tmp_path):
     wanted = tokenizer.decode(said[0, len(prompt) :], skip_special_tokens=True)
     assert "Paris" in wanted
     pack(model, torch.float32).save(tmp_path)
-    assert "".join(packed_pieces(load_packed(tmp_path), tokenizer, prompt, tokens=24)).strip() == wanted.strip()
+    assert "".join(pieces(load_packed(tmp_path).generate(prompt, most=24), tokenizer)).strip() == wanted.strip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -178,7 +178,7 @@ def pack_llm(folder: Path, out: Path, weights: Dtype, json: bool) -> None:
     from htaf.language import LanguageError, files, packed
     from htaf.language.gates import gates_of
     from htaf.language.run import read
-    from htaf.language.scores import nearness
+    from htaf.language.scores import logit_losses
 
     _quiet(json)
     if (folder / LANGUAGE_RECORD).is_file():
@@ -188,18 +188,19 @@ def pack_llm(folder: Path, out: Path, weights: Dtype, json: bool) -> None:
     model, tokenizer = files.load(folder)
     made = packed.pack(model, getattr(torch, weights))
     begin = _beginning(model)
-    text = torch.cat([begin, torch.tensor(list(made.generate(begin, most=256, temperature=1.0)), dtype=torch.int64)])
+    drawn = list(made.generate(begin, most=256, temperature=1.0)) or begin.tolist()
+    text = torch.cat([begin, torch.tensor(drawn, dtype=torch.int64)])
     with torch.inference_mode():
-        near = nearness(made.logits(text), model(input_ids=text[None], use_cache=False).logits[0])
+        near = logit_losses(made.logits(text)[None], model(input_ids=text[None], use_cache=False).logits, text[None])
     made.save(out, tokenizer)
     size = (out / packed.FILE).stat().st_size
-    told = {"folder": str(out), "bytes": size, "weights": weights, "kl": near[0], "agreement": near[1]}
+    told = {"folder": str(out), "bytes": size, "weights": weights, "kl": near.kl, "agreement": near.agreement}
     if json:
         return print_json(told | {"model": str(folder), "last_k": len(gates_of(model))})
     say(f"{out}: {size / 1e6:.0f} MB, {weights}, gates in {len(gates_of(model))} layers")
     return say(
-        f"against the unpacked model, on {len(text)} tokens of its own text: KL {abs(near[0]):.4f}, same token "
-        f"{near[1]:.1%}"
+        f"against the unpacked model, on {len(text)} tokens of its own text: KL {abs(near.kl):.4f}, same token "
+        f"{near.agreement:.1%}"
     )
 
 
@@ -238,7 +239,7 @@ def generate(
         stats: Then say how quick it was, and of a packed model the share of open gates.
     """
     from htaf.language import files, packed, run
-    from htaf.language.generating import Clock, packed_pieces, pieces, prompt_tokens
+    from htaf.language.generating import Clock, pieces, prompt_tokens, unpacked_tokens
 
     check_seed(seed)
     if tokens < 1:
@@ -251,26 +252,28 @@ def generate(
         except UnicodeDecodeError:
             raise UsageError("expected a prompt in UTF-8 on standard input, got something else") from None
     _quiet(json)
-    clock, opened, folder = Clock(), None, Path(model)
-    options: dict[str, Any] = {"tokens": tokens, "temperature": temperature, "seed": seed, "clock": clock}
+    opened, folder = None, Path(model)
+    options: dict[str, Any] = {"most": tokens, "temperature": temperature, "seed": seed}
     how = {"auto": None, "on": True, "off": False}[chat]
     if (folder / packed.FILE).is_file():
         opened, tokenizer = packed.load_packed(folder, context=context), files.tokenizer_of(folder)
-        made = packed_pieces(opened, tokenizer, prompt_tokens(tokenizer, prompt, how), **options)
+        given = prompt_tokens(tokenizer, prompt, how)
+        made = opened.generate(given, **options)
     else:
         if context is not None:
             raise UsageError("--context is for a folder of htaf pack")
         if (folder / LANGUAGE_RECORD).is_file():
             run.read(folder)  # finished
         whole, tokenizer = files.load(model)
-        made = pieces(whole, tokenizer, prompt_tokens(tokenizer, prompt, how), **options)
+        given = prompt_tokens(tokenizer, prompt, how)
+        made = unpacked_tokens(whole, given, **options)
+    clock = Clock(len(given))
     text = ""
-    with closing(made):
-        for piece in made:
-            text += piece
-            if not json:
-                say(piece, end="")
-                sys.stdout.flush()
+    for piece in pieces(made, tokenizer, clock):
+        text += piece
+        if not json:
+            say(piece, end="")
+            sys.stdout.flush()
     shares = {} if opened is None else opened.open_shares()
     if json:
         return print_json(

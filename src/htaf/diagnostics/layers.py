@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from htaf.activations import BINARY_ABOVE, BINARY_BELOW, Heaviside
 from htaf.contract import SmoothStep
+from htaf.convert.modes import evaluating, hooked
 
 BINARY = (SmoothStep, Heaviside)
 CHUNK = 65_536  # values that are made doubles at a time: they stay in the cache, ten times faster than all at once
@@ -42,7 +43,6 @@ class LayerStatistics:
     firing_rate: float
 
 
-@torch.no_grad()
 def layer_statistics(smooth: nn.Module, exact: nn.Module | None, batches: Iterable[Tensor]) -> list[LayerStatistics]:
     """Compare a smooth network with its hardened twin layer by layer.
 
@@ -71,21 +71,13 @@ def layer_statistics(smooth: nn.Module, exact: nn.Module | None, batches: Iterab
         handles.append(module.register_forward_hook(counter.see_output))
         if exact is not None:
             handles.append(exact.get_submodule(name).register_forward_pre_hook(counter.see_exact_input))
-    modes = [(m, m.training) for net in (smooth, exact) if net is not None for m in net.modules()]
-    try:
-        for module, _ in modes:
-            module.training = False
+    networks = [smooth] if exact is None else [smooth, exact]
+    with evaluating(*networks), hooked(handles):
         for batch in batches:
-            smooth(batch)
-            if exact is not None:
-                exact(batch)
+            for network in networks:
+                network(batch)
             for name, counter in counters.items():
                 counter.close_batch(name, exact is not None)
-    finally:
-        for module, training in modes:
-            module.training = training
-        for handle in handles:
-            handle.remove()
     found = [counter.result(name) for name, counter in counters.items() if counter.count]
     if not found:
         raise ValueError("expected at least one batch and one activation module that runs, found none")

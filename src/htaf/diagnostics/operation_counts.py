@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-import torch
 from torch import Tensor, nn
+
+from htaf.convert.modes import evaluating, hooked
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -84,7 +85,6 @@ class Totals:
     joules: float
 
 
-@torch.no_grad()
 def operations(
     model: nn.Module,
     example: Tensor | tuple[Any, ...],
@@ -132,16 +132,8 @@ def operations(
             if weights:
                 name = f"{path} ({type(module).__name__})"
                 handles.append(module.register_forward_hook(lambda *_, name=name: others.append(name)))
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in modes:
-            module.training = False
+    with evaluating(model), hooked(handles):
         model(*arguments)
-    finally:
-        for module, training in modes:
-            module.training = training
-        for handle in handles:
-            handle.remove()
     if others:
         warnings.warn(f"operations of these layers are not counted: {', '.join(dict.fromkeys(others))}", stacklevel=2)
     samples = len(arguments[0])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from htaf.contract import SmoothStep
 from htaf.convert import harden
-from htaf.convert.modes import evaluating
+from htaf.convert.modes import evaluating, hooked
 from htaf.diagnostics.gradients import GradientNorms, mean_by_layer
 from htaf.diagnostics.layers import layer_statistics
 
@@ -95,24 +95,19 @@ def _gradients(smooth: nn.Module, batches: Batches) -> tuple[list[str], dict[str
     if not steps:
         return [], {}
     order: dict[str, None] = {}
-    handles = [
-        smooth.get_submodule(path).register_forward_pre_hook(lambda *_, path=path: order.setdefault(path))
-        for path in steps
-    ]
+    handles = [m.register_forward_pre_hook(lambda *_, path=path: order.setdefault(path)) for path, m in steps.items()]
     found, frozen = [], [p for p in smooth.parameters() if not p.requires_grad and p.is_floating_point()]
     wanted = [p for p in smooth.parameters() if p.is_floating_point()]
     try:
         for parameter in frozen:  # a gradient reaches the steps behind them too
             parameter.requires_grad_(True)
-        with torch.enable_grad(), GradientNorms(smooth) as norms:
+        with torch.enable_grad(), hooked(handles), GradientNorms(smooth) as norms:
             for x, y in batches:
                 torch.autograd.grad(_loss(smooth(x), y), wanted, allow_unused=True)
                 found.append(norms.read())
     finally:
         for parameter in frozen:
             parameter.requires_grad_(False)
-        for handle in handles:
-            handle.remove()
     return list(order), {path: layer.norm for path, layer in mean_by_layer(found).items()}
 
 

@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from htaf.convert.functional_sites import duplicate
-from htaf.convert.modes import evaluating
+from htaf.convert.modes import evaluating, hooked
 from htaf.grid import weight_of
 from htaf.hardening.report import (
     FITTED,
@@ -125,14 +125,10 @@ class _Head:
         def see(name: str, module: nn.Module, args: Any, output: Tensor) -> None:
             calls.append((name, module, output.clone(), args[0].clone()))
 
-        handles = [
+        with hooked(
             m.register_forward_hook(partial(see, name)) for name, m in model.named_modules() if isinstance(m, nn.Linear)
-        ]
-        try:
+        ):
             output = call(model, x)
-        finally:
-            for handle in handles:
-                handle.remove()
         if not calls:
             raise ValueError(f"expected a model that ends in an nn.Linear, {type(model).__name__} has none that runs")
         self.name, self.layer = calls[-1][:2]
@@ -157,9 +153,8 @@ class _Head:
     def gathered(self, batches: Batches) -> tuple[Float[Tensor, "n features"], Tensor]:
         """What the layer reads, and the targets: float [n, outputs], or class codes [n]."""
         inputs: list[Tensor] = []
-        handle = self.layer.register_forward_hook(lambda module, args, output: inputs.append(args[0].clone()))
         hs, ys = [], []
-        try:
+        with self.layer.register_forward_hook(lambda module, args, output: inputs.append(args[0].clone())):
             for batch in batches:
                 x, y = pair_of(batch)
                 inputs.clear()
@@ -178,8 +173,6 @@ class _Head:
                     raise ValueError(f"expected a class code for each of {len(h)} rows of the output, got {len(y)}")
                 hs.append(wide(h[known]))
                 ys.append(y[known])
-        finally:
-            handle.remove()
         h, y = torch.cat(hs), torch.cat(ys)
         if not len(h):
             raise ValueError("expected batches with a row that has a target, got none")

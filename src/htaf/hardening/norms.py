@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from htaf.activations import Heaviside
 from htaf.convert.functional_sites import duplicate
-from htaf.convert.modes import evaluating
+from htaf.convert.modes import evaluating, hooked
 from htaf.hardening.report import Batches, Report, call, expect_batches, inputs_of, measured
 from htaf.hardening.watching import is_norm
 
@@ -66,15 +67,13 @@ class _Average:
 
     def over(self, batches: Batches) -> None:
         kept = {norm: norm.momentum for norm in self.norms}
-        handles = [norm.register_forward_pre_hook(self._weigh) for norm in self.norms]
         for norm in self.norms:
             norm.reset_running_stats()
             norm.training = True
         try:
-            self._go_through(batches)
+            with hooked(norm.register_forward_pre_hook(self._weigh) for norm in self.norms):
+                self._go_through(batches)
         finally:
-            for handle in handles:
-                handle.remove()
             for norm, momentum in kept.items():
                 norm.momentum, norm.training = momentum, False
 
@@ -120,25 +119,16 @@ class _Average:
 
 def _joined(a: Any, b: Any) -> Any:
     """Inputs of two batches as those of one."""
-    if isinstance(a, Tensor):
-        return torch.cat([a, b])
-    if isinstance(a, Mapping):
-        return {key: _joined(value, b[key]) for key, value in a.items()}
-    if isinstance(a, (tuple, list)):
-        return type(a)(_joined(p, q) for p, q in zip(a, b, strict=True))
-    return a
+    a, b = (dict(x) if isinstance(x, Mapping) else x for x in (a, b))
+    return tree_map(lambda p, q: torch.cat([p, q]) if isinstance(p, Tensor) else p, a, b)
 
 
 def _behind_steps(model: nn.Module, x: Any) -> list[Any]:
     """The batch norms that run first after an exact step has run, in order; all where there is no such step."""
     order: dict[nn.Module, None] = {}
     kinds = [m for m in model.modules() if is_norm(m) or isinstance(m, Heaviside)]
-    handles = [m.register_forward_hook(lambda module, args, output: order.setdefault(module)) for m in kinds]
-    try:
+    with hooked(m.register_forward_hook(lambda module, args, output: order.setdefault(module)) for m in kinds):
         call(model, x)
-    finally:
-        for handle in handles:
-            handle.remove()
     ran = list(order)
     first = next((i for i, module in enumerate(ran) if isinstance(module, Heaviside)), -1)
     return [module for module in ran[first + 1 :] if is_norm(module)]

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from htaf.convert.modes import evaluating
@@ -141,15 +142,8 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def moved(x: Any, device: torch.device) -> Any:
-    """The inputs on a device: a tensor, or a tuple, list or mapping of them, which stays what it is."""
-    if isinstance(x, Tensor):
-        return x.to(device)
-    if isinstance(x, Mapping):
-        return {key: moved(value, device) for key, value in x.items()}
-    if isinstance(x, (tuple, list)):
-        values = [moved(value, device) for value in x]
-        return values if isinstance(x, list) else type(x)(*values) if hasattr(x, "_fields") else tuple(values)
-    return x
+    """The inputs on a device: a tensor, or a tuple, list or mapping of them."""
+    return tree_map_only(Tensor, lambda value: value.to(device), dict(x) if isinstance(x, Mapping) else x)
 
 
 def call(model: nn.Module, x: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from htaf.convert.modes import hooked
 from htaf.hardening.report import call
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -279,15 +281,7 @@ def _run(model: nn.Module, x: Any, unit: Unit | None) -> _Watch:
     watch = _Watch(names, None if unit is None else unit.name)
     if unit is not None:
         watch.wanted, watch.need_sums = unit.calls, unit.is_layer and unit.to_sum
-    handles = []
-    for module in names:
-        handles.append(module.register_forward_hook(watch.norm if is_norm(module) else watch.layer))
-    try:
-        with watch:
-            call(model, x)
-    except _Done:
-        pass
-    finally:
-        for handle in handles:
-            handle.remove()
+    handles = [m.register_forward_hook(watch.norm if is_norm(m) else watch.layer) for m in names]
+    with suppress(_Done), hooked(handles), watch:
+        call(model, x)
     return watch

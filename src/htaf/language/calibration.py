@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from htaf.activations import Heaviside
+from htaf.convert.modes import hooked
+from htaf.hardening.least_squares import Sums, error, ridge
 from htaf.language.errors import LanguageError
-from htaf.language.gates import Gate, GatedMLP, decoder_of, replaceable
+from htaf.language.gates import Gate, GatedMLP, replaceable
+from htaf.language.hidden import running, states_of
 from htaf.language.options import Calibration
 
 COLUMNS = 64  # neurons at once
@@ -110,16 +113,16 @@ def calibrate(
     training = model.training
     model.eval()
     tokens = tokens.to(next(model.parameters()).device)
-    layers, mlps, report = decoder_of(model).layers, replaceable(model, last_k), list[CalibratedLayer]()
-    inputs, arguments = _streams(model, tokens, [mlp.layer for mlp in mlps])
-    truth, adds = inputs, _adds(layers[mlps[0].layer], mlps[0], inputs[0], arguments[mlps[0].layer])
+    blocks, mlps, report = tokens.split(1), replaceable(model, last_k), list[CalibratedLayer]()
+    first = mlps[0].layer
+    truth = inputs = [states_of(model, block, first, first)[0] for block in blocks]
+    adds = _adds(model, mlps[0], blocks[0], inputs[0])
     for mlp in mlps:
-        layer, given, activation = layers[mlp.layer], arguments[mlp.layer], mlp.activation
-        originals = [_inside(layer, mlp, x, given) for x in truth]
-        truth = [output for _, _, output in originals]
-        seen = [_inside(layer, mlp, x, given) for x in inputs]
-        hidden = torch.cat([h.flatten(0, 1) for h, _, _ in seen])
-        g, u = mlp.projections(hidden)
+        activation = mlp.activation
+        originals = _inside(model, mlp, blocks, truth)
+        truth = [one.output for one in originals]
+        seen = _inside(model, mlp, blocks, inputs)
+        g, u = mlp.projections(torch.cat([one.into.flatten(0, 1) for one in seen]))
         mlp.put(gate := Gate(mlp.neurons, Heaviside()))
         if calibration != "plain":
             threshold, scale, _ = fit_gate(activation(g), g, u)
@@ -129,20 +132,20 @@ def calibrate(
         opened = gate.open(g).float()
         z = gate(g) * u
         if adds:  # what lies beside the MLP in the stream is taken off
-            r = torch.cat([_rest(t, made, out) for t, (_, made, out) in zip(truth, seen, strict=True)])
+            r = torch.cat([_rest(wanted, one) for wanted, one in zip(truth, seen, strict=True)])
         else:  # a norm stands behind the MLP: its own output is the target
-            r = torch.cat([made.flatten(0, 1) for _, made, _ in originals])
+            r = torch.cat([one.made.flatten(0, 1) for one in originals])
         wanted = (activation(g) * u).float()
-        error = (wanted - z.float()).square().sum(0) / wanted.square().sum(0).clamp_min(1e-30)
+        of_gates = (wanted - z.float()).square().sum(0) / wanted.square().sum(0).clamp_min(1e-30)
         before, after, strength = _refit(mlp.module.down_proj, z, r, len(tokens), calibration == "down")
         told = CalibratedLayer(
             mlp.layer, opened.mean().item(), (opened.sum(0) == 0).float().mean().item(),
-            opened.all(0).float().mean().item(), error.mean().item(), before, after, strength,
+            opened.all(0).float().mean().item(), of_gates.mean().item(), before, after, strength,
         )  # fmt: skip
         report.append(told)
         if tell is not None:
             tell(told)
-        inputs = [_output(layer(x, **given)) for x in inputs]
+        inputs = [one.output for one in _inside(model, mlp, blocks, inputs)]
     model.train(training)
     return report
 
@@ -152,110 +155,67 @@ def _refit(down: Any, z: Tensor, r: Tensor, blocks: int, repair: bool) -> tuple[
     bias = 0.0 if down.bias is None else down.bias.float()
     rest = r.float() - down(z).float()
     z = z.float()
-    whole = (r.float() - bias).square()
     held = (torch.arange(len(z), device=z.device) // (len(z) // blocks)) % HELD == HELD - 1
     held = held if held.any() else torch.arange(len(z), device=z.device) >= len(z) // 2
-    before = rest[held].square().sum().item() / max(whole[held].sum().item(), 1e-30)
+    whole = max((r.float() - bias)[held].square().sum().item(), 1e-30)
+    before = rest[held].square().sum().item() / whole
     if not repair:
         return before, None, None
-    sums = [_products(z, rest, at) for at in (~held, held)]
+    fitted, tried = (_sums(z, rest, at) for at in (~held, held))
     best, chosen = before, None
     for strength in STRENGTHS:
-        change = _ridge(*sums[0], strength)
-        error = (rest[held] - z[held] @ change.float()).square().sum().item() / max(whole[held].sum().item(), 1e-30)
-        if error < best:
-            best, chosen = error, strength
+        change = ridge(fitted.hh, fitted.hr, strength)
+        left = error(change, (tried.hh, tried.hr, tried.rr)).sum().item() / whole
+        if left < best:
+            best, chosen = left, strength
     if chosen is None:
         return before, before, None
-    change = _ridge(sums[0][0] + sums[1][0], sums[0][1] + sums[1][1], chosen)
-    down.weight.copy_((down.weight.double() + change.T).to(down.weight.dtype))
+    both = fitted + tried
+    down.weight.copy_((down.weight.double() + ridge(both.hh, both.hr, chosen)[0].T).to(down.weight.dtype))
     return before, best, chosen
 
 
-def _rest(wanted: Tensor, made: Tensor, output: Tensor) -> Tensor:
-    """What an MLP should add so that the stream behind its layer is as wanted; differences of the stream are small."""
-    return (wanted.float() - (output.float() - made.float())).flatten(0, 1)
+def _sums(z: Tensor, r: Tensor, at: Tensor) -> Sums:
+    """Sums of z and r about 0 over some tokens: float32 within a chunk, float64 over chunks."""
+    sums = Sums(z.new_zeros(1, 1, z.shape[1]), r.new_zeros(1, 1, r.shape[1]))
+    for x, y, chosen in zip(z.split(CHUNK), r.split(CHUNK), at.split(CHUNK), strict=True):
+        sums.add(x[None, chosen], y[None, chosen], y[None, chosen])
+    return sums
 
 
-def _products(z: Tensor, r: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Z^T Z and Z^T R over some tokens: float32 within a chunk, float64 over chunks."""
-    squares = torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64, device=z.device)
-    products = torch.zeros(z.shape[1], r.shape[1], dtype=torch.float64, device=z.device)
-    for x, y, kept in zip(z.split(CHUNK), r.split(CHUNK), at.split(CHUNK), strict=True):
-        x, y = x[kept], y[kept]
-        squares += x.T @ x
-        products += x.T @ y
-    return squares, products
+class _Inside(NamedTuple):
+    """Of a block of tokens input and output of a layer's MLP, and the output of the layer."""
+
+    into: Tensor
+    made: Tensor
+    output: Tensor
 
 
-def _ridge(squares: Tensor, products: Tensor, strength: float) -> Tensor:
-    """(Z^T Z + lambda I)^-1 Z^T R, lambda as a share of the mean of Z^T Z's diagonal."""
-    ridge = strength * squares.diagonal().mean().clamp_min(1e-12)
-    eye = torch.eye(len(squares), dtype=squares.dtype, device=squares.device)
-    return torch.linalg.solve(squares + ridge * eye, products)
-
-
-class _Stop(Exception):
-    """Ends a forward pass whose rest is not needed."""
-
-
-def _streams(
-    model: nn.Module, tokens: Tensor, numbers: Sequence[int]
-) -> tuple[list[Tensor], dict[int, dict[str, Any]]]:
-    """The inputs of the first of some layers, block by block, and what else each of these layers is called with."""
-    layers, arguments, inputs = decoder_of(model).layers, dict[int, dict[str, Any]](), list[Tensor]()
-
-    def note(number: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-            rest = dict(given)
-            x = args[0] if args else rest.pop("hidden_states")
-            arguments.setdefault(number, rest)
-            if number == numbers[0]:
-                inputs.append(x)
-                if len(inputs) > 1:  # the first block goes through all layers
-                    raise _Stop
-
-        return hook
-
-    handles = [layers[n].register_forward_pre_hook(note(n), with_kwargs=True) for n in numbers]
-    try:
-        for block in tokens:
-            try:
-                _run_decoder(model, block[None])
-            except _Stop:
-                continue
-    finally:
-        for handle in handles:
-            handle.remove()
-    return inputs, arguments
-
-
-def _run_decoder(model: nn.Module, tokens: Tensor) -> None:
-    """Run the decoder without the head."""
-    decoder_of(model)(input_ids=tokens, use_cache=False)
-
-
-def _inside(layer: nn.Module, mlp: GatedMLP, x: Tensor, given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    """Input and output of a layer's MLP, and the output of the layer."""
+def _inside(
+    model: nn.Module, mlp: GatedMLP, blocks: Sequence[Tensor], inputs: Sequence[Tensor], factor: float = 1.0
+) -> list[_Inside]:
+    """Run a layer on its inputs, block by block. factor: of the output of its MLP."""
+    seen: list[_Inside] = []
     kept: list[Tensor] = []
-    handle = mlp.module.register_forward_hook(lambda module, args, output: kept.extend((args[0], output)))
-    try:
-        output = _output(layer(x, **given))
-    finally:
-        handle.remove()
-    return kept[0], kept[1], output
+
+    def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        kept[:] = args[0], output
+        return factor * output
+
+    with running(model, mlp.layer, mlp.layer + 1) as (run, _), hooked([mlp.module.register_forward_hook(hook)]):
+        for block, x in zip(blocks, inputs, strict=True):
+            (output,) = run(block, x)
+            seen.append(_Inside(kept[0], kept[1], output))
+    return seen
 
 
-def _output(output: Any) -> Tensor:
-    return output[0] if isinstance(output, tuple) else output
+def _rest(wanted: Tensor, seen: _Inside) -> Tensor:
+    """What an MLP should add so that the stream behind its layer is as wanted; differences of the stream are small."""
+    return (wanted.float() - (seen.output.float() - seen.made.float())).flatten(0, 1)
 
 
-def _adds(layer: nn.Module, mlp: GatedMLP, x: Tensor, given: dict[str, Any]) -> bool:
+def _adds(model: nn.Module, mlp: GatedMLP, block: Tensor, x: Tensor) -> bool:
     """Whether a layer's output is its MLP's output plus something that does not depend on it."""
-    _, made, plain = _inside(layer, mlp, x, given)
-    handle = mlp.module.register_forward_hook(lambda module, args, output: 2 * output)
-    try:
-        doubled = _output(layer(x, **given))
-    finally:
-        handle.remove()
-    return torch.allclose((doubled - plain).float(), made.float(), rtol=0.02, atol=0.02 * float(made.abs().max()))
+    (plain,), (doubled,) = (_inside(model, mlp, [block], [x], factor) for factor in (1.0, 2.0))
+    change, made = doubled.output - plain.output, plain.made
+    return torch.allclose(change.float(), made.float(), rtol=0.02, atol=0.02 * float(made.abs().max()))

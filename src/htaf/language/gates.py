@@ -6,16 +6,17 @@ open, gate(x) >= t, and nothing where it is closed: then its row of `up` and its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from htaf.activations import Heaviside
 from htaf.contract import StepFactory
+from htaf.convert.modes import hooked
 from htaf.language.errors import LanguageError
 
 _FUSED, _PLAIN = ("gate_up_proj", "down_proj"), ("gate_proj", "up_proj", "down_proj")
@@ -184,6 +185,30 @@ def gates_of(model: nn.Module) -> dict[int, Gate]:
             if isinstance(module, Gate):
                 found[number] = module
     return found
+
+
+@torch.no_grad()
+def read_gates(
+    model: nn.Module,
+    blocks: Int[Tensor, "blocks length"],
+    see: Callable[[int, Gate, Tensor], None],
+    tell: Callable[[int, int], None] | None = None,
+) -> None:
+    """Let a model read text, block by block, and show what its gates are given.
+
+    Args:
+        see: called with the number of a layer, its gate, and what this is given of a block, [length, neurons].
+        tell: called with (blocks read, of how many).
+    """
+    device = next(model.parameters()).device
+    with hooked(
+        gate.register_forward_pre_hook(lambda gate, args, number=number: see(number, gate, args[0].flatten(0, -2)))
+        for number, gate in gates_of(model).items()
+    ):
+        for done, block in enumerate(blocks, 1):
+            model(input_ids=block[None].to(device), use_cache=False, logits_to_keep=1)
+            if tell is not None:
+                tell(done, len(blocks))
 
 
 def harden_gates(model: nn.Module, layers: Sequence[int] | None = None) -> None:

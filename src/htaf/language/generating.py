@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import multiprocessing
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
 from time import perf_counter
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
-from htaf._errors import HtafError, first_line
+from htaf._errors import first_line
 from htaf.language.errors import LanguageError, expect_scores
-from htaf.language.packed import PackedLanguageModel
 
 BEGIN = 60  # seconds until the process of a chat template has begun
 LONGEST, LARGEST, MOST = 10, 1 << 30, 100_000  # its seconds and bytes, and its characters
@@ -26,18 +24,16 @@ LONGEST, LARGEST, MOST = 10, 1 << 30, 100_000  # its seconds and bytes, and its 
 class Clock:
     """How long it took to read a prompt and to write after it.
 
-    read, written: tokens; written with the one that ends the text, if it was made. seconds_read: until the first token
-    was there; seconds_written: from then to the last one.
+    read, written: tokens. seconds_read: until the first token was there; seconds_written: from then to the last one.
+
+    Args:
+        read: tokens of the prompt, which is read from now on.
     """
 
-    def __init__(self) -> None:
-        self.read = self.written = 0
+    def __init__(self, read: int) -> None:
+        self.read, self.written = read, 0
         self.seconds_read = self.seconds_written = 0.0
-        self._began = self._first = 0.0
-
-    def begin(self, read: int) -> None:
-        """A prompt of so many tokens is read from now on."""
-        self.read, self.written, self._began = read, 0, perf_counter()
+        self._began = self._first = perf_counter()
 
     def token(self) -> None:
         """A token is there."""
@@ -135,107 +131,101 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def packed_pieces(
-    model: PackedLanguageModel, tokenizer: Any, prompt: Tensor, *, tokens: int = 200, temperature: float = 0.0,
-    seed: int = 0, clock: Clock | None = None,
-) -> Generator[str]:  # fmt: skip
-    """What a packed model says after a prompt, as it is made. Arguments and errors: as `pieces`."""
-    from tokenizers.decoders import DecodeStream
-
-    stream = DecodeStream(skip_special_tokens=True)
-    clock = Clock() if clock is None else clock
-    clock.begin(len(prompt))
-    for token in model.generate(prompt, most=tokens, temperature=temperature, seed=seed):
-        clock.token()
-        piece = stream.step(tokenizer.backend_tokenizer, token)  # None within a character
-        if piece:
-            yield piece
-
-
-def pieces(
-    model: Any,
-    tokenizer: Any,
-    prompt: Tensor,
-    *,
-    tokens: int = 200,
-    temperature: float = 0.0,
-    seed: int = 0,
-    clock: Clock | None = None,
-) -> Generator[str]:
-    """What a model says after a prompt, as it is made; with a cache of keys and values.
-
-    Of the model's generation_config.json only the tokens that end a text count: a penalty or a filter there would make
-    another token than the likeliest.
+def pieces(tokens: Iterable[int], tokenizer: Any, clock: Clock | None = None) -> Iterator[str]:
+    """Tokens as text, as they are made: see `unpacked_tokens` and `PackedLanguageModel.generate`.
 
     Args:
-        model: of transformers, with gates or without. tokenizer: its own.
+        tokenizer: of the model.
+        clock: is told each token.
+    """
+    from tokenizers.decoders import DecodeStream
+
+    stream, made, text = DecodeStream(skip_special_tokens=True), list[int](), ""
+    for token in tokens:
+        if clock is not None:
+            clock.token()
+        made.append(token)
+        piece = stream.step(tokenizer.backend_tokenizer, token)  # None within a character
+        if piece:
+            text += piece
+            yield piece
+    whole = tokenizer.decode(made, skip_special_tokens=True)
+    if whole != text and whole.startswith(text):  # the bytes of a character that is not whole
+        yield whole[len(text) :]
+
+
+def unpacked_tokens(
+    model: Any, prompt: Tensor, *, most: int = 200, temperature: float = 0.0, seed: int = 0
+) -> Iterator[int]:
+    """The tokens that follow a prompt by a model of transformers, with gates or without; it keeps keys and values.
+
+    Of the model's generation_config.json only the tokens that end a text count: a penalty or a filter there would make
+    another token than the likeliest. Arguments and errors: as `following`; LanguageError where the model fails too.
+    """
+    kept: Any = None
+
+    def read(tokens: Tensor) -> Tensor:
+        nonlocal kept
+        try:
+            with torch.no_grad():
+                given = tokens[None].to(model.device)
+                found = model(input_ids=given, past_key_values=kept, use_cache=True, logits_to_keep=1)
+        except Exception as error:  # whatever values of a configuration that make no sense bring about
+            raise LanguageError(f"{type(model).__name__} cannot go on from a prompt: {first_line(error)}") from error
+        kept = found.past_key_values
+        logits = found.logits[0, -1].float().cpu()
+        expect_scores(logits)
+        return logits
+
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    yield from following(read, prompt, context, ends_of(model), most=most, temperature=temperature, seed=seed)
+
+
+def ends_of(model: Any) -> tuple[int, ...]:
+    """The tokens that end a text of a model of transformers."""
+    given = (model.generation_config.eos_token_id, model.config.get_text_config().eos_token_id)
+    ends = next((one for one in given if one is not None), ())
+    return (ends,) if isinstance(ends, int) else tuple(ends)
+
+
+def following(
+    read: Callable[[Tensor], Tensor],
+    prompt: Int[Tensor, " count"],
+    context: int | None,
+    ends: Sequence[int],
+    *,
+    most: int,
+    temperature: float,
+    seed: int,
+) -> Iterator[int]:
+    """The tokens that follow a prompt, until one ends the text, `most` are there, or the context is full.
+
+    Args:
+        read: gives the logits behind tokens that follow those it was given before, [vocabulary].
         prompt: of `prompt_tokens`.
-        tokens: at most so many new ones.
+        context: how many tokens the model reads at once; None: any number.
+        ends: the tokens that end a text.
         temperature: 0: always the likeliest token.
         seed: of what is drawn.
-        clock: is told each token.
 
     Raises:
-        LanguageError: the prompt is too long, or the model gives NaN.
+        LanguageError: the prompt has as many tokens as the context or more.
     """
-    from transformers import GenerationConfig, TextIteratorStreamer
-
-    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    count = len(prompt)
-    if most is not None and count >= most:
-        raise LanguageError(f"expected a prompt of fewer than {most} tokens, as the model reads at once, got {count}")
-    given = prompt[None].to(model.device)
-    view = copy.copy(model)  # shares all but its generation_config, since several texts may be made at once
-    view.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
-    clock = Clock() if clock is None else clock
-    stopped = Event()
-
-    class Timed(TextIteratorStreamer):
-        """Tells the clock of each token; the first that comes is the prompt."""
-
-        def put(self, value: Tensor) -> None:
-            if not self.next_tokens_are_prompt:
-                clock.token()
-            super().put(value)
-
-    streamer = Timed(tokenizer, skip_prompt=True, skip_special_tokens=True)
-    options: dict[str, Any] = (
-        {"do_sample": False}
-        if temperature == 0
-        else {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    )
-    failure: list[BaseException] = []
-
-    def check(ids: Tensor, scores: Tensor) -> Tensor:
-        expect_scores(scores)
-        return scores
-
-    def work() -> None:
-        try:
-            with torch.random.fork_rng(devices=[] if given.device.type == "cpu" else [given.device]):
-                torch.manual_seed(seed)
-                view.generate(
-                    given, **options, attention_mask=torch.ones_like(given), streamer=streamer,
-                    logits_processor=[check],
-                    stopping_criteria=[lambda ids, _: torch.full((len(ids),), stopped.is_set(), device=ids.device)],
-                    max_new_tokens=tokens if most is None else min(tokens, most - count),
-                    pad_token_id=tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
-                )  # fmt: skip
-        except BaseException as error:
-            failure.append(error)
-            streamer.end()
-
-    worker = Thread(target=work, daemon=True)
-    clock.begin(count)
-    worker.start()
-    try:
-        yield from (piece for piece in streamer if piece)
-    finally:  # a reader who goes, or Ctrl-C: the worker must not outlive this
-        stopped.set()
-        worker.join()
-    if failure and (isinstance(failure[0], HtafError) or not isinstance(failure[0], Exception)):
-        raise failure[0]
-    if failure:  # transformers raises nearly everything on values of a configuration that make no sense
-        raise LanguageError(
-            f"{type(model).__name__} cannot go on from a prompt: {first_line(failure[0])}"
-        ) from failure[0]
+    if context is not None:
+        if len(prompt) >= context:
+            raise LanguageError(
+                f"expected a prompt of fewer than {context} tokens, as the model reads at once, got {len(prompt)}"
+            )
+        most = min(most, context - len(prompt))
+    generator = torch.Generator().manual_seed(seed)
+    unread = prompt
+    for _ in range(most):
+        logits = read(unread)
+        if temperature == 0:
+            token = int(logits.argmax())
+        else:
+            token = int(torch.multinomial((logits / temperature).softmax(0), 1, generator=generator))
+        if token in ends:
+            return
+        yield token
+        unread = torch.tensor([token])

@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from filelock import FileLock
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from htaf._files import LOCK, naming, write_atomic
+from htaf.convert.modes import hooked
 from htaf.language.gates import decoder_of
+from htaf.language.kept import kept
 from htaf.runs import content_hash
 
-CHUNK = 16  # blocks between two notes of what is done
+CHUNK = 16  # blocks in a file
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """Blocks of tokens with what the original computes of them, memory-mapped.
+    """Blocks of tokens with what the original computes of them, mapped from files.
 
-    tokens: the blocks. inputs: of the first converted layer. outputs: of the last layer, before the final norm.
+    tokens: the blocks. parts: of each `CHUNK` blocks "inputs", of the first converted layer, and "outputs", of the last
+    layer, before the final norm; [blocks, length, size] each.
     """
 
     tokens: Int[Tensor, "blocks length"]
-    inputs: np.memmap
-    outputs: np.memmap
-    dtype: torch.dtype
+    parts: list[dict[str, Tensor]]
 
     def at(self, rows: Tensor, device: torch.device | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """(tokens, inputs, outputs) of some blocks."""
-        chosen = rows.numpy()
-        found = self.tokens[rows], self._tensor(self.inputs[chosen]), self._tensor(self.outputs[chosen])
-        return found if device is None else tuple(v.to(device) for v in found)  # pyright: ignore[reportReturnType]
-
-    def _tensor(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).view(self.dtype)
+        places = [divmod(row, CHUNK) for row in rows.tolist()]
+        inputs, outputs = (
+            torch.stack([self.parts[part][name][row] for part, row in places]) for name in ("inputs", "outputs")
+        )
+        return self.tokens[rows].to(device), inputs.to(device), outputs.to(device)
 
 
 @torch.no_grad()
@@ -70,47 +66,24 @@ def hidden_states(
     Raises:
         OSError: the disk is full; what was done stays.
     """
-    decoder, parameter = decoder_of(model), next(model.parameters())
+    parameter, layers = next(model.parameters()), len(decoder_of(model).layers)
     dtype = torch.bfloat16 if half else parameter.dtype
-    plain = np.dtype("float32") if dtype == torch.float32 else np.dtype("uint16")  # numpy has no bfloat16
-    layers, size = len(decoder.layers), decoder.config.hidden_size
     key = content_hash([identity, str(dtype), start, layers, tokens.tolist()])
     folder = Path(folder) / key[:16]  # other tokens, layers or models have another
-    folder.mkdir(parents=True, exist_ok=True)
-    note, shape, row = (
-        folder / "hidden.json",
-        (len(tokens), tokens.shape[1], size),
-        tokens.shape[1] * size * plain.itemsize,
-    )
-    files = [folder / name for name in ("inputs.bin", "outputs.bin")]
-    with FileLock(folder / LOCK):  # another process may compute the same
-        known, done = list[str](), 0
-        for digest in _known(note, key) if all(file.is_file() for file in files) else []:
-            end = min(done + CHUNK, len(tokens))
-            if digest != _digest([_part(file, done * row, (end - done) * row) for file in files]):
-                break  # damaged: computed again from here
-            known, done = [*known, digest], end
-        while done < len(tokens):
-            end = min(done + CHUNK, len(tokens))
-            found: list[list[bytes]] = [[], []]
-            for number in range(done, end):
-                with autocast(parameter.device, half):
-                    states = _capture(model, tokens[number : number + 1].to(parameter.device), start)
-                for kept, values in zip(found, states, strict=True):
-                    values = values[0].to(dtype).cpu().contiguous()
-                    kept.append((values if dtype == torch.float32 else values.view(torch.uint16)).numpy().tobytes())
-            for file, kept in zip(files, found, strict=True):
-                with naming(file), file.open("r+b" if file.exists() else "wb") as opened:
-                    opened.seek(done * row)
-                    opened.write(b"".join(kept))
-                    opened.truncate()
-            done = end
-            known.append(_digest([b"".join(kept) for kept in found]))
-            write_atomic(note, json.dumps({"key": key, "sha256": known}))
-            if tell is not None:
-                tell(done, len(tokens))
-    read = [np.memmap(file, plain, "r", shape=shape) for file in files]
-    return Hidden(tokens, read[0], read[1], dtype)
+
+    def computed(some: Tensor) -> tuple[dict[str, Tensor], None]:
+        with autocast(parameter.device, half):
+            found = [states_of(model, block.to(parameter.device), start) for block in some.split(1)]
+        inputs, outputs = (torch.cat(states).to("cpu", dtype) for states in zip(*found, strict=True))
+        return {"inputs": inputs, "outputs": outputs}, None
+
+    parts = []
+    for number, some in enumerate(tokens.split(CHUNK)):
+        part = kept(folder / f"{number:05}.safetensors", partial(computed, some))
+        parts.append(part.tensors)
+        if part.made and tell is not None:
+            tell(number * CHUNK + len(some), len(tokens))
+    return Hidden(tokens, parts)
 
 
 def autocast(device: torch.device, half: bool, learning: bool = False) -> torch.autocast:
@@ -121,48 +94,22 @@ def autocast(device: torch.device, half: bool, learning: bool = False) -> torch.
     return torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=not learning)
 
 
-def _known(note: Path, key: str) -> list[str]:
-    """The SHA-256 of each `CHUNK` blocks of the same states that are there."""
-    try:
-        kept = json.loads(note.read_text())
-        return list(kept["sha256"]) if kept["key"] == key else []
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+def states_of(model: nn.Module, tokens: Tensor, start: int, end: int | None = None) -> tuple[Tensor, Tensor]:
+    """What goes into layer `start`, and what comes out of the last layer in front of `end`; None: of all layers."""
+    layers, found = decoder_of(model).layers, list[Tensor]()
+    with _skipping(model, range(len(layers) if end is None else end, len(layers))):
+        before = layers[start].register_forward_pre_hook(
+            lambda module, args, given: found.append(args[0] if args else given["hidden_states"]), with_kwargs=True
+        )
+        after = layers[-1].register_forward_hook(lambda module, args, output: found.append(output_of(output)))
+        with hooked([before, after]):
+            decoder_of(model)(input_ids=tokens, use_cache=False)
+    return found[0], found[1]
 
 
-def _part(file: Path, begin: int, size: int) -> bytes:
-    with file.open("rb") as opened:
-        opened.seek(begin)
-        return opened.read(size)
-
-
-def _digest(parts: list[bytes]) -> str:
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(part)
-    return found.hexdigest()
-
-
-def _capture(model: nn.Module, tokens: Tensor, start: int) -> tuple[Tensor, Tensor]:
-    """What goes into layer `start`, and what comes out of the last layer."""
-    layers, kept = decoder_of(model).layers, list[Tensor]()
-
-    def before(module: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-        kept.append(args[0] if args else given["hidden_states"])
-
-    def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        kept.append(output[0] if isinstance(output, tuple) else output)
-
-    handles = [
-        layers[start].register_forward_pre_hook(before, with_kwargs=True),
-        layers[-1].register_forward_hook(after),
-    ]
-    try:
-        decoder_of(model)(input_ids=tokens, use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return kept[0], kept[1]
+def output_of(output: Any) -> Tensor:
+    """The hidden states that a layer gives, some beside other things."""
+    return output[0] if isinstance(output, tuple) else output
 
 
 class _Skipped(nn.Module):
@@ -180,6 +127,20 @@ class _Skipped(nn.Module):
 
 
 @contextmanager
+def _skipping(model: nn.Module, numbers: Iterable[int]) -> Iterator[list[_Skipped]]:
+    """While it is open some layers are not run; gives what stands in their places."""
+    layers = decoder_of(model).layers
+    away = {number: layers[number] for number in numbers}
+    for number, layer in away.items():
+        layers[number] = _Skipped(layer)
+    try:
+        yield [layers[number] for number in away]
+    finally:
+        for number, layer in away.items():
+            layers[number] = layer
+
+
+@contextmanager
 def starting_at(
     model: nn.Module, start: int, caller: Any = None
 ) -> Iterator[Callable[[Tensor, Float[Tensor, "blocks length size"]], Tensor]]:
@@ -191,57 +152,47 @@ def starting_at(
     Args:
         caller: what is called instead of the model, such as its decoder; its first output is returned.
     """
-    layers = decoder_of(model).layers
-    kept = list(layers[:start])
-    for number, layer in enumerate(kept):
-        layers[number] = _Skipped(layer)
-    last: Any = layers[start - 1]
+    with _skipping(model, range(start)) as skipped:
 
-    def run(tokens: Tensor, hidden: Tensor) -> Tensor:
-        last.hidden = hidden
-        try:
-            return (model if caller is None else caller)(input_ids=tokens, use_cache=False)[0]
-        finally:
-            last.hidden = None
+        def run(tokens: Tensor, hidden: Tensor) -> Tensor:
+            skipped[-1].hidden = hidden
+            try:
+                return (model if caller is None else caller)(input_ids=tokens, use_cache=False)[0]
+            finally:
+                skipped[-1].hidden = None
 
-    try:
         yield run
-    finally:
-        for number, layer in enumerate(kept):
-            layers[number] = layer
 
 
 @contextmanager
 def running(
-    model: Any, start: int
+    model: Any, start: int, end: int | None = None
 ) -> Iterator[tuple[Callable[[Tensor, Tensor], list[Tensor]], Callable[[Tensor], Tensor]]]:
-    """The layers from `start` on as a function of (tokens, inputs of layer `start`), which gives the outputs of these
-    layers, and the head as a function of outputs of the last layer, which gives logits."""
+    """The layers from `start` on, or those in front of `end`, as a function of (tokens, inputs of layer `start`), which
+    gives the outputs of these layers, and the head as a function of outputs of the last layer, which gives logits."""
     decoder = decoder_of(model)
-    kept: list[Tensor] = []
-
-    def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        kept.append(output[0] if isinstance(output, tuple) else output)
-
-    handles = [layer.register_forward_hook(keep) for layer in decoder.layers[start:]]
+    count = len(decoder.layers)
+    end = count if end is None else end
+    made: list[Tensor] = []
 
     def layers(tokens: Tensor, hidden: Tensor) -> list[Tensor]:
-        kept.clear()
-        if start == 0:
-            decoder(input_ids=tokens, use_cache=False)
-        else:
-            with starting_at(model, start, decoder) as run:
-                run(tokens, hidden)
-        return list(kept)
+        made.clear()
+        with _skipping(model, range(end, count)):
+            if start == 0:
+                decoder(input_ids=tokens, use_cache=False)
+            else:
+                with starting_at(model, start, decoder) as run:
+                    run(tokens, hidden)
+        return list(made)
 
     def head(hidden: Tensor) -> Tensor:
         tokens = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
-        with starting_at(model, len(decoder.layers)) as run:
+        with starting_at(model, count) as run:
             return run(tokens, hidden)
 
-    try:
+    with hooked(
+        layer.register_forward_hook(lambda module, args, output: made.append(output_of(output)))
+        for layer in decoder.layers[start:end]
+    ):
         yield layers, head
-    finally:
-        kept.clear()
-        for handle in handles:
-            handle.remove()
+    made.clear()

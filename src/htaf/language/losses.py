@@ -88,15 +88,20 @@ def hidden_losses(
         device, dtype: of the network.
         tell: called after each block with how many are done, and of how many.
     """
-    kl = likelihood = agreement = 0.0
+    made = list[Losses]()
     for row in range(len(hidden.tokens)):
         tokens, inputs, outputs = hidden.at(torch.tensor([row]), device)
-        found = next_token_losses(head, run(tokens, inputs.to(dtype))[-1], outputs.to(dtype), tokens)
-        kl, likelihood, agreement = kl + found.kl, likelihood + found.likelihood, agreement + found.agreement
+        made.append(next_token_losses(head, run(tokens, inputs.to(dtype))[-1], outputs.to(dtype), tokens))
         if tell is not None:
             tell(row + 1, len(hidden.tokens))
-    count = len(hidden.tokens)
-    return Losses(torch.tensor(kl / count), kl / count, likelihood / count, agreement / count)
+    return mean_of(made)
+
+
+def mean_of(blocks: Sequence[Losses]) -> Losses:
+    """The losses over blocks of equal length."""
+    sums = (sum(getattr(one, name) for one in blocks) for name in ("kl", "likelihood", "agreement"))
+    kl, likelihood, agreement = (value / len(blocks) for value in sums)
+    return Losses(torch.tensor(kl), kl, likelihood, agreement)
 
 
 def layer_loss(mine: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:

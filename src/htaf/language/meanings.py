@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from htaf._files import write_atomic
 from htaf.language.errors import LanguageError
-from htaf.language.gates import gates_of
+from htaf.language.gates import Gate, gates_of, read_gates
 
 TOKENS, SNIPPETS = 8, 6  # of a gate
 BEFORE, AFTER = 12, 4  # tokens around one in a snippet
@@ -84,45 +84,34 @@ def meanings(
         raise LanguageError("expected a model with gates, got one without")
     if len(blocks) < 2:
         raise LanguageError(f"expected two blocks of text or more, got {len(blocks)}")
-    bits: dict[int, list[Tensor]] = {number: [] for number in gates}
-    widest: dict[int, tuple[Tensor, Tensor]] = {}
-    handles = [gate.register_forward_pre_hook(_note(number, bits, widest)) for number, gate in gates.items()]
-    try:
-        for done, block in enumerate(blocks, 1):
-            model(input_ids=block[None].to(next(model.parameters()).device), use_cache=False, logits_to_keep=1)
-            if tell is not None:
-                tell(done, len(blocks))
-    finally:
-        for handle in handles:
-            handle.remove()
+    seen = _Seen(gates)
+    read_gates(model, blocks, seen, tell)
     counting = torch.arange(blocks.numel()) // blocks.shape[1] % 2 == 0
     known, place = blocks.flatten().unique(return_inverse=True)
     words = [str(tokenizer.decode([token])) for token in known.tolist()]
     found = list[Meaning]()
     for number in sorted(gates):
-        opened = torch.cat(bits.pop(number))
+        opened = torch.cat(seen.bits.pop(number))
         explained = _explained(opened, place, counting, len(known))
-        found += _described(number, opened, place, explained, widest[number], words, blocks, tokenizer)
+        found += _described(number, opened, place, explained, seen.widest[number], words, blocks, tokenizer)
     return found
 
 
-def _note(number: int, bits: dict[int, list[Tensor]], widest: dict[int, tuple[Tensor, Tensor]]) -> Any:
-    """Keeps the bits of a gate, and the widest openings with the places in the text."""
+class _Seen:
+    """The bits of gates by layer, and their widest openings with the places in the text."""
 
-    def hook(gate: Any, args: tuple[Tensor, ...]) -> None:
-        g = args[0].flatten(0, -2)
-        bits[number].append(gate.open(g).cpu())
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self.bits: dict[int, list[Tensor]] = {number: [] for number in numbers}
+        self.widest: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, number: int, gate: Gate, g: Tensor) -> None:
+        self.bits[number].append(gate.open(g).cpu())
         over, row = (g.float() - gate.threshold).max(0)  # one in a block, so that places differ
-        at = row.cpu() + (len(bits[number]) - 1) * len(g)
-        over = over.cpu()
-        if number in widest:
-            over, at = torch.cat([widest[number][0], over[None]]), torch.cat([widest[number][1], at[None]])
-        else:
-            over, at = over[None], at[None]
+        over, at = over.cpu()[None], row.cpu()[None] + (len(self.bits[number]) - 1) * len(g)
+        if number in self.widest:
+            over, at = (torch.cat(pair) for pair in zip(self.widest[number], (over, at), strict=True))
         over, order = over.topk(min(SNIPPETS, len(over)), dim=0)
-        widest[number] = over, at.gather(0, order)
-
-    return hook
+        self.widest[number] = over, at.gather(0, order)
 
 
 def _counts(opened: Bool[Tensor, "tokens neurons"], place: Tensor, kinds: int) -> tuple[Tensor, Tensor]:

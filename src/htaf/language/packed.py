@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from htaf.kernels.gated_mlp.reference import Weights, rounded
 from htaf.language.errors import LanguageError, expect_scores
 from htaf.language.files import expect_files, tokenizer_files
 from htaf.language.gates import Gate, GatedMLP, decoder_of, gated_mlps, gates_of
+from htaf.language.generating import ends_of, following
 
 FILE, FORMAT, VERSION = "htaf_packed.safetensors", "htaf-packed-language", "2"
 CHECKED = 48  # tokens on which a packed model is compared with its original
@@ -140,31 +142,11 @@ class PackedLanguageModel:
     def generate(
         self, tokens: Int[Tensor, " count"], *, most: int = 200, temperature: float = 0.0, seed: int = 0
     ) -> Iterator[int]:
-        """The tokens that follow, until one ends the text, `most` are there, or the context is full.
-
-        Args:
-            temperature: 0: always the likeliest token.
-            seed: of what is drawn.
-
-        Raises:
-            LanguageError: unknown tokens, or as many as the context or more.
-        """
-        if len(tokens) >= self.context:
-            raise LanguageError(f"expected a prompt of fewer than {self.context} tokens, got {len(tokens)}")
-        generator = torch.Generator().manual_seed(seed)
-        reading = self.decoder.restart()
-        logits = self._read(tokens, reading)
-        most = min(most, self.context - len(tokens))
-        for made in range(1, most + 1):
-            if temperature == 0:
-                token = int(logits.argmax())
-            else:
-                token = int(torch.multinomial((logits / temperature).softmax(0), 1, generator=generator))
-            if token in self.about.ends:
-                return
-            yield token
-            if made < most:
-                logits = self._read(torch.tensor([token]), reading)
+        """The tokens that follow. Arguments and errors: as `htaf.language.generating.following`; LanguageError for
+        unknown tokens too."""
+        read = partial(self._read, reading=self.decoder.restart())
+        options = {"most": most, "temperature": temperature, "seed": seed}
+        return following(read, tokens, self.context, self.about.ends, **options)
 
     def open_shares(self) -> dict[int, float]:
         """Share of open gates in each layer that has bits, over what was read of the text that was begun last."""
@@ -297,13 +279,11 @@ def _taken(model: Any, decoder: Any, config: Any, mlps: list[GatedMLP]) -> tuple
                 tensors[name + own] = plain(found.weight)
         activations.append(_put_mlp(tensors, name, mlp, plain))
         windows.append(_window(config, mlp.layer))
-    ends = getattr(model.generation_config, "eos_token_id", None)
-    ends = config.eos_token_id if ends is None else ends
     about = About(
         first.config.num_attention_heads, first.config.num_key_value_heads, first.head_dim,
         float(config.rms_norm_eps), float(first.scaling), float(rotary.attention_scaling),
         int(config.max_position_embeddings), tuple(activations), tuple(windows),
-        () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends),
+        ends_of(model),
     )  # fmt: skip
     return tensors, about
 

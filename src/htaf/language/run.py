@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,24 +12,23 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, get_args
 
-import safetensors
 import torch
-from filelock import FileLock
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from htaf._files import LOCK, read_record, read_seal, sealed, sealed_tensors, write_atomic
+from htaf._files import LOCK, read_record, sealed, write_atomic
 from htaf.activations import Heaviside
 from htaf.language import files, text
 from htaf.language.calibration import CalibratedLayer, calibrate
 from htaf.language.errors import LanguageError
-from htaf.language.gates import decoder_of, gated_mlps, gates_of, replace_gates
+from htaf.language.gates import Gate, decoder_of, gated_mlps, gates_of, read_gates, replace_gates
 from htaf.language.hidden import Hidden, hidden_states, running
+from htaf.language.kept import kept
 from htaf.language.lora import Measured, lora_changes, train
 from htaf.language.losses import hidden_losses
 from htaf.language.options import Calibration, Data, Machine, Training
 from htaf.language.ranks import Ranks, joined
-from htaf.language.scores import TextScores, choice_scores, counting_open_gates, text_scores
+from htaf.language.scores import TextScores, choice_scores, text_scores
 from htaf.runs import content_hash, environment, locked
 
 RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
@@ -341,14 +338,7 @@ class _Work:
         """Scores, computed or read from the cache that several runs share."""
         if self.cache is None:
             return compute()
-        file = self.cache / f"{key}.scores.json"
-        with FileLock(file.with_suffix(".lock")):
-            with suppress(LanguageError):  # damaged: computed again
-                if (kept := read_record(file, FORMAT, LanguageError)) is not None:
-                    return kept["scores"]
-            found = compute()
-            write_atomic(file, sealed({"format": FORMAT, "scores": found}))
-        return found
+        return kept(self.cache / f"{key}.scores.safetensors", lambda: ({}, compute())).about
 
     def _scored(
         self, what: str, model: Any, tokenizer: Any, start: int, hidden: Hidden, asked: Sequence[text.Question]
@@ -359,8 +349,7 @@ class _Work:
         with running(model, start) as (run, head):
             found = hidden_losses(run, head, hidden, parameter.device, parameter.dtype, tell)
         count = hidden.tokens.shape[0] * (hidden.tokens.shape[1] - 1)
-        perplexity = math.exp(min(found.likelihood, 700.0))
-        scores: dict[str, Any] = asdict(TextScores(count, found.likelihood, perplexity, found.kl, found.agreement))
+        scores: dict[str, Any] = asdict(TextScores.of(count, found))
         return scores | ({"task": asdict(choice_scores(model, tokenizer, asked))} if asked else {})
 
     def _hidden(self, original: nn.Module, tokens: Tensor, start: int, name: str, *, half: bool) -> Hidden:
@@ -376,11 +365,8 @@ class _Work:
         """The calibrated model: computed, or read where another run, process or call has kept it."""
         made, _ = self.load(self.start_from or self.model, device, whole=False)
         made.requires_grad_(False)
-        file = (self.cache or self.out / WORK) / f"{self._calibration_key(tokens)}.calibrated.safetensors"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(file.with_suffix(".lock")):
-            if (found := _read_calibration(made, self.last_k, file)) is not None:
-                return made, found
+
+        def computed() -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
             report = calibrate(
                 made, tokens, self.last_k, calibration=self.calibration,
                 tell=lambda layer: say(
@@ -388,8 +374,14 @@ class _Work:
                     + ("" if layer.after is None else f", {layer.after:.3f} with down refitted")
                 ),
             )  # fmt: skip
-            _write_calibration(made, report, file)
-        return made, report
+            return _calibration(made, report), [asdict(layer) for layer in report]
+
+        file = (self.cache or self.out / WORK) / f"{self._calibration_key(tokens)}.calibrated.safetensors"
+        found = kept(file, computed)
+        if not found.made:
+            replace_gates(made, self.last_k)
+            made.load_state_dict(found.tensors, strict=False)
+        return made, [CalibratedLayer(**row) for row in found.about]
 
     def _whole(self, converted: Any, device: str) -> Any:
         """A model with all its weights: of one with weights in 4 bits, its gates and LoRA in the whole model."""
@@ -423,33 +415,15 @@ def _environment() -> dict[str, Any]:
     return found
 
 
-def _write_calibration(model: nn.Module, report: Sequence[CalibratedLayer], file: Path) -> None:
+def _calibration(model: nn.Module, report: Sequence[CalibratedLayer]) -> dict[str, Tensor]:
+    """What calibration has changed of a model."""
     numbers = {layer.layer for layer in report}
     paths = tuple(f"{mlp.path}." for mlp in gated_mlps(model) if mlp.layer in numbers)
-    changed = {
+    return {
         name: value.contiguous()
         for name, value in model.state_dict().items()
         if name.startswith(paths) and value.is_floating_point() and name.endswith(_CALIBRATED)
     }
-    about = {"report": json.dumps([asdict(layer) for layer in report])}
-    write_atomic(file, sealed_tensors(changed, about))
-
-
-def _read_calibration(model: nn.Module, last_k: int, file: Path) -> list[CalibratedLayer] | None:
-    """Put a calibration that was kept into a model; None where there is none that can be read, or it is damaged."""
-    try:
-        with file.open("rb") as opened:
-            about, whole = read_seal(opened)
-        if not whole:
-            return None
-        report = [CalibratedLayer(**row) for row in json.loads(about["report"])]
-        with safetensors.safe_open(file, "pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError):
-        return None
-    replace_gates(model, last_k)
-    model.load_state_dict(tensors, strict=False)
-    return report
 
 
 def evaluate(
@@ -525,18 +499,21 @@ def held_out_blocks(record: dict[str, Any], tokenizer: Any, most: int) -> Int[Te
 def open_shares(model: nn.Module, tokens: Tensor) -> list[dict[str, float]]:
     """By layer: the share of open gates on some blocks, of neurons whose gate never opens, and of those where it always
     does."""
-    with torch.no_grad(), counting_open_gates(model) as counts:
-        for block in tokens:
-            model(input_ids=block[None].to(next(model.parameters()).device), use_cache=False, logits_to_keep=1)
-    total = counts[-1].item()
+    counts = dict[int, Tensor]()
+
+    def see(number: int, gate: Gate, g: Tensor) -> None:
+        counts[number] = counts.get(number, 0) + gate.open(g).sum(0).cpu()
+
+    read_gates(model, tokens, see)
+    total = tokens.numel()
     return [
         {
             "layer": number,
-            "open": counts[number].double().mean().item() / total,
-            "dead": (counts[number] == 0).double().mean().item(),
-            "always": (counts[number] == total).double().mean().item(),
+            "open": opened.double().mean().item() / total,
+            "dead": (opened == 0).double().mean().item(),
+            "always": (opened == total).double().mean().item(),
         }
-        for number in sorted(gates_of(model))
+        for number, opened in sorted(counts.items())
     ]
 
 

@@ -1,10 +1,9 @@
-"""What a language model can do: perplexity, nearness to the original, multiple choice, open gates."""
+"""What a language model can do: perplexity, nearness to the original, multiple choice."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from htaf.language.errors import LanguageError, expect_scores
-from htaf.language.gates import gates_of
+from htaf.language.losses import Losses, mean_of, next_token_losses
 from htaf.language.text import Question
 
 
@@ -35,6 +34,12 @@ class TextScores:
     kl: float | None
     agreement: float | None
 
+    @classmethod
+    def of(cls, tokens: int, found: Losses, *, near: bool = True) -> TextScores:
+        """Of so many tokens; near: whether the losses tell of an original too."""
+        perplexity = math.exp(min(found.likelihood, 700.0))
+        return cls(tokens, found.likelihood, perplexity, *((found.kl, found.agreement) if near else (None, None)))
+
     def __post_init__(self) -> None:
         for name, value in (("loss", self.loss), ("KL divergence", self.kl)):
             if value is not None and not math.isfinite(value):
@@ -55,16 +60,6 @@ class ChoiceScores:
     error: float
 
 
-def nearness(
-    mine: Float[Tensor, "tokens vocabulary"], other: Float[Tensor, "tokens vocabulary"]
-) -> tuple[float, float]:
-    """Mean KL divergence of logits `mine` from `other`, nats, and the share of tokens where both have the
-    same largest one."""
-    ours, theirs = mine.float().log_softmax(-1), other.float().log_softmax(-1)
-    kl = (theirs.exp() * (theirs - ours)).sum(-1).mean().item()
-    return kl, (ours.argmax(-1) == theirs.argmax(-1)).double().mean().item()
-
-
 @torch.no_grad()
 def text_scores(
     mine: nn.Module,
@@ -79,28 +74,28 @@ def text_scores(
         tell: called after each block with how many are done, and of how many.
     """
     device = next(mine.parameters()).device
-    loss = {"mine": 0.0, "other": 0.0}
-    kl = agreement = 0.0
-    for row, block in enumerate(tokens):
-        x = block[None].to(device)
-        logits = {"mine": mine(input_ids=x, use_cache=False).logits[0, :-1].float()}
+    found, of_other = list[Losses](), list[Losses]()
+    for row, block in enumerate(tokens.split(1), 1):
+        x = block.to(device)
+        logits = mine(input_ids=x, use_cache=False).logits
+        truth = logits if other is None else other(input_ids=x, use_cache=False).logits
+        found.append(logit_losses(logits, truth, x))
         if other is not None:
-            logits["other"] = other(input_ids=x, use_cache=False).logits[0, :-1].float()
-            near = nearness(logits["mine"], logits["other"])
-            kl, agreement = kl + near[0], agreement + near[1]
-        for name, found in logits.items():
-            loss[name] += nn.functional.cross_entropy(found, x[0, 1:]).item()
+            of_other.append(logit_losses(truth, truth, x))
         if tell is not None:
-            tell(row + 1, len(tokens))
-    blocks, count = len(tokens), len(tokens) * (tokens.shape[1] - 1)
+            tell(row, len(tokens))
+    count = len(tokens) * (tokens.shape[1] - 1)
+    scored = TextScores.of(count, mean_of(found), near=other is not None)
+    return TextScores.of(count, mean_of(of_other), near=False) if of_other else None, scored
 
-    def scores(name: str, *near: float | None) -> TextScores:
-        mean = loss[name] / blocks
-        return TextScores(count, mean, math.exp(min(mean, 700.0)), *near)
 
-    if other is None:
-        return None, scores("mine", None, None)
-    return scores("other", None, None), scores("mine", kl / blocks, agreement / blocks)
+def logit_losses(
+    mine: Float[Tensor, "1 tokens vocabulary"],
+    other: Float[Tensor, "1 tokens vocabulary"],
+    tokens: Int[Tensor, "1 tokens"],
+) -> Losses:
+    """`next_token_losses` of logits behind each token of a text."""
+    return next_token_losses(lambda logits: logits, mine, other, tokens)
 
 
 @torch.no_grad()
@@ -169,27 +164,6 @@ def log_likelihoods(
             logs = logits[row, known - 1 - first : len(ids) - 1 - first].log_softmax(-1)
             found[i] = logs.gather(1, x[row, known : len(ids), None]).sum().item()
     return found
-
-
-@contextmanager
-def counting_open_gates(model: nn.Module) -> Iterator[dict[int, Tensor]]:
-    """While it is open: how often each gate opened, int64 [neurons] by layer; at key -1 the number of tokens."""
-    counts: dict[int, Tensor] = {-1: torch.zeros(1, dtype=torch.int64)}
-    handles = []
-    for number, gate in gates_of(model).items():
-
-        def count(module: Any, args: tuple[Tensor, ...], number: int = number) -> None:
-            bits = module.open(args[0]).flatten(0, -2)
-            counts[number] = counts.get(number, 0) + bits.sum(0).cpu()
-            if number == max(gates_of(model)):
-                counts[-1] += len(bits)
-
-        handles.append(gate.register_forward_pre_hook(count))
-    try:
-        yield counts
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _best(values: Sequence[float]) -> int:

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from htaf.convert.finding import arguments
 from htaf.convert.functional_sites import duplicate
+from htaf.convert.modes import hooked
 
 _PAIRS: dict[type, type] = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
 
@@ -79,13 +80,10 @@ def fuse_batch_norm(model: nn.Module, example: Any) -> nn.Module:
     model = duplicate(model).eval()
     args, kwargs = arguments(example)
     record = _Recorder(model)
-    try:
+    with hooked(record.hooks):
         with torch.no_grad(), record:
             out = model(*args, **kwargs)
         record.read(out)
-    finally:
-        for hook in record.hooks:
-            hook.remove()
     for path, conv_path in record.pairs.items():
         conv, norm = model.get_submodule(conv_path), model.get_submodule(path)
         assert isinstance(conv, _ConvNd)

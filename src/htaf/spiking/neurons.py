@@ -32,8 +32,69 @@ from htaf.kernels.registration import is_plain
 Reset = Literal["hard", "soft"]
 
 
+class Neuron(Remembering):
+    """What `IF` and `LIF` share: v <- a v + b x with their `weights` a and b, s = spike(v - threshold), the reset."""
+
+    spike: nn.Module
+    threshold: float
+    reset: Reset
+    detach_reset: bool
+    exact_reset: bool
+    numbers, settings = ("threshold",), ("reset", "exact_reset")
+
+    def __init__(
+        self,
+        spike: nn.Module | None = None,
+        *,
+        threshold: float = 1.0,
+        reset: Reset = "hard",
+        detach_reset: bool = True,
+        exact_reset: bool = False,
+    ) -> None:
+        super().__init__()
+        if spike is None:
+            spike = HTAF()
+        if not isinstance(spike, nn.Module):
+            raise TypeError(f"spike must be a module such as HTAF(), got {spike!r}")
+        _check_spike(spike)
+        if reset not in get_args(Reset):
+            raise ValueError(f"reset must be one of {get_args(Reset)}, got {reset!r}")
+        self.spike = spike
+        self.threshold, self.reset = check_positive("threshold", threshold), reset
+        self.detach_reset, self.exact_reset = detach_reset, exact_reset
+
+    def forward(self, x: Float[Tensor, " steps *shape"]) -> Float[Tensor, " steps *shape"]:
+        return _run(self, x, None, last=False)[0]
+
+    def run(
+        self, x: Float[Tensor, " steps *shape"], v: Float[Tensor, "*shape"] | None = None
+    ) -> tuple[Float[Tensor, " steps *shape"], Float[Tensor, "*shape"]]:
+        """Spikes [T, N, ...] and the last membrane potential [N, ...]; v is the first one, None for rest."""
+        spikes, last = _run(self, x, v)
+        assert last is not None
+        return spikes, last
+
+    def step(
+        self, x: Float[Tensor, "*shape"], v: Float[Tensor, "*shape"] | None = None
+    ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
+        """One time step: the spike and the membrane potential after the reset, both of the shape of x."""
+        check_floating(x)
+        _check_spike(self.spike)
+        return _step(self, x, _checked(v, x))
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Of potential and input in the charge."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        flags = {"detach_reset": True, "exact_reset": False}
+        changed = "".join(f", {k}={getattr(self, k)}" for k, usual in flags.items() if getattr(self, k) != usual)
+        return f"threshold={self.threshold:g}, reset={self.reset}{changed}"
+
+
 @final
-class IF(Remembering):
+class IF(Neuron):
     """Integrate-and-fire neuron: v <- v + x, s = spike(v - threshold), then the reset of v.
 
     Gradient: that of the formulas, through the spike as it is; no surrogate unless the spike is one.
@@ -59,55 +120,14 @@ class IF(Remembering):
         tensor([[0., 1., 0.]])
     """
 
-    spike: nn.Module
-    threshold: float
-    reset: Reset
-    detach_reset: bool
-    exact_reset: bool
-    numbers, settings = ("threshold",), ("reset", "exact_reset")
-
-    def __init__(
-        self,
-        spike: nn.Module | None = None,
-        *,
-        threshold: float = 1.0,
-        reset: Reset = "hard",
-        detach_reset: bool = True,
-        exact_reset: bool = False,
-    ) -> None:
-        super().__init__()
-        _keep(self, spike, threshold, reset, detach_reset, exact_reset)
-
-    def forward(self, x: Float[Tensor, " steps *shape"]) -> Float[Tensor, " steps *shape"]:
-        return _run(self, x, None, last=False)[0]
-
-    def run(
-        self, x: Float[Tensor, " steps *shape"], v: Float[Tensor, "*shape"] | None = None
-    ) -> tuple[Float[Tensor, " steps *shape"], Float[Tensor, "*shape"]]:
-        """Spikes [T, N, ...] and the last membrane potential [N, ...]; v is the first one, None for rest."""
-        spikes, last = _run(self, x, v)
-        assert last is not None
-        return spikes, last
-
-    def step(
-        self, x: Float[Tensor, "*shape"], v: Float[Tensor, "*shape"] | None = None
-    ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
-        """One time step: the spike and the membrane potential after the reset, both of the shape of x."""
-        check_floating(x)
-        _check_spike(self.spike)
-        return _step(self, x, _checked(v, x))
-
     @property
     def weights(self) -> tuple[float, float]:
         """Of potential and input in the charge."""
         return 1.0, 1.0
 
-    def extra_repr(self) -> str:
-        return _show(self)
-
 
 @final
-class LIF(Remembering):
+class LIF(Neuron):
     """Leaky integrate-and-fire neuron: v <- v + (x - v) / tau, s = spike(v - threshold), then the reset of v.
 
     Args:
@@ -118,11 +138,6 @@ class LIF(Remembering):
     Shape, raises: as `IF`; ValueError for tau <= 1 too.
     """
 
-    spike: nn.Module
-    threshold: float
-    reset: Reset
-    detach_reset: bool
-    exact_reset: bool
     numbers, settings = ("threshold", "tau"), ("reset", "exact_reset", "decay_input")
 
     def __init__(
@@ -136,30 +151,10 @@ class LIF(Remembering):
         detach_reset: bool = True,
         exact_reset: bool = False,
     ) -> None:
-        super().__init__()
-        _keep(self, spike, threshold, reset, detach_reset, exact_reset)
+        super().__init__(spike, threshold=threshold, reset=reset, detach_reset=detach_reset, exact_reset=exact_reset)
         self.tau, self.decay_input = check_positive("tau", tau), decay_input
         if self.tau <= 1:
             raise ValueError(f"tau must be > 1, got {tau} (without a leak: IF)")
-
-    def forward(self, x: Float[Tensor, " steps *shape"]) -> Float[Tensor, " steps *shape"]:
-        return _run(self, x, None, last=False)[0]
-
-    def run(
-        self, x: Float[Tensor, " steps *shape"], v: Float[Tensor, "*shape"] | None = None
-    ) -> tuple[Float[Tensor, " steps *shape"], Float[Tensor, "*shape"]]:
-        """As `IF.run`."""
-        spikes, last = _run(self, x, v)
-        assert last is not None
-        return spikes, last
-
-    def step(
-        self, x: Float[Tensor, "*shape"], v: Float[Tensor, "*shape"] | None = None
-    ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
-        """As `IF.step`."""
-        check_floating(x)
-        _check_spike(self.spike)
-        return _step(self, x, _checked(v, x))
 
     @property
     def weights(self) -> tuple[float, float]:
@@ -167,26 +162,7 @@ class LIF(Remembering):
         return 1 - 1 / self.tau, 1 / self.tau if self.decay_input else 1.0
 
     def extra_repr(self) -> str:
-        return f"tau={self.tau:g}, {_show(self)}" + ("" if self.decay_input else ", decay_input=False")
-
-
-Neuron = IF | LIF
-
-
-def _keep(
-    neuron: Neuron, spike: nn.Module | None, threshold: float, reset: Reset, detach_reset: bool, exact_reset: bool
-) -> None:
-    """The arguments that all neurons share, checked."""
-    if spike is None:
-        spike = HTAF()
-    if not isinstance(spike, nn.Module):
-        raise TypeError(f"spike must be a module such as HTAF(), got {spike!r}")
-    _check_spike(spike)
-    if reset not in get_args(Reset):
-        raise ValueError(f"reset must be one of {get_args(Reset)}, got {reset!r}")
-    neuron.spike = spike
-    neuron.threshold, neuron.reset = check_positive("threshold", threshold), reset
-    neuron.detach_reset, neuron.exact_reset = detach_reset, exact_reset
+        return f"tau={self.tau:g}, {super().extra_repr()}" + ("" if self.decay_input else ", decay_input=False")
 
 
 def _check_spike(spike: nn.Module) -> None:
@@ -313,9 +289,3 @@ def _told(neuron: Neuron) -> reference.Neuron | None:
     attached = not neuron.detach_reset and not neuron.exact_reset
     soft = neuron.reset == "soft"
     return reference.Neuron(name, slope, numbers, *neuron.weights, neuron.threshold, soft, neuron.exact_reset, attached)
-
-
-def _show(neuron: Neuron) -> str:
-    flags = {"detach_reset": True, "exact_reset": False}
-    changed = "".join(f", {k}={getattr(neuron, k)}" for k, usual in flags.items() if getattr(neuron, k) != usual)
-    return f"threshold={neuron.threshold:g}, reset={neuron.reset}{changed}"
