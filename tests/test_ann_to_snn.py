@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from htaf.activations import Heaviside
 from htaf.convert import conversion
 from htaf.spiking.ann_to_snn import BalancedIF, SpikingModel, fuse_batch_norm, to_spiking
 from htaf.spiking.neurons import IF
+from quick import slow_but
 
 
 class Block(nn.Module):
@@ -165,8 +167,14 @@ def test_half_precision_keeps_its_membrane_in_float32() -> None:
 # ---- whole networks ----
 
 
-@pytest.mark.parametrize("mode", ["max", "99.9%", "80%", 0.5, 0.7])
-@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "inplace"),
+    slow_but(
+        itertools.product(("max", "99.9%", "80%", 0.5, 0.7), (False, True)),
+        *(("max", True), ("80%", False), (0.7, True)),
+        rows=True,
+    ),
+)
 def test_numbers_of_spikingjelly(mode: str | float, inplace: bool) -> None:
     net, batches, x = conv_net(inplace=inplace), [images(6, seed) for seed in range(4)], images(5, 99)
     percent = isinstance(mode, str) and mode.endswith("%")

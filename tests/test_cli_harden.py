@@ -13,6 +13,7 @@ import torch
 
 import made_runs
 from htaf.runs import RunError, harden_run, open_run
+from quick import slow_but
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_a_table(htaf: Any, table: Path, tmp_path: Path) -> None:
     assert open_run(tmp_path / "again").has_own_smooth
 
 
-@pytest.mark.parametrize("kind", ["wide_resnet", "icbm"])
+@pytest.mark.parametrize("kind", slow_but(["wide_resnet", "icbm"], "icbm"))
 def test_images(htaf: Any, kind: str, tmp_path: Path) -> None:
     run = made_runs.made_run(tmp_path / "run", made_runs.digits(), kind=kind)
     out = tmp_path / "hard"
@@ -113,32 +114,24 @@ def test_what_cannot_be_hardened(htaf: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_step_that_cannot_be_taken_is_told_and_left_out(
+def test_steps_that_cannot_be_taken_few_rows_and_the_record_of_the_training(
     htaf: Any, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "hard"
     words = ("--target", "value", "--out", run, "--epochs", "2", "--hidden", "10", "8", "--baselines", "False")
-    assert htaf("train", "tabular", "--data", table, *words)[0] == 0
+    assert htaf("train", "tabular", "--data", table, *words, "--refit", "True")[0] == 0
 
     def refit_head(*_: Any, **__: Any) -> Any:
         raise ValueError("expected a head whose weights can be fitted")
 
     monkeypatch.setattr("htaf.runs.hardening.hardening.refit_head", refit_head)
-    code, said, _ = htaf("harden", run, "--out", out, "--steps", "refit", "repair")
+    code, said, _ = htaf("harden", run, "--out", out, "--rows", "1", "--steps", "refit", "repair")
     assert code == 0
     assert "refit_head   left out: expected a head whose weights can be fitted" in said
-    first, second = open_run(out).record["repaired"]["reports"]
+    record = open_run(out).record
+    first, second = record["repaired"]["reports"]
     assert first == {"name": "refit_head", "error": "expected a head whose weights can be fitted", "kept": False}
     assert second["name"] == "repair"
-
-
-def test_one_row_for_repair_and_the_record_of_the_training_stays(htaf: Any, table: Path, tmp_path: Path) -> None:
-    run, out = tmp_path / "run", tmp_path / "hard"
-    words = ("--target", "value", "--out", run, "--epochs", "4", "--hidden", "10", "8", "--baselines", "False")
-    code, _, error = htaf("train", "tabular", "--data", table, *words, "--refit", "True")
-    assert code == 0, error
-    assert htaf("harden", run, "--out", out, "--rows", "1", "--steps", "repair")[0] == 0
-    record = open_run(out).record
     assert record["hardening"] == open_run(run).record["hardening"]
     assert [step["name"] for step in record["hardening"]["finish"]] == ["recalibrate", "refit"]
     assert record["repaired"]["from"] == str(run)

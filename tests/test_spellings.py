@@ -92,6 +92,34 @@ class Written(nn.Module):
         return self.function[0](x)
 
 
+class Kept(nn.Module):
+    """Keeps a function in an attribute."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.act = function
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.act(input)
+
+
+class SignFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return grad
+
+
+def for_images(x: Tensor) -> Tensor:
+    """Of four dimensions, or of two as here."""
+    if x.ndim != 2:
+        _images, _channels, _height, _width = x.shape
+    return x * torch.sigmoid(1.702 * x)
+
+
 def in_place(function: Callable[[Tensor], object]) -> Callable[[Tensor], Tensor]:
     def run(x: Tensor) -> Tensor:
         function(x)
@@ -132,40 +160,56 @@ def overwritten(x: Tensor) -> Tensor:
 
 H_SIGMOID = functools.partial(Holds, lambda x, relu: relu(x + 3) / 6)
 
+RELUS = {
+    "clamp": lambda x: x.clamp(min=0),
+    "clamp positional": lambda x: torch.clamp(x, 0),
+    "clamp to infinity": lambda x: x.clamp(0.0, float("inf")),
+    "clamp by a tensor": lambda x: x.clamp(min=torch.tensor(0.0)),
+    "clip": lambda x: x.clip(min=0),
+    "clamp_min": lambda x: torch.clamp_min(x, 0),
+    "clamp_min_": lambda x: x.clamp_min_(0),
+    "clamp_": in_place(lambda x: x.clamp_(min=0)),
+    "maximum": lambda x: torch.maximum(x, torch.zeros_like(x)),
+    "maximum from the right": lambda x: torch.maximum(x.new_zeros(()), x),
+    "max": lambda x: torch.max(x, torch.zeros_like(x)),
+    "max method": lambda x: x.max(torch.tensor(0.0)),
+    "fmax": lambda x: torch.fmax(x, x.new_zeros(1)),
+    "where": lambda x: torch.where(x > 0, x, 0.0),
+    "where with zeros": lambda x: torch.where(x >= 0, x, torch.zeros_like(x)),
+    "where the other way": lambda x: torch.where(x < 0, torch.tensor(0.0), x),
+    "where by names": lambda x: torch.where(condition=x > 0, input=x, other=torch.zeros_like(x)),
+    "where method": lambda x: x.where(x > 0, torch.tensor(0.0)),
+    "product": lambda x: x * (x > 0),
+    "product from the left": lambda x: (x > 0).float() * x,
+    "product in place": lambda x: operator.imul(x, x > 0),
+    "masked_fill": lambda x: x.masked_fill(x < 0, 0.0),
+    "masked_fill_": lambda x: x.masked_fill_(x < 0, 0.0),
+    "set item": in_place(lambda x: operator.setitem(x, x < 0, 0)),
+    "relu_": lambda x: torch.relu_(x),
+    "aten": lambda x: torch.ops.aten.relu(x),
+    "aten overload": lambda x: torch.ops.aten.relu.default(x),
+    "a maximum before": lambda x: torch.maximum(torch.maximum(x, x - 1), x.new_zeros(())),  # which a hint names
+}
+MODULES = (
+    "ReLU ReLU6 LeakyReLU PReLU RReLU ELU SELU CELU GELU SiLU Mish Hardswish Hardsigmoid Hardshrink Hardtanh Sigmoid "
+    "Tanh Softplus Softshrink Softsign LogSigmoid Tanhshrink"
+)
+FUNCTIONS = (
+    "relu gelu silu mish elu selu celu leaky_relu leaky_relu_ rrelu relu6 hardswish hardsigmoid hardtanh hardshrink "
+    "softplus softshrink softsign tanhshrink sigmoid logsigmoid"
+)
 # each is the whole activation
 WHOLE: dict[str, Callable[[], nn.Module]] = {
     # modules
-    **{
-        f"nn.{kind.__name__}": kind
-        for kind in (
-            nn.ReLU,
-            nn.ReLU6,
-            nn.LeakyReLU,
-            nn.PReLU,
-            nn.RReLU,
-            nn.ELU,
-            nn.SELU,
-            nn.CELU,
-            nn.GELU,
-            nn.SiLU,
-            nn.Mish,
-            nn.Hardswish,
-            nn.Hardsigmoid,
-            nn.Hardtanh,
-            nn.Sigmoid,
-            nn.Tanh,
-            nn.Softplus,
-            nn.Softsign,
-            nn.LogSigmoid,
-            nn.Tanhshrink,
-        )
-    },
+    **{f"nn.{name}": getattr(nn, name) for name in MODULES.split()},
     "nn.ReLU(inplace=True)": lambda: nn.ReLU(inplace=True),
     "nn.Threshold": lambda: nn.Threshold(0.0, 0.0),
     "nn.Sequential": lambda: nn.Sequential(nn.Identity(), nn.ReLU()),
     "nn.ModuleDict": lambda: Holds(lambda x, acts: acts["act"](x), acts=nn.ModuleDict({"act": nn.GELU()})),
     "nn.ModuleList": lambda: Holds(lambda x, acts: acts[0](x), acts=nn.ModuleList([nn.GELU()])),
     "module of one's own": lambda: Written(gelu_tanh),
+    "module of one's own for images": lambda: Written(for_images),
+    "module of a function that it keeps": lambda: Kept(F.gelu),
     "module around a module": lambda: Holds(lambda x, sigmoid: x * sigmoid(x), sigmoid=nn.Sigmoid()),
     "h_sigmoid around a module": lambda: H_SIGMOID(relu=nn.ReLU6()),
     "h_swish around two": lambda: Holds(lambda x, sigmoid: x * sigmoid(x), sigmoid=H_SIGMOID(relu=nn.ReLU6())),
@@ -177,21 +221,9 @@ WHOLE: dict[str, Callable[[], nn.Module]] = {
     "swish with a buffer": lambda: Own(lambda x, beta: x * torch.sigmoid(beta * x), 1, learned=False),
     "PReLU written out": WrittenPReLU,
     # functionals, methods, in place
-    **{
-        f"F.{name}": functools.partial(Calls, getattr(F, name))
-        for name in (
-            "relu",
-            "gelu",
-            "silu",
-            "mish",
-            "elu",
-            "selu",
-            "leaky_relu",
-            "hardswish",
-            "hardsigmoid",
-            "softplus",
-        )
-    },
+    **{f"F.{name}": functools.partial(Calls, getattr(F, name)) for name in FUNCTIONS.split()},
+    "F.prelu": lambda: Calls(lambda x: F.prelu(x, torch.ones(1))),
+    "torch.sigmoid into another": lambda: Calls(lambda x: torch.sigmoid(x, out=torch.empty(4, 12))),
     "F.relu inplace": lambda: Calls(lambda x: F.relu(x, inplace=True)),
     "F.relu inplace, thrown away": lambda: Calls(in_place(lambda x: F.relu(x, inplace=True))),
     "F.threshold": lambda: Calls(lambda x: F.threshold(x, 0.0, 0.0)),
@@ -205,17 +237,8 @@ WHOLE: dict[str, Callable[[], nn.Module]] = {
     "partial": lambda: Calls(functools.partial(F.gelu, approximate="tanh")),
     "F.hardtanh to 6": lambda: Calls(lambda x: F.hardtanh(x, 0.0, 6.0)),
     # ReLU otherwise
-    "clamp": lambda: Calls(lambda x: x.clamp(min=0)),
-    "clamp_": lambda: Calls(in_place(lambda x: x.clamp_(min=0))),
-    "clip": lambda: Calls(lambda x: torch.clip(x, 0)),
+    **{form: functools.partial(Calls, call) for form, call in RELUS.items()},
     "clamp to 6": lambda: Calls(lambda x: torch.clamp(x, 0, 6)),
-    "maximum": lambda: Calls(lambda x: torch.maximum(x, torch.zeros_like(x))),
-    "max": lambda: Calls(lambda x: torch.max(x, torch.tensor(0.0))),
-    "where": lambda: Calls(lambda x: torch.where(x > 0, x, torch.zeros_like(x))),
-    "x * (x > 0)": lambda: Calls(lambda x: x * (x > 0)),
-    "x * mask.float()": lambda: Calls(lambda x: x * (x > 0).float()),
-    "x *= mask": lambda: Calls(lambda x: operator.imul(x, x > 0)),
-    "masked_fill": lambda: Calls(lambda x: x.masked_fill(x < 0, 0.0)),
     "relu6 as a minimum": lambda: Calls(lambda x: torch.minimum(F.relu(x), torch.tensor(6.0))),
     "relu6 as a clamp": lambda: Calls(lambda x: F.relu(x).clamp(max=6)),
     # SiLU
@@ -372,8 +395,35 @@ def test_replaced_as_a_whole(spelling: str) -> None:
     model = nn.Sequential(WHOLE[spelling]()).eval()
     new = replace(model, HTAF, example=X.clone())
     account = conversion(new)
-    assert str(account).startswith("replaced 1 of 1 activation sites\n")
-    assert torch.equal(new(X.clone()), STEP(X))
+    seen = " that were seen" if spelling == "a maximum before" else ""
+    assert str(account).startswith(f"replaced 1 of 1 activation sites{seen}\n")
+    assert account.beyond == ()
+    x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
+    made, expected = new(x), STEP(y)
+    assert torch.equal(made, expected)
+    made.square().sum().backward()
+    expected.square().sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    assert [site.name for site in sites(new, X.clone())] == [account.replaced[0].name]
+    assert torch.equal(harden(new)(X.clone()), (X >= 0).float())
+    if account.replaced[0].module_type is not None and not list(model[0].children()):  # needs no example
+        assert isinstance(replace(model, HTAF).get_submodule("0"), HTAF)
+        assert isinstance(replace(model[0], HTAF), HTAF)  # the model may be the site itself
+
+
+@pytest.mark.parametrize(
+    "function", [*RELUS.values(), SignFunction.apply, lambda x: (x.abs() + x) / 2, lambda x: (x > 0).float()]
+)
+def test_a_module_without_children_is_a_site(function: Callable[[Tensor], Tensor]) -> None:
+    (site,) = sites(Written(function), X.clone())
+    assert (site.path, site.kind) == ("", "written")
+
+
+@pytest.mark.parametrize(
+    "guard", [lambda x: x.clamp(-100, 100), lambda x: x.nan_to_num(), lambda x: torch.where(x.isnan(), 0.0, x)]
+)
+def test_a_guard_is_no_site(guard: Callable[[Tensor], Tensor]) -> None:
+    assert sites(Written(guard), X.clone()) == []
 
 
 @pytest.mark.parametrize("spelling", PARTS)

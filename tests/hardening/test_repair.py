@@ -24,6 +24,7 @@ from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
+from quick import slow_but
 
 WEAK = 1e-7
 
@@ -81,6 +82,7 @@ JOINS: dict[str, tuple[Callable[..., Tensor], Callable[[], nn.Module]]] = {
     "norm, in place": (in_place, lambda: nn.BatchNorm1d(8)),
     "norm and dropout": (in_place, lambda: nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Identity())),
     "layer scale": (lambda gain, a, b: gain * a + b, nn.Identity),
+    "layer scale by keyword": (lambda gain, a, b: torch.mul(a, other=gain) + b, nn.Identity),
     "moved": (lambda gain, a, b: (a.roll(3, 0) + b.roll(3, 0)).roll(-3, 0), nn.Identity),
     "turned": (lambda gain, a, b: (a.reshape(-1, 2, 4).transpose(0, 1) + b.view(-1, 2, 4).transpose(0, 1)).transpose(
         0, 1).reshape(-1, 8), nn.Identity),
@@ -386,10 +388,6 @@ def through_a_view(gain: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return a + b
 
 
-def by_keyword(gain: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return torch.mul(a, other=gain) + b
-
-
 def into_the_gain(gain: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return gain.clone().expand_as(a).clone().mul_(a) + b
 
@@ -405,11 +403,6 @@ def test_what_was_overwritten_is_not_undone(join: Callable[..., Tensor]) -> None
             torch.testing.assert_close(
                 repaired.linears[0](bits), net.linears[0](0.2 + 0.5 * bits), atol=1e-4, rtol=1e-4
             )
-
-
-def test_a_product_by_keyword_is_undone() -> None:
-    net, some = fresh(partial(Residual, by_keyword, nn.Identity)), batches(300, 6)
-    assert error(repair(harden(net), net, some, strength=WEAK)[0], net, some) < 1e-3
 
 
 def test_globs_name_layers_and_norms() -> None:
@@ -478,7 +471,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("kind", slow_but(NETWORKS, "mlp", "wide resnet", "bireal", "icbm", "timm vit"))
 def test_every_family(kind: str) -> None:
     make, count, gain = NETWORKS[kind]
     net = fresh(make)
@@ -514,10 +507,6 @@ def test_training_flags_and_layers_in_train_mode_stay() -> None:
 def test_batches_and_networks_that_do_not_fit() -> None:
     net = fresh(lambda: MLP(5, 2, (6,), HTAF, True))
     exact = harden(net)
-    with pytest.raises(TypeError, match="expected batches that can be gone through again, such as a list, got gen"):
-        repair(exact, net, (x for x in batches(4, 5)))
-    with pytest.raises(ValueError, match="expected batches with one batch or more, got none"):
-        repair(exact, net, [])
     with pytest.raises(ValueError, match=r"expected strength >= 0, or None, got -0.1"):
         repair(exact, net, batches(4, 5), strength=-0.1)
     with pytest.raises(

@@ -15,25 +15,29 @@ from htaf.language.options import Training
 
 GENERATOR = torch.Generator().manual_seed(1)
 TOKENS = torch.randint(3, 64, (24, 16), generator=GENERATOR)
-QUICK = Training(steps=30, batch_size=4, lr=0.003, validate=10, rank=4)
+QUICK = Training(steps=18, batch_size=4, lr=0.005, validate=6, rank=4)
 
 
-def prepared(folder, last_k=2):
+@pytest.fixture(scope="module")
+def hidden(tmp_path_factory):
+    """Of the blocks to learn and to validate on."""
+    model, folder = tiny("llama"), tmp_path_factory.mktemp("hidden")
+    return [hidden_states(model, part, 2, folder) for part in (TOKENS[:18], TOKENS[18:])]
+
+
+def prepared():
     model = tiny("llama")
-    hidden = [
-        hidden_states(model, part, 4 - last_k, folder / n) for n, part in (("a", TOKENS[:18]), ("b", TOKENS[18:]))
-    ]
-    calibrate(model, TOKENS[:18], last_k)
-    return model, hidden
+    calibrate(model, TOKENS[:18], 2)
+    return model
 
 
 @pytest.mark.parametrize(
     ("method", "precision"), [("htaf", "float32"), ("ste", "float32"), ("ss", "float32"), ("htaf", "bfloat16")]
 )
-def test_it_comes_nearer_to_the_original(method, precision, tmp_path):
-    model, hidden = prepared(tmp_path)
+def test_it_comes_nearer_to_the_original(method, precision, hidden, tmp_path):
+    model = prepared()
     told = train(model, dataclasses.replace(QUICK, method=method, precision=precision), *hidden, tmp_path)
-    assert [row.step for row in told] == [0, 10, 20, 30]
+    assert [row.step for row in told] == [0, 6, 12, 18]
     best = min(row.kl for row in told)
     assert best < told[0].kl
     assert all(gate.exact for gate in gates_of(model).values())
@@ -45,15 +49,14 @@ def test_it_comes_nearer_to_the_original(method, precision, tmp_path):
     assert left == pytest.approx(best, rel=1e-3 if precision == "float32" else 0.05)
 
 
-def test_a_stopped_training_ends_with_the_same_bits(tmp_path):
+def test_a_stopped_training_ends_with_the_same_bits(hidden, tmp_path):
     weights, told = [], []
     for stopped in (False, True):
-        model, hidden = prepared(tmp_path)
         folder = tmp_path / str(stopped)
         if stopped:
             with pytest.raises(KeyboardInterrupt):
-                train(model, QUICK, *hidden, folder, tell=_stop_at(20), checkpoint_seconds=0.0)
-            model, _ = prepared(tmp_path)
+                train(prepared(), QUICK, *hidden, folder, tell=_stop_at(12), checkpoint_seconds=0.0)
+        model = prepared()
         told.append(train(model, QUICK, *hidden, folder, checkpoint_seconds=0.0))
         weights.append(model.state_dict())
     assert str(told[0]) == str(told[1])
@@ -68,10 +71,10 @@ def _stop_at(step):
     return tell
 
 
-def test_merged_lora_is_the_same_function(tmp_path):
+def test_merged_lora_is_the_same_function(hidden, tmp_path):
     logits = []
     for merge in (False, True):
-        model, hidden = prepared(tmp_path)
+        model = prepared()
         train(model, dataclasses.replace(QUICK, steps=10), *hidden, tmp_path / str(merge), merge=merge)
         assert any("lora" in name for name, _ in model.named_parameters()) != merge
         with torch.no_grad():
@@ -89,7 +92,7 @@ def test_layers_become_exact_from_below():
     assert training.rate(99) == pytest.approx(1 / 94)
 
 
-def test_errors(tmp_path):
+def test_errors(hidden, tmp_path):
     for change, said in (
         ({"steps": -1}, "steps must be in 0 to"),
         ({"lr": -1.0}, "lr must be > 0 and finite, got -1"),
@@ -99,23 +102,18 @@ def test_errors(tmp_path):
     ):
         with pytest.raises(LanguageError, match=said):
             Training(**change)
-    model, hidden = prepared(tmp_path)
-    train(model, dataclasses.replace(QUICK, steps=1), *hidden, tmp_path)
-    model, _ = prepared(tmp_path)
+    train(prepared(), dataclasses.replace(QUICK, steps=1), *hidden, tmp_path)
     with pytest.raises(LanguageError, match=r"checkpoint.pt is of another training"):
-        train(model, QUICK, *hidden, tmp_path)
+        train(prepared(), QUICK, *hidden, tmp_path)
     (tmp_path / "checkpoint.pt").write_bytes(b"x")
-    model, _ = prepared(tmp_path)
     with pytest.raises(LanguageError, match=r"checkpoint.pt is damaged"):
-        train(model, QUICK, *hidden, tmp_path)
+        train(prepared(), QUICK, *hidden, tmp_path)
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_checkpointing_computes_layers_twice(tmp_path, twice):
-    model, hidden = prepared(tmp_path)
-    calls = []
-    handle = model.model.layers[3].mlp.register_forward_pre_hook(lambda *_: calls.append(torch.is_grad_enabled()))
-    train(model, dataclasses.replace(QUICK, steps=1, checkpointing=twice), *hidden, tmp_path / "work")
-    handle.remove()
+def test_checkpointing_computes_layers_twice(hidden, twice, tmp_path):
+    model, calls = prepared(), []
+    with model.model.layers[3].mlp.register_forward_pre_hook(lambda *_: calls.append(torch.is_grad_enabled())):
+        train(model, dataclasses.replace(QUICK, steps=1, checkpointing=twice), *hidden, tmp_path)
     assert sum(calls) == 1 + twice  # those of the validations have no gradient
     assert "forward" not in vars(model.model.layers[3])

@@ -95,7 +95,10 @@ def _gradients(smooth: nn.Module, batches: Batches) -> tuple[list[str], dict[str
     if not steps:
         return [], {}
     order: dict[str, None] = {}
-    handles = [m.register_forward_pre_hook(lambda *_, path=path: order.setdefault(path)) for path, m in steps.items()]
+    handles = [
+        smooth.get_submodule(path).register_forward_pre_hook(lambda *_, path=path: order.setdefault(path))
+        for path in steps
+    ]
     found, frozen = [], [p for p in smooth.parameters() if not p.requires_grad and p.is_floating_point()]
     wanted = [p for p in smooth.parameters() if p.is_floating_point()]
     try:

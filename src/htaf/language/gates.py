@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -200,11 +201,12 @@ def read_gates(
         see: called with the number of a layer, its gate, and what this is given of a block, [length, neurons].
         tell: called with (blocks read, of how many).
     """
+
+    def shown(number: int, gate: Any, args: tuple[Tensor, ...]) -> None:
+        see(number, gate, args[0].flatten(0, -2))
+
     device = next(model.parameters()).device
-    with hooked(
-        gate.register_forward_pre_hook(lambda gate, args, number=number: see(number, gate, args[0].flatten(0, -2)))
-        for number, gate in gates_of(model).items()
-    ):
+    with hooked(gate.register_forward_pre_hook(partial(shown, number)) for number, gate in gates_of(model).items()):
         for done, block in enumerate(blocks, 1):
             model(input_ids=block[None].to(device), use_cache=False, logits_to_keep=1)
             if tell is not None:
