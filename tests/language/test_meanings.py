@@ -9,7 +9,8 @@ import torch
 from tests.language.models import tiny
 
 from htaf.language import LanguageError, files, gates_of, replace_gates
-from htaf.language.meanings import GATES, PAGE, meanings, write
+from htaf.language.meanings import Meaning, OpeningToken, Snippet, meanings
+from htaf.report.gates import GATES, PAGE, write_gates
 
 
 def test_a_detector_of_a_token_is_found(model):
@@ -59,15 +60,19 @@ def test_the_page(run, tmp_path, htaf):
     assert "<script" not in told
     (tmp_path / "x").write_text("x")
     with pytest.raises(LanguageError, match="holds other files"):
-        write([], tmp_path, "x")
+        write_gates([], tmp_path, "x")
 
 
-def test_text_is_not_markup(tmp_path):
-    from htaf.language.meanings import Meaning, OpeningToken, Snippet
-
+def test_the_page_shows_text_as_it_is(tmp_path):
     bad = "<script>alert(1)</script>"
-    write([Meaning(0, 0, 0.5, 0.1, (OpeningToken(bad, 1.0, 4),), (Snippet(bad, bad, bad),))], tmp_path, bad, [bad])
-    assert "<script" not in (tmp_path / PAGE).read_text()
+    tokens = (OpeningToken(bad, 1.0, 4), OpeningToken("\n the\t", 1.0, 4))
+    write_gates(
+        [Meaning(0, 0, 0.5, 0.1, tokens, (Snippet(bad, bad, bad), Snippet("a", " \n", "b")))], tmp_path, bad, [bad]
+    )
+    page = (tmp_path / PAGE).read_text()
+    assert "<script" not in page
+    assert "<code>↵␣the⇥</code> 100%" in page
+    assert "a<b>␣↵</b>b" in page
 
 
 def test_errors():
@@ -77,13 +82,3 @@ def test_errors():
     replace_gates(network, 1)
     with pytest.raises(LanguageError, match="two blocks of text or more, got 1"):
         meanings(network, None, torch.zeros(1, 4, dtype=torch.int64))
-
-
-def test_spaces_of_tokens_are_seen(tmp_path):
-    from htaf.language.meanings import Meaning, OpeningToken, Snippet
-
-    gate = Meaning(0, 0, 0.5, 0.1, (OpeningToken("\n the\t", 1.0, 4),), (Snippet("a", " \n", "b"),))
-    write([gate], tmp_path, "x")
-    page = (tmp_path / PAGE).read_text()
-    assert "<code>↵␣the⇥</code> 100%" in page
-    assert "a<b>␣↵</b>b" in page

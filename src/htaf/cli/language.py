@@ -310,6 +310,7 @@ def concepts_gates(
     from htaf.language import files, meanings
     from htaf.language import run as runs
     from htaf.language import text as texts
+    from htaf.report.gates import GATES, PAGE, write_gates
 
     if blocks < 2:
         raise UsageError(f"--blocks must be >= 2, got {blocks}")
@@ -327,14 +328,14 @@ def concepts_gates(
         tokens = texts.blocks(documents, tokenizer, 256 if record is None else record["data"]["length"], blocks)
     with progress("blocks", len(tokens)) as advance:
         found = meanings.meanings(network, tokenizer, tokens, tell=lambda done, of: advance(1))
-    about = [f"{tokens.numel():,} tokens of {text or 'the run' + chr(39) + 's test text'}; all gates: {meanings.GATES}"]
-    meanings.write(found, out, f"Gates of {Path(record['model'] if record else model).name}", about)
+    about = [f"{tokens.numel():,} tokens of {text or 'the run' + chr(39) + 's test text'}; all gates: {GATES}"]
+    write_gates(found, out, f"Gates of {Path(record['model'] if record else model).name}", about)
     if json:
-        return print_json({"page": str(out / meanings.PAGE), "gates": str(out / meanings.GATES), "count": len(found)})
+        return print_json({"page": str(out / PAGE), "gates": str(out / GATES), "count": len(found)})
     share = sum(gate.by_token >= 0.5 for gate in found) / len(found)
     say(f"{len(found):,} gates of {len({gate.layer for gate in found})} layers")
     say(f"the current token explains half of the variance or more of {share:.1%}")
-    return say(f"page: {out / meanings.PAGE} (open it in a browser)")
+    return say(f"page: {out / PAGE} (open it in a browser)")
 
 
 def _table(record: dict[str, Any], folder: Path) -> None:

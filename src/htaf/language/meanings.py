@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import html
-import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from importlib import resources
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from htaf._files import write_atomic
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, gates_of, read_gates
 
 TOKENS, SNIPPETS = 8, 6  # of a gate
 BEFORE, AFTER = 12, 4  # tokens around one in a snippet
 SEEN = 4  # how often a token must occur
-SHOWN = (40, 20)  # gates of a layer on the page: those that tokens explain best, and others at random
-GATES, PAGE = "gates.jsonl", "index.html"
 
 
 @dataclass(frozen=True)
@@ -166,77 +159,3 @@ def _snippet(blocks: Tensor, at: int, tokenizer: Any) -> Snippet:
     parts = ids[max(0, column - BEFORE) : column], ids[column : column + 1], ids[column + 1 : column + 1 + AFTER]
     before, token, after = (str(tokenizer.decode(part)) for part in parts)
     return Snippet(before, token, after)
-
-
-def write(found: Sequence[Meaning], folder: str | Path, title: str, about: Sequence[str] = ()) -> None:
-    """Write gates.jsonl, a gate on each line, and index.html, some of each layer for people to read.
-
-    Raises:
-        LanguageError: the folder holds other files. OSError: it cannot be written.
-    """
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(f.name not in (GATES, PAGE) for f in folder.iterdir())):
-        raise LanguageError(f"expected a new folder, or one of an earlier page, {folder} holds other files")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / GATES, "".join(json.dumps(asdict(gate), ensure_ascii=False) + "\n" for gate in found))
-    write_atomic(folder / PAGE, _page(found, title, about))
-
-
-def _page(found: Sequence[Meaning], title: str, about: Sequence[str]) -> str:
-    layers = sorted({gate.layer for gate in found})
-    links = " ".join(f'<a href="#layer-{layer}">layer {layer}</a>' for layer in layers)
-    body = "".join(_layer(layer, [gate for gate in found if gate.layer == layer]) for layer in layers)
-    style = (resources.files("htaf.language") / "meanings.css").read_text()
-    lines = "".join(f'<p class="muted">{html.escape(line)}</p>' for line in about)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{style}</style></head><body><main><h1>{html.escape(title)}</h1>"
-        f"{lines}<p>A gate opens or stays closed at each token. <b>open</b>: share of tokens that open it. "
-        "<b>token</b>: share of its variance that the current token explains on text it was not counted on; 1 is a "
-        "detector of tokens, near 0 the context decides. Snippets: where it opens widest, one a block.</p>"
-        f"<nav>{links}</nav>{body}</main></body></html>\n"
-    )
-
-
-def _layer(layer: int, gates: Sequence[Meaning]) -> str:
-    alive = [gate for gate in gates if 0 < gate.open < 1]
-    ordered = sorted(alive, key=lambda gate: -gate.by_token)
-    best, rest = ordered[: SHOWN[0]], ordered[SHOWN[0] :]
-    order = torch.randperm(len(rest), generator=torch.Generator().manual_seed(layer)).tolist()
-    others = [rest[i] for i in order[: SHOWN[1]]]
-    mean = sum(gate.open for gate in gates) / len(gates)
-    dead, always = (sum(gate.open == v for gate in gates) for v in (0, 1))
-    return (
-        f'<h2 id="layer-{layer}">Layer {layer}</h2>'
-        f'<p class="muted">{len(gates):,} gates, open at {mean:.1%} of the tokens; '
-        f"{dead:,} never open, {always:,} always.</p>{_table(best)}"
-        + (f"<details><summary>{len(others)} others, at random</summary>{_table(others)}</details>" if others else "")
-    )
-
-
-def visible(token: str) -> str:
-    """A token with signs for its spaces, tabs and line ends."""
-    return token.translate({ord(" "): "\u2423", ord("\n"): "\u21b5", ord("\t"): "\u21e5", ord("\r"): "\u240d"})
-
-
-def _table(gates: Sequence[Meaning]) -> str:
-    def row(gate: Meaning) -> str:
-        tokens = " ".join(
-            f'<span class="token"><code>{html.escape(visible(t.token))}</code> {t.share:.0%}</span>'
-            for t in gate.tokens
-        )
-        snippets = "".join(
-            f"<li>{html.escape(s.before)}<b>{html.escape(s.token if s.token.strip() else visible(s.token))}</b>"
-            f"{html.escape(s.after)}</li>"
-            for s in gate.snippets
-        )
-        return (
-            f'<tr><th scope="row">{gate.neuron}</th><td class="num">{gate.open:.1%}</td>'
-            f'<td class="num">{gate.by_token:.2f}</td><td class="tokens">{tokens}</td>'
-            f'<td class="snippets"><ul>{snippets}</ul></td></tr>'
-        )
-
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("gate", "open", "token", "tokens", "snippets"))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(row, gates))}</tbody></table>"
