@@ -209,3 +209,18 @@ def test_verdicts_of_the_outcome() -> None:
     assert zeros.label == "SS 22"
     assert min(zeros.y) == 1.0  # a norm of 0 has no place on a logarithmic axis
     assert {claim.verdict for claim in outcome(records, "smoke").claims} == {"not testable at this scale"}
+
+
+# 20 epochs: the last two count; 25: the last three; 5: the last one
+@pytest.mark.parametrize(
+    ("norms", "expected"),
+    [
+        ([1.0] * 18 + [0.0, 1.9e-5], True),
+        ([1.0] * 18 + [0.0, 2e-5], False),  # a median of exactly 1e-5 is not below it
+        ([1.0] * 22 + [0.0, 0.0, 1.0], True),
+        ([1.0] * 22 + [0.0, 1.0, 1.0], False),
+        ([1.0] * 4 + [0.0], True),
+    ],
+)
+def test_the_median_of_the_last_tenth_of_the_epochs(norms: list[float], expected: bool) -> None:
+    assert vanishing_report.verdict([{"norm": [norms]}])[0] == expected

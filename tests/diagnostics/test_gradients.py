@@ -7,14 +7,12 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.convert import harden
-from htaf.diagnostics import GradientNorms, LayerGradient, mean_by_layer, vanishes
+from htaf.diagnostics import GradientNorms, LayerGradient, mean_by_layer
 from htaf.models.mlp import MLP
 from htaf.spiking.neurons import IF
 
@@ -259,35 +257,3 @@ def test_means_over_the_batches_of_an_epoch() -> None:
     found = mean_by_layer(batches)
     assert found["a"] == LayerGradient(1.5, 6.0)
     assert math.isnan(found["b"].norm)
-
-
-# 20 epochs: the last two count; 25: the last three; 5: the last one
-@pytest.mark.parametrize(
-    ("norms", "expected"),
-    [
-        ([1.0] * 18 + [0.0, 1.9e-5], True),
-        ([1.0] * 18 + [0.0, 2e-5], False),  # a median of exactly 1e-5 is not below it
-        ([0.0] * 18 + [1.0, 1.0], False),
-        ([1.0] * 22 + [0.0, 0.0, 1.0], True),
-        ([1.0] * 22 + [0.0, 1.0, 1.0], False),
-        ([1.0] * 4 + [0.0], True),
-        ([9e-6], True),
-    ],
-)
-def test_vanishes(norms: list[float], expected: bool) -> None:
-    assert vanishes(norms) is expected
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.floats(0, 1e3), min_size=1, max_size=40), st.sampled_from([0.1, 0.25, 1.0]))
-def test_vanishes_is_the_threshold_of_a_median(norms: list[float], share: float) -> None:
-    last = sorted(norms[len(norms) - max(1, math.ceil(len(norms) * share - 1e-9)) :])
-    middle = (last[(len(last) - 1) // 2] + last[len(last) // 2]) / 2
-    assert vanishes(norms, threshold=math.nextafter(middle, math.inf), share=share)
-    assert not vanishes(norms, threshold=math.nextafter(middle, -math.inf), share=share)
-
-
-@pytest.mark.parametrize(("norms", "share"), [([], 0.1), ([1.0, math.nan], 0.1), ([1.0], 0.0), ([1.0], 1.5)])
-def test_vanishes_of_nothing(norms: list[float], share: float) -> None:
-    with pytest.raises(ValueError, match=r"expected the norms of at least one epoch|share must be > 0 and <= 1"):
-        vanishes(norms, share=share)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from htaf.diagnostics import vanishes
-from htaf.diagnostics.gradients import last_epochs
 from htaf_paper.protocol import Claim, Drawing, Outcome, Panel, Scale, Series, Table, Verdict
 from htaf_paper.verdicts import untestable
 
@@ -207,8 +206,13 @@ def label(activation: Record, tuned: bool) -> str:
 def verdict(records: list[Record], measure: str = "norm") -> tuple[int, float, float]:
     """Of the first layer: seeds in which the gradient vanishes; least and largest median of the last epochs."""
     curves = [record[measure][0] for record in records]
-    medians = [statistics.median(last_epochs(curve)) for curve in curves]
-    return sum(vanishes(curve, threshold=THRESHOLD) for curve in curves), min(medians), max(medians)
+    medians = [last_median(curve) for curve in curves]
+    return sum(median < THRESHOLD for median in medians), min(medians), max(medians)
+
+
+def last_median(norms: Sequence[float]) -> float:
+    """The median over the last tenth of the epochs, at least one."""
+    return statistics.median(norms[-max(1, math.ceil(len(norms) / 10 - 1e-9)) :])
 
 
 def _entry(records: list[Record], paper: bool | None) -> str:

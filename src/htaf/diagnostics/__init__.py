@@ -1,6 +1,6 @@
 """What happens inside a network: layer statistics, gradient norms, the switch by layer, operations and energy."""
 
-from htaf.diagnostics.gradients import GradientNorms, LayerGradient, mean_by_layer, vanishes
+from htaf.diagnostics.gradients import GradientNorms, LayerGradient, mean_by_layer
 from htaf.diagnostics.layers import BINARY, LayerStatistics, layer_statistics
 from htaf.diagnostics.operation_counts import HOROWITZ_45NM, Energy, LayerOperations, Totals, operations, totals
 from htaf.diagnostics.switch import SwitchedLayer, SwitchProfile, switch_profile
@@ -21,5 +21,4 @@ __all__ = [
     "operations",
     "switch_profile",
     "totals",
-    "vanishes",
 ]

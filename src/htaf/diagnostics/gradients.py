@@ -1,10 +1,9 @@
-"""How large the gradient is that reaches each activation, and whether it has vanished."""
+"""How large the gradient is that reaches each activation."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -143,29 +142,6 @@ class GradientNorms:
         squares, here = _row_norms(rows).square(), self._squares[path]
         key = (number, len(rows))
         here[key] = here[key] + squares if key in here else squares
-
-
-def vanishes(norms: Sequence[float], *, threshold: float = 1e-5, share: float = 0.1) -> bool:
-    """Whether a layer's gradient has vanished: the median norm over the last epochs is below the threshold.
-
-    Args:
-        norms: mean norm of each epoch, in order.
-        threshold: the paper's is 1e-5.
-        share: of the epochs that count as the last, rounded up to a whole number of them, 0 < share <= 1.
-
-    Raises:
-        ValueError: no epochs, a norm that is not a number, or another share.
-    """
-    if not 0 < share <= 1:
-        raise ValueError(f"share must be > 0 and <= 1, got {share}")
-    if not norms or any(math.isnan(norm) for norm in norms):
-        raise ValueError(f"expected the norms of at least one epoch, all numbers, got {list(norms)}")
-    return statistics.median(last_epochs(norms, share)) < threshold
-
-
-def last_epochs(values: Sequence[float], share: float = 0.1) -> Sequence[float]:
-    """The last `share` of the values, at least one."""
-    return values[-max(1, math.ceil(share * len(values) - 1e-9)) :]
 
 
 def _row_norms(rows: Tensor) -> Tensor:
