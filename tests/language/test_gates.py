@@ -39,6 +39,36 @@ def test_every_architecture(kind):
     assert (after - before).square().mean() < plain  # better than the step without thresholds and scales
 
 
+def seen(model, number):
+    """Of the MLP of a layer input and output, and the output of the layer, [tokens, size] each."""
+    layer, kept = model.model.layers[number], {}
+    with (
+        layer.mlp.register_forward_hook(lambda module, args, output: kept.update(into=args[0], made=output)),
+        layer.register_forward_hook(lambda module, args, output: kept.update(output=output)),
+        torch.no_grad(),
+    ):
+        model(TOKENS)
+    return {name: (x[0] if isinstance(x, tuple) else x).flatten(0, 1).double() for name, x in kept.items()}
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])  # the second one has a norm behind its MLPs
+def test_down_is_refitted_by_ridge_to_what_the_original_adds(kind):
+    model, original = tiny(kind), tiny(kind)
+    report = calibrate(model, TOKENS, 2)
+    mine, wanted = seen(model, 3), seen(original, 3)
+    with torch.no_grad():
+        g, u = gated_mlps(model)[3].projections(mine["into"].float())
+        z = (gates_of(model)[3](g) * u).double()
+    before = original.model.layers[3].mlp.down_proj.weight.double()
+    target = wanted["made"] if kind == "gemma2" else wanted["output"] - (mine["output"] - mine["made"])
+    gram = z.T @ z
+    ridge = report[1].strength * gram.diagonal().mean() * torch.eye(len(gram), dtype=torch.float64)
+    change = torch.linalg.solve(gram + ridge, z.T @ (target - z @ before.T)).T
+    found = model.model.layers[3].mlp.down_proj.weight.double() - before
+    assert change.norm() > 0.01
+    torch.testing.assert_close(found, change, atol=1e-3 * change.abs().max().item(), rtol=1e-3)
+
+
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 1000), rows=st.integers(2, 30), ties=st.booleans())
 def test_no_threshold_is_better(seed, rows, ties):

@@ -57,6 +57,8 @@ def test_the_page(run, tmp_path, htaf):
     assert [(g["layer"], g["neuron"]) for g in lines] == [(layer, i) for layer in (2, 3) for i in range(24)]
     told = (page / PAGE).read_text()
     assert "Layer 2" in told
+    assert told.count('<th scope="row">') == sum(0 < gate["open"] < 1 for gate in lines)
+    assert "at random" not in told  # there are not so many
     assert "<script" not in told
     (tmp_path / "x").write_text("x")
     with pytest.raises(LanguageError, match="holds other files"):
