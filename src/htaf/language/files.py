@@ -150,7 +150,7 @@ def _is_gated(folder: Path) -> bool:
     if kind == KIND or (isinstance(content, dict) and content.get("architectures") == [_ARCHITECTURE]):
         verify(folder)
         return True
-    if (folder / GATES).exists() or (isinstance(content, dict) and "htaf_gates" in content):
+    if (folder / GATES).exists():
         raise LanguageError(
             f"{folder} has gates, and its {CONFIG} is none of format {FORMAT}: give the command that made it again, "
             "into a new folder"
