@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.language.models import QUICK
 
-from htaf.language.options import Data
+from htaf.language.options import Data, Machine
 from htaf.language.run import fit
 from made_language import TEXT, write_model
 
@@ -34,6 +34,12 @@ def fitted(model, text):
         return fit(str(network), data, training, out, last_k=last_k, **given)
 
     return fit_one
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    """A machine whose hidden states, calibrations and scores these tests share."""
+    return Machine(cache=tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")

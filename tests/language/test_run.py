@@ -249,7 +249,7 @@ def test_packed_by_the_command(run, tmp_path, htaf):
     assert "new or empty folder" in told
 
 
-def test_a_folder_goes_on_being_that_of_its_run(model, text, run, fitted, tmp_path):
+def test_a_folder_goes_on_being_that_of_its_run(text, run, fitted, shared, tmp_path):
     """Known by its content, free after a wrong first call, completed or repaired by its command."""
     out, record = run
     moved = tmp_path / "elsewhere.txt"
@@ -261,12 +261,12 @@ def test_a_folder_goes_on_being_that_of_its_run(model, text, run, fitted, tmp_pa
     alone, weights = Training(steps=0), tmp_path / "a" / "model.htaf.safetensors"
     with pytest.raises(LanguageError, match="last_k must be in 1 to 4, the layers of this model, got 9"):
         fitted(tmp_path / "a", alone, last_k=9)
-    first = fitted(tmp_path / "a", alone, save=False)
+    first = fitted(tmp_path / "a", alone, machine=shared, save=False)
     assert (first["trained"], first["validation"], weights.exists()) == (first["calibrated"], [], False)
-    assert fitted(tmp_path / "a", alone)["trained"] == first["trained"]
+    assert fitted(tmp_path / "a", alone, machine=shared)["trained"] == first["trained"]
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1] + b"x")
-    fitted(tmp_path / "a", alone)
+    fitted(tmp_path / "a", alone, machine=shared)
     assert weights.read_bytes() == whole
 
 
@@ -314,7 +314,7 @@ def test_rounded_weights_and_rounded_products_share_no_hidden_states(fitted, tmp
 
 def test_more_layers_from_an_earlier_run(model, run, fitted, tmp_path):
     out, record = run
-    more = fitted(tmp_path / "more", last_k=4, start_from=str(out))
+    more = fitted(tmp_path / "more", replace(QUICK, steps=2), last_k=4, start_from=str(out))
     assert [gate["layer"] for gate in more["gates"]] == [0, 1, 2, 3]
     assert [layer["layer"] for layer in more["layers"]] == [0, 1]
     assert more["before"] == record["before"]
@@ -330,8 +330,8 @@ def test_more_layers_from_an_earlier_run(model, run, fitted, tmp_path):
     "changed",
     [{"hidden_weight": 1.0}, {"checkpointing": True}, {"precision": "bfloat16"}, {"distil": 0.5, "method": "ste"}],
 )
-def test_ways_to_train(run, fitted, changed, tmp_path):
-    record = fitted(tmp_path / "a", replace(QUICK, **changed), save=False)
+def test_ways_to_train(run, fitted, shared, changed, tmp_path):
+    record = fitted(tmp_path / "a", replace(QUICK, **changed), machine=shared, save=False)
     assert record["trained"]["kl"] < 2 * record["calibrated"]["kl"]
     losses = [[row["train"] for row in made["validation"][1:]] for made in (record, run[1])]
     if "checkpointing" in changed:
