@@ -8,7 +8,6 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +27,7 @@ from htaf._errors import expect_seed, suggestion
 from htaf.data.notes import UNEXPECTED, Note, from_record, told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, Frame, in_pandas, is_date, is_text, listed, named, to_number, to_text
-from htaf.data.tabular import Parting, Split, Table, from_frame, split
+from htaf.data.tabular import Split, Table, from_frame
 from htaf.data.targets import Task
 from htaf.runs import Run, RunError, forward, open_run
 from htaf.training.recipe import Recipe
@@ -479,20 +478,35 @@ def load(folder: str | PathLike[str]) -> HtafClassifier | HtafRegressor:
 def parts(table: Table, share: float, seed: int) -> Split:
     """Training and validation rows, the same for a seed on every machine; of classes each in proportion.
 
+    One row of every class is always trained on, and three rows or more of all. Where no row is left to validate on, the
+    training rows are taken for it too.
+
     Args:
-        share: of the validation rows, in (0, 1); there is one at least.
+        share: of the validation rows, in (0, 1).
         seed: >= 0.
 
     Raises:
         ValueError: a share or a seed out of range. DataError: fewer than 3 rows.
     """
+    count = len(table.target)
     if not 0 < share < 1:
         raise ValueError(f"validation_fraction must lie in (0, 1), got {share}")
     expect_seed(seed, ValueError, "random_state")
-    if (count := len(table.target)) < LEAST:
+    if count < LEAST:
         raise DataError(f"expected at least {LEAST} samples to train and validate on, got n_samples={count}")
-    mode = "stratified" if table.task == "classification" else "random"
-    return split(replace(table, parting=Parting(shares=(1 - share, share))), seed, mode=mode)
+    words = np.random.PCG64(seed).random_raw(count)  # which numpy keeps stable across versions
+    group = table.target if table.task == "classification" else np.zeros(count, dtype=np.int64)
+    order = np.lexsort((words, group))
+    sizes = np.bincount(group)
+    place = np.empty(count, dtype=np.int64)  # of a row within its class
+    place[order] = np.arange(count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    quantile = (place + 0.5) / sizes[group]  # so that the first rows by it are of every class alike
+    quantile[place == sizes[group] - 1] = np.inf
+    free = min(int(np.isfinite(quantile).sum()), count - (LEAST - 1))
+    held = np.lexsort((words, quantile))[: min(max(round(share * count), 1), free)]
+    validation = np.sort(held).astype(np.int64)
+    train = np.setdiff1d(np.arange(count), validation).astype(np.int64)
+    return Split(train, validation if len(validation) else train, np.zeros(0, dtype=np.int64))
 
 
 def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_a_set_is_added_as_contributing_says(monkeypatch: pytest.MonkeyPatch) ->
     code, row = (textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2])
     names = dict(vars(named))
     exec(code, names)
-    (known,) = eval(f"({row})", names)
+    known = eval(row, names)
     monkeypatch.setitem(NAMED, "iris", known)
     monkeypatch.setitem(named.BUNDLED, "iris", names["_iris"])
     table = load("iris")

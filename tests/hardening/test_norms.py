@@ -95,6 +95,16 @@ def test_a_single_row_joins_its_neighbour(sizes: tuple[int, ...], joined: tuple[
         torch.testing.assert_close(found[3].running_var, var)
 
 
+def test_single_images_of_several_sizes_are_batches() -> None:
+    exact = harden(
+        fresh(lambda: nn.Sequential(nn.Conv2d(2, 3, 1), HTAF(1.0, 5.0), nn.Conv2d(3, 5, 1), nn.BatchNorm2d(5)))
+    )
+    images = [torch.randn(1, 2, side, side) for side in (4, 6, 3)]
+    found: Any = recalibrate(exact, images)[0]
+    values = torch.cat([exact[:3](x).flatten(2) for x in images], 2)[0]
+    torch.testing.assert_close(found[3].running_mean, values.mean(1))
+
+
 def test_one_row_alone_has_no_variance() -> None:
     with pytest.raises(ValueError, match="expected batches with two values a channel or more"):
         recalibrate(harden(fresh(table)), batches(1, 4, count=1))

@@ -453,7 +453,11 @@ def _read(
 
 
 def located(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Where a file lies: in the working folder, in `data_dir` or in the folder that HTAF_DATA names; else as given."""
+    """Where a file lies: in the working folder, in `data_dir` or in the folder that HTAF_DATA names; else as given.
+
+    Raises:
+        DataError: the file does not lie in the working folder, and `data_dir` is no folder.
+    """
     if Path(path).exists():
         return Path(path)
     places = [folder / path for folder in data_folders(data_dir)]

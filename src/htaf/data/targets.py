@@ -69,7 +69,8 @@ def infer_target(
     if task == "regression":
         if text:
             amounts(name, raw)  # says which row is none
-            column = pd.Series(to_number(column)[0])
+            said = f"expected numbers in the target of a regression, got text that reads as numbers: {raw.iloc[0]!r}"
+            raise TableError(said, target, 1, name)
         if distinct < 2:
             raise DataError(f"{name}: expected a target {target!r} that varies, got {column.iloc[0]:g} in every row")
         return column.to_numpy(np.float64), task, ()

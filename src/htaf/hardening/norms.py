@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from htaf.activations import Heaviside
 from htaf.convert.functional_sites import duplicate
-from htaf.convert.modes import evaluating, hooked
+from htaf.convert.modes import evaluating
 from htaf.hardening.report import Batches, Report, call, expect_batches, inputs_of, measured
 from htaf.hardening.watching import is_norm
 
@@ -24,8 +23,8 @@ def recalibrate(model: nn.Module, batches: Batches, *, validation: Batches | Non
 
     As `torch.optim.swa_utils.update_bn`, but a small last batch weighs little, and only norms are in training mode:
     dropout is off, and norms in front of the first exact step keep their statistics, as they see what they saw in the
-    training. A batch of one row, which may have no variance, is joined to the next one, or the last one to the one
-    before.
+    training. A batch with one value a channel, which has no variance, is joined to the next one, or the last one to the
+    one before.
 
     Args:
         model: hardened; not changed. In a model without `htaf.Heaviside` all norms are taken.
@@ -45,7 +44,7 @@ def recalibrate(model: nn.Module, batches: Batches, *, validation: Batches | Non
     with evaluating(net):
         norms = _behind_steps(net, inputs_of(first))
         if norms:
-            _average(net, norms, batches)
+            _Average(net, norms).over(batches)
     seconds = time.perf_counter() - begin
     of = sum(map(is_norm, net.modules()))
     rest = "; the others lie in front of the first exact step, or do not run" if len(norms) < of else ""
@@ -54,57 +53,92 @@ def recalibrate(model: nn.Module, batches: Batches, *, validation: Batches | Non
     return net.eval(), Report("recalibrate", seconds, before, after, notes=notes)
 
 
-def _average(net: nn.Module, norms: list[Any], batches: Batches) -> None:
-    """Running statistics of norms as averages weighted by the values a channel."""
-    kept, seen = {norm: norm.momentum for norm in norms}, dict.fromkeys(norms, 0)
+class _OneValue(Exception):
+    """A batch has one value a channel."""
 
-    def weigh(norm: Any, args: tuple[Any, ...]) -> None:
+
+class _Average:
+    """Running statistics of norms as averages weighted by the values a channel."""
+
+    def __init__(self, net: nn.Module, norms: list[Any]) -> None:
+        self.net, self.norms = net, norms
+        self.seen = dict.fromkeys(norms, 0)
+
+    def over(self, batches: Batches) -> None:
+        kept = {norm: norm.momentum for norm in self.norms}
+        handles = [norm.register_forward_pre_hook(self._weigh) for norm in self.norms]
+        for norm in self.norms:
+            norm.reset_running_stats()
+            norm.training = True
+        try:
+            self._go_through(batches)
+        finally:
+            for handle in handles:
+                handle.remove()
+            for norm, momentum in kept.items():
+                norm.momentum, norm.training = momentum, False
+
+    def _go_through(self, batches: Batches) -> None:
+        last = before_last = left = None  # the last inputs that were taken, the state before them, inputs still to join
+        for batch in batches:
+            x = inputs_of(batch) if left is None else _joined(left, inputs_of(batch))
+            state = self._state()
+            if self._took(x):
+                last, before_last, left = x, state, None
+            else:
+                self._restore(state)
+                left = x
+        if left is not None and before_last is not None:
+            self._restore(before_last)
+            left = None if self._took(_joined(last, left)) else left
+        if left is not None:
+            raise ValueError("expected batches with two values a channel or more, got one in all of them together")
+
+    def _weigh(self, norm: Any, args: tuple[Any, ...]) -> None:
         values = args[0].numel() // args[0].shape[1]
         if values < 2:
-            raise ValueError("expected batches with two values a channel or more, got one in all of them together")
-        seen[norm] += values
-        norm.momentum = values / seen[norm]
+            raise _OneValue
+        self.seen[norm] += values
+        norm.momentum = values / self.seen[norm]
 
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.training = True
-    try:
-        with hooked(norm.register_forward_pre_hook(weigh) for norm in norms):
-            for x in _of_two_rows(batches):
-                call(net, x)
-    finally:
-        for norm, momentum in kept.items():
-            norm.momentum, norm.training = momentum, False
+    def _took(self, x: Any) -> bool:
+        try:
+            call(self.net, x)
+        except _OneValue:
+            return False
+        return True
 
+    def _state(self) -> list[tuple[int, dict[str, Tensor]]]:
+        return [(self.seen[n], {name: b.clone() for name, b in n.named_buffers()}) for n in self.norms]
 
-def _of_two_rows(batches: Batches) -> Iterator[Any]:
-    """The inputs of batches; a single row is joined to the next ones, the last one to those before."""
-    held = single = None
-    for batch in batches:
-        x = inputs_of(batch) if single is None else _joined(single, inputs_of(batch))
-        if any(isinstance(leaf, Tensor) and leaf.shape[:1] == (1,) for leaf in tree_leaves(x)):
-            single = x
-            continue
-        if held is not None:
-            yield held
-        held, single = x, None
-    if single is not None:
-        held = single if held is None else _joined(held, single)
-    yield held
+    def _restore(self, state: list[tuple[int, dict[str, Tensor]]]) -> None:
+        for norm, (seen, buffers) in zip(self.norms, state, strict=True):
+            self.seen[norm] = seen
+            for name, value in buffers.items():
+                norm.get_buffer(name).copy_(value)
 
 
 def _joined(a: Any, b: Any) -> Any:
     """Inputs of two batches as those of one."""
-    a, b = (dict(x) if isinstance(x, Mapping) else x for x in (a, b))
-    return tree_map(lambda p, q: torch.cat([p, q]) if isinstance(p, Tensor) else p, a, b)
+    if isinstance(a, Tensor):
+        return torch.cat([a, b])
+    if isinstance(a, Mapping):
+        return {key: _joined(value, b[key]) for key, value in a.items()}
+    if isinstance(a, (tuple, list)):
+        return type(a)(_joined(p, q) for p, q in zip(a, b, strict=True))
+    return a
 
 
 def _behind_steps(model: nn.Module, x: Any) -> list[Any]:
     """The batch norms that run first after an exact step has run, in order; all where there is no such step."""
     order: dict[nn.Module, None] = {}
     kinds = [m for m in model.modules() if is_norm(m) or isinstance(m, Heaviside)]
-    with hooked(m.register_forward_hook(lambda module, args, output: order.setdefault(module)) for m in kinds):
+    handles = [m.register_forward_hook(lambda module, args, output: order.setdefault(module)) for m in kinds]
+    try:
         call(model, x)
+    finally:
+        for handle in handles:
+            handle.remove()
     ran = list(order)
     first = next((i for i, module in enumerate(ran) if isinstance(module, Heaviside)), -1)
     return [module for module in ran[first + 1 :] if is_norm(module)]

@@ -135,17 +135,22 @@ def pieces(tokens: Iterable[int], tokenizer: Any, clock: Clock | None = None) ->
     """Tokens as text, as they are made: see `unpacked_tokens` and `PackedLanguageModel.generate`.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: of the model. One that is written in Python reads all tokens again for each new one.
         clock: is told each token.
     """
     from tokenizers.decoders import DecodeStream
 
     stream, made, text = DecodeStream(skip_special_tokens=True), list[int](), ""
+    compiled = getattr(tokenizer, "backend_tokenizer", None)
     for token in tokens:
         if clock is not None:
             clock.token()
         made.append(token)
-        piece = stream.step(tokenizer.backend_tokenizer, token)  # None within a character
+        if compiled is not None:
+            piece = stream.step(compiled, token)  # None within a character
+        else:
+            whole = tokenizer.decode(made, skip_special_tokens=True)
+            piece = whole[len(text) :] if whole.startswith(text) and not whole.endswith("\ufffd") else None
         if piece:
             text += piece
             yield piece
@@ -157,22 +162,26 @@ def pieces(tokens: Iterable[int], tokenizer: Any, clock: Clock | None = None) ->
 def unpacked_tokens(
     model: Any, prompt: Tensor, *, most: int = 200, temperature: float = 0.0, seed: int = 0
 ) -> Iterator[int]:
-    """The tokens that follow a prompt by a model of transformers, with gates or without; it keeps keys and values.
+    """The tokens that follow a prompt by a model of transformers, with gates or without.
 
+    It keeps keys and values; a model that gives none of them reads the whole text again for each token.
     Of the model's generation_config.json only the tokens that end a text count: a penalty or a filter there would make
     another token than the likeliest. Arguments and errors: as `following`; LanguageError where the model fails too.
     """
-    kept: Any = None
+    kept: dict[str, Any] = {}
+    text = prompt[:0]
 
     def read(tokens: Tensor) -> Tensor:
-        nonlocal kept
+        nonlocal kept, text
+        text = torch.cat([text, tokens])
+        given = (tokens if kept else text)[None].to(model.device)
         try:
             with torch.no_grad():
-                given = tokens[None].to(model.device)
-                found = model(input_ids=given, past_key_values=kept, use_cache=True, logits_to_keep=1)
+                found = model(input_ids=given, use_cache=True, logits_to_keep=1, **kept)
         except Exception as error:  # whatever values of a configuration that make no sense bring about
             raise LanguageError(f"{type(model).__name__} cannot go on from a prompt: {first_line(error)}") from error
-        kept = found.past_key_values
+        past = getattr(found, "past_key_values", None)
+        kept = {} if past is None else {"past_key_values": past}
         logits = found.logits[0, -1].float().cpu()
         expect_scores(logits)
         return logits
