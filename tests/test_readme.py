@@ -95,10 +95,8 @@ def test_files_and_names_that_contributing_says_are_there() -> None:
     """A step names its file, and what is changed in it: `NAME`, in `file`, or `file`: a row of `NAME`."""
     prose = re.sub(r"```.*?```", "", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
     said = dict.fromkeys(re.findall(r"`([^`\s<>]+)`", prose))
-    files = [path for room in ("src", "tests", "paper", "csrc") for path in (ROOT / room).rglob("*.[pch]*")]
-    code = "\n".join(
-        path.read_text() for path in [*files, ROOT / "Makefile"] if path.suffix in ("", ".py", ".hpp", ".cpp")
-    )
+    endings = [f"{room}/**/*.{kind}" for room in ("src", "tests", "paper", "csrc") for kind in ("py", "hpp", "cpp")]
+    code = "\n".join(path.read_text() for ending in ["Makefile", *endings] for path in ROOT.glob(ending))
     rooms = (ROOT, ROOT / "src" / "htaf", ROOT / "src" / "htaf" / "packed", ROOT / "src" / "htaf" / "kernels")
     paths = [word for word in said if re.match(r"(src|tests|csrc|paper|packed|kernels|models|concepts)/", word)]
     assert [word for word in paths if not any((room / word).exists() for room in rooms)] == []
