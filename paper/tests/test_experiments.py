@@ -25,7 +25,7 @@ def test_the_committed_report_is_that_of_its_records(name: str) -> None:
     ordered = [record for settings in plan for record in ours if record["cell"].items() >= settings.items()]
     assert len(ordered) == len(ours) > 0
     ordered += [record for record in records if "cell" not in record]
-    found = study.outcome(ordered)  # pyright: ignore[reportAttributeAccessIssue]
+    found = study.outcome(ordered, "full")  # pyright: ignore[reportAttributeAccessIssue]
     assert reports.text_of(study.title, found) == (RESULTS / name / "report.md").read_text()
     assert all((RESULTS / name / "figures" / f"{drawing.name}.svg").is_file() for drawing in found.drawings)
 

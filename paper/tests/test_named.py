@@ -75,7 +75,7 @@ def test_a_cell_accepts_true_names_and_refuses_others() -> None:
 def test_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(named, "planting", lambda _: made())
     place = Place(tmp_path)
-    found = named.outcome([named.compute({"noise": noise, "seeds": [0]}, place) for noise in (0.0, 0.1)])
+    found = named.outcome([named.compute({"noise": noise, "seeds": [0]}, place) for noise in (0.0, 0.1)], "full")
     assert found.tables[0].rows[0] == ("true, given", "100.0 ± 0.0", "100.0 ± 0.0")
     assert "720 images of 24 CUB classes" in found.notes[0]
     assert [len(panel.series) for panel in found.drawings[0].panels] == [5, 2, 2]

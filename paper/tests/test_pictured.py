@@ -49,5 +49,5 @@ def test_a_small_cell() -> None:
     assert found["beyond_class"]["true"] == 1
     assert found["beyond_class"]["class"] < 1
     assert set(found["auc"]) == set(WRONG)
-    first, *_ = outcome([found]).tables
+    first, *_ = outcome([found], "full").tables
     assert first.rows[0] == ("true, given", "100.0 ± 0.0")

@@ -78,7 +78,7 @@ def test_a_cell_finds_what_is_planted_and_nothing_else() -> None:
 def test_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(planted, "planting", lambda _: made())
     place = Place(tmp_path)
-    found = planted.outcome([planted.compute({"noise": 0.1, "seed": seed}, place) for seed in (0, 1)])
+    found = planted.outcome([planted.compute({"noise": 0.1, "seed": seed}, place) for seed in (0, 1)], "full")
     assert "720 images of 24 CUB classes" in found.notes[0]
     assert [row[:2] for row in found.tables[1].rows] == [("10%", "one split"), ("10%", "20 splits")]
     assert len(found.drawings[0].panels) == 2

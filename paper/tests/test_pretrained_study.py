@@ -63,7 +63,7 @@ def test_the_report() -> None:
         measured("htaf", [1, 1, 1, 0], [1, 1, 1, 1], seed=1, sparse={"summary": summary}),
         measured("htaf", [1, 1, 1, 0], [1, 1, 1, 1], concepts=128),
     ]
-    accuracy, loss, sparse = outcome(rows).tables
+    accuracy, loss, sparse = outcome(rows, "full").tables
     assert accuracy.title == "CUB, 50 classes, frozen"
     shown = {row[0]: row[1:] for row in accuracy.rows}
     assert shown["HTAF"] == ("87.5 (17.7)", "87.5 (17.7)", "75.0", "100.0")
@@ -88,4 +88,4 @@ def test_cells_on_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert found["htaf"]["exact"] == pytest.approx(right(found["htaf"], "exact").mean())
     assert {row["bits"] for row in found["htaf"]["sparse"]["summary"]} == {"these", "random hyperplanes"}
     assert {row["bits"] for row in found["relu"]["sparse"]["summary"]} == {"these"}
-    assert outcome([*found.values()]).tables[0].title == "digits, frozen"
+    assert outcome([*found.values()], "full").tables[0].title == "digits, frozen"

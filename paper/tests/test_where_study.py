@@ -70,5 +70,5 @@ def test_a_cell_finds_the_spots() -> None:
     assert found["largest_difference"] < 1e-4
     assert found["methods"]["exact"]["mass"] > 3 * found["area"]
     assert found["covered"]["box"] > 0.9
-    (table,) = where.outcome([found]).tables
+    (table,) = where.outcome([found], "full").tables
     assert [row[0] for row in table.rows[:6]] == list(where.METHODS)

@@ -102,8 +102,8 @@ def run(
         print_json([vars(one) for one in found])
     else:
         for one in found:
-            cells = f", {one.cells} {'cell' if one.cells == 1 else 'cells'}" if one.cells else ""
-            say(f"{one.id}, {one.scale}: {one.status}{cells}{': ' + one.message if one.message else ''}")
+            of = f", {one.cells} {'cell' if one.cells == 1 else 'cells'}" if one.cells else ""
+            say(f"{one.id}, {one.scale}: {one.status}{of}{': ' + one.message if one.message else ''}")
         say(f"htaf paper report --out {out}")
     if failed := [one.id for one in found if one.status == "failed"]:
         fail(f"{', '.join(failed)} failed; give the same command again to retry", 1)

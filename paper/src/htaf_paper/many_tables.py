@@ -313,7 +313,7 @@ def plan(scale: Scale) -> list[dict[str, Any]]:
     ]
 
 
-def outcome(records: Sequence[Record], _: Scale = "full") -> Outcome:
+def outcome(records: Sequence[Record], _: Scale) -> Outcome:
     """Losses, ranks, times and values of all tables."""
     chose = (*CHOSE, SMOKE) if any(record["set"] == SMOKE for record in records) else CHOSE
     return many_tables_report.outcome(records, {"chose": chose, "unseen": SETS[len(CHOSE) :]}, SPLITS)

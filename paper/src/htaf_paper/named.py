@@ -134,7 +134,7 @@ LABELS = {
 }  # fmt: skip
 
 
-def outcome(records: Sequence[dict[str, Any]], _: Scale = "full") -> Outcome:
+def outcome(records: Sequence[dict[str, Any]], _: Scale) -> Outcome:
     """Names that are verified, their scores and how the rounds agree, over the noise."""
     if not records:
         return Outcome()

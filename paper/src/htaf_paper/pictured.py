@@ -121,7 +121,7 @@ LABELS = {
 ASKED = PictureSettings(tile=TILE)
 
 
-def outcome(records: Sequence[dict[str, Any]], _: Scale = "full") -> Outcome:
+def outcome(records: Sequence[dict[str, Any]], _: Scale) -> Outcome:
     """Names that are verified, and not flagged, by the number of classes; how well each score tells them apart."""
     if not records:
         return Outcome()

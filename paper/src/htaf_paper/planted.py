@@ -259,7 +259,7 @@ def fingerprint(settings: Mapping[str, Any], data_dir: str | None) -> str:
     )
 
 
-def outcome(records: Sequence[dict[str, Any]], _: Scale = "full") -> Outcome:
+def outcome(records: Sequence[dict[str, Any]], _: Scale) -> Outcome:
     """Names found, the held-out score as a detector of right names, and which score."""
     if not records:
         return Outcome()

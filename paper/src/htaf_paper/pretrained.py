@@ -191,7 +191,7 @@ ABOUT = (
 )
 
 
-def outcome(found: Sequence[Found], _: Scale = "full") -> Outcome:
+def outcome(found: Sequence[Found], _: Scale) -> Outcome:
     """Accuracy over concepts, what exact bits cost, and few concepts a class, of each set."""
     tables = []
     for finetune in (False, True):

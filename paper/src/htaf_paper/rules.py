@@ -162,7 +162,7 @@ def fingerprint(settings: Mapping[str, Any], data_dir: str | None) -> str | None
     return None if settings["part"] == "planted" else loaded(settings["set"], data_dir).fingerprint
 
 
-def outcome(records: Sequence[Record], _: Scale = "full") -> Outcome:
+def outcome(records: Sequence[Record], _: Scale) -> Outcome:
     """A table of each network, and one of the planted rule."""
     cells = [each for each in records if each["part"] == "sets"]
     tables = [

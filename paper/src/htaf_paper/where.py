@@ -270,7 +270,7 @@ ABOUT = (
 )
 
 
-def outcome(records: Sequence[dict[str, Any]], _: Scale = "full") -> Outcome:
+def outcome(records: Sequence[dict[str, Any]], _: Scale) -> Outcome:
     """A table and a panel of each network."""
     networks = dict.fromkeys(each["network"] for each in records)
     grouped = {name: [each for each in records if each["network"] == name] for name in networks}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from tyro.conf import OmitArgPrefixes, arg
 
@@ -31,6 +31,9 @@ from htaf.names import Method, is_outside
 from htaf.training.families import FAMILIES, continuing
 from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, TableData, kinds
 from htaf.training.running import LoggerName, Running, Strategy
+
+if TYPE_CHECKING:
+    from htaf.training.plan import Source
 
 METAVARS = {
     tuple[int, ...]: "INT [INT ...]",
@@ -217,18 +220,24 @@ class TableFlags:
         from htaf.data.named import is_named
         from htaf.data.table_files import check_path
         from htaf.data.tabular import located
-        from htaf.training.plan import PlanError, Source
 
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name in Source.__match_args__}
-        try:
-            source = Source(data, ids=self.id, **own)
-        except PlanError as error:
-            raise UsageError(str(error)) from None
+        source = _source(data, self, ids=self.id)
         check_output_folder(out, [] if is_named(data) else [data], own="run")
         check_place(out / LOCK)
         if not is_named(data) and (place := located(data, data_dir)).suffix:
             check_path(place)  # before what trains is imported
         return Given(lambda: source.table(data_dir), source.remembered(data_dir), {"split": source.mode})
+
+
+def _source(data: str, flags: TableFlags | ImageFlags, **others: Any) -> Source:
+    """The source that flags say by the names of its fields. Raises UsageError for values that it does not have."""
+    from htaf.training.plan import PlanError, Source
+
+    own = {f.name: getattr(flags, f.name) for f in dataclasses.fields(flags) if f.name in Source.__match_args__}
+    try:
+        return Source(data, **own, **others)
+    except PlanError as error:
+        raise UsageError(str(error)) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,8 +261,8 @@ class ImageFlags:
         """As `TableFlags.given`."""
         check_outside_images(out, data)
         from htaf.data.images import load
-        from htaf.training.plan import Source
 
+        source = _source(data, self)
         options: dict[str, Any] = {}
         if chosen.recipe.network.supervised_by is not None:
             from htaf.training.problems import supervision
@@ -266,7 +275,7 @@ class ImageFlags:
         def read() -> Any:
             return load(data, data_dir=data_dir, size=self.size, strict=self.strict)
 
-        return Given(read, Source(data, size=self.size).remembered(data_dir, images=True), options)
+        return Given(read, source.remembered(data_dir, images=True), options)
 
 
 DATA_FLAGS: dict[type, tuple[type, str]] = {  # with the help of --data

@@ -172,10 +172,9 @@ def _dates(note: Note) -> str:
 
 def _outside(note: Note) -> str:
     """values: the smallest and the largest one outside, and the range of training; dates as ISO 8601."""
-    days = [value[:10] if isinstance(value, str) else f"{value:g}" for value in note.values]
-    shown = (
-        days if len({*days}) == len({*note.values}) else [*map(str, note.values)]
-    )  # dates of one day with their time
+    shown = [value[:10] if isinstance(value, str) else f"{value:g}" for value in note.values]
+    if len({*shown}) < len({*note.values}):  # dates of one day are told apart by their time
+        shown = [str(value) for value in note.values]
     low, high, least, most = note.values
     beyond = " and ".join([f"down to {shown[0]}"] * (low < least) + [f"up to {shown[1]}"] * (high > most))
     return f"{note.column} ({counted(note.count, 'row')}, {beyond} where training had {shown[2]} to {shown[3]})"

@@ -174,8 +174,8 @@ class Preprocessor:
         Args:
             features: raw rows of any dtypes, [rows, raw columns].
         Returns:
-            float32 [rows, len(feature_names)], and notes of ignored columns, and of each column with missing values
-            or categories not seen in training.
+            float32 [rows, len(feature_names)], and notes of ignored columns, and of each column with missing values,
+            values outside the range of training or categories not seen in it.
         Raises:
             DataError: as `transform`.
         """
@@ -384,9 +384,13 @@ def _note_outside(name: str, values: Shaped[np.ndarray, " present"], low: Any, h
     outside = values[(values < low) | (values > high)]
     if len(outside):
         of = (outside.min(), outside.max(), low, high)
-        moments = isinstance(low, np.datetime64)
-        shown = (str(one).rstrip("0").rstrip(".") if moments else float(one) for one in of)
-        notes.append(Note("outside", name, len(outside), tuple(shown)))
+        shown = tuple(_moment(one) if isinstance(low, np.datetime64) else float(one) for one in of)
+        notes.append(Note("outside", name, len(outside), shown))
+
+
+def _moment(value: np.datetime64) -> str:
+    """ISO 8601, with as many decimals of a second as are not 0."""
+    return str(value.astype("M8[us]")).rstrip("0").rstrip(".")
 
 
 def _taken(column: pd.Series, rows: Int64[np.ndarray, " part"] | None) -> pd.Series:
