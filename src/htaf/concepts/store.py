@@ -57,9 +57,9 @@ DIGEST = 16  # bytes
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Numbers in place of bits, of N images: pre-activations, or what a soft bottleneck's head reads. As `Codes`, but
+    """Numbers in place of bits, of N images: pre-activations, or what a soft bottleneck's head reads.
 
-    values: float32 [N, C], memory-mapped where they are large.
+    values: float32 [N, C], memory-mapped where they are large. The others: as of `Codes`.
     """
 
     values: Float32[np.ndarray, "images concepts"]
