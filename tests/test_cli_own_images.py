@@ -88,8 +88,9 @@ def test_what_a_demonstration_refuses(htaf, folder: Path, weights: Path, tmp_pat
         assert "--out must lie outside the images of --data" in " ".join(err.split())
     for more, said in (
         (("--pretrained", ""), "--pretrained: expected hub, a file, a wheel"),
-        (("--concepts", "-1"), "--concepts must be >= 0, got -1"),
-        (("--epochs", "-2"), "--epochs must be >= 0, got -2"),
+        (("--concepts", "0"), "--concepts must be >= 1, got 0"),
+        (("--epochs", "0"), "--epochs must be >= 1, got 0"),
+        (("--enlarge", "-1"), "--enlarge must be >= 0, got -1"),
     ):
         code, _, err = htaf(*words, *more, "--out", tmp_path / "out")
         assert code == 2

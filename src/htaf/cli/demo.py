@@ -50,9 +50,13 @@ def _own(
     from htaf._errors import HtafError
     from htaf.cli.discovery import discover, recipe_for
 
-    numbers = {"concepts": flags.concepts, "epochs": flags.epochs, "enlarge": flags.enlarge}
-    if bad := [name for name, value in numbers.items() if (value or 0) < 0]:
-        raise UsageError(f"--{bad[0]} must be >= 0, got {numbers[bad[0]]}")
+    for name, value, least in (
+        ("concepts", flags.concepts, 1),
+        ("epochs", flags.epochs, 1),
+        ("enlarge", flags.enlarge, 0),
+    ):
+        if value is not None and value < least:
+            raise UsageError(f"--{name} must be >= {least}, got {value}")
     if not flags.pretrained:
         raise UsageError("--pretrained: expected hub, a file, a wheel, a package or a run folder, got nothing")
     check_outside_images(out, data)

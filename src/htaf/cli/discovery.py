@@ -42,7 +42,7 @@ def recipe_for(pretrained: str, backbone: str | None, concepts: int | None, epoc
     if backbone:
         recipe, _ = FAMILY.adapt(recipe, {"backbone": backbone})
     given: dict[str, Any] = {"pretrained": pretrained, "enlarge": enlarge}
-    given |= {name: value for name, value in (("concepts", concepts), ("epochs", epochs)) if value}
+    given |= {name: value for name, value in (("concepts", concepts), ("epochs", epochs)) if value is not None}
     return recipe.replace(**given)
 
 
