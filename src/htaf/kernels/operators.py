@@ -149,8 +149,7 @@ class Smooth:
 
 htaf = Smooth("htaf", "alpha0", "alpha1")
 scaled_sigmoid = Smooth("scaled_sigmoid", "beta")
-# all that stand above
-SMOOTH = tuple(value for value in [*globals().values()] if isinstance(value, Smooth))
+SMOOTH = (htaf, scaled_sigmoid)
 
 
 def _step(x: Tensor, bipolar: bool) -> Tensor:
