@@ -22,7 +22,7 @@ import htaf
 from htaf import HTAF, Heaviside, ScaledSigmoid, StraightThrough, replace, surrogates
 from htaf.kernels import native
 from htaf.sharpening import set_sharpness
-from htaf.spiking.neurons import IF, LIF
+from htaf.spiking.neurons import IF, LIF, Neuron
 
 Array = np.ndarray
 Curve = Callable[[Array], Array]
@@ -423,6 +423,8 @@ def test_bad_arguments(cls: Any) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             cls(**arguments)
+    with pytest.raises(TypeError, match="abstract"):
+        Neuron()
     with pytest.raises(TypeError, match="module"):
         cls(torch.sigmoid)
     for tau in (1.0, 0.5, math.inf):

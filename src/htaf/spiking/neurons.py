@@ -12,6 +12,7 @@ least, whatever the input: it is a running sum, from which bfloat16 loses what i
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal, final, get_args
 
@@ -32,7 +33,7 @@ from htaf.kernels.registration import is_plain
 Reset = Literal["hard", "soft"]
 
 
-class Neuron(Remembering):
+class Neuron(Remembering, ABC):
     """What `IF` and `LIF` share: v <- a v + b x with their `weights` a and b, s = spike(v - threshold), the reset."""
 
     spike: nn.Module
@@ -83,9 +84,9 @@ class Neuron(Remembering):
         return _step(self, x, _checked(v, x))
 
     @property
+    @abstractmethod
     def weights(self) -> tuple[float, float]:
         """Of potential and input in the charge."""
-        raise NotImplementedError
 
     def extra_repr(self) -> str:
         flags = {"detach_reset": True, "exact_reset": False}
