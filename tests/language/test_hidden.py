@@ -42,7 +42,7 @@ def same(one, other):
     return all(torch.equal(a, b) for a, b in zip(one.at(ALL), other.at(ALL), strict=True))
 
 
-def test_it_goes_on_where_it_was_stopped(tmp_path):
+def test_it_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     model, told = tiny("llama"), []
 
     def stop(done, of):
@@ -59,6 +59,9 @@ def test_it_goes_on_where_it_was_stopped(tmp_path):
     assert told[2:] == [(16, 16)]
     assert same(hidden_states(model, TOKENS, 2, tmp_path, tell=stop), kept)
     assert len(told) == 3
+    monkeypatch.setattr("htaf.language.hidden.FORMAT", 0)
+    hidden_states(model, TOKENS[:16], 2, tmp_path, tell=stop)  # so have files of another format
+    assert told[3:] == [(16, 16)]
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], lambda data: data[:-3]])

@@ -18,6 +18,7 @@ from htaf.language.gates import decoder_of
 from htaf.language.kept import kept
 from htaf.runs import content_hash
 
+FORMAT = 2  # of the files
 CHUNK = 16  # blocks in a file
 
 
@@ -68,8 +69,8 @@ def hidden_states(
     """
     parameter, layers = next(model.parameters()), len(decoder_of(model).layers)
     dtype = torch.bfloat16 if half else parameter.dtype
-    key = content_hash([identity, str(dtype), start, layers, tokens.tolist()])
-    folder = Path(folder) / key[:16]  # other tokens, layers or models have another
+    key = content_hash([FORMAT, identity, str(dtype), start, layers, tokens.tolist()])
+    folder = Path(folder) / key[:16]  # other tokens, layers, models or formats have another
 
     def computed(some: Tensor) -> tuple[dict[str, Tensor], None]:
         with autocast(parameter.device, half):
