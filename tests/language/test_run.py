@@ -303,6 +303,11 @@ def test_runs_share_hidden_states_calibrations_and_scores(run, fitted, tmp_path)
     less = fitted(tmp_path / "c", Training(steps=0), last_k=1, machine=shared, save=False)
     assert less["before"] == alone["before"]
     assert less["calibrated"] != alone["calibrated"]
+    whole = {file: file.read_bytes() for file in shared.cache.glob("*.calibrated.safetensors")}
+    for file, was in whole.items():
+        file.write_bytes(was[:-1] + bytes([was[-1] ^ 1]))
+    fitted(tmp_path / "d", Training(steps=0), last_k=1, machine=shared, save=False)
+    assert sorted(file.read_bytes() == was for file, was in whole.items()) == [False, True]  # of 1 layer, and of 2
 
 
 def test_rounded_weights_and_rounded_products_share_no_hidden_states(fitted, tmp_path):
