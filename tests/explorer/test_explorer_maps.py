@@ -15,7 +15,7 @@ from htaf.concepts.regions import Regions
 from htaf.concepts.store import open_codes, open_margins
 from htaf.concepts.where import Maps, ordered
 from htaf.explorer import maps as module
-from htaf.explorer.build import _worth_seeing, build_page
+from htaf.explorer.build import build_page
 from htaf.explorer.choice import chosen_rows
 from htaf.explorer.run_page import build_run_page
 from htaf.explorer.scripts import unpacked
@@ -102,17 +102,14 @@ def test_of_few_images_those_at_the_ends_come_first(run: Run, codes: Path, tmp_p
     assert set(ordered_rows[ordered_rows >= 0].tolist()) <= set(rows)
 
 
-def test_which_images_are_worth_seeing() -> None:
-    """The example, the ends of each order, mistakes, the rest of the orders, typical ones, samples; each once."""
-    shown = made_codes(300).part("test")
+def test_mistakes_come_before_the_middles_of_the_orders(run: Run, codes: Path, tmp_path: Path) -> None:
+    shown, margins, drawn = seen(codes)
     wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact)).tolist()
-    right = [row for row in range(100) if row not in wrong]
-    led = {"typical": np.array([[right[8], -1]]), "samples": np.array([[right[9], right[0]]])}
-    steps = np.array([[right[1], right[2], right[3]], [right[4], right[5], -1], [-1, -1, -1]])
-    found = _worth_seeing(shown, right[0], led, steps)
-    ends = [right[place] for place in (1, 4, 3, 5)]
-    assert found == [right[0], *ends, *wrong, right[2], right[8], right[9]]
-    assert _worth_seeing(shown, None, led, None) == [*wrong, right[8], right[9], right[0]]
+    orders = [row[row >= 0] for row in module.strong_to_weak(shown, margins, drawn, "test")]
+    first = {int(row[end]) for row in orders if len(row) for end in (0, -1)} | set(wrong)
+    assert wrong
+    built(run, codes, tmp_path / "p", maps=len(first) + 1)  # and the example
+    assert first <= set(read_page(tmp_path / "p")["page"]["maps"]["rows"])
 
 
 def test_a_later_call_keeps_the_maps(run: Run, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
