@@ -198,7 +198,9 @@ def test_a_stopped_command_goes_on(
     with pytest.raises(KeyboardInterrupt):
         asked(tmp_path / "a")
     monkeypatch.setattr(module, "write_atomic", write)
-    assert not (tmp_path / "a" / "index.jsonl").exists()
+    index = [json.loads(line)["map"] for line in (tmp_path / "a" / "index.jsonl").read_text().splitlines()]
+    assert index == ["concept-1/001-map.png", "concept-1/002-map.png", "concept-2/001-map.png"]
+    assert index == sorted(str(file.relative_to(tmp_path / "a")) for file in (tmp_path / "a").rglob("*-map.png"))
     drawn: list[str] = []
     one = module._drawn
 

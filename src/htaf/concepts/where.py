@@ -190,7 +190,8 @@ def write_where(
         codes: the folder of codes. Without margins, 16 times `count` images of a concept are drawn at random, measured
             and ordered.
         out: a folder, new or of the same call: concept-NUMBER/001-map.png and 001-crop.png, concept-NUMBER.png, and of
-            an image image-ROW/concept-NUMBER-map.png; where.json with the settings and what is drawn, and index.jsonl.
+            an image image-ROW/concept-NUMBER-map.png; where.json with the settings and what is drawn, and
+            index.jsonl with a line for each map that is there.
         concepts: their numbers. image: an id, PART/N or a row number, as
             `Codes.row` takes it. One of both, or both.
         count: images of a concept, or concepts of an image. part: of which images are taken.
@@ -254,16 +255,21 @@ def _write(
 ) -> list[dict[str, Any]]:
     lines = _whole(out, record["maps"])
     done = {line["map"].partition("/")[0] for line in lines}
-    with progress_of("concepts" if len(asked) > 1 else "maps", len(asked), shown=progress) as advance:
-        for one in asked:
-            name, rows, concepts = one()
-            if name not in done:
-                made = list(_drawn(out, name, rows, concepts, codes, maps, by_image=by_image))
-                lines += made
-                write_atomic(out / RECORD, sealed({**record, "maps": lines}))
-            advance()
-    write_atomic(out / INDEX, "".join(f"{json.dumps(line, ensure_ascii=False, sort_keys=True)}\n" for line in lines))
-    return lines
+    try:
+        with progress_of("concepts" if len(asked) > 1 else "maps", len(asked), shown=progress) as advance:
+            for one in asked:
+                name, rows, concepts = one()
+                if name not in done:
+                    for line in _drawn(out, name, rows, concepts, codes, maps, by_image=by_image):
+                        lines.append(line)  # one by one: for the index, whatever stops it
+                    write_atomic(out / RECORD, sealed({**record, "maps": lines}))
+                advance()
+    finally:
+        there = {line["map"]: line for line in [*record["maps"], *lines] if (out / line["map"]).is_file()}
+        if there:
+            dumped = (json.dumps(line, ensure_ascii=False, sort_keys=True) for line in there.values())
+            write_atomic(out / INDEX, "".join(f"{line}\n" for line in dumped))
+    return list(there.values())
 
 
 def _whole(out: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -293,9 +299,9 @@ def _drawn(
                 expect_bit(one, found, bit)
                 file = f"{name}/concept-{found.concept}" if by_image else f"{name}/{place + 1:03}"
                 drawn, crop, box = overlay(picture, found), cropped(picture, found), found.box()
-                write_atomic(out / f"{file}-map.png", _png(drawn))
                 if crop is not None:
                     write_atomic(out / f"{file}-crop.png", _png(_enlarged(crop)))
+                write_atomic(out / f"{file}-map.png", _png(drawn))
                 label, predicted = int(codes.labels[row]), int(codes.exact[row])
                 line = {
                     "image": one, "row": row, "label": codes.classes[label] if label >= 0 else None,
