@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make demo      handwritten digits: three methods side by side, then a concept bottleneck (no download)"
-	@echo "make test      checks and tests, seven minutes on two cores"
+	@echo "make test      checks and tests, five minutes on two cores"
 	@echo "make test-all  the slow tests: kills, browsers, compilers, the rest of large tables, more examples"
 	@echo "make sanitize  the kernels under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make stress    changed files, bad inputs, random networks: 100,000 cases and more, into results/stress (an hour)"
