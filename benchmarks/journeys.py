@@ -24,9 +24,9 @@ JOURNEYS = {
     "train tabular": "train tabular --data digits --epochs 1 --out {0}/table",
     "explain": "explain {0}/table",
     "pack": "pack {0}/table --out {0}/packed",
-    "train icbm": "train icbm --data digits --backbone small --epochs 1 --out {0}/icbm",
+    "train icbm": "train icbm --data digits --recipe small --depth 10 --concepts 16 --epochs 1 --out {0}/icbm",
     "concepts extract": "concepts extract {0}/icbm --out {0}/codes",
-    "explore": "explore {0}/codes --out {0}/page",
+    "explore": "explore {0}/icbm --codes {0}/codes --out {0}/page",
 }
 
 

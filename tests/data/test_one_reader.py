@@ -151,8 +151,11 @@ FILES = {
     "line ends of Windows": File({"c": FRUIT}, ends="\r\n"),
     "a mark": File({"c": FRUIT}, encoding="utf-8-sig"),
     "UTF-16": File({"c": ("é", "日")}, encoding="utf-16", options={"encoding": "utf-16"}),
+    "Windows-1252": File(
+        {"c": ("é", "50 €")}, encoding="cp1252", options={"encoding": "cp1252"}, said="not UTF-8: read as Windows-1252"
+    ),
     "Latin-1": File(
-        {"c": ("é", "ü")}, encoding="latin-1", options={"encoding": "latin-1"}, said="not UTF-8: read as Latin-1"
+        {"c": ("é", "\x81")}, encoding="latin-1", options={"encoding": "latin-1"}, said="not UTF-8: read as Latin-1"
     ),
     "packed": File({"c": FRUIT}, packed=True),
     "blank lines": File({"c": FRUIT}, before="\n\n"),
@@ -165,7 +168,7 @@ FILES = {
     "blanks for separators": File({"c": FRUIT}, separator=" ", said="got blanks: write a comma", refused=True),
     "bars for separators": File({"c": FRUIT}, separator="|", said="got '|': write a comma", refused=True),
 }  # fmt: skip
-ABOUT_FILES = {"UTF-16", "Latin-1", "decimal commas", "header of numbers"}  # pandas is told of them
+ABOUT_FILES = {"UTF-16", "Latin-1", "Windows-1252", "decimal commas", "header of numbers"}  # pandas is told of them
 OTHERWISE = {"a line for Excel", "blanks for separators", "bars for separators", "a code among numbers"}  # by pandas
 
 

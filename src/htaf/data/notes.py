@@ -225,6 +225,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
     "UTF-16": "read as UTF-16",
     "Latin-1": "not UTF-8: read as Latin-1",
+    "Windows-1252": "not UTF-8: read as Windows-1252",
     "header of numbers": "the first line looks like data, but was taken for the column names: add a line of names if "
     "it is data",
     "decimal commas": "column {column!r}: decimal commas read as points",
@@ -257,7 +258,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "numbers name rows": "column {column!r} dropped: text with {values[0]:,} distinct values in {count:row}; "
     + NUMBERS_AS_TEXT,
     "number as text": "column {column!r} is text: " + NO_PLAIN_NUMBER.replace("{!r}", "{values[0]!r}"),
-    "row number": "column {column!r} looks like a row number and is kept: --exclude {column} if it is one",
+    "row number": "column {column!r} looks like a row number and is kept: --exclude {column!r} if it is one",
     "repeated": "{count:row} repeating an earlier row; a grouped split keeps them on one side",
     # its target
     "task": "task {values[0]} inferred: target {column!r} holds {values[1]}",

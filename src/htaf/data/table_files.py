@@ -41,7 +41,8 @@ def read_frame(
     """The raw rows of a CSV, TSV or Parquet file, with notes on what was handled.
 
     The separator (comma, semicolon or tab) is the one that splits most lines as it splits the header.
-    Text is UTF-8 with or without a byte-order mark, UTF-16 with one, else Latin-1 with a note. Columns
+    Text is UTF-8 with or without a byte-order mark, UTF-16 with one, else Windows-1252 or, where it has bytes that this
+    does not know, Latin-1, with a note. Columns
     without a name (a saved index, a trailing separator) are left out with a note.
 
     Args:
@@ -359,7 +360,7 @@ def _binary(path: Path) -> IO[bytes]:
 
 
 def _encoding(path: Path, label: str) -> tuple[str, list[Note]]:
-    """UTF-8 with or without a mark, UTF-16 with one, else Latin-1; the file is read through once.
+    """UTF-8 with or without a mark, UTF-16 with one, else Windows-1252, else Latin-1; the file is read through once.
 
     Raises:
         DataError: it holds no text.
@@ -369,7 +370,7 @@ def _encoding(path: Path, label: str) -> tuple[str, list[Note]]:
         block = file.read(1 << 20)
         if block.startswith((b"\xff\xfe", b"\xfe\xff")):
             return "utf-16", [Note("UTF-16")]
-        known = True
+        known = windows = True
         while block:
             if b"\0" in block:
                 raise DataError(f"{label}: expected text, got a binary file")
@@ -378,12 +379,15 @@ def _encoding(path: Path, label: str) -> tuple[str, list[Note]]:
                     decoder.decode(block, final=False)
             except UnicodeDecodeError:
                 known = False
+            windows = windows and not any(byte in block for byte in (b"\x81", b"\x8d", b"\x8f", b"\x90", b"\x9d"))
             block = file.read(1 << 20)
         try:
             decoder.decode(b"", final=known)
         except UnicodeDecodeError:
             known = False
-    return ("utf-8-sig", []) if known else ("latin-1", [Note("Latin-1")])
+    if known:
+        return "utf-8-sig", []
+    return ("cp1252", [Note("Windows-1252")]) if windows else ("latin-1", [Note("Latin-1")])
 
 
 def check_path(path: Path) -> None:
