@@ -34,6 +34,8 @@ for name, examples in (("quick", 50), ("many", 100)):
     settings.register_profile(name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quick")
 
+pytest_plugins = ["visits"]  # one browser for all rooms: a second one cannot start beside it
+
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 

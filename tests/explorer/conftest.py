@@ -16,9 +16,7 @@ from htaf.explorer.beside import Beside
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Heading
 from made_pages import made_codes
-from visits import Site, browser, pictures, visit, with_dead
-
-__all__ = ["browser", "visit"]  # fixtures of a real browser
+from visits import Site, pictures, with_dead
 
 
 @pytest.fixture
