@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from htaf.activations import Heaviside
 from htaf.convert import harden
-from htaf.convert.functional_sites import duplicate
+from htaf.convert.functional_sites import Model, duplicate
 from htaf.convert.modes import evaluating
 from htaf.kernels.table_convolution.reference import LARGEST, ranges
 
@@ -274,7 +274,7 @@ def _checked(bits: Any) -> Bits:
     return bits
 
 
-def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
+def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     """Return a new model whose sums are exact in the hardened network: weights on a grid, the rest in float64.
 
         nn.Conv2d, nn.Linear over 0/1 activations and sums of these   GridConv2d, GridLinear
@@ -295,7 +295,8 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
         bits: of an integer weight, 4 or 8.
 
     Returns:
-        The new model, with the same state-dict keys and values.
+        The new model, of the type of `model` and with the same state-dict keys and values; only of a model that is one
+        layer it is that layer on the grid, a `GridLinear` for one, whatever the annotation says.
 
     Raises:
         ValueError: other bits, a model with layers on a grid, or one without a layer over bits.
@@ -325,12 +326,13 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
         shown = "; ".join(left[:_SHOWN]) + (f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
         warnings.warn(f"on_grid: sums stay rounded in {shown}", stacklevel=2)
     new, known = duplicate(model), dict[nn.Module, nn.Module | None]()
-    for path, module in list(new.named_modules(remove_duplicate=False)):
+    modules: list[tuple[str, nn.Module]] = list(new.named_modules(remove_duplicate=False))
+    for path, module in modules:
         if module not in known:  # a layer under two names stays one
             known[module] = _made(module, whole.get(path), bits)
         if (made := known[module]) is not None:
             if not path:
-                return made
+                return cast(Model, made)
             parent, _, name = path.rpartition(".")
             setattr(new.get_submodule(parent), name, made)
     return new

@@ -12,7 +12,7 @@ import functools
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.fx
@@ -20,6 +20,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from htaf.convert.activation_calls import IN_PLACE, IN_PLACE_BY_ARGUMENTS, Source, call_input, call_name
+
+Model = TypeVar("Model", bound=nn.Module)  # a transform returns the type that it is given
 
 
 @dataclass(frozen=True)
@@ -261,7 +263,7 @@ def overwrite_input(module: nn.Module) -> None:
     derive(module)
 
 
-def duplicate(model: nn.Module, *, parameters: bool = False, buffers: bool = False) -> nn.Module:
+def duplicate(model: Model, *, parameters: bool = False, buffers: bool = False) -> Model:
     """Deep copy of a model that may hold the very same parameters and buffers as the original."""
     memo: dict[int, Any] = {}
     if parameters:

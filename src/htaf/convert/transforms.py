@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from htaf.contract import ContractError, SmoothStep, lacking, looks_smooth
 from htaf.convert import functional_sites as functional
 from htaf.convert.activation_calls import Source
 from htaf.convert.finding import Found, Site, arguments, find, left_smooth
+from htaf.convert.functional_sites import Model
 
 logger = logging.getLogger("htaf.convert")
 
@@ -100,13 +101,13 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
 
 
 def replace(
-    model: nn.Module,
+    model: Model,
     factory: Callable[[], nn.Module],
     *,
     where: Where | None = None,
     example: Any = None,
     share: bool = False,
-) -> nn.Module:
+) -> Model:
     """Return a new model with other activations.
 
     One call of `factory` per site. A site that runs several times, or one module at several paths, stays one module.
@@ -131,8 +132,9 @@ def replace(
         share: the new model holds the same parameter and buffer tensors, for evaluation while the first one trains.
 
     Returns:
-        The new model; `conversion` gives the account. A warning names modules whose forward calls activation functions
-        and was not looked at: without an `example`, or because the example does not run it.
+        The new model, of the type of `model`; only of a model that is an activation itself it is what `factory` made,
+        whatever the annotation says. `conversion` gives the account. A warning names modules whose forward calls
+        activation functions and was not looked at: without an `example`, or because the example does not run it.
 
     Raises:
         ValueError: no site matched, or the example itself made different calls in different forwards.
@@ -150,8 +152,8 @@ def replace(
     chosen = [site for site in found.sites if _matches(where, site)]
     if not chosen:
         raise ValueError(_nothing(model, where, found))
-    new = functional.duplicate(model, parameters=share, buffers=share)
-    modules = dict(new.named_modules(remove_duplicate=False))
+    new: nn.Module = functional.duplicate(model, parameters=share, buffers=share)
+    modules: dict[str, nn.Module] = dict(new.named_modules(remove_duplicate=False))
     made = [_placed(factory(), new) for _ in chosen]
     calls: dict[str, dict[int, tuple[str, Source, nn.Module | None]]] = {}
     for site, module in zip(chosen, made, strict=True):
@@ -186,10 +188,11 @@ def replace(
         more = f" and {len(found.unseen) - 3} more" if len(found.unseen) > 3 else ""
         text = "pass an example= that runs all of the model: activations may be left in"
         warnings.warn(f"{text} {where_left}{more}", stacklevel=2)
-    return with_account(new, Conversion(tuple(chosen), left, found.hints, found.beyond, found.unseen))
+    account = Conversion(tuple(chosen), left, found.hints, found.beyond, found.unseen)
+    return cast(Model, with_account(new, account))
 
 
-def harden(model: nn.Module, *, where: Where | None = None, share: bool = False) -> nn.Module:
+def harden(model: Model, *, where: Where | None = None, share: bool = False) -> Model:
     """Return a new model in which every smooth step (`htaf.SmoothStep`: HTAF, ScaledSigmoid, ...) is the exact one.
 
     Args:
@@ -198,8 +201,9 @@ def harden(model: nn.Module, *, where: Where | None = None, share: bool = False)
         share: the new model holds the same parameter and buffer tensors.
 
     Returns:
-        The new model, with the same state-dict keys; `conversion` gives the account, in which what may still be smooth
-        is named too: a function called in a forward, modules kept in a list, scripted code.
+        The new model, of the type of `model` and with the same state-dict keys; only of a smooth step itself it is the
+        exact one, a `Heaviside`, whatever the annotation says. `conversion` gives the account, in which what may still
+        be smooth is named too: a function called in a forward, modules kept in a list, scripted code.
 
     Raises:
         ValueError: there was none, or none matched `where`; or a module looks like one and cannot be exchanged: the
@@ -225,13 +229,14 @@ def harden(model: nn.Module, *, where: Where | None = None, share: bool = False)
         kinds = ", ".join(sorted({site.kind for site in found.sites})) or "no activation module"
         text = f"expected a smooth step such as HTAF (a module with hardened()) in {type(model).__name__}, got {kinds}"
         raise ValueError("\n  ".join([text, *beyond, *found.scripted]))
-    new = functional.duplicate(model, parameters=share, buffers=share)
-    modules = dict(new.named_modules(remove_duplicate=False))
+    new: nn.Module = functional.duplicate(model, parameters=share, buffers=share)
+    modules: dict[str, nn.Module] = dict(new.named_modules(remove_duplicate=False))
     for site in chosen:
         new = _put(new, modules, site, _exact(modules[site.path], site.path))
     left = tuple(site for site in found.sites if site not in chosen)
     hints, unseen = _not_looked_at(model, found)
-    return with_account(new, Conversion(tuple(chosen), left, hints, (*found.beyond, *beyond), unseen))
+    account = Conversion(tuple(chosen), left, hints, (*found.beyond, *beyond), unseen)
+    return cast(Model, with_account(new, account))
 
 
 def _not_looked_at(model: nn.Module, found: Found) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -273,7 +278,7 @@ def _account_of(model: nn.Module) -> Conversion | None:
     return model.__dict__.get("_htaf_conversion")
 
 
-def with_account(model: nn.Module, account: Conversion) -> nn.Module:
+def with_account(model: Model, account: Conversion) -> Model:
     model.__dict__["_htaf_conversion"] = account  # no tensor: it stays out of the state dict
     logger.info("%s", account)
     return model

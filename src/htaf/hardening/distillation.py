@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from htaf.convert.functional_sites import duplicate
+from htaf.convert.functional_sites import Model, duplicate
 from htaf.convert.modes import evaluating
 from htaf.hardening.report import (
     Batches,
@@ -26,7 +26,7 @@ from htaf.hardening.weights import BINARY_WEIGHTS
 
 
 def distil(
-    model: nn.Module,
+    model: Model,
     teacher: nn.Module,
     batches: Batches,
     *,
@@ -35,7 +35,7 @@ def distil(
     patience: int = 5,
     temperature: float = 1.0,
     validation: Batches | None = None,
-) -> tuple[nn.Module, Report]:
+) -> tuple[Model, Report]:
     """Train by Adam, on the outputs of a teacher, the parameters of a hardened network that a gradient reaches.
 
         KL(softmax(t / T), softmax(s / T)) T^2 of classes, (t - s)^2 of numbers

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from htaf.convert.functional_sites import duplicate
+from htaf.convert.functional_sites import Model, duplicate
 from htaf.convert.modes import evaluating, hooked
 from htaf.grid import weight_of
 from htaf.hardening.report import (
@@ -37,12 +37,12 @@ HELD = 5  # without validation batches every fifth row chooses the strength
 
 
 def refit_head(
-    model: nn.Module,
+    model: Model,
     batches: Batches,
     *,
     validation: Batches | None = None,
     strengths: Sequence[float] = STRENGTHS,
-) -> tuple[nn.Module, Report]:
+) -> tuple[Model, Report]:
     """Fit the last linear layer of a hardened network anew: ridge (numbers) or multinomial logistic (classes).
 
         mean loss(W z + b, y) + strength / 2 |W - W0|^2,   z: the layer's inputs, standardised

@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from htaf.activations import Heaviside
 from htaf.contract import looks_smooth
-from htaf.convert.functional_sites import duplicate
+from htaf.convert.functional_sites import Model, duplicate
 from htaf.convert.modes import evaluating
 from htaf.grid import weight_of
 from htaf.hardening.least_squares import Sums, by_rows, error, fan_in, groups_of, patches, ridge, row_count
@@ -37,14 +37,14 @@ ROWS, MOST, FEWEST, LARGE = 4096, 40, 8, 1024  # rows: at least, and for each we
 
 
 def repair(
-    exact: nn.Module,
+    exact: Model,
     smooth: nn.Module,
     batches: Batches,
     *,
     strength: float | None = None,
     validation: Batches | None = None,
     layers: Sequence[str] | None = None,
-) -> tuple[nn.Module, Report]:
+) -> tuple[Model, Report]:
     """Correct every linear layer and convolution of a hardened network, so that on bits it gives what it gave before.
 
     Layers are taken in the order of first run, each in closed form.

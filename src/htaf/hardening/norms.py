@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from htaf.activations import Heaviside
-from htaf.convert.functional_sites import duplicate
+from htaf.convert.functional_sites import Model, duplicate
 from htaf.convert.modes import evaluating
 from htaf.hardening.report import Batches, Report, call, expect_batches, inputs_of, measured
 from htaf.hardening.watching import is_norm
 
 
-def recalibrate(model: nn.Module, batches: Batches, *, validation: Batches | None = None) -> tuple[nn.Module, Report]:
+def recalibrate(model: Model, batches: Batches, *, validation: Batches | None = None) -> tuple[Model, Report]:
     """Take the running means and variances of batch norms anew, as the average over batches.
 
         mean = sum_b n_b mean_b / sum_b n_b,   var likewise;   n_b: values a channel of batch b
