@@ -20,11 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from htaf import convert
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
-from htaf.convert import Site, conversion, harden, replace, sites
+from htaf.convert import Site, conversion, harden, sites
 from htaf.packed import pack
 from htaf.spiking import IF, LIF
 
+replace = functools.partial(convert.replace, where="*")  # whatever it is: test_stays.py is about the default
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
 
@@ -241,8 +243,8 @@ def test_every_spelling_of_a_call_is_one_site_in_order_of_run():
         ("tanh_2", "tanh", 1, True, 2),
         ("silu_3", "silu", 1, True, 3),
     ]
-    assert str(found[0]) == "relu_0 (relu, functional, 1 call)"
-    assert str(found[1]) == "act (gelu, 1 call)"
+    assert found[0].label == "relu_0 (relu, functional, 1 call)"
+    assert found[1].label == "act (gelu, 1 call)"
 
 
 def test_softmax_glu_attention_and_modules_that_mix_elements_are_no_module_sites():
@@ -251,7 +253,7 @@ def test_softmax_glu_attention_and_modules_that_mix_elements_are_no_module_sites
     )
     with pytest.raises(ValueError, match=r"no activation site[\s\S]*5 \(Normalised\): pass example="):
         replace(model, HTAF)
-    assert [str(s) for s in sites(Normalised(), X)] == ["relu_0 (relu, functional, 1 call)"]
+    assert [s.label for s in sites(Normalised(), X)] == ["relu_0 (relu, functional, 1 call)"]
 
 
 def test_squashing_a_parameter_is_no_site():
@@ -443,7 +445,7 @@ def test_shared_activation_stays_one_module():
     model = Shared()
     (site,) = sites(model, X)
     assert (site.path, site.calls, site.aliases) == ("relu", 3, ("blocks.0.1", "blocks.1.1"))
-    assert str(site) == "relu (relu, 3 calls), also blocks.0.1, blocks.1.1"
+    assert site.label == "relu (relu, 3 calls), also blocks.0.1, blocks.1.1"
     made = []
     new = replace(model, lambda: made.append(HTAF()) or made[-1])
     assert len(made) == 1
@@ -494,7 +496,7 @@ def test_an_exception_half_way_leaves_the_next_forward_right():
     assert torch.equal(F.relu(torch.tensor([-1.0])), torch.zeros(1))
 
 
-@pytest.mark.parametrize("where", [None, lambda site: site.path == ""], ids=["both", "owner only"])
+@pytest.mark.parametrize("where", ["*", lambda site: site.path == ""], ids=["both", "owner only"])
 def test_an_exception_inside_a_child_that_the_owner_catches(where):
     new = replace(Catches(), HTAF, example=X, where=where)
     assert torch.equal(new(X), HTAF()(X) - 0.5)
@@ -521,7 +523,8 @@ def test_other_attributes_are_left_alone():
 
 
 def test_where_by_class_path_glob_predicate_and_list():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Tanh(), nn.ReLU()), nn.GELU())
+    layers = [nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Tanh(), nn.ReLU()), nn.GELU(), nn.Linear(4, 4)]
+    model = nn.Sequential(*layers)
 
     def chosen(where):
         return names(conversion(replace(model, HTAF, where=where)).replaced)
@@ -538,7 +541,7 @@ def test_where_by_class_path_glob_predicate_and_list():
 
 
 def test_nothing_to_replace_says_what_there_was():
-    with pytest.raises(ValueError, match=r"Sequential, got none: it has no activation site"):
+    with pytest.raises(ValueError, match=r"Sequential where '\*', got none: it has no activation site"):
         replace(nn.Sequential(nn.Linear(4, 4)), HTAF)
     with pytest.raises(ValueError, match=r"where 'relu', got none of these 1 sites:\s+1 \(relu\)"):
         replace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), HTAF, where="relu")
@@ -606,7 +609,7 @@ def test_what_was_not_looked_at_is_told_once():
 
 
 def test_conversion_is_printable_logged_and_outside_the_state_dict(caplog):
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Tanh())
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Tanh(), nn.Linear(4, 4))
     with caplog.at_level(logging.INFO, logger="htaf.convert"):
         new = replace(model, HTAF, where=nn.ReLU)
     account = conversion(new)
@@ -838,6 +841,7 @@ def test_attributes_that_cannot_be_copied():
 
         def forward(self, x):
             self.features = self.act(self.linear(x))
+            self.by_size = {len(x): self.features * 2}
             return F.relu(self.features)
 
     model = Keeps()
@@ -846,6 +850,7 @@ def test_attributes_that_cannot_be_copied():
     assert [site.name for site in conversion(new).replaced] == ["relu_0"]
     assert len(conversion(new).beyond) == 1
     assert new.features is not model.features
+    assert new.by_size[3] is not model.by_size[3]
     assert binary(harden(new)(X))
 
 

@@ -1,5 +1,7 @@
 """Architectures as their libraries ship them, untrained and small: every activation found, replaced and hardened."""
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -9,27 +11,27 @@ from quick import slow_but
 
 timm = pytest.importorskip("timm")
 
-# name, options, image size, sites, of which functional
+# name, options, image size, sites, of which functional, of which stay by default
 TIMM = [
-    ("resnet10t", {}, 32, 11, 0),
-    ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, 32, 2, 0),
-    ("convnext_atto", {}, 32, 12, 0),
-    ("efficientnet_b0", {}, 32, 65, 0),
-    ("mobilenetv3_small_050", {}, 32, 42, 0),
-    ("mixer_s32_224", {"img_size": 64}, 64, 16, 0),
-    ("swin_tiny_patch4_window7_224", {"img_size": 64, "window_size": 2}, 64, 12, 0),
-    ("levit_128s", {}, 224, 25, 0),
-    ("ghostnet_050", {}, 32, 49, 0),
+    ("resnet10t", {}, 32, 11, 0, {}),
+    ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, 32, 2, 0, {}),
+    ("convnext_atto", {}, 32, 12, 0, {}),
+    ("efficientnet_b0", {}, 32, 65, 0, {"gate": 16}),
+    ("mobilenetv3_small_050", {}, 32, 42, 0, {"gate": 9}),
+    ("mixer_s32_224", {"img_size": 64}, 64, 16, 0, {}),
+    ("swin_tiny_patch4_window7_224", {"img_size": 64, "window_size": 2}, 64, 12, 0, {}),
+    ("levit_128s", {}, 224, 25, 0, {}),
+    ("ghostnet_050", {}, 32, 49, 0, {"gate": 7}),
 ]
 TORCHVISION = [
-    ("googlenet", {"init_weights": False, "aux_logits": False}, 32, 57, 57),
-    ("densenet121", {}, 32, 121, 1),
-    ("resnet18", {}, 32, 9, 0),  # one ReLU runs twice in every block
-    ("squeezenet1_1", {}, 32, 26, 0),
+    ("googlenet", {"init_weights": False, "aux_logits": False}, 32, 57, 57, {}),
+    ("densenet121", {}, 32, 121, 1, {}),
+    ("resnet18", {}, 32, 9, 0, {}),  # one ReLU runs twice in every block
+    ("squeezenet1_1", {}, 32, 26, 0, {"output": 1}),
 ]
 
 
-def check(model, example, n_sites, n_functional):
+def check(model, example, n_sites, n_functional, **stays):
     """What has to hold for every architecture."""
     model.eval()
     call = (lambda m: m(**example)) if isinstance(example, dict) else (lambda m: m(example))
@@ -41,7 +43,11 @@ def check(model, example, n_sites, n_functional):
     assert (len(found), sum(site.functional for site in found)) == (n_sites, n_functional)
     assert all(site.calls for site in found)
 
-    smooth = replace(model, HTAF, example=example)
+    stay = [site for site in found if site.stays is not None]
+    assert Counter(site.stays for site in stay) == stays
+    default = conversion(replace(model, HTAF, example=example))
+    assert (default.left, default.replaced) == (tuple(stay), tuple(site for site in found if site.stays is None))
+    smooth = replace(model, HTAF, where="*", example=example)
     account = conversion(smooth)
     assert account.replaced == tuple(found)
     assert not account.left
@@ -70,24 +76,26 @@ QUICK = [row for row in TIMM if row[0] in ("vit_tiny_patch16_224", "mobilenetv3_
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "size", "n_sites", "n_functional"),
+    ("name", "options", "size", "n_sites", "n_functional", "stays"),
     slow_but(TIMM, *QUICK, rows=True),
     ids=[row[0] for row in TIMM],
 )
-def test_timm(name, options, size, n_sites, n_functional):
+def test_timm(name, options, size, n_sites, n_functional, stays):
     torch.manual_seed(0)
-    check(timm.create_model(name, pretrained=False, **options), torch.randn(1, 3, size, size), n_sites, n_functional)
+    model = timm.create_model(name, pretrained=False, **options)
+    check(model, torch.randn(1, 3, size, size), n_sites, n_functional, **stays)
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "size", "n_sites", "n_functional"),
+    ("name", "options", "size", "n_sites", "n_functional", "stays"),
     slow_but(TORCHVISION, TORCHVISION[2], rows=True),
     ids=[row[0] for row in TORCHVISION],
 )
-def test_torchvision(name, options, size, n_sites, n_functional):
+def test_torchvision(name, options, size, n_sites, n_functional, stays):
     models = pytest.importorskip("torchvision.models")
     torch.manual_seed(0)
-    check(getattr(models, name)(weights=None, **options), torch.randn(1, 3, size, size), n_sites, n_functional)
+    model = getattr(models, name)(weights=None, **options)
+    check(model, torch.randn(1, 3, size, size), n_sites, n_functional, **stays)
 
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from htaf.contract import looks_smooth
+from htaf.convert.flow import Flow, Made
 from htaf.convert.written_out import Value, Values, Whole
 
 # name of a torch function or method, without the in-place underscore -> kind
@@ -471,6 +472,7 @@ class _Frame:
     calls: list[_Call] = field(default_factory=list)
     forward: bool = False  # its forward runs, not its hooks
     run: int = -1  # of a site: the number of the run
+    made: Made | None = None  # of a site: its value in this run
 
 
 class CallRecorder(TorchFunctionMode):
@@ -494,6 +496,9 @@ class CallRecorder(TorchFunctionMode):
         self.beyond: dict[tuple[str, str, str], None] = {}
         self.doubtful: dict[str, dict[str, None]] = {}  # path -> operators that may be activations
         self.functions: dict[str, dict[str, None]] = {}  # path -> autograd Functions
+        self.flow = Flow()
+        self.values: dict[tuple[str, int | None], list[Made]] = {}  # as in `order`: what became of each value
+        self._became: dict[int, Made] = {}  # the number of a run, or a call -> what became of its value
         self._ran: list[tuple[str, _Frame | None, int]] = []
         # as in `order`: activations that are nothing but a part of others -> these
         self.parts: dict[tuple[str, int | None], set[tuple[str, int]]] = {}
@@ -507,8 +512,9 @@ class CallRecorder(TorchFunctionMode):
         self._writers: set[int] = set()
         self._function_codes = dict(_autograd_functions(torch.autograd.Function))
 
-    def watch(self, model: nn.Module) -> None:
-        """Put hooks on every module; the model is a copy made for this run."""
+    def watch(self, model: nn.Module, example: object) -> None:
+        """Put hooks on every module; the model is a copy made for this run on an example."""
+        self.flow.begin(model, example)
         self._own.update(dict.fromkeys((*model.parameters(), *model.buffers())))
         for module in model.modules():
             if isinstance(module, torch.jit.ScriptModule):  # takes no hooks, and no mode sees inside
@@ -535,6 +541,7 @@ class CallRecorder(TorchFunctionMode):
         self._stack.append(_Frame(module, Values(self._own)))
         if id(module) in self.sites:
             self._stack[-1].run = len(self._ran)
+            self._stack[-1].made = self.flow.activation(args[0] if args else None)
             self._ran.append((path, None, 0))
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -557,6 +564,9 @@ class CallRecorder(TorchFunctionMode):
             self._read(output)
             frame.values.escape(output)
             return
+        if frame.made is not None:
+            self.flow.make(frame.made, output)
+            self._became[frame.run] = frame.made
         # a smooth step is a site of its own whatever its owner multiplies: a neuron its membrane, for one
         if self._stack and self._stack[-1].forward and args and not looks_smooth(module):
             value = self._stack[-1].values.follow_module(module, self.sites[id(module)], args[0], output)
@@ -588,12 +598,18 @@ class CallRecorder(TorchFunctionMode):
         frame = self._stack[-1]
         counted, doubts = len(frame.calls), len(self._doubts)
         covers = self._note(func, name, args, kwargs) or covers
+        call = frame.calls[counted] if len(frame.calls) > counted else None
+        became = None
+        if call is not None and call.kind is not None:
+            became = self.flow.activation(call_input(args, kwargs, call.source))  # pyright: ignore[reportArgumentType]
         with self.covering() if covers else contextlib.nullcontext():
             result = func(*args, **kwargs)
         if frame.forward:
-            call = frame.calls[counted] if len(frame.calls) > counted else None
             with self.covering():
                 made = frame.values.follow(func, args, kwargs, result, None if call is None or call.fixed else call)
+            if call is not None and (became is not None or (made is not None and made.bears)):
+                became = self._became[id(call)] = became or Made()  # the end of a formula is known in the end
+                self.flow.make(became, args[0] if result is None else result)
             self._doubts[doubts:] = [(path, kind, made) for path, kind, _ in self._doubts[doubts:]]
         return result
 
@@ -718,7 +734,9 @@ class CallRecorder(TorchFunctionMode):
                 done.add(whole)
                 at = source if shown is call else (self._index(path, frame, shown), source)
                 self.calls[key] = _Call(call.name, whole.kind, at)
+                part = id(call)
             self.order[key] = self.order.get(key, 0) + 1
+            self.values.setdefault(key, []).extend([self._became[part]] if part in self._became else [])
         for key in self.parts.keys() & self.order.keys():
             del self.order[key]
             self.parts[key] = set()
@@ -752,7 +770,9 @@ class Operators(TorchDispatchMode):
         if func.namespace == "aten":
             self.recorder.operator(func._schema.name.removeprefix("aten::").removesuffix("_"), args)
         with self.recorder.covering():  # or it would be seen again
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            self.recorder.flow.operator(func, args, kwargs or {}, result)
+        return result
 
 
 def fused_kind(module: nn.Module) -> str | None:

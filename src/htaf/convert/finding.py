@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from htaf import functional
 from htaf.activations import Heaviside
 from htaf.contract import SmoothStep, lacking, looks_smooth
 from htaf.convert import activation_calls as calls
+from htaf.convert.flow import SQUASHING, WORDS, Made, Stays
 from htaf.convert.functional_sites import duplicate, own_class
 from htaf.convert.written_out import known_kind
 
@@ -61,6 +62,8 @@ class Site:
         module_type: class of the module; None for a function.
         aliases: further paths of the same module.
         in_place: the model still reads the input that the activation overwrites.
+        stays: why `replace` leaves it unless `where` chooses it: "output", "gate", "scale", "softcap", "scores" or
+            "choice"; None: it acts between layers, as far as the run or the structure of the model tells.
         source: of a functional call, the argument that is its input; or the number of an earlier call that has it, and
             which of its arguments it is.
     """
@@ -74,6 +77,7 @@ class Site:
     aliases: tuple[str, ...] = ()
     in_place: bool = field(default=False, repr=False)
     source: calls.Source = field(default=0, repr=False)
+    stays: Stays | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -82,6 +86,11 @@ class Site:
         return (f"{self.path}.{child}" if self.path else child) if self.functional else self.path
 
     def __str__(self) -> str:
+        return self.label if self.stays is None else f"{self.label}, stays: {WORDS[self.stays]}"
+
+    @property
+    def label(self) -> str:
+        """Its name, kind and calls, in words."""
         notes = [self.kind]
         if self.functional:
             notes.append("functional")
@@ -103,6 +112,7 @@ class Found:
     # activations inside a formula that is a site, with the path and index of each such site
     parts: tuple[tuple[Site, set[tuple[str, int]]], ...] = ()
     unseen: tuple[str, ...] = ()  # of the hints those that tell of a forward that did not run
+    unsure: tuple[Site, ...] = ()  # without an example: what may be an output or a gate
 
 
 class _Stored(nn.Module):
@@ -197,7 +207,9 @@ def find(
     hints = (*scripted, *unseen, *products, *_hints(trial, record))
     beyond = tuple(_beyond(trial, record))
     if example is None:
-        return Found(tuple(protos.values()), hints, beyond, scripted, unseen=unseen)
+        known = [dataclasses.replace(site, stays=_stays_by_structure(trial, site)) for site in protos.values()]
+        unsure = tuple(site for site in known if site.stays is None and _may_stay(trial, site))
+        return Found(tuple(known), hints, beyond, scripted, unseen=unseen, unsure=unsure)
     modules = {site.path: site for site in protos.values()}
     parts = []
     for (path, index), wholes in record.parts.items():
@@ -213,14 +225,62 @@ def find(
             site = modules.pop(path, None)
             if site is None:  # inside one
                 continue
-            ran.append(dataclasses.replace(site, calls=times, in_place=site.in_place or path in record.in_place))
+            stays = _stays(record.values.get((path, index), ()), site.kind, trial.get_submodule(path))
+            in_place = site.in_place or path in record.in_place
+            ran.append(dataclasses.replace(site, calls=times, in_place=in_place, stays=stays))
         else:
             call = record.calls[path, index]
             assert call.kind is not None
-            ran.append(Site(path, call.kind, times, functional=True, index=index, source=call.source))
+            stays = _stays(record.values.get((path, index), ()), call.kind)
+            ran.append(Site(path, call.kind, times, functional=True, index=index, source=call.source, stays=stays))
     never = [dataclasses.replace(site, calls=0) for site in modules.values()]
     seen = (record.forwards, record.watched, record.callees)
     return Found((*ran, *never), hints, beyond, scripted, *seen, tuple(parts), unseen)
+
+
+def _stays(values: Iterable[Made], kind: str, module: nn.Module | None = None) -> Stays | None:
+    """Why an activation is none between layers, from what became of its values in a run."""
+    if isinstance(module, Heaviside) or (module is not None and looks_smooth(module)):
+        return None  # it was put there by choice
+    kind = kind if module is None else _known_kind(kind, module)
+    return next((stays for one in values if (stays := one.stays(kind)) is not None), None)
+
+
+def _stays_by_structure(trial: nn.Module, site: Site) -> Stays | None:
+    """Why an activation is none between layers, as far as modules tell without a run: the last one of a sequence."""
+    module = trial.get_submodule(site.path)
+    if isinstance(module, Heaviside) or looks_smooth(module):
+        return None
+    for path in (site.path, *site.aliases):
+        while path:
+            parent, _, name = path.rpartition(".")
+            owner = trial.get_submodule(parent)
+            if not isinstance(owner, nn.Sequential):
+                if _known_kind(site.kind, module) in SQUASHING and calls.multiplies(owner):
+                    return "gate"
+                break
+            behind = list(owner.named_children())
+            behind = behind[[key for key, _ in behind].index(name) + 1 :] if name in dict(behind) else []
+            if any(True for _, layer in behind for _ in layer.parameters()):
+                break
+            path = parent
+        else:
+            return "output"
+    return None
+
+
+def _may_stay(trial: nn.Module, site: Site) -> bool:
+    """Whether only a run tells if an activation is an output or a gate."""
+    module = trial.get_submodule(site.path)
+    if looks_smooth(module) or _known_kind(site.kind, module) not in SQUASHING | {"softplus"}:
+        return False
+    parts = site.path.split(".")
+    return not all(isinstance(trial.get_submodule(".".join(parts[:n])), nn.Sequential) for n in range(len(parts)))
+
+
+def _known_kind(kind: str, module: nn.Module) -> str:
+    """The kind; of a class that torch does not have, that of the known activation that it computes."""
+    return kind if kind in _MODULES.values() else known_kind(module.forward) or kind
 
 
 def _beyond(trial: nn.Module, record: calls.CallRecorder) -> Iterator[str]:
@@ -299,11 +359,11 @@ def _hints(trial: nn.Module, record: calls.CallRecorder) -> Iterator[str]:
 def _run(trial: nn.Module, record: calls.CallRecorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it computes relu or gelu itself, without asking `activation`
-    record.watch(trial)
+    record.watch(trial, (args, kwargs))
     try:
         # compiled functions run as they are written, where their calls are seen
         with torch.compiler.set_stance("force_eager"), torch.no_grad(), calls.Operators(record), record:
-            trial(*args, **kwargs)
+            record.flow.end(trial(*args, **kwargs))
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
 

@@ -271,13 +271,14 @@ def duplicate(model: Model, *, parameters: bool = False, buffers: bool = False) 
     if buffers:
         memo.update((id(b), b) for b in model.buffers())
     for module in model.modules():
-        for value in vars(module).values():
-            if issubclass(type(value), (torch.jit.ScriptFunction, types.ModuleType)):  # without state, and not to copy
-                memo[id(value)] = value
-            elif (
-                issubclass(type(value), torch.Tensor) and not value.is_leaf
-            ):  # kept from a forward: no deep copy either
-                memo[id(value)] = value.detach().clone()
+        for held in vars(module).values():
+            kind = type(held)
+            inside: Any = held.values() if kind is dict else held if kind in (list, tuple) else ()
+            for value in (held, *inside):
+                if issubclass(type(value), (torch.jit.ScriptFunction, types.ModuleType)):  # without state, not to copy
+                    memo[id(value)] = value
+                elif issubclass(type(value), torch.Tensor) and not value.is_leaf:  # kept from a forward: nor these
+                    memo[id(value)] = value.detach().clone()
     new = copy.deepcopy(model, memo)
     for module in new.modules():
         unshadow(module)

@@ -5,6 +5,7 @@ Every transform returns a new model and says what it did: see `conversion`.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import warnings
 import weakref
@@ -33,7 +34,7 @@ class Conversion:
 
     Attributes:
         replaced: the sites that have new modules.
-        left: the sites that are as they were.
+        left: the sites that are as they were; `Site.stays` says why one stayed that `where` did not choose.
         hints: where activations may act that the transform could not see.
         unseen: of the hints those that tell of code which was not looked at, for want of an example that runs it. A
             warning of `replace` tells of them too.
@@ -149,7 +150,7 @@ def replace(
         shown = type(factory).__name__
         raise TypeError(f"factory must be a function that makes a module, such as lambda: HTAF(2, 11), got a {shown}")
     found = find(model, None if example is None else arguments(example))
-    chosen = [site for site in found.sites if _matches(where, site)]
+    chosen = [site for site in found.sites if (site.stays is None if where is None else _matches(where, site))]
     if not chosen:
         raise ValueError(_nothing(model, where, found))
     new: nn.Module = functional.duplicate(model, parameters=share, buffers=share)
@@ -188,7 +189,13 @@ def replace(
         more = f" and {len(found.unseen) - 3} more" if len(found.unseen) > 3 else ""
         text = "pass an example= that runs all of the model: activations may be left in"
         warnings.warn(f"{text} {where_left}{more}", stacklevel=2)
-    account = Conversion(tuple(chosen), left, found.hints, found.beyond, found.unseen)
+    unsure = [site.label for site in found.unsure if site in chosen] if where is None else []
+    if unsure:
+        more = f" and {len(unsure) - 3} more" if len(unsure) > 3 else ""
+        text = "outputs and gates were not looked at: without example= only a sequence of modules tells them, and so"
+        warnings.warn(f"{text} {', '.join(unsure[:3])}{more} became steps", stacklevel=2)
+    replaced = tuple(dataclasses.replace(site, stays=None) for site in chosen)
+    account = Conversion(replaced, left, found.hints, found.beyond, found.unseen)
     return cast(Model, with_account(new, account))
 
 
@@ -306,7 +313,12 @@ def _matches(where: Where | None, site: Site) -> bool:
 def _nothing(model: nn.Module, where: Where | None, found: Found) -> str:
     text = f"expected an activation to replace in {type(model).__name__}"
     text += f" where {where!r}" if where is not None else ""
-    text += ", got none" + (f" of these {len(found.sites)} sites:" if found.sites else ": it has no activation site")
+    if not found.sites:
+        text += ", got none: it has no activation site"
+    elif where is None:
+        text += f" that acts between layers, got none of these {len(found.sites)} sites; choose some with where=:"
+    else:
+        text += f", got none of these {len(found.sites)} sites:"
     return "\n  ".join([text, *map(str, found.sites), *found.beyond, *found.hints])
 
 

@@ -57,6 +57,7 @@ class Value:
     source: Value | None = None  # the nearest one of which this is a function
     depth: int = 0
     shape: torch.Size | None = None
+    bears: bool = False  # an activation, or a function of one
     holds_own: bool = False  # made with parameters or buffers of more than one number
     rerun: Callable[[Callable[[Value], Tensor]], Tensor] | None = None  # computes it from its inputs
     # counted calls that have it as an argument, which one, and its shape there
@@ -205,6 +206,7 @@ class Values:
         for value in made.inputs:
             value.used_by.add(made)
         made.index, made.shape = len(self.made), result.shape
+        made.bears = made.kind is not None or any(value.bears for value in made.inputs)
         self.of[result] = made
         self.made.append(made)
         return made

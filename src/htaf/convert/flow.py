@@ -1,0 +1,325 @@
+"""What becomes of the value of an activation in a run: does a layer read it, what it multiplies, is it returned.
+
+A `Flow` sees every operator of the run. It marks storages, so that views and in-place operators need no care of their
+own: a `Mark` says of which activations a storage holds the value (or a sum with it), and what else it comes from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves
+
+# why an activation stays unless it is chosen
+Stays = Literal["output", "gate", "scale", "softcap", "scores", "choice"]
+WORDS: dict[Stays, str] = {
+    "output": "its value reaches an output, no layer in between",
+    "gate": "a gate: it multiplies another value",
+    "scale": "a scale or a time step: it multiplies another value",
+    "softcap": "a soft cap, c * tanh(x / c)",
+    "scores": "scores of an attention: of a softmax, or of a product of two computed matrices",
+    "choice": "its value is only compared or sorted, no layer reads it",
+}
+SQUASHING = {"sigmoid", "hardsigmoid", "tanh", "hardtanh", "softsign"}  # what gates are made of
+_CONTRACTIONS = {
+    *("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "matmul", "_trilinear"),
+    *("convolution", "_convolution", "convolution_overrideable", "mkldnn_convolution", "cudnn_convolution"),
+    *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "_addmm_activation"),
+}
+_ADDING = {"addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation"}  # their first argument is what they add to
+_LAYERS = {  # where parameters are among the arguments
+    *("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "rms_norm"),
+    *("_native_batch_norm_legit_no_training", "_batch_norm_with_update", "cudnn_batch_norm", "_fused_rms_norm"),
+    *("miopen_batch_norm", "batch_norm", "layer_norm", "group_norm"),
+    *("embedding", "_embedding_bag", "_embedding_bag_forward_only"),
+    *("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "lstm", "gru", "rnn_tanh", "rnn_relu"),
+}
+_PRODUCTS = {"mul", "div", "addcmul", "addcdiv", "_foreach_mul"}
+_PLACING = {"cat", "stack", "where", "copy", "index_put", "scatter", "slice_scatter", "select_scatter", "index_copy"}
+_RANDOM = {"rand", "randn", "rand_like", "randn_like", "normal", "uniform", "bernoulli", "normal_functional"}
+
+
+@dataclass(eq=False)
+class Made:
+    """One value of an activation, and what became of it."""
+
+    capped_at: float | None = None  # what its input was divided by
+    read: bool = False  # by a layer
+    read_in_a_sum: bool = False
+    multiplies: bool = False  # something at least as large
+    is_multiplied: bool = False  # with something smaller
+    scores: bool = False
+    compared: bool = False
+    capped: bool = False
+    returned: bool = False
+    returned_in_a_sum: bool = False
+
+    def stays(self, kind: str) -> Stays | None:
+        """Why an activation of this kind is none between layers; None where it is one, as far as one can see."""
+        if self.capped:
+            return "softcap"
+        if self.returned:
+            return "output"
+        if not self.read:
+            if self.multiplies and kind in SQUASHING:
+                return "gate"
+            if (self.multiplies or self.is_multiplied) and kind == "softplus":
+                return "scale"
+            if self.scores:
+                return "scores"
+            if not self.read_in_a_sum and self.returned_in_a_sum:
+                return "output"
+            if not self.read_in_a_sum and self.compared:
+                return "choice"
+        return None
+
+
+@dataclass
+class Mark:
+    """What a storage holds.
+
+    Attributes:
+        of: activations whose value it is -> whether nothing but constants were added; False: a sum with other values.
+        own: parameters and buffers, and what is computed of them alone.
+        data: comes from numbers of the example, or from random ones.
+        computed: comes from a layer.
+        divided_by: a number, if that is how it was made.
+    """
+
+    of: dict[Made, bool] = field(default_factory=dict)
+    own: bool = False
+    data: bool = False
+    computed: bool = False
+    divided_by: float | None = None
+
+
+_CONSTANT = Mark()
+
+
+class Flow:
+    """Where the values of activations go, in one run of a model."""
+
+    def __init__(self) -> None:
+        self._marks: dict[StorageWeakRef, Mark] = {}
+
+    def begin(self, model: nn.Module, example: object) -> None:
+        for tensor in _tensors(example):
+            self._set(tensor, Mark(data=tensor.is_floating_point()))
+        for tensor in (*model.parameters(), *model.buffers()):
+            self._set(tensor, Mark(own=True))
+
+    def activation(self, x: object) -> Made:
+        """Before an activation acts on `x`, which it may overwrite."""
+        return Made(self._mark(x).divided_by if isinstance(x, Tensor) else None)
+
+    def make(self, made: Made, result: object) -> None:
+        """A tensor is the value of an activation."""
+        if isinstance(result, Tensor) and (key := _key(result)) is not None:
+            mark = self._marks.get(key, _CONSTANT)
+            self._marks[key] = dataclasses.replace(mark, of=mark.of | {made: True}, divided_by=None)
+
+    def end(self, output: object) -> None:
+        for tensor in _tensors(output):
+            for made, pure in self._mark(tensor).of.items():
+                made.returned |= pure
+                made.returned_in_a_sum |= not pure
+
+    def operator(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
+        """Note what an operator made of its arguments."""
+        name, writes, foreign = _described(function)
+        outs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        ins = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if name.startswith(("lift_fresh", "new_", "empty")) or name in ("zeros_like", "ones_like", "full_like"):
+            ins = []  # of its arguments it takes the shape alone, or none is marked
+        marks = [self._mark(tensor) for tensor in ins]
+        made = self._made(name, foreign, args, ins, marks)
+        if any(not _is_real(out) for out in outs):
+            for one in made.of:
+                one.compared = True
+        before = {_key(tensor) for tensor in ins}
+        for out in outs:
+            key = _key(out)
+            if key is None or (key in before and not writes):  # a view of what is marked already
+                continue
+            if not _is_real(out):
+                self._marks[key] = Mark(own=made.own)
+                continue
+            there = self._marks.get(key, _CONSTANT)
+            if key in before and out.numel() * out.element_size() < out.untyped_storage().nbytes():  # a part of it
+                self._marks[key] = Mark(
+                    there.of | made.of, there.own and made.own, there.data or made.data, there.computed or made.computed
+                )
+            else:
+                self._marks[key] = made
+
+    def _made(self, name: str, foreign: bool, args: tuple[Any, ...], ins: list[Tensor], marks: list[Mark]) -> Mark:
+        """The mark of what an operator makes; its arguments' activations are told what became of them."""
+        floats = [mark for tensor, mark in zip(ins, marks, strict=True) if tensor.is_floating_point()]
+        own = bool(ins) and all(mark.own for mark in marks)
+        data = name in _RANDOM or any(mark.data for mark in floats)
+        computed = any(mark.computed for mark in floats)
+        operands = marks[-2:] if name in _ADDING else marks[:2] if name in _CONTRACTIONS else ()
+        weights = any(mark.own and tensor.dim() > 1 for tensor, mark in zip(ins, marks, strict=True))
+        layered = (name in _LAYERS and any(mark.own for mark in floats)) or (foreign and weights)
+        if not own and (layered or any(mark.own for mark in operands)):
+            for mark in floats:
+                for made, pure in mark.of.items():
+                    made.read |= pure
+                    made.read_in_a_sum |= not pure
+            return Mark(data=True, computed=True)
+        if "softmax" in name:
+            for made, pure in _all_of(floats):
+                made.scores |= pure
+        if "scaled_dot_product" in name or name == "_flash_attention_forward":
+            for made, pure in _all_of(marks[:2]):  # queries and keys
+                made.scores |= pure
+        elif name in _CONTRACTIONS:
+            for mark in operands:
+                if any(other.computed or other.of for other in operands if other is not mark):
+                    for made, pure in mark.of.items():
+                        made.scores |= pure
+        of = self._carried(name, args, ins, marks)
+        return Mark(of, own, data, computed, self._divided_by(name, args, marks))
+
+    def _carried(self, name: str, args: tuple[Any, ...], ins: list[Tensor], marks: list[Mark]) -> dict[Made, bool]:
+        """The activations that are in the result, and whether alone."""
+        if name in _PRODUCTS:
+            factors = [(one, self._mark(one)) for one in args[-2:] if isinstance(one, Tensor)]
+            self._multiply(factors)
+            self._cap(name, args, marks)
+        of: dict[Made, bool] = {}
+        for tensor, mark in zip(ins, marks, strict=True):
+            if not tensor.is_floating_point():
+                continue
+            for made, pure in mark.of.items():
+                if not pure and made.read_in_a_sum:  # nothing more is to be learned
+                    continue
+                others = (
+                    other
+                    for one, other in zip(ins, marks, strict=True)
+                    if other is not mark and other.data and one.is_floating_point()
+                )
+                alone = pure and (name in _PLACING or all(other.of.get(made, False) for other in others))
+                of[made] = of.get(made, alone) and alone if name not in _PLACING else of.get(made, False) or alone
+        return of
+
+    def _multiply(self, factors: list[tuple[Tensor, Mark]]) -> None:
+        for one, mark in factors:
+            for other, against in factors:
+                if other is one or not other.is_floating_point() or against.own:
+                    continue
+                unseen = not against.computed and not against.of
+                if unseen and not _is_zero(other) and (not against.data or _is_mask(other)):  # (a state begins as 0)
+                    continue
+                for made, pure in mark.of.items():
+                    if pure and not against.of.get(made, False):
+                        made.multiplies |= one.numel() <= other.numel()
+                        made.is_multiplied |= one.numel() > other.numel()
+
+    def _cap(self, name: str, args: tuple[Any, ...], marks: list[Mark]) -> None:
+        factor = _number(args[1]) if len(args) > 1 else None
+        if factor is None or factor == 0 or not marks:
+            return
+        factor = factor if name == "mul" else 1 / factor
+        for made, pure in marks[0].of.items():
+            if pure and made.capped_at is not None and factor != 1:
+                made.capped |= math.isclose(made.capped_at, factor, rel_tol=1e-4)
+
+    def _divided_by(self, name: str, args: tuple[Any, ...], marks: list[Mark]) -> float | None:
+        if name not in ("mul", "div") or len(args) < 2:
+            same = name in ("_to_copy", "clone", "alias", "detach") and marks
+            return marks[0].divided_by if same else None
+        number = _number(args[1])
+        if number is None or number == 0:
+            return None
+        return number if name == "div" else 1 / number
+
+    def _mark(self, tensor: Tensor) -> Mark:
+        key = _key(tensor)
+        return _CONSTANT if key is None else self._marks.get(key, _CONSTANT)
+
+    def _set(self, tensor: Tensor, mark: Mark) -> None:
+        if (key := _key(tensor)) is not None:
+            self._marks[key] = mark
+
+
+def _all_of(marks: list[Mark]) -> Iterator[tuple[Made, bool]]:
+    for mark in marks:
+        yield from mark.of.items()
+
+
+@functools.cache
+def _described(function: Any) -> tuple[str, bool, bool]:
+    """The name of an operator without namespace and underscore, whether it writes into an argument, and whether it is
+    none of PyTorch's."""
+    schema = function._schema
+    writes = any(one.alias_info is not None and one.alias_info.is_write for one in schema.arguments)
+    return schema.name.partition("::")[2].removesuffix("_"), writes, function.namespace not in ("aten", "prims")
+
+
+def _key(tensor: Tensor) -> StorageWeakRef | None:
+    try:
+        return StorageWeakRef(tensor.untyped_storage())
+    except (RuntimeError, NotImplementedError):  # nested and sparse tensors have none
+        return None
+
+
+def _is_real(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _number(value: object) -> float | None:
+    """A number, also as a tensor of one entry whose value is at hand."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex():
+            return None
+        try:
+            return float(value)
+        except (RuntimeError, NotImplementedError):  # on the meta device, fake
+            return None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _is_mask(tensor: Tensor) -> bool:
+    """Whether a tensor holds 0 and 1 alone."""
+    return _holds(lambda: ((tensor == 0) | (tensor == 1)).all())
+
+
+def _is_zero(tensor: Tensor) -> bool:
+    return tensor.dim() > 0 and _holds(lambda: (tensor == 0).all())
+
+
+def _holds(test: Callable[[], Tensor]) -> bool:
+    """False where a tensor has no values to look at: on the meta device, fake, nested."""
+    try:
+        return bool(test())
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def _tensors(value: object, depth: int = 6) -> Iterator[Tensor]:
+    """The tensors that an output holds: in lists, mappings, dataclasses and other objects."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth == 0 or isinstance(value, (str, bytes, int, float, type, nn.Module)) or value is None:
+        return
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _tensors(one, depth - 1)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for one in value:
+            yield from _tensors(one, depth - 1)
+    else:
+        try:
+            held = list(vars(value).values())
+        except TypeError:  # no attributes of its own
+            return
+        for one in held:
+            yield from _tensors(one, depth - 1)
