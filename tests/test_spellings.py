@@ -11,12 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from htaf import convert
 from htaf.activations import HTAF
-from htaf.convert import conversion, harden, replace, sites
+from htaf.convert import conversion, harden, sites
 
 STEP = HTAF()
 X = torch.linspace(-4.5, 4.0, 48).reshape(4, 12)
 SQRT_2_BY_PI = math.sqrt(2 / math.pi)
+
+replace = functools.partial(convert.replace, where="*")  # whatever it is: test_stays.py is about the default
 
 
 class Calls(nn.Module):

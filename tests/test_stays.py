@@ -144,10 +144,10 @@ CASES = [
     ("a learned scale", lambda m, x: m.b(torch.tanh(m.a(x)) * m.scale), {"tanh_0": None}),
     (
         "LSTM",
-        lambda m, x: lstm(m, x[:, :1]),
+        lstm,
         dict.fromkeys(("sigmoid_0", "sigmoid_1", "tanh_2", "sigmoid_3", "tanh_4"), "gate"),
     ),
-    ("RNN", lambda m, x: rnn(m, x[:, :1]), {"tanh_0": None}),
+    ("RNN", rnn, {"tanh_0": None}),
     ("time step", mamba, {"softplus_0": "scale", "silu_1": None}),
     ("softplus between layers", lambda m, x: m.b(F.softplus(m.a(x))), {"softplus_0": None}),
     (
@@ -260,3 +260,8 @@ def test_gates_of_a_class_that_torch_does_not_have():
     model.act = Swash()
     (site,) = sites(model, X)
     assert site.stays == "gate"
+
+
+def test_a_model_that_is_an_activation_is_chosen_by_being_given():
+    assert isinstance(replace(nn.Sigmoid(), HTAF), HTAF)
+    assert isinstance(replace(nn.Sigmoid(), HTAF, example=X), HTAF)

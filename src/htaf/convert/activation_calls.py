@@ -26,6 +26,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from htaf.contract import looks_smooth
 from htaf.convert.flow import Flow, Made
+from htaf.convert.places import Order, Place, order_of, place_of
 from htaf.convert.written_out import Value, Values, Whole
 
 # name of a torch function or method, without the in-place underscore -> kind
@@ -461,6 +462,8 @@ class _Call:
     kind: str | None  # None: no activation with these arguments
     source: Source = 0  # the argument that is its input
     fixed: bool = False  # inside an autograd Function, whose backward would not know of another
+    place: Place = ()
+    layers: object = None  # what it runs behind
 
 
 @dataclass
@@ -488,7 +491,7 @@ class CallRecorder(TorchFunctionMode):
         self.paths, self.sites = paths, sites
         self.order: dict[tuple[str, int | None], int] = {}  # (path, call index) -> times, in order of first run
         self.calls: dict[tuple[str, int], _Call] = {}
-        self.forwards: dict[str, set[tuple[str, ...]]] = {}  # path -> the different call sequences of its forwards
+        self.forwards: dict[str, Order] = {}  # path -> the calls of its forwards
         self.watched: dict[str, frozenset[str]] = {}  # path -> what its forwards count beside the named activations
         self.callees: dict[str, set[str]] = {}
         self.in_place: set[str] = set()  # sites whose caller uses what they wrote into their input
@@ -503,6 +506,7 @@ class CallRecorder(TorchFunctionMode):
         # as in `order`: activations that are nothing but a part of others -> these
         self.parts: dict[tuple[str, int | None], set[tuple[str, int]]] = {}
         self._left: list[tuple[str, _Frame]] = []
+        self._number: dict[int, int] = {}  # id of a call -> its number among those of its module
         self._made: dict[Value, int] = {}  # by the run of a module
         self._doubts: list[tuple[str, str, Value | None]] = []  # (path, operator, what it made)
         self._stack: list[_Frame] = []
@@ -653,6 +657,7 @@ class CallRecorder(TorchFunctionMode):
             if call.kind:
                 self.beyond[path, f"{call.kind} called by a hook", "make it a module"] = None
             return call.kind is not None
+        call.place, call.layers = place_of(sys._getframe(1)), self.flow.layers((args, kwargs))
         call.fixed = function is not None
         if call.fixed and call.kind is not None:
             self.beyond[path, f"autograd Function {function}, which calls {call.kind}", "write it as a module"] = None
@@ -711,15 +716,22 @@ class CallRecorder(TorchFunctionMode):
             self._watch(path, whole.output.call)
             if whole.shown is not None:
                 self._watch(path, whole.shown[0])
+        ends = {id(whole.output.call): whole.kind for *_, whole in formulas}
+        counted: dict[str, list[list[_Call]]] = {}
         for path, frame in self._left:
-            self.forwards.setdefault(path, set()).add(tuple(call.name for call in self._counted(path, frame)))
+            counted.setdefault(path, []).append(self._counted(path, frame))
+        for path, forwards in counted.items():
+            told = [[((c.place, c.name), (c.layers, ends.get(id(c), c.kind))) for c in calls] for calls in forwards]
+            self.forwards[path], numbers = order_of(told)
+            for calls, own in zip(forwards, numbers, strict=True):
+                self._number |= zip(map(id, calls), own, strict=True)
         done = set()
         for run, (path, frame, position) in enumerate(self._ran):
             key: tuple[str, int | None] = (path, None)
             part = run
             if frame is not None:
                 call = frame.calls[position]
-                key, part = (path, self._index(path, frame, call)), id(call)
+                key, part = (path, self._number[id(call)]), id(call)
                 self.calls.setdefault(key, call)
             if part in wholes:
                 path, frame, whole = wholes[part]
@@ -727,12 +739,12 @@ class CallRecorder(TorchFunctionMode):
                 if whole.shown is None or whole.problem:
                     continue
                 call, (shown, source) = whole.output.call, whole.shown
-                key = (path, self._index(path, frame, call))
+                key = (path, self._number[id(call)])
                 within.add(key)
                 if whole in done:
                     continue
                 done.add(whole)
-                at = source if shown is call else (self._index(path, frame, shown), source)
+                at = source if shown is call else (self._number[id(shown)], source)
                 self.calls[key] = _Call(call.name, whole.kind, at)
                 part = id(call)
             self.order[key] = self.order.get(key, 0) + 1
@@ -746,9 +758,6 @@ class CallRecorder(TorchFunctionMode):
 
     def _watch(self, path: str, call: _Call) -> None:
         self.watched[path] = self.watched.get(path, frozenset()) | {call.name} & _COUNTED
-
-    def _index(self, path: str, frame: _Frame, call: _Call) -> int:
-        return next(i for i, one in enumerate(self._counted(path, frame)) if one is call)
 
     def _counted(self, path: str, frame: _Frame) -> list[_Call]:
         watched = self.watched.get(path, frozenset())

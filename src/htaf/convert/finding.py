@@ -17,6 +17,7 @@ from htaf.contract import SmoothStep, lacking, looks_smooth
 from htaf.convert import activation_calls as calls
 from htaf.convert.flow import SQUASHING, WORDS, Made, Stays
 from htaf.convert.functional_sites import duplicate, own_class
+from htaf.convert.places import Order
 from htaf.convert.written_out import known_kind
 
 _MODULES: dict[type, str] = {
@@ -57,8 +58,10 @@ class Site:
         kind: "relu", "gelu", "htaf", ...; of an activation class that torch does not have, its name in lower case.
         calls: how often it ran in the example batch; None when there was no example.
         functional: a call such as `F.relu(x)` inside a forward.
-        index: order number of the functional call among those that are counted in one forward of its module; 0 for
-            modules. Beside the activation functions these are all calls of `maximum`, say, where one is an activation.
+        index: number of the functional call among those that are counted in the forwards of its module, in order of
+            first run; 0 for modules. Beside the activation functions these are all calls of `maximum`, say, where one
+            is an activation. A line of code that runs several times behind the same layers is one call, in a loop over
+            layers it is one for each.
         module_type: class of the module; None for a function.
         aliases: further paths of the same module.
         in_place: the model still reads the input that the activation overwrites.
@@ -106,7 +109,7 @@ class Found:
     hints: tuple[str, ...]
     beyond: tuple[str, ...] = ()
     scripted: tuple[str, ...] = ()  # of the hints those that hold for smooth steps too
-    forwards: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    forwards: dict[str, Order] = field(default_factory=dict)
     watched: dict[str, frozenset[str]] = field(default_factory=dict)
     callees: dict[str, set[str]] = field(default_factory=dict)
     # activations inside a formula that is a site, with the path and index of each such site
@@ -225,7 +228,7 @@ def find(
             site = modules.pop(path, None)
             if site is None:  # inside one
                 continue
-            stays = _stays(record.values.get((path, index), ()), site.kind, trial.get_submodule(path))
+            stays = _stays(record.values.get((path, index), ()), site.kind, trial.get_submodule(path)) if path else None
             in_place = site.in_place or path in record.in_place
             ran.append(dataclasses.replace(site, calls=times, in_place=in_place, stays=stays))
         else:
@@ -249,7 +252,7 @@ def _stays(values: Iterable[Made], kind: str, module: nn.Module | None = None) -
 def _stays_by_structure(trial: nn.Module, site: Site) -> Stays | None:
     """Why an activation is none between layers, as far as modules tell without a run: the last one of a sequence."""
     module = trial.get_submodule(site.path)
-    if isinstance(module, Heaviside) or looks_smooth(module):
+    if module is trial or isinstance(module, Heaviside) or looks_smooth(module):
         return None
     for path in (site.path, *site.aliases):
         while path:

@@ -91,6 +91,7 @@ class Mark:
         data: comes from numbers of the example, or from random ones.
         computed: comes from a layer.
         divided_by: a number, if that is how it was made.
+        layers: the parameters of the layers that it comes from, if nothing but elementwise operators follow them.
     """
 
     of: dict[Made, bool] = field(default_factory=dict)
@@ -98,6 +99,7 @@ class Mark:
     data: bool = False
     computed: bool = False
     divided_by: float | None = None
+    layers: frozenset[StorageWeakRef] = frozenset()
 
 
 _CONSTANT = Mark()
@@ -118,6 +120,11 @@ class Flow:
     def activation(self, x: object) -> Made:
         """Before an activation acts on `x`, which it may overwrite."""
         return Made(self._mark(x).divided_by if isinstance(x, Tensor) else None)
+
+    def layers(self, used: object) -> frozenset[StorageWeakRef]:
+        """What tells apart the values that one line of code computes behind different layers."""
+        marks = [self._mark(tensor) for tensor in tree_leaves(used) if isinstance(tensor, Tensor)]
+        return frozenset().union(*(mark.layers for mark in marks))
 
     def make(self, made: Made, result: object) -> None:
         """A tensor is the value of an activation."""
@@ -153,9 +160,9 @@ class Flow:
                 continue
             there = self._marks.get(key, _CONSTANT)
             if key in before and out.numel() * out.element_size() < out.untyped_storage().nbytes():  # a part of it
-                self._marks[key] = Mark(
-                    there.of | made.of, there.own and made.own, there.data or made.data, there.computed or made.computed
-                )
+                data, computed = there.data or made.data, there.computed or made.computed
+                layers = there.layers | made.layers
+                self._marks[key] = Mark(there.of | made.of, there.own and made.own, data, computed, None, layers)
             else:
                 self._marks[key] = made
 
@@ -173,7 +180,8 @@ class Flow:
                 for made, pure in mark.of.items():
                     made.read |= pure
                     made.read_in_a_sum |= not pure
-            return Mark(data=True, computed=True)
+            keys = (_key(tensor) for tensor, mark in zip(ins, marks, strict=True) if mark.own)
+            return Mark(data=True, computed=True, layers=frozenset(key for key in keys if key is not None))
         if "softmax" in name:
             for made, pure in _all_of(floats):
                 made.scores |= pure
@@ -186,7 +194,8 @@ class Flow:
                     for made, pure in mark.of.items():
                         made.scores |= pure
         of = self._carried(name, args, ins, marks)
-        return Mark(of, own, data, computed, self._divided_by(name, args, marks))
+        layers = frozenset().union(*(mark.layers for mark in floats))
+        return Mark(of, own, data, computed, self._divided_by(name, args, marks), layers)
 
     def _carried(self, name: str, args: tuple[Any, ...], ins: list[Tensor], marks: list[Mark]) -> dict[Made, bool]:
         """The activations that are in the result, and whether alone."""

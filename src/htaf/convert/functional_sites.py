@@ -3,13 +3,19 @@
 `divert` gives the owner of such calls child modules that stand in for them: its class becomes a subclass with another
 `forward`, which runs the original one under a `TorchFunctionMode`. A subclass, and not a function put on the instance,
 because that survives deepcopy, pickle, replication and torch.compile.
+
+A call is told by its place in the code, and so it may run any number of times. A place that runs behind other layers
+each time, in a loop over them, has as many modules, which take turns. Compiled code does not know its place: there the
+order of the calls counts.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import sys
 import types
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,28 +26,30 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from htaf.convert.activation_calls import IN_PLACE, IN_PLACE_BY_ARGUMENTS, Source, call_input, call_name
+from htaf.convert.places import Order, Place, is_whole, place_of
 
 Model = TypeVar("Model", bound=nn.Module)  # a transform returns the type that it is given
 
 
 @dataclass(frozen=True)
 class Calls:
-    """The activation calls of one forward of a module, in order: what each was, and the child that stands in for it."""
+    """The activation calls of the forwards of a module, by number, and the children that stand in for them."""
 
     path: str
-    kinds: tuple[str, ...]  # or the name of a function that is an activation with some arguments
+    order: Order
     children: tuple[str | None, ...]  # None: the call is left as it is; "": nobody uses what it would return
-    sources: tuple[Source, ...] = ()  # the argument that is the input; of none: the first one
+    sources: tuple[Source, ...]  # the argument that is the input
     kept: tuple[tuple[int, int | str], ...] = ()  # arguments of a call that are the input of a later one
     watched: frozenset[str] = frozenset()  # the functions that are counted beside those that are activations always
 
 
 class _Diverted(TorchFunctionMode):
-    """Sends the i-th activation call of one running forward to the owner's i-th child."""
+    """Sends the activation calls of one running forward to the owner's children."""
 
     def __init__(self, owner: nn.Module, calls: Calls) -> None:
         super().__init__()
         self.owner, self.calls, self.position = owner, calls, 0
+        self.times: dict[tuple[Place, str], int] = {}  # how often a place was reached
         self.kept: dict[Source, Any] = {}  # inputs of calls that are still to come
         self.inside: list[nn.Module] = []  # modules that run now inside the owner: their calls are not the owner's
 
@@ -50,17 +58,17 @@ class _Diverted(TorchFunctionMode):
         kind = None if self.inside else call_name(func, args, kwargs, self.calls.watched)
         if kind is None:
             return func(*args, **kwargs)
-        position = self.position
-        self.position = position + 1
-        if position >= len(self.calls.kinds) or self.calls.kinds[position] != kind:
-            raise RuntimeError(_unexpected(self.calls, position, kind))
+        # compiled code has no frames to look at
+        number = self._next(kind) if torch.compiler.is_compiling() else self._at(place_of(sys._getframe(1)), kind)
+        if number is None:
+            return func(*args, **kwargs)
         for at in self.calls.kept:
-            if at[0] == position:
+            if at[0] == number:
                 self.kept[at] = call_input(args, kwargs, at[1])
-        name = self.calls.children[position]
+        name = self.calls.children[number]
         if name is None:
             return func(*args, **kwargs)
-        source = self.calls.sources[position] if self.calls.sources else 0
+        source = self.calls.sources[number]
         x = self.kept[source] if isinstance(source, tuple) else call_input(args, kwargs, source)
         if not name:  # inside a formula for which a module stands in
             return x
@@ -75,13 +83,55 @@ class _Diverted(TorchFunctionMode):
             return x.copy_(module(x.clone()))
         return module(x)
 
+    def _next(self, kind: str) -> int:
+        """The number of the next call, by the order of the example."""
+        position, order = self.position, self.calls.order
+        self.position = position + 1
+        sequence = order.sequence
+        if sequence is None:
+            raise RuntimeError(unexpected(self.calls.path, order, "they vary, which torch.compile cannot follow"))
+        if position >= len(sequence) or order.kinds[sequence[position]] != kind:
+            raise RuntimeError(unexpected(self.calls.path, order, f"call {position} was {kind}"))
+        return sequence[position]
 
-def _unexpected(calls: Calls, position: int, kind: str | None) -> str:
-    came = f"call {position} was {kind}" if kind else f"there were {position}"
+    def _at(self, place: Place, kind: str) -> int | None:
+        """The number of the call that runs at a place; None: it is one that only training makes."""
+        self.position += 1
+        pattern = self.calls.order.at((place, kind))
+        times = self.times.get((place, kind), 0)
+        if pattern is None and self.owner.training:
+            text = (
+                f"{self.calls.path or 'the model'}: {kind} {_line(place)} did not run in the example, which is run in "
+            )
+            warnings.warn(f"{text}eval mode, and stays as it is: make it a module", stacklevel=3)
+            return None
+        if pattern is None:
+            raise RuntimeError(unexpected(self.calls.path, self.calls.order, f"there was {kind} {_line(place)}"))
+        self.times[place, kind] = times + 1
+        return pattern[times % len(pattern)]
+
+    def finish(self) -> None:
+        """At the end of the forward: raises RuntimeError where a call is missing."""
+        order = self.calls.order
+        if torch.compiler.is_compiling():
+            if order.sequence is None or self.position != len(order.sequence):
+                raise RuntimeError(unexpected(self.calls.path, order, f"there were {self.position}"))
+            return
+        for (place, kind), times in self.times.items():
+            if not is_whole(order.at((place, kind)) or (), times):
+                came = f"there was {kind} {_line(place)} only {times} times"
+                raise RuntimeError(unexpected(self.calls.path, order, came))
+
+
+def _line(place: Place) -> str:
+    return f"in {place[0][0]}, line {place[0][1]} of it" if place else "in PyTorch's code"
+
+
+def unexpected(path: str, order: Order, came: str) -> str:
     return (
-        f"{calls.path or 'the model'}: expected the activation calls of the example, "
-        f"{', '.join(calls.kinds)} ({len(calls.kinds)} in all), but {came}. "
-        "A forward whose calls vary cannot be converted: leave it out with where=, or give it activation modules"
+        f"{path or 'the model'}: expected the activation calls of the example, "
+        f"{', '.join(order.kinds)} ({len(order.kinds)} in all), but {came}. "
+        "Nothing is assigned by guess: leave it out with where=, or give it activation modules"
     )
 
 
@@ -127,8 +177,7 @@ def _forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     mode = _Diverted(self, calls)
     with mode:  # torch.compile loses what `as` would bind
         output = base.forward(self, *args, **kwargs)
-    if mode.position != len(calls.kinds):
-        raise RuntimeError(_unexpected(calls, mode.position, None))
+    mode.finish()
     return output
 
 
@@ -170,7 +219,7 @@ def unshadow(module: nn.Module) -> None:
 def divert(
     owner: nn.Module,
     path: str,
-    kinds: tuple[str, ...],
+    order: Order,
     modules: dict[int, tuple[str, Source, nn.Module | None]],
     watched: frozenset[str] = frozenset(),
 ) -> dict[int, str]:
@@ -179,13 +228,13 @@ def divert(
     Args:
         owner: changed in place.
         path: its path, for messages.
-        kinds: what those calls are in one forward, in order.
-        modules: index of a call -> its kind, the argument that is its input, and the module; None: the call is inside
+        order: those calls.
+        modules: number of a call -> its kind, the argument that is its input, and the module; None: the call is inside
             a formula for which one of the others stands in.
         watched: functions that are counted beside those that are activations always.
 
     Returns:
-        Index of a call -> the name of the new child.
+        Number of a call -> the name of the new child.
 
     Raises:
         ValueError: the owner's `forward` is not that of its class, so no other can be put in its place.
@@ -195,12 +244,11 @@ def divert(
             f"{path or 'the model'}: expected a {type(owner).__name__} that runs the forward of its class, got a "
             "traced graph or a forward set on the instance: its functional calls cannot be replaced"
         )
-    before = owner.__dict__.get("_htaf_calls") or Calls(
-        path, kinds, (None,) * len(kinds), (0,) * len(kinds), (), watched
-    )
+    n = len(order.kinds)
+    before: Calls = owner.__dict__.get("_htaf_calls") or Calls(path, order, (None,) * n, (0,) * n, (), watched)
     still = [position for position, child in enumerate(before.children) if child is None]
     children, names = list(before.children), {}
-    sources = list(before.sources or (0,) * len(children))
+    sources = list(before.sources)
     for index, (kind, source, module) in modules.items():
         name = f"{kind}_{still[index]}" if module is not None else ""
         while name and hasattr(owner, name):
@@ -211,7 +259,7 @@ def divert(
         children[still[index]] = name
         sources[still[index]] = (still[source[0]], source[1]) if isinstance(source, tuple) else source
     kept = tuple(source for source in sources if isinstance(source, tuple))
-    owner.__dict__["_htaf_calls"] = Calls(path, before.kinds, tuple(children), tuple(sources), kept, before.watched)
+    owner.__dict__["_htaf_calls"] = Calls(path, before.order, tuple(children), tuple(sources), kept, before.watched)
     derive(owner)
     return names
 

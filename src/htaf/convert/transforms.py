@@ -172,14 +172,12 @@ def replace(
         elif not (modules[site.path].state_dict() if site.path in modules else {}):
             new = _put(new, modules, site, nn.Identity())
     for path, stand_ins in calls.items():
-        if len(found.forwards[path]) > 1:
-            ways = " or ".join(sorted(", ".join(kinds) or "none" for kinds in found.forwards[path]))
-            raise ValueError(
-                f"{path or 'the model'}: expected the same activation calls in every forward, got {ways}. "
-                "Leave it out with where=, or give it activation modules"
-            )
+        order = found.forwards[path]
+        if order.unclear:
+            came = f"in some forwards {', '.join(order.unclear)} ran behind fewer layers than in others"
+            raise ValueError(functional.unexpected(path, order, came))
         watched = found.watched.get(path, frozenset())
-        functional.divert(modules[path], path, next(iter(found.forwards[path])), stand_ins, watched)
+        functional.divert(modules[path], path, order, stand_ins, watched)
     _settle(new, set(map(id, made)), modules, found.callees)
     if not share:
         _follow(model, new)

@@ -1,0 +1,126 @@
+"""Where in a model's code an activation is called, and how often: what tells such a call when the model runs again.
+
+A place in the code may run any number of times. One that runs behind other layers each time, in a loop over them, has a
+number for each of these layers, and they take turns.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+OUTERMOST = "_forward"  # of a module with diverted calls: `functional_sites`
+_MODULE_FILE = nn.Module._call_impl.__code__.co_filename
+# the calls that led from a forward to an activation, the innermost first: function, lines in it, columns
+Place = tuple[tuple[str, int, int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Order:
+    """The activation calls that the forwards of a module make, as the example showed them; each has a number.
+
+    Attributes:
+        kinds: by number: what it is, or the name of a function that is an activation with some arguments.
+        places: where it is, and its kind -> the numbers of what runs there in one forward, one after the other.
+        sequence: the numbers of one forward; None where forwards differ.
+        unclear: the kinds of calls of which some forwards have fewer, so that which one is missing would be a guess.
+    """
+
+    kinds: tuple[str, ...]
+    places: dict[tuple[Place, str], tuple[int, ...]]
+    sequence: tuple[int, ...] | None
+    unclear: tuple[str, ...] = ()
+
+    def at(self, place: tuple[Place, str]) -> tuple[int, ...] | None:
+        """What runs at a place; at one that is reached on another way than in the example, what runs there if that is
+        clear. None: unknown."""
+        if place in self.places:
+            return self.places[place]
+        (chain, kind), alike = place, []
+        if chain:
+            alike = [known for (other, name), known in self.places.items() if name == kind and other[:1] == chain[:1]]
+        return alike[0] if len(alike) == 1 else None
+
+
+def is_whole(pattern: tuple[int, ...], times: int) -> bool:
+    """Whether a forward may end after so many calls at a place: else which one is missing would be a guess."""
+    return times % len(pattern) == 0
+
+
+def shortest(pattern: tuple[int, ...]) -> tuple[int, ...]:
+    """The part that a pattern repeats."""
+    for n in range(1, len(pattern) + 1):
+        if len(pattern) % n == 0 and pattern[:n] * (len(pattern) // n) == pattern:
+            return pattern[:n]
+    return pattern
+
+
+def order_of(forwards: Sequence[Sequence[tuple[tuple[Place, str], object]]]) -> tuple[Order, list[list[int]]]:
+    """The order that the forwards of a module show.
+
+    Args:
+        forwards: of each its calls: the place and what tells calls at one place apart, the layers before it for one.
+
+    Returns:
+        The order, and of each forward the numbers of its calls.
+    """
+    runs = [_runs(calls) for calls in forwards]
+    alike: dict[tuple[Place, str], bool] = {}  # place -> whether all forwards show the same pattern, as far as they go
+    longest: dict[tuple[Place, str], tuple[int, ...]] = {}
+    for run in runs:
+        for place, pattern in run.items():
+            other = longest.setdefault(place, pattern)
+            alike[place] = alike.get(place, True) and all(a == b for a, b in zip(pattern, other, strict=False))
+            longest[place] = max(pattern, other, key=len)
+    numbers: dict[tuple[tuple[Place, str], int], int] = {}
+    sequences: list[list[int]] = []
+    for calls in forwards:
+        times: dict[tuple[Place, str], int] = {}
+        sequences.append([])
+        for place, _ in calls:
+            at = times.get(place, 0)
+            times[place] = at + 1
+            part = longest[place][at] if alike[place] else at
+            sequences[-1].append(numbers.setdefault((place, part), len(numbers)))
+    places = {}
+    for place, pattern in longest.items():
+        parts = pattern if alike[place] else tuple(range(len(pattern)))
+        places[place] = shortest(tuple(numbers[place, part] for part in parts))
+    same = all(sequence == sequences[0] for sequence in sequences)
+    unclear = (place[1] for run in runs for place, pattern in run.items() if not is_whole(places[place], len(pattern)))
+    kinds = tuple(kind for (_, kind), _ in numbers)
+    return Order(kinds, places, tuple(sequences[0]) if same else None, tuple(dict.fromkeys(unclear))), sequences
+
+
+def _runs(calls: Sequence[tuple[tuple[Place, str], object]]) -> dict[tuple[Place, str], tuple[int, ...]]:
+    """Place -> of each call there a number, the same for what cannot be told apart."""
+    found: dict[tuple[Place, str], list[object]] = {}
+    for place, mark in calls:
+        found.setdefault(place, []).append(mark)
+    return {place: tuple(map(list(dict.fromkeys(marks)).index, marks)) for place, marks in found.items()}
+
+
+def place_of(frame: types.FrameType | None) -> Place:
+    """Where a call is, from the frame that made it up to the forward of the module that runs."""
+    found = []
+    while frame is not None and frame.f_code.co_filename != _MODULE_FILE:
+        module = frame.f_globals.get("__name__", "")
+        if module == "htaf.convert.functional_sites" and frame.f_code.co_name == OUTERMOST:
+            break
+        if not module.startswith(("torch.", "htaf.convert.")):
+            found.append(_position(frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def _position(code: types.CodeType, at: int) -> tuple[str, int, int, int, int]:
+    line, end, column, last = next(itertools.islice(code.co_positions(), at // 2, None))
+    begin = 0 if code.co_name == "<lambda>" else code.co_firstlineno  # many have the same name
+    line = line or begin
+    return code.co_qualname, line - begin, (end or line) - begin, at if column is None else column, last or 0
