@@ -114,7 +114,28 @@ MAPS: dict[str, Form] = {
     "neg and div": lambda y, net: -_bit(y) / 3,
     "sigmoid": lambda y, net: _bit(y).sigmoid_(),
     "relu of a sum": lambda y, net: torch.relu(_bit(y) + _bit(-y)),
+    "relu_ of parts": lambda y, net: _in_parts(torch.where(y > 1, 2.0, -1.0)),
+    "relu_ of what was cut": lambda y, net: max_pool2d(_cut(torch.where(y > 1, 2.0, -1.0))[:, :, 1:], 1),
+    "all written": lambda y, net: _all(y.clone(), _bit(y)),
 }
+
+
+def _in_parts(x: Tensor) -> Tensor:
+    x[:, :2].relu_()
+    x[:, 2:].relu_()
+    return x
+
+
+def _cut(x: Tensor) -> Tensor:
+    nn.functional.relu(x[:, :, 1:], inplace=True)
+    return x
+
+
+def _all(x: Tensor, value: Tensor) -> Tensor:
+    x[:] = value
+    return x
+
+
 FORMS = [  # the second with what changes its input, whose graph is traced several times
     {
         **{f"affine: {k}": (lambda y, net, f=f: _bit(f(y, net))) for k, f in AFFINE.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,6 +161,10 @@ def _simplify(graph: Graph, constants: Constants) -> None:
             node.target, node.args, node.kwargs = aten.constant_pad_nd.default, (*node.args[:2], value or 0), {}
         if node.target is aten.transpose.int:
             _permute(node)
+        if node.target is aten.slice.Tensor:
+            _of_part(node)
+        if node.target is aten.slice_scatter.default:
+            _written_over(node)
         if node.target is aten.index.Tensor:
             _indices(graph, node, constants)
         if node.target is aten.rrelu.default:  # whose slope is random in training alone
@@ -218,6 +223,57 @@ def _permute(node: Node) -> None:
     node.target, node.args = aten.permute.default, (source, dims)
 
 
+_Part = tuple[int, int, int]  # dimension, first entry, and the one behind the last
+
+
+def _part(node: Node, at: int) -> _Part | None:
+    """The entries that a slice takes or a slice_scatter writes, its dimension being argument `at`; None for others."""
+    dim, first, last, step = (*node.args[at:], *(0, None, None, 1)[len(node.args) - at :])
+    shape = shape_of(node.args[0])  # pyright: ignore[reportArgumentType]
+    dim = int(dim or 0) % len(shape)  # pyright: ignore
+    if step != 1 or not all(end is None or isinstance(end, int) for end in (first, last)):
+        return None
+    if isinstance(shape[dim], int):
+        return (dim, *slice(first, last).indices(shape[dim])[:2])  # pyright: ignore
+    whole = first in (0, None) and last in (None, sys.maxsize)  # of a batch all is known or nothing
+    return (dim, 0, sys.maxsize) if whole else None
+
+
+def _of_part(node: Node) -> None:
+    """A slice of what was written into, as by `x[:, :8].relu_()`: of the part written, or of what was there."""
+    wanted, source = _part(node, 1), node.args[0]
+    while wanted is not None and isinstance(source, Node) and source.target is aten.slice_scatter.default:
+        part = _part(source, 2)
+        if part == wanted:
+            node.target, node.args, node.kwargs = aten.alias.default, (source.args[1],), {}
+            return
+        if part is None or part[0] != wanted[0] or (part[1] < wanted[2] and wanted[1] < part[2]):
+            return
+        source = source.args[0]
+        node.args = (source, *node.args[1:])
+
+
+def _written_over(node: Node) -> None:
+    """Parts written into a tensor, of which they leave nothing, as these parts side by side."""
+    found: dict[_Part, Any] = {}
+    source: Any = node
+    while source.target is aten.slice_scatter.default:
+        part = _part(source, 2)
+        others = found.keys() - {part}
+        if part is None or any(p[0] != part[0] or (p[1] < part[2] and part[1] < p[2]) for p in others):
+            return
+        found.setdefault(part, source.args[1])  # the last that was written there
+        size: Any = shape_of(node)[part[0]]
+        parts = sorted(found)
+        ends = [0, *(p[2] for p in parts)]
+        if [p[1] for p in parts] == ends[:-1] and ends[-1] == (size if isinstance(size, int) else sys.maxsize):
+            node.target, node.args, node.kwargs = aten.cat.default, ([found[p] for p in parts], part[0]), {}
+            if len(parts) == 1:
+                node.target, node.args = aten.alias.default, (found[part],)
+            return
+        source = source.args[0]
+
+
 def _indices(graph: Graph, node: Node, constants: Constants) -> None:
     """Masks that are constants as the indices of what they choose: of a mask no size follows without its values."""
     picked: list[Any] = []
@@ -253,16 +309,14 @@ def _foldable(node: Node, constants: Constants) -> bool:
 def _unchanged(node: Node, constants: Constants) -> Node | None:
     """The node whose value this one only repeats."""
     source = node.args[0] if node.args else None
+    if node.target is aten.copy.default:  # as of operators in place, which write over all that was there
+        source = node.args[1]
     if not isinstance(source, Node) or source in constants:
         return None
     if node.target is operator.getitem:
         return source if source.target is aten.batch_norm.default else None
     if node.target in (*_NOTHING, aten.dropout.default):
         return source
-    if node.target is aten.copy.default:  # as of operators in place, which write over all that was there
-        source = node.args[1]
-        if not isinstance(source, Node) or source in constants:
-            return None
     before, after = source.meta.get("val"), node.meta.get("val")
     if not isinstance(before, Tensor) or not isinstance(after, Tensor) or before.dtype != after.dtype:
         return None

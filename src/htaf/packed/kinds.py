@@ -118,7 +118,10 @@ def _levels(
 ) -> set[float] | None:
     """The one or two numbers that the entries of a value can be, as entries of bits are; None for other values."""
     if not moves(node):
-        return None
+        if not maps_each(node) or (given := levels.get(node.all_input_nodes[0])) is None:
+            return None
+        made = set(_values_of(node, torch.tensor(sorted(given))).tolist())
+        return made if all(map(math.isfinite, made)) else None
     both: set[float] = set()
     sources: list[Any] = list(node.all_input_nodes)
     if node.target is aten.copy.default:
@@ -207,12 +210,17 @@ def _mapped(node: Node, found: dict[Node, Bits]) -> Bits | None:
     if not maps_each(node) or (kind := found.get(node.all_input_nodes[0])) is None:
         return None
     before = torch.tensor([kind.low, kind.high]) if kind.most == 1 else torch.arange(kind.most + 1.0)
-    args, kwargs = map_arg((node.args, node.kwargs), lambda _: before)
-    after = node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
+    after = _values_of(node, before)
     if kind.most > 1:
         return kind if torch.equal(before, after) else None
     low, high = (float(level) for level in after)
     return replace(kind, low=low, high=high) if low != high and math.isfinite(low + high) else None
+
+
+def _values_of(node: Node, before: torch.Tensor) -> torch.Tensor:
+    """What a node that `maps_each` makes of these numbers."""
+    args, kwargs = map_arg((node.args, node.kwargs), lambda _: before)
+    return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
 
 
 def dims_of(node: Node) -> list[int]:
