@@ -173,6 +173,8 @@ def _simplify(graph: Graph, constants: Constants) -> None:
         pools = (aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default)
         if node.target in pools and list(node.args[1:]) == [[1, 1]]:  # PyTorch takes the mean there too
             node.target, node.args, node.kwargs = aten.mean.dim, (node.args[0], [-1, -2], True), {}
+        if node.target is aten.adaptive_avg_pool1d.default and list(node.args[1:]) == [[1]]:
+            node.target, node.args, node.kwargs = aten.mean.dim, (node.args[0], [-1], True), {}
         if any(word in str(node.target) for word in _DROPPED):
             graph.erase_node(node)
         elif (source := _unchanged(node, constants)) is not None:

@@ -169,6 +169,8 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
             return None
         low, high = (0.0, 1.0) if step is None else (step.low, step.high)
         return Bits(shape[axis], axis, low, high) if low != high else None
+    if node.target is aten.cat.default:
+        return _side_by_side(node, found)
     operands = [found.get(a) for a in node.args if isinstance(a, Node)] if node.op == "call_function" else []
     kind = operands[0] if operands else None
     if kind is None:
@@ -244,6 +246,22 @@ def _joined(node: Node, a: Bits, b: Bits) -> Bits | None:
     return None
 
 
+def cat_dim(node: Node) -> int:
+    """The dimension along which a `cat` puts its arguments side by side."""
+    return int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape_of(node))  # pyright: ignore
+
+
+def _side_by_side(node: Node, found: dict[Node, Bits]) -> Bits | None:
+    """Bits of the same levels, joined along their channels by whole bytes, or along another dimension."""
+    parts: list[Any] = [found.get(a) for a in node.args[0]]  # pyright: ignore
+    first = parts[0]
+    if first is None or any(p is None or p.whole or replace(p, channels=first.channels) != first for p in parts):
+        return None
+    if cat_dim(node) != first.axis:
+        return first
+    return None if any(p.channels % 8 for p in parts[:-1]) else replace(first, channels=sum(p.channels for p in parts))
+
+
 def viewed(kind: Bits, before: tuple[Any, ...], after: tuple[Any, ...]) -> Bits | None:
     """What a view makes of bits: dimensions before the channels regrouped, or all from the channels on made one."""
     axis, moved = kind.axis, len(after) - len(before)
@@ -271,7 +289,7 @@ _INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)  
 
 def moves(node: Node) -> bool:
     """Whether a node only puts entries of its arguments elsewhere, or leaves some out."""
-    if node.target is aten.max_pool2d.default:
+    if node.target in _POOLS:
         return pool_sizes(node)[2] == (0, 0)  # a window without a pixel gives -inf
     name = str(node.target).removeprefix("aten.").partition(".")[0]
     return node.op == "call_function" and (name in _MOVES or node.target is operator.getitem)
@@ -345,14 +363,17 @@ def is_spikes(node: Node) -> bool:
     return str(node.target) == "htaf.spikes.default"
 
 
+_POOLS: dict[Any, int] = {aten.max_pool1d.default: 3, aten.max_pool2d.default: 4}  # dimensions
+
+
 def is_pool(node: Node) -> bool:
-    """A maximum over windows of images, each with a pixel inside, whose sizes are not rounded up."""
-    if node.target is not aten.max_pool2d.default or len(shape_of(node)) != 4:
+    """A maximum over windows of images or lines, each with a pixel inside, whose sizes are not rounded up."""
+    if _POOLS.get(node.target) != len(shape_of(node)):
         return False
     if node.kwargs.get("ceil_mode") or (len(node.args) > 5 and node.args[5]):
         return False
     kernel, _, padding, dilation = pool_sizes(node)
-    sizes = shape_of(node.all_input_nodes[0])[2:]
+    sizes = (1, *shape_of(node.all_input_nodes[0])[2:])[-2:]
     # a window that reaches over the border has a pixel inside unless it steps over the whole image
     return all(
         p == 0 or (isinstance(size, int) and p <= d * (k - 1) and d <= size)
@@ -370,15 +391,16 @@ def pads_bits(node: Node, kind: Bits) -> bool:
 
 
 def pool_sizes(node: Node) -> tuple[Pair, Pair, Pair, Pair]:
-    """Kernel, stride, padding and dilation of a maximum over windows."""
+    """Kernel, stride, padding and dilation of a maximum over windows; lines are images of one row."""
+    line = node.target is aten.max_pool1d.default
 
-    def pair(name: str, index: int, default: Any) -> Pair:
+    def pair(name: str, index: int, default: Any, fill: int) -> Pair:
         value: Any = (node.args[index] if len(node.args) > index else node.kwargs.get(name)) or default
         items = list(value) if isinstance(value, (list, tuple)) else [value]
-        return int(items[0]), int(items[-1])
+        return fill if line else int(items[0]), int(items[-1])
 
-    kernel = pair("kernel_size", 1, None)
-    return kernel, pair("stride", 2, kernel), pair("padding", 3, 0), pair("dilation", 4, 1)
+    kernel = pair("kernel_size", 1, None, 1)
+    return kernel, pair("stride", 2, kernel, 1), pair("padding", 3, 0, 0), pair("dilation", 4, 1, 1)
 
 
 def _dtype(node: Node) -> torch.dtype | None:

@@ -20,7 +20,7 @@ from htaf.packed.fusion import Chain, Fusion, Tail, fuse
 from htaf.packed.graph import Traced
 from htaf.packed.instructions import Layer, Pool, Spikes, Threshold
 from htaf.packed.instructions.layer import SMALL, Kind, to_nibbles
-from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits, dims_of, infer, is_pool, is_spikes, pool_sizes
+from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits, cat_dim, dims_of, infer, is_pool, is_spikes, pool_sizes
 from htaf.packed.layers import LayerSite, packed, prepare
 from htaf.packed.program import Program
 from htaf.packed.report import Report, Row
@@ -193,6 +193,10 @@ class Lowering(Emission):
 
     def _on_bits(self, node: Node, kind: Bits) -> None:
         """A value that is bits because its sources are."""
+        if node.target is aten.cat.default:
+            self.bits[node] = self._side_by_side(node, kind)
+            self._row(node, "packed: bits side by side")
+            return
         first, *others = [a for a in node.args if isinstance(a, Node)]
         planes = self.bits[first]
         how = "packed: the same bits"
@@ -214,9 +218,35 @@ class Lowering(Emission):
         self._row(node, how)
 
     def _pool(self, node: Node, source: int) -> int:
+        line = len(shape_of(node)) == 3
+        if line:
+            source = self._aten(node, "unsqueeze.default", [{"v": source}, 1])
         pool = Pool(node.name, source, *pool_sizes(node), self._value())
         self.instructions.append(pool)
-        return pool.bits
+        return self._aten(node, "squeeze.dim", [{"v": pool.bits}, 1]) if line else pool.bits
+
+    def _side_by_side(self, node: Node, kind: Bits) -> tuple[int, ...]:
+        """Bits joined along a dimension; along their channels without the unused bytes between them."""
+        parts: list[Any] = list(node.args[0])  # pyright: ignore
+        if (dim := cat_dim(node)) != kind.axis:
+            return tuple(
+                self._aten(node, "cat.default", [[{"v": p} for p in planes], dim - (dim > kind.axis)])
+                for planes in zip(*(self.bits[part] for part in parts), strict=True)
+            )
+        channels = [self.kinds[part].channels for part in parts]
+        sizes, whole = [-(-n // 8) for n in channels], row_bytes(kind.channels)
+        sizes[-1] = min(whole - sum(sizes[:-1]), row_bytes(channels[-1]))
+        made: list[int] = []
+        for planes in zip(*(self.bits[part] for part in parts), strict=True):
+            taken = [
+                p if size == row_bytes(n) else self._aten(node, "slice.Tensor", [{"v": p}, -1, 0, size])
+                for p, size, n in zip(planes, sizes, channels, strict=True)
+            ]
+            joined = self._aten(node, "cat.default", [[{"v": p} for p in taken], -1])
+            if missing := whole - sum(sizes):
+                joined = self._aten(node, "constant_pad_nd.default", [{"v": joined}, [0, missing], 0])
+            made.append(joined)
+        return tuple(made)
 
     def _mask(self, node: Node, kind: Bits) -> dict[str, Any]:
         """Ones in every channel, none in the unused places behind them."""
