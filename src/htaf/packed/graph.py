@@ -22,6 +22,7 @@ from htaf.grid import settled
 from htaf.packed import operators
 from htaf.packed.affine import Constants, aten, same, shape_of
 from htaf.packed.errors import PackedError
+from htaf.packed.kinds import Part, part_of
 
 _NOTHING = (
     aten.clone.default, aten.detach.default, aten.alias.default, aten.contiguous.default, aten.lift_fresh_copy.default,
@@ -225,27 +226,11 @@ def _permute(node: Node) -> None:
     node.target, node.args = aten.permute.default, (source, dims)
 
 
-_Part = tuple[int, int, int]  # dimension, first entry, and the one behind the last
-
-
-def _part(node: Node, at: int) -> _Part | None:
-    """The entries that a slice takes or a slice_scatter writes, its dimension being argument `at`; None for others."""
-    dim, first, last, step = (*node.args[at:], *(0, None, None, 1)[len(node.args) - at :])
-    shape = shape_of(node.args[0])  # pyright: ignore[reportArgumentType]
-    dim = int(dim or 0) % len(shape)  # pyright: ignore
-    if step != 1 or not all(end is None or isinstance(end, int) for end in (first, last)):
-        return None
-    if isinstance(shape[dim], int):
-        return (dim, *slice(first, last).indices(shape[dim])[:2])  # pyright: ignore
-    whole = first in (0, None) and last in (None, sys.maxsize)  # of a batch all is known or nothing
-    return (dim, 0, sys.maxsize) if whole else None
-
-
 def _of_part(node: Node) -> None:
     """A slice of what was written into, as by `x[:, :8].relu_()`: of the part written, or of what was there."""
-    wanted, source = _part(node, 1), node.args[0]
+    wanted, source = part_of(node, 1), node.args[0]
     while wanted is not None and isinstance(source, Node) and source.target is aten.slice_scatter.default:
-        part = _part(source, 2)
+        part = part_of(source, 2)
         if part == wanted:
             node.target, node.args, node.kwargs = aten.alias.default, (source.args[1],), {}
             return
@@ -257,10 +242,10 @@ def _of_part(node: Node) -> None:
 
 def _written_over(node: Node) -> None:
     """Parts written into a tensor, of which they leave nothing, as these parts side by side."""
-    found: dict[_Part, Any] = {}
+    found: dict[Part, Any] = {}
     source: Any = node
     while source.target is aten.slice_scatter.default:
-        part = _part(source, 2)
+        part = part_of(source, 2)
         others = found.keys() - {part}
         if part is None or any(p[0] != part[0] or (p[1] < part[2] and part[1] < p[2]) for p in others):
             return

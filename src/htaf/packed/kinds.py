@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -163,9 +164,9 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
         if _dtype(node) != torch.float32 or not shape or (step is not None and not _of_floats(step.source, constants)):
             return None
         axis = wanted_axis(node, constants, set())
-        if axis is None and _counted(node, set()):
-            axis = max(1, len(shape) - 3)
-        if axis is None or axis == 0 or not isinstance(shape[axis], int):
+        if axis is None:  # as bits too, so that `verify` sees which of them flip
+            axis = 1 if len(shape) == 3 and _of_line(node) else _any_axis(len(shape))
+        if axis == 0 or not isinstance(shape[axis], int):
             return None
         low, high = (0.0, 1.0) if step is None else (step.low, step.high)
         return Bits(shape[axis], axis, low, high) if low != high else None
@@ -183,6 +184,8 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
         return kind if pads_bits(node, kind) else None
     if node.target is aten.reshape.default:
         return viewed(kind, shape_of(node.args[0]), shape_of(node))  # pyright: ignore[reportArgumentType]
+    if node.target in ENLARGED:
+        return kind if kind.axis == 1 and kind.whole is None else None
     if node.target is aten.permute.default and kind.whole is None:
         axis = dims_of(node).index(kind.axis)
         return replace(kind, axis=axis) if axis else None
@@ -246,6 +249,22 @@ def _joined(node: Node, a: Bits, b: Bits) -> Bits | None:
     return None
 
 
+Part = tuple[int, int, int]  # dimension, first entry, and the one behind the last
+
+
+def part_of(node: Node, at: int) -> Part | None:
+    """The entries that a slice takes or a slice_scatter writes, its dimension being argument `at`; None for others."""
+    dim, first, last, step = (*node.args[at:], *(0, None, None, 1)[len(node.args) - at :])
+    shape = shape_of(node.args[0])  # pyright: ignore[reportArgumentType]
+    dim = int(dim or 0) % len(shape)  # pyright: ignore
+    if step != 1 or not all(end is None or isinstance(end, int) for end in (first, last)):
+        return None
+    if isinstance(shape[dim], int):
+        return (dim, *slice(first, last).indices(shape[dim])[:2])  # pyright: ignore
+    whole = first in (0, None) and last in (None, sys.maxsize)  # of a batch all is known or nothing
+    return (dim, 0, sys.maxsize) if whole else None
+
+
 def cat_dim(node: Node) -> int:
     """The dimension along which a `cat` puts its arguments side by side."""
     return int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape_of(node))  # pyright: ignore
@@ -284,6 +303,7 @@ _MOVES = {
     "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "slice_scatter", "select_scatter", "amax", "amin",
     "maximum", "minimum", "copy",
 }  # fmt: skip
+ENLARGED = (aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec)
 _INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)  # masks and indices after the first
 
 
@@ -343,14 +363,13 @@ def _any_axis(rank: int) -> int:
     return rank - 3 if rank > 3 else rank - 1
 
 
-def _counted(node: Node, seen: set[Node]) -> bool:
-    """Whether only means are taken of it: as bits, so that `verify` sees which of them flip."""
-    seen.add(node)
-    for user in node.users.keys() - seen:
-        elementwise = user.target in _ELEMENTWISE and same(shape_of(user), shape_of(node))
-        if user.target is not aten.mean.dim and not (elementwise and _counted(user, seen)):
-            return False
-    return bool(node.users) and len(shape_of(node)) in (2, 4, 5)
+def _of_line(node: Any) -> bool:
+    """Whether a value [batch, channels, length] comes from a convolution or batch norm over lines."""
+    while isinstance(node, Node) and len(shape_of(node)) == 3 and node.target not in PRODUCTS:
+        if node.target in (aten.conv1d.default, aten.conv1d.padding, aten.batch_norm.default):
+            return True
+        node = node.args[0] if node.args else None
+    return False
 
 
 _ELEMENTWISE = (

@@ -20,10 +20,22 @@ from htaf.packed.fusion import Chain, Fusion, Tail, fuse
 from htaf.packed.graph import Traced
 from htaf.packed.instructions import Layer, Pool, Spikes, Threshold
 from htaf.packed.instructions.layer import SMALL, Kind, to_nibbles
-from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits, cat_dim, dims_of, infer, is_pool, is_spikes, pool_sizes
+from htaf.packed.kinds import (
+    CONVOLUTIONS,
+    ENLARGED,
+    PRODUCTS,
+    Bits,
+    cat_dim,
+    dims_of,
+    infer,
+    is_pool,
+    is_spikes,
+    pool_sizes,
+)
 from htaf.packed.layers import LayerSite, packed, prepare
 from htaf.packed.program import Program
 from htaf.packed.report import Report, Row
+from htaf.packed.rewriting import rewritten
 
 
 class Lowering(Emission):
@@ -210,6 +222,8 @@ class Lowering(Emission):
             planes, how = self._padded(node, planes, kind), "packed: padded bits"
         elif node.target is aten.reshape.default and kind.whole is None:
             planes = tuple(self._viewed(node, first, p) for p in planes)
+        elif node.target in ENLARGED:
+            planes, how = tuple(self._enlarged(node, kind, p) for p in planes), "packed: repeated bits"
         elif node.target in (aten.permute.default, aten.flip.default):
             planes, how = tuple(self._turned(node, first, p) for p in planes), "packed: moved bits"
         elif others:
@@ -284,6 +298,16 @@ class Lowering(Emission):
         if after == sorted(after):
             return plane
         return self._aten(node, "permute.default", [{"v": plane}, [*after, rank - 1]])
+
+    def _enlarged(self, node: Node, kind: Bits, plane: int) -> int:
+        """The nearest of the bits for every pixel: rows and columns that are chosen."""
+        sizes = shape_of(node.args[0])[2:]  # pyright: ignore[reportArgumentType]
+        for dim in reversed(range(len(sizes))):  # the smallest copies first
+            numbers = torch.arange(float(sizes[dim])).reshape([-1 if d == dim else 1 for d in range(len(sizes))])
+            nearest: Any = node.target(numbers.expand(1, 1, *sizes), *node.args[1:], **node.kwargs)  # pyright: ignore
+            chosen = self._tensor(f"{node.name}.{dim}", nearest.movedim(dim + 2, 0).flatten(1)[:, 0].long())
+            plane = self._aten(node, "index_select.default", [{"v": plane}, dim + 1, {"t": chosen}])
+        return plane
 
     def _joined(self, node: Node, first: Node, second: Node) -> tuple[tuple[int, ...], str]:
         a, b = self.bits[first], self.bits[second]
@@ -368,5 +392,5 @@ def lower(traced: Traced, tables: Kind) -> tuple[Program, Report]:
     Raises:
         PackedError: an operator that a packed model cannot run, or nothing to pack.
     """
-    lowering = Lowering(traced, tables)
+    lowering = Lowering(rewritten(traced), tables)
     return lowering.program, lowering.report
