@@ -44,7 +44,7 @@ BUDGETS = {
     "diagnostics": 750,
     "explorer": 1_900,
     "export": 1_250,
-    "hardening": 1_700,
+    "hardening": 1_750,
     "kernels": 3_950,
     "language": 3_750,
     "llm": 750,

@@ -121,6 +121,64 @@ def test_logits_may_be_a_mean_over_time(how: str) -> None:
     assert not torch.equal(one.get_parameter("head.weight"), net.get_parameter("head.weight"))
 
 
+class Pixels(nn.Module):
+    """A convolution as the head: four rows are the pixels of a line or an image."""
+
+    def __init__(self, size: tuple[int, ...], how: str) -> None:
+        super().__init__()
+        conv = nn.Conv1d if len(size) == 1 else nn.Conv2d
+        self.size, self.how, self.act, self.head = size, how, HTAF(1.0, 5.0), conv(6, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(x.unflatten(1, (-1, 6)).movedim(2, 1).unflatten(2, self.size))
+        if self.how == "pooled":
+            return self.head(x.mean(tuple(range(2, x.ndim)), keepdim=True)).flatten(1)
+        return self.head(x).mean(tuple(range(2, x.ndim))) if self.how == "mean" else self.head(x)
+
+
+@pytest.mark.parametrize("size", [(4,), (2, 2)])
+@pytest.mark.parametrize("how", ["each", "mean", "pooled"])
+@pytest.mark.parametrize("codes", [True, False])
+def test_a_head_may_be_a_convolution_of_single_pixels(size: tuple[int, ...], how: str, codes: bool) -> None:
+    """Per pixel, or over the mean of all; as the fit of a linear layer to the same rows."""
+    x, held = X.reshape(100, 24), HELD[:200].reshape(50, 24)
+    net: Any = harden(fresh(lambda: Pixels(size, how)))
+    linear: Any = nn.Sequential(nn.Linear(6, 3))
+    linear[0].weight.data, linear[0].bias.data = net.head.weight.data.flatten(1).clone(), net.head.bias.data.clone()
+
+    def targets(rows: Tensor) -> tuple[Tensor, Tensor]:
+        each = rows.unflatten(1, (4, 6))
+        found = torch.stack([each[..., 0], each[..., 1] ** 2, each[..., 2]], 2)
+        found = found.argmax(2) if codes else found
+        if how != "each":
+            return (found[:, 0], found[:, 0])
+        flat = found.flatten() if codes else found.flatten(0, 1)
+        return flat, found.unflatten(1, size) if codes else found.movedim(2, 1).unflatten(2, size)
+
+    def bits(rows: Tensor) -> Tensor:
+        each = net.act(rows.unflatten(1, (4, 6)))
+        return each.flatten(0, 1) if how == "each" else each.mean(1)
+
+    (flat, shaped), (flat_held, shaped_held) = targets(x), targets(held)
+    found: Any = refit_head(net, [(x, shaped)], validation=[(held, shaped_held)])
+    wanted: Any = refit_head(linear, [(bits(x), flat)], validation=[(bits(held), flat_held)])
+    torch.testing.assert_close(found[0].head.weight.flatten(1), wanted[0][0].weight, rtol=1e-3, atol=1e-3)
+    assert found[0].head.weight.shape == net.head.weight.shape
+    assert not torch.equal(found[0].head.weight, net.head.weight)
+    assert found[1].before == pytest.approx(wanted[1].before)
+    assert found[1].after == pytest.approx(wanted[1].after, rel=1e-3)
+
+
+def test_layers_that_see_more_than_a_pixel_are_no_head() -> None:
+    x, y = torch.randn(20, 2, 5, 5), torch.randint(3, (20, 5, 5))
+    for head in (nn.Conv2d(4, 3, 3, padding=1), nn.Conv2d(4, 4, 1, groups=2), nn.ConvTranspose2d(4, 3, 1)):
+        net = harden(fresh(lambda head=head: nn.Sequential(nn.Conv2d(2, 4, 1), HTAF(), head)))
+        with pytest.raises(
+            ValueError, match=r"an nn.Linear or a convolution with kernels of size 1 .* another after 0"
+        ):
+            refit_head(net, [(x, y)])
+
+
 def test_tokens_without_a_code_are_left_out() -> None:
     net = harden(fresh(lambda: nn.Sequential(nn.Linear(6, 8), HTAF(), nn.Linear(8, 3))))
     x, y = X.reshape(80, 5, 6), CODES.reshape(80, 5)

@@ -1,4 +1,4 @@
-"""The last linear layer, fitted anew to what it reads in the exact network."""
+"""The last linear layer, or convolution of single pixels, fitted anew to what it reads in the exact network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -53,10 +53,12 @@ def refit_head(
     made once more on all rows. A layer without bias is fitted without one, to inputs that are scaled and not centred.
 
     Args:
-        model: its output must be that of an nn.Linear with real weights of its own, or the mean of such outputs over
-            time steps; not changed.
+        model: its output must be that of an nn.Linear, or of a convolution with kernels of size 1, with real weights of
+            its own; or the mean of such outputs over time steps, or over all pixels; not changed. The one pixel behind
+            a global pooling may be flattened.
         batches: (inputs, targets) as the training had them: float targets of the output's shape, or class codes
-            (those < 0 are left out). A classifier takes codes, no one-hot rows.
+            (those < 0 are left out), one for each pixel where the output has pixels. A classifier takes codes, no
+            one-hot rows.
         validation: the same, of other rows; it decides.
         strengths: >= 0; of a sum of squares of weights of standardised inputs.
 
@@ -111,44 +113,63 @@ def refit_head(
     else:
         note, near = f"penalty {chosen[0]:g} on {chosen[1]}", "0" if chosen[1] == "the weights" else "what they were"
         layer = LayerReport(head.name, old, new, chosen[0], len(h), note, measure=FITTED)
-    losses = measured(model, validation), measured(net, validation)
+    losses = measured(model, validation, head.classes), measured(net, validation, head.classes)
     return net.eval(), Report("refit_head", seconds, *losses, (layer,), few_rows(head.name, len(h), h.shape[1], near))
 
 
 class _Head:
-    """The last linear layer that ran: its weights are its own, and its output or the mean of its calls the model's."""
+    """The last linear layer that ran: its weights are its own, and its output or a mean of its outputs the model's.
+
+    classes: the dimension of the model's output along which its classes, or numbers, lie.
+    """
 
     def __init__(self, model: nn.Module, x: Any) -> None:
         self.model = model
-        calls: list[tuple[str, Any, Tensor, Tensor]] = []
+        ran: list[str] = []
+        found = {name: module for name, module in model.named_modules() if _linear(module)}
+        with hooked(m.register_forward_hook(partial(lambda n, *_: ran.append(n), name)) for name, m in found.items()):
+            call(model, x)
+        if not ran:
+            raise ValueError(
+                f"expected a model that ends in an nn.Linear, or in a convolution with kernels of size 1, "
+                f"{type(model).__name__} has none that runs"
+            )
+        self.name, self.layer = ran[-1], cast(Any, found[ran[-1]])
+        calls: list[tuple[Tensor, Tensor]] = []
 
-        def see(name: str, module: nn.Module, args: Any, output: Tensor) -> None:
-            calls.append((name, module, output.clone(), args[0].clone()))
+        def see(module: nn.Module, args: Any, output: Tensor) -> None:
+            calls.append((_channels_last(module, output).clone(), _channels_last(module, args[0]).clone()))
 
-        with hooked(
-            m.register_forward_hook(partial(see, name)) for name, m in model.named_modules() if isinstance(m, nn.Linear)
-        ):
+        with hooked([self.layer.register_forward_hook(see)]):
             output = call(model, x)
-        if not calls:
-            raise ValueError(f"expected a model that ends in an nn.Linear, {type(model).__name__} has none that runs")
-        self.name, self.layer = calls[-1][:2]
-        if why := not_its_own(model, self.layer) or self._not_plain(*calls[-1][2:]):
+        if why := not_its_own(model, self.layer) or self._not_plain(*calls[-1]):
             raise ValueError(f"expected a head whose weights can be fitted, but of {self.name} {why}")
-        mine = [out for name, _, out, _ in calls if name == self.name]
+        mine = [out for out, _ in calls]
         out = torch.stack(mine) if len(mine) > 1 else mine[0]
-        self.steps: int | None = None  # the dimension of time, over which the output is a mean
-        if not _same(out, output):
-            dims = [d for d in range(out.ndim - 1) if out.ndim == output.ndim + 1 and _same(out.mean(d), output)]
+        self.means: tuple[int, ...] = ()  # the dimensions over which the output is a mean: of time, or all pixels
+        self.classes = 1 if isinstance(self.layer, nn.modules.conv._ConvNd) else -1
+        if isinstance(output, Tensor) and output.ndim > 1:
+            output = output.movedim(self.classes, -1)
+        one_pixel = _same(out.flatten(1), output) and out[0].numel() == out.shape[-1]
+        if not _same(out, output) and not one_pixel:
+            dims: list[tuple[int, ...]] = [(d,) for d in range(out.ndim - 1)]
+            if self.classes == 1:
+                dims.append(tuple(range(out.ndim - 1)[-(self._pixels()) :]))
+            dims = [d for d in dims if _same(out.mean(d), output)]
             if not dims:
                 raise ValueError(
-                    f"expected a model whose output is that of an nn.Linear (or its mean over time), got another after "
-                    f"{self.name}, the last one that runs"
+                    f"expected a model whose output is that of an nn.Linear or a convolution with kernels of size 1 "
+                    f"(or its mean over time or over all pixels), got another after {self.name}, the last one that runs"
                 )
-            self.steps = dims[0]
+            self.means = dims[0]
+
+    def _pixels(self) -> int:
+        """The dimensions of an image or a line."""
+        return self.layer.weight.ndim - 2
 
     def _not_plain(self, output: Tensor, h: Tensor) -> str:
         h = wide(h)
-        return not_plain(self.layer, h @ weight_of(self.layer).to(h).T, output)
+        return not_plain(self.layer, h @ weight_of(self.layer).flatten(1).to(h).T, output)
 
     def gathered(self, batches: Batches) -> tuple[Float[Tensor, "n features"], Tensor]:
         """What the layer reads, and the targets: float [n, outputs], or class codes [n]."""
@@ -159,12 +180,16 @@ class _Head:
                 x, y = pair_of(batch)
                 inputs.clear()
                 call(self.model, x)
-                h = torch.stack(inputs) if len(inputs) > 1 else inputs[0]
-                h = (h if self.steps is None else h.mean(self.steps)).reshape(-1, h.shape[-1])
+                given = [_channels_last(self.layer, one) for one in inputs]
+                h = torch.stack(given) if len(given) > 1 else given[0]
+                h = (h.mean(self.means) if self.means else h).reshape(-1, h.shape[-1])
                 y = y.to(h.device)
-                if is_regression(y) and y.numel() != len(h) * self.layer.out_features:
+                if is_regression(y) and y.ndim > 1:
+                    y = y.movedim(self.classes, -1)
+                outputs = len(self.layer.weight)
+                if is_regression(y) and y.numel() != len(h) * outputs:
                     raise ValueError(
-                        f"expected float targets of the output's shape, {len(h)} rows of {self.layer.out_features}, or "
+                        f"expected float targets of the output's shape, {len(h)} rows of {outputs}, or "
                         f"int64 class codes, got {y.dtype} of shape {tuple(y.shape)}"
                     )
                 y = y.reshape(len(h), -1) if is_regression(y) else y.reshape(-1)
@@ -180,16 +205,16 @@ class _Head:
             raise ValueError(
                 f"expected int64 class codes for a classifier, got one-hot rows of {y.dtype}: give targets.argmax(1)"
             )
-        if not is_regression(y) and int(y.max()) >= self.layer.out_features:
+        if not is_regression(y) and int(y.max()) >= len(self.layer.weight):
             raise ValueError(
-                f"expected class codes below {self.layer.out_features}, the number of outputs, got {int(y.max())}"
+                f"expected class codes below {len(self.layer.weight)}, the number of outputs, got {int(y.max())}"
             )
         return h, y
 
     def put(self, weights: _Weights) -> None:
         """Take these weights over."""
         w, b = (v.to(self.layer.weight) for v in weights)
-        self.layer.weight.copy_(w)
+        self.layer.weight.copy_(w.reshape(self.layer.weight.shape))
         if self.layer.bias is not None:
             self.layer.bias.copy_(b)
 
@@ -227,7 +252,7 @@ class _Fit:
 
     def of(self, layer: Any) -> _Weights:
         """Those of a layer, as doubles."""
-        w = layer.weight.detach().double()
+        w = layer.weight.detach().flatten(1).double()
         return w.clone(), torch.zeros_like(w[:, 0]) if layer.bias is None else layer.bias.detach().double().clone()
 
     def __call__(self, start: _Weights, centre: _Weights, strength: float) -> _Weights:
@@ -313,6 +338,24 @@ def _one_hot(y: Tensor) -> bool:
     if not is_regression(y) or y.shape[1] < 2 or not bool(((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all()):
         return False
     return bool((y != y[0]).any())
+
+
+def _linear(module: nn.Module) -> bool:
+    """Whether a layer gives for every row, or pixel, the products of its own weights with it."""
+    if isinstance(module, nn.Linear):
+        return True
+    if not isinstance(module, nn.modules.conv._ConvNd) or module.transposed or module.groups != 1:
+        return False
+    return {*module.kernel_size, *module.stride} == {1} and module.padding in (
+        "same",
+        "valid",
+        (0,) * len(module.stride),
+    )
+
+
+def _channels_last(layer: Any, x: Tensor) -> Tensor:
+    """What a layer takes or gives with its channels, or features, in the last dimension."""
+    return x if isinstance(layer, nn.Linear) else x.movedim(1 - layer.weight.ndim, -1)
 
 
 def _same(x: Tensor, output: Any) -> bool:

@@ -168,10 +168,10 @@ def is_regression(y: Tensor) -> bool:
     return y.is_floating_point()
 
 
-def measured(model: nn.Module, batches: Batches | None) -> dict[str, float] | None:
+def measured(model: nn.Module, batches: Batches | None, classes: int | None = None) -> dict[str, float] | None:
     """{"loss"} of float targets (mean squared error), {"loss", "accuracy"} of class codes (cross-entropy, in nats).
 
-    Class codes < 0 are left out. None for None.
+    Class codes < 0 are left out. None for None. classes: the dimension of an output's classes, see `rows_and_codes`.
 
     Raises:
         ValueError: a batch without targets, or no row at all.
@@ -179,15 +179,15 @@ def measured(model: nn.Module, batches: Batches | None) -> dict[str, float] | No
     if batches is None:
         return None
     loss = hits = count = 0.0
-    classes = True
+    coded = True
     with evaluating(model):
         for batch in batches:
             x, y = pair_of(batch)
             output = call(model, x)
             y = y.to(output.device)
-            classes = not is_regression(y)
-            if classes:
-                output, y = rows_and_codes(output, y)
+            coded = not is_regression(y)
+            if coded:
+                output, y = rows_and_codes(output, y, classes)
                 loss += nn.functional.cross_entropy(output.double(), y, reduction="sum").item()
                 hits += (output.argmax(1) == y).sum().item()
                 count += len(y)
@@ -197,11 +197,19 @@ def measured(model: nn.Module, batches: Batches | None) -> dict[str, float] | No
     if not count:
         raise ValueError("expected batches with a row that has a target, got none")
     found = {"loss": loss / count}
-    return found | {"accuracy": hits / count} if classes else found
+    return found | {"accuracy": hits / count} if coded else found
 
 
-def rows_and_codes(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows [n, ...] of an output and class codes [n], those < 0 left out."""
+def rows_and_codes(output: Tensor, y: Tensor, classes: int | None = None) -> tuple[Tensor, Tensor]:
+    """Rows [n, ...] of an output and class codes [n], those < 0 left out.
+
+    classes: the dimension of the classes. None: 1 where there is a code for each pixel, as of an output [batch,
+    classes, height, width] and codes [batch, height, width]; else the last.
+    """
+    if classes is None:
+        pixels = output.ndim > 2 and y.shape != output.shape[:-1] and y.shape == output[:, 0].shape
+        classes = 1 if pixels else -1
+    output = output.movedim(classes, -1)
     output, y = output.reshape(-1, output.shape[-1]), y.reshape(-1)
     known = y >= 0
     return (output, y) if bool(known.all()) else (output[known], y[known])
