@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from htaf.contract import SmoothStep
     from htaf.convert import Conversion, Site, conversion, harden, replace, sites
     from htaf.estimators import HtafClassifier, HtafRegressor, fit, load
-    from htaf.grid import GridConv2d, GridLinear, on_grid
+    from htaf.grid import GridConv1d, GridConv2d, GridConvTranspose1d, GridConvTranspose2d, GridLinear, on_grid
     from htaf.hardening import distil, recalibrate, refit_head, repair
     from htaf.models.icbm import ICBM
     from htaf.packed import PackedModel, pack
@@ -33,7 +33,10 @@ __all__ = [
     "BinaryConv2d",
     "BinaryLinear",
     "Conversion",
+    "GridConv1d",
     "GridConv2d",
+    "GridConvTranspose1d",
+    "GridConvTranspose2d",
     "GridLinear",
     "Heaviside",
     "HtafClassifier",
@@ -82,7 +85,9 @@ __getattr__, __dir__ = lazy(
     {room: f"htaf.{room}" for room in _ROOMS}
     | dict.fromkeys(("HTAF", "Heaviside", "ScaledSigmoid", "StraightThrough"), "htaf.activations")
     | dict.fromkeys(("BinaryConv2d", "BinaryLinear"), "htaf.binary")
-    | dict.fromkeys(("GridConv2d", "GridLinear", "on_grid"), "htaf.grid")
+    | dict.fromkeys(
+        ("GridConv1d", "GridConv2d", "GridConvTranspose1d", "GridConvTranspose2d", "GridLinear", "on_grid"), "htaf.grid"
+    )
     | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.convert")
     | dict.fromkeys(("HtafClassifier", "HtafRegressor", "fit", "load"), "htaf.estimators")
     | dict.fromkeys(("distil", "recalibrate", "refit_head", "repair"), "htaf.hardening")

@@ -72,8 +72,12 @@ def integers_and_steps(
     largest = flat.abs().amax(1) if flat.shape[1] else flat.new_zeros(len(flat))
     exponent = largest.frexp().exponent - (bits - 1)  # max |w| < 2^(bits - 1) 2^exponent
     if bits == 8:
-        exponent = torch.maximum(exponent, _for_bytes(w))
-        return _rounded(w, exponent, most)
+        reach = _reach(w)
+        exact = torch.maximum(exponent, _least(reach / LARGEST["int8"]))
+        k, step = _rounded(w, exact, most)
+        there = (k * _along(step, w) == w).flatten(1).all(1)  # on the grid: there is nothing that rounding adds
+        exponent = torch.maximum(exponent, _least(reach / (LARGEST["int8"] - _SLACK)))
+        return _rounded(w, torch.where(there, exact, exponent), most)
     tried = [_rounded(w, exponent - finer, most) for finer in range(3)]
     errors = torch.stack([(k * _along(s, w) - w).square().flatten(1).sum(1) for k, s in tried])
     return _rounded(w, exponent - errors.argmin(0), most)
@@ -88,10 +92,15 @@ def _along(step: Tensor, w: Tensor) -> Tensor:
     return step.view(-1, *[1] * (w.ndim - 1))
 
 
-def _for_bytes(w: Tensor) -> Tensor:
-    """The least exponent of s with which the tables of bytes hold the sums of every two sixes of inputs, int32."""
+def _reach(w: Tensor) -> Tensor:
+    """The range of the sums of every two sixes of inputs, which one table of bytes holds [filters]."""
     taps = w.flatten(2).transpose(1, 2) if w.ndim > 2 else w.unsqueeze(1)  # [filters, taps, channels]
-    found = (ranges(taps, "int8") / (LARGEST["int8"] - _SLACK)).frexp()
+    return ranges(taps, "int8")
+
+
+def _least(x: Tensor) -> Tensor:
+    """The least exponents of powers of two that are no smaller, int32."""
+    found = x.frexp()
     return found.exponent - (found.mantissa == 0.5).int()
 
 
@@ -124,17 +133,16 @@ def settled(model: nn.Module) -> nn.Module:
 
 
 def weight_of(layer: nn.Module) -> Tensor:
-    """The weights that a layer computes with: of `GridConv2d` and `GridLinear` those on the grid, else its own."""
+    """The weights that a layer computes with: of layers on a grid those on the grid, else its own."""
     return layer.grid_weight() if isinstance(layer, _Grid) else layer.weight  # pyright: ignore[reportReturnType]
 
 
-@final
-class GridConv2d(nn.Conv2d, _Grid):
+class _GridConv(_Grid):
     """Convolution with `grid_weight(weight, bits)`: of inputs that are 0 or 1, or small integers, its sums are exact.
 
-    A bias is added to the sum, in one rounding. The state dict is that of nn.Conv2d, with the real weights.
+    A bias is added to the sum, in one rounding. The state dict is that of the layer of PyTorch, with the real weights.
 
-    Args, shapes: as nn.Conv2d; and
+    Args, shapes: as the layer of PyTorch; and, by keyword,
         bits: of an integer weight, 4 or 8.
         real: the inputs are real numbers, as of an image. Outside of training they are rounded to multiples of
             2^-e and clipped so that the sums stay exact: e is the largest for which inputs in [-8, 8] do.
@@ -143,35 +151,51 @@ class GridConv2d(nn.Conv2d, _Grid):
         ValueError: other bits.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int],
-        stride: int | tuple[int, int] = 1,
-        padding: str | int | tuple[int, int] = 0,
-        dilation: int | tuple[int, int] = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        bits: Bits = 8,
-        real: bool = False,
-    ) -> None:
-        sizes = (in_channels, out_channels, kernel_size, stride, padding, dilation)
-        super().__init__(*sizes, groups, bias, padding_mode, device, dtype)
+    def __init__(self, *sizes: Any, bits: Bits = 8, real: bool = False, **options: Any) -> None:
+        super().__init__(*sizes, **options)
         self.bits, self.real = _checked(bits), real
 
-    def forward(self, input: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch c2 h2 w2"]:
+    def grid_weight(self) -> Tensor:
+        if self.settled or not self.transposed:
+            return super().grid_weight()
+        return grid_weight(self.weight.transpose(0, 1), self.bits).transpose(0, 1)  # filters come second there
+
+    def forward(self, input: Float[Tensor, "*batch"], output_size: list[int] | None = None) -> Float[Tensor, "*batch"]:
+        layer: Any = self
         if self.real and not self.training:
-            input = fixed_point(input, self.weight[0].numel() * (2 ** (self.bits - 1) - 1))
-        y = self._conv_forward(input, self.grid_weight(), None)
-        return y if self.bias is None else y + self.bias.view(-1, 1, 1)
+            input = fixed_point(input, _inputs(self) * (2 ** (self.bits - 1) - 1))
+        weight, dimensions = self.grid_weight(), self.weight.ndim - 2
+        if layer.transposed:
+            sizes = (layer.stride, layer.padding, layer.kernel_size, dimensions, layer.dilation)
+            more = layer._output_padding(input, output_size, *sizes)
+            convolve: Any = (nn.functional.conv_transpose1d, nn.functional.conv_transpose2d)[dimensions - 1]
+            y = convolve(input, weight, None, layer.stride, layer.padding, more, layer.groups, layer.dilation)
+        else:
+            y = layer._conv_forward(input, weight, None)
+        return y if layer.bias is None else y + layer.bias.view(-1, *[1] * dimensions)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, bits={self.bits}{', real=True' * self.real}"
+
+
+@final
+class GridConv1d(_GridConv, nn.Conv1d):
+    __doc__ = _GridConv.__doc__
+
+
+@final
+class GridConv2d(_GridConv, nn.Conv2d):
+    __doc__ = _GridConv.__doc__
+
+
+@final
+class GridConvTranspose1d(_GridConv, nn.ConvTranspose1d):
+    __doc__ = _GridConv.__doc__
+
+
+@final
+class GridConvTranspose2d(_GridConv, nn.ConvTranspose2d):
+    __doc__ = _GridConv.__doc__
 
 
 @final
@@ -277,10 +301,10 @@ def _checked(bits: Any) -> Bits:
 def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     """Return a new model whose sums are exact in the hardened network: weights on a grid, the rest in float64.
 
-        nn.Conv2d, nn.Linear over 0/1 activations and sums of these   GridConv2d, GridLinear
-        nn.Conv2d over real inputs                                    GridConv2d(real=True), 8 bits
-        nn.Linear over real inputs                                    WideLinear
-        nn.BatchNorm1d, nn.BatchNorm2d                                WideBatchNorm1d, WideBatchNorm2d
+        nn.Linear over 0/1 activations and sums of these   GridLinear
+        nn.Linear over real inputs                         WideLinear
+        nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d and 2d    GridConv1d, ...; over real inputs with real=True and 8 bits
+        nn.BatchNorm1d, nn.BatchNorm2d                     WideBatchNorm1d, WideBatchNorm2d
 
     Then the hardened network computes the same bits on every processor, in any order of summation, and `htaf.pack`
     keeps all of them, if no other layer comes before a step. Train it as any other: the weights are real numbers that a
@@ -319,7 +343,7 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     if not any(whole.values()):
         others = f", and {'; '.join(left)}" if left else ""
         raise ValueError(
-            "expected a model with an nn.Linear or nn.Conv2d over the outputs of steps, "
+            "expected a model with an nn.Linear or a convolution over the outputs of steps, "
             f"got {len(whole)} of them over real inputs{others}"
         )
     if left:
@@ -338,7 +362,11 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     return new
 
 
-_LAYERS = (nn.Linear, nn.Conv2d)
+_CONVOLUTIONS: dict[type, type[_GridConv]] = {
+    nn.Conv1d: GridConv1d, nn.Conv2d: GridConv2d,
+    nn.ConvTranspose1d: GridConvTranspose1d, nn.ConvTranspose2d: GridConvTranspose2d,
+}  # fmt: skip
+_LAYERS = (nn.Linear, *_CONVOLUTIONS)
 _SUMS = (  # what sums products of real weights or of values: its last bit depends on the order
     nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention,
     nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm,
@@ -356,15 +384,23 @@ def _made(module: nn.Module, whole: bool | None, bits: Bits) -> nn.Module | None
         return None
     if isinstance(module, nn.Linear):
         return _as(GridLinear, module, bits=bits) if whole else _as(WideLinear, module)
-    assert isinstance(module, nn.Conv2d)
     if not whole and _many(module):
         return None
-    return _as(GridConv2d, module, bits=bits if whole else 8, real=not whole)
+    return _as(_CONVOLUTIONS[kind], module, bits=bits if whole else 8, real=not whole)
 
 
-def _many(layer: nn.Conv2d) -> bool:
+def _inputs(layer: Any) -> int:
+    """The most inputs that an output is a sum over."""
+    return (
+        layer.in_features
+        if isinstance(layer, nn.Linear)
+        else layer.in_channels // layer.groups * math.prod(layer.kernel_size)
+    )
+
+
+def _many(layer: nn.Module) -> bool:
     """Whether a convolution over real inputs has so many for each output that their grid would be too coarse."""
-    return layer.weight[0].numel() * 127 * FEWEST > EXACT
+    return _inputs(layer) * 127 * FEWEST > EXACT
 
 
 def _left(model: nn.Module, whole: dict[str, bool], ran: list[str]) -> list[str]:
@@ -372,8 +408,8 @@ def _left(model: nn.Module, whole: dict[str, bool], ran: list[str]) -> list[str]
     found: list[str] = []
     for path in dict.fromkeys(ran):
         kind = type(module := model.get_submodule(path))
-        if isinstance(module, nn.Conv2d) and kind is nn.Conv2d and whole.get(path) is False and _many(module):
-            found.append(f"{path or 'the model'} (Conv2d, {module.weight[0].numel()} real inputs for each output)")
+        if kind in _CONVOLUTIONS and whole.get(path) is False and _many(module):
+            found.append(f"{path or 'the model'} ({kind.__name__}, {_inputs(module)} real inputs for each output)")
         elif isinstance(module, _SUMS) and kind not in (*_LAYERS, *_NORMS, WideLinear, *_NORMS.values()):
             found.append(f"{path or 'the model'} ({kind.__name__})")
     return found
@@ -403,7 +439,7 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -
     def see(path: str, module: nn.Module, given: tuple[Any, ...]) -> None:
         x = given[0]
         largest = float(x.abs().max()) if x.numel() else 0.0
-        held = largest * module.weight[0].numel() * (2 ** (bits - 1) - 1) <= EXACT  # pyright: ignore
+        held = largest * _inputs(module) * (2 ** (bits - 1) - 1) <= EXACT
         found[path] = found.get(path, True) and held and bool((x == x.round()).all())
 
     random = torch.Generator().manual_seed(0)
