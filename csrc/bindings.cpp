@@ -88,6 +88,20 @@ NB_MODULE(_native, m) {
         chosen().load()->smooth->backward(Smooth(kind), Type(type), at(g), at(x), at(gx), {outer, channels, inner}, p.values, scale,
                          sums ? s.values : nullptr, threads);
     });
+    m.def("forward_levels", [](int kind, int type, std::uintptr_t x, std::uintptr_t y, std::size_t n, double p0, double p1,
+                               const std::vector<float>& thresholds, float scale, float shift, int threads) {
+        nb::gil_scoped_release unlocked;
+        const double* p[] = {&p0, &p1};
+        chosen().load()->smooth->forward_levels(Smooth(kind), Type(type), at(x), at(y), n, p, thresholds.data(),
+                                                static_cast<int>(thresholds.size()), scale, shift, threads);
+    });
+    m.def("backward_levels", [](int kind, int type, std::uintptr_t g, std::uintptr_t x, std::uintptr_t gx, std::size_t n,
+                                double p0, double p1, const std::vector<float>& thresholds, float scale, int threads) {
+        nb::gil_scoped_release unlocked;
+        const double* p[] = {&p0, &p1};
+        chosen().load()->smooth->backward_levels(Smooth(kind), Type(type), at(g), at(x), at(gx), n, p, thresholds.data(),
+                                                 static_cast<int>(thresholds.size()), scale, threads);
+    });
     m.def("slope", [](int kind, int type, std::uintptr_t g, std::uintptr_t x, std::uintptr_t gx, std::size_t n,
                       float parameter, float scale, int threads) {
         nb::gil_scoped_release unlocked;

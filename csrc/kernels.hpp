@@ -40,6 +40,12 @@ struct SmoothKernels {
     // gx = scale g f'(x); where sums is not null, sums[i][c] = the sum over channel c of scale g df/dp_i
     void (*backward)(Smooth, Type, const void* g, const void* x, void* gx, Shape, const double* const* parameters,
                      float scale, double* const* sums, int threads);
+    // y = the mean of scale f(x - t_k) + shift over thresholds t, and its gradient, of two scalar parameters at most
+    void (*forward_levels)(Smooth, Type, const void* x, void* y, std::size_t n, const double* const* parameters,
+                           const float* thresholds, int levels, float scale, float shift, int threads);
+    void (*backward_levels)(Smooth, Type, const void* g, const void* x, void* gx, std::size_t n,
+                            const double* const* parameters, const float* thresholds, int levels, float scale,
+                            int threads);
     // gx = scale g slope(x), slopes that are not the derivative of a smooth function above
     void (*slope)(Slope, Type, const void* g, const void* x, void* gx, std::size_t n, float parameter, float scale,
                   int threads);

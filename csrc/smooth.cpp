@@ -215,6 +215,56 @@ void backward(Smooth kind, Type type, const void* g, const void* x, void* gx, Sh
     });
 }
 
+// The sum of f at x - t_k; its scale and shift are a level's share.
+template <class F>
+struct Levels {
+    F f;
+    const float* thresholds;
+    int levels;
+
+    HTAF_INLINE f32 operator()(f32 x) const {
+        f32 total = f(x - thresholds[0]);
+        for (int k = 1; k < levels; ++k) total = total + f(x - thresholds[k]);
+        return total;
+    }
+    HTAF_INLINE f32 operator()(f32 g, f32 x) const {
+        f32 total = f(g, x - thresholds[0]);
+        for (int k = 1; k < levels; ++k) total = total + f(g, x - thresholds[k]);
+        return total;
+    }
+};
+
+// `run` on the formula of a kind, F<reg> of one scalar parameter set, as a sum over levels.
+template <template <class, bool> class F, class T, class Run>
+void with_levels(const double* const* parameters, const float* thresholds, int levels, float scale, float shift, Run run) {
+    Constants<F, T> constants(1, 1, parameters, scale / static_cast<float>(levels), shift / static_cast<float>(levels));
+    run(Levels<F<reg, half<T>>>{constants.of_channel(0), thresholds, levels});
+}
+
+void forward_levels(Smooth kind, Type type, const void* x, void* y, size_t n, const double* const* parameters,
+                    const float* thresholds, int levels, float scale, float shift, int threads) {
+    with_type(type, [&]<class T>(T*) {
+        auto run = [&](auto f) { map_parallel(static_cast<const T*>(x), static_cast<T*>(y), n, threads, f); };
+        if (kind == Smooth::htaf) with_levels<HtafForward, T>(parameters, thresholds, levels, scale, shift, run);
+        else with_levels<SigmoidForward, T>(parameters, thresholds, levels, scale, shift, run);
+    });
+}
+
+void backward_levels(Smooth kind, Type type, const void* g, const void* x, void* gx, size_t n,
+                     const double* const* parameters, const float* thresholds, int levels, float scale, int threads) {
+    with_type(type, [&]<class T>(T*) {
+        auto run = [&](auto f) {
+            parallel(blocks(n, block), threads, [&](size_t begin, size_t end) {
+                size_t start = begin * block;
+                map(static_cast<const T*>(g) + start, static_cast<const T*>(x) + start, static_cast<T*>(gx) + start,
+                    std::min(n, end * block) - start, f);
+            });
+        };
+        if (kind == Smooth::htaf) with_levels<HtafBackward, T>(parameters, thresholds, levels, scale, 0, run);
+        else with_levels<SigmoidBackward, T>(parameters, thresholds, levels, scale, 0, run);
+    });
+}
+
 void slope(Slope kind, Type type, const void* g, const void* x, void* gx, size_t n, float parameter, float scale,
            int threads) {
     with_type(type, [&]<class T>(T*) {
@@ -236,6 +286,6 @@ void slope(Slope kind, Type type, const void* g, const void* x, void* gx, size_t
 }  // namespace
 
 extern const SmoothKernels smooth;
-const SmoothKernels smooth = {forward, backward, slope};
+const SmoothKernels smooth = {forward, backward, forward_levels, backward_levels, slope};
 
 }  // namespace htaf::HTAF_NAMESPACE

@@ -45,7 +45,7 @@ BUDGETS = {
     "explorer": 1_900,
     "export": 1_250,
     "hardening": 1_750,
-    "kernels": 3_950,
+    "kernels": 4_050,
     "language": 3_750,
     "llm": 750,
     "models": 2_100,
@@ -55,7 +55,7 @@ BUDGETS = {
     "runs": 2_350,
     "spiking": 850,
     "training": 6_650,
-    "": 4_150,
+    "": 4_350,
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from htaf import functional, surrogates
 from htaf._errors import check_positive
-from htaf.contract import ContractError, SmoothStep, sharpness_of
-from htaf.functional import check_floating
+from htaf.contract import ContractError, SmoothStep, levels_of, sharpness_of
+from htaf.functional import SPACING, check_floating
 
 BINARY_BELOW, BINARY_ABOVE = 0.01, 0.99  # a smooth output beyond these counts as binary
 SATURATION = math.log(BINARY_ABOVE / BINARY_BELOW)  # sigma(alpha1) > BINARY_ABOVE needs alpha1 above this: ln 99
@@ -92,19 +92,26 @@ class HTAF(Remembering):
         dim: the dimension of the input along which one-dimensional alphas lie (1 for images [N, C, H, W], -1 for
             tokens); None: they broadcast as they are.
         bipolar: outputs in (-1, 1), hardened to {-1, +1}.
+        levels: thresholds of every pre-activation, a thermometer of it: the output is the mean of HTAF(x - t_k),
+            hardened to the shares {0, 1 / 2, 1} for levels=2. It stays one value with one weight in the next layer, and
+            a norm's scale and shift in front of it learn where two thresholds lie.
+        spacing: of two thresholds, > 0, in units of the pre-activation: t_k = (k - (levels + 1) / 2) spacing. With
+            pre-activations that are not normalised, choose it in proportion to their standard deviation.
 
     Shape: any, output equal to input; dtype kept.
 
     Raises:
         ValueError: an alpha is not from 9.4e-38 to 1.06e37, or `dim` is given with a tensor that is not
-            one-dimensional.
+            one-dimensional. TypeError, ValueError: levels or spacing, as `htaf.functional.thresholds`.
 
     Source: the paper, equation (1).
     """
 
     kind = "htaf"
-    sharpness = numbers = ("alpha0", "alpha1")
-    settings = ("bipolar",)
+    sharpness = ("alpha0", "alpha1")
+    numbers, settings = (*sharpness, "spacing"), ("bipolar", "levels")
+    levels: int
+    spacing: float
 
     def __init__(
         self,
@@ -114,9 +121,12 @@ class HTAF(Remembering):
         learnable: bool = False,
         dim: int | None = None,
         bipolar: bool = False,
+        levels: int = 1,
+        spacing: float = SPACING,
     ) -> None:
         super().__init__()
         self.learnable, self.dim, self.bipolar = learnable, dim, bipolar
+        _set_levels(self, levels, spacing)
         _register(self, "alpha0", alpha0)
         _register(self, "alpha1", alpha1)
         if _least(alpha1) <= SATURATION:
@@ -132,8 +142,8 @@ class HTAF(Remembering):
         return _current(self, "alpha0"), _current(self, "alpha1")
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        alpha0, alpha1 = self.alphas
-        return functional.htaf(x, _along(alpha0, x, self.dim), _along(alpha1, x, self.dim), bipolar=self.bipolar)
+        alpha0, alpha1 = (_along(alpha, x, self.dim) for alpha in self.alphas)
+        return functional.htaf(x, alpha0, alpha1, bipolar=self.bipolar, levels=self.levels, spacing=self.spacing)
 
     def hardened(self) -> Heaviside:
         """The exact step with the same state-dict entries."""
@@ -150,25 +160,36 @@ class ScaledSigmoid(Remembering):
 
     Args:
         beta: > 0, float (an attribute, as the alphas of `HTAF`) or tensor (a buffer).
-        learnable, dim, bipolar: as for `HTAF`.
+        learnable, dim, bipolar, levels, spacing: as for `HTAF`.
 
     Raises:
-        ValueError: beta is not from 9.4e-38 to 1.06e37.
+        ValueError: beta is not from 9.4e-38 to 1.06e37. TypeError, ValueError: as `htaf.functional.thresholds`.
     """
 
     kind = "scaled_sigmoid"
-    sharpness = numbers = ("beta",)
-    settings = ("bipolar",)
+    sharpness = ("beta",)
+    numbers, settings = (*sharpness, "spacing"), ("bipolar", "levels")
+    levels: int
+    spacing: float
 
     def __init__(
-        self, beta: float | Tensor = 22.0, *, learnable: bool = False, dim: int | None = None, bipolar: bool = False
+        self,
+        beta: float | Tensor = 22.0,
+        *,
+        learnable: bool = False,
+        dim: int | None = None,
+        bipolar: bool = False,
+        levels: int = 1,
+        spacing: float = SPACING,
     ) -> None:
         super().__init__()
         self.learnable, self.dim, self.bipolar = learnable, dim, bipolar
+        _set_levels(self, levels, spacing)
         _register(self, "beta", beta)
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        return functional.scaled_sigmoid(x, _along(_current(self, "beta"), x, self.dim), bipolar=self.bipolar)
+        beta = _along(_current(self, "beta"), x, self.dim)
+        return functional.scaled_sigmoid(x, beta, bipolar=self.bipolar, levels=self.levels, spacing=self.spacing)
 
     def hardened(self) -> Heaviside:
         """The exact step with the same state-dict entries."""
@@ -186,43 +207,61 @@ class StraightThrough(Remembering):
         slope: function x -> dH/dx; see `htaf.surrogates` (sigmoid, tanh, rectangular, atan, approx_sign, htaf).
             Set parameters with functools.partial.
         bipolar: outputs in {-1, +1}.
+        levels, spacing: as for `HTAF`; the slope is the mean of those at the thresholds.
 
     Source: Bengio et al. 2013, arXiv:1308.3432.
     """
 
     kind, sharpness = "straight_through", ()
-    settings = ("bipolar",)
+    numbers, settings = ("spacing",), ("bipolar", "levels")
+    levels: int
+    spacing: float
 
-    def __init__(self, slope: surrogates.Slope = surrogates.sigmoid, *, bipolar: bool = False) -> None:
+    def __init__(
+        self,
+        slope: surrogates.Slope = surrogates.sigmoid,
+        *,
+        bipolar: bool = False,
+        levels: int = 1,
+        spacing: float = SPACING,
+    ) -> None:
         super().__init__()
         if not callable(slope):
             raise TypeError(f"slope must be a function from a tensor to a tensor, got {type(slope).__name__}")
         self.slope, self.bipolar = slope, bipolar
+        _set_levels(self, levels, spacing)
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        return surrogates.straight_through(x, self.slope, bipolar=self.bipolar)
+        return surrogates.straight_through(
+            x, self.slope, bipolar=self.bipolar, levels=self.levels, spacing=self.spacing
+        )
 
     def hardened(self) -> Heaviside:
         """The exact step with the same (empty) state dict."""
         return Heaviside.of(self)
 
     def extra_repr(self) -> str:
-        return f"slope={getattr(self.slope, '__name__', self.slope)}{', bipolar=True' if self.bipolar else ''}"
+        return f"slope={getattr(self.slope, '__name__', self.slope)}{_flags(self)}"
 
 
 @final
 class Heaviside(Remembering):
     """The exact step, 1 if x >= 0 else 0; with `bipolar` the sign in {-1, +1}.
 
+    With several `levels` it is the share of the thresholds that x reaches, see `HTAF`.
+
     What 0, -0.0 and NaN give: `htaf.functional.heaviside`. The gradient is 0, so nothing in front of it is trained: in
     train mode an input that wants a gradient brings a warning (once; not inside `torch.compile`).
     """
 
-    settings = ("bipolar",)
+    numbers, settings = ("spacing",), ("bipolar", "levels")
+    levels: int
+    spacing: float
 
-    def __init__(self, *, bipolar: bool = False) -> None:
+    def __init__(self, *, bipolar: bool = False, levels: int = 1, spacing: float = SPACING) -> None:
         super().__init__()
         self.bipolar = bipolar
+        _set_levels(self, levels, spacing)
 
     @classmethod
     def of(cls, step: SmoothStep) -> Heaviside:
@@ -233,8 +272,8 @@ class Heaviside(Remembering):
         """
         if not isinstance(step, nn.Module):
             raise TypeError(f"step must be a module, got {type(step).__name__}")
-        exact = cls(bipolar=step.bipolar)
-        exact.numbers = step.sharpness
+        exact = cls(bipolar=step.bipolar, levels=levels_of(step), spacing=getattr(step, "spacing", SPACING))
+        exact.numbers = (*step.sharpness, "spacing")
         kept = step.state_dict().keys()
         if inside := [name for name in kept if "." in name]:
             raise ContractError(
@@ -251,10 +290,36 @@ class Heaviside(Remembering):
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         warn_untrained(self, x)
-        return functional.sign(x) if self.bipolar else functional.heaviside(x)
+        return exact_step(self, x)
 
     def extra_repr(self) -> str:
-        return "bipolar=True" if self.bipolar else ""
+        return _flags(self).removeprefix(", ")
+
+
+def exact_step(step: nn.Module, x: Tensor) -> Tensor:
+    """What the exact step in place of a smooth one gives."""
+    exact = functional.sign if getattr(step, "bipolar", False) else functional.heaviside
+    return exact(x, levels=levels_of(step), spacing=getattr(step, "spacing", SPACING))
+
+
+def thresholds_of(step: nn.Module) -> tuple[float, ...]:
+    """The thresholds of a step, smooth or exact; (0.0,) of most."""
+    return functional.thresholds(levels_of(step), getattr(step, "spacing", SPACING))
+
+
+def level_of(step: nn.Module, x: Tensor) -> Tensor:
+    """How many of its thresholds pre-activations reach, uint8 of the shape of x: of most steps a bit."""
+    reached = [(x >= threshold).to(torch.uint8) for threshold in thresholds_of(step)]
+    return torch.stack(reached).sum(0, dtype=torch.uint8) if len(reached) > 1 else reached[0]
+
+
+def share_binary(step: nn.Module, y: Tensor) -> Tensor:
+    """Which smooth outputs are nearly what the exact step gives, a bool tensor: above 0.99 or below 0.01, after mapping
+    bipolar outputs to [0, 1]; with several levels, within 0.01 of a level's share of one."""
+    y = (y + 1) / 2 if getattr(step, "bipolar", False) else y
+    if (levels := levels_of(step)) > 1:
+        y = (levels * y).frac()
+    return (y > BINARY_ABOVE) | (y < BINARY_BELOW)
 
 
 def warn_untrained(step: Heaviside, x: Tensor) -> None:
@@ -268,6 +333,11 @@ def warn_untrained(step: Heaviside, x: Tensor) -> None:
             "harden it afterwards, or use StraightThrough; to measure only, call .eval() or use torch.no_grad()",
             stacklevel=3,
         )
+
+
+def _set_levels(module: Any, levels: int, spacing: float) -> None:
+    functional.thresholds(levels, spacing)  # raises for what is out of range
+    module.levels, module.spacing = levels, float(spacing)
 
 
 def _register(module: nn.Module, name: str, value: float | Tensor) -> None:
@@ -319,5 +389,9 @@ def _show(value: float | Tensor) -> str:
 
 
 def _flags(module: nn.Module) -> str:
-    flags = {"learnable": False, "dim": None, "bipolar": False}
-    return "".join(f", {k}={getattr(module, k)}" for k, default in flags.items() if getattr(module, k) != default)
+    flags = {"learnable": False, "dim": None, "bipolar": False, "levels": 1}
+    changed = {name: getattr(module, name, usual) for name, usual in flags.items()}
+    changed = {name: value for name, value in changed.items() if value != flags[name]}
+    if "levels" in changed:
+        changed["spacing"] = f"{module.spacing:g}"
+    return "".join(f", {name}={value}" for name, value in changed.items())

@@ -22,7 +22,8 @@ StepFactory = Callable[..., "nn.Module"]
 class SmoothStep(Protocol):
     """A module that stands in for the exact step while a network is trained.
 
-    The first three are plain attributes of the class or the module.
+    The first three are plain attributes of the class or the module. A step of several thresholds has two more, which
+    others may lack: `levels`, their number, and `spacing`, as `htaf.functional.thresholds` takes them (`levels_of`).
     """
 
     @property
@@ -41,7 +42,10 @@ class SmoothStep(Protocol):
 
     @property
     def bipolar(self) -> bool:
-        """Whether outputs lie in [-1, 1] and exact values are {-1, +1}; else [0, 1] and {0, 1}."""
+        """Whether outputs lie in [-1, 1] and exact values are {-1, +1}; else [0, 1] and {0, 1}.
+
+        With several levels the exact values lie evenly between these two as well.
+        """
         ...
 
     def hardened(self) -> nn.Module:
@@ -80,6 +84,13 @@ def lacking(module: nn.Module, own: type | None = None) -> str:
         wrong.append(f"sharpness names {', '.join(absent)}, which it does not have")
     if not isinstance(given["bipolar"], bool):
         wrong.append(f"bipolar must be True or False, got {given['bipolar']!r}")
+    levels = levels_of(module)
+    if not isinstance(levels, int) or isinstance(levels, bool) or levels < 1:
+        wrong.append(f"levels must be an integer >= 1, got {levels!r}")
+    elif levels > 1 and not isinstance(getattr(module, "spacing", None), float):
+        wrong.append(
+            f"spacing must be a float where there are {levels} levels, got {getattr(module, 'spacing', None)!r}"
+        )
     return "; ".join(wrong)
 
 
@@ -115,6 +126,23 @@ def sharpness_of(module: object) -> dict[str, float]:
     return {name: float(value) for name, value in held.items() if isinstance(value, float | int)}
 
 
+def levels_of(module: object) -> int:
+    """How many thresholds a step has, 1 where it does not say; its exact values are i / levels for i = 0 to levels."""
+    return getattr(module, "levels", 1)
+
+
+def expect_one_level(module: object, where: str, instead: str) -> None:
+    """Refuse a step of several levels in a place that takes bits alone.
+
+    Raises:
+        ContractError: it has several.
+    """
+    if (levels := levels_of(module)) != 1:
+        raise ContractError(
+            f"{where}: expected a step with levels=1, got {type(module).__name__} with levels={levels}: {instead}"
+        )
+
+
 def from_outside(method: str, step: StepFactory | None) -> StepFactory:
     """The class of a step that a record or a recipe only names.
 
@@ -129,21 +157,25 @@ def from_outside(method: str, step: StepFactory | None) -> StepFactory:
     return step
 
 
-def made(step: StepFactory, values: Mapping[str, Any], *, kind: str = "", bipolar: bool = False) -> nn.Module:
+def made(
+    step: StepFactory, values: Mapping[str, Any], *, kind: str = "", bipolar: bool = False, levels: int = 1
+) -> nn.Module:
     """One module of a step from outside.
 
     Args:
         step: its class, or a function that makes it; takes `bipolar=True` where it is to be bipolar.
         values: its sharpness parameters by name, {}: as it sets them itself.
         kind: that it must have.
+        levels: as `bipolar`: given to it where it is to have several.
 
     Raises:
         ContractError: it lacks something of the contract, is of another kind, or has other parameters.
-        TypeError, ValueError: a value is out of range, or it does not take `bipolar`.
+        TypeError, ValueError: a value is out of range, or it does not take `bipolar` or `levels`.
     """
     from torch import nn
 
-    module = step(bipolar=True) if bipolar else step()
+    given: dict[str, Any] = {"bipolar": True} if bipolar else {}
+    module = step(**given, levels=levels) if levels > 1 else step(**given)
     if not isinstance(module, nn.Module):
         raise ContractError(f"expected a class of modules, got one that makes {type(module).__name__}")
     found = expect_step(module)
@@ -151,6 +183,8 @@ def made(step: StepFactory, values: Mapping[str, Any], *, kind: str = "", bipola
         raise ContractError(f"expected a step of kind {kind}, got {type(module).__name__} of kind {found.kind}")
     if found.bipolar != bipolar:
         raise ContractError(f"expected {found.kind} with bipolar={bipolar}, got bipolar={found.bipolar}")
+    if levels_of(found) != levels:
+        raise ContractError(f"expected {found.kind} with levels={levels}, got levels={levels_of(found)}")
     if values and values.keys() != sharpness_of(module).keys():
         held = ", ".join(sharpness_of(module)) or "none"
         raise ContractError(f"expected {found.kind} with the numbers {', '.join(values)}, got {held}")

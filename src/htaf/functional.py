@@ -8,7 +8,9 @@ tensor parameters. With float parameters one tensor, x, is saved for the backwar
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable
 
 import torch
 import torch.fx
@@ -16,6 +18,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from htaf._errors import check_positive
+from htaf.kernels import levels as kernel
 from htaf.kernels import operators
 from htaf.kernels.formulas import Scalar, compute_dtype
 
@@ -23,39 +26,83 @@ for _name in ("heaviside", "sign", *(smooth.name for smooth in operators.SMOOTH)
     torch.fx.wrap(_name)  # torch.fx.symbolic_trace keeps a call of them as it is
 
 
-def heaviside(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+MOST_LEVELS = 127  # of one step, so that the level is an integer that products of bytes take
+SPACING = 1.4  # of two thresholds; two levels of pre-activations of N(0, 1) are so used about equally
+
+
+def thresholds(levels: int, spacing: float = SPACING) -> tuple[float, ...]:
+    """Where a step of several levels rises: t_k = (k - (levels + 1) / 2) spacing for k = 1 to levels, around 0.
+
+    Each is rounded to float32, so that it is the same number for x of every dtype.
+
+    Args:
+        levels: how many, >= 1; 1 gives (0.0,).
+        spacing: > 0, between two of them.
+
+    Raises:
+        TypeError: `levels` is not an integer. ValueError: it is not from 1 to 127, or spacing is not > 0.
+
+    Example:
+        >>> thresholds(3, 1.0)
+        (-1.0, 0.0, 1.0)
+    """
+    if not isinstance(levels, int) or isinstance(levels, bool):
+        raise TypeError(f"levels must be an integer, got {levels!r}")
+    if not 1 <= levels <= MOST_LEVELS:
+        raise ValueError(f"levels must lie in 1 to {MOST_LEVELS}, got {levels}")
+    spacing = check_positive("spacing", spacing)
+    parts = [math.frexp((k - (levels + 1) / 2) * spacing) for k in range(1, levels + 1)]
+    return tuple(math.ldexp(round(math.ldexp(mantissa, 24)), exponent - 24) for mantissa, exponent in parts)
+
+
+def heaviside(x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float = SPACING) -> Float[Tensor, "*shape"]:
     """The exact step, H(x) = 1 if x >= 0 else 0.
+
+    With several levels the share of the thresholds that x reaches, the mean of H(x - t_k) over `thresholds`: 0, 1 / 2
+    and 1 for levels=2. It is what a thermometer of x reads; every level is compared exactly and the share rounded once.
 
     -0.0 counts as 0, so H(-0.0) = 1. NaN gives NaN. The gradient is 0, and 1 at NaN, so that a NaN stays one.
 
     Args:
         x: floating-point tensor of any shape.
+        levels, spacing: as `thresholds`.
 
     Returns:
-        Tensor of 0 and 1, same shape and dtype as x.
+        Tensor of 0 and 1, or of the shares i / levels, same shape and dtype as x.
 
     Raises:
-        TypeError: x is not a floating-point tensor.
+        TypeError: x is not a floating-point tensor. TypeError, ValueError: as `thresholds`.
 
     Example:
         >>> heaviside(torch.tensor([-1.0, -0.0, 2.0]))
         tensor([0., 1., 1.])
     """
-    check_floating(x)
-    return operators.heaviside(x, False)
+    return _exact(x, False, levels, spacing)
 
 
-def sign(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def sign(x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float = SPACING) -> Float[Tensor, "*shape"]:
     """The exact sign, sign(x) = 2 H(x) - 1, so sign(0) = +1 (unlike `torch.sign`). NaN gives NaN.
 
-    Args, returns, raises: as `heaviside`, with values -1 and +1.
+    Args, returns, raises: as `heaviside`, with values -1 and +1; -1, 0 and +1 for levels=2.
     """
+    return _exact(x, True, levels, spacing)
+
+
+def _exact(x: Tensor, bipolar: bool, levels: int, spacing: float) -> Tensor:
     check_floating(x)
-    return operators.heaviside(x, True)
+    if levels == 1:
+        return operators.heaviside(x, bipolar)
+    return operators.levels(x, list(thresholds(levels, spacing)), bipolar)
 
 
 def htaf(
-    x: Float[Tensor, "*shape"], alpha0: Scalar = 2.0, alpha1: Scalar = 11.0, *, bipolar: bool = False
+    x: Float[Tensor, "*shape"],
+    alpha0: Scalar = 2.0,
+    alpha1: Scalar = 11.0,
+    *,
+    bipolar: bool = False,
+    levels: int = 1,
+    spacing: float = SPACING,
 ) -> Float[Tensor, "*shape"]:
     """Heavy-Tailed Activation Function, HTAF(x) = sigma(alpha1 tanh(alpha0 x)).
 
@@ -69,6 +116,9 @@ def htaf(
             it is made). Over all of this range, also of products, errors are as in docs/kernels.md.
         alpha1: > 0, a float or a tensor as alpha0. The slope at 0 is alpha0 alpha1 / 4.
         bipolar: 2 HTAF(x) - 1 instead, in one pass; its error is absolute (2.5e-7), not relative, near 0.
+        levels: the mean of HTAF(x - t_k) over as many thresholds instead, with the gradient of that mean; computed in
+            at least float32 and rounded once.
+        spacing: between two of these, see `thresholds`.
 
     Returns:
         Tensor of the shape and dtype of x.
@@ -85,11 +135,16 @@ def htaf(
     """
     check_floating(x)
     _warn_float16(x)
-    return _smooth(operators.htaf, x, {"alpha0": alpha0, "alpha1": alpha1}, bipolar)
+    return _leveled(operators.htaf, x, {"alpha0": alpha0, "alpha1": alpha1}, bipolar, levels, spacing)
 
 
 def scaled_sigmoid(
-    x: Float[Tensor, "*shape"], beta: Scalar = 22.0, *, bipolar: bool = False
+    x: Float[Tensor, "*shape"],
+    beta: Scalar = 22.0,
+    *,
+    bipolar: bool = False,
+    levels: int = 1,
+    spacing: float = SPACING,
 ) -> Float[Tensor, "*shape"]:
     """Scaled sigmoid (SS), sigma(beta x): the limit of HTAF for alpha0 -> 0 with alpha0 alpha1 = beta.
 
@@ -99,12 +154,28 @@ def scaled_sigmoid(
         x: floating-point tensor of any shape.
         beta: > 0, a float, or a floating-point tensor that broadcasts to x. The slope at 0 is beta / 4.
         bipolar: 2 sigma(beta x) - 1 instead, in one pass.
+        levels, spacing: as `htaf`.
 
     Returns, raises: as `htaf`.
     """
     check_floating(x)
     _warn_float16(x)
-    return _smooth(operators.scaled_sigmoid, x, {"beta": beta}, bipolar)
+    return _leveled(operators.scaled_sigmoid, x, {"beta": beta}, bipolar, levels, spacing)
+
+
+def mean_of_levels(step: Callable[[Tensor], Tensor], x: Tensor, levels: int, spacing: float) -> Tensor:
+    """The mean of step(x - t_k) over `thresholds`, in at least float32, rounded once to the dtype of x.
+
+    Raises: as `thresholds`.
+    """
+    if levels == 1:
+        return step(x)
+    first, *others = thresholds(levels, spacing)
+    wide = x.to(compute_dtype(x))
+    total = step(wide - first)
+    for threshold in others:
+        total = total + step(wide - threshold)
+    return (total / levels).to(x.dtype)
 
 
 def pack_bits(x: Float[Tensor, "*rows n"]) -> UInt8[Tensor, "*rows bytes"]:
@@ -265,6 +336,22 @@ def _smooth(activation: operators.Smooth, x: Tensor, parameters: dict[str, Scala
             raise ValueError(f"{name} of shape {tuple(value.shape)} does not broadcast to x of shape {tuple(x.shape)}")
         values.append(value.to(dtype))
     return activation.tensors(x, *torch.broadcast_tensors(*values), bipolar)
+
+
+def _leveled(
+    activation: operators.Smooth, x: Tensor, parameters: dict[str, Scalar], bipolar: bool, levels: int, spacing: float
+) -> Tensor:
+    """As `_smooth`, of one level or several."""
+    if levels == 1:
+        return _smooth(activation, x, parameters, bipolar)
+
+    def formula(z: Tensor) -> Tensor:
+        return mean_of_levels(lambda one: _smooth(activation, one, parameters, bipolar), z, levels, spacing)
+
+    if not kernel.supports(x, tuple(parameters.values())):
+        return formula(x)
+    floats = tuple(check_positive(name, value) for name, value in parameters.items())  # pyright: ignore[reportArgumentType]
+    return kernel.mean(activation.name, x, floats, thresholds(levels, spacing), bipolar, formula)
 
 
 def _broadcast(*shapes: torch.Size) -> torch.Size | None:

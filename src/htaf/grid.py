@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from functools import partial
-from typing import Any, Literal, cast, final
+from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Float
@@ -315,7 +315,8 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
             than 258 real inputs for each output stay as they are. A warning names the layers of PyTorch among them and
             their subclasses; it cannot see functional calls with weights (F.linear).
         example: inputs, a tensor or a tuple. A layer reads bits if its inputs in the hardened model are integers when
-            the steps give random bits, so small that no sum of them with the largest weights is beyond 2^24.
+            the steps give random bits, so small that no sum of them with the largest weights is beyond 2^24. Shares of
+            steps with several levels, a power of two, are counted in units of the finest.
         bits: of an integer weight, 4 or 8.
 
     Returns:
@@ -323,7 +324,8 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
         layer it is that layer on the grid, a `GridLinear` for one, whatever the annotation says.
 
     Raises:
-        ValueError: other bits, a model with layers on a grid, or one without a layer over bits.
+        ValueError: other bits, a model with layers on a grid, or one without a layer over bits; levels that are no
+            power of two.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2))
@@ -438,15 +440,22 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -
 
     def see(path: str, module: nn.Module, given: tuple[Any, ...]) -> None:
         x = given[0]
+        x = x * finest
         largest = float(x.abs().max()) if x.numel() else 0.0
         held = largest * _inputs(module) * (2 ** (bits - 1) - 1) <= EXACT
         found[path] = found.get(path, True) and held and bool((x == x.round()).all())
 
     random = torch.Generator().manual_seed(0)
+    steps = [module for module in exact.modules() if isinstance(module, Heaviside)]
+    finest = max((step.levels for step in steps), default=1)
+    if others := [step.levels for step in steps if step.levels.bit_count() > 1]:
+        shares = "steps of 1, 2, 4 or another power of two levels, as float32 holds no thirds exactly"
+        raise ValueError(f"expected {shares}, got levels={others[0]}")
 
     def bits_of(step: nn.Module, given: tuple[Any, ...], y: Tensor) -> Tensor:
-        drawn = torch.randint(2, y.shape, generator=random).to(y)
-        return 2 * drawn - 1 if cast(Heaviside, step).bipolar else drawn
+        assert isinstance(step, Heaviside)
+        drawn = torch.randint(step.levels + 1, y.shape, generator=random).to(y) / step.levels
+        return 2 * drawn - 1 if step.bipolar else drawn
 
     for path, module in exact.named_modules():
         if isinstance(module, _SUMS):

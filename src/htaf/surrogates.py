@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from htaf._errors import check_positive
-from htaf.functional import check_floating, heaviside, sign
+from htaf.functional import SPACING, check_floating, heaviside, mean_of_levels, sign
 from htaf.kernels import operators
 from htaf.kernels.formulas import compute_dtype
 from htaf.kernels.htaf import reference as htaf_reference
@@ -26,7 +26,9 @@ from htaf.kernels.straight_through import reference
 Slope = Callable[[Tensor], Tensor]
 
 
-def straight_through(x: Float[Tensor, "*shape"], slope: Slope, *, bipolar: bool = False) -> Float[Tensor, "*shape"]:
+def straight_through(
+    x: Float[Tensor, "*shape"], slope: Slope, *, bipolar: bool = False, levels: int = 1, spacing: float = SPACING
+) -> Float[Tensor, "*shape"]:
     """The exact step H(x) whose gradient is taken to be slope(x).
 
     Args:
@@ -35,18 +37,25 @@ def straight_through(x: Float[Tensor, "*shape"], slope: Slope, *, bipolar: bool 
             The gradient grad * slope(x) is computed in at least float32 and rounded once to the dtype of x.
             The slopes of this module, also through functools.partial, run as one fused kernel.
         bipolar: the sign 2 H(x) - 1, whose gradient is 2 slope(x).
+        levels, spacing: the exact step of several levels as `htaf.functional.heaviside` has them, whose gradient is
+            the mean of slope(x - t_k).
 
     Returns:
-        Tensor of 0 and 1, same shape and dtype as x.
+        Tensor of 0 and 1, or of the levels, same shape and dtype as x.
 
     Raises:
-        TypeError: x is not a floating-point tensor, or slope is not callable.
+        TypeError: x is not a floating-point tensor, or slope is not callable. TypeError, ValueError: as
+            `htaf.functional.thresholds`.
 
     Source: Bengio et al. 2013, arXiv:1308.3432.
     """
     check_floating(x)
     if not callable(slope):
         raise TypeError(f"slope must be a function from a tensor to a tensor, got {type(slope).__name__}")
+    return mean_of_levels(lambda z: _estimated(z, slope, bipolar), x, levels, spacing)
+
+
+def _estimated(x: Tensor, slope: Slope, bipolar: bool) -> Tensor:
     known = kernel_of(slope)
     if known is None and transformed():  # the slope as a tensor brings its own derivatives with it
         return operators.surrogate(x, slope(x.to(compute_dtype(x))), bipolar)

@@ -28,12 +28,13 @@ from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from htaf import surrogates
-from htaf.activations import BINARY_ABOVE, BINARY_BELOW, StraightThrough
-from htaf.contract import SmoothStep, sharpness_of
+from htaf.activations import StraightThrough, share_binary
+from htaf.contract import SmoothStep, levels_of, sharpness_of
 from htaf.convert.finding import arguments
 from htaf.convert.functional_sites import duplicate
 from htaf.convert.modes import evaluating, hooked
 from htaf.diagnostics import GradientNorms
+from htaf.functional import SPACING
 from htaf.sharpening import ByLayer, Geometric
 from htaf.theory import best_alpha0
 
@@ -125,6 +126,7 @@ def tune(
     - end: the softest with `binarity` of the outputs beyond 0.01 and 0.99. Of HTAF's pairs with one product P it is
       that with the largest gradient in the tail, alpha0 = sqrt(P / (2 t)), t the 95% quantile of |x|
       (`htaf.theory.best_alpha0`).
+    - levels: the thresholds of a step that has several are set 1.4 standard deviations apart.
     - straight-through: its slope is stretched to slope(x / w) / w, w the least with that gain.
 
     Of a step that runs several times, as in a spiking neuron, the first call decides. Returned is the model at its
@@ -247,6 +249,8 @@ class _Work:
         if layer is not None:
             self.rescaled.add(layer.module)
         sample = _sample(x)
+        if levels_of(step) > 1:
+            setattr(step, "spacing", SPACING * sample.std().item())  # noqa: B010
         if isinstance(step, StraightThrough):
             step.slope, width = _stretched(step, sample, self.gain)
             self.chosen[path] = _Chosen(before, initialised, (), (), width)
@@ -429,9 +433,7 @@ def _gain(step: nn.Module, x: Tensor) -> float:
 
 
 def _binarity(step: nn.Module, x: Tensor) -> float:
-    y = step.forward(x)
-    y = (y + 1) / 2 if getattr(step, "bipolar", False) else y
-    return ((y > BINARY_ABOVE) | (y < BINARY_BELOW)).double().mean().item()
+    return share_binary(step, step.forward(x)).double().mean().item()
 
 
 def _stretched(step: StraightThrough, x: Tensor, gain: float) -> tuple[surrogates.Slope, float]:

@@ -58,6 +58,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "heaviside": (ops.heaviside.default, (leaf(5, 3), False)),
     "sign": (ops.heaviside.default, (leaf(5, 3, like="transposed"), True)),
+    "levels": (ops.levels.default, (leaf(5, 3, like="transposed"), [-0.7, 0.0, 0.7], True)),
     "straight through": (ops.straight_through.default, (leaf(5, 3), "atan", [2.0], False)),
     "straight through backward": (
         ops.straight_through_backward.default, (leaf(5, 3), leaf(5, 3), "htaf", [2.0, 11.0], True),

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import UInt8
 from torch import Tensor, nn
 
-from htaf.activations import BINARY_ABOVE, BINARY_BELOW, Heaviside
-from htaf.contract import SmoothStep
+from htaf.activations import Heaviside, level_of, share_binary
+from htaf.contract import SmoothStep, levels_of
 from htaf.convert.modes import evaluating, hooked
 
 BINARY = (SmoothStep, Heaviside)
@@ -24,11 +24,11 @@ class LayerStatistics:
     path: module path. units: features or channels.
     mean, std: of the smooth network's pre-activations over everything. Binarity depends on this std more than on the
     curve.
-    binarity: share of smooth outputs > 0.99 or < 0.01 (after mapping bipolar outputs to [0, 1]); None for a real
-    activation.
-    flip_rate: share of bits (pre-activation >= 0) in which the exact network differs from the smooth one; None
-    without one.
-    dead: share of units whose bit in the exact network (the smooth one without it) is the same for all inputs.
+    binarity: share of smooth outputs > 0.99 or < 0.01 (after mapping bipolar outputs to [0, 1]), of several levels near
+    one of them; None for a real activation.
+    flip_rate: share of bits (pre-activation >= 0, or >= each threshold of several levels) in which the exact network
+    differs from the smooth one; None without one.
+    dead: share of units whose bits in the exact network (the smooth one without it) are the same for all inputs.
     firing_rate: share of ones among the bits of the exact network (the smooth one without it), over samples, units and
     calls: of a spiking neuron the spikes per time step.
     """
@@ -91,8 +91,9 @@ class _Counter:
         self.count = self.flips = self.compared = self.extreme = self.ones = self.bits = 0
         self.total = self.squares = 0.0
         self.binary = False
-        self.ever_on: Tensor | None = None
-        self.ever_off: Tensor | None = None
+        self.levels = 1
+        self.most: Tensor | None = None  # of every unit
+        self.least: Tensor | None = None
         self.smooth_bits: list[Tensor] = []  # of the calls of the batch at hand that the exact network has not made yet
 
     def see_input(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -102,32 +103,34 @@ class _Counter:
             self.count += x.numel()
             self.total += x.sum().item()
             self.squares += torch.dot(x, x).item()
-        self.smooth_bits.append(args[0] >= 0)
+        self.levels = levels_of(module)
+        self.smooth_bits.append(level_of(module, args[0]))
 
     def see_output(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         self.binary = isinstance(module, BINARY)
         for y in _chunks(output) if self.binary else ():
-            y = (y + 1) / 2 if getattr(module, "bipolar", False) else y
-            self.extreme += int((y > BINARY_ABOVE).count_nonzero() + (y < BINARY_BELOW).count_nonzero())
+            self.extreme += int(share_binary(module, y).count_nonzero())
 
     def see_exact_input(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
         if not self.smooth_bits:
             raise ValueError(
                 f"expected the exact network to call its {type(module).__name__} as often as the smooth one, got more"
             )
-        bits = args[0] >= 0
-        self.flips += int((self.smooth_bits.pop(0) != bits).count_nonzero())
-        self.compared += bits.numel()
+        bits = level_of(module, args[0])
+        apart = self.smooth_bits.pop(0).int() - bits.int()
+        self.flips += int(apart.abs().sum())
+        self.compared += self.levels * bits.numel()
         self.see_bits(bits)
 
-    def see_bits(self, bits: Bool[Tensor, "*shape"]) -> None:
-        self.ones += int(bits.count_nonzero())
-        self.bits += bits.numel()
+    def see_bits(self, bits: UInt8[Tensor, "*shape"]) -> None:
+        """bits: how many thresholds are reached, of one the bit."""
+        self.ones += int(bits.sum())
+        self.bits += self.levels * bits.numel()
         unit = -1 if bits.ndim == 3 else min(1, bits.ndim - 1)
         others = [i for i in range(bits.ndim) if i != unit % bits.ndim]
-        on, off = bits.amax(others), ~bits.amin(others)
-        self.ever_on = on if self.ever_on is None else self.ever_on | on
-        self.ever_off = off if self.ever_off is None else self.ever_off | off
+        most, least = bits.amax(others), bits.amin(others)
+        self.most = most if self.most is None else torch.maximum(self.most, most)
+        self.least = least if self.least is None else torch.minimum(self.least, least)
 
     def close_batch(self, path: str, compared: bool) -> None:
         if compared and self.smooth_bits:
@@ -137,17 +140,17 @@ class _Counter:
         self.smooth_bits.clear()
 
     def result(self, path: str) -> LayerStatistics:
-        assert self.ever_on is not None
-        assert self.ever_off is not None
+        assert self.most is not None
+        assert self.least is not None
         mean = self.total / self.count
         return LayerStatistics(
             path=path,
-            units=len(self.ever_on),
+            units=len(self.most),
             mean=mean,
             std=max(self.squares / self.count - mean * mean, 0.0) ** 0.5,
             binarity=self.extreme / self.count if self.binary else None,
             flip_rate=self.flips / self.compared if self.compared else None,
-            dead=1 - (self.ever_on & self.ever_off).double().mean().item(),
+            dead=(self.most == self.least).double().mean().item(),
             firing_rate=self.ones / self.bits,
         )
 

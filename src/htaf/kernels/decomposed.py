@@ -11,6 +11,15 @@ def heaviside(x: Tensor, bipolar: bool) -> Tensor:
     return torch.where(torch.isnan(x), x, 2 * step - 1 if bipolar else step)
 
 
+def levels(x: Tensor, thresholds: list[float], bipolar: bool) -> Tensor:
+    wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+    count = (wide >= thresholds[0]).to(x.dtype)
+    for threshold in thresholds[1:]:
+        count = count + (wide >= threshold).to(x.dtype)
+    most = len(thresholds)
+    return torch.where(torch.isnan(x), x, (2 * count - most if bipolar else count) / most)
+
+
 def spikes(x: Tensor, leak: float, gain: float, threshold: float, soft: bool) -> Tensor:
     v, found = None, []
     for now in x.to(torch.float64 if x.dtype == torch.float64 else torch.float32).unbind(0):

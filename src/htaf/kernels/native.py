@@ -159,6 +159,27 @@ def smooth_backward(
     return gx, *(row.reshape(p.shape).to(p.dtype) for row, p in pairs if isinstance(p, Tensor))
 
 
+def levels_forward(
+    kind: int, x: Tensor, parameters: tuple[float, ...], thresholds: tuple[float, ...], bipolar: bool
+) -> Tensor:
+    y = torch.empty_like(x)
+    x = in_order_of(x, y)
+    sizes = (TYPES[x.dtype], x.data_ptr(), y.data_ptr(), x.numel(), parameters[0], parameters[-1], list(thresholds))
+    extension().forward_levels(kind, *sizes, *((2.0, -1.0) if bipolar else (1.0, 0.0)), torch.get_num_threads())
+    return y
+
+
+def levels_backward(
+    kind: int, grad: Tensor, x: Tensor, parameters: tuple[float, ...], thresholds: tuple[float, ...], bipolar: bool
+) -> Tensor:
+    gx = torch.empty_like(x)
+    x, grad = in_order_of(x, gx), in_order_of(grad, gx)
+    pointers = (grad.data_ptr(), x.data_ptr(), gx.data_ptr(), x.numel())
+    last = (parameters[0], parameters[-1], list(thresholds), 2.0 if bipolar else 1.0, torch.get_num_threads())
+    extension().backward_levels(kind, TYPES[x.dtype], *pointers, *last)
+    return gx
+
+
 def _floats(parameters: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
     """Tensors of one value as floats, which take a shorter way."""
     if all(isinstance(p, Tensor) and p.numel() == 1 for p in parameters):

@@ -5,6 +5,7 @@
     htaf_backward_all(grad, x, ...)           those of x and of the tensor parameters
     scaled_sigmoid, scaled_sigmoid_backward, scaled_sigmoid_backward_all    likewise with beta
     heaviside(x, bipolar)
+    levels(x, thresholds, bipolar)            the share of the thresholds that x reaches, of several
     straight_through(x, slope, parameters, bipolar), straight_through_backward(grad, x, ...)
     surrogate(x, slope, bipolar)              the step whose derivative is the tensor `slope`
     pack_bits(x), unpack_bits(bits, size, dtype, bipolar)
@@ -160,6 +161,16 @@ def _step_backward(needed: tuple[bool, ...], grads: tuple[Tensor, ...], x: Tenso
     return torch.where(torch.isnan(x), grads[0], 0), None  # so that a NaN stays one
 
 
+def _levels(x: Tensor, thresholds: list[float], bipolar: bool) -> Tensor:
+    if len(thresholds) < 2:
+        raise ValueError(f"expected two thresholds or more, got {thresholds}")
+    return torch.empty_like(x).copy_(decomposed.levels(x, thresholds, bipolar))  # laid out as x
+
+
+def _levels_backward(needed: tuple[bool, ...], grads: tuple[Tensor, ...], x: Tensor, *rest: Any) -> Gradients:
+    return _step_backward(needed, grads, x, False)[0], None, None
+
+
 def _curve(slope: str, parameters: list[float]) -> Any:
     """The slope of that name; ValueError unless there is one with as many parameters."""
     slopes = implementation("straight_through", "reference").SLOPES
@@ -297,6 +308,10 @@ heaviside = Operator(
     "heaviside(Tensor x, bool bipolar) -> Tensor",
     _step, like(0), elementwise, _step_backward, formula=decomposed.heaviside,
 )  # fmt: skip
+levels = Operator(
+    "levels(Tensor x, float[] thresholds, bool bipolar) -> Tensor",
+    _levels, like(0), elementwise, _levels_backward, formula=decomposed.levels,
+)  # fmt: skip
 straight_through = Operator(
     "straight_through(Tensor x, str slope, float[] parameters, bool bipolar) -> Tensor",
     _straight_through, like(0), elementwise, _straight_through_backward,
@@ -320,4 +335,4 @@ unpack_bits = Operator(
 )  # fmt: skip
 transpose_bits = Operator("transpose_bits(Tensor bits, int size) -> Tensor", _transpose, _transpose_like, one_by_one)
 count_common_bits = Operator("count_common_bits(Tensor a, Tensor b) -> Tensor", _common, _common_like, one_by_one)
-DECOMPOSITIONS: dict[Any, Any] = {one.op: one.formula for one in (heaviside, spikes, pack_bits, unpack_bits)}
+DECOMPOSITIONS: dict[Any, Any] = {one.op: one.formula for one in (heaviside, levels, spikes, pack_bits, unpack_bits)}

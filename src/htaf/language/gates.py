@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from htaf.activations import Heaviside
-from htaf.contract import StepFactory
+from htaf.contract import StepFactory, expect_one_level
 from htaf.convert.modes import hooked
 from htaf.language.errors import LanguageError
 
@@ -171,10 +171,13 @@ def replace_gates(model: nn.Module, last_k: int, step: StepFactory = Heaviside) 
 
     Raises:
         LanguageError: the model has no gated MLPs, not so many layers, or gates in all of them already.
+        ContractError: a step of several levels.
     """
     chosen = replaceable(model, last_k)
     for mlp in chosen:
-        mlp.put(Gate(mlp.neurons, step()))
+        made = step()
+        expect_one_level(made, "the gates of a language model", "a gate is open or closed, so give a step of one")
+        mlp.put(Gate(mlp.neurons, made))
     return chosen
 
 

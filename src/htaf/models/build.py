@@ -59,26 +59,27 @@ def activation(description: dict[str, Any], step: StepFactory | None = None) -> 
         description: {"method": "htaf", "alpha0": 2.0, "alpha1": 11.0}, "learnable": True where it is learned;
             {"method": "ss", "beta": 22.0}, {"method": "ste", "slope": "tanh"}, {"method": "relu"}, or of a step from
             outside htaf {"method": "package.module:Class", "kind": "mine"} with its sharpness parameters; all but relu
-            take "bipolar": True.
+            take "bipolar": True and "levels": 2, of steps with several thresholds.
         step: the class of that step, which is never imported by its name.
 
     Raises:
         ValueError: an unknown method or slope, or a step from outside that is not given or is another one.
     """
-    bipolar = bool(description.get("bipolar", False))
+    bipolar, levels = bool(description.get("bipolar", False)), description.get("levels", 1)
+    several = {"levels": levels} if levels != 1 else {}
     match description:
         case {"method": "htaf", "alpha0": alpha0, "alpha1": alpha1}:
             learned = {"learnable": True} if description.get("learnable") else {}
-            return partial(HTAF, alpha0, alpha1, bipolar=bipolar, **learned)
+            return partial(HTAF, alpha0, alpha1, bipolar=bipolar, **learned, **several)
         case {"method": "ss", "beta": beta}:
-            return partial(ScaledSigmoid, beta, bipolar=bipolar)
+            return partial(ScaledSigmoid, beta, bipolar=bipolar, **several)
         case {"method": "ste", "slope": slope} if slope in SLOPES:
-            return partial(StraightThrough, SLOPES[slope], bipolar=bipolar)
-        case {"method": "relu"} if not bipolar:
+            return partial(StraightThrough, SLOPES[slope], bipolar=bipolar, **several)
+        case {"method": "relu"} if not bipolar and levels == 1:
             return nn.ReLU
         case {"method": method, "kind": str(kind), **numbers} if is_outside(method):
-            values = {name: value for name, value in numbers.items() if name != "bipolar"}
-            return partial(made, from_outside(method, step), values, kind=kind, bipolar=bipolar)
+            values = {name: value for name, value in numbers.items() if name not in ("bipolar", "levels")}
+            return partial(made, from_outside(method, step), values, kind=kind, bipolar=bipolar, levels=levels)
     raise ValueError(
         f"expected a method of {get_args(Method)} with its parameters (slope one of {tuple(SLOPES)}), got {description}"
     )

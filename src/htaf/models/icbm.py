@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from htaf._compat import no_trace
 from htaf._errors import first_line, suggestion
 from htaf.activations import HTAF
+from htaf.contract import expect_one_level
 from htaf.models.backbone_weights import load_backbone
 from htaf.models.final_activation import origin, without_final_activation
 from htaf.models.hub import asking_hub
@@ -107,6 +108,7 @@ class ICBM(nn.Module):
         self.projection = nn.Linear(features, size, bias=not norm) if size != features else nn.Identity()
         self.norm = nn.BatchNorm1d(size) if norm else nn.Identity()
         self.act = act() if act is not None else nn.Identity()
+        expect_one_level(self.act, "the concepts of an ICBM", "a concept is there or not, so give a step of one")
         self.head = nn.Linear(size, classes)
         self.frozen, self.keep_norms = freeze, keep_norms
         if freeze:

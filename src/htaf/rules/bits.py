@@ -12,6 +12,7 @@ from jaxtyping import Float32, Float64, Int64, UInt8
 from torch import Tensor, nn
 
 from htaf._errors import HtafError, suggestion
+from htaf.activations import Heaviside
 from htaf.data.columns import Column
 from htaf.data.notes import Note
 from htaf.data.preprocess import Preprocessor
@@ -27,11 +28,12 @@ class RulesError(HtafError):
 class TableBits:
     """The exact network of a run of a table, open at its last hidden layer.
 
-    outputs = bits @ weight.T + bias, up to the rounding of float32.
+    outputs = bits @ weight.T + bias, up to the rounding of float32. A unit of several levels gives a bit for each
+    threshold, lowest first, side by side: whether it is reached. Each has its share of the unit's weight.
 
     Attributes:
         run: the run. network: its exact network. preprocessor: raw rows to inputs.
-        weight: float64 [outputs, bits]. bias: float64 [outputs].
+        weight: float64 [outputs, bits]. bias: float64 [outputs]. levels: bits of a unit.
     """
 
     run: Run
@@ -39,6 +41,7 @@ class TableBits:
     preprocessor: Preprocessor
     weight: Float64[np.ndarray, "outputs bits"]
     bias: Float64[np.ndarray, " outputs"]
+    levels: int = 1
 
     @classmethod
     def of(cls, run: Run) -> TableBits:
@@ -64,7 +67,9 @@ class TableBits:
             raise RulesError(f"expected a network with a linear head over bits, {run.path} has {type(head).__name__}")
         weight = head.weight.detach().double().numpy()
         bias = np.zeros(len(weight)) if head.bias is None else head.bias.detach().double().numpy()
-        return cls(run, network, preprocessor, weight, bias)
+        steps = [module for module in network.modules() if isinstance(module, Heaviside)]
+        levels = steps[-1].levels if steps else 1
+        return cls(run, network, preprocessor, np.repeat(weight / levels, levels, axis=1), bias, levels)
 
     def __len__(self) -> int:
         """Bits of the last hidden layer."""
@@ -95,7 +100,7 @@ class TableBits:
         """The bits of network inputs, and the network's own outputs.
 
         Raises:
-            RulesError: the last hidden layer has values other than 0 and 1.
+            RulesError: the last hidden layer has values other than 0 and 1, or than the shares of its levels.
         """
         seen: list[Tensor] = []
         head: nn.Module = self.network.get_submodule("head")
@@ -105,9 +110,12 @@ class TableBits:
         finally:
             handle.remove()
         values = torch.cat(seen)[: len(inputs)]
-        if values.ndim != 2 or not bool(((values == 0) | (values == 1)).all()):
+        reached = (values * self.levels).round()
+        possible = (reached >= 0) & (reached <= self.levels) & (reached / self.levels == values)
+        if values.ndim != 2 or not bool(possible.all()):
             raise RulesError(f"expected bits of 0 and 1 in the last hidden layer of {self.run.path}, got other values")
-        return values.to(torch.uint8).numpy(), outputs.detach().numpy()
+        bits = reached.unsqueeze(-1) > torch.arange(self.levels)
+        return bits.flatten(1).to(torch.uint8).numpy(), outputs.detach().numpy()
 
     def of_rows(
         self, rows: pd.DataFrame

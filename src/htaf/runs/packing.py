@@ -21,7 +21,7 @@ from htaf import packed
 from htaf._console import progress as progress_of
 from htaf._errors import HtafError
 from htaf._files import check_output, hold, lock_beside
-from htaf.activations import Heaviside
+from htaf.activations import Heaviside, thresholds_of
 from htaf.data.images import Images
 from htaf.models.mlp import Thermometer
 from htaf.runs.data import raw_part, rows_are_known
@@ -288,7 +288,7 @@ def _table_agreement(found: pd.DataFrame, expected: pd.DataFrame, target: Target
 
 
 def near_zero(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
-    """Rows in which a pre-activation is so near to 0 that the order of a sum decides its bit.
+    """Rows in which a pre-activation is so near to a threshold that the order of a sum decides its bit.
 
     A thermometer sums nothing, so its comparisons do not count.
 
@@ -296,14 +296,16 @@ def near_zero(model: nn.Module, inputs: np.ndarray) -> np.ndarray:
         model: hardened, not changed. inputs: float32 [rows, inputs].
 
     Returns:
-        bool [rows]: some |pre-activation|, in float64, is at most `TIE` of the largest of its layer.
+        bool [rows]: some distance of a pre-activation from a threshold, in float64, is at most `TIE` of the largest
+        pre-activation of its layer.
     """
     close = np.zeros(len(inputs), dtype=bool)
     exact = copy.deepcopy(model).double()
 
-    def note(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        size = given[0].abs().flatten(1)
-        close[:] |= (size <= TIE * size.max()).any(1).numpy()
+    def note(step: nn.Module, given: tuple[Tensor, ...]) -> None:
+        x = given[0].flatten(1)
+        for threshold in thresholds_of(step):
+            close[:] |= ((x - threshold).abs() <= TIE * x.abs().max()).any(1).numpy()
 
     compared = {id(m.step) for m in exact.modules() if isinstance(m, Thermometer)}
     steps = [m for m in exact.modules() if isinstance(m, Heaviside) and id(m) not in compared]

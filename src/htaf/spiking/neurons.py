@@ -24,6 +24,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from htaf import surrogates
 from htaf._errors import check_positive
 from htaf.activations import HTAF, Heaviside, Remembering, ScaledSigmoid, StraightThrough, warn_untrained
+from htaf.contract import expect_one_level
 from htaf.functional import check_floating, heaviside
 from htaf.kernels import native, operators
 from htaf.kernels.formulas import compute_dtype
@@ -111,7 +112,7 @@ class IF(Neuron):
     Shape: x [T, N, ...] of T time steps -> spikes of the same shape and dtype.
 
     Raises:
-        ValueError: an argument out of range, or a bipolar spike.
+        ValueError: an argument out of range, or a spike that is bipolar or has several levels.
         TypeError: spike is not a module.
 
     Source: Fang et al. 2021, arXiv:2102.04159, for the hard reset with `detach_reset`.
@@ -169,6 +170,7 @@ class LIF(Neuron):
 def _check_spike(spike: nn.Module) -> None:
     if getattr(spike, "bipolar", False):
         raise ValueError(f"spike must be 0 or 1, got {spike}, whose outputs are -1 or 1")
+    expect_one_level(spike, "the spike of a neuron", "its spikes over time are its levels")
 
 
 def _run(neuron: Neuron, x: Tensor, v: Tensor | None, last: bool = True) -> tuple[Tensor, Tensor | None]:

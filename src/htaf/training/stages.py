@@ -10,8 +10,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from htaf.activations import exact_step
 from htaf.contract import looks_smooth
-from htaf.functional import heaviside, sign
 from htaf.training.recipe import Hardening, HardenUnit, Schedule
 
 LONGEST = 10_000  # epochs up to which the least number is looked for
@@ -165,7 +165,7 @@ class Mask:
         if self.share == 0 or not looks_smooth(module):
             return None
         x = args[0].detach()
-        exact = (sign(x) if getattr(module, "bipolar", False) else heaviside(x)).to(output.dtype)
+        exact = exact_step(module, x).to(output.dtype)
         if self.straight_through:
             exact = exact + (output - output.detach())  # plus 0
         return exact if self.unit == "layer" else torch.where(self.chosen(x), exact, output)

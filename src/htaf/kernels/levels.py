@@ -1,0 +1,61 @@
+"""A smooth activation of several thresholds, its mean over f(x - t_k), in one pass of the compiled kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from htaf.kernels import native
+from htaf.kernels.formulas import Scalar
+from htaf.kernels.registration import is_plain
+
+KINDS = {"htaf": native.HTAF, "scaled_sigmoid": native.SCALED_SIGMOID}
+
+
+def supports(x: Tensor, parameters: tuple[Scalar, ...]) -> bool:
+    """Whether the kernels take these: an ordinary tensor in eager mode, and numbers for parameters."""
+    if torch.compiler.is_compiling() or any(isinstance(value, Tensor) for value in parameters):
+        return False
+    return is_plain((x,)) and native.available() and native.supports(x)
+
+
+def mean(
+    name: str,
+    x: Tensor,
+    parameters: tuple[float, ...],
+    thresholds: tuple[float, ...],
+    bipolar: bool,
+    formula: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """The mean of the activation `name` over its thresholds.
+
+    Args:
+        formula: the same function of x from operators that know all derivatives, for the second ones.
+    """
+    kind = KINDS[name]
+    if torch.is_grad_enabled() and x.requires_grad:
+        return _Mean.apply(x, kind, parameters, thresholds, bipolar, formula)  # pyright: ignore[reportReturnType]
+    return native.levels_forward(kind, x, parameters, thresholds, bipolar)
+
+
+class _Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *rest: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(x)
+        ctx.kind, ctx.parameters, ctx.thresholds, ctx.bipolar, ctx.formula = rest
+        return native.levels_forward(ctx.kind, x, ctx.parameters, ctx.thresholds, ctx.bipolar)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (x,) = ctx.saved_tensors
+        nothing = (None,) * 5
+        if not torch.is_grad_enabled() and is_plain((grad, x)):
+            return native.levels_backward(ctx.kind, grad, x, ctx.parameters, ctx.thresholds, ctx.bipolar), *nothing
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():  # to be differentiated again, or for several gradients at once
+            x = x if again else x.detach().requires_grad_(True)
+            (found,) = torch.autograd.grad(ctx.formula(x), x, grad, create_graph=again)
+        return found, *nothing
