@@ -30,6 +30,7 @@ class Emission:
         self.rows: list[Row] = []
         self.floats: dict[Node, int] = {}  # values of nodes as floats
         self.bits: dict[Node, tuple[int, ...]] = {}  # and as bits, one value a plane
+        self.nested: dict[Node, tuple[int, ...]] = {}  # of nested kinds, the bits whose sum they are
         self.ones: dict[Node, int] = {}
         self.packed_bytes = self.float_bytes = 0
         self.next = 0
@@ -108,14 +109,25 @@ class Emission:
             self.floats[node] = self._aten(node, "reshape.default", [{"v": self._float(source)}, sizes])
             return self.floats[node]
         total = None
-        for i, plane in enumerate(self.bits[node]):
-            low, high = (kind.low, kind.high) if kind.most == 1 else (0.0, float(2**i))
+        for i, plane in enumerate(self.nested.get(node) or self.bits[node]):
+            low, high = (kind.low, kind.high) if kind.most == 1 else (0.0, 1.0 if node in self.nested else float(2**i))
             unpack = Unpack(node.name, plane, kind.channels, kind.axis, low, high, self._value())
             self.instructions.append(unpack)
             total = unpack.y if total is None else self._aten(node, "add.Tensor", [{"v": total}, {"v": unpack.y}])
         assert total is not None
-        self.floats[node] = total
-        return total
+        self.floats[node] = self._levels(node, total, kind) if kind.most > 1 else total
+        return self.floats[node]
+
+    def _levels(self, node: Node, whole: int, kind: Bits) -> int:
+        """The numbers that integers stand for, rounded as those of `Bits.levels`."""
+        span = kind.high - kind.low
+        if (span, kind.low) == (kind.most, 0.0):
+            return whole
+        if span != 1.0:
+            whole = self._aten(node, "mul.Scalar", [{"v": whole}, span])
+        if kind.low != 0.0:
+            whole = self._aten(node, "add.Scalar", [{"v": whole}, kind.low * kind.most])
+        return self._aten(node, "div.Scalar", [{"v": whole}, kind.most])
 
     def _unflattened(self, node: Node, kind: Bits) -> int:
         assert kind.whole is not None

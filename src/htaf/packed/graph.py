@@ -20,7 +20,7 @@ from htaf.convert.exported import check_hardened, export_program
 from htaf.convert.functional_sites import duplicate
 from htaf.grid import settled
 from htaf.packed import operators
-from htaf.packed.affine import Constants, aten, same, shape_of
+from htaf.packed.affine import Constants, aten, read_affine, same, shape_of
 from htaf.packed.errors import PackedError
 from htaf.packed.kinds import Part, part_of
 
@@ -28,7 +28,8 @@ _NOTHING = (
     aten.clone.default, aten.detach.default, aten.alias.default, aten.contiguous.default, aten.lift_fresh_copy.default,
 )  # fmt: skip
 _JOINED = (aten.flatten.using_ints, aten.unflatten.int)
-_RENAMED = (*_JOINED, aten._unsafe_view.default, aten.rrelu.default, aten.to.dtype)
+_LEVELS = torch.ops.htaf.levels.default
+_RENAMED = (*_JOINED, aten._unsafe_view.default, aten.rrelu.default, aten.to.dtype, _LEVELS)
 _DROPPED = ("_assert", "sym_constrain", "sym_assert")
 
 
@@ -193,9 +194,46 @@ def _simplify(graph: Graph, constants: Constants) -> None:
             *given, momentum, eps = node.args
             node.target, node.args = aten.batch_norm.default, (*given, False, momentum, eps, False)
             node.meta["val"] = node.meta["val"][0]
+        if node.target is _LEVELS and node not in constants:
+            _spread(graph, node, constants)
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and not node.users:
             graph.erase_node(node)
+
+
+def _spread(graph: Graph, node: Node, constants: Constants) -> None:
+    """A step of several levels as a step for each threshold and the share of them that is reached.
+
+    Affine maps that only this step takes come before each of these, so that all are computed with the layer in front.
+    """
+    source, thresholds, bipolar = node.args
+    assert isinstance(source, Node)
+    assert isinstance(thresholds, (list, tuple))
+    chain, first = list[Node](), source
+    while len(first.users) == 1 and (affine := read_affine(first, constants)) is not None:
+        chain.append(first)
+        first = affine.source
+
+    def call(target: Any, *args: Any, **more: Any) -> Node:
+        made = graph.call_function(target, args)
+        made.meta = {**node.meta, **more}
+        return made
+
+    with graph.inserting_before(node):
+        total: Node | None = None
+        for threshold in thresholds:
+            copied: dict[Node, Node] = {}
+            for link in reversed(chain):
+                copied[link] = graph.node_copy(link, lambda given, copied=copied: copied.get(given, given))
+            distance = call(aten.sub.Tensor, copied.get(source, source), threshold)
+            step = call(torch.ops.htaf.heaviside.default, distance, False)
+            total = step if total is None else call(aten.add.Tensor, total, step, nested=True)
+        assert total is not None
+        if bipolar:
+            total = call(aten.sub.Tensor, call(aten.mul.Tensor, total, 2.0), float(len(thresholds)))
+        share = call(aten.div.Tensor, total, float(len(thresholds)))
+    node.replace_all_uses_with(share)
+    graph.erase_node(node)
 
 
 def _reshape(graph: Graph, node: Node) -> None:

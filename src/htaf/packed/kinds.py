@@ -23,10 +23,12 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Bits:
-    """A value of a graph that is `low` or `high` everywhere, or (`most` > 1) an integer from 0 to `most`.
+    """A value of a graph that is `low` or `high` everywhere, or (`most` > 1) a level of several: an integer from 0 to
+    `most` that stands for a number from `low` to `high`, evenly.
 
     axis: the dimension of the channels, in the graph's order. whole: the sizes [channels, ...] that were flattened into
-    this one dimension, None where nothing was. planes: bits an integer takes.
+    this one dimension, None where nothing was. planes: bits an integer takes. nested: the integer is a sum of as many
+    bits, each of which is 1 only where the one before is: the thresholds of one step.
     """
 
     channels: int
@@ -35,6 +37,17 @@ class Bits:
     high: float = 1.0
     most: int = 1
     whole: tuple[int, ...] | None = None
+    nested: bool = False
+
+    @property
+    def unit(self) -> float:
+        """Between two neighbouring levels."""
+        return (self.high - self.low) / self.most
+
+    def levels(self) -> torch.Tensor:
+        """The numbers that the integers stand for, float32."""
+        i = torch.arange(self.most + 1.0)
+        return (self.low * (self.most - i) + self.high * i) / self.most
 
     @property
     def planes(self) -> int:
@@ -178,8 +191,10 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
         return _mapped(node, found)
     if len(operands) == 2 and operands[1] is not None:
         return _joined(node, kind, operands[1])
-    if is_pool(node) and kind.axis == 1 and kind.most == 1 and kind.whole is None:
-        return replace(kind, low=min(kind.low, kind.high), high=max(kind.low, kind.high))
+    if is_pool(node) and kind.axis == 1 and kind.whole is None:
+        if kind.most == 1:
+            return replace(kind, low=min(kind.low, kind.high), high=max(kind.low, kind.high))
+        return kind if kind.nested and kind.low < kind.high else None
     if node.target is aten.constant_pad_nd.default:
         return kind if pads_bits(node, kind) else None
     if node.target is aten.reshape.default:
@@ -214,12 +229,12 @@ def _mapped(node: Node, found: dict[Node, Bits]) -> Bits | None:
     """A function of every entry of bits: the levels are what it makes of them."""
     if not maps_each(node) or (kind := found.get(node.all_input_nodes[0])) is None:
         return None
-    before = torch.tensor([kind.low, kind.high]) if kind.most == 1 else torch.arange(kind.most + 1.0)
-    after = _values_of(node, before)
-    if kind.most > 1:
-        return kind if torch.equal(before, after) else None
-    low, high = (float(level) for level in after)
-    return replace(kind, low=low, high=high) if low != high and math.isfinite(low + high) else None
+    if kind.most > 1 and kind.whole is not None:
+        return None
+    after = _values_of(node, kind.levels())
+    low, high = float(after[0]), float(after[-1])
+    made = replace(kind, low=low, high=high)
+    return made if low != high and math.isfinite(low + high) and torch.equal(made.levels(), after) else None
 
 
 def _values_of(node: Node, before: torch.Tensor) -> torch.Tensor:
@@ -239,8 +254,10 @@ def _joined(node: Node, a: Bits, b: Bits) -> Bits | None:
         return None
     if not all(same(shape_of(n), shape_of(node)) for n in node.all_input_nodes) or len(node.args) > 2 or node.kwargs:
         return None
-    if node.target is aten.add.Tensor and a.low == b.low == 0.0 and a.high == b.high == 1.0 and a.most + b.most < 256:
-        return replace(a, most=a.most + b.most)
+    alike = a.low == b.low == 0.0 and a.unit == b.unit and math.frexp(a.unit)[0] == 0.5  # so that sums are exact
+    if node.target is aten.add.Tensor and alike and a.most + b.most < 256:
+        most, nested = a.most + b.most, "nested" in node.meta
+        return replace(a, high=a.unit * most, most=most, nested=nested)
     complement = (1.0, 0.0)
     if node.target is aten.mul.Tensor and a.most == b.most == 1 and (a.plain or b.plain):
         other = b if a.plain else a
@@ -289,7 +306,7 @@ def viewed(kind: Bits, before: tuple[Any, ...], after: tuple[Any, ...]) -> Bits 
     if axis + moved >= 1 and same(before[axis:], after[axis + moved :]):
         return replace(kind, axis=axis + moved)
     tail = before[axis:]
-    flat = kind.most == 1 and len(after) == axis + 1 and all(isinstance(s, int) for s in tail)
+    flat = len(after) == axis + 1 and all(isinstance(s, int) for s in tail)
     if flat and same((*before[:axis], math.prod(tail)), after):
         return replace(kind, channels=math.prod(tail), whole=tuple(tail))
     return None
@@ -372,6 +389,16 @@ def _of_line(node: Any) -> bool:
     return False
 
 
+def _counted(node: Node, seen: set[Node]) -> bool:
+    """Whether only means are taken of it: as bits, so that `verify` sees which of them flip."""
+    seen.add(node)
+    for user in node.users.keys() - seen:
+        elementwise = (user.target in _ELEMENTWISE or maps_each(user)) and same(shape_of(user), shape_of(node))
+        if user.target is not aten.mean.dim and not (elementwise and _counted(user, seen)):
+            return False
+    return bool(node.users) and len(shape_of(node)) in (2, 4, 5)
+
+
 _ELEMENTWISE = (
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.rsub.Scalar,
     aten.add.Scalar, aten.sub.Scalar, aten.mul.Scalar,
@@ -406,7 +433,7 @@ def pads_bits(node: Node, kind: Bits) -> bool:
     if not isinstance(pads, (list, tuple)) or not all(isinstance(p, int) for p in pads) or kind.whole is not None:
         return False
     inside = len(pads) <= 2 * (len(shape_of(node)) - 1 - kind.axis)
-    return inside and value in ((0.0,) if kind.most > 1 else (kind.low, kind.high))
+    return inside and value in ((kind.low,) if kind.most > 1 else (kind.low, kind.high))
 
 
 def pool_sizes(node: Node) -> tuple[Pair, Pair, Pair, Pair]:

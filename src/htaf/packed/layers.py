@@ -148,12 +148,17 @@ def counts(g: Geometry, kind: Bits) -> bool:
     levels = [(0.0, 1.0), (-1.0, 1.0), (1.0, -1.0)]
     if g.padding == (0, 0):
         levels.append((1.0, 0.0))  # 1 - bit, but nothing in the padding
-    return kind.most == 1 and (kind.low, kind.high) in levels
+    if kind.most > 1 and not (kind.nested and g.groups == 1 and (g.channels % 64 == 0 or 0.0 in (kind.low, kind.high))):
+        return False  # bits that fill up words would count as -1
+    return (kind.low, kind.high) in levels
 
 
 def slower(site: LayerSite, kind: Bits) -> str | None:
     """Why a layer that could run over bits is larger and slower so; None where it is not."""
     g = site.geometry
+    binary = counts(g, kind) and binary_scales(site.weight) is not None
+    if kind.most > 1 and kind.low != 0.0 and g.padding != (0, 0) and not binary:
+        return f"its padding is not the lowest level, {kind.low:g}"
     if g.groups == 1:
         return None
     if depthwise(g):
@@ -161,8 +166,7 @@ def slower(site: LayerSite, kind: Bits) -> str | None:
     if g.groups == g.channels:
         return "one channel a group, with several outputs"
     if kind.most > 1:
-        return "its groups would be made dense, as its input is a sum of spikes"
-    binary = counts(g, kind) and binary_scales(site.weight) is not None
+        return "its groups would be made dense, as its input has several levels"
     if kind.low != 0.0 and g.padding != (0, 0) and not binary:
         return f"its groups would be made dense, as padding is none of {kind.low:g} and {kind.high:g}"
     return None
@@ -171,7 +175,7 @@ def slower(site: LayerSite, kind: Bits) -> str | None:
 def _not_depthwise(site: LayerSite, kind: Bits) -> str | None:
     """Why the kernel for depthwise layers cannot take one; None where it can."""
     if kind.planes > MOST_PLANES:
-        return f"its input is a sum of up to {kind.most} spikes"
+        return f"its input is a sum of up to {kind.most} bits"
     if kind.low not in (0.0, -kind.high) and site.geometry.padding != (0, 0):
         return f"its padding is none of {kind.low:g} and {kind.high:g}"
     return None if bool(site.weight.isfinite().all()) else "its weights are not finite"
@@ -205,15 +209,21 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
     scales = binary_scales(weight)
     if scales is not None and counts(g, kind):
         falling = kind.low > kind.high  # bits that are 1 where the value is low, with the signs exchanged
-        signs = (weight < 0 if falling else weight > 0).permute(0, 2, 3, 1)  # filters of zeros have scale 0
+        signs = packed((weight < 0 if falling else weight > 0).permute(0, 2, 3, 1))  # filters of zeros have scale 0
         if (kind.low, kind.high) == (1.0, 0.0):
             shift = shift + weight.double().sum((1, 2, 3))
-        return Prepared(g, "binary", packed(signs), scales, shift, -1.0 in (kind.low, kind.high), False)
-    if kind.low == 0.0 and (whole := integers((weight.double() * kind.high).float(), kind.most)) is not None:
+        if kind.most > 1:  # the bits of all thresholds side by side, each with the same signs
+            g = g._replace(channels=kind.most * row_bytes(g.channels) * 8)
+            signs, scales = signs.repeat(1, 1, 1, kind.most), scales / kind.most
+        return Prepared(g, "binary", signs, scales, shift, -1.0 in (kind.low, kind.high), False)
+    scaled = (weight.double() * kind.unit).float()
+    if kind.most > 1 and kind.low != 0.0:  # there is no padding
+        shift = shift + kind.low * weight.double().sum((1, 2, 3))
+    if (kind.low == 0.0 or kind.most > 1) and (whole := integers(scaled, kind.most)) is not None:
         return Prepared(g, "integer", *whole, shift, False, False, kind.planes)
     if kind.most > 1:
         wide = g._replace(channels=kind.planes * row_bytes(g.channels) * 8)
-        return Prepared(wide, "table", weight.contiguous(), one, shift, False, False, kind.planes)
+        return Prepared(wide, "table", scaled.contiguous(), one, shift, False, False, kind.planes)
     # low + (high - low) bit: `low` is a bias inside the image, and nothing in the padding
     weight = (weight.double() * (kind.high - kind.low)).float()
     inside = kind.low * site.weight.detach().double().sum(1)  # [outputs, height, width]
@@ -226,10 +236,10 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
 def _prepare_depthwise(site: LayerSite, kind: Bits, shift: Tensor) -> Prepared:
     """The weights of a depthwise layer for levels 0 and 1, or -1 and 1: integers of at most a byte where they are."""
     g, weight = site.geometry, site.weight.detach().double()
-    bipolar = kind.low == -kind.high
+    bipolar = kind.most == 1 and kind.low == -kind.high
     if not bipolar and kind.low != 0.0:
         shift = shift + kind.low * weight.sum((1, 2, 3))
-    weight = weight * (kind.high if bipolar else kind.high - kind.low)
+    weight = weight * (kind.high if bipolar else kind.unit)
     scales, rounded = binary_scales(weight), weight.float()
     if scales is not None and math.prod(g.kernel) * kind.most < EXACT:
         signs = weight.sign().to(torch.int8).contiguous()

@@ -102,7 +102,8 @@ class Lowering(Emission):
             wide = self._tensor(f"{node.name}.wide", torch.stack([scale, shift]))
             plain_scale = plain_shift = True
         residual = None if chain.residual is None else self._float(chain.residual)
-        planes = self.bits[site.source]
+        counted = ready.kind == "binary" and kind.most > 1
+        planes = self.nested[site.source] if counted else self._planes(site.source)
         source = planes[0] if len(planes) == 1 else self._aten(node, "cat.default", [[{"v": p} for p in planes], -1])
         if ready.ones:
             source = self._with_ones(site.source, kind, source, ready.geometry.channels)
@@ -210,13 +211,13 @@ class Lowering(Emission):
             self._row(node, "packed: bits side by side")
             return
         first, *others = [a for a in node.args if isinstance(a, Node)]
-        planes = self.bits[first]
+        planes = self.nested.get(first) or self.bits[first]
         how = "packed: the same bits"
         if is_pool(node):
             before = self.kinds[first]
             if before.low > before.high:  # the largest is where a bit is 0
                 planes = (self._inverted(node, planes[0], self._mask(node, before)),)
-            planes = (self._pool(node, planes[0]),)
+            planes = tuple(self._pool(node, plane) for plane in planes)
             how = "packed: pooled bits"
         elif node.target is aten.constant_pad_nd.default:
             planes, how = self._padded(node, planes, kind), "packed: padded bits"
@@ -226,10 +227,21 @@ class Lowering(Emission):
             planes, how = tuple(self._enlarged(node, kind, p) for p in planes), "packed: repeated bits"
         elif node.target in (aten.permute.default, aten.flip.default):
             planes, how = tuple(self._turned(node, first, p) for p in planes), "packed: moved bits"
+        elif others and kind.nested:
+            planes, how = (*planes, *self.bits[others[0]]), "packed: levels"
         elif others:
             planes, how = self._joined(node, first, others[0])
-        self.bits[node] = planes
+        (self.nested if kind.nested else self.bits)[node] = planes
         self._row(node, how)
+
+    def _planes(self, node: Node) -> tuple[int, ...]:
+        """The planes of an integer, made when they are first wanted of one that is kept as the bits whose sum it is."""
+        if node not in self.bits:
+            total: tuple[int, ...] = ()
+            for bit in self.nested[node]:
+                total = self._sum(node, total, (bit,))
+            self.bits[node] = total[: self.kinds[node].planes]  # a last carry is always 0
+        return self.bits[node]
 
     def _pool(self, node: Node, source: int) -> int:
         line = len(shape_of(node)) == 3
@@ -310,7 +322,7 @@ class Lowering(Emission):
         return plane
 
     def _joined(self, node: Node, first: Node, second: Node) -> tuple[tuple[int, ...], str]:
-        a, b = self.bits[first], self.bits[second]
+        a, b = self._planes(first), self._planes(second)
         if node.target is aten.mul.Tensor:
             left, right = self.kinds[first], self.kinds[second]
             if left.plain and right.plain:
@@ -318,9 +330,14 @@ class Lowering(Emission):
             kept, other = (a[0], b[0]) if left.plain else (b[0], a[0])
             both = self._bitwise(node, "and", kept, other)
             return (self._bitwise(node, "xor", kept, both),), "packed: and not"
+        planes = self._sum(node, a, b)[: self.kinds[node].planes]
+        return planes, f"packed: sum in {len(planes)} planes"
+
+    def _sum(self, node: Node, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+        """The planes of the sum of two integers."""
         planes: list[int] = []
         carry: int | None = None
-        for i in range(self.kinds[node].planes):
+        for i in range(max(len(a), len(b)) + 1):
             terms = [t for t in (a[i] if i < len(a) else None, b[i] if i < len(b) else None, carry) if t is not None]
             carry = None
             while len(terms) > 1:  # two half adders make a full one; at most one of them carries
@@ -329,7 +346,7 @@ class Lowering(Emission):
                 over = self._bitwise(node, "and", x, y)
                 carry = over if carry is None else self._bitwise(node, "or", carry, over)
             planes += terms
-        return tuple(planes), f"packed: sum in {len(planes)} planes"
+        return tuple(planes)
 
     def _bitwise(self, node: Node, name: str, a: int, b: int) -> int:
         return self._aten(node, f"bitwise_{name}.Tensor", [{"v": a}, {"v": b}])

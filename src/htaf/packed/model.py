@@ -95,29 +95,29 @@ class PackedModel(nn.Module):
         """As the call, with the bits of the last step: an ICBM's concepts, the last hidden layer of an MLP.
 
         Returns:
-            The outputs; the bits, bool [batch, bits], True for the upper level of the step.
+            The outputs; the bits, bool [batch, bits], True for the upper level of the step. Of a step of several levels
+            the bits of a unit's thresholds stand side by side, lowest first.
 
         Raises:
             PackedError: as the call; no step is over bits, or the last one gives no single row of bits for each input,
                 as of a convolutional network without a bottleneck.
         """
-        steps = [(i, step) for i in self.program.instructions if (step := i.decided()) is not None]
+        steps = [i for i in self.program.instructions if i.decided() is not None]
+        last = [i for i in steps if i is steps[-1] or _compared(i) == _compared(steps[-1]) is not None]
         kept: list[tuple[Tensor, int]] = []
 
         def after(instruction: Instruction, values: Values) -> None:
-            if not steps or instruction is not steps[-1][0]:
-                return
-            bits, axis, _ = steps[-1][1]
-            if isinstance(instruction, Layer):
-                kept.append((values[bits], instruction.geometry.outputs))
-            elif isinstance(instruction, Threshold):
-                kept.append((values[bits], values[instruction.input].shape[axis]))
+            decided = instruction.decided() if instruction in last else None
+            if isinstance(instruction, Layer) and decided is not None:
+                kept.append((values[decided.bits], instruction.geometry.outputs))
+            elif isinstance(instruction, Threshold) and decided is not None:
+                kept.append((values[decided.bits], values[instruction.input].shape[decided.axis]))
 
         outputs = self.watch(inputs, after)
         if not kept or kept[0][0].ndim != 2:
             got = f"{list(kept[0][0].shape[1:-1])} of them" if kept else "a network without one"
             raise PackedError(f"expected a network whose last step gives one row of bits for each input, got {got}")
-        return outputs, maps.unpack(*kept[0]) > 0
+        return outputs, torch.stack([maps.unpack(*bits) > 0 for bits in kept], -1).flatten(1)
 
     def watch(self, inputs: tuple[Tensor, ...], after: Callable[[Instruction, Values], None]) -> Any:
         """As the call; `after(instruction, values)` sees every instruction and may change the values."""
@@ -184,3 +184,10 @@ class PackedModel(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{len(self.program.instructions)} instructions, {self.report.packed} operators packed"
+
+
+def _compared(instruction: Instruction) -> int | None:
+    """The floats whose bits an instruction makes, where they are a value: those of all thresholds of one step."""
+    if isinstance(instruction, Layer):
+        return instruction.y
+    return instruction.input if isinstance(instruction, Threshold) else None

@@ -80,16 +80,19 @@ class Layer(Instruction):
     def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
         g = self.geometry
         g.check()
-        # else they are the geometry's channels
-        apart = self.planes > 1 and (self.weights == "integer" or depthwise(g))
-        channels = 8 * self.planes * row_bytes(g.channels) if apart else g.channels
-        x = expect_bits(values[self.input], {"image": 4, "line": 3}.get(self.form), channels)
+        x = expect_bits(values[self.input], {"image": 4, "line": 3}.get(self.form), self._channels)
         self._check_weights(tensors, most)
         floats, bits = self._sums(x, most)
         if self.residual is not None:
             expect(values[self.residual], floats, torch.float32)
         made = [] if self.y is None else [empty(floats, torch.float32)]
         return made if self.bits is None else [*made, empty([*bits, row_bytes(g.outputs)], torch.uint8)]
+
+    @property
+    def _channels(self) -> int:
+        """Of the bits that are read: the geometry's, or those of planes beside each other."""
+        apart = self.planes > 1 and (self.weights == "integer" or depthwise(self.geometry))
+        return 8 * self.planes * row_bytes(self.geometry.channels) if apart else self.geometry.channels
 
     def _check_weights(self, tensors: Mapping[str, Tensor], most: int) -> None:
         g = self.geometry
@@ -166,7 +169,7 @@ class Layer(Instruction):
             if g._replace(channels=1, outputs=1, groups=1) != Geometry(1, 1) or g.groups != 1:
                 raise PackedError(f"expected a linear layer, got {g}")
             return [*lead, g.outputs], lead
-        expect_bits(x, len(x.shape) if x.ndim in (3, 4) else 4, g.channels)
+        expect_bits(x, len(x.shape) if x.ndim in (3, 4) else 4, self._channels)
         if tuple(lead[1:]) != (g.kernel if x.ndim == 4 else g.kernel[1:]) or (x.ndim == 3 and g.kernel[0] != 1):
             raise PackedError(f"expected images of {g.kernel} pixels, got {lead[1:]}")
         if (g.stride, g.padding, g.dilation, g.groups) != ((1, 1), (0, 0), (1, 1), 1):
