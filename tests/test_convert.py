@@ -1108,7 +1108,7 @@ def test_harden_where_nothing_matches_names_the_steps():
 
 
 def test_harden_without_a_smooth_step_says_what_there_was():
-    with pytest.raises(ValueError, match=r"expected a smooth step.* got heaviside, relu"):
+    with pytest.raises(ValueError, match=r"expected a smooth step.* got heaviside, relu: call htaf.replace"):
         harden(nn.Sequential(nn.ReLU(), Heaviside()))
     assert isinstance(harden(HTAF(bipolar=True)), Heaviside)
     assert harden(HTAF(bipolar=True)).bipolar

@@ -73,6 +73,17 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
     is one site as a whole: `x * x.sigmoid()`, `x * F.relu6(x + 3) / 6`, GELU by tanh, `F.relu(x) ** 2`, any product of
     functions of one x. `x * sigmoid(g(x))` with a layer g is a gate: its sigmoid is the site.
 
+    `Site.stays` says why `replace` leaves a site that is no activation between layers, from what becomes of its values
+    in the run:
+
+        output    they reach an output with no layer in between: convolution, product with weights, embedding, norm
+        gate      a sigmoid, tanh or their like multiplies another value, and no layer reads it: squeeze and excite, the
+                  gates of an LSTM. An activation without bounds, as SiLU in the gated MLP of a language model, is none
+        scale     a softplus that multiplies another value: a time step, a standard deviation
+        softcap   c * tanh(x / c)
+        scores    they go into a softmax, or into a product of two computed matrices
+        choice    they are only compared or sorted, as the objectness of boxes
+
     Softmax and functions applied to a parameter are no sites. What acts like an activation and cannot be replaced is
     none either, but `conversion` names it after `replace`: the activations inside torch's recurrent layers and GLU,
     those in an autograd Function, in scripted or compiled code, in a hook, and formulas whose parts are used elsewhere
@@ -95,7 +106,7 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
         ValueError: the model is compiled already.
 
     Example:
-        >>> [str(site) for site in sites(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), torch.zeros(2, 3))]
+        >>> [str(site) for site in sites(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), torch.zeros(2, 3))]
         ['1 (relu, 1 call)']
     """
     return list(find(model, arguments(example)).sites)
@@ -111,11 +122,17 @@ def replace(
 ) -> Model:
     """Return a new model with other activations.
 
+    What is no activation between layers stays, and `conversion` says why: outputs, gates that multiply, soft caps, time
+    steps, scores (see `sites`). `where` takes them in. Without an example only modules tell: the last one of a
+    sequence, and a gate in a module that multiplies.
+
     One call of `factory` per site. A site that runs several times, or one module at several paths, stays one module.
     Functional calls are replaced when an `example` is given: the new modules become children (`relu_0`, ...) of the
-    module that makes the calls, and take them in the order of the example. A forward that later makes other calls than
-    the example did raises a RuntimeError; nothing is assigned by guess. Calls made outside that module's forward (a
-    method called from elsewhere, a function that `torch.utils.checkpoint` runs again) are not taken.
+    module that makes the calls, and take those that their place in the code tells. So a line may run any number of
+    times, for each level or each step of a sequence; in a loop over layers it is one site for each of them. A call that
+    did not run in the example raises a RuntimeError in eval mode and is left, with a warning, in training; nothing is
+    assigned by guess. Calls made outside that module's forward (a method called from elsewhere, a function that
+    `torch.utils.checkpoint` runs again) are not taken.
 
     Make the optimizer after it: the parameters are new ones, and an optimizer of the old ones that steps while the new
     ones have the gradients brings a warning.
@@ -126,9 +143,9 @@ def replace(
     Args:
         model: any module; not changed.
         factory: makes a module, for example `HTAF` or `partial(HTAF, 1.0, 22.0)`.
-        where: which sites; None for all. A module class (or a tuple of classes), a path or a glob over paths
-            ("layer1.*", "*.act"; a functional call is "block.relu_0"), a predicate on `Site`, or a list of these, of
-            which any may match. For kinds: `lambda site: site.kind == "relu"`.
+        where: which sites; None for those between layers, "*" for all. A module class (or a tuple of classes), a path
+            or a glob over paths ("layer1.*", "*.act"; a functional call is "block.relu_0"), a predicate on `Site`, or a
+            list of these, of which any may match. For kinds: `lambda site: site.kind == "relu"`.
         example: as for `sites`. It also finds callers that ignore what an in-place activation returns.
         share: the new model holds the same parameter and buffer tensors, for evaluation while the first one trains.
 
@@ -138,13 +155,15 @@ def replace(
         activation functions and was not looked at: without an `example`, or because the example does not run it.
 
     Raises:
-        ValueError: no site matched, or the example itself made different calls in different forwards.
+        ValueError: no site matched, or a loop over layers ran over fewer of them in some forwards of the example.
         TypeError: `factory` made something that is no module, or `where` cannot be read.
 
     Example:
-        >>> model = replace(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), HTAF)
-        >>> print(conversion(model).replaced[0])
-        1 (relu)
+        >>> model = replace(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1), nn.Sigmoid()), HTAF)
+        >>> print(conversion(model))
+        replaced 1 of 2 activation sites
+          replaced 1 (relu)
+          left     3 (sigmoid), stays: its value reaches an output, no layer in between
     """
     if isinstance(factory, nn.Module) or not callable(factory):
         shown = type(factory).__name__
@@ -233,6 +252,7 @@ def harden(model: Model, *, where: Where | None = None, share: bool = False) -> 
     if not chosen:
         kinds = ", ".join(sorted({site.kind for site in found.sites})) or "no activation module"
         text = f"expected a smooth step such as HTAF (a module with hardened()) in {type(model).__name__}, got {kinds}"
+        text += ": call htaf.replace first, and train the model that it returns" if found.sites else ""
         raise ValueError("\n  ".join([text, *beyond, *found.scripted]))
     new: nn.Module = functional.duplicate(model, parameters=share, buffers=share)
     modules: dict[str, nn.Module] = dict(new.named_modules(remove_duplicate=False))
