@@ -1278,3 +1278,17 @@ def test_transformer_decoder_keeps_its_activation_when_copied():
 def test_a_module_is_no_factory() -> None:
     with pytest.raises(TypeError, match=r"such as lambda: HTAF\(2, 11\), got a HTAF"):
         replace(nn.Sequential(nn.ReLU()), HTAF(2.0, 11.0))
+
+
+def test_a_line_that_looks_like_an_activation_by_chance_is_none():
+    class Boxes(Owner):
+        def forward(self, x, *others):
+            for other in others:
+                x = torch.max(x, other)  # ReLU of x where the other is 0
+            return F.relu(x)
+
+    (site,) = sites(Boxes(), (X, X - 1, torch.zeros(3, 4)))
+    assert site.kind == "relu"
+    new = replace(Boxes(), HTAF, example=(X, X - 1, torch.zeros(3, 4)))
+    assert torch.equal(new(X, X + 2), HTAF()(X + 2))
+    assert conversion(new).hints == ("the model (Boxes): also computes maximum, left as it is",)

@@ -177,6 +177,14 @@ def call_name(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], watc
     return name if name in watched else None
 
 
+def acts(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call is an activation."""
+    name = _BY_ARGUMENTS.get(getattr(function, "__name__", ""))
+    if name is None:
+        return call_kind(function, args, kwargs) is not None
+    return kind_by_arguments(name, args, kwargs)[0] is not None
+
+
 def call_input(args: tuple[Any, ...], kwargs: dict[str, Any], source: int | str = 0) -> Any:
     if isinstance(source, str):
         return kwargs[source]
@@ -709,8 +717,9 @@ class CallRecorder(TorchFunctionMode):
         for path, operator, value in self._doubts:
             if value not in explained:
                 self.doubtful.setdefault(path, {})[operator] = None
+        self._drop_coincidences()
         for path, frame, position in self._ran:
-            if frame is not None:
+            if frame is not None and frame.calls[position].kind is not None:
                 self._watch(path, frame.calls[position])
         for path, _, whole in formulas:
             self._watch(path, whole.output.call)
@@ -731,6 +740,8 @@ class CallRecorder(TorchFunctionMode):
             part = run
             if frame is not None:
                 call = frame.calls[position]
+                if call.kind is None:
+                    continue
                 key, part = (path, self._number[id(call)]), id(call)
                 self.calls.setdefault(key, call)
             if part in wholes:
@@ -755,6 +766,18 @@ class CallRecorder(TorchFunctionMode):
             if key[1] is None:
                 told = "a part of an activation in one place, an activation in another"
                 self.beyond[key[0], told, "use two modules"] = None
+
+    def _drop_coincidences(self) -> None:
+        """Calls that their arguments make an activation, where the same line made another that is none: by chance."""
+        kinds: dict[tuple[str, Place, str], set[str | None]] = {}
+        for path, frame in self._left:
+            for call in frame.calls:
+                if call.name in _COUNTED:
+                    kinds.setdefault((path, call.place, call.name), set()).add(call.kind)
+        for path, frame in self._left:
+            for call in frame.calls:
+                if call.kind is not None and len(kinds.get((path, call.place, call.name), ())) > 1:
+                    call.kind = None
 
     def _watch(self, path: str, call: _Call) -> None:
         self.watched[path] = self.watched.get(path, frozenset()) | {call.name} & _COUNTED

@@ -112,7 +112,7 @@ class Flow:
         self._marks: dict[StorageWeakRef, Mark] = {}
 
     def begin(self, model: nn.Module, example: object) -> None:
-        for tensor in _tensors(example):
+        for tensor in tensors_of(example):
             self._set(tensor, Mark(data=tensor.is_floating_point()))
         for tensor in (*model.parameters(), *model.buffers()):
             self._set(tensor, Mark(own=True))
@@ -133,7 +133,7 @@ class Flow:
             self._marks[key] = dataclasses.replace(mark, of=mark.of | {made: True}, divided_by=None)
 
     def end(self, output: object) -> None:
-        for tensor in _tensors(output):
+        for tensor in tensors_of(output):
             for made, pure in self._mark(tensor).of.items():
                 made.returned |= pure
                 made.returned_in_a_sum |= not pure
@@ -313,7 +313,7 @@ def _holds(test: Callable[[], Tensor]) -> bool:
         return False
 
 
-def _tensors(value: object, depth: int = 6) -> Iterator[Tensor]:
+def tensors_of(value: object, depth: int = 6) -> Iterator[Tensor]:
     """The tensors that an output holds: in lists, mappings, dataclasses and other objects."""
     if isinstance(value, Tensor):
         yield value
@@ -321,14 +321,14 @@ def _tensors(value: object, depth: int = 6) -> Iterator[Tensor]:
         return
     elif isinstance(value, Mapping):
         for one in value.values():
-            yield from _tensors(one, depth - 1)
+            yield from tensors_of(one, depth - 1)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for one in value:
-            yield from _tensors(one, depth - 1)
+            yield from tensors_of(one, depth - 1)
     else:
         try:
             held = list(vars(value).values())
         except TypeError:  # no attributes of its own
             return
         for one in held:
-            yield from _tensors(one, depth - 1)
+            yield from tensors_of(one, depth - 1)

@@ -16,7 +16,7 @@ import functools
 import sys
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ import torch.fx
 from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from htaf.convert.activation_calls import IN_PLACE, IN_PLACE_BY_ARGUMENTS, Source, call_input, call_name
+from htaf.convert.activation_calls import IN_PLACE, IN_PLACE_BY_ARGUMENTS, Source, acts, call_input, call_name
 from htaf.convert.places import Order, Place, is_whole, place_of
 
 Model = TypeVar("Model", bound=nn.Module)  # a transform returns the type that it is given
@@ -59,7 +59,10 @@ class _Diverted(TorchFunctionMode):
         if kind is None:
             return func(*args, **kwargs)
         # compiled code has no frames to look at
-        number = self._next(kind) if torch.compiler.is_compiling() else self._at(place_of(sys._getframe(1)), kind)
+        if torch.compiler.is_compiling():
+            number = self._next(kind)
+        else:
+            number = self._at(place_of(sys._getframe(1)), kind, lambda: acts(func, args, kwargs))
         if number is None:
             return func(*args, **kwargs)
         for at in self.calls.kept:
@@ -94,16 +97,16 @@ class _Diverted(TorchFunctionMode):
             raise RuntimeError(unexpected(self.calls.path, order, f"call {position} was {kind}"))
         return sequence[position]
 
-    def _at(self, place: Place, kind: str) -> int | None:
-        """The number of the call that runs at a place; None: it is one that only training makes."""
+    def _at(self, place: Place, kind: str, acts: Callable[[], bool]) -> int | None:
+        """The number of the call that runs at a place; None: it is no activation, or one that only training makes."""
         self.position += 1
         pattern = self.calls.order.at((place, kind))
         times = self.times.get((place, kind), 0)
+        if pattern is None and not acts():
+            return None
         if pattern is None and self.owner.training:
-            text = (
-                f"{self.calls.path or 'the model'}: {kind} {_line(place)} did not run in the example, which is run in "
-            )
-            warnings.warn(f"{text}eval mode, and stays as it is: make it a module", stacklevel=3)
+            text = f"{self.calls.path or 'the model'}: {kind} {_line(place)} did not run in the example, which runs in"
+            warnings.warn(f"{text} eval mode, and stays as it is: make it a module", stacklevel=3)
             return None
         if pattern is None:
             raise RuntimeError(unexpected(self.calls.path, self.calls.order, f"there was {kind} {_line(place)}"))
@@ -118,7 +121,8 @@ class _Diverted(TorchFunctionMode):
                 raise RuntimeError(unexpected(self.calls.path, order, f"there were {self.position}"))
             return
         for (place, kind), times in self.times.items():
-            if not is_whole(order.at((place, kind)) or (), times):
+            pattern = order.at((place, kind)) or ()
+            if any(self.calls.children[n] is not None for n in pattern) and not is_whole(pattern, times):
                 came = f"there was {kind} {_line(place)} only {times} times"
                 raise RuntimeError(unexpected(self.calls.path, order, came))
 

@@ -28,13 +28,13 @@ class Order:
         kinds: by number: what it is, or the name of a function that is an activation with some arguments.
         places: where it is, and its kind -> the numbers of what runs there in one forward, one after the other.
         sequence: the numbers of one forward; None where forwards differ.
-        unclear: the kinds of calls of which some forwards have fewer, so that which one is missing would be a guess.
+        unclear: numbers of calls of which some forwards have fewer, so that which one is missing would be a guess.
     """
 
     kinds: tuple[str, ...]
     places: dict[tuple[Place, str], tuple[int, ...]]
     sequence: tuple[int, ...] | None
-    unclear: tuple[str, ...] = ()
+    unclear: frozenset[int] = frozenset()
 
     def at(self, place: tuple[Place, str]) -> tuple[int, ...] | None:
         """What runs at a place; at one that is reached on another way than in the example, what runs there if that is
@@ -92,9 +92,10 @@ def order_of(forwards: Sequence[Sequence[tuple[tuple[Place, str], object]]]) -> 
         parts = pattern if alike[place] else tuple(range(len(pattern)))
         places[place] = shortest(tuple(numbers[place, part] for part in parts))
     same = all(sequence == sequences[0] for sequence in sequences)
-    unclear = (place[1] for run in runs for place, pattern in run.items() if not is_whole(places[place], len(pattern)))
+    partial = (place for run in runs for place, pattern in run.items() if not is_whole(places[place], len(pattern)))
+    unclear = frozenset(number for place in partial for number in places[place])
     kinds = tuple(kind for (_, kind), _ in numbers)
-    return Order(kinds, places, tuple(sequences[0]) if same else None, tuple(dict.fromkeys(unclear))), sequences
+    return Order(kinds, places, tuple(sequences[0]) if same else None, unclear), sequences
 
 
 def _runs(calls: Sequence[tuple[tuple[Place, str], object]]) -> dict[tuple[Place, str], tuple[int, ...]]:

@@ -192,8 +192,9 @@ def replace(
             new = _put(new, modules, site, nn.Identity())
     for path, stand_ins in calls.items():
         order = found.forwards[path]
-        if order.unclear:
-            came = f"in some forwards {', '.join(order.unclear)} ran behind fewer layers than in others"
+        if unclear := order.unclear & stand_ins.keys():
+            kinds = ", ".join(dict.fromkeys(order.kinds[n] for n in sorted(unclear)))
+            came = f"in some forwards {kinds} ran behind fewer layers than in others"
             raise ValueError(functional.unexpected(path, order, came))
         watched = found.watched.get(path, frozenset())
         functional.divert(modules[path], path, order, stand_ins, watched)
