@@ -1,6 +1,8 @@
 """Architectures as their libraries ship them, untrained and small: every activation found, replaced and hardened."""
 
+import importlib
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -114,3 +116,38 @@ def test_transformers_llama():
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, vocab_size=50))
     check(model, transformers.BatchEncoding({"input_ids": torch.randint(0, 50, (2, 5))}).data, 2, 0)
     assert sites(model, transformers.BatchEncoding({"input_ids": torch.zeros(1, 3, dtype=torch.long)}))[0].calls == 1
+
+
+ZOO = {
+    "Gemma2": {"tanh: softcap": 3},
+    "Mamba": {"softplus: scale": 2},
+    "ghostnetv2_100": None,
+    "lraspp_mobilenet_v3_large": {"hardsigmoid: gate": 8, "sigmoid: gate": 1},
+    "fasterrcnn_mobilenet_v3_large_320_fpn": {"hardsigmoid: gate": 8, "sigmoid: choice": 1, "relu: choice": 1},
+}
+
+
+@pytest.fixture
+def zoo(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    pytest.importorskip("transformers")
+    return importlib.import_module("zoo")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ZOO)
+def test_what_stays_in_a_model_of_the_benchmark(zoo, name):
+    row = zoo.row_of(name)
+    assert row["wrong"] == []
+    assert ZOO[name] in (None, row["stay"])
+
+
+@pytest.mark.slow
+def test_a_detector_with_all_its_sites_takes_any_number_of_images(zoo):
+    torch.manual_seed(0)
+    model, example, run = zoo.of_torchvision("fasterrcnn_mobilenet_v3_large_320_fpn")
+    new = replace(model, HTAF, where="*", example=example)
+    assert "rpn.sigmoid_0" in [site.name for site in conversion(new).replaced]
+    assert set(run(new.train())) == set(run(model.train()))
+    for count in (1, 3):
+        assert len(new.eval()([torch.rand(3, 64, 64)] * count)) == count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from functools import partial
-from typing import Any, Literal, final
+from typing import Any, Literal, cast, final
 
 import torch
 from jaxtyping import Float
