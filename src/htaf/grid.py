@@ -72,7 +72,8 @@ def integers_and_steps(
     largest = flat.abs().amax(1) if flat.shape[1] else flat.new_zeros(len(flat))
     exponent = largest.frexp().exponent - (bits - 1)  # max |w| < 2^(bits - 1) 2^exponent
     if bits == 8:
-        reach = _reach(w)
+        taps = w.flatten(2).transpose(1, 2) if w.ndim > 2 else w.unsqueeze(1)  # [filters, taps, channels]
+        reach = ranges(taps, "int8")  # of the sums of every two sixes of inputs, which a table of bytes holds
         exact = torch.maximum(exponent, _least(reach / LARGEST["int8"]))
         k, step = _rounded(w, exact, most)
         there = (k * _along(step, w) == w).flatten(1).all(1)  # on the grid: there is nothing that rounding adds
@@ -92,12 +93,6 @@ def _along(step: Tensor, w: Tensor) -> Tensor:
     return step.view(-1, *[1] * (w.ndim - 1))
 
 
-def _reach(w: Tensor) -> Tensor:
-    """The range of the sums of every two sixes of inputs, which one table of bytes holds [filters]."""
-    taps = w.flatten(2).transpose(1, 2) if w.ndim > 2 else w.unsqueeze(1)  # [filters, taps, channels]
-    return ranges(taps, "int8")
-
-
 def _least(x: Tensor) -> Tensor:
     """The least exponents of powers of two that are no smaller, int32."""
     found = x.frexp()
@@ -109,7 +104,11 @@ class _Grid(nn.Module):
 
     bits: Bits
     weight: Any  # the parameter of the layer
+    real: bool = False  # the inputs are real numbers
     settled: bool = False  # `weight` lies on the grid already
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, bits={self.bits}{', real=True' * self.real}"
 
     def grid_weight(self) -> Tensor:
         """The weights that the layer computes with, `grid_weight(weight, bits)`."""
@@ -174,9 +173,6 @@ class _GridConv(_Grid):
             y = layer._conv_forward(input, weight, None)
         return y if layer.bias is None else y + layer.bias.view(-1, *[1] * dimensions)
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, bits={self.bits}{', real=True' * self.real}"
-
 
 @final
 class GridConv1d(_GridConv, nn.Conv1d):
@@ -199,7 +195,7 @@ class GridConvTranspose2d(_GridConv, nn.ConvTranspose2d):
 
 
 @final
-class GridLinear(nn.Linear, _Grid):
+class GridLinear(_Grid, nn.Linear):
     """Linear layer with `grid_weight(weight, bits)`: of inputs that are 0 or 1, or small integers, its sums are exact.
 
     A bias is added to the sum, in one rounding. The state dict is that of nn.Linear, with the real weights.
@@ -226,9 +222,6 @@ class GridLinear(nn.Linear, _Grid):
     def forward(self, input: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out_features"]:
         y = nn.functional.linear(input, self.grid_weight())
         return y if self.bias is None else y + self.bias
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, bits={self.bits}"
 
 
 @final
@@ -386,9 +379,8 @@ def _made(module: nn.Module, whole: bool | None, bits: Bits) -> nn.Module | None
         return None
     if isinstance(module, nn.Linear):
         return _as(GridLinear, module, bits=bits) if whole else _as(WideLinear, module)
-    if not whole and _many(module):
-        return None
-    return _as(_CONVOLUTIONS[kind], module, bits=bits if whole else 8, real=not whole)
+    exact = whole or not _many(module)
+    return _as(_CONVOLUTIONS[kind], module, bits=bits if whole else 8, real=not whole) if exact else None
 
 
 def _inputs(layer: Any) -> int:
