@@ -232,9 +232,10 @@ def test_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         predictor(file, monkeypatch), [json.dumps(x[:1].tolist()).encode(), *bad, b"%a" % x[1:].tolist()]
     )
     assert [status for status, _ in found] == [200, *[422] * len(bad), 200]
-    assert all(text.startswith(("expected JSON lists", "expected a list of inputs")) for _, text in found[1:-1])
+    words = ("expected JSON lists", "expected a list of inputs", "expected the inputs ['arr_0'], got []")
+    assert all(text.startswith(words) for _, text in found[1:-1])
     torch.testing.assert_close(torch.tensor([*found[0][1], *found[-1][1]]), model(x))
-    with pytest.raises(ValueError, match="one input and one output, and no --bits"):
+    with pytest.raises(ValueError, match="no --bits with a model of your own"):
         predictor(file, monkeypatch, bits=True)
 
     save(pack(net, x, dynamic_batch=False), file)
@@ -242,6 +243,65 @@ def test_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     found = answers_of(predictor(file, monkeypatch), [rows[0], *rows])
     assert [status for status, _ in found] == [200, 200, 422]
     assert found[-1][1] == "expected an input of shape [3, 4], got [2, 4]"
+
+
+class Two(torch.nn.Module):
+    """Two inputs; outputs of each row by name, and one of all rows if it is wanted."""
+
+    def __init__(self, mean: bool) -> None:
+        super().__init__()
+        self.a, self.b, self.mean = torch.nn.Linear(4, 16), torch.nn.Linear(19, 2), mean
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
+        z = self.b(torch.cat([(self.a(x) >= 0).float(), y.flatten(1)], 1))
+        return {"logits": z, "both": (z[:, 0], z[:, 1:])} | ({"mean": z.mean()} if self.mean else {})
+
+
+def own(folder: Path, mean: bool = False) -> tuple[Path, Any, tuple[torch.Tensor, torch.Tensor]]:
+    """A file of a packed model of one's own, the model, and inputs."""
+    torch.manual_seed(0)
+    x = torch.randn(5, 4), torch.randn(5, 1, 3)
+    save(model := pack(Two(mean), x), folder / "own.htaf")
+    return folder / "own.htaf", model, x
+
+
+def npz(*arrays: Any, **named: Any) -> bytes:
+    np.savez_compressed(file := io.BytesIO(), *arrays, **named)
+    return file.getvalue()
+
+
+def numbers(content: bytes) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(content)) as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_inputs_and_outputs_of_ones_own(mean: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, model, (x, y) = own(tmp_path, mean)
+    worker = predictor(file, monkeypatch)
+    as_lists = json.dumps({"arr_1": y[:2].tolist(), "arr_0": x[:2].tolist()}).encode()
+    bad = {
+        b"[1]": "expected the inputs ['arr_0', 'arr_1'], got ['arr_0']",
+        npz(x.numpy()): "expected the inputs ['arr_0', 'arr_1'], got ['arr_0']",
+        npz(x.numpy(), y[:4].numpy()): "expected as many rows of every input, got [5, 4]",
+        npz(x[:, :3].numpy(), y.numpy()): "expected a list of inputs of shape [4], finite numbers, got arr_0 of shape",
+        npz(x.numpy(), np.array([{}])): "expected JSON lists of numbers, or an npz file of arrays, got Object arrays",
+        npz(np.zeros(1 << 27)): "expected JSON lists of numbers, or an npz file of arrays, got arrays of 1,07",
+        npz(x.numpy(), y.numpy())[:200]: "expected JSON lists of numbers, or an npz file of arrays, got File is not",
+    }
+    answers = worker.forward([as_lists, *bad, npz(x[2:].numpy(), y[2:].double().numpy())])
+    wanted = [model(x[rows], y[rows]) for rows in (slice(2), slice(2, None))]
+    first = json.loads(answers[0][3:])
+    torch.testing.assert_close(torch.tensor(first["logits"]), wanted[0]["logits"])
+    torch.testing.assert_close(torch.tensor(first["both"][1]), wanted[0]["both"][1])
+    last = numbers(answers[-1][3:])
+    assert {*last} == {"logits", "both.0", "both.1"} | ({"mean"} if mean else set())
+    torch.testing.assert_close(torch.from_numpy(last["both.0"]), wanted[1]["both"][0])
+    if mean:  # of its own rows, not of those beside them
+        assert first["mean"] == pytest.approx(float(wanted[0]["mean"]), rel=1e-5)
+        assert float(last["mean"]) == pytest.approx(float(wanted[1]["mean"]), rel=1e-5)
+    for words, answer in zip(bad.values(), answers[1:-1], strict=True):
+        assert (answer[:3], answer[3:].decode()[: len(words)]) == (b"422", words)
 
 
 def test_a_file_is_read_once(table_file: Path, image_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,6 +451,23 @@ def test_a_server_of_a_table_refuses_alone(servers: dict[str, Served], table_fil
             assert status == 422
             assert text.decode().startswith(f"request validation error: {words}")
     assert server.predict(b"[" * (LARGEST + 1))[0] == 413
+
+
+@pytest.mark.slow
+def test_a_server_of_a_model_of_ones_own(tmp_path: Path) -> None:
+    file, model, (x, y) = own(tmp_path)
+    server = Served(file, tmp_path / "log", "--timeout", "30000").wait()
+    try:
+        wanted = model(x, y)["logits"]
+        status, answer = server.predict(json.dumps({"arr_0": x.tolist(), "arr_1": y.tolist()}).encode())
+        assert status == 200, answer
+        torch.testing.assert_close(torch.tensor(json.loads(answer)["logits"]), wanted)
+        status, answer = server.predict(npz(x.numpy(), y.numpy()))
+        assert status == 200, answer
+        torch.testing.assert_close(torch.from_numpy(numbers(answer)["logits"]), wanted)
+        assert server.predict(npz(x.numpy()))[0] == 422
+    finally:
+        assert server.stop() == 0
 
 
 @pytest.mark.slow

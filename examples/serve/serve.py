@@ -5,19 +5,25 @@
     curl --data-binary @photo.jpg localhost:8000/predict
     curl --data '[{"age": 31, "plan": "basic"}]' localhost:8000/predict
 
-A model of your own, written by htaf.packed.save, takes its input tensor as nested lists and gives its outputs so:
+A model of your own, written by htaf.packed.save, takes inputs as nested lists or as an npz file, and gives its outputs
+so: rows of one input as a list, several inputs as an object or file of "arr_0", "arr_1" ... as numpy.savez names them.
 
     curl --data '[[0.1, -2.0, 0.5]]' localhost:8000/predict
+    curl --data-binary @inputs.npz localhost:8000/predict > outputs.npz
 
 GET / answers 200 once all workers are ready, GET /metrics is for Prometheus. SIGTERM ends what is begun, then stops.
 """
 
+import io
 import json
 import os
+import zipfile
 from pathlib import Path
 
 from mosec import ServerError, ValidationError, Worker, get_logger
 from mosec.args import build_arguments_parser
+
+LARGEST = 1 << 28  # bytes of the arrays of one npz file, which may be compressed
 
 
 class Predict(Worker):
@@ -51,8 +57,8 @@ class Predict(Worker):
             if self.options:  # here rather than by each request, where the network has none
                 model.with_bits(torch.zeros([size or 1 for size in model.program.inputs[0]]))
             return as_run(model, path)
-        if self.options or len(model.program.inputs) != 1 or model.program.outputs.keys() != {"v"}:
-            raise ValueError("expected a model with one input and one output, and no --bits, or a file of htaf pack")
+        if self.options:
+            raise ValueError("expected no --bits with a model of your own, or a file of htaf pack")
         return model
 
     def deserialize(self, data):
@@ -70,7 +76,7 @@ class Predict(Worker):
         from htaf.packed import PackedError
 
         try:
-            return [b"200" + json.dumps(one, ensure_ascii=False).encode() for one in self.found(bodies)]
+            return [b"200" + written(one) for one in self.found(bodies)]
         except (DataError, PackedError) as error:  # PackedError: of a batch that the network does not take
             refused = b"422" + str(error)[:1000].encode(errors="replace")
         except Exception:
@@ -95,24 +101,41 @@ class Predict(Worker):
 
     def tensors(self, bodies):
         import torch
+        from torch.utils import _pytree as pytree
 
-        inputs = [self.tensor(body) for body in bodies]
-        answers = self.run(torch.cat(inputs)).split([len(x) for x in inputs])
-        return [answer.tolist() for answer in answers]
+        given = [self.inputs(body) for body in bodies]
+        sizes = [len(inputs[0]) for inputs in given]
+        outputs, form = pytree.tree_flatten(self.run(*map(torch.cat, zip(*given, strict=True))))
+        if any(y is not None and (not y.ndim or len(y) != sum(sizes)) for y in outputs):  # a number for all rows
+            found = [self.run(*inputs) for inputs in given]
+        else:
+            parts = [[None] * len(sizes) if y is None else y.split(sizes) for y in outputs]
+            found = [pytree.tree_unflatten(part, form) for part in zip(*parts, strict=True)]
+        return [arrays(y) if is_npz(body) else pytree.tree_map(lists, y) for y, body in zip(found, bodies, strict=True)]
 
-    def tensor(self, body):
+    def inputs(self, body):
+        """The tensors of one request, in order."""
         import torch
 
         from htaf.data.reading import DataError
 
-        wanted = list(self.run.program.inputs[0][1:])
         try:
-            x = torch.tensor(json.loads(body), dtype=torch.float32)
-        except (ValueError, TypeError, RuntimeError, RecursionError) as error:
-            raise DataError(f"expected JSON lists of numbers, got {error}") from None
-        if not x.ndim or not len(x) or list(x.shape[1:]) != wanted or not bool(x.isfinite().all()):
-            raise DataError(f"expected a list of inputs of shape {wanted}, finite numbers, got shape {list(x.shape)}")
-        return x
+            found = read_npz(body) if is_npz(body) else json.loads(body)
+            found = found if isinstance(found, dict) else {"arr_0": found}
+            found = {name: torch.as_tensor(value, dtype=torch.float32) for name, value in found.items()}
+        except (ValueError, TypeError, RuntimeError, RecursionError, OSError, zipfile.BadZipFile) as error:
+            raise DataError(f"expected JSON lists of numbers, or an npz file of arrays, got {error}") from None
+        sizes = {f"arr_{number}": list(sizes) for number, sizes in enumerate(self.run.program.inputs)}
+        if found.keys() != sizes.keys():
+            raise DataError(f"expected the inputs {[*sizes]}, got {[*found]}")
+        for name, wanted in sizes.items():
+            x = found[name]
+            if not x.ndim or not len(x) or list(x.shape[1:]) != wanted[1:] or not bool(x.isfinite().all()):
+                got = f"shape {list(x.shape)}" if len(sizes) == 1 else f"{name} of shape {list(x.shape)}"
+                raise DataError(f"expected a list of inputs of shape {wanted[1:]}, finite numbers, got {got}")
+        if len({len(x) for x in found.values()}) > 1:
+            raise DataError(f"expected as many rows of every input, got {[len(x) for x in found.values()]}")
+        return [found[name] for name in sizes]
 
     def rows(self, body):
         """The rows of one request; checked here for what rows of others beside them would hide."""
@@ -130,6 +153,45 @@ class Predict(Worker):
             if nested := [name for name in self.columns if isinstance(row[name], list | dict)]:
                 raise DataError(f"row {number}: expected a text, a number, true, false or null in {nested}")
         return rows
+
+
+def lists(output):
+    return None if output is None else output.tolist()
+
+
+def is_npz(body):
+    return body[:2] == b"PK"
+
+
+def read_npz(body):
+    """The arrays of an npz file by name, whose sizes are looked at before they are read."""
+    import numpy as np
+
+    size = sum(entry.file_size for entry in zipfile.ZipFile(io.BytesIO(body)).infolist())
+    if size > LARGEST:
+        raise ValueError(f"arrays of {size:,} bytes, more than {LARGEST:,}")
+    with np.load(io.BytesIO(body), allow_pickle=False) as file:
+        return {name: np.asarray(file[name]) for name in file.files}
+
+
+def arrays(outputs):
+    """Outputs as the content of an npz file: "arr_0" ..., or by the names that the model gives them."""
+    import numpy as np
+    import torch
+    from torch.utils import _pytree as pytree
+
+    leaves = [(path, y) for path, y in pytree.tree_leaves_with_path(outputs) if isinstance(y, torch.Tensor)]
+    names = [".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path) for path, _ in leaves]
+    named = {
+        name if name and not name.isdigit() else f"arr_{name or 0}": y.numpy()
+        for name, (_, y) in zip(names, leaves, strict=True)
+    }
+    np.savez(file := io.BytesIO(), **named)
+    return file.getvalue()
+
+
+def written(answer):
+    return answer if isinstance(answer, bytes) else json.dumps(answer, ensure_ascii=False).encode()
 
 
 class Answer(Worker):
