@@ -326,6 +326,18 @@ def test_every_row_of_a_set(name: str, recipe: str, data_dir: Path, tmp_path: Pa
             assert (found["prediction"] == expected["prediction"]).all()
 
 
+def test_a_table_that_nir_cannot_say_is_told_of_onnx(htaf, tmp_path: Path) -> None:
+    pytest.importorskip("nir")
+    table().assign(y=np.arange(300) % 2).to_csv(tmp_path / "rows.csv", index=False)
+    words = ("--data", tmp_path / "rows.csv", "--target", "y", "--epochs", "1", "--hidden", "8")
+    assert htaf("train", "tabular", *words, "--thresholds", "4", "--out", tmp_path / "run")[0] == 0
+    code, _, err = htaf("export", tmp_path / "run", "--to", "nir", "--out", tmp_path / "t.nir")
+    assert code == 1
+    assert "got one of a table with thresholds of its columns" in err
+    assert "give --to onnx" in err
+    assert not (tmp_path / "t.nir").exists()
+
+
 def test_export_with_and_without_the_preparation(htaf, tmp_path: Path) -> None:
     table().assign(y=np.arange(300) % 2).to_csv(tmp_path / "rows.csv", index=False)
     words = ("--data", tmp_path / "rows.csv", "--target", "y", "--epochs", "1", "--hidden", "8")

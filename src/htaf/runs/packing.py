@@ -195,7 +195,7 @@ def export_run(
         written = path.with_name(f".{path.name}.unchecked")
         try:
             if to == "nir":
-                writers.to_nir(model, example, written)
+                _to_nir(model, example, written, table=not isinstance(own, Images))
             elif raw and not isinstance(own, Images):
                 known: Any = run.preprocessor()
                 writers.table_to_onnx(model, known, written, opset=opset, about={"run": run.record["key"]})
@@ -217,6 +217,21 @@ def export_run(
         finally:
             written.unlink(missing_ok=True)
         return WrittenFile(path, *_sizes(run, path), part, found)
+
+
+def _to_nir(model: nn.Module, example: Tensor, path: Path, *, table: bool) -> None:
+    from htaf.export import ExportError, to_nir
+
+    try:
+        to_nir(model, example, path)
+    except ExportError as error:
+        if not table or find_spec("nir") is None:
+            raise
+        raise ExportError(
+            "expected a network of linear layers, batch norms and steps for NIR, got one of a table with thresholds of "
+            "its columns, several members or other parts that NIR does not know: give --to onnx, which writes every "
+            "network of a table with its preparation"
+        ) from error
 
 
 @contextmanager
