@@ -49,7 +49,7 @@ BUDGETS = {
     "language": 3_750,
     "llm": 750,
     "models": 2_100,
-    "packed": 5_750,
+    "packed": 6_050,
     "report": 1_250,
     "rules": 1_600,
     "runs": 2_350,

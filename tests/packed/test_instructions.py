@@ -24,7 +24,18 @@ from htaf.kernels.float_layers import reference as float_layers
 from htaf.kernels.layers import Geometry
 from htaf.kernels.packed_maps.reference import pack as packed_bits
 from htaf.packed import PackedError, PackedModel, Report, checking, instructions, load, pack, save, verify
-from htaf.packed.instructions import INSTRUCTIONS, Call, Instruction, Layer, Pool, Rounded, Spikes, Threshold, Unpack
+from htaf.packed.instructions import (
+    INSTRUCTIONS,
+    Call,
+    Instruction,
+    Layer,
+    Pool,
+    Rounded,
+    Spikes,
+    Threshold,
+    Transposed,
+    Unpack,
+)
 from htaf.packed.instructions.contract import PIECES, Machine, Seen, kernels
 from htaf.packed.instructions.schema import Made, Read
 from htaf.packed.program import Program
@@ -103,9 +114,24 @@ def _rounded() -> Example:
     return Example(Rounded("r", 0, g, "w", "b", 1), [IMAGE], {"w": weight, "b": bias}, [wanted], [bound])
 
 
+def _transposed() -> Example:
+    bits = (IMAGE >= 0).movedim(1, -1)
+    weight = torch.randn(3, 5, 4, 2, generator=torch.Generator().manual_seed(1))
+    shift, low = torch.randn(3), torch.tensor([0.3])
+    y = torch.nn.functional.conv_transpose2d(
+        bits.movedim(-1, 1).double(), weight.transpose(0, 1).double(), shift.double(), (2, 1), (1, 0), (1, 0)
+    ).float()
+    step = Transposed(
+        "t", "table", "image", Geometry(5, 3, (4, 2), (2, 1), (1, 0)), (1, 0), "w", False, "float32", 0, None, "s", "l",
+        "u", 1, 2,
+    )  # fmt: skip
+    tensors = {"w": weight, "s": shift, "l": low, "u": torch.tensor([torch.inf])}
+    return Example(step, [packed_bits(bits)], tensors, [y, packed_bits((y >= low).movedim(1, -1))], [0.0, 0.0])
+
+
 EXAMPLES: dict[type[Instruction], Callable[[], Example]] = {
     Layer: _layer, Threshold: _threshold, Spikes: _spikes, Pool: _pool, Unpack: _unpack, Call: _call,
-    Rounded: _rounded,
+    Rounded: _rounded, Transposed: _transposed,
 }  # fmt: skip
 
 

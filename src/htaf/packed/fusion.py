@@ -138,7 +138,7 @@ def _find_chain(
             if joined is None or joined.axis not in (None, axis):
                 break
             chain.affine = joined
-        elif (other := _added(user, chain.end)) is not None and chain.residual is None:
+        elif (other := _added(user, chain.end)) is not None and chain.residual is None and site.more is None:
             if not same(shape_of(other), shape_of(user)) or other in constants:
                 break
             chain.residual = other
@@ -184,7 +184,7 @@ def _fold(site: LayerSite, constants: Constants, outputs: set[Node], found: Fusi
     they are integers times a power of two, whose sums are exact."""
     if any(source in constants and len(source.users) > 1 for source in site.node.all_input_nodes):
         return
-    if integers(site.weight) is not None:
+    if integers(site.weight) is not None or site.more is not None:
         return
     unit = torch.ones((), dtype=torch.float64)
     end, affine = site.node, Affine(site.node, unit, torch.zeros_like(unit), None)

@@ -15,12 +15,19 @@ from htaf.kernels.integer_convolution.reference import EXACT, LARGEST_INPUT, MOS
 from htaf.kernels.layers import Geometry, row_bytes
 from htaf.packed.affine import Constants, aten, shape_of
 from htaf.packed.instructions.layer import Form
-from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits
+from htaf.packed.instructions.transposed import phases
+from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, TRANSPOSED, Bits
+
+MOST_PHASES = 4  # of a transposed convolution, along a dimension
+FEWEST_PRODUCTS = 1 << 16  # of one, for each image, that repay its several layers
 
 
 @dataclass(frozen=True)
 class LayerSite:
-    """A convolution or linear layer: weight float32 [outputs, channels / groups, height, width], bias [outputs]."""
+    """A convolution or linear layer: weight float32 [outputs, channels / groups, height, width], bias [outputs].
+
+    more: of a transposed convolution its output padding; None of others.
+    """
 
     node: Node
     source: Node
@@ -29,13 +36,14 @@ class LayerSite:
     weight: Tensor
     bias: Tensor | None
     axis: int
+    more: tuple[int, int] | None = None
 
 
 def read_layer(node: Node, constants: Constants) -> LayerSite | None:
     """The node as a layer with constant weights."""
     if node.op != "call_function" or node in constants:
         return None
-    if node.target in CONVOLUTIONS:
+    if node.target in CONVOLUTIONS or node.target in TRANSPOSED:
         return _convolution(node, constants)
     if node.target in PRODUCTS:
         return _product(node, constants)
@@ -43,8 +51,11 @@ def read_layer(node: Node, constants: Constants) -> LayerSite | None:
 
 
 def _convolution(node: Node, constants: Constants) -> LayerSite | None:
+    transposed = node.target in TRANSPOSED
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    names = (*names[:5], "output_padding", "groups", "dilation") if transposed else names
     defaults: dict[str, Any] = {"bias": None, "stride": [1], "padding": [0], "dilation": [1], "groups": 1}
+    defaults["output_padding"] = [0]
     given: dict[str, Any] = defaults | dict[str, Any](zip(names, node.args, strict=False)) | node.kwargs
     source, weight = given["input"], constants.get(given["weight"])
     bias = constants.get(given["bias"]) if given["bias"] is not None else None
@@ -56,6 +67,9 @@ def _convolution(node: Node, constants: Constants) -> LayerSite | None:
         return None
     if flat:
         weight = weight.unsqueeze(2)
+    groups = given["groups"]
+    if transposed:  # [channels, outputs / groups, ...]
+        weight = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
     kernel = (weight.shape[2], weight.shape[3])
 
     def pair(value: Any, fill: int) -> tuple[int, int]:
@@ -71,10 +85,10 @@ def _convolution(node: Node, constants: Constants) -> LayerSite | None:
         pads = (reach[0] // 2, reach[1] // 2) if padding == "same" else (0, 0)
     else:
         pads = pair(padding, 0)
-    groups = given["groups"]
     sizes = (weight.shape[1] * groups, weight.shape[0])
     geometry = Geometry(*sizes, kernel, pair(given["stride"], 1), pads, dilation, groups)
-    return LayerSite(node, source, "line" if flat else "image", geometry, weight, bias, 1)
+    more = pair(given["output_padding"], 0) if transposed else None
+    return LayerSite(node, source, "line" if flat else "image", geometry, weight, bias, 1, more)
 
 
 def _product(node: Node, constants: Constants) -> LayerSite | None:
@@ -156,6 +170,8 @@ def counts(g: Geometry, kind: Bits) -> bool:
 def slower(site: LayerSite, kind: Bits) -> str | None:
     """Why a layer that could run over bits is larger and slower so; None where it is not."""
     g = site.geometry
+    if site.more is not None:
+        return _not_transposed(site, kind)
     binary = counts(g, kind) and binary_scales(site.weight) is not None
     if kind.most > 1 and kind.low != 0.0 and g.padding != (0, 0) and not binary:
         return f"its padding is not the lowest level, {kind.low:g}"
@@ -169,6 +185,29 @@ def slower(site: LayerSite, kind: Bits) -> str | None:
         return "its groups would be made dense, as its input has several levels"
     if kind.low != 0.0 and g.padding != (0, 0) and not binary:
         return f"its groups would be made dense, as padding is none of {kind.low:g} and {kind.high:g}"
+    return None
+
+
+def _not_transposed(site: LayerSite, kind: Bits) -> str | None:
+    """Why a transposed convolution cannot be made of convolutions over bits; None where it can."""
+    g = site.geometry
+    if g.groups != 1 or g.dilation != (1, 1):
+        return "a transposed convolution in groups or with dilation"
+    if kind.most > 1:
+        return "a transposed convolution of several levels"
+    sizes, more = shape_of(site.source)[2:], site.more or (0, 0)
+    if not all(isinstance(n, int) for n in sizes):
+        return "a transposed convolution of images whose sizes follow from the batch"
+    each = [phases(*n) for n in zip(g.kernel, g.stride, g.padding, more, strict=True)]
+    if max(g.stride) > MOST_PHASES or None in each:
+        return f"a transposed convolution with a stride beyond {MOST_PHASES} or beyond its kernel"
+    lead = (1, *sizes)[-2:]
+    if any(n + phase.more < 1 for n, some in zip(lead, each, strict=True) for phase in some or ()):
+        return "a transposed convolution whose padding cuts off more than it makes"
+    if g.channels * g.outputs * math.prod(g.kernel) * math.prod(sizes) < FEWEST_PRODUCTS:
+        return f"a transposed convolution of fewer than {FEWEST_PRODUCTS:,} products for each image"
+    if kind.low != 0.0 and not (counts(g._replace(padding=(1, 1)), kind) and binary_scales(site.weight) is not None):
+        return f"a transposed convolution of {kind.low:g} and {kind.high:g}"
     return None
 
 

@@ -46,7 +46,7 @@ class Report:
     @property
     def layers(self) -> int:
         """Layers that run over bits."""
-        kinds = ("packed: binary", "packed: table", "packed: integer", "packed: depthwise")
+        kinds = ("packed: binary", "packed: table", "packed: integer", "packed: depthwise", "packed: transposed")
         return sum(row.how.startswith(kinds) for row in self.rows)
 
     def __str__(self) -> str:

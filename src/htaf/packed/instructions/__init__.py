@@ -9,6 +9,7 @@ from htaf.packed.instructions.pool import Pool
 from htaf.packed.instructions.rounded import Rounded
 from htaf.packed.instructions.spikes import Spikes
 from htaf.packed.instructions.threshold import Threshold
+from htaf.packed.instructions.transposed import Transposed
 from htaf.packed.instructions.unpack import Unpack
 
 __all__ = [
@@ -20,11 +21,12 @@ __all__ = [
     "Rounded",
     "Spikes",
     "Threshold",
+    "Transposed",
     "Unpack",
     "by_opcode",
 ]
 
-INSTRUCTIONS: tuple[type[Instruction], ...] = (Layer, Threshold, Spikes, Pool, Unpack, Call, Rounded)
+INSTRUCTIONS: tuple[type[Instruction], ...] = (Layer, Threshold, Spikes, Pool, Unpack, Call, Rounded, Transposed)
 
 
 def by_opcode(more: Iterable[type[Instruction]] = ()) -> dict[str, type[Instruction]]:
