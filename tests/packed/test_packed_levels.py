@@ -109,6 +109,9 @@ def test_how_layers_run() -> None:
     assert ways["binary convolutions"].count("packed: binary") == 2
     assert ways["convolutions"].count("packed: table") == 3
     assert all(way.count("packed: pooled bits") == 1 for way in ways.values())
+    for name in ("binary convolutions", "binary mlp"):  # of 20 and 70 channels, which fill no words
+        exact, x = fresh(name, levels=2, bipolar=True)
+        assert str(pack(exact, x).report).count("packed: binary") == 2
 
 
 def map_of(name: str) -> tuple[nn.Module, Tensor]:

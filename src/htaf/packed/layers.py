@@ -162,8 +162,10 @@ def counts(g: Geometry, kind: Bits) -> bool:
     levels = [(0.0, 1.0), (-1.0, 1.0), (1.0, -1.0)]
     if g.padding == (0, 0):
         levels.append((1.0, 0.0))  # 1 - bit, but nothing in the padding
-    if kind.most > 1 and not (kind.nested and g.groups == 1 and (g.channels % 64 == 0 or 0.0 in (kind.low, kind.high))):
-        return False  # bits that fill up words would count as -1
+    if kind.most > 1:  # the places that fill up words must cancel, see `_side_by_side`
+        fits = kind.most % 2 == 0 or g.channels % 64 == 0 or 0.0 in (kind.low, kind.high)
+        if not (kind.nested and g.groups == 1 and fits):
+            return False
     return (kind.low, kind.high) in levels
 
 
@@ -253,7 +255,7 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
             shift = shift + weight.double().sum((1, 2, 3))
         if kind.most > 1:  # the bits of all thresholds side by side, each with the same signs
             g = g._replace(channels=kind.most * row_bytes(g.channels) * 8)
-            signs, scales = signs.repeat(1, 1, 1, kind.most), scales / kind.most
+            signs, scales = _side_by_side(signs, site.geometry.channels, kind.most), scales / kind.most
         return Prepared(g, "binary", signs, scales, shift, -1.0 in (kind.low, kind.high), False)
     scaled = (weight.double() * kind.unit).float()
     if kind.most > 1 and kind.low != 0.0:  # there is no padding
@@ -270,6 +272,16 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
         return Prepared(g, "table", weight.contiguous(), one, shift + inside.sum((1, 2)), False, False)
     wide = g._replace(channels=row_bytes(g.channels + 1) * 8)
     return Prepared(wide, "table", torch.cat([weight, inside.float().unsqueeze(1)], 1), one, shift, False, True)
+
+
+def _side_by_side(signs: Tensor, channels: int, planes: int) -> Tensor:
+    """The packed signs of a layer for each of several planes of bits.
+
+    Places that fill up words hold no bit, which -1 and 1 count as -1: their signs are + in every other plane, so that
+    two planes cancel.
+    """
+    last = torch.arange(signs.shape[-1] * 8) >= channels
+    return torch.cat([signs | packed(last) if i % 2 else signs for i in range(planes)], -1)
 
 
 def _prepare_depthwise(site: LayerSite, kind: Bits, shift: Tensor) -> Prepared:

@@ -9,7 +9,7 @@ from htaf.names import is_outside
 from htaf.training.distributed import TrainingError
 from htaf.training.recipe import Recipe
 
-RESERVED = ("method", "kind", "bipolar")  # what else stands beside the sharpness parameters in a record
+RESERVED = ("method", "kind", "bipolar", "levels")  # what else stands beside the sharpness parameters in a record
 
 
 def with_step(recipe: Recipe, method: StepFactory | None) -> Recipe:
@@ -56,4 +56,9 @@ def described(recipe: Recipe, method: StepFactory | None) -> dict[str, Any]:
 
 
 def _one(recipe: Recipe, method: StepFactory | None) -> Any:
-    return made(from_outside(recipe.activation.method, method), {}, bipolar=recipe.network.bipolar)
+    return made(
+        from_outside(recipe.activation.method, method),
+        {},
+        bipolar=recipe.network.bipolar,
+        levels=recipe.activation.levels,
+    )

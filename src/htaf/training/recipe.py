@@ -28,13 +28,20 @@ Schedule = Literal["one_cycle", "cosine", "linear", "constant"]
 AugmentChoice = Augment | Literal["auto"]
 # as an activation reads its fields; the others do not belong to the identity of a training
 ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {
-    "htaf": ("alpha0", "alpha1", "sharpen", "start", "sharpen_fraction", "learn_pair"),
-    "ss": ("beta", "sharpen", "start", "sharpen_fraction"),
-    "ste": ("slope",),
+    "htaf": ("alpha0", "alpha1", "sharpen", "start", "sharpen_fraction", "learn_pair", "levels"),
+    "ss": ("beta", "sharpen", "start", "sharpen_fraction", "levels"),
+    "ste": ("slope", "levels"),
     "relu": (),
-    "outside": ("sharpness", "sharpen", "start", "sharpen_fraction"),  # of every method that is an import path
+    "outside": (
+        "sharpness",
+        "sharpen",
+        "start",
+        "sharpen_fraction",
+        "levels",
+    ),  # of every method that is an import path
 }
 LIMIT = 2**31  # of whole numbers: PyTorch's kernels take no larger sizes
+MOST_LEVELS = 127  # as `htaf.functional`
 SGD_RATE, ADAPTIVE_RATE = 0.1, 1e-3  # learning rates that an optimizer usually takes
 
 
@@ -135,6 +142,8 @@ class Activation(RecipePart):
         start: Where sharpening starts: a pair; of ss one beta; a step of your own is moved only with it.
         sharpen_fraction: Share of the epochs over which it moves.
         learn_pair: HTAF: every layer learns its alpha0, and alpha1 keeps their product; the pair above is the start.
+        levels: Thresholds of every step: 2 gives 0, 1/2 and 1, two bits a unit with one weight; a layer is as large as
+            before and runs over twice as many bits.
     """
 
     method: Method | str = "htaf"
@@ -147,12 +156,14 @@ class Activation(RecipePart):
     start: tuple[float, ...] | None = None
     sharpen_fraction: float = 0.7
     learn_pair: bool = False
+    levels: int = 1
 
     def check(self) -> None:
         methods = f"method must be one of {get_args(Method)}, or package.module:Class"
         expect(self.method in get_args(Method) or is_outside(self.method), methods, repr(self.method))
         for name in ("alpha0", "alpha1", "beta"):
             check_positive(name, getattr(self, name))
+        expect(1 <= self.levels <= MOST_LEVELS, f"levels must lie in 1 to {MOST_LEVELS}", self.levels)
         self.sharpening()  # raises for a bad start or fraction
 
     def sharpening(self) -> Geometric | None:
@@ -169,7 +180,8 @@ class Activation(RecipePart):
         """The activation at the end of training, as `models.build.activation` takes it."""
         names = {"htaf": ("alpha0", "alpha1"), "ss": ("beta",), "ste": ("slope",)}.get(self.method, ())
         learned = {"learnable": True} if self.method == "htaf" and self.learn_pair else {}
-        return {"method": self.method, **{name: getattr(self, name) for name in names}, **learned}
+        several = {"levels": self.levels} if self.levels > 1 and self.method != "relu" else {}
+        return {"method": self.method, **{name: getattr(self, name) for name in names}, **learned, **several}
 
     def unread(self) -> dict[str, str]:
         """The fields that are not read, each with the choice that leaves it so."""
@@ -379,6 +391,7 @@ class Network(RecipePart, ABC):
     data: ClassVar[type[DataOptions]]
     bipolar: ClassVar[bool] = False  # steps give -1 or 1 instead of 0 or 1
     takes_relu: ClassVar[bool] = True
+    one_level: ClassVar[str] = ""  # why its steps have one level; "": they may have several
     watched_differs: ClassVar[bool] = False  # a network whose gradients are written rounds otherwise
 
     @abstractmethod
@@ -521,6 +534,10 @@ class Recipe:
         expect(not both, "keep must be best with harden progressive, which goes back to its best weights", "'last'")
         fits = self.network.takes_relu or self.activation.method != "relu"
         expect(fits, f"method for {self.family} must be htaf, ste or ss", "'relu'")
+        levels, why = self.activation.levels, self.network.one_level
+        expect(levels == 1 or not why, f"levels for {self.family} must be 1: {why}", levels)
+        exact = levels.bit_count() == 1 or getattr(self.network, "weights", "float") == "float"
+        expect(exact, "levels must be 1, 2, 4 or another power of two with weights on a grid", levels)
 
     @property
     def family(self) -> str:

@@ -61,6 +61,7 @@ class ICBMNetwork(Network):
     """
 
     family: ClassVar[str] = "icbm"
+    one_level: ClassVar[str] = "a concept is there or not"
     data: ClassVar = ImageData
     backbone: str = "wide_resnet"
     depth: int = 16
