@@ -42,6 +42,7 @@ def true_mean(x: np.ndarray, at: list[float], alpha0: float, alpha1: float) -> A
 def test_thresholds_lie_evenly_around_0(levels: int, spacing: float) -> None:
     assert list(thresholds(levels, spacing)) == by_hand(levels, spacing)
     assert thresholds(1, spacing) == (0.0,)
+    assert list(thresholds(levels)) == by_hand(levels, 2.8 / levels)
 
 
 @given(FLOATS, LEVELS, SPACINGS)
@@ -57,15 +58,15 @@ def test_the_exact_step_counts_the_thresholds_that_are_reached(x: np.ndarray, le
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_a_value_at_a_threshold_reaches_it_and_nan_stays(dtype: torch.dtype) -> None:
-    at = torch.tensor(thresholds(3, 1.4), dtype=torch.float64)
-    assert at.tolist() == [-by_hand(3, 1.4)[2], 0.0, by_hand(3, 1.4)[2]]
+    at = torch.tensor(thresholds(3), dtype=torch.float64)
+    assert at.tolist() == [-by_hand(3, 2.8 / 3)[2], 0.0, by_hand(3, 2.8 / 3)[2]]
     x = torch.tensor([-9.0, -0.0, math.nan, 9.0], dtype=dtype)
     found = heaviside(x, levels=3)
     assert found.dtype == dtype
     assert found[2].isnan()
     assert torch.equal(found[[0, 1, 3]].double().mul(3).round(), torch.tensor([0.0, 2, 3]).double())
     if dtype in (torch.float32, torch.float64):
-        exact = torch.tensor(by_hand(3, 1.4), dtype=dtype)
+        exact = torch.tensor(by_hand(3, 2.8 / 3), dtype=dtype)
         assert heaviside(exact, levels=3).mul(3).round().tolist() == [1, 2, 3]
         below = torch.nextafter(exact, torch.full_like(exact, -9))
         assert heaviside(below, levels=3).mul(3).round().tolist() == [0, 1, 2]
@@ -135,7 +136,9 @@ def test_straight_through_is_the_exact_step_with_the_mean_slope(x: np.ndarray, l
     y = straight_through(leaf, htaf.surrogates.atan, levels=levels)
     assert torch.equal(y.detach(), heaviside(leaf.detach(), levels=levels))
     y.sum().backward()
-    expected = sum(1 / (1 + (math.pi * (x.astype(np.float64) - t)) ** 2) for t in by_hand(levels, 1.4)) / levels
+    expected = (
+        sum(1 / (1 + (math.pi * (x.astype(np.float64) - t)) ** 2) for t in by_hand(levels, 2.8 / levels)) / levels
+    )
     assert leaf.grad is not None
     np.testing.assert_allclose(leaf.grad.numpy(), expected, rtol=1e-5, atol=1e-9)
 

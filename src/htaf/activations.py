@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from htaf import functional, surrogates
 from htaf._errors import check_positive
 from htaf.contract import ContractError, SmoothStep, levels_of, sharpness_of
-from htaf.functional import SPACING, check_floating
+from htaf.functional import check_floating
 
 BINARY_BELOW, BINARY_ABOVE = 0.01, 0.99  # a smooth output beyond these counts as binary
 SATURATION = math.log(BINARY_ABOVE / BINARY_BELOW)  # sigma(alpha1) > BINARY_ABOVE needs alpha1 above this: ln 99
@@ -95,8 +95,9 @@ class HTAF(Remembering):
         levels: thresholds of every pre-activation, a thermometer of it: the output is the mean of HTAF(x - t_k),
             hardened to the shares {0, 1 / 2, 1} for levels=2. It stays one value with one weight in the next layer, and
             a norm's scale and shift in front of it learn where two thresholds lie.
-        spacing: of two thresholds, > 0, in units of the pre-activation: t_k = (k - (levels + 1) / 2) spacing. With
-            pre-activations that are not normalised, choose it in proportion to their standard deviation.
+        spacing: of two thresholds, > 0, in units of the pre-activation: t_k = (k - (levels + 1) / 2) spacing. None:
+            2.8 / levels, for pre-activations that are normalised; others need it in proportion to their standard
+            deviation, which `htaf.tune` sets.
 
     Shape: any, output equal to input; dtype kept.
 
@@ -122,7 +123,7 @@ class HTAF(Remembering):
         dim: int | None = None,
         bipolar: bool = False,
         levels: int = 1,
-        spacing: float = SPACING,
+        spacing: float | None = None,
     ) -> None:
         super().__init__()
         self.learnable, self.dim, self.bipolar = learnable, dim, bipolar
@@ -180,7 +181,7 @@ class ScaledSigmoid(Remembering):
         dim: int | None = None,
         bipolar: bool = False,
         levels: int = 1,
-        spacing: float = SPACING,
+        spacing: float | None = None,
     ) -> None:
         super().__init__()
         self.learnable, self.dim, self.bipolar = learnable, dim, bipolar
@@ -223,7 +224,7 @@ class StraightThrough(Remembering):
         *,
         bipolar: bool = False,
         levels: int = 1,
-        spacing: float = SPACING,
+        spacing: float | None = None,
     ) -> None:
         super().__init__()
         if not callable(slope):
@@ -258,7 +259,7 @@ class Heaviside(Remembering):
     levels: int
     spacing: float
 
-    def __init__(self, *, bipolar: bool = False, levels: int = 1, spacing: float = SPACING) -> None:
+    def __init__(self, *, bipolar: bool = False, levels: int = 1, spacing: float | None = None) -> None:
         super().__init__()
         self.bipolar = bipolar
         _set_levels(self, levels, spacing)
@@ -272,7 +273,7 @@ class Heaviside(Remembering):
         """
         if not isinstance(step, nn.Module):
             raise TypeError(f"step must be a module, got {type(step).__name__}")
-        exact = cls(bipolar=step.bipolar, levels=levels_of(step), spacing=getattr(step, "spacing", SPACING))
+        exact = cls(bipolar=step.bipolar, levels=levels_of(step), spacing=getattr(step, "spacing", None))
         exact.numbers = (*step.sharpness, "spacing")
         kept = step.state_dict().keys()
         if inside := [name for name in kept if "." in name]:
@@ -299,12 +300,12 @@ class Heaviside(Remembering):
 def exact_step(step: nn.Module, x: Tensor) -> Tensor:
     """What the exact step in place of a smooth one gives."""
     exact = functional.sign if getattr(step, "bipolar", False) else functional.heaviside
-    return exact(x, levels=levels_of(step), spacing=getattr(step, "spacing", SPACING))
+    return exact(x, levels=levels_of(step), spacing=getattr(step, "spacing", None))
 
 
 def thresholds_of(step: nn.Module) -> tuple[float, ...]:
     """The thresholds of a step, smooth or exact; (0.0,) of most."""
-    return functional.thresholds(levels_of(step), getattr(step, "spacing", SPACING))
+    return functional.thresholds(levels_of(step), getattr(step, "spacing", None))
 
 
 def level_of(step: nn.Module, x: Tensor) -> Tensor:
@@ -335,9 +336,9 @@ def warn_untrained(step: Heaviside, x: Tensor) -> None:
         )
 
 
-def _set_levels(module: Any, levels: int, spacing: float) -> None:
+def _set_levels(module: Any, levels: int, spacing: float | None) -> None:
     functional.thresholds(levels, spacing)  # raises for what is out of range
-    module.levels, module.spacing = levels, float(spacing)
+    module.levels, module.spacing = levels, float(functional.spacing_of(levels) if spacing is None else spacing)
 
 
 def _register(module: nn.Module, name: str, value: float | Tensor) -> None:

@@ -27,17 +27,22 @@ for _name in ("heaviside", "sign", *(smooth.name for smooth in operators.SMOOTH)
 
 
 MOST_LEVELS = 127  # of one step, so that the level is an integer that products of bytes take
-SPACING = 1.4  # of two thresholds; two levels of pre-activations of N(0, 1) are so used about equally
+REACH = 2.8  # of pre-activations of N(0, 1), which several thresholds divide: 1.4 apart are two, 0.7 are four
 
 
-def thresholds(levels: int, spacing: float = SPACING) -> tuple[float, ...]:
+def spacing_of(levels: int) -> float:
+    """Between two thresholds, where nothing else is said: 2.8 / levels, for pre-activations near N(0, 1)."""
+    return REACH / levels
+
+
+def thresholds(levels: int, spacing: float | None = None) -> tuple[float, ...]:
     """Where a step of several levels rises: t_k = (k - (levels + 1) / 2) spacing for k = 1 to levels, around 0.
 
     Each is rounded to float32, so that it is the same number for x of every dtype.
 
     Args:
         levels: how many, >= 1; 1 gives (0.0,).
-        spacing: > 0, between two of them.
+        spacing: > 0, between two of them; None: 2.8 / levels.
 
     Raises:
         TypeError: `levels` is not an integer. ValueError: it is not from 1 to 127, or spacing is not > 0.
@@ -50,12 +55,12 @@ def thresholds(levels: int, spacing: float = SPACING) -> tuple[float, ...]:
         raise TypeError(f"levels must be an integer, got {levels!r}")
     if not 1 <= levels <= MOST_LEVELS:
         raise ValueError(f"levels must lie in 1 to {MOST_LEVELS}, got {levels}")
-    spacing = check_positive("spacing", spacing)
+    spacing = spacing_of(levels) if spacing is None else check_positive("spacing", spacing)
     parts = [math.frexp((k - (levels + 1) / 2) * spacing) for k in range(1, levels + 1)]
     return tuple(math.ldexp(round(math.ldexp(mantissa, 24)), exponent - 24) for mantissa, exponent in parts)
 
 
-def heaviside(x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float = SPACING) -> Float[Tensor, "*shape"]:
+def heaviside(x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float | None = None) -> Float[Tensor, "*shape"]:
     """The exact step, H(x) = 1 if x >= 0 else 0.
 
     With several levels the share of the thresholds that x reaches, the mean of H(x - t_k) over `thresholds`: 0, 1 / 2
@@ -80,7 +85,7 @@ def heaviside(x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float = S
     return _exact(x, False, levels, spacing)
 
 
-def sign(x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float = SPACING) -> Float[Tensor, "*shape"]:
+def sign(x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float | None = None) -> Float[Tensor, "*shape"]:
     """The exact sign, sign(x) = 2 H(x) - 1, so sign(0) = +1 (unlike `torch.sign`). NaN gives NaN.
 
     Args, returns, raises: as `heaviside`, with values -1 and +1; -1, 0 and +1 for levels=2.
@@ -88,7 +93,7 @@ def sign(x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float = SPACIN
     return _exact(x, True, levels, spacing)
 
 
-def _exact(x: Tensor, bipolar: bool, levels: int, spacing: float) -> Tensor:
+def _exact(x: Tensor, bipolar: bool, levels: int, spacing: float | None) -> Tensor:
     check_floating(x)
     if levels == 1:
         return operators.heaviside(x, bipolar)
@@ -102,7 +107,7 @@ def htaf(
     *,
     bipolar: bool = False,
     levels: int = 1,
-    spacing: float = SPACING,
+    spacing: float | None = None,
 ) -> Float[Tensor, "*shape"]:
     """Heavy-Tailed Activation Function, HTAF(x) = sigma(alpha1 tanh(alpha0 x)).
 
@@ -144,7 +149,7 @@ def scaled_sigmoid(
     *,
     bipolar: bool = False,
     levels: int = 1,
-    spacing: float = SPACING,
+    spacing: float | None = None,
 ) -> Float[Tensor, "*shape"]:
     """Scaled sigmoid (SS), sigma(beta x): the limit of HTAF for alpha0 -> 0 with alpha0 alpha1 = beta.
 
@@ -163,7 +168,7 @@ def scaled_sigmoid(
     return _leveled(operators.scaled_sigmoid, x, {"beta": beta}, bipolar, levels, spacing)
 
 
-def mean_of_levels(step: Callable[[Tensor], Tensor], x: Tensor, levels: int, spacing: float) -> Tensor:
+def mean_of_levels(step: Callable[[Tensor], Tensor], x: Tensor, levels: int, spacing: float | None) -> Tensor:
     """The mean of step(x - t_k) over `thresholds`, in at least float32, rounded once to the dtype of x.
 
     Raises: as `thresholds`.
@@ -339,7 +344,12 @@ def _smooth(activation: operators.Smooth, x: Tensor, parameters: dict[str, Scala
 
 
 def _leveled(
-    activation: operators.Smooth, x: Tensor, parameters: dict[str, Scalar], bipolar: bool, levels: int, spacing: float
+    activation: operators.Smooth,
+    x: Tensor,
+    parameters: dict[str, Scalar],
+    bipolar: bool,
+    levels: int,
+    spacing: float | None,
 ) -> Tensor:
     """As `_smooth`, of one level or several."""
     if levels == 1:

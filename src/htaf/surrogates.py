@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from htaf._errors import check_positive
-from htaf.functional import SPACING, check_floating, heaviside, mean_of_levels, sign
+from htaf.functional import check_floating, heaviside, mean_of_levels, sign
 from htaf.kernels import operators
 from htaf.kernels.formulas import compute_dtype
 from htaf.kernels.htaf import reference as htaf_reference
@@ -27,7 +27,7 @@ Slope = Callable[[Tensor], Tensor]
 
 
 def straight_through(
-    x: Float[Tensor, "*shape"], slope: Slope, *, bipolar: bool = False, levels: int = 1, spacing: float = SPACING
+    x: Float[Tensor, "*shape"], slope: Slope, *, bipolar: bool = False, levels: int = 1, spacing: float | None = None
 ) -> Float[Tensor, "*shape"]:
     """The exact step H(x) whose gradient is taken to be slope(x).
 

@@ -34,7 +34,7 @@ from htaf.convert.finding import arguments
 from htaf.convert.functional_sites import duplicate
 from htaf.convert.modes import evaluating, hooked
 from htaf.diagnostics import GradientNorms
-from htaf.functional import SPACING
+from htaf.functional import spacing_of
 from htaf.sharpening import ByLayer, Geometric
 from htaf.theory import best_alpha0
 
@@ -126,7 +126,7 @@ def tune(
     - end: the softest with `binarity` of the outputs beyond 0.01 and 0.99. Of HTAF's pairs with one product P it is
       that with the largest gradient in the tail, alpha0 = sqrt(P / (2 t)), t the 95% quantile of |x|
       (`htaf.theory.best_alpha0`).
-    - levels: the thresholds of a step that has several are set 1.4 standard deviations apart.
+    - levels: the thresholds of a step that has several are set 2.8 / levels standard deviations apart.
     - straight-through: its slope is stretched to slope(x / w) / w, w the least with that gain.
 
     Of a step that runs several times, as in a spiking neuron, the first call decides. Returned is the model at its
@@ -249,8 +249,8 @@ class _Work:
         if layer is not None:
             self.rescaled.add(layer.module)
         sample = _sample(x)
-        if levels_of(step) > 1:
-            setattr(step, "spacing", SPACING * sample.std().item())  # noqa: B010
+        if (levels := levels_of(step)) > 1:
+            setattr(step, "spacing", spacing_of(levels) * sample.std().item())  # noqa: B010
         if isinstance(step, StraightThrough):
             step.slope, width = _stretched(step, sample, self.gain)
             self.chosen[path] = _Chosen(before, initialised, (), (), width)
