@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from htaf import HTAF, IF, LIF, Heaviside, functional, harden
+from htaf.activations import thresholds_of
 from htaf.binary import BinaryLinear
-from htaf.export import ExportError, onnx_network, to_onnx
+from htaf.export import ExportError, onnx_network, to_nir, to_onnx
 from htaf.models.bireal import BiRealNet
 from htaf.models.build import backbone
 from htaf.models.icbm import ICBM
@@ -101,11 +102,13 @@ class Steps(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.step, self.sign, self.neuron = Heaviside(), Heaviside(bipolar=True), LIF(Heaviside(), tau=3.0)
+        self.two, self.three = Heaviside(levels=2, spacing=3.0), Heaviside(levels=3, spacing=1.5, bipolar=True)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         bits = functional.pack_bits(x.nan_to_num())
         unpacked = functional.unpack_bits(bits, x.shape[1], bipolar=True)
-        return self.step(x), self.sign(x), self.neuron(x.expand(5, *x.shape)), bits, unpacked
+        spikes = self.neuron(x.expand(5, *x.shape))
+        return self.step(x), self.sign(x), spikes, bits, unpacked, self.two(x), self.three(x)
 
 
 @pytest.mark.parametrize("opset", slow_but([18, 21], 18))
@@ -118,10 +121,33 @@ def test_exact_at_the_edges(opset: int, tmp_path: Path) -> None:
     net = Steps().eval()
     to_onnx(net, x, tmp_path / "steps.onnx", opset=opset)
     session = onnxruntime.InferenceSession(tmp_path / "steps.onnx")
-    assert [one.name for one in session.get_outputs()] == [f"output_{i}" for i in range(5)]
+    assert [one.name for one in session.get_outputs()] == [f"output_{i}" for i in range(7)]
     for found, expected in zip(session.run(None, {"input": x.numpy()}), net(x), strict=True):
         torch.testing.assert_close(torch.from_numpy(found), expected, rtol=0, atol=0, equal_nan=True)
     assert session.run(None, {"input": x.numpy()})[0][0, :3].tolist()[:2] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("step", [Heaviside(), Heaviside(bipolar=True), Heaviside(levels=2), Heaviside(levels=3)])
+def test_a_step_of_numbers_is_one_comparison(step: Heaviside, tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Identity(), step).eval()
+    row = [*thresholds_of(step), 0.0, -0.0, torch.inf, -torch.inf, 3.0, -3.0]
+    x = torch.tensor([row, row[::-1]])
+    kinds = {}
+    for finite in (False, True):
+        to_onnx(net, x, tmp_path / "net.onnx", finite=finite)
+        kinds[finite] = [node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node]
+        torch.testing.assert_close(onnx_network(tmp_path / "net.onnx")(x), net(x), rtol=0, atol=0)
+    assert {"IsNaN", "Where"} <= {*kinds[False]}
+    assert {"IsNaN", "Where"}.isdisjoint(kinds[True])
+    assert kinds[True].count("GreaterOrEqual") == step.levels
+    assert step.levels > 1 or step.bipolar or kinds[True] == ["GreaterOrEqual", "Cast"]
+
+
+def test_nir_has_no_levels(tmp_path: Path) -> None:
+    pytest.importorskip("nir")
+    net = nn.Sequential(nn.Linear(3, 4), Heaviside(levels=2), nn.Linear(4, 2)).eval()
+    with pytest.raises(ExportError, match="expected steps with levels=1 for NIR, got levels=2: use ONNX"):
+        to_nir(net, torch.randn(2, 3), tmp_path / "net.nir")
 
 
 def test_binary_weights_are_constants(tmp_path: Path) -> None:

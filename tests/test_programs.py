@@ -60,3 +60,15 @@ def test_a_compiled_package(alone: bool, tmp_path: Path) -> None:
     torch.save((x, net(x)), file + ".pt")
     read = READ.replace("torch.export.load(FILE).module()", "torch._inductor.aoti_load_package(FILE)")
     run(f"import torch{'' if alone else ', htaf'}\nFILE = {file!r}\n{read}")
+
+
+def test_a_decomposed_program_needs_no_htaf(tmp_path: Path) -> None:
+    from htaf.export import COMPARISONS
+
+    net = nn.Sequential(nn.Linear(16, 8), Heaviside(levels=2), nn.Linear(8, 8), Heaviside(), nn.Linear(8, 3)).eval()
+    x, file = torch.randn(4, 16), str(tmp_path / "net.pt2")
+    program = torch.export.export(net, (x,)).run_decompositions({**COMPARISONS})
+    assert not [node for node in program.graph.nodes if "htaf" in str(node.target) or "isnan" in str(node.target)]
+    torch.export.save(program, file)
+    torch.save((x, net(x)), file + ".pt")
+    run(f"import sys; sys.modules['htaf'] = None; import torch\nFILE = {file!r}\n{READ}")

@@ -2,16 +2,18 @@
 
 Both go through `torch.export`, so that any model that it takes can be written. What the operators of htaf do stands in
 the file in terms of its own format: nothing of htaf is needed to run it. `DECOMPOSITIONS` gives the same operators in
-terms of PyTorch's, for `ExportedProgram.run_decompositions`.
+terms of PyTorch's, for `ExportedProgram.run_decompositions`; so does `COMPARISONS` for inputs without NaN, with a step as
+one comparison.
 """
 
 from htaf.export.nir import to_nir
 from htaf.export.onnx import onnx_network, to_onnx
 from htaf.export.program import ExportError
 from htaf.export.tables import onnx_table, preparation, raw_columns, table_to_onnx
-from htaf.kernels.operators import DECOMPOSITIONS
+from htaf.kernels.operators import COMPARISONS, DECOMPOSITIONS
 
 __all__ = [
+    "COMPARISONS",
     "DECOMPOSITIONS",
     "ExportError",
     "onnx_network",

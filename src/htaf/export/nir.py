@@ -32,7 +32,7 @@ from htaf.export.program import Example, ExportError, exported, require
 DT = 1e-4  # seconds a time step, as snnTorch and SpikingJelly take it
 
 aten = torch.ops.aten
-OPERATORS = [torch.ops.htaf.spikes.default, torch.ops.htaf.heaviside.default]
+OPERATORS = [torch.ops.htaf.spikes.default, torch.ops.htaf.heaviside.default, torch.ops.htaf.levels.default]
 SAME = ALIASES | {aten.clone.default, aten.lift_fresh_copy.default}
 POOLS = (aten.avg_pool2d.default, aten.adaptive_avg_pool2d.default)
 
@@ -136,6 +136,8 @@ class _Walk:
             return self._norm(node)
         if target is torch.ops.htaf.spikes.default:
             return self._neuron(node)
+        if target is torch.ops.htaf.levels.default:
+            raise ExportError(f"{node.name}: expected steps with levels=1 for NIR, got levels={len(args[1])}: use ONNX")
         if target is torch.ops.htaf.heaviside.default and not args[1]:
             value = graph.value(args[0])
             if value.time == "mean":

@@ -13,23 +13,26 @@ from torch import Tensor, nn
 from htaf._files import check_output, write_atomic
 from htaf.convert.exported import cause_of, quiet
 from htaf.export.program import Example, ExportError, exported, require
-from htaf.kernels.operators import DECOMPOSITIONS
+from htaf.kernels.operators import COMPARISONS, DECOMPOSITIONS
 
 OPSET = 18
 
 
-def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int = OPSET) -> None:
+def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int = OPSET, finite: bool = False) -> None:
     """Write a hardened model as an ONNX file with a dynamic batch.
 
     Inputs are named input (input_0, input_1, ... where there are several), outputs output; their first dimension is
-    `batch`. The step is GreaterOrEqual with 0, so that 0 and -0.0 give 1, and NaN gives NaN. Neurons are unrolled over
-    their time steps. Weights are float32, of binary layers too: ONNX has no others that its runtimes multiply by.
+    `batch`. The step is GreaterOrEqual with 0, so that 0 and -0.0 give 1, and NaN gives NaN; of several levels it is the
+    mean of one for each threshold. Neurons are unrolled over their time steps. Weights are float32, of binary layers
+    too: ONNX has no others that its runtimes multiply by.
 
     Args:
         model: hardened, on the CPU; not changed. It is written as in eval mode.
         example: inputs of at least two rows, or a tuple of them.
         path: of the file, which is written whole or not at all.
         opset: of ONNX's operators, from 18 to the newest that the installed onnx has.
+        finite: inputs will hold neither NaN nor infinite numbers, as pixels do not. A step is then
+            GreaterOrEqual and Cast alone, and a NaN, if one came, would give the lowest level.
 
     Raises:
         ExportError: the model is not hardened, `torch.export` or the translation fails, or onnx is not installed.
@@ -39,16 +42,16 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int 
     """
     check_output(Path(path), flag="path")
     check_opset(opset)
-    write_atomic(Path(path), network_proto(model, example, opset=opset).SerializeToString())
+    write_atomic(Path(path), network_proto(model, example, opset=opset, finite=finite).SerializeToString())
 
 
-def network_proto(model: nn.Module, example: Example, *, opset: int = OPSET) -> Any:
+def network_proto(model: nn.Module, example: Example, *, opset: int = OPSET, finite: bool = False) -> Any:
     """What `to_onnx` writes, as an onnx.ModelProto. Takes and raises as it does."""
     require("onnxscript")
     program = exported(model, example, DECOMPOSITIONS)
     try:
         with quiet(), torch.no_grad():
-            program = program.run_decompositions({**DECOMPOSITIONS})
+            program = program.run_decompositions({**(COMPARISONS if finite else DECOMPOSITIONS)})
             inputs = [node.name for node in program.graph.nodes if node.op == "placeholder"]
             inputs = [name for name in inputs if name in program.graph_signature.user_inputs]
             outputs = program.graph_signature.user_outputs

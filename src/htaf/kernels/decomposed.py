@@ -7,17 +7,27 @@ from torch import Tensor, nn
 
 
 def heaviside(x: Tensor, bipolar: bool) -> Tensor:
+    return torch.where(torch.isnan(x), x, compared(x, bipolar))
+
+
+def compared(x: Tensor, bipolar: bool) -> Tensor:
+    """The step of numbers: a NaN gives what a negative number gives."""
     step = (x >= 0).to(x.dtype)
-    return torch.where(torch.isnan(x), x, 2 * step - 1 if bipolar else step)
+    return 2 * step - 1 if bipolar else step
 
 
 def levels(x: Tensor, thresholds: list[float], bipolar: bool) -> Tensor:
+    return torch.where(torch.isnan(x), x, compared_levels(x, thresholds, bipolar))
+
+
+def compared_levels(x: Tensor, thresholds: list[float], bipolar: bool) -> Tensor:
+    """The levels of numbers: a NaN gives the lowest."""
     wide = x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
     count = (wide >= thresholds[0]).to(x.dtype)
     for threshold in thresholds[1:]:
         count = count + (wide >= threshold).to(x.dtype)
     most = len(thresholds)
-    return torch.where(torch.isnan(x), x, (2 * count - most if bipolar else count) / most)
+    return (2 * count - most if bipolar else count) / most
 
 
 def spikes(x: Tensor, leak: float, gain: float, threshold: float, soft: bool) -> Tensor:

@@ -209,7 +209,7 @@ def export_run(
                     )
                     _expect_equal(found, differing, part, ties=ties)
             else:
-                writers.to_onnx(model, example, written, opset=opset)
+                writers.to_onnx(model, example, written, opset=opset, finite=isinstance(own, Images))
                 if find_spec("onnxruntime") is not None:
                     found = _compared(model, writers.onnx_network(written), rows, progress)
                     _expect_equal(found, differing, part)
