@@ -2,8 +2,8 @@
 
 Both go through `torch.export`, so that any model that it takes can be written. What the operators of htaf do stands in
 the file in terms of its own format: nothing of htaf is needed to run it. `DECOMPOSITIONS` gives the same operators in
-terms of PyTorch's, for `ExportedProgram.run_decompositions`; so does `COMPARISONS` for inputs without NaN, with a step as
-one comparison.
+terms of PyTorch's, for `ExportedProgram.run_decompositions`; so does `COMPARISONS` for inputs without NaN, where a step
+is one comparison.
 """
 
 from htaf.export.nir import to_nir
