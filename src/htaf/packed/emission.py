@@ -109,7 +109,7 @@ class Emission:
             self.floats[node] = self._aten(node, "reshape.default", [{"v": self._float(source)}, sizes])
             return self.floats[node]
         total = None
-        for i, plane in enumerate(self.nested.get(node) or self.bits[node]):
+        for i, plane in enumerate(self._kept(node)):
             low, high = (kind.low, kind.high) if kind.most == 1 else (0.0, 1.0 if node in self.nested else float(2**i))
             unpack = Unpack(node.name, plane, kind.channels, kind.axis, low, high, self._value())
             self.instructions.append(unpack)
@@ -117,6 +117,10 @@ class Emission:
         assert total is not None
         self.floats[node] = self._levels(node, total, kind) if kind.most > 1 else total
         return self.floats[node]
+
+    def _kept(self, node: Node) -> tuple[int, ...]:
+        """The bits whose sum a level is, of a nested kind; else its planes."""
+        return self.nested.get(node) or self.bits[node]
 
     def _levels(self, node: Node, whole: int, kind: Bits) -> int:
         """The numbers that integers stand for, rounded as those of `Bits.levels`."""

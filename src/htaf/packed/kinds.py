@@ -390,16 +390,6 @@ def _of_line(node: Any) -> bool:
     return False
 
 
-def _counted(node: Node, seen: set[Node]) -> bool:
-    """Whether only means are taken of it: as bits, so that `verify` sees which of them flip."""
-    seen.add(node)
-    for user in node.users.keys() - seen:
-        elementwise = (user.target in _ELEMENTWISE or maps_each(user)) and same(shape_of(user), shape_of(node))
-        if user.target is not aten.mean.dim and not (elementwise and _counted(user, seen)):
-            return False
-    return bool(node.users) and len(shape_of(node)) in (2, 4, 5)
-
-
 _ELEMENTWISE = (
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.rsub.Scalar,
     aten.add.Scalar, aten.sub.Scalar, aten.mul.Scalar,

@@ -209,11 +209,11 @@ class Lowering(Emission):
     def _on_bits(self, node: Node, kind: Bits) -> None:
         """A value that is bits because its sources are."""
         if node.target is aten.cat.default:
-            self.bits[node] = self._side_by_side(node, kind)
+            (self.nested if kind.nested else self.bits)[node] = self._side_by_side(node, kind)
             self._row(node, "packed: bits side by side")
             return
         first, *others = [a for a in node.args if isinstance(a, Node)]
-        planes = self.nested.get(first) or self.bits[first]
+        planes = self._kept(first)
         how = "packed: the same bits"
         if is_pool(node):
             before = self.kinds[first]
@@ -259,13 +259,13 @@ class Lowering(Emission):
         if (dim := cat_dim(node)) != kind.axis:
             return tuple(
                 self._aten(node, "cat.default", [[{"v": p} for p in planes], dim - (dim > kind.axis)])
-                for planes in zip(*(self.bits[part] for part in parts), strict=True)
+                for planes in zip(*(self._kept(part) for part in parts), strict=True)
             )
         channels = [self.kinds[part].channels for part in parts]
         sizes, whole = [-(-n // 8) for n in channels], row_bytes(kind.channels)
         sizes[-1] = min(whole - sum(sizes[:-1]), row_bytes(channels[-1]))
         made: list[int] = []
-        for planes in zip(*(self.bits[part] for part in parts), strict=True):
+        for planes in zip(*(self._kept(part) for part in parts), strict=True):
             taken = [
                 p if size == row_bytes(n) else self._aten(node, "slice.Tensor", [{"v": p}, -1, 0, size])
                 for p, size, n in zip(planes, sizes, channels, strict=True)
