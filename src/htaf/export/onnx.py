@@ -23,8 +23,8 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int 
 
     Inputs are named input (input_0, input_1, ... where there are several), outputs output; their first dimension is
     `batch`. The step is GreaterOrEqual with 0, so that 0 and -0.0 give 1, and NaN gives NaN; of several levels it is
-    the mean of one for each threshold. Neurons are unrolled over their time steps. Weights are float32, of binary layers
-    too: ONNX has no others that its runtimes multiply by.
+    the mean of one for each threshold. Neurons are unrolled over their time steps. Weights are float32, also of binary
+    layers: ONNX has no others that its runtimes multiply by.
 
     Args:
         model: hardened, on the CPU; not changed. It is written as in eval mode.
