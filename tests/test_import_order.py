@@ -45,7 +45,7 @@ BUDGETS = {
     "explorer": 1_900,
     "export": 1_250,
     "hardening": 1_750,
-    "kernels": 4_050,
+    "kernels": 4_100,
     "language": 3_750,
     "llm": 750,
     "models": 2_100,
