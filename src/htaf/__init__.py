@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from htaf.convert import Conversion, Site, conversion, harden, replace, sites
     from htaf.estimators import HtafClassifier, HtafRegressor, fit, load
     from htaf.grid import GridConv1d, GridConv2d, GridConvTranspose1d, GridConvTranspose2d, GridLinear, on_grid
-    from htaf.hardening import distil, recalibrate, refit_head, repair
+    from htaf.hardening import Finish, distil, finish, recalibrate, refit_head, repair
     from htaf.models.icbm import ICBM
     from htaf.packed import PackedModel, pack
     from htaf.spiking.neurons import IF, LIF
@@ -33,6 +33,7 @@ __all__ = [
     "BinaryConv2d",
     "BinaryLinear",
     "Conversion",
+    "Finish",
     "GridConv1d",
     "GridConv2d",
     "GridConvTranspose1d",
@@ -49,6 +50,7 @@ __all__ = [
     "Tuning",
     "conversion",
     "distil",
+    "finish",
     "fit",
     "functional",
     "harden",
@@ -90,7 +92,7 @@ __getattr__, __dir__ = lazy(
     )
     | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.convert")
     | dict.fromkeys(("HtafClassifier", "HtafRegressor", "fit", "load"), "htaf.estimators")
-    | dict.fromkeys(("distil", "recalibrate", "refit_head", "repair"), "htaf.hardening")
+    | dict.fromkeys(("Finish", "distil", "finish", "recalibrate", "refit_head", "repair"), "htaf.hardening")
     | dict.fromkeys(("PackedModel", "pack"), "htaf.packed")
     | dict.fromkeys(("IF", "LIF"), "htaf.spiking.neurons")
     | dict.fromkeys(("Tuning", "tune"), "htaf.tuning")

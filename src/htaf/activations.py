@@ -10,6 +10,7 @@ dict made from the items have none of them: load these into a network that was m
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from typing import Any, final
@@ -202,11 +203,12 @@ class ScaledSigmoid(Remembering):
 
 @final
 class StraightThrough(Remembering):
-    """The exact step forward, `slope` backward (STE); sign and 2 slope with `bipolar`.
+    """The exact step forward, slope(x / width) / width backward (STE); sign and twice that with `bipolar`.
 
     Args:
         slope: function x -> dH/dx; see `htaf.surrogates` (sigmoid, tanh, rectangular, atan, approx_sign, htaf).
             Set parameters with functools.partial.
+        width: > 0, for pre-activations whose scale is another than 1. A state dict holds it in its metadata.
         bipolar: outputs in {-1, +1}.
         levels, spacing: as for `HTAF`; the slope is the mean of those at the thresholds.
 
@@ -214,7 +216,7 @@ class StraightThrough(Remembering):
     """
 
     kind, sharpness = "straight_through", ()
-    numbers, settings = ("spacing",), ("bipolar", "levels")
+    numbers, settings = ("width", "spacing"), ("bipolar", "levels")
     levels: int
     spacing: float
 
@@ -222,6 +224,7 @@ class StraightThrough(Remembering):
         self,
         slope: surrogates.Slope = surrogates.sigmoid,
         *,
+        width: float = 1.0,
         bipolar: bool = False,
         levels: int = 1,
         spacing: float | None = None,
@@ -229,20 +232,20 @@ class StraightThrough(Remembering):
         super().__init__()
         if not callable(slope):
             raise TypeError(f"slope must be a function from a tensor to a tensor, got {type(slope).__name__}")
-        self.slope, self.bipolar = slope, bipolar
+        self.slope, self.width, self.bipolar = slope, check_positive("width", width), bipolar
         _set_levels(self, levels, spacing)
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        return surrogates.straight_through(
-            x, self.slope, bipolar=self.bipolar, levels=self.levels, spacing=self.spacing
-        )
+        slope = self.slope if self.width == 1 else surrogates.stretched(self.slope, self.width)
+        return surrogates.straight_through(x, slope, bipolar=self.bipolar, levels=self.levels, spacing=self.spacing)
 
     def hardened(self) -> Heaviside:
         """The exact step with the same (empty) state dict."""
         return Heaviside.of(self)
 
     def extra_repr(self) -> str:
-        return f"slope={getattr(self.slope, '__name__', self.slope)}{_flags(self)}"
+        width = "" if self.width == 1 else f", width={self.width:.3g}"
+        return f"slope={_name_of(self.slope)}{width}{_flags(self)}"
 
 
 @final
@@ -387,6 +390,14 @@ def _show(value: float | Tensor) -> str:
     if isinstance(value, Tensor) and (value.numel() > 1 or value.is_meta):
         return f"tensor{tuple(value.shape)}"
     return f"{value.item() if isinstance(value, Tensor) else value:g}"
+
+
+def _name_of(slope: surrogates.Slope) -> str:
+    """As `htaf(alpha0=1, alpha1=4)`; of a function that is no partial its name alone."""
+    if not isinstance(slope, functools.partial):
+        return getattr(slope, "__name__", str(slope))
+    given = ", ".join(f"{key}={value:g}" for key, value in slope.keywords.items() if isinstance(value, float | int))
+    return f"{getattr(slope.func, '__name__', slope.func)}({given})"
 
 
 def _flags(module: nn.Module) -> str:

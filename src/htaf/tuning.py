@@ -27,7 +27,6 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from htaf import surrogates
 from htaf.activations import StraightThrough, share_binary
 from htaf.contract import SmoothStep, levels_of, sharpness_of
 from htaf.convert.finding import arguments
@@ -127,7 +126,7 @@ def tune(
       that with the largest gradient in the tail, alpha0 = sqrt(P / (2 t)), t the 95% quantile of |x|
       (`htaf.theory.best_alpha0`).
     - levels: the thresholds of a step that has several are set 2.8 / levels standard deviations apart.
-    - straight-through: its slope is stretched to slope(x / w) / w, w the least with that gain.
+    - straight-through: its width, the least with that gain.
 
     Of a step that runs several times, as in a spiking neuron, the first call decides. Returned is the model at its
     start.
@@ -252,8 +251,7 @@ class _Work:
         if (levels := levels_of(step)) > 1:
             setattr(step, "spacing", spacing_of(levels) * sample.std().item())  # noqa: B010
         if isinstance(step, StraightThrough):
-            step.slope, width = _stretched(step, sample, self.gain)
-            self.chosen[path] = _Chosen(before, initialised, (), (), width)
+            self.chosen[path] = _Chosen(before, initialised, (), (), _stretch(step, sample, self.gain))
             return
         way = _way(step, sample)
         unit = 1 / sample.std().item()
@@ -279,7 +277,8 @@ class _Work:
     def measured(self, run: Callable[[], Any]) -> tuple[TunedLayer, ...]:
         """The layers as they are now: a pass without the gradient that batch statistics would carry."""
         if not self.chosen:
-            raise ValueError(f"expected a smooth step that runs in {type(self.model).__name__}, got none")
+            none = f"expected a smooth step that runs in {type(self.model).__name__}, got none: call htaf.replace first"
+            raise ValueError(none)
         seen: dict[str, list[Tensor]] = {path: [] for path in self.chosen}
 
         def see(path: str, module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -436,16 +435,15 @@ def _binarity(step: nn.Module, x: Tensor) -> float:
     return share_binary(step, step.forward(x)).double().mean().item()
 
 
-def _stretched(step: StraightThrough, x: Tensor, gain: float) -> tuple[surrogates.Slope, float]:
-    """The slope with the least width whose gain is not above the limit."""
-    slope = step.slope
+def _stretch(step: StraightThrough, x: Tensor, gain: float) -> float:
+    """Give a step the least width whose gain is not above the limit."""
 
     def too_steep(width: float) -> bool:
-        step.slope = surrogates.stretched(slope, width)
+        step.width = width
         return _gain(step, x) > gain
 
-    width = _bisect(too_steep, x.std().item())
-    return surrogates.stretched(slope, width), width
+    step.width = _bisect(too_steep, x.std().item())
+    return step.width
 
 
 def _shown(values: tuple[float, ...]) -> str:

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -19,11 +20,13 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from htaf.activations import StraightThrough
 from htaf.contract import ContractError, SmoothStep, lacking, looks_smooth
 from htaf.convert import functional_sites as functional
 from htaf.convert.activation_calls import Source
 from htaf.convert.finding import Found, Site, arguments, find, left_smooth
 from htaf.convert.functional_sites import Model
+from htaf.convert.widths import fit_widths, trained_step
 
 logger = logging.getLogger("htaf.convert")
 
@@ -114,13 +117,17 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
 
 def replace(
     model: Model,
-    factory: Callable[[], nn.Module],
+    factory: Callable[[], nn.Module] | None = None,
     *,
     where: Where | None = None,
     example: Any = None,
+    levels: int = 1,
     share: bool = False,
 ) -> Model:
-    """Return a new model with other activations.
+    """Return a new model with other activations: steps to be trained, or what `factory` makes.
+
+    Without a factory the new modules are exact steps that train, `htaf.StraightThrough` with HTAF's own gradient, each
+    as wide as its pre-activations on the example are, at least 1. A loop of one's own stays as it is.
 
     What is no activation between layers stays, and `conversion` says why: outputs, gates that multiply, soft caps, time
     steps, scores (see `sites`). `where` takes them in. Without an example only modules tell: the last one of a
@@ -142,11 +149,13 @@ def replace(
 
     Args:
         model: any module; not changed.
-        factory: makes a module, for example `HTAF` or `partial(HTAF, 1.0, 22.0)`.
+        factory: makes a module, for example `HTAF` or `partial(HTAF, 1.0, 22.0)`; None: as above.
         where: which sites; None for those between layers, "*" for all. A module class (or a tuple of classes), a path
             or a glob over paths ("layer1.*", "*.act"; a functional call is "block.relu_0"), a predicate on `Site`, or a
             list of these, of which any may match. For kinds: `lambda site: site.kind == "relu"`.
-        example: as for `sites`. It also finds callers that ignore what an in-place activation returns.
+        example: as for `sites`. It also finds callers that ignore what an in-place activation returns. Without a
+            factory the widths come from it: give some hundred rows of the training part.
+        levels: of the steps, without a factory: 2 gives the values 0, 1 / 2 and 1.
         share: the new model holds the same parameter and buffer tensors, for evaluation while the first one trains.
 
     Returns:
@@ -155,7 +164,9 @@ def replace(
         activation functions and was not looked at: without an `example`, or because the example does not run it.
 
     Raises:
-        ValueError: no site matched, or a loop over layers ran over fewer of them in some forwards of the example.
+        ValueError: no site matched, or a loop over layers ran over fewer of them in some forwards of the example;
+            neither factory nor example, both a factory and levels, or pre-activations of the example that are not
+            finite.
         TypeError: `factory` made something that is no module, or `where` cannot be read.
 
     Example:
@@ -165,8 +176,16 @@ def replace(
           replaced 1 (relu)
           left     3 (sigmoid), stays: its value reaches an output, no layer in between
     """
-    if isinstance(factory, nn.Module) or not callable(factory):
-        shown = type(factory).__name__
+    if factory is None and example is None:
+        raise ValueError(
+            "expected example=, some hundred rows of inputs from which every step takes its width, or a factory such "
+            "as lambda: HTAF(2, 11), got neither"
+        )
+    if factory is not None and levels != 1:
+        raise ValueError(f"levels are of the steps put in without a factory: give {levels} to what factory makes")
+    make = partial(trained_step, levels) if factory is None else factory
+    if isinstance(make, nn.Module) or not callable(make):
+        shown = type(make).__name__
         raise TypeError(f"factory must be a function that makes a module, such as lambda: HTAF(2, 11), got a {shown}")
     found = find(model, None if example is None else arguments(example))
     chosen = [site for site in found.sites if (site.stays is None if where is None else _matches(where, site))]
@@ -174,7 +193,7 @@ def replace(
         raise ValueError(_nothing(model, where, found))
     new: nn.Module = functional.duplicate(model, parameters=share, buffers=share)
     modules: dict[str, nn.Module] = dict(new.named_modules(remove_duplicate=False))
-    made = [_placed(factory(), new) for _ in chosen]
+    made = [_placed(make(), new) for _ in chosen]
     calls: dict[str, dict[int, tuple[str, Source, nn.Module | None]]] = {}
     for site, module in zip(chosen, made, strict=True):
         if site.functional:
@@ -199,6 +218,8 @@ def replace(
         watched = found.watched.get(path, frozenset())
         functional.divert(modules[path], path, order, stand_ins, watched)
     _settle(new, set(map(id, made)), modules, found.callees)
+    if factory is None:
+        fit_widths(new, [step for step in made if isinstance(step, StraightThrough)], example)
     if not share:
         _follow(model, new)
     left = tuple(site for site in found.sites if site not in chosen)

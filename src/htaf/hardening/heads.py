@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, cast
@@ -21,12 +21,14 @@ from htaf.hardening.report import (
     FITTED,
     Batches,
     LayerReport,
+    Measure,
     Report,
     call,
     expect_batches,
     few_rows,
     is_regression,
     measured,
+    measured_by,
     pair_of,
 )
 from htaf.hardening.weights import not_its_own, not_plain, wide
@@ -41,6 +43,7 @@ def refit_head(
     batches: Batches,
     *,
     validation: Batches | None = None,
+    measure: Measure | None = None,
     strengths: Sequence[float] = STRENGTHS,
 ) -> tuple[Model, Report]:
     """Fit the last linear layer of a hardened network anew: ridge (numbers) or multinomial logistic (classes).
@@ -60,6 +63,7 @@ def refit_head(
             (those < 0 are left out), one for each pixel where the output has pixels. A classifier takes codes, no
             one-hot rows.
         validation: the same, of other rows; it decides.
+        measure: decides in place of validation: of a network on held-out data, lower is better, see `finish`.
         strengths: >= 0; of a sum of squares of weights of standardised inputs.
 
     Returns:
@@ -68,29 +72,34 @@ def refit_head(
     Raises:
         ValueError: no such layer; its weight is binary, computed from others or shared with another module; no batches
             or targets; targets of another shape than the output, codes that it has no output for, or one-hot rows;
-            fewer than 5 rows without validation; no strength.
+            fewer than 5 rows without validation; no strength; both validation and measure.
         TypeError: batches or validation can be gone through only once, or are a single pair.
     """
     begin = time.perf_counter()
     if not strengths or not all(strength >= 0 for strength in strengths):
         raise ValueError(f"expected strengths >= 0, one or more, got {tuple(strengths)}")
+    if validation is not None and measure is not None:
+        raise ValueError("expected validation= or measure= to choose by, got both")
     first, _ = pair_of(expect_batches(batches, validation))
     net = duplicate(model)
     with evaluating(net):
         head = _Head(net, first)
         h, y = head.gathered(batches)
-        if validation is None:
+        known: Any = slice(None)
+        if measure is not None:
+            judged: Callable[[_Weights], float] = partial(_measured, measure, net, head)
+        elif validation is not None:
+            vh, vy = head.gathered(validation)
+            judged = partial(_loss, h=vh, y=vy)
+        else:
             held = torch.arange(len(h), device=h.device) % HELD == HELD - 1
             if not bool(held.any()):
                 raise ValueError(f"expected {HELD} rows or more to choose a strength, or validation=, got {len(h)}")
-            known, (vh, vy) = ~held, (h[held], y[held])
-        else:
-            known = slice(None)
-            vh, vy = head.gathered(validation)
+            known, judged = ~held, partial(_loss, h=h[held], y=y[held])
         biased = head.layer.bias is not None
         fit = _Fit(h[known], y[known], biased)
         before = fit.of(head.layer)
-        best, kept = _loss(before, vh, vy), before
+        best, kept = judged(before), before
         chosen: tuple[float, str, _Weights] | None = None
         for centre, start in (
             ("the change of the weights", before),
@@ -99,13 +108,12 @@ def refit_head(
             now = before
             for strength in sorted(strengths, reverse=True):
                 now = fit(now, start, strength)
-                if (loss := _loss(now, vh, vy)) < best:
+                if (loss := judged(now)) < best:
                     best, kept, chosen = loss, now, (strength, centre, start)
-        if chosen is not None and validation is None:
+        if chosen is not None and validation is None and measure is None:
             kept = _Fit(h, y, biased)(kept, chosen[2], chosen[0])
         old, new = (_loss(one, h, y) for one in (before, kept))
-        if chosen is not None:
-            head.put(kept)
+        head.put(kept)
     seconds = time.perf_counter() - begin
     if chosen is None:
         note, near = "kept: no other was better on validation", "what they were"
@@ -115,6 +123,12 @@ def refit_head(
         layer = LayerReport(head.name, old, new, chosen[0], len(h), note, measure=FITTED)
     losses = measured(model, validation, head.classes), measured(net, validation, head.classes)
     return net.eval(), Report("refit_head", seconds, *losses, (layer,), few_rows(head.name, len(h), h.shape[1], near))
+
+
+def _measured(measure: Measure, net: nn.Module, head: _Head, weights: _Weights) -> float:
+    """The user's measure of a network with these weights in its head."""
+    head.put(weights)
+    return measured_by(measure, net)
 
 
 class _Head:

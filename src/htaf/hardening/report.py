@@ -12,7 +12,7 @@ turns tuples within an item into lists: for several arguments use mappings, or a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 from htaf.convert.modes import evaluating
 
 Batches = Iterable[Any]  # as above
+Measure = Callable[[nn.Module], Any]  # a network in eval mode -> a number; lower is better
 FITTED = "loss on the rows fitted to"
 
 
@@ -213,3 +214,13 @@ def rows_and_codes(output: Tensor, y: Tensor, classes: int | None = None) -> tup
     output, y = output.reshape(-1, output.shape[-1]), y.reshape(-1)
     known = y >= 0
     return (output, y) if bool(known.all()) else (output[known], y[known])
+
+
+def measured_by(measure: Measure, net: nn.Module) -> float:
+    """The measure of a network, in eval mode and without gradients. Raises TypeError where it is no number."""
+    with evaluating(net):
+        found = measure(net)
+    try:
+        return float(found.detach() if isinstance(found, Tensor) else found)
+    except (TypeError, ValueError):
+        raise TypeError(f"expected a measure that gives a number, got {type(found).__name__}") from None

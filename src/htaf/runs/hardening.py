@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from htaf import hardening
-from htaf._errors import first_line
 from htaf.data.images import ImagePreprocessor
 from htaf.data.parts import Part
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
-from htaf.hardening import Report
+from htaf.hardening import Report, Taken
+from htaf.hardening.finishing import kept_where_better
+from htaf.hardening.report import measured
 from htaf.runs.evaluation import measure
 from htaf.runs.folder import HASHED, RunError, claim
 from htaf.runs.run import Run, finish_run, finished_run
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 Step = Literal["recalibrate", "repair", "refit", "distil"]
 STEPS: tuple[Step, ...] = ("recalibrate", "repair", "recalibrate", "refit")
 ROWS = 2000  # of the training part, for repair: each layer goes through them twice
-STEP_ERRORS = (ValueError, TypeError, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
 GIVEN = ("attributes", "pretrained_sha256", "backbone_sha256", "test")  # of the identity of a training, where they are
 
 
@@ -111,25 +111,20 @@ def _taken(
     exact: nn.Module, smooth: nn.Module, parts: _Parts, steps: Sequence[Step], told: Callable[..., None] | None
 ) -> tuple[nn.Module, list[dict[str, Any]]]:
     """The network after the steps that lowered the validation loss, and all reports."""
-    net, reports = exact, []
-    for step in steps:
-        begin = time.perf_counter()
-        try:
-            made, report = _step(step, net, smooth, parts)
-        except STEP_ERRORS as error:  # such as a head that cannot be refitted
-            name = "refit_head" if step == "refit" else step
-            reports.append({"name": name, "error": first_line(error), "kept": False})
-            if told is not None:
-                told(Report(name, time.perf_counter() - begin, notes=(first_line(error),)), False)
-            continue
-        assert report.before is not None
-        assert report.after is not None
-        better = report.after["loss"] < report.before["loss"]
-        net = made if better else net
-        reports.append(asdict(report) | {"kept": better})
-        if told is not None:
-            told(report, better)
-    return net, reports
+
+    def loss(net: nn.Module) -> float:
+        found = measured(net, parts.validation)
+        assert found is not None
+        return found["loss"]
+
+    def report_of(taken: Taken) -> Report:
+        return taken.report or Report(taken.name, taken.seconds, notes=(taken.left_out,))
+
+    todo = [("refit_head" if one == "refit" else one, partial(_step, one, smooth=smooth, parts=parts)) for one in steps]
+    say = (lambda taken: told(report_of(taken), taken.kept)) if told is not None else (lambda taken: None)
+    net, done = kept_where_better(exact, todo, loss, say)
+    left_out = [{"name": one.name, "error": one.left_out, "kept": False} if one.left_out else None for one in done]
+    return net, [out or asdict(report_of(one)) | {"kept": one.kept} for out, one in zip(left_out, done, strict=True)]
 
 
 def _step(step: Step, net: nn.Module, smooth: nn.Module, parts: _Parts) -> tuple[nn.Module, Report]:

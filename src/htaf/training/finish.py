@@ -9,6 +9,8 @@ from typing import Any
 from torch import nn
 
 from htaf import hardening
+from htaf.hardening import Taken
+from htaf.hardening.finishing import Make, kept_where_better
 from htaf.runs.metrics import loss_function
 from htaf.training.problems import Problem
 from htaf.training.progressive import loss_of
@@ -28,23 +30,20 @@ def finished(
         The network, a new one where something was kept; and of each step its name, the loss before and after, whether
         it was kept, and its report; of one that cannot be done the error.
     """
-    loss, told = loss_function(posed.task), list[dict[str, Any]]()
-    best = loss_of(net, posed.validation, loss)
-    for name in ("recalibrate", "refit"):
-        if not getattr(options, name):
-            continue
-        try:
-            if name == "recalibrate":
-                made, report = hardening.recalibrate(net, posed.fitting())
-            else:
-                made, report = hardening.refit_head(net, posed.fitting(), validation=posed.choosing())
-        except ValueError as error:  # a network that this cannot be done to: the training is not lost
-            told.append({"name": name, "before": best, "kept": False, "error": str(error)})
-            say(f"{name}: left out: {error}")
-            continue
-        after = loss_of(made.eval(), posed.validation, loss)
-        kept = after < best
-        told.append({"name": name, "before": best, "after": after, "kept": kept, "report": asdict(report)})
-        say(f"{name}: validation loss {best:.4f} -> {after:.4f}{'' if kept else ', not kept'}")
-        net, best = (made, after) if kept else (net, best)
-    return net, told
+    loss = loss_function(posed.task)
+    steps: dict[str, Make] = {
+        "recalibrate": lambda net: hardening.recalibrate(net, posed.fitting()),
+        "refit": lambda net: hardening.refit_head(net, posed.fitting(), validation=posed.choosing()),
+    }
+    todo = [(name, make) for name, make in steps.items() if getattr(options, name)]
+    made, taken = kept_where_better(
+        net, todo, lambda net: loss_of(net, posed.validation, loss), lambda one: say(str(one))
+    )
+    return made, [_entry(one) for one in taken]
+
+
+def _entry(one: Taken) -> dict[str, Any]:
+    """As records have it."""
+    if one.report is None:
+        return {"name": one.name, "before": one.before, "kept": False, "error": one.left_out}
+    return {"name": one.name, "before": one.before, "after": one.after, "kept": one.kept, "report": asdict(one.report)}

@@ -1,0 +1,67 @@
+"""The step that `replace` puts in by itself, and its width from the pre-activations of an example."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from htaf import surrogates
+from htaf.activations import StraightThrough
+from htaf.convert.finding import arguments
+from htaf.convert.modes import evaluating, hooked
+from htaf.functional import spacing_of
+
+LEAST = 1.0  # weights that are drawn as PyTorch does give less at first, and grow by then
+
+
+def trained_step(levels: int = 1) -> StraightThrough:
+    """The exact step with the gradient of HTAF(1, 4), whose slope at 0 is 1."""
+    return StraightThrough(partial(surrogates.htaf, alpha0=1.0, alpha1=4.0), levels=levels)
+
+
+def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Any) -> None:
+    """Give each step the width max(1, root mean square of its pre-activations), changed in place; thresholds of one
+    that has several are set 2.8 / levels standard deviations apart.
+
+    In eval mode with batch norms on the statistics of the batch, which keep theirs (of one value a channel, on their
+    own). The first call of a step decides; one that does not run keeps its width.
+
+    Raises:
+        ValueError: pre-activations that are not finite.
+    """
+    names = {module: name for name, module in model.named_modules()}
+    todo = set(steps)
+
+    def look(step: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if step not in todo:
+            return
+        todo.discard(step)
+        assert isinstance(step, StraightThrough)
+        scale = args[0].double().square().mean().sqrt().item() if args[0].numel() else 0.0
+        if not scale < float("inf"):
+            raise ValueError(
+                f"{names[step] or 'the model'}: expected finite pre-activations of the example, got {scale}"
+            )
+        step.width = max(LEAST, scale)
+        if step.levels > 1 and (spread := args[0].double().std().item()) > 0:
+            step.spacing = spacing_of(step.levels) * spread
+
+    def on_batch(norm: nn.Module, args: tuple[Tensor, ...]) -> None:
+        norm.training = args[0].numel() > args[0].shape[1]
+
+    args, kwargs = arguments(example)
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    handles = [
+        *(step.register_forward_pre_hook(look) for step in steps),
+        *(norm.register_forward_pre_hook(on_batch) for norm in norms),
+    ]
+    kept = {buffer: buffer.clone() for buffer in model.buffers()}
+    with evaluating(model), torch.random.fork_rng(), hooked(handles):
+        model(*args, **kwargs)
+        for buffer, value in kept.items():
+            buffer.copy_(value)

@@ -1,0 +1,126 @@
+"""The end of a training: the exact network, and every repair that a measure of the user's own finds better."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from htaf._errors import first_line
+from htaf.activations import StraightThrough
+from htaf.contract import SmoothStep
+from htaf.convert import harden
+from htaf.hardening.heads import refit_head
+from htaf.hardening.layerwise import repair
+from htaf.hardening.norms import recalibrate
+from htaf.hardening.report import Batches, Measure, Report, expect_batches, measured_by
+
+Make = Callable[[nn.Module], tuple[nn.Module, Report]]
+STEP_ERRORS = (ValueError, TypeError, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step that was tried on an exact network.
+
+    name: of the step. seconds: wall time, the measure included. before, after: the measure. kept: whether the network
+    goes on with it. report: of the step itself. left_out: the error of one that could not be taken, without `after`.
+    """
+
+    name: str
+    seconds: float
+    before: float
+    after: float | None = None
+    kept: bool = False
+    report: Report | None = None
+    left_out: str = ""
+
+    def __str__(self) -> str:
+        if self.left_out:
+            return f"{self.name}: left out: {self.left_out}"
+        told = f"{self.before:.5g} -> {self.after:.5g}, {self.seconds:.1f} s"
+        return f"{self.name}: {'kept' if self.kept else 'not kept'}: {told}"
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What `finish` did: the measure of the network as it was trained, hardened, and at the end, and every step."""
+
+    trained: float
+    hardened: float
+    measure: float
+    steps: tuple[Taken, ...]
+
+    def __str__(self) -> str:
+        first = f"measure: trained {self.trained:.5g}, hardened {self.hardened:.5g}, finished {self.measure:.5g}"
+        return "\n".join([first, *(f"  {step}" for step in self.steps)])
+
+
+def finish(model: nn.Module, batches: Batches, *, measure: Measure) -> tuple[nn.Module, Finish]:
+    """Harden a trained network, then fit its norms, layers and head to the bits, each where that is better.
+
+    In turn `recalibrate`, `repair`, `recalibrate` and `refit_head`, every one on what was kept before. `repair` is for
+    steps that gave values between 0 and 1 to the end, `refit_head` for batches with targets.
+
+    Args:
+        model: with smooth steps, trained; not changed.
+        batches: of the training part, not augmented: (inputs, targets), or inputs alone; a list or a `DataLoader`.
+        measure: of a network, on held-out data; lower is better: a loss, or minus an accuracy, a return, ... . It is
+            called with networks in eval mode and without gradients. Not on test data: it chooses.
+
+    Returns:
+        The exact network in eval mode, and what was tried, with the measures; print it.
+
+    Raises:
+        ValueError: the model holds no smooth step, or the measure of the exact network is not a finite number.
+        TypeError: batches can be gone through only once, or are a single pair; the measure is no number.
+
+    Example: exact, report = finish(net, [(x, y)], measure=lambda net: cross_entropy(net(held), wanted))
+    """
+    first = expect_batches(batches)
+    exact = harden(model).eval()
+    trained, hardened = measured_by(measure, model), measured_by(measure, exact)
+    if not math.isfinite(hardened):
+        raise ValueError(f"expected a measure that is finite for the exact network, got {hardened}")
+    steps: list[tuple[str, Make]] = [("recalibrate", partial(recalibrate, batches=batches))]
+    if any(isinstance(m, SmoothStep) and not isinstance(m, StraightThrough) for m in model.modules()):
+        steps.append(("repair", partial(repair, smooth=model, batches=batches)))
+        steps.append(steps[0])
+    if isinstance(first, (tuple, list)) and len(first) == 2 and isinstance(first[1], Tensor):
+        steps.append(("refit_head", partial(refit_head, batches=batches, measure=measure)))
+    net, taken = kept_where_better(exact, steps, measure)
+    last = next((one.after for one in reversed(taken) if one.kept), hardened)
+    assert last is not None
+    return net, Finish(trained, hardened, last, tuple(taken))
+
+
+def kept_where_better(
+    net: nn.Module,
+    steps: Iterable[tuple[str, Make]],
+    measure: Measure,
+    told: Callable[[Taken], None] = lambda taken: None,
+) -> tuple[nn.Module, list[Taken]]:
+    """The network after those steps that lower a measure, each taken on what was kept before, and what was tried.
+
+    Args:
+        steps: name -> what makes another network and a report of a network.
+        told: called after every step.
+    """
+    best, taken = measured_by(measure, net), list[Taken]()
+    for name, make in steps:
+        begin = time.perf_counter()
+        try:
+            made, report = make(net)
+        except STEP_ERRORS as error:  # such as a head that cannot be refitted
+            taken.append(Taken(name, time.perf_counter() - begin, best, left_out=first_line(error)))
+        else:
+            after = measured_by(measure, made)
+            taken.append(Taken(name, time.perf_counter() - begin, best, after, after < best, report))
+            net, best = (made, after) if after < best else (net, best)
+        told(taken[-1])
+    return net, taken

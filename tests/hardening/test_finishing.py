@@ -1,0 +1,122 @@
+"""The end of a training: what a measure finds better is kept, and nothing else; what was tried is told."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import htaf
+from htaf import HTAF, Heaviside
+from htaf.hardening.finishing import kept_where_better
+
+ROWS = torch.randn(600, 6, generator=torch.Generator().manual_seed(0))
+CODES = (ROWS[:, 0] * ROWS[:, 1] > 0).long()
+TRAINING = [(ROWS[:200], CODES[:200]), (ROWS[200:400], CODES[200:400])]
+
+
+def trained(make, steps: int = 60) -> nn.Module:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), make(), nn.Linear(32, 16), make(), nn.Linear(16, 2))
+    optimizer = torch.optim.Adam(net.parameters(), 0.02)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        cross_entropy(net(ROWS[:400]), CODES[:400]).backward()
+        optimizer.step()
+    return net
+
+
+def loss(net: nn.Module) -> torch.Tensor:
+    return cross_entropy(net(ROWS[400:]), CODES[400:])
+
+
+def test_only_what_is_better_is_kept_and_the_network_has_the_last_measure() -> None:
+    net = trained(partial(HTAF, 1.0, 5.0))
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    exact, report = htaf.finish(net, TRAINING, measure=loss)
+    assert [one.name for one in report.steps] == ["recalibrate", "repair", "recalibrate", "refit_head"]
+    best = report.hardened
+    for one in report.steps:
+        assert one.before == best
+        assert one.after is not None
+        assert one.kept == (one.after < best)
+        best = min(best, one.after)
+    assert report.measure == best < report.hardened
+    with torch.no_grad():
+        assert loss(exact).item() == best
+        assert loss(net.eval()).item() == report.trained
+    assert isinstance(exact[2], Heaviside)  # pyright: ignore[reportIndexIssue]
+    assert not exact.training
+    assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
+
+
+def test_a_step_that_is_worse_is_told_and_not_kept() -> None:
+    net = trained(partial(HTAF, 1.0, 5.0))
+    first = htaf.harden(net).state_dict()
+    calls = []
+
+    def changed(other: nn.Module) -> float:  # as a return that every change makes worse
+        calls.append(other.training)
+        return float(any(not torch.equal(v, first[k]) for k, v in other.state_dict().items()))
+
+    exact, report = htaf.finish(net, TRAINING, measure=changed)
+    assert not any(calls)
+    assert not any(one.kept for one in report.steps)
+    assert "repair: not kept: 0 -> 1" in str(report)
+    assert all(torch.equal(value, first[name]) for name, value in exact.state_dict().items())
+
+
+def test_exact_steps_need_no_repair_and_inputs_alone_no_head() -> None:
+    net = trained(htaf.StraightThrough)
+    _, report = htaf.finish(net, [x for x, _ in TRAINING], measure=loss)
+    assert [one.name for one in report.steps] == ["recalibrate"]
+    assert report.trained == report.hardened
+    _, report = htaf.finish(net, TRAINING, measure=loss)
+    assert [one.name for one in report.steps] == ["recalibrate", "refit_head"]
+    assert report.steps[1].kept
+
+
+def test_a_step_that_cannot_be_taken_is_left_out_and_says_why() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), HTAF(1.0, 5.0), nn.Linear(8, 2), nn.Softmax(1))
+    _, report = htaf.finish(net, TRAINING, measure=lambda other: other(ROWS).var())
+    assert "refit_head: left out: expected a model whose output is that of an nn.Linear" in str(report)
+
+
+def test_an_error_of_the_measure_is_not_swallowed() -> None:
+    def broken(net: nn.Module) -> float:
+        if broken_after.pop(0):
+            raise ValueError("mine")
+        return 1.0
+
+    broken_after = [False, False, False, True]
+    with pytest.raises(ValueError, match="mine"):
+        htaf.finish(trained(htaf.StraightThrough, 1), TRAINING, measure=broken)
+
+
+def test_bad_input_says_what_to_do() -> None:
+    net = trained(partial(HTAF, 1.0, 5.0), 1)
+    with pytest.raises(ValueError, match="expected a measure that is finite for the exact network, got nan"):
+        htaf.finish(net, TRAINING, measure=lambda other: float("nan"))
+    with pytest.raises(TypeError, match="expected a measure that gives a number, got NoneType"):
+        htaf.finish(net, TRAINING, measure=lambda other: None)
+    with pytest.raises(ValueError, match=r"call htaf\.replace first"):
+        htaf.finish(nn.Linear(6, 2), TRAINING, measure=loss)
+    with pytest.raises(ValueError, match="expected validation= or measure= to choose by, got both"):
+        htaf.refit_head(htaf.harden(net), TRAINING, validation=TRAINING, measure=loss)
+
+
+def test_steps_are_taken_on_what_was_kept() -> None:
+    def plus(net: nn.Module, value: float) -> tuple[nn.Module, htaf.hardening.Report]:
+        other = nn.Linear(1, 1)
+        nn.init.constant_(other.bias, net.bias.item() + value)  # pyright: ignore[reportCallIssue,reportArgumentType]
+        return other, htaf.hardening.Report("plus", 0.0)
+
+    begin = nn.Linear(1, 1)
+    nn.init.constant_(begin.bias, 3.0)
+    steps = [(f"{value}", partial(plus, value=value)) for value in (-1.0, 2.0, -1.5)]
+    net, taken = kept_where_better(begin, steps, lambda other: other.bias)
+    assert [(one.before, one.after, one.kept) for one in taken] == [(3, 2, True), (2, 4, False), (2, 0.5, True)]
+    assert net.bias.item() == 0.5  # pyright: ignore[reportCallIssue]

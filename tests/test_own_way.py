@@ -1,0 +1,141 @@
+"""The shortest way: `replace` with an example puts in exact steps that train, as wide as their pre-activations."""
+
+from __future__ import annotations
+
+import copy
+import io
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import htaf
+from htaf import StraightThrough, surrogates
+
+
+def plain() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2)
+    )
+
+
+def test_the_width_is_the_scale_of_the_pre_activations_and_at_least_1() -> None:
+    net, x = plain(), 50 * torch.randn(300, 4)
+    state = copy.deepcopy(net.state_dict())
+    new = htaf.replace(net, example=x)
+    first, second = new[1], new[4]
+    assert isinstance(first, StraightThrough)
+    assert isinstance(second, StraightThrough)
+    assert first.width == pytest.approx(net[0](x).square().mean().sqrt().item(), rel=1e-5)
+    assert first.width > 10
+    assert second.width == pytest.approx(1, rel=1e-3)  # behind a norm, on the statistics of the batch
+    assert all(torch.equal(value, state[name]) for name, value in new.state_dict().items())  # running ones too
+    assert [m.training for m in new.modules()] == [True] * len([*new.modules()])
+    narrow = htaf.replace(net, example=0.01 * x[:, :4])
+    assert isinstance(narrow[1], StraightThrough)
+    assert narrow[1].width == 1
+
+
+def test_an_example_of_one_row_is_enough_where_a_norm_sees_one_value() -> None:
+    new = htaf.replace(plain(), example=100 * torch.ones(1, 4))
+    widths = [m.width for m in new.modules() if isinstance(m, StraightThrough)]
+    assert widths[0] > 10
+    assert widths[1] >= 1
+    assert all(m.training for m in new.modules())
+
+
+def test_the_gradient_is_that_of_htaf_over_the_width() -> None:
+    step = StraightThrough(partial(surrogates.htaf, alpha0=1.0, alpha1=4.0), width=2.5)
+    x = torch.randn(200, dtype=torch.float64, requires_grad=True)
+    y = step(x)
+    assert torch.equal(y, (x >= 0).double())
+    y.sum().backward()
+    z = x.detach().clone().requires_grad_(True)
+    torch.sigmoid(4 * torch.tanh(z / 2.5)).sum().backward()
+    assert torch.allclose(x.grad, z.grad, rtol=1e-9)  # pyright: ignore[reportArgumentType]
+    assert "slope=htaf(alpha0=1, alpha1=4), width=2.5" in repr(step)
+
+
+def test_a_loop_of_ones_own_trains_it_and_its_state_comes_back() -> None:
+    x = 20 * torch.randn(400, 4)
+    y = (x[:, 0] * x[:, 1] > 0).long()
+    net = htaf.replace(plain(), example=x)
+    optimizer = torch.optim.AdamW(net.parameters(), 0.01)
+    losses = []
+    for _ in range(150):
+        loss = nn.functional.cross_entropy(net(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.6 * losses[0]
+    file = io.BytesIO()
+    torch.save(net.state_dict(), file)
+    file.seek(0)
+    other = htaf.replace(plain(), example=torch.randn(100, 4))
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert [m.width for m in other.modules() if isinstance(m, StraightThrough)] == [
+        m.width for m in net.modules() if isinstance(m, StraightThrough)
+    ]
+    assert torch.equal(other.eval()(x), net.eval()(x))
+    assert torch.equal(htaf.harden(net)(x), net(x))  # the network that was trained is the exact one
+    assert torch.equal(copy.deepcopy(net)(x), net(x))
+
+
+def test_mixed_precision_and_functional_sites() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(nn.functional.relu(self.a(x)))
+
+    x = 9 * torch.randn(64, 4)
+    net = htaf.replace(Own(), example=x)
+    (step,) = (m for m in net.modules() if isinstance(m, StraightThrough))
+    assert step.width > 1
+    with torch.autocast("cpu", torch.bfloat16):
+        net(x).sum().backward()
+    assert net.a.weight.grad is not None
+    assert bool(net.a.weight.grad.any())
+
+
+@pytest.mark.slow
+def test_compiled_as_a_whole_it_gives_the_same_gradient() -> None:
+    x = 9 * torch.randn(64, 4)
+    net = htaf.replace(plain()[:3], example=x)
+    compiled = torch.compile(net, fullgraph=True)
+    grads = []
+    for run in (net, compiled):
+        net.zero_grad()
+        run(x).square().sum().backward()
+        grads.append([p.grad.clone() for p in net.parameters() if p.grad is not None])
+    assert all(torch.allclose(a, b, rtol=1e-4) for a, b in zip(*grads, strict=True))
+
+
+def test_levels_lie_as_far_apart_as_the_example_asks() -> None:
+    net, x = plain(), 50 * torch.randn(300, 4)
+    new = htaf.replace(net, example=x, levels=2)
+    first = new[1]
+    assert isinstance(first, StraightThrough)
+    assert first.spacing == pytest.approx(1.4 * net[0](x).std().item(), rel=1e-4)
+    assert {*first(net[0](x)).flatten().tolist()} == {0, 0.5, 1}
+    exact, _ = htaf.finish(new, [x, x], measure=lambda other: 0.0)
+    assert torch.equal(exact(x), new.eval()(x))
+
+
+def test_bad_input_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match="expected example=, some hundred rows"):
+        htaf.replace(plain())
+    with pytest.raises(ValueError, match="give 2 to what factory makes"):
+        htaf.replace(plain(), htaf.HTAF, levels=2)
+    with pytest.raises(ValueError, match="1: expected finite pre-activations of the example, got nan"):
+        htaf.replace(plain(), example=torch.full((20, 4), float("nan")))
+    with pytest.raises(ValueError, match="width must be > 0"):
+        StraightThrough(width=0)
+    for call in (lambda: htaf.tune(plain(), torch.randn(50, 4)), lambda: htaf.harden(plain())):
+        with pytest.raises(ValueError, match=r"call htaf\.replace first"):
+            call()
