@@ -1,0 +1,14 @@
+"""A file a task; `make(seed)` poses it."""
+
+NAMES = (
+    "mixer",
+    "waves",
+    "shapes",
+    "autoencoder",
+    "cartpole",
+    "graph",
+    "text",
+    "forecast",
+    "anomaly",
+    "tabular",
+)
