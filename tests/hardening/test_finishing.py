@@ -103,7 +103,7 @@ def test_bad_input_says_what_to_do() -> None:
     with pytest.raises(TypeError, match="expected a measure that gives a number, got NoneType"):
         htaf.finish(net, TRAINING, measure=lambda other: None)
     with pytest.raises(ValueError, match=r"call htaf\.replace first"):
-        htaf.finish(nn.Linear(6, 2), TRAINING, measure=loss)
+        htaf.finish(nn.Sequential(nn.Linear(6, 2), nn.ReLU(), nn.Linear(2, 2)), TRAINING, measure=loss)
     with pytest.raises(ValueError, match="expected validation= or measure= to choose by, got both"):
         htaf.refit_head(htaf.harden(net), TRAINING, validation=TRAINING, measure=loss)
 
