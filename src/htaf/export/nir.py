@@ -137,7 +137,8 @@ class _Walk:
         if target is torch.ops.htaf.spikes.default:
             return self._neuron(node)
         if target is torch.ops.htaf.levels.default:
-            raise ExportError(f"{node.name}: expected steps with levels=1 for NIR, got levels={len(args[1])}: use ONNX")
+            levels = len(args[1]) if isinstance(args[1], list) else args[1]
+            raise ExportError(f"{node.name}: expected steps with levels=1 for NIR, got levels={levels}: use ONNX")
         if target is torch.ops.htaf.heaviside.default and not args[1]:
             value = graph.value(args[0])
             if value.time == "mean":
