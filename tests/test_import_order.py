@@ -54,7 +54,7 @@ BUDGETS = {
     "rules": 1_600,
     "runs": 2_350,
     "spiking": 850,
-    "training": 6_650,
+    "training": 6_750,
     "": 4_400,
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}

@@ -8,6 +8,7 @@ import errno
 import functools
 import io
 import json
+import math
 import os
 import pickle
 import re
@@ -23,6 +24,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from htaf import hardening
 from htaf._console import Terminal
@@ -31,6 +33,7 @@ from htaf.activations import HTAF, ScaledSigmoid
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, RunError, forward, open_run
 from htaf.training import problems
+from htaf.training.averaging import Averaging
 from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import Processes, thread_count
 from htaf.training.families import continuing, make_recipe
@@ -330,6 +333,40 @@ def test_resumed_twice_by_other_recipes(table: Table, tmp_path: Path, recipe: Re
             with pytest.raises(Stopped):
                 train(tmp_path / "run", table, recipe)
     assert outcome(train(tmp_path / "run", table, recipe)) == outcome(train(tmp_path / "whole", table, recipe))
+
+
+def test_the_mean_of_the_last_weights(table: Table, tmp_path: Path) -> None:
+    """It is that of the steps from 70% on, comes back in a resume, and is kept where validation says so."""
+    recipe = make_recipe(hidden=(8,), epochs=10, batch_size=16, lr=0.02, average=0.8, levels=2)
+    seen: list[Tensor] = []
+    means: list[Tensor] = []
+    with pytest.MonkeyPatch.context() as patch:
+        original = Averaging.on_train_batch_end
+
+        def see(self: Averaging, trainer: Any, module: Any, *rest: Any) -> None:
+            original(self, trainer, module, *rest)
+            seen.append(module.net.head.weight.detach().clone())
+            means.append(self.mean.get("head.weight", torch.zeros(1)).clone())
+
+        patch.setattr(Averaging, "on_train_batch_end", see)
+        whole = train(tmp_path / "whole", table, recipe)
+    first = math.ceil(0.7 * len(seen)) - 1  # of the step after which it begins
+    expected = seen[first]
+    for weight in seen[first + 1 :]:
+        expected = 0.8 * expected + 0.2 * weight
+    torch.testing.assert_close(means[-1], expected)
+    assert not means[first - 1].any()
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, Training, "training_step", 9, after=True)
+        with pytest.raises(Stopped):
+            train(tmp_path / "run", table, recipe)
+    again = train(tmp_path / "run", table, recipe)
+    assert outcome(again) == outcome(whole)
+    told = whole.record["hardening"]["finish"]
+    assert told[0]["name"] == "average"
+    assert told[0]["kept"] == (told[0]["after"] < told[0]["before"])
+    with pytest.raises(ValueError, match=r"average must lie in \[0, 1\), got 1"):
+        make_recipe(average=1.0)
 
 
 def test_resumed_takes_up_where_it_was(table: Table, tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from htaf import hardening
 from htaf.hardening import Taken
@@ -18,12 +20,13 @@ from htaf.training.recipe import Hardening
 
 
 def finished(
-    net: nn.Module, posed: Problem, options: Hardening, say: Callable[[str], None]
+    net: nn.Module, posed: Problem, options: Hardening, say: Callable[[str], None], mean: Mapping[str, Tensor]
 ) -> tuple[nn.Module, list[dict[str, Any]]]:
-    """Recalibrate and refit a network as its recipe says, each kept only where the validation loss is better.
+    """Average, recalibrate and refit a network as its recipe says, each kept only where the validation loss is better.
 
     Args:
         net: with exact steps, or real-valued; in eval mode, not changed.
+        mean: of its weights, by name; empty: none was taken.
         say: called with a line on each step.
 
     Returns:
@@ -31,11 +34,13 @@ def finished(
         it was kept, and its report; of one that cannot be done the error.
     """
     loss = loss_function(posed.task)
+    asked = {"average": bool(mean), "recalibrate": options.recalibrate, "refit": options.refit}
     steps: dict[str, Make] = {
+        "average": lambda net: _averaged(net, mean, posed),
         "recalibrate": lambda net: hardening.recalibrate(net, posed.fitting()),
         "refit": lambda net: hardening.refit_head(net, posed.fitting(), validation=posed.choosing()),
     }
-    todo = [(name, make) for name, make in steps.items() if getattr(options, name)]
+    todo = [(name, make) for name, make in steps.items() if asked[name]]
     made, taken = kept_where_better(
         net, todo, lambda net: loss_of(net, posed.validation, loss), lambda one: say(str(one))
     )
@@ -47,3 +52,12 @@ def _entry(one: Taken) -> dict[str, Any]:
     if one.report is None:
         return {"name": one.name, "before": one.before, "kept": False, "error": one.left_out}
     return {"name": one.name, "before": one.before, "after": one.after, "kept": one.kept, "report": asdict(one.report)}
+
+
+def _averaged(net: nn.Module, mean: Mapping[str, Tensor], posed: Problem) -> tuple[nn.Module, hardening.Report]:
+    """The network with the mean of its weights, and the norms that belong to these."""
+    begin, made = time.perf_counter(), copy.deepcopy(net)
+    made.load_state_dict({**net.state_dict(), **mean})
+    if any(isinstance(module, nn.modules.batchnorm._NormBase) for module in made.modules()):
+        made, _ = hardening.recalibrate(made, posed.fitting())
+    return made, hardening.Report("average", time.perf_counter() - begin, None, None)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from htaf import convert
 from htaf._compat import free_start_method
@@ -50,6 +50,7 @@ from htaf.runs.folder import FORMAT
 from htaf.runs.metrics import loss_function
 from htaf.sharpening import set_sharpness
 from htaf.training._lightning import L
+from htaf.training.averaging import BEGINS, Averaging
 from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, PlainCheckpoints, last_checkpoint
 from htaf.training.distributed import (
     PeerError,
@@ -109,6 +110,12 @@ class _Prepared:
     method: StepFactory | None
     weights: dict[str, Any]  # where the first ones come from, see `Network.initialise`
     frozen: Frozen | None = None  # what is put aside while the rest learns
+
+    @property
+    def mean(self) -> dict[str, Tensor]:
+        """Of the weights over the end of the training; empty where none was taken."""
+        callbacks: Any = self.trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+        return next((one.mean for one in callbacks if isinstance(one, Averaging)), {})
 
     def say(self, text: str) -> None:
         """A line on the console, where progress is shown."""
@@ -267,6 +274,8 @@ def check(recipe: Recipe, running: Running = AS_USUAL) -> None:
         raise TrainingError(f"harden progressive trains in one process, got {processes.world}: expected harden end")
     if recipe.activation.learn_pair and processes.sharded:
         raise TrainingError("strategy fsdp does not go with learn_pair: use ddp")
+    if recipe.optimization.average and processes.sharded:
+        raise TrainingError("strategy fsdp does not go with average: use ddp")
     if recipe.optimization.compile and (recipe.progressive or recipe.hardening.noise):
         raise TrainingError("compile goes with neither harden progressive nor noise: expected no compile")
     _fingerprint(recipe)
@@ -439,7 +448,7 @@ def _written(
     net.load_state_dict(best)
     net = net.to(history.device).eval()
     real = recipe.activation.method == "relu"
-    made, told = finished(net if real else convert.harden(net), posed, recipe.hardening, train.say)
+    made, told = finished(net if real else convert.harden(net), posed, recipe.hardening, train.say, train.mean)
     release_memory()  # a fit of the head holds many bits as numbers
     own, epoch = any(step["kept"] for step in told), best_epoch  # whether the exact network has weights of its own
     before: tuple[int, int] | None = None  # epoch of a smooth network of its own, and of the first stage
@@ -551,6 +560,9 @@ def _train(train: _Prepared, net: nn.Module, number: int, stages: Stages | None)
         rank=trainer.global_rank, world=processes.world, least=processes.least(net),
     )  # fmt: skip
     steps = len(parts[0]) * recipe.optimization.epochs
+    if decay := recipe.optimization.average:
+        begins = max(BEGINS, recipe.hardening.last if recipe.progressive else 0.0)
+        trainer.callbacks.insert(1, Averaging(decay, math.ceil(begins * steps)))  # pyright: ignore[reportAttributeAccessIssue]
     state = train.seed * processes.world + trainer.global_rank
     module = Training(
         net, recipe, posed.task, steps, processes.world, processes.sharded, seed=state, attributes=posed.attributes
