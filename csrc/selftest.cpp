@@ -161,6 +161,7 @@ struct Checks {
     void layout(Smooth, const Format&, Shape);
     void special(Smooth, const Format&);
     void slopes(const Format&);
+    void levels(Smooth, const Format&);
     void rounding(const Format&);
     void steps(const Format&);
     void bits(const Format&, std::size_t rows, std::size_t columns);
@@ -346,6 +347,38 @@ void Checks::slopes(const Format& f) {
         report(what, worst.error, f.bytes == 4 ? 1e-6 : 0.51, worst.at);
         must(gx.whole(), what + std::string(" writes past the end"));
     }
+}
+
+// The mean over several thresholds: its error is absolute, as a sum's is.
+void Checks::levels(Smooth kind, const Format& f) {
+    std::vector<double> values;
+    for (double x : points(f)) {
+        if (std::fabs(x) < 100) values.push_back(x);
+    }
+    double p0 = 0.5, p1 = 5;
+    const double* p[] = {&p0, &p1};
+    const double rounded[] = {p0, p1};
+    const float thresholds[] = {-1.5f, -0.25f, 1.0f};
+    std::size_t n = values.size();
+    Tensor x(f, values), g(f, std::vector<double>(n, 1.5)), y(f, n), gx(f, n);
+    k.smooth->forward_levels(kind, f.type, x.data(), y.data(), n, p, thresholds, 3, 2, -1, 2);
+    k.smooth->backward_levels(kind, f.type, g.data(), x.data(), gx.data(), n, p, thresholds, 3, 2, 2);
+    Worst forward, backward;
+    for (std::size_t i = 0; i < n; ++i) {
+        Value mean{-1, 0, {0, 0}};
+        for (float t : thresholds) {
+            Value one = value_of(kind, values[i] - t, rounded);
+            mean.y += 2 * one.y / 3;
+            mean.dx += 1.5 * 2 * one.dx / 3;
+        }
+        forward.see(std::fabs(y[i] - mean.y), values[i]);
+        backward.see(std::fabs(gx[i] - mean.dx), values[i]);
+    }
+    double limit = f.bytes == 4 ? 2e-6 : std::ldexp(1.01, -f.mantissa - 1);
+    std::string what = "levels of " + std::string(name_of(kind)) + " " + f.name;
+    report(what + " forward", forward.error, limit, forward.at);
+    report(what + " gradient", backward.error, 2 * limit, backward.at);
+    must(y.whole() && gx.whole(), what + " writes past the end");
 }
 
 // Results are rounded to the nearest number of 16 bits, to the even one of two: seen where the result is a product.
@@ -1153,6 +1186,7 @@ void Checks::everything() {
             special(kind, f);
         }
         slopes(f);
+        for (Smooth kind : {Smooth::htaf, Smooth::scaled_sigmoid}) levels(kind, f);
         if (f.bytes == 2) rounding(f);
         steps(f);
         for (int fire = 0; fire < 8; ++fire)
