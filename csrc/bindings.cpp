@@ -102,6 +102,12 @@ NB_MODULE(_native, m) {
         chosen().load()->smooth->backward_levels(Smooth(kind), Type(type), at(g), at(x), at(gx), n, p, thresholds.data(),
                                                  static_cast<int>(thresholds.size()), scale, threads);
     });
+    m.def("step_levels", [](int type, std::uintptr_t x, std::uintptr_t y, std::size_t n,
+                            const std::vector<float>& thresholds, float scale, float shift, int threads) {
+        nb::gil_scoped_release unlocked;
+        chosen().load()->smooth->step_levels(Type(type), at(x), at(y), n, thresholds.data(),
+                                             static_cast<int>(thresholds.size()), scale, shift, threads);
+    });
     m.def("slope", [](int kind, int type, std::uintptr_t g, std::uintptr_t x, std::uintptr_t gx, std::size_t n,
                       float parameter, float scale, int threads) {
         nb::gil_scoped_release unlocked;

@@ -46,6 +46,9 @@ struct SmoothKernels {
     void (*backward_levels)(Smooth, Type, const void* g, const void* x, void* gx, std::size_t n,
                             const double* const* parameters, const float* thresholds, int levels, float scale,
                             int threads);
+    // y = (scale c + shift) / levels, c being how many of the thresholds x reaches; a NaN stays
+    void (*step_levels)(Type, const void* x, void* y, std::size_t n, const float* thresholds, int levels, float scale,
+                        float shift, int threads);
     // gx = scale g slope(x), slopes that are not the derivative of a smooth function above
     void (*slope)(Slope, Type, const void* g, const void* x, void* gx, std::size_t n, float parameter, float scale,
                   int threads);

@@ -374,6 +374,12 @@ void Checks::levels(Smooth kind, const Format& f) {
         forward.see(std::fabs(y[i] - mean.y), values[i]);
         backward.see(std::fabs(gx[i] - mean.dx), values[i]);
     }
+    Tensor edges(f, std::vector<double>{-1.5, -1.75, -0.25, 1, 0.875, inf, -inf, nan}), share(f, 8);
+    k.smooth->step_levels(f.type, edges.data(), share.data(), 8, thresholds, 3, 2, -3, 2);
+    const double counts[] = {1, 0, 2, 3, 2, 3, 0};
+    for (std::size_t i = 0; i < 7; ++i)
+        must(std::fabs(share[i] - (2 * counts[i] - 3) / 3) <= std::ldexp(1, -f.mantissa - 2), "step of levels");
+    must(share[7] != share[7] && share.whole(), "step of levels at NaN");
     double limit = f.bytes == 4 ? 2e-6 : std::ldexp(1.01, -f.mantissa - 1);
     std::string what = "levels of " + std::string(name_of(kind)) + " " + f.name;
     report(what + " forward", forward.error, limit, forward.at);

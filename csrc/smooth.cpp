@@ -265,6 +265,17 @@ void backward_levels(Smooth kind, Type type, const void* g, const void* x, void*
     });
 }
 
+void step_levels(Type type, const void* x, void* y, size_t n, const float* thresholds, int levels, float scale,
+                 float shift, int threads) {
+    with_type(type, [&]<class T>(T*) {
+        map_parallel(static_cast<const T*>(x), static_cast<T*>(y), n, threads, [=](f32 v) {
+            f32 count = select(v >= 0.0f, one(0.0f), select(v < 0.0f, one(0.0f), v));  // a NaN stays
+            for (int k = 0; k < levels; ++k) count = count + select(v >= thresholds[k], one(1.0f), one(0.0f));
+            return (count * scale + shift) / static_cast<float>(levels);
+        });
+    });
+}
+
 void slope(Slope kind, Type type, const void* g, const void* x, void* gx, size_t n, float parameter, float scale,
            int threads) {
     with_type(type, [&]<class T>(T*) {
@@ -286,6 +297,6 @@ void slope(Slope kind, Type type, const void* g, const void* x, void* gx, size_t
 }  // namespace
 
 extern const SmoothKernels smooth;
-const SmoothKernels smooth = {forward, backward, forward_levels, backward_levels, slope};
+const SmoothKernels smooth = {forward, backward, forward_levels, backward_levels, step_levels, slope};
 
 }  // namespace htaf::HTAF_NAMESPACE

@@ -159,6 +159,15 @@ def smooth_backward(
     return gx, *(row.reshape(p.shape).to(p.dtype) for row, p in pairs if isinstance(p, Tensor))
 
 
+def step_levels(x: Tensor, thresholds: list[float], bipolar: bool) -> Tensor:
+    y = torch.empty_like(x)
+    x = in_order_of(x, y)
+    scale, shift = (2.0, -float(len(thresholds))) if bipolar else (1.0, 0.0)
+    pointers = (x.data_ptr(), y.data_ptr(), x.numel(), thresholds)
+    extension().step_levels(TYPES[x.dtype], *pointers, scale, shift, torch.get_num_threads())
+    return y
+
+
 def levels_forward(
     kind: int, x: Tensor, parameters: tuple[float, ...], thresholds: tuple[float, ...], bipolar: bool
 ) -> Tensor:

@@ -164,6 +164,8 @@ def _step_backward(needed: tuple[bool, ...], grads: tuple[Tensor, ...], x: Tenso
 def _levels(x: Tensor, thresholds: list[float], bipolar: bool) -> Tensor:
     if len(thresholds) < 2:
         raise ValueError(f"expected two thresholds or more, got {thresholds}")
+    if native.supports(x) and native.available():
+        return native.step_levels(x, thresholds, bipolar)
     return torch.empty_like(x).copy_(decomposed.levels(x, thresholds, bipolar))  # laid out as x
 
 
