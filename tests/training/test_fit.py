@@ -364,6 +364,7 @@ def test_the_mean_of_the_last_weights(table: Table, tmp_path: Path) -> None:
     assert outcome(again) == outcome(whole)
     told = whole.record["hardening"]["finish"]
     assert told[0]["name"] == "average"
+    assert again.record["hardening"]["finish"][0]["after"] == told[0]["after"]
     assert told[0]["kept"] == (told[0]["after"] < told[0]["before"])
     with pytest.raises(ValueError, match=r"average must lie in \[0, 1\), got 1"):
         make_recipe(average=1.0)
