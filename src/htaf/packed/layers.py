@@ -195,8 +195,6 @@ def _not_transposed(site: LayerSite, kind: Bits) -> str | None:
     g = site.geometry
     if g.groups != 1 or g.dilation != (1, 1):
         return "a transposed convolution in groups or with dilation"
-    if kind.most > 1:
-        return "a transposed convolution of several levels"
     sizes, more = shape_of(site.source)[2:], site.more or (0, 0)
     if not all(isinstance(n, int) for n in sizes):
         return "a transposed convolution of images whose sizes follow from the batch"

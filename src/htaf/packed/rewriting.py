@@ -69,7 +69,7 @@ def _parts(site: LayerSite, kinds: dict[Node, Bits]) -> _Parts | None:
 def _borders(site: LayerSite, kinds: dict[Node, Bits]) -> tuple[int, int] | None:
     """The padding on either side, of which none is cut away behind the layer; None where that is what it has."""
     g, kind, users = site.geometry, kinds.get(site.source), list(site.node.users)
-    if kind is None or kind.axis != 1 or 0.0 not in (kind.low, kind.high) or g.stride[1] != 1 or len(users) != 1:
+    if kind is None or kind.axis != 1 or not _holds_zero(kind) or g.stride[1] != 1 or len(users) != 1:
         return None
     part = part_of(users[0], 1) if users[0].target is aten.slice.Tensor else None
     length = shape_of(site.source)[2]
@@ -80,11 +80,16 @@ def _borders(site: LayerSite, kinds: dict[Node, Bits]) -> tuple[int, int] | None
     return (g.padding[1], right) if 0 <= right < g.padding[1] else None
 
 
-def _levels(site: LayerSite, kind: Bits | None) -> tuple[float, float, int] | None:
-    """What bits that one layer takes have in common; None of what it takes as floats."""
+def _levels(site: LayerSite, kind: Bits | None) -> Bits | None:
+    """What bits that one layer takes have in common, all but their channels; None of what it takes as floats."""
     if kind is None or kind.axis != site.axis or kind.whole is not None or slower(site, kind) is not None:
         return None
-    return kind.low, kind.high, kind.most
+    return replace(kind, channels=1)
+
+
+def _holds_zero(kind: Bits) -> bool:
+    """Whether bits that are padded by 0 are bits of the same levels."""
+    return 0.0 in ((kind.low,) if kind.most > 1 else (kind.low, kind.high))
 
 
 def _split(graph: Graph, node: Node, site: LayerSite, parts: _Parts, constants: Constants) -> None:
