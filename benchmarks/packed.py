@@ -125,11 +125,14 @@ def eager(model: nn.Module, x: Tensor) -> Callable[[], Any]:
 def compiled(model: nn.Module, x: Tensor) -> Callable[[], Any]:
     from torch._inductor import config
 
+    print("torch.compile: minutes for a network of spikes over time, as its steps are unrolled", flush=True)
+    begin = time.perf_counter()
     torch.compiler.reset()
     run = torch.compile(copy.deepcopy(model), dynamic=False)
     with config.patch(freezing=True), torch.no_grad():
         run(x)
         run(x)
+    print(f"torch.compile: {time.perf_counter() - begin:.0f} s", flush=True)
     return lambda: run(x)
 
 
@@ -176,9 +179,10 @@ def samples(sides: dict[str, Callable[[], Any]]) -> dict[str, Callable[[], Sampl
 
 def packings(net: Net, model: nn.Module, x: Tensor) -> dict[str, tuple[nn.Module, Any]]:
     """The networks that are packed, and as they are packed, by name."""
-    made = {f"packed {kind}": (model, htaf.pack(model, x, tables=kind)) for kind in net.kinds}  # pyright: ignore
+    traced = htaf.packed.trace(model, x)  # once for all kinds: it takes most of the time
+    made = {f"packed {kind}": (model, htaf.pack(traced, x, tables=kind)) for kind in net.kinds}  # pyright: ignore
     if net.large_stem:
-        made["packed float32, stem int16"] = (model, htaf.pack(model, x, stem="int16"))
+        made["packed float32, stem int16"] = (model, htaf.pack(traced, x, stem="int16"))
     for bits in (8, 4) if net.grid else ():
         one = htaf.on_grid(model, x, bits=bits)
         made[f"packed, int{bits} weights"] = (one, htaf.pack(one, x))

@@ -11,7 +11,7 @@ import torch
 from htaf.kernels.layers import Geometry, row_bytes
 from htaf.packed.checking import check
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions import Call, Instruction, Layer, Rounded
+from htaf.packed.instructions import Call, Instruction, Layer, Rounded, Transposed
 from htaf.packed.program import Program
 from htaf.packed.report import Report
 
@@ -45,6 +45,9 @@ def _products(instruction: Instruction, program: Program, values: list[Any]) -> 
         g, made = instruction.geometry, values[instruction.makes[-1]]
         pixels = made.numel() // (g.outputs if instruction.bits is None else row_bytes(g.outputs))
         return pixels * g.outputs * g.channels // g.groups * math.prod(g.kernel)
+    if isinstance(instruction, Transposed):
+        g, taken = instruction.geometry, values[instruction.input]
+        return taken.numel() // taken.shape[-1] * g.outputs * g.channels * math.prod(g.kernel)
     layers = ("conv1d.default", "conv2d.default", "linear.default")
     if not isinstance(instruction, Call) or instruction.operator not in layers:
         return 0
