@@ -57,12 +57,12 @@ class Binary(nn.ConvTranspose2d):
         return F.conv_transpose2d(input, self.weight.sign() / 4, None, self.stride, padding, self.output_padding)
 
 
-def image(*layers: nn.Module, bipolar: bool = False) -> nn.Module:
+def image(*layers: nn.Module, bipolar: bool = False, levels: int = 1) -> nn.Module:
     """Layers with norms and steps between them, the first over bits too."""
     made: list[nn.Module] = [nn.Conv2d(3, 12, 3, padding=1)]
     for layer in layers:
         size = made[-1].out_channels  # pyright: ignore
-        made += [nn.BatchNorm2d(size), htaf.HTAF(bipolar=bipolar), layer]  # pyright: ignore
+        made += [nn.BatchNorm2d(size), htaf.HTAF(bipolar=bipolar, levels=levels), layer]  # pyright: ignore
     return nn.Sequential(*made)
 
 
@@ -99,6 +99,8 @@ NETS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     ),
     "binary": (lambda: image(Binary(12, 9, 4, 2, 1), nn.Conv2d(9, 4, 1)), 2),
     "bipolar, binary": (lambda: image(Binary(12, 9, 4, 2, 1), nn.Conv2d(9, 4, 1), bipolar=True), 2),
+    "levels": (lambda: image(nn.ConvTranspose2d(12, 9, 4, 2, 1), nn.ConvTranspose2d(9, 3, 2, 2), levels=3), 2),
+    "binary, levels": (lambda: image(Binary(12, 9, 4, 2, 1), nn.Conv2d(9, 4, 1), levels=2), 2),
     "shared": (Shared, 4),
     "line": (line, 2),
 }  # fmt: skip
