@@ -151,3 +151,14 @@ def test_a_step_that_runs_in_float_is_compared_too() -> None:
     _, found = packed_beside(net.eval(), torch.randn(6, 3, 8, 8))
     assert found.ok, found
     assert len(found.layers) == 3
+
+
+def test_parts_that_end_within_a_byte_go_through_floats() -> None:
+    torch.manual_seed(0)
+    net = Own(
+        lambda net, x: net.c(torch.cat([net.s(net.a(x)), net.s(net.b(x))], 1)),
+        a=conv(3, 5), b=conv(3, 8), c=conv(13, 4), s=htaf.Heaviside(),
+    )  # fmt: skip
+    packed, found = packed_beside(net.eval(), torch.randn(6, 3, 8, 8))
+    assert found.ok, found
+    assert [row.operator for row in packed.report.rows if "moved as floats" in row.how] == ["aten.cat.default"]
