@@ -397,6 +397,17 @@ def test_replacing_the_rest_later():
     assert set(rest._modules) == {"linear", "act", "relu_0", "sigmoid_1", "tanh_2", "silu_3"}
 
 
+def test_replacing_the_rest_with_an_example_that_makes_other_calls_is_refused():
+    class Early(Owner):
+        def forward(self, x):
+            x = F.gelu(F.relu(x))
+            return F.relu(x - 1) if x.sum() > 10 else x
+
+    new = replace(Early(), HTAF, where="relu_0", example=X + 3)
+    with pytest.raises(ValueError, match=r"that an earlier replace left, gelu, relu, got gelu: give it the same"):
+        replace(new, HTAF, example=X)
+
+
 def test_in_place_calls_whose_result_is_thrown_away():
     new = replace(Discards(), HTAF, example=X)
     h = HTAF()
@@ -543,6 +554,7 @@ def test_forwards_of_one_module_may_differ_where_it_is_clear_which_call_is_which
     assert [(s.name, s.calls) for s in sites(model, X)] == [("shared.relu_0", 4), ("shared.relu_1", 4), ("act", 1)]
     new = replace(model, HTAF, example=X)
     assert len(harden(new).eval()(X)) == 3
+    assert len(torch.export.export(new.eval(), (X,)).module()(X)) == 3
     with pytest.raises(RuntimeError, match=r"they vary, which torch.compile cannot follow"):
         torch.compile(new, fullgraph=True, backend="eager")(X)
     layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))

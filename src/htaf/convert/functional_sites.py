@@ -59,7 +59,7 @@ class _Diverted(TorchFunctionMode):
         if kind is None:
             return func(*args, **kwargs)
         # compiled code has no frames to look at
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             number = self._next(kind)
         else:
             number = self._at(place_of(sys._getframe(1)), kind, lambda: acts(func, args, kwargs))
@@ -116,7 +116,7 @@ class _Diverted(TorchFunctionMode):
     def finish(self) -> None:
         """At the end of the forward: raises RuntimeError where a call is missing."""
         order = self.calls.order
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             if order.sequence is None or self.position != len(order.sequence):
                 raise RuntimeError(unexpected(self.calls.path, order, f"there were {self.position}"))
             return
@@ -241,7 +241,8 @@ def divert(
         Number of a call -> the name of the new child.
 
     Raises:
-        ValueError: the owner's `forward` is not that of its class, so no other can be put in its place.
+        ValueError: the owner's `forward` is not that of its class, so no other can be put in its place; or its calls
+            are not those that are left of an earlier `divert`.
     """
     if "forward" in vars(owner) or isinstance(owner, torch.fx.GraphModule):
         raise ValueError(
@@ -250,7 +251,12 @@ def divert(
         )
     n = len(order.kinds)
     before: Calls = owner.__dict__.get("_htaf_calls") or Calls(path, order, (None,) * n, (0,) * n, (), watched)
-    still = [position for position, child in enumerate(before.children) if child is None]
+    still = [number for number, child in enumerate(before.children) if child is None]
+    if order.kinds != (kinds := tuple(before.order.kinds[number] for number in still)):
+        raise ValueError(
+            f"{path or 'the model'}: expected the calls that an earlier replace left, {', '.join(kinds)}, got "
+            f"{', '.join(order.kinds)}: give it the same example"
+        )
     children, names = list(before.children), {}
     sources = list(before.sources)
     for index, (kind, source, module) in modules.items():
