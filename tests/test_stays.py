@@ -80,8 +80,13 @@ def chosen(m, x):
 
 
 def graph(m, x):
-    neighbours = torch.eye(5).roll(1, 0)
+    neighbours = x[..., :5].softmax(-1)  # of the input, as an adjacency matrix is
     return m.b(neighbours @ F.relu(m.a(neighbours @ x)))
+
+
+def own_gate(m, x):
+    x = torch.tanh(m.a(x))
+    return m.b(x * torch.sigmoid(m.c(x)))
 
 
 def excited(m, x, act=torch.relu):
@@ -130,6 +135,7 @@ CASES = [
         lambda m, x: excited(m, x, torch.tanh),
         {"tanh_0": None, "relu_1": None, "sigmoid_2": "gate"},
     ),
+    ("a feature map under its gate", own_gate, {"tanh_0": None, "sigmoid_1": "gate"}),
     ("gate of the input", lambda m, x: m.b(x * torch.sigmoid(m.a(x))), {"sigmoid_0": "gate"}),
     (
         "highway",
@@ -140,7 +146,7 @@ CASES = [
     ("SwiGLU of an MLP", lambda m, x: m.c(F.silu(m.a(x)) * m.b(x)), {"silu_0": None}),
     ("a SwiGLU written out", lambda m, x: m.c((z := m.a(x)) * torch.sigmoid(z) * m.b(x)), {"silu_1": None}),
     ("GEGLU of an MLP", lambda m, x: m.c(F.gelu(m.a(x)) * m.b(x)), {"gelu_0": None}),
-    ("a mask of the input", lambda m, x: m.b(torch.tanh(m.a(x)) * (x[..., :1] > 0).float()), {"tanh_0": None}),
+    ("a mask of the input", lambda m, x: m.b(torch.tanh(m.a(x)) * (x > 0).float()), {"tanh_0": None}),
     ("a learned scale", lambda m, x: m.b(torch.tanh(m.a(x)) * m.scale), {"tanh_0": None}),
     (
         "LSTM",
