@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from htaf._errors import first_line
 from htaf.activations import StraightThrough
 from htaf.contract import SmoothStep
 from htaf.convert import harden
+from htaf.convert.functional_sites import Model
 from htaf.hardening.heads import refit_head
 from htaf.hardening.layerwise import repair
 from htaf.hardening.norms import recalibrate
@@ -61,7 +63,7 @@ class Finish:
         return "\n".join([first, *(f"  {step}" for step in self.steps)])
 
 
-def finish(model: nn.Module, batches: Batches, *, measure: Measure) -> tuple[nn.Module, Finish]:
+def finish(model: Model, batches: Batches, *, measure: Measure) -> tuple[Model, Finish]:
     """Harden a trained network, then fit its norms, layers and head to the bits, each where that is better.
 
     In turn `recalibrate`, `repair`, `recalibrate` and `refit_head`, every one on what was kept before. `repair` is for
@@ -74,7 +76,7 @@ def finish(model: nn.Module, batches: Batches, *, measure: Measure) -> tuple[nn.
             called with networks in eval mode and without gradients. Not on test data: it chooses.
 
     Returns:
-        The exact network in eval mode, and what was tried, with the measures; print it.
+        The exact network in eval mode, of the type of `model`, and what was tried, with the measures; print it.
 
     Raises:
         ValueError: the model holds no smooth step, or the measure of the exact network is not a finite number.
@@ -96,7 +98,7 @@ def finish(model: nn.Module, batches: Batches, *, measure: Measure) -> tuple[nn.
     net, taken = kept_where_better(exact, steps, measure)
     last = next((one.after for one in reversed(taken) if one.kept), hardened)
     assert last is not None
-    return net, Finish(trained, hardened, last, tuple(taken))
+    return cast(Model, net), Finish(trained, hardened, last, tuple(taken))
 
 
 def kept_where_better(
