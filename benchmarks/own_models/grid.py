@@ -82,14 +82,17 @@ def go(args: argparse.Namespace) -> None:
 
 
 def best_slopes(rows: list[Row]) -> list[Row]:
-    """Those of the slope with the best mean validation measure, task by task, under the name `ste`."""
+    """Those of the slope with the best mean validation measure, task by task, under the name `ste`; of slopes that were
+    run with as many seeds as any."""
     found: dict[tuple[str, str], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row["method"].startswith("ste-"):
             found[row["task"], row["optimizer"]][row["method"]].append(row)
     made = []
     for by_slope in found.values():
-        best = min(by_slope.values(), key=lambda some: statistics.fmean(r["measure"] for r in some))
+        most = max(map(len, by_slope.values()))
+        whole = [some for some in by_slope.values() if len(some) == most]
+        best = min(whole, key=lambda some: statistics.fmean(r["measure"] for r in some))
         made += [row | {"method": "ste", "slope": row["method"][4:]} for row in best]
     return made
 
