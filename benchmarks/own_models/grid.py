@@ -22,6 +22,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from benchmarks.own_models.methods import METHODS
 from benchmarks.own_models.problem import MissingDataError, Problem
 from benchmarks.own_models.tasks import NAMES
 
@@ -29,23 +32,14 @@ Row = dict[str, Any]
 
 
 def run(task: str, method: str, optimizer: str, seed: int) -> Row:
-    import torch
-
     torch.set_num_threads(1)
-    from benchmarks.own_models.methods import METHODS
-
     problem: Problem = importlib.import_module(f"benchmarks.own_models.tasks.{task}").make(seed)
     begin = time.perf_counter()
-    found = METHODS.get(method)
-    if found is None:
-        from benchmarks.own_models.explore import explored
-
-        found = explored(method)
-    net = found(problem, optimizer)
+    net = METHODS[method](problem, optimizer)
     seconds = time.perf_counter() - begin
     row = {"task": task, "method": method, "optimizer": optimizer, "seed": seed, "metric": problem.metric}
     row |= {"better": problem.better, "measure": problem.measure(net), "score": problem.score(net)}
-    return row | {"seconds": round(seconds, 2)} | getattr(net, "told", {})
+    return row | {"seconds": round(seconds, 2)}
 
 
 def key(row: Row) -> tuple[Any, ...]:
@@ -148,7 +142,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, nargs="+", help="print what these files hold")
     parser.add_argument("--tasks", nargs="+", default=list(NAMES), choices=NAMES)
-    parser.add_argument("--methods", nargs="+", default=["relu", "ste-sigmoid", "ste-triangle", "ste-tanh"])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--optimizer", default="adamw", choices=("adamw", "sgd", "muon"))
     parser.add_argument("--jobs", type=int, default=1)
