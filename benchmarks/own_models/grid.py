@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from benchmarks.own_models.methods import METHODS
 from benchmarks.own_models.problem import MissingDataError, Problem
 from benchmarks.own_models.tasks import NAMES
