@@ -139,3 +139,44 @@ def test_bad_input_says_what_to_do() -> None:
     for call in (lambda: htaf.tune(plain(), torch.randn(50, 4)), lambda: htaf.harden(plain())):
         with pytest.raises(ValueError, match=r"call htaf\.replace first"):
             call()
+
+
+def test_the_widest_call_decides_and_an_input_by_name_is_found() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.out = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+            self.norm, self.relu = nn.BatchNorm1d(8), nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.relu(self.norm(input=self.first(x)))
+            return self.out(self.relu(30 * self.second(h)))
+
+    net = htaf.replace(Shared(), example=torch.randn(100, 4))
+    assert isinstance(net.relu, StraightThrough)
+    assert net.relu.width > 5
+
+
+def test_the_example_leaves_no_state() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = plain()
+            self.register_buffer("n", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.n = self.n + 1
+            return self.net(x)
+
+    assert htaf.replace(Counting(), example=torch.randn(100, 4)).n == 0
+
+
+def test_tensors_alone_say_that_they_hold_no_spacing() -> None:
+    x = torch.randn(100, 4)
+    one, other = (htaf.replace(plain(), example=scale * x, levels=2) for scale in (1, 9))
+    with pytest.warns(UserWarning, match="no spacing of the levels"):
+        other.load_state_dict(dict(one.state_dict()))
+    with pytest.warns(UserWarning, match="no spacing of the levels"):
+        htaf.harden(other).load_state_dict(dict(one.state_dict()))
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one.eval()(x), other.eval()(x))

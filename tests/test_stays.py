@@ -38,6 +38,11 @@ class Output:
     loss: Tensor
 
 
+@dataclass(slots=True)
+class Slotted:
+    value: Tensor
+
+
 def lstm(m, x):
     h = c = x.new_zeros(x.shape[0], 8)
     for t in range(x.shape[1]):
@@ -146,6 +151,23 @@ CASES = [
     ("SwiGLU of an MLP", lambda m, x: m.c(F.silu(m.a(x)) * m.b(x)), {"silu_0": None}),
     ("a SwiGLU written out", lambda m, x: m.c((z := m.a(x)) * torch.sigmoid(z) * m.b(x)), {"silu_1": None}),
     ("GEGLU of an MLP", lambda m, x: m.c(F.gelu(m.a(x)) * m.b(x)), {"gelu_0": None}),
+    (
+        "a deviation that multiplies noise of its shape",
+        lambda m, x: m.c(m.a(x) + (sd := F.softplus(m.b(x))) * torch.randn_like(sd)),
+        {"softplus_0": "scale"},
+    ),
+    (
+        "a gate between two values",
+        lambda m, x: m.d(torch.lerp(m.a(x), F.relu(m.b(x)), torch.sigmoid(m.c(x)))),
+        {"relu_0": None, "sigmoid_1": "gate"},
+    ),
+    (
+        "softcap by a buffer in front",
+        lambda m, x: m.range[0] * torch.tanh(m.a(x) / m.range[0]),
+        {"tanh_0": "softcap"},
+    ),
+    ("in an object with slots", lambda m, x: Slotted(torch.sigmoid(m.a(x)).sum(1)), {"sigmoid_0": "output"}),
+    ("as an array", lambda m, x: torch.sigmoid(m.a(x)).detach().numpy(), {"sigmoid_0": "output"}),
     ("a mask of the input", lambda m, x: m.b(torch.tanh(m.a(x)) * (x > 0).float()), {"tanh_0": None}),
     ("a learned scale", lambda m, x: m.b(torch.tanh(m.a(x)) * m.scale), {"tanh_0": None}),
     (

@@ -36,6 +36,8 @@ class Remembering(nn.Module):
 
     numbers: tuple[str, ...] = ()  # attributes > 0; those that are tensors have keys of their own
     settings: tuple[str, ...] = ()  # attributes that change the output, and must be equal
+    fitted = False  # whether the spacing of its levels was taken from data
+    spacing: float
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -60,6 +62,13 @@ class Remembering(nn.Module):
     ) -> None:
         kept = local_metadata.get("htaf")
         kept = kept if isinstance(kept, dict) else {}
+        if self.fitted and "spacing" not in kept:
+            warnings.warn(
+                f"{prefix[:-1] or 'the module'}: this state dict has no spacing of the levels. It stands in the "
+                f"metadata, which torch.save keeps and safetensors do not. {self.spacing:.6g} stays, from the "
+                "example of htaf.replace: set step.spacing to that of the network that was saved",
+                stacklevel=2,
+            )
         for name in self.settings:
             own = getattr(self, name)
             came = kept.get(name, own)
@@ -290,6 +299,7 @@ class Heaviside(Remembering):
             exact.register_parameter(name, parameter)
         for name, value in sharpness_of(step).items():
             setattr(exact, name, value)
+        exact.fitted = getattr(step, "fitted", False)
         return exact.train(step.training)
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

@@ -72,7 +72,8 @@ def test_a_step_that_is_worse_is_told_and_not_kept() -> None:
 def test_exact_steps_need_no_repair_and_inputs_alone_no_head() -> None:
     net = trained(htaf.StraightThrough)
     _, report = htaf.finish(net, [x for x, _ in TRAINING], measure=loss)
-    assert [one.name for one in report.steps] == ["recalibrate"]
+    assert [one.name for one in report.steps] == ["recalibrate", "refit_head"]
+    assert "refit_head: left out: expected batches (inputs, targets)" in str(report)
     assert report.trained == report.hardened
     _, report = htaf.finish(net, TRAINING, measure=loss)
     assert [one.name for one in report.steps] == ["recalibrate", "refit_head"]
@@ -85,13 +86,15 @@ def test_a_step_that_cannot_be_taken_is_left_out_and_says_why() -> None:
     assert "refit_head: left out: expected a model whose output is that of an nn.Linear" in str(report)
 
 
-def test_an_error_of_the_measure_is_not_swallowed() -> None:
+@pytest.mark.parametrize("calls", range(7))  # of the network, of a step, inside refit_head
+def test_an_error_of_the_measure_is_not_swallowed(calls: int) -> None:
     def broken(net: nn.Module) -> float:
-        if broken_after.pop(0):
+        if len(called) == calls:
             raise ValueError("mine")
+        called.append(1)
         return 1.0
 
-    broken_after = [False, False, False, True]
+    called = list[int]()
     with pytest.raises(ValueError, match="mine"):
         htaf.finish(trained(htaf.StraightThrough, 1), TRAINING, measure=broken)
 
@@ -106,6 +109,15 @@ def test_bad_input_says_what_to_do() -> None:
         htaf.finish(nn.Sequential(nn.Linear(6, 2), nn.ReLU(), nn.Linear(2, 2)), TRAINING, measure=loss)
     with pytest.raises(ValueError, match="expected validation= or measure= to choose by, got both"):
         htaf.refit_head(htaf.harden(net), TRAINING, validation=TRAINING, measure=loss)
+
+
+def test_the_exact_network_is_measured_once_and_norms_only_where_there_are_some() -> None:
+    seen = list[nn.Module]()
+    net = nn.Sequential(nn.Linear(6, 8), htaf.StraightThrough(), nn.Linear(8, 2))
+    exact, report = htaf.finish(net, TRAINING, measure=lambda other: seen.append(other) or len(seen))
+    assert [one.name for one in report.steps] == ["refit_head"]
+    assert seen.count(exact) == 1
+    assert report.hardened == report.steps[0].before == 2
 
 
 def test_steps_are_taken_on_what_was_kept() -> None:

@@ -315,3 +315,21 @@ def test_a_head_of_bfloat16_is_fitted() -> None:
     found, report = refit_head(net, pairs, validation=[(HELD.bfloat16(), CODES_HELD)])
     assert report.after["loss"] < report.before["loss"]  # pyright: ignore[reportOptionalSubscript]
     assert not torch.equal(found.state_dict()["head.weight"], before["head.weight"])
+
+
+def test_a_head_of_float64_is_that_of_float32() -> None:
+    net = network()
+    found, _ = refit_head(net, batched(X, CODES), validation=[(HELD, CODES_HELD)])
+    pairs = [(x.double(), y) for x, y in batched(X, CODES)]
+    other, _ = refit_head(net.double(), pairs, validation=[(HELD.double(), CODES_HELD)])
+    torch.testing.assert_close(
+        other.state_dict()["head.weight"].float(), found.state_dict()["head.weight"], rtol=1e-3, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.bool])
+def test_codes_may_be_of_any_integer_type(dtype: torch.dtype) -> None:
+    net, codes, held = network(2), CODES.clamp(max=1), CODES_HELD.clamp(max=1)
+    found, _ = refit_head(net, batched(X, codes), validation=[(HELD, held)])
+    other, _ = refit_head(net, batched(X, codes.to(dtype)), validation=[(HELD, held.to(dtype))])
+    assert torch.equal(other.state_dict()["head.weight"], found.state_dict()["head.weight"])

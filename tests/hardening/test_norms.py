@@ -10,7 +10,7 @@ from small import batches, fresh
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
-from htaf import HTAF, harden, recalibrate
+from htaf import HTAF, Heaviside, harden, recalibrate
 
 
 def network() -> nn.Sequential:
@@ -113,3 +113,12 @@ def test_one_row_alone_has_no_variance() -> None:
 def test_batches_can_be_gone_through_again() -> None:
     with pytest.raises(TypeError, match="expected batches that can be gone through again"):
         recalibrate(fresh(network), iter(batches(4, 2, 8, 8)))
+
+
+def test_norms_in_front_of_the_first_step_where_the_weights_before_them_are_others() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), Heaviside(), nn.Linear(8, 2))
+    x = torch.randn(500, 4)
+    kept, _ = recalibrate(net, [(x, None)])
+    made, _ = recalibrate(net, [(x, None)], everywhere=True)
+    assert torch.equal(kept[1].running_var, torch.ones(8))
+    assert torch.allclose(made[1].running_var, net[0](x).var(0), rtol=1e-4)

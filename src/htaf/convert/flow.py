@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -43,6 +44,7 @@ _LAYERS = {  # where parameters are among the arguments
 }
 _PRODUCTS = {"mul", "div", "addcmul", "addcdiv", "_foreach_mul"}
 _PLACING = {"cat", "stack", "where", "copy", "index_put", "scatter", "slice_scatter", "select_scatter", "index_copy"}
+_SHAPED_LIKE = {"zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"}
 _RANDOM = {"rand", "randn", "rand_like", "randn_like", "normal", "uniform", "bernoulli", "normal_functional"}
 
 
@@ -76,8 +78,8 @@ class Made:
                 return "scores"
             if not self.read_in_a_sum and self.returned_in_a_sum:
                 return "output"
-            if not self.read_in_a_sum and self.compared:
-                return "choice"
+            if not self.read_in_a_sum:
+                return "choice" if self.compared else "output"
         return None
 
 
@@ -143,7 +145,7 @@ class Flow:
         name, writes, foreign = _described(function)
         outs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         ins = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if name.startswith(("lift_fresh", "new_", "empty")) or name in ("zeros_like", "ones_like", "full_like"):
+        if name.startswith(("lift_fresh", "new_", "empty")) or name in _SHAPED_LIKE:
             ins = []  # of its arguments it takes the shape alone, or none is marked
         marks = [self._mark(tensor) for tensor in ins]
         made = self._made(name, foreign, args, ins, marks)
@@ -202,7 +204,10 @@ class Flow:
         if name in _PRODUCTS:
             factors = [(one, self._mark(one)) for one in args[-2:] if isinstance(one, Tensor)]
             self._multiply(factors)
-            self._cap(name, args, marks)
+            self._cap(name, args)
+        elif name == "lerp" and isinstance(args[2], Tensor):  # a + w (b - a)
+            for end in args[:2]:
+                self._multiply([(args[2], self._mark(args[2])), (end, self._mark(end))])
         of: dict[Made, bool] = {}
         for tensor, mark in zip(ins, marks, strict=True):
             if not tensor.is_floating_point():
@@ -232,12 +237,11 @@ class Flow:
                         made.multiplies |= one.numel() <= other.numel()
                         made.is_multiplied |= one.numel() > other.numel()
 
-    def _cap(self, name: str, args: tuple[Any, ...], marks: list[Mark]) -> None:
-        factor = _number(args[1]) if len(args) > 1 else None
-        if factor is None or factor == 0 or not marks:
+    def _cap(self, name: str, args: tuple[Any, ...]) -> None:
+        scaled, factor = _scaled(name, args)
+        if scaled is None:
             return
-        factor = factor if name == "mul" else 1 / factor
-        for made, pure in marks[0].of.items():
+        for made, pure in self._mark(scaled).of.items():
             if pure and made.capped_at is not None and factor != 1:
                 made.capped |= math.isclose(made.capped_at, factor, rel_tol=1e-4)
 
@@ -245,10 +249,8 @@ class Flow:
         if name not in ("mul", "div") or len(args) < 2:
             same = name in ("_to_copy", "clone", "alias", "detach") and marks
             return marks[0].divided_by if same else None
-        number = _number(args[1])
-        if number is None or number == 0:
-            return None
-        return number if name == "div" else 1 / number
+        scaled, factor = _scaled(name, args)
+        return None if scaled is None else 1 / factor
 
     def _mark(self, tensor: Tensor) -> Mark:
         key = _key(tensor)
@@ -296,6 +298,17 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
+def _scaled(name: str, args: tuple[Any, ...]) -> tuple[Tensor | None, float]:
+    """What a product or quotient with one number scales, and by how much; None where it is no such one."""
+    if len(args) < 2:
+        return None, 1.0
+    for scaled, by in (args[:2], args[1::-1]) if name == "mul" else (args[:2],):
+        number = _number(by)
+        if isinstance(scaled, Tensor) and number is not None and number != 0:
+            return scaled, number if name == "mul" else 1 / number
+    return None, 1.0
+
+
 def _is_mask(tensor: Tensor) -> bool:
     """Whether a tensor holds 0 and 1 alone."""
     return _holds(lambda: ((tensor == 0) | (tensor == 1)).all())
@@ -322,13 +335,12 @@ def tensors_of(value: object, depth: int = 6) -> Iterator[Tensor]:
     elif isinstance(value, Mapping):
         for one in value.values():
             yield from tensors_of(one, depth - 1)
-    elif isinstance(value, (list, tuple, set, frozenset)):
+    elif isinstance(value, (list, tuple, set, frozenset, deque)):
         for one in value:
             yield from tensors_of(one, depth - 1)
     else:
-        try:
-            held = list(vars(value).values())
-        except TypeError:  # no attributes of its own
-            return
-        for one in held:
+        declared = (getattr(kind, "__slots__", ()) for kind in type(value).__mro__)
+        slots = [name for names in declared for name in ([names] if isinstance(names, str) else names)]
+        held = [getattr(value, name, None) for name in slots]
+        for one in (*held, *getattr(value, "__dict__", {}).values()):
             yield from tensors_of(one, depth - 1)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 
@@ -22,6 +23,11 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
     finally:
         for module, training in flags:
             module.training = training
+
+
+def first_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The input of a module that takes one, by its place or by name, as a hook sees it."""
+    return args[0] if args else next(iter(kwargs.values()))
 
 
 @contextmanager

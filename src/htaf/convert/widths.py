@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from htaf import surrogates
 from htaf.activations import StraightThrough
 from htaf.convert.finding import arguments
-from htaf.convert.modes import evaluating, hooked
+from htaf.convert.modes import evaluating, first_of, hooked
 from htaf.functional import spacing_of
 
 LEAST = 1.0  # weights that are drawn as PyTorch does give less at first, and grow by then
@@ -29,39 +29,43 @@ def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Any)
     that has several are set 2.8 / levels standard deviations apart.
 
     In eval mode with batch norms on the statistics of the batch, which keep theirs (of one value a channel, on their
-    own). The first call of a step decides; one that does not run keeps its width.
+    own). Of a step that runs several times the widest call decides; one that does not run keeps its width.
 
     Raises:
         ValueError: pre-activations that are not finite.
     """
     names = {module: name for name, module in model.named_modules()}
-    todo = set(steps)
+    scales = dict.fromkeys(steps, 0.0)
 
-    def look(step: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if step not in todo:
-            return
-        todo.discard(step)
+    def look(step: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
         assert isinstance(step, StraightThrough)
-        scale = args[0].double().square().mean().sqrt().item() if args[0].numel() else 0.0
+        x = first_of(args, kwargs).double()
+        scale = x.square().mean().sqrt().item() if x.numel() else 0.0
         if not scale < float("inf"):
             raise ValueError(
                 f"{names[step] or 'the model'}: expected finite pre-activations of the example, got {scale}"
             )
-        step.width = max(LEAST, scale)
-        if step.levels > 1 and (spread := args[0].double().std().item()) > 0:
-            step.spacing = spacing_of(step.levels) * spread
+        if scale <= scales[step]:
+            return
+        scales[step], step.width = scale, max(LEAST, scale)
+        if step.levels > 1 and (spread := x.std().item()) > 0:
+            step.spacing, step.fitted = spacing_of(step.levels) * spread, True
 
-    def on_batch(norm: nn.Module, args: tuple[Tensor, ...]) -> None:
-        norm.training = args[0].numel() > args[0].shape[1]
+    def on_batch(norm: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
+        x = first_of(args, kwargs)
+        norm.training = x.numel() > x.shape[1]
 
     args, kwargs = arguments(example)
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     handles = [
-        *(step.register_forward_pre_hook(look) for step in steps),
-        *(norm.register_forward_pre_hook(on_batch) for norm in norms),
+        *(step.register_forward_pre_hook(look, with_kwargs=True) for step in steps),
+        *(norm.register_forward_pre_hook(on_batch, with_kwargs=True) for norm in norms),
     ]
-    kept = {buffer: buffer.clone() for buffer in model.buffers()}
+    buffers = [(module, name, held) for module in model.modules() for name, held in module._buffers.items()]
+    values = [None if held is None else held.clone() for _, _, held in buffers]
     with evaluating(model), torch.random.fork_rng(), hooked(handles):
         model(*args, **kwargs)
-        for buffer, value in kept.items():
-            buffer.copy_(value)
+        for (module, name, held), value in zip(buffers, values, strict=True):
+            module._buffers[name] = held
+            if held is not None and value is not None:
+                held.copy_(value)

@@ -19,8 +19,8 @@ from htaf.convert import harden
 from htaf.convert.functional_sites import Model
 from htaf.hardening.heads import refit_head
 from htaf.hardening.layerwise import repair
-from htaf.hardening.norms import recalibrate
-from htaf.hardening.report import Batches, Measure, Report, expect_batches, measured_by
+from htaf.hardening.norms import is_norm, recalibrate
+from htaf.hardening.report import OF_MEASURE, Batches, Measure, Report, expect_batches, measured_by
 
 Make = Callable[[nn.Module], tuple[nn.Module, Report]]
 STEP_ERRORS = (ValueError, TypeError, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
@@ -89,16 +89,28 @@ def finish(model: Model, batches: Batches, *, measure: Measure) -> tuple[Model, 
     trained, hardened = measured_by(measure, model), measured_by(measure, exact)
     if not math.isfinite(hardened):
         raise ValueError(f"expected a measure that is finite for the exact network, got {hardened}")
-    steps: list[tuple[str, Make]] = [("recalibrate", partial(recalibrate, batches=batches))]
+    normed = any(is_norm(module) for module in exact.modules())
+    norms: list[tuple[str, Make]] = [("recalibrate", partial(recalibrate, batches=batches))] if normed else []
+    steps = [*norms]
     if any(isinstance(m, SmoothStep) and not isinstance(m, StraightThrough) for m in model.modules()):
         steps.append(("repair", partial(repair, smooth=model, batches=batches)))
-        steps.append(steps[0])
-    if isinstance(first, (tuple, list)) and len(first) == 2 and isinstance(first[1], Tensor):
+        steps.extend(norms)
+    targets = isinstance(first, (tuple, list)) and len(first) == 2 and isinstance(first[1], Tensor)
+    if targets:
         steps.append(("refit_head", partial(refit_head, batches=batches, measure=measure)))
-    net, taken = kept_where_better(exact, steps, measure)
+    net, taken = kept_where_better(exact, steps, measure, before=hardened)
     last = next((one.after for one in reversed(taken) if one.kept), hardened)
     assert last is not None
+    if not targets:
+        wanted = "expected batches (inputs, targets) with targets as a tensor, and several inputs as ((a, b), targets)"
+        taken.append(Taken("refit_head", 0.0, last, left_out=f"{wanted}, got {_shown(first)}"))
     return cast(Model, net), Finish(trained, hardened, last, tuple(taken))
+
+
+def _shown(batch: object) -> str:
+    if isinstance(batch, (tuple, list)):
+        return f"({', '.join(type(one).__name__ for one in batch)})"
+    return type(batch).__name__
 
 
 def kept_where_better(
@@ -106,19 +118,27 @@ def kept_where_better(
     steps: Iterable[tuple[str, Make]],
     measure: Measure,
     told: Callable[[Taken], None] = lambda taken: None,
+    *,
+    before: float | None = None,
 ) -> tuple[nn.Module, list[Taken]]:
     """The network after those steps that lower a measure, each taken on what was kept before, and what was tried.
 
     Args:
         steps: name -> what makes another network and a report of a network.
         told: called after every step.
+        before: the measure of `net`, where it is known.
+
+    Raises:
+        What the measure raises; errors of a step itself leave this step out.
     """
-    best, taken = measured_by(measure, net), list[Taken]()
+    best, taken = measured_by(measure, net) if before is None else before, list[Taken]()
     for name, make in steps:
         begin = time.perf_counter()
         try:
             made, report = make(net)
         except STEP_ERRORS as error:  # such as a head that cannot be refitted
+            if getattr(error, OF_MEASURE, False):
+                raise
             taken.append(Taken(name, time.perf_counter() - begin, best, left_out=first_line(error)))
         else:
             after = measured_by(measure, made)

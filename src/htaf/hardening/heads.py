@@ -173,7 +173,8 @@ class _Head:
             if not dims:
                 raise ValueError(
                     f"expected a model whose output is that of an nn.Linear or a convolution with kernels of size 1 "
-                    f"(or its mean over time or over all pixels), got another after {self.name}, the last one that runs"
+                    f"(or its mean over time or over all pixels), got another after {self.name}, the last one that "
+                    "runs: leave a sigmoid, softmax, squeeze or scale to the loss, and return the output of the layer"
                 )
             self.means = dims[0]
 
@@ -206,7 +207,7 @@ class _Head:
                         f"expected float targets of the output's shape, {len(h)} rows of {outputs}, or "
                         f"int64 class codes, got {y.dtype} of shape {tuple(y.shape)}"
                     )
-                y = y.reshape(len(h), -1) if is_regression(y) else y.reshape(-1)
+                y = y.reshape(len(h), -1) if is_regression(y) else y.reshape(-1).long()
                 known = slice(None) if is_regression(y) else y >= 0
                 if len(y) != len(h):
                     raise ValueError(f"expected a class code for each of {len(h)} rows of the output, got {len(y)}")
@@ -261,7 +262,7 @@ class _Fit:
             part = some.double()
             mean = part.mean(0) if self.biased else torch.zeros_like(part[0])
             means.append(mean)
-            stds.append(part.sub_(mean).square_().mean(0).sqrt())
+            stds.append((part - mean).square_().mean(0).sqrt())
         return torch.cat(means), torch.cat(stds)
 
     def of(self, layer: Any) -> _Weights:

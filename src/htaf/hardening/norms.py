@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from htaf.activations import Heaviside
 from htaf.convert.functional_sites import Model, duplicate
-from htaf.convert.modes import evaluating
+from htaf.convert.modes import evaluating, first_of
 from htaf.hardening.report import Batches, Report, call, expect_batches, inputs_of, measured
 from htaf.hardening.watching import is_norm
 
 
-def recalibrate(model: Model, batches: Batches, *, validation: Batches | None = None) -> tuple[Model, Report]:
+def recalibrate(
+    model: Model, batches: Batches, *, validation: Batches | None = None, everywhere: bool = False
+) -> tuple[Model, Report]:
     """Take the running means and variances of batch norms anew, as the average over batches.
 
         mean = sum_b n_b mean_b / sum_b n_b,   var likewise;   n_b: values a channel of batch b
@@ -30,6 +32,7 @@ def recalibrate(model: Model, batches: Batches, *, validation: Batches | None = 
         model: hardened; not changed. In a model without `htaf.Heaviside` all norms are taken.
         batches: inputs as the training had them, in batches of its size or larger.
         validation: batches with targets for the report.
+        everywhere: also norms in front of the first exact step, as when the weights before them are other ones now.
 
     Returns:
         The new model in eval mode, and the report.
@@ -42,7 +45,7 @@ def recalibrate(model: Model, batches: Batches, *, validation: Batches | None = 
     first = expect_batches(batches, validation)
     net = duplicate(model)
     with evaluating(net):
-        norms = _behind_steps(net, inputs_of(first))
+        norms = _in_order(net, inputs_of(first), everywhere)
         if norms:
             _Average(net, norms).over(batches)
     seconds = time.perf_counter() - begin
@@ -66,7 +69,7 @@ class _Average:
 
     def over(self, batches: Batches) -> None:
         kept = {norm: norm.momentum for norm in self.norms}
-        handles = [norm.register_forward_pre_hook(self._weigh) for norm in self.norms]
+        handles = [norm.register_forward_pre_hook(self._weigh, with_kwargs=True) for norm in self.norms]
         for norm in self.norms:
             norm.reset_running_stats()
             norm.training = True
@@ -94,8 +97,9 @@ class _Average:
         if left is not None:
             raise ValueError("expected batches with two values a channel or more, got one in all of them together")
 
-    def _weigh(self, norm: Any, args: tuple[Any, ...]) -> None:
-        values = args[0].numel() // args[0].shape[1]
+    def _weigh(self, norm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x = first_of(args, kwargs)
+        values = x.numel() // x.shape[1]
         if values < 2:
             raise _OneValue
         self.seen[norm] += values
@@ -129,8 +133,8 @@ def _joined(a: Any, b: Any) -> Any:
     return a
 
 
-def _behind_steps(model: nn.Module, x: Any) -> list[Any]:
-    """The batch norms that run first after an exact step has run, in order; all where there is no such step."""
+def _in_order(model: nn.Module, x: Any, everywhere: bool) -> list[Any]:
+    """The batch norms that run first after an exact step has run, in order; all of `everywhere`, or without a step."""
     order: dict[nn.Module, None] = {}
     kinds = [m for m in model.modules() if is_norm(m) or isinstance(m, Heaviside)]
     handles = [m.register_forward_hook(lambda module, args, output: order.setdefault(module)) for m in kinds]
@@ -140,5 +144,6 @@ def _behind_steps(model: nn.Module, x: Any) -> list[Any]:
         for handle in handles:
             handle.remove()
     ran = list(order)
-    first = next((i for i, module in enumerate(ran) if isinstance(module, Heaviside)), -1)
+    steps = [i for i, module in enumerate(ran) if isinstance(module, Heaviside)]
+    first = steps[0] if steps and not everywhere else -1
     return [module for module in ran[first + 1 :] if is_norm(module)]

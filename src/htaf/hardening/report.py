@@ -211,15 +211,26 @@ def rows_and_codes(output: Tensor, y: Tensor, classes: int | None = None) -> tup
         pixels = output.ndim > 2 and y.shape != output.shape[:-1] and y.shape == output[:, 0].shape
         classes = 1 if pixels else -1
     output = output.movedim(classes, -1)
-    output, y = output.reshape(-1, output.shape[-1]), y.reshape(-1)
+    output, y = output.reshape(-1, output.shape[-1]), y.reshape(-1).long()
     known = y >= 0
     return (output, y) if bool(known.all()) else (output[known], y[known])
 
 
+OF_MEASURE = "_htaf_of_measure"  # an attribute of errors that a measure raised
+
+
 def measured_by(measure: Measure, net: nn.Module) -> float:
-    """The measure of a network, in eval mode and without gradients. Raises TypeError where it is no number."""
+    """The measure of a network, in eval mode and without gradients.
+
+    Raises:
+        TypeError: it is no number. Whatever the measure raises, with the attribute `OF_MEASURE`.
+    """
     with evaluating(net):
-        found = measure(net)
+        try:
+            found = measure(net)
+        except Exception as error:
+            setattr(error, OF_MEASURE, True)
+            raise
     try:
         return float(found.detach() if isinstance(found, Tensor) else found)
     except (TypeError, ValueError):

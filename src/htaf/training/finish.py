@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from htaf import hardening
@@ -57,7 +58,9 @@ def _entry(one: Taken) -> dict[str, Any]:
 def _averaged(net: nn.Module, mean: Mapping[str, Tensor], posed: Problem) -> tuple[nn.Module, hardening.Report]:
     """The network with the mean of its weights, and the norms that belong to these."""
     begin, made = time.perf_counter(), copy.deepcopy(net)
-    made.load_state_dict({**net.state_dict(), **mean})
+    with torch.no_grad():
+        for name, value in mean.items():
+            made.get_parameter(name).copy_(value)
     if any(isinstance(module, nn.modules.batchnorm._NormBase) for module in made.modules()):
-        made, _ = hardening.recalibrate(made, posed.fitting())
+        made, _ = hardening.recalibrate(made, posed.fitting(), everywhere=True)
     return made, hardening.Report("average", time.perf_counter() - begin, None, None)
