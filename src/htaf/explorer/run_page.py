@@ -74,7 +74,7 @@ def build_run_page(
     if beside is not None and read_record(Path(beside)) is None:
         raise ConceptError(f"expected a folder of codes beside this run, found none at {beside}")
     if beside_names is not None and beside is None:
-        raise ConceptError("expected names of the other run's concepts with codes of it: give both")
+        raise ConceptError(f"expected codes of the other run beside its names {beside_names}: give both")
     for file in (names, beside_names):
         if file is not None:
             read_names(file)  # a file that is none is refused before the work

@@ -43,9 +43,15 @@ def finished(
     }
     todo = [(name, make) for name, make in steps.items() if asked[name]]
     made, taken = kept_where_better(
-        net, todo, lambda net: loss_of(net, posed.validation, loss), lambda one: say(str(one))
+        net, todo, lambda net: loss_of(net, posed.validation, loss), lambda one: say(_said(one))
     )
     return made, [_entry(one) for one in taken]
+
+
+def _said(one: Taken) -> str:
+    if one.after is None:
+        return str(one)
+    return f"{one.name}: validation loss {one.before:.4f} -> {one.after:.4f}{'' if one.kept else ', not kept'}"
 
 
 def _entry(one: Taken) -> dict[str, Any]:

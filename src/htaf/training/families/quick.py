@@ -69,7 +69,7 @@ def quick(network: Network, *, epochs: int, lr: float = 0.012) -> Recipe:
     epochs, in bfloat16. Smooth for a third of the epochs, then exact with the gradient of the smooth steps."""
     training = Optimization(
         epochs=epochs, batch_size=500, lr=lr, weight_decay=0.5, optimizer="muon", momentum=0.8, label_smoothing=0.1,
-        precision="bfloat16", patience=0, average=0.995,
+        precision="bfloat16", patience=0,
     )  # fmt: skip
     activation = Activation(alpha0=0.4, alpha1=5.0, beta=2.0, slope="tanh", sharpen=False)
     exact = Hardening(
