@@ -20,8 +20,8 @@ LEAST = 1.0  # weights that are drawn as PyTorch does give less at first, and gr
 
 
 def trained_step(levels: int = 1) -> StraightThrough:
-    """The exact step with the gradient of HTAF(1, 4), whose slope at 0 is 1."""
-    return StraightThrough(partial(surrogates.htaf, alpha0=1.0, alpha1=4.0), levels=levels)
+    """The exact step with the gradient of HTAF(0.7, 4), whose slope at 0 is 0.7."""
+    return StraightThrough(partial(surrogates.htaf, alpha0=0.7, alpha1=4.0), levels=levels)
 
 
 def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Any) -> None:
