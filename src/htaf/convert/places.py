@@ -16,6 +16,7 @@ from torch import nn
 
 OUTERMOST = "_forward"  # of a module with diverted calls: `functional_sites`
 _MODULE_FILE = nn.Module._call_impl.__code__.co_filename
+_BETWEEN = ("torch.", "htaf.convert.", "jaxtyping.", "beartype.", "@beartype")  # none of the model's code
 # the calls that led from a forward to an activation, the innermost first: function, lines in it, columns
 Place = tuple[tuple[str, int, int, int, int], ...]
 
@@ -113,7 +114,7 @@ def place_of(frame: types.FrameType | None) -> Place:
         module = frame.f_globals.get("__name__", "")
         if module == "htaf.convert.functional_sites" and frame.f_code.co_name == OUTERMOST:
             break
-        if not module.startswith(("torch.", "htaf.convert.")):
+        if not module.startswith(_BETWEEN):
             found.append(_position(frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return tuple(found)
