@@ -104,6 +104,7 @@ def test_mixed_precision_and_functional_sites() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 def test_compiled_as_a_whole_it_gives_the_same_gradient() -> None:
     x = 9 * torch.randn(64, 4)
     net = htaf.replace(plain()[:3], example=x)
