@@ -159,7 +159,7 @@ class _GridConv(_Grid):
             return super().grid_weight()
         return grid_weight(self.weight.transpose(0, 1), self.bits).transpose(0, 1)  # filters come second there
 
-    def forward(self, input: Float[Tensor, "*batch"], output_size: list[int] | None = None) -> Float[Tensor, "*batch"]:
+    def forward(self, input: Float[Tensor, "*batch"], output_size: list[int] | None = None) -> Float[Tensor, "*out"]:
         layer: Any = self
         if self.real and not self.training:
             input = fixed_point(input, _inputs(self) * (2 ** (self.bits - 1) - 1))
