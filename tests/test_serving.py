@@ -304,6 +304,52 @@ def test_inputs_and_outputs_of_ones_own(mean: bool, tmp_path: Path, monkeypatch:
         assert (answer[:3], answer[3:].decode()[: len(words)]) == (b"422", words)
 
 
+class Prototypes(torch.nn.Module):
+    """The distances to some prototypes, or those between rows; and the prototypes themselves."""
+
+    def __init__(self, rows: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.rows = torch.nn.Linear(4, 16), torch.nn.Linear(16, 6), rows
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = self.last((self.first(x) >= 0).float())
+        return (z @ z.T, z) if self.rows else (torch.cdist(z, self.last.weight.T[:6]), z[:1].expand(6, 6))
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_outputs_that_are_no_rows_are_not_split(rows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of six rows together, as many as the last output has of its own, or of columns as there are rows."""
+    torch.manual_seed(0)
+    x = torch.randn(6, 4)
+    save(model := pack(Prototypes(rows), x), file := tmp_path / "own.htaf")
+    found = predictor(file, monkeypatch).forward([npz(some.numpy()) for some in x.split([2, 4])])
+    for some, answer in zip(x.split([2, 4]), found, strict=True):
+        got, wanted = numbers(answer[3:]), model(some)
+        assert [a.shape for a in got.values()] == [tuple(y.shape) for y in wanted]
+        for a, y in zip(got.values(), wanted, strict=True):
+            torch.testing.assert_close(torch.from_numpy(a), y)
+
+
+def test_ids_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    words = [torch.nn.Embedding(10, 4), torch.nn.Flatten(), torch.nn.Linear(12, 64), Heaviside()]
+    ids = torch.randint(10, (6, 3))
+    save(model := pack(torch.nn.Sequential(*words, torch.nn.Linear(64, 2)), ids), file := tmp_path / "own.htaf")
+    bad = {
+        b"[[1.5, 2, 3]]": "expected numbers that torch.int64 holds in arr_0, got others",
+        b"[[1e30, 2, 3]]": "expected numbers that torch.int64 holds in arr_0, got others",
+        b"[[1, 2, 10]]": "expected ids from 0 to 9 for an embedding, got 1 to 10",
+        b"[[1, 2]]": "expected a list of inputs of shape [3]",
+        b"[[1, 2, 36893488147419103232]]": "expected JSON lists of numbers",
+    }
+    good = [b"%a" % ids[:2].tolist(), b"%a" % ids[2:].double().tolist()]
+    found = answers_of(predictor(file, monkeypatch), [good[0], *bad, good[1]])
+    assert [status for status, _ in found] == [200, *[422] * len(bad), 200]
+    torch.testing.assert_close(torch.tensor([*found[0][1], *found[-1][1]]), model(ids))
+    for (_, text), words in zip(found[1:-1], bad.values(), strict=True):
+        assert text.startswith(words)
+
+
 def test_a_file_is_read_once(table_file: Path, image_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read, whole = list[Path](), Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda self: (read.append(self), whole(self))[1])

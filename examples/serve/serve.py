@@ -38,7 +38,7 @@ class Predict(Worker):
         self.run = self.open(Path(os.environ["HTAF_SERVE_FILE"]))
         self.columns = []
         if isinstance(self.run, torch.nn.Module):
-            self.found = self.tensors
+            self.found, self.by_rows = self.tensors, are_by_rows(self.run.program)
         elif self.run.takes_images:
             self.found = self.images
         else:
@@ -55,7 +55,7 @@ class Predict(Worker):
         model = load(path)
         if "run" in model.extra:
             if self.options:  # here rather than by each request, where the network has none
-                model.with_bits(torch.zeros([size or 1 for size in model.program.inputs[0]]))
+                model.with_bits(torch.zeros([size or 1 for size in model.program.inputs[0].sizes]))
             return as_run(model, path)
         if self.options:
             raise ValueError("expected no --bits with a model of your own, or a file of htaf pack")
@@ -104,11 +104,11 @@ class Predict(Worker):
         from torch.utils import _pytree as pytree
 
         given = [self.inputs(body) for body in bodies]
-        sizes = [len(inputs[0]) for inputs in given]
-        outputs, form = pytree.tree_flatten(self.run(*map(torch.cat, zip(*given, strict=True))))
-        if any(y is not None and (not y.ndim or len(y) != sum(sizes)) for y in outputs):  # a number for all rows
+        if not self.by_rows:  # as of a number for all rows
             found = [self.run(*inputs) for inputs in given]
         else:
+            sizes = [len(inputs[0]) for inputs in given]
+            outputs, form = pytree.tree_flatten(self.run(*map(torch.cat, zip(*given, strict=True))))
             parts = [[None] * len(sizes) if y is None else y.split(sizes) for y in outputs]
             found = [pytree.tree_unflatten(part, form) for part in zip(*parts, strict=True)]
         return [arrays(y) if is_npz(body) else pytree.tree_map(lists, y) for y, body in zip(found, bodies, strict=True)]
@@ -122,14 +122,17 @@ class Predict(Worker):
         try:
             found = read_npz(body) if is_npz(body) else json.loads(body)
             found = found if isinstance(found, dict) else {"arr_0": found}
-            found = {name: torch.as_tensor(value, dtype=torch.float32) for name, value in found.items()}
+            found = {name: torch.as_tensor(value) for name, value in found.items()}
         except (ValueError, TypeError, RuntimeError, RecursionError, OSError, zipfile.BadZipFile) as error:
             raise DataError(f"expected JSON lists of numbers, or an npz file of arrays, got {error}") from None
-        sizes = {f"arr_{number}": list(sizes) for number, sizes in enumerate(self.run.program.inputs)}
+        sizes = {f"arr_{number}": list(one.sizes) for number, one in enumerate(self.run.program.inputs)}
         if found.keys() != sizes.keys():
             raise DataError(f"expected the inputs {[*sizes]}, got {[*found]}")
-        for name, wanted in sizes.items():
-            x = found[name]
+        for (name, wanted), (_, dtype) in zip(sizes.items(), self.run.program.inputs, strict=True):
+            given = found[name]
+            found[name] = x = given.to(dtype)
+            if dtype != torch.float32 and not torch.equal(x.to(given.dtype), given):
+                raise DataError(f"expected numbers that {dtype} holds in {name}, got others")
             if not x.ndim or not len(x) or list(x.shape[1:]) != wanted[1:] or not bool(x.isfinite().all()):
                 got = f"shape {list(x.shape)}" if len(sizes) == 1 else f"{name} of shape {list(x.shape)}"
                 raise DataError(f"expected a list of inputs of shape {wanted[1:]}, finite numbers, got {got}")
@@ -153,6 +156,15 @@ class Predict(Worker):
             if nested := [name for name in self.columns if isinstance(row[name], list | dict)]:
                 raise DataError(f"row {number}: expected a text, a number, true, false or null in {nested}")
         return rows
+
+
+def are_by_rows(program):
+    """Whether every output has a row for each row of the inputs, told from the sizes of two batches."""
+    from htaf.packed.checking import check
+
+    two, three = (check(program, rows) for rows in (2, 3))
+    pairs = [(list(two[value].shape), list(three[value].shape)) for value in program.returned()]
+    return all(small[:1] == [2] and large == [3, *small[1:]] for small, large in pairs)
 
 
 def lists(output):

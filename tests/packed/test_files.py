@@ -22,7 +22,7 @@ from htaf import _files
 from htaf.packed import PackedError, load, operators, pack, save
 from htaf.packed.checking import check
 from htaf.packed.instructions import Call
-from htaf.packed.program import Program
+from htaf.packed.program import Input, Program
 
 FUZZ = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -112,8 +112,10 @@ SAID = {
     "later value": (lambda g, m: _step(g, "layer").update(input=_step(g, "layer")["bits"]), "made before"),
     "value that is a flag": (lambda g, m: _step(g, "layer").update(input=True), "expected an integer"),
     "negative output": (lambda g, m: g.update(outputs={"v": -1}), "made before"),
-    "huge input": (lambda g, m: g["inputs"][0].__setitem__(2, 2**62), "expected an integer"),
-    "large input": (lambda g, m: g["inputs"].__setitem__(0, [None, 1, 2**23, 2**23]), "expected"),
+    "huge input": (lambda g, m: g["inputs"][0]["sizes"].__setitem__(2, 2**62), "expected an integer"),
+    "large input": (lambda g, m: g["inputs"][0].update(sizes=[None, 1, 2**23, 2**23]), "expected"),
+    "dtype": (lambda g, m: g["inputs"][0].update(dtype="float64"), "a dtype, one of float32, bool"),
+    "no dtype": (lambda g, m: g["inputs"][0].pop("dtype"), "expected sizes and a dtype"),
     "negative padding": (lambda g, m: _step(g, "layer")["geometry"][4].__setitem__(0, -1), "expected an integer"),
     "no stride": (lambda g, m: _step(g, "layer")["geometry"][3].__setitem__(0, 0), "expected an integer"),
     "many outputs": (lambda g, m: _step(g, "layer")["geometry"].__setitem__(1, 2**24), "expected"),
@@ -122,7 +124,7 @@ SAID = {
     "not finite": (lambda g, m: _step(g, "threshold").update(slope="nan"), "expected a number"),
     "size": (lambda g, m: _call(g, "repeat.default", [2**40, 2**20, 1, 1]), "overflow"),
     "list of extras": (lambda g, m: m.update(extra="[]"), "to be an object"),
-    "other version": (lambda g, m: m.update(version="4"), "version 3"),
+    "other version": (lambda g, m: m.update(version="3"), "version 4"),
     "other format": (lambda g, m: m.update(format="safetensors"), "another safetensors file"),
     "residual": (lambda g, m: _step(g, "layer").update(residual=0), r"float32 \[2, 4, 3, 3\]"),
     "one end": (lambda g, m: _step(g, "layer").update(lower=None), "both ends"),
@@ -193,11 +195,11 @@ def test_what_is_wrong_is_said(written: bytes, tmp_path: Path, name: str) -> Non
 
 def test_values_may_be_as_large_as_large_inputs_make_them() -> None:
     step = Call("relu", "relu.default", [{"v": 0}], {}, 1)
-    check(Program(((None, 1 << 28),), (step,), {"v": 1}, {}))
+    check(Program((Input((None, 1 << 28)),), (step,), {"v": 1}, {}))
     with pytest.raises(PackedError, match="at most"):
         check(
             Program(
-                ((None, 1 << 10),),
+                (Input((None, 1 << 10)),),
                 (replace(step, operator="repeat.default", args=[{"v": 0}, [1 << 18, 1]]),),
                 {"v": 1},
                 {},
@@ -235,7 +237,7 @@ def test_any_number_of_a_graph_may_be_anything(written: bytes, tmp_path: Path, d
     path.write_bytes(_forged(written, change))
     try:
         model = load(path)
-        model(torch.zeros(2, *(size or 0 for size in model.program.inputs[0][1:])))
+        model(torch.zeros(2, *(size or 0 for size in model.program.inputs[0].sizes[1:])))
     except PackedError:
         pass
 

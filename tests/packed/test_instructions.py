@@ -38,7 +38,7 @@ from htaf.packed.instructions import (
 )
 from htaf.packed.instructions.contract import PIECES, Machine, Seen, kernels
 from htaf.packed.instructions.schema import Made, Read
-from htaf.packed.program import Program
+from htaf.packed.program import Input, Program
 from htaf.packed.writing import program_to_json
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -136,7 +136,7 @@ EXAMPLES: dict[type[Instruction], Callable[[], Example]] = {
 
 
 def _program(one: Example) -> Program:
-    inputs = tuple(tuple(x.shape) for x in one.values)
+    inputs = tuple(Input(tuple(x.shape), x.dtype) for x in one.values)
     return Program(inputs, (one.instruction,), {"tuple": [{"v": v} for v in one.instruction.makes]}, one.tensors)
 
 
@@ -186,15 +186,22 @@ def test_an_instruction_is_whole(kind: type[Instruction], compiled: bool, monkey
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_an_instruction_goes_through_a_file(kind: type[Instruction], tmp_path: Path) -> None:
     one = EXAMPLES[kind]()
-    if any(x.dtype != torch.float32 for x in one.values):  # bits are no inputs of a model
-        with pytest.raises(PackedError, match="expected bits"):
-            checking.check(_program(one))
-        return
     model = PackedModel(_program(one), Report((), 0, 0))
     save(model, tmp_path / "one.htaf")
     for found in (model(*one.values), load(tmp_path / "one.htaf")(*one.values)):
         for got, wanted in zip(found, one.wanted, strict=True):
             torch.testing.assert_close(got, wanted)
+
+
+def test_a_plan_reads_inputs_of_its_dtype_alone() -> None:
+    """A plan takes addresses: memory of another dtype would be read as if it were the right one."""
+    one = _pool()
+    model = PackedModel(replace(_program(one), outputs={"v": 1}), Report((), 0, 0))
+    (bits,) = one.values
+    for _ in range(2):
+        torch.testing.assert_close(model(bits), one.wanted[0])
+    with pytest.raises(PackedError, match=r"expected an input in torch\.uint8, got torch\.float32"):
+        model(torch.zeros(bits.shape))
 
 
 def _classes(package: ModuleType) -> Iterator[type[Instruction]]:
@@ -291,7 +298,7 @@ def test_what_an_instruction_makes_is_checked(blocks: tuple[Any, str]) -> None:
             return []
 
     def program(step: type[Instruction]) -> Program:
-        return Program(((None, 70),), (step("s", 0, 0.0, 1),), {"v": 1}, {})  # pyright: ignore[reportCallIssue]
+        return Program((Input((None, 70)),), (step("s", 0, 0.0, 1),), {"v": 1}, {})  # pyright: ignore[reportCallIssue]
 
     with pytest.raises(PackedError, match="s: expected the sizes of 1 values, got 0"):
         checking.check(program(Short))
@@ -350,5 +357,5 @@ def test_a_program_takes_instructions_alone() -> None:
         name = "s"
 
     with pytest.raises(PackedError, match="expected instructions of packed programs, got Stranger"):
-        Program(((None, 3),), (Stranger(),), {"v": 0}, {})  # pyright: ignore[reportArgumentType]
-    assert program_to_json(Program(((None, 3),), (), {"v": 0}, {}))["steps"] == []
+        Program((Input((None, 3)),), (Stranger(),), {"v": 0}, {})  # pyright: ignore[reportArgumentType]
+    assert program_to_json(Program((Input((None, 3)),), (), {"v": 0}, {}))["steps"] == []

@@ -136,7 +136,7 @@ def freed(model: PackedModel) -> None:
 
 
 def other_sizes(model: PackedModel) -> None:
-    shape = [size or 1 for size in model.program.inputs[0]]
+    shape = [size or 1 for size in model.program.inputs[0].sizes]
     for batch in range(8, 26):  # of more sizes than are kept
         model(torch.zeros(batch, *shape[1:]))
 

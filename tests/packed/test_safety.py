@@ -19,7 +19,7 @@ from htaf.kernels.layers import Epilogue, Geometry, row_bytes
 from htaf.packed import PackedError, PackedModel, checking, pack
 from htaf.packed.instructions import Call, Layer, Pool, Threshold
 from htaf.packed.instructions.contract import Machine, kernels
-from htaf.packed.program import Program
+from htaf.packed.program import Input, Program
 from htaf.packed.report import Report
 
 
@@ -82,7 +82,7 @@ def _program(g: Geometry, image: tuple[int, int] = (2, 2)) -> Program:
         Threshold("a", 0, 1, "lo", "hi", 1),
         Layer("b", "binary", "image", g, "w", True, "float32", 1, None, None, None, None, None, 2, None),
     )
-    return Program(((None, c, *image),), steps, {"v": 2}, {**ends, "w": weight})
+    return Program((Input((None, c, *image)),), steps, {"v": 2}, {**ends, "w": weight})
 
 
 FAR = {
@@ -111,7 +111,7 @@ def test_values_are_bounded_together() -> None:
 
 def test_values_are_bounded_for_the_batch_that_comes() -> None:
     grown = Call("a", "expand.default", [{"v": 0}, [{"s": [2**20, 1, 0]}, {"s": [1, 1, 0]}, 1]], {}, 1)
-    program = Program(((None, 1),), (grown, Call("b", "mean.default", [{"v": 1}], {}, 2)), {"v": 2}, {})
+    program = Program((Input((None, 1)),), (grown, Call("b", "mean.default", [{"v": 1}], {}, 2)), {"v": 2}, {})
     model = PackedModel(program, Report((), 0, 0))
     assert model(torch.ones(3, 1)) == 1
     with pytest.raises(PackedError, match=r"at most [\d,]+ bytes, got \[.*batch of 300: give fewer rows"):
@@ -134,7 +134,7 @@ def test_the_time_of_a_program_is_bounded() -> None:
     wide = Call("wide", "expand.default", [{"v": 0}, [2**26, 2, 1]], {}, 1)
     sums = [Call(str(i), "sum.default", [{"v": 1}], {}, 2 + i) for i in range(20)]
     with pytest.raises(PackedError, match="read and made together"):
-        checking.check(Program(((None, 1),), (wide, *sums), {"v": 2}, {}))
+        checking.check(Program((Input((None, 1)),), (wide, *sums), {"v": 2}, {}))
 
 
 def test_depthwise_layers_made_by_hand() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from htaf._errors import TooLargeError, expect_memory, first_line
@@ -44,8 +43,8 @@ def _walk(program: Program, batch: int, more: int) -> list[Any]:
     """The values by number. more: bytes that one may hold, beside what it always may."""
     meta = {name: tensor.to("meta") for name, tensor in program.tensors.items()}
     values: list[Any] = []
-    for sizes in program.inputs:
-        values.append(empty([batch if size is None else size for size in sizes], torch.float32))
+    for sizes, dtype in program.inputs:
+        values.append(empty([batch if size is None else size for size in sizes], dtype))
     given = _TIMES * sum(_bytes(x) for x in values)
     most = max(_LARGEST, given, more)
     left = _TOGETHER * max(_LARGEST * max(batch, BATCH) // BATCH, given)  # time is in proportion to what is moved

@@ -91,7 +91,8 @@ class Execution:
         self.spare.clear()
         self.scratch.clear()
         self.plans[key] = planned
-        if len(inputs) == 1 and (whole := planned.whole()) is not None:
+        floats = len(inputs) == 1 and inputs[0].dtype is torch.float32  # what `forward` gives to the whole of a plan
+        if floats and (whole := planned.whole()) is not None:
             self.fast[key[0]] = whole
 
 

@@ -54,8 +54,8 @@ def arguments_of(example: Any) -> tuple[Tensor, ...]:
             raise PackedError(f"expected the example to be a tensor or a tuple of tensors, got {type(tensor).__name__}")
         if tensor.device.type != "cpu":
             raise PackedError(f"expected an example on the CPU, got one on {tensor.device}")
-        if tensor.dtype != torch.float32:
-            raise PackedError(f"expected an example in float32, got {tensor.dtype}")
+        if tensor.dtype not in operators.INPUTS.values():
+            raise PackedError(f"expected an example in float32, integers or bools, got {tensor.dtype}")
         if tensor.ndim == 0 or tensor.shape[0] == 0:
             raise PackedError(f"expected an example with a batch, got shape {tuple(tensor.shape)}")
     if not found:

@@ -33,7 +33,7 @@ from htaf.packed.kinds import (
     pool_sizes,
 )
 from htaf.packed.layers import LayerSite, packed, prepare
-from htaf.packed.program import Program
+from htaf.packed.program import Input, Program
 from htaf.packed.report import Report, Row
 from htaf.packed.rewriting import rewritten
 
@@ -53,7 +53,10 @@ class Lowering(Emission):
         for node in nodes:
             self._lower(node)
         tree = pytree.tree_unflatten([self._output(n) for n in traced.outputs], traced.out_spec)
-        inputs = tuple(tuple(s if isinstance(s, int) else None for s in shape_of(n)) for n in traced.inputs)
+        inputs = tuple(
+            Input(tuple(s if isinstance(s, int) else None for s in shape_of(n)), n.meta["val"].dtype)
+            for n in traced.inputs
+        )
         self.program = Program(inputs, tuple(self.instructions), _structure(tree), self.tensors)
         self.report = Report(tuple(self.rows), self.packed_bytes, self.float_bytes)
 

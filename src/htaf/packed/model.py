@@ -59,7 +59,7 @@ class PackedModel(nn.Module):
         self._sizes = replace(program, tensors=shapes)  # whatever becomes of the tensors
         self._fitting = {0}  # batch sizes with which all values fit; an empty one is refused first
         self._expected = [
-            (len(sizes), [(i, s) for i, s in enumerate(sizes) if s is not None]) for sizes in program.inputs
+            (len(sizes), [(i, s) for i, s in enumerate(sizes) if s is not None]) for sizes, _ in program.inputs
         ]
         self.eval()
 
@@ -155,15 +155,15 @@ class PackedModel(nn.Module):
                 raise PackedError(f"expected tensors, got {type(x).__name__}")
             shape = x.shape
             if len(shape) != rank or any(shape[i] != size for i, size in sizes):
-                shown = ["batch" if s is None else s for s in wanted]
+                shown = ["batch" if s is None else s for s in wanted.sizes]
                 raise PackedError(f"expected an input of shape {shown}, got {list(shape)}")
             if not x.is_cpu:
                 raise PackedError(f"expected an input on the CPU, got one on {x.device}")
-            if x.dtype is not torch.float32:
-                raise PackedError(f"expected an input in float32, got {x.dtype}")
+            if x.dtype is not wanted.dtype:
+                raise PackedError(f"expected an input in {wanted.dtype}, got {x.dtype}")
             if x.layout is not torch.strided:
                 raise PackedError(f"expected a dense input, got one with the layout {x.layout}")
-        batches = [x.shape[0] for x, wanted in zip(inputs, self.program.inputs, strict=True) if wanted[0] is None]
+        batches = [x.shape[0] for x, wanted in zip(inputs, self.program.inputs, strict=True) if wanted.sizes[0] is None]
         if len(set(batches)) > 1:
             raise PackedError(f"expected inputs of one batch size, got {batches}")
         if (batch := batches[0] if batches else inputs[0].shape[0]) not in self._fitting:

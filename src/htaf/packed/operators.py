@@ -35,6 +35,7 @@ _softmax.default _to_copy.default
 """
 DTYPES = (torch.float32, torch.float64, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _DTYPES = {str(d).removeprefix("torch."): d for d in DTYPES}
+INPUTS = {name: dtype for name, dtype in _DTYPES.items() if dtype != torch.float64}  # of inputs, by name
 _IGNORED = {"device", "layout", "pin_memory", "non_blocking", "memory_format"}
 
 

@@ -42,7 +42,8 @@ def pack(
     Args:
         model: from `htaf.harden`, or any float32 module with exact steps; it is packed as in eval mode. Or what
             `trace` made of it.
-        example: float32 tensor [batch, ...] or a tuple of them, as the model takes them.
+        example: tensor [batch, ...] or a tuple of them, as the model takes them: float32, integers (ids) or bools
+            (masks). The packed model takes these dtypes.
         tables: numbers that the tables of real weights hold: "float32" keeps the sums to rounding, "int16" and "int8"
             are faster; "auto" takes for every layer the fastest of the three on the example within the budget.
         budget: of "auto": the largest rms error of a layer's sums, over their rms.

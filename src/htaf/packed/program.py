@@ -8,26 +8,34 @@ channels moved to the end and packed there, see htaf/kernels/layers.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions import Instruction, Layer
 
 
+class Input(NamedTuple):
+    """What a packed model takes: sizes, None for the batch; float32, or integers or bools as of ids and masks."""
+
+    sizes: tuple[int | None, ...]
+    dtype: torch.dtype = torch.float32
+
+
 @dataclass(frozen=True)
 class Program:
     """What a packed model runs.
 
-    inputs: the sizes of each input, None for the batch. outputs: {"v": number} for a value, {"none": None}, or
-    {"list" | "tuple": [...]}, {"dict": {...}} of these. The inputs are the first values.
+    inputs: the first values. outputs: {"v": number} for a value, {"none": None}, or {"list" | "tuple": [...]},
+    {"dict": {...}} of these.
 
     Raises:
         PackedError: something else than an `Instruction` among them.
     """
 
-    inputs: tuple[tuple[int | None, ...], ...]
+    inputs: tuple[Input, ...]
     instructions: tuple[Instruction, ...]
     outputs: dict[str, Any]
     tensors: dict[str, Tensor]

@@ -119,7 +119,7 @@ def verify(packed: PackedModel, hardened: nn.Module | Traced, inputs: Any, *, pr
     Args:
         packed: made by `pack` from `hardened`, or loaded.
         hardened: the model itself, on the CPU in float32, or what `trace` made of it.
-        inputs: a tensor [batch, ...] float32 or a tuple of them.
+        inputs: a tensor [batch, ...] or a tuple of them, in the dtypes of the example.
         progress: show bars, and plain lines where there is no terminal.
 
     Raises:
@@ -215,6 +215,7 @@ def _compare(
             levels[node.name] = read.high
     if missing := sorted(steps.keys() - levels.keys()):
         raise PackedError(f"expected the model that was packed, got one without its step {missing[0]}")
+    free = _tensors(packed(*given))  # first, as it says what is wrong with inputs
     with torch.no_grad():
         single = _Recorder(traced, set(steps), {}, torch.float32, advance)
         expected = _outputs(single, traced, given, torch.float32)
@@ -232,7 +233,7 @@ def _compare(
         values[decided.bits] = right
 
     outputs, errors = packed.follow(given, after)
-    forced, free = _tensors(outputs), _tensors(packed(*given))
+    forced = _tensors(outputs)
     if [f.shape for f in forced] != [e.shape for e in expected]:
         raise PackedError(
             f"expected outputs of {[list(e.shape) for e in expected]}, got {[list(f.shape) for f in forced]}"

@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
+from htaf.packed import operators
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions import Instruction
 from htaf.packed.instructions.schema import LARGEST, MOST, integer, items, mapping, text
-from htaf.packed.program import Program
+from htaf.packed.program import Input, Program
 
 _SIZE = integer(0, LARGEST)
 
@@ -20,7 +21,8 @@ def program_to_json(program: Program) -> dict[str, Any]:
     first: dict[int, str] = {}
     same = {name: first[id(t)] for name, t in program.tensors.items() if first.setdefault(id(t), name) != name}
     steps = [instruction.to_json() for instruction in program.instructions]
-    return {"inputs": program.inputs, "steps": steps, "outputs": program.outputs, "same": same}
+    inputs = [{"sizes": sizes, "dtype": str(dtype).removeprefix("torch.")} for sizes, dtype in program.inputs]
+    return {"inputs": inputs, "steps": steps, "outputs": program.outputs, "same": same}
 
 
 def program_from_json(written: Any, tensors: dict[str, Tensor], classes: Mapping[str, type[Instruction]]) -> Program:
@@ -32,8 +34,8 @@ def program_from_json(written: Any, tensors: dict[str, Tensor], classes: Mapping
     """
     written = mapping(written)
     tensors = tensors | {name: _same(other, tensors) for name, other in mapping(written["same"]).items()}
-    inputs = tuple(tuple(None if size is None else _SIZE(size) for size in items(i)) for i in items(written["inputs"]))
-    if not inputs or any(not sizes for sizes in inputs):
+    inputs = tuple(map(_input, items(written["inputs"])))
+    if not inputs or any(not sizes for sizes, _ in inputs):
         raise PackedError("expected at least one input of at least one dimension, got none")
     steps = tuple(_instruction(item, classes) for item in items(written["steps"]))
     if len(steps) > MOST:
@@ -53,6 +55,14 @@ def program_from_json(written: Any, tensors: dict[str, Tensor], classes: Mapping
     for value in program.returned():
         _earlier(value, known, "the outputs")
     return program
+
+
+def _input(written: Any) -> Input:
+    fields = mapping(written)
+    if fields.keys() != {"sizes", "dtype"} or text(fields["dtype"]) not in operators.INPUTS:
+        raise PackedError(f"expected sizes and a dtype, one of {', '.join(operators.INPUTS)}, got {written!r:.80}")
+    sizes = (None if size is None else _SIZE(size) for size in items(fields["sizes"]))
+    return Input(tuple(sizes), operators.INPUTS[fields["dtype"]])
 
 
 def _same(name: Any, tensors: dict[str, Tensor]) -> Tensor:

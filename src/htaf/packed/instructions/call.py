@@ -347,7 +347,7 @@ def _run(call: Call, tensors: Mapping[str, Tensor]) -> Run:
     kwargs = {k: operators.decode(a, tensors) for k, a in call.kwargs.items()}
     pending = [(i, a) for i, a in enumerate(args) if isinstance(a, operators.Pending)]
     named = [(k, a) for k, a in kwargs.items() if isinstance(a, operators.Pending)]
-    function = _as_float32(call, function, args, "cpu")
+    function = _looked_up if call.operator == "embedding.default" else _as_float32(call, function, args, "cpu")
     if operators.makes(function):
         kwargs["device"] = "cpu"
     y = call.y
@@ -372,6 +372,15 @@ def _as_float32(call: Call, function: Callable[..., Any], args: list[Any], devic
         return function
     args[1:] = [torch.tensor(level, dtype=torch.float32, device=device) for level in args[1:]]
     return torch.where
+
+
+def _looked_up(weight: Tensor, ids: Tensor, *more: Any) -> Tensor:
+    """Rows of a table. Raises PackedError for ids that it does not have, of which PyTorch says neither range nor id."""
+    try:
+        return torch.ops.aten.embedding.default(weight, ids, *more)
+    except IndexError:
+        got = f"{int(ids.min())} to {int(ids.max())}"
+        raise PackedError(f"expected ids from 0 to {len(weight) - 1} for an embedding, got {got}") from None
 
 
 # ---- the error bound ----
