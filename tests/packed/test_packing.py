@@ -98,7 +98,17 @@ def test_kinds_of_tables_are_chosen_within_the_budget() -> None:
         (
             lambda: nn.Sequential(nn.Conv1d(3, 4, 1), htaf.Heaviside(), nn.AvgPool1d(2), nn.Conv1d(4, 2, 1)),
             torch.zeros(2, 3, 4),
-            "nothing to pack: .*that takes the bits of a step, got what runs in float: aten.avg_pool1d",
+            r"the bits of a step, got what runs in float: 2 \(aten.avg_pool1d.default\): it takes bits as floats",
+        ),
+        (
+            lambda: htaf.harden(nn.Sequential(nn.Conv2d(3, 8, 3), htaf.HTAF(levels=2), nn.Conv2d(8, 8, 3, groups=2))),
+            torch.zeros(2, 3, 8, 8),
+            r"runs in float: 2 \(aten.conv2d.default\): its groups would be made dense, as its input has several",
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(3, 4), htaf.Heaviside()),
+            torch.zeros(2, 3),
+            "with layers behind them, got none",
         ),
         (lambda: nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2)), [1, 2], "a tensor"),
         (lambda: nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2)), torch.zeros(2, 5), "torch.export"),

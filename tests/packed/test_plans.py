@@ -203,7 +203,7 @@ def test_outputs_are_fresh_and_sizes_are_few(packed) -> None:
     for batch in range(1, 60):
         model(torch.randn(batch, *size))
     assert len(model._execution.plans) <= 16
-    with pytest.raises(htaf.packed.PackedError, match="in torch.float32"):
+    with pytest.raises(htaf.packed.PackedError, match=r"in torch\.float32"):
         model(x.double())
     with pytest.raises(htaf.packed.PackedError, match="of shape"):
         model(torch.randn(2, size[0] + 1))

@@ -37,6 +37,9 @@ from htaf.packed.program import Input, Program
 from htaf.packed.report import Report, Row
 from htaf.packed.rewriting import rewritten
 
+# why what takes no bits runs in float
+NOT_OF_BITS, NOT_READ = "float: its input is not bits", "float: no layer over bits takes its output"
+
 
 class Lowering(Emission):
     """One pass over the graph; `program` and `report` are its results."""
@@ -177,7 +180,7 @@ class Lowering(Emission):
             sizes = [list(g.stride), list(g.padding), list(g.dilation), g.groups]
             call = "conv2d.default", [source, *names, *sizes]
         self.floats[node] = self._aten(node, *call)
-        why = f"float: {self._why(layer, site.source)}"
+        why = self._why(layer, site.source)
         self.rows[:] = [r if r.name != layer.name else Row(r.name, r.path, r.operator, why) for r in self.rows]
         self._row(node, f"with {layer.name}")
 
@@ -367,16 +370,16 @@ class Lowering(Emission):
         y = self._aten(node, name, args, kwargs)
         self.floats[node] = y
         source = next(iter(node.all_input_nodes), None)
-        self._row(node, how or (f"float: {self._why(node, source)}" if source is not None else "float"))
+        self._row(node, how or ("float" if source is None else self._why(node, source)))
 
     def _why(self, node: Node, source: Node) -> str:
         if node in self.fusion.reasons:
-            return self.fusion.reasons[node]
+            return f"float: {self.fusion.reasons[node]}"
         if source in self.kinds:
-            return "it takes bits as floats"
+            return "float: it takes bits as floats"
         if node.target in CONVOLUTIONS or node.target in PRODUCTS:
-            return "its input is not bits"
-        return "no layer over bits takes its output"
+            return NOT_OF_BITS
+        return NOT_READ
 
     def _output(self, node: Node | None) -> _Leaf:
         if node is None:

@@ -12,7 +12,7 @@ from htaf.packed.choice import ChosenTables, choose
 from htaf.packed.errors import PackedError
 from htaf.packed.graph import Traced, arguments_of, trace
 from htaf.packed.instructions.layer import Kind
-from htaf.packed.lowering import lower
+from htaf.packed.lowering import NOT_OF_BITS, NOT_READ, lower
 from htaf.packed.model import PackedModel
 from htaf.packed.report import Report
 from htaf.packed.stem import Stem, rounded_stem
@@ -78,7 +78,7 @@ def pack(
     traced = model if isinstance(model, Traced) else trace(model, given, dynamic_batch=dynamic_batch, progress=progress)
     program, report = lower(traced, "float32" if tables == "auto" else tables)
     if not report.layers:
-        raise PackedError(f"there is nothing to pack: {_why_none(traced)}")
+        raise PackedError(f"there is nothing to pack: {_why_none(report)}")
     if stem == "int16":
         program, report = rounded_stem(program, report)
     packed = PackedModel(program, report)
@@ -110,12 +110,10 @@ def _told(report: Report, chosen: dict[str, ChosenTables], layers: dict[str, str
     return replace(report, rows=rows)
 
 
-def _why_none(traced: Traced) -> str:
+def _why_none(report: Report) -> str:
     """Why no layer of a network runs over bits."""
-    calls = [node for node in traced.graph.nodes if node.op == "call_function"]
-    steps = [node for node in calls if "heaviside" in str(node.target) or "spikes" in str(node.target)]
-    taking = sorted({str(user.target) for step in steps for user in step.users if user.op == "call_function"})
+    taking = [r for r in report.rows if r.how.startswith("float: ") and r.how not in (NOT_OF_BITS, NOT_READ)]
     if not taking:
         return "expected steps (Heaviside) with layers behind them, got none (htaf.replace, train, htaf.harden)"
-    found = ", ".join(taking[:4])
+    found = "; ".join(f"{r.path or r.name} ({r.operator}): {r.how.removeprefix('float: ')}" for r in taking[:4])
     return f"expected a linear layer or a convolution that takes the bits of a step, got what runs in float: {found}"
