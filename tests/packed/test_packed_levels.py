@@ -185,3 +185,44 @@ def test_levels_side_by_side() -> None:
     assert "packed: repeated bits" in str(packed.report)
     with torch.no_grad():
         torch.testing.assert_close(packed(x), net(x), rtol=1e-5, atol=1e-5)
+
+
+class Mapped(nn.Module):
+    """Steps whose levels a map of every entry changes, in front of a linear layer or a convolution."""
+
+    def __init__(self, levels: int, of: Callable[[Tensor], Tensor], flat: bool) -> None:
+        super().__init__()
+        layer, size = (nn.Linear, ()) if flat else (nn.Conv2d, (3,))
+        self.first, self.second, self.last = layer(3, 48, *size), layer(48, 40, *size), layer(40, 5, *size)
+        self.step, self.of = htaf.Heaviside(levels=levels, spacing=0.4), of
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.step(self.second(self.of(self.step(self.first(x))))))
+
+
+MAPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "-1 to 1": lambda h: h * 2 - 1, "neg": lambda h: -h, "scaled": lambda h: 1.7159 * h, "far": lambda h: 0.1 * h + 3,
+    "normalised": lambda h: (h - 0.5) / 0.29,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("of", MAPS)
+@pytest.mark.parametrize("levels", [2, 3, 5])
+def test_maps_of_levels_that_are_rounded_stay_packed(levels: int, of: str, flat: bool) -> None:
+    torch.manual_seed(0)
+    net, x = Mapped(levels, MAPS[of], flat).eval(), torch.randn(200, *((3,) if flat else (3, 9, 9)))
+    packed = pack(net, x[:4])
+    assert packed.report.layers == 2, packed.report
+    assert str(packed.report).count("packed: the same bits") >= 3
+    found = verify(packed, net, x)
+    assert found.ok, str(found)
+    if found.count == 0:
+        with torch.no_grad():
+            torch.testing.assert_close(packed(x), net(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("of", [torch.tanh, torch.square, lambda h: h * 1e-3 + 1e3])
+def test_levels_that_lie_unevenly_stay_floats(of: Callable[[Tensor], Tensor]) -> None:
+    rows = pack(Mapped(3, of, True).eval(), torch.randn(4, 3)).report.rows
+    assert {row.name: row.how for row in rows}["linear_1"] == "float: its input is not bits"

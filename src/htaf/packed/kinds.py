@@ -20,6 +20,7 @@ PRODUCTS = (aten.linear.default, aten.mm.default, aten.matmul.default, aten.addm
 
 
 Pair = tuple[int, int]
+ROUNDED = 2**-22  # of the larger level: what a few operations in float32 round
 
 
 @dataclass(frozen=True)
@@ -227,15 +228,21 @@ def maps_each(node: Node) -> bool:
 
 
 def _mapped(node: Node, found: dict[Node, Bits]) -> Bits | None:
-    """A function of every entry of bits: the levels are what it makes of them."""
+    """A function of every entry of bits: the levels are what it makes of them, where these lie evenly but for rounding.
+
+    `h * 2 - 1` rounds thirds: the layer over them sums exact ones, as near to the model's sums as these are rounded.
+    """
     if not maps_each(node) or (kind := found.get(node.all_input_nodes[0])) is None:
         return None
     if kind.most > 1 and kind.whole is not None:
         return None
     after = _values_of(node, kind.levels())
     low, high = float(after[0]), float(after[-1])
-    made = replace(kind, low=low, high=high)
-    return made if low != high and math.isfinite(low + high) and torch.equal(made.levels(), after) else None
+    if low == high or not math.isfinite(low + high):
+        return None
+    even = torch.linspace(low, high, kind.most + 1, dtype=torch.float64)
+    rounded = ROUNDED * min(max(abs(low), abs(high)), 64 * abs(high - low))  # far less than one level
+    return replace(kind, low=low, high=high) if float((even - after).abs().max()) <= rounded else None
 
 
 def _values_of(node: Node, before: torch.Tensor) -> torch.Tensor:
