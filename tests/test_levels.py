@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -111,20 +113,28 @@ def test_the_kernels_give_what_the_operators_give(dtype: torch.dtype) -> None:
 
     x = torch.randn(2, 37, 5, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
     x = x.to(memory_format=torch.channels_last)
-    for step in (htaf.HTAF(0.4, 5.0, levels=3), htaf.ScaledSigmoid(2.0, levels=2, bipolar=True)):
+    slope = partial(htaf.surrogates.htaf, alpha0=0.4, alpha1=5.0)
+    steps = (
+        htaf.HTAF(0.4, 5.0, levels=3), htaf.ScaledSigmoid(2.0, levels=2, bipolar=True),
+        htaf.StraightThrough(slope, levels=3, width=1.5), htaf.StraightThrough(levels=2, bipolar=True),
+    )  # fmt: skip
+    for step in steps:
         found = []
         for fast in (True, False):
             leaf = x.clone().requires_grad_()
             with pytest.MonkeyPatch.context() as patch:
                 if not fast:
                     patch.setattr(kernel, "supports", lambda *_: False)
+                patch.setattr(native, "levels_backward", passes := Mock(wraps=native.levels_backward))
                 y = step(leaf)
+                (once,) = torch.autograd.grad(y.float().sum(), leaf, retain_graph=True)
+                assert passes.call_count == fast
                 (first,) = torch.autograd.grad(y.float().sum(), leaf, create_graph=True)
                 (second,) = torch.autograd.grad(y.float().square().sum(), leaf, create_graph=True)
                 (again,) = torch.autograd.grad(second.float().sum(), leaf)
                 assert y.stride() == x.stride()
                 assert torch.equal(step(x), y)
-            found.append([t.detach().float() for t in (y, first, second, again)])
+            found.append([t.detach().float() for t in (y, once, first, second, again)])
         rounding = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}[dtype]
         torch.testing.assert_close(*found, rtol=rounding, atol=rounding)
 

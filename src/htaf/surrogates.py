@@ -15,7 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from htaf._errors import check_positive
-from htaf.functional import check_floating, heaviside, mean_of_levels, sign
+from htaf.functional import check_floating, heaviside, mean_of_levels, sign, thresholds
+from htaf.kernels import levels as kernel
 from htaf.kernels import operators
 from htaf.kernels.formulas import compute_dtype
 from htaf.kernels.htaf import reference as htaf_reference
@@ -35,7 +36,8 @@ def straight_through(
         x: floating-point tensor of any shape.
         slope: function from a float32 or float64 tensor to a tensor of the same shape, such as `sigmoid` below.
             The gradient grad * slope(x) is computed in at least float32 and rounded once to the dtype of x.
-            The slopes of this module, also through functools.partial, run as one fused kernel.
+            The slopes of this module, also through functools.partial, run as one fused kernel; over several levels
+            `sigmoid` and `htaf` do, the others level by level.
         bipolar: the sign 2 H(x) - 1, whose gradient is 2 slope(x).
         levels, spacing: the exact step of several levels as `htaf.functional.heaviside` has them, whose gradient is
             the mean of slope(x - t_k).
@@ -52,7 +54,11 @@ def straight_through(
     check_floating(x)
     if not callable(slope):
         raise TypeError(f"slope must be a function from a tensor to a tensor, got {type(slope).__name__}")
-    return mean_of_levels(lambda z: _estimated(z, slope, bipolar), x, levels, spacing)
+    one = functools.partial(_estimated, slope=slope, bipolar=bipolar)
+    formula = functools.partial(mean_of_levels, one, levels=levels, spacing=spacing)
+    if levels != 1 and (known := kernel_of(slope)) and known[0] in kernel.KINDS and kernel.supports(x, ()):
+        return kernel.mean(known[0], x, tuple(known[1]), thresholds(levels, spacing), bipolar, formula, exact=True)
+    return formula(x)
 
 
 def _estimated(x: Tensor, slope: Slope, bipolar: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""A smooth activation of several thresholds, its mean over f(x - t_k), in one pass of the compiled kernels."""
+"""Steps of several thresholds, the mean over f(x - t_k), in one pass of the compiled kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from htaf.kernels import native
 from htaf.kernels.formulas import Scalar
 from htaf.kernels.registration import is_plain
 
-KINDS = {"htaf": native.HTAF, "scaled_sigmoid": native.SCALED_SIGMOID}
+# by the names of activations and of slopes
+KINDS = {"htaf": native.HTAF, "scaled_sigmoid": native.SCALED_SIGMOID, "sigmoid": native.SCALED_SIGMOID}
 
 
 def supports(x: Tensor, parameters: tuple[Scalar, ...]) -> bool:
@@ -29,29 +30,38 @@ def mean(
     thresholds: tuple[float, ...],
     bipolar: bool,
     formula: Callable[[Tensor], Tensor],
+    *,
+    exact: bool = False,
 ) -> Tensor:
     """The mean of the activation `name` over its thresholds.
 
     Args:
         formula: the same function of x from operators that know all derivatives, for the second ones.
+        exact: the exact step instead, with the gradient of that mean.
     """
     kind = KINDS[name]
+
+    def run(z: Tensor) -> Tensor:
+        if exact:
+            return native.step_levels(z, list(thresholds), bipolar)
+        return native.levels_forward(kind, z, parameters, thresholds, bipolar)
+
     if torch.is_grad_enabled() and x.requires_grad:
-        return _Mean.apply(x, kind, parameters, thresholds, bipolar, formula)  # pyright: ignore[reportReturnType]
-    return native.levels_forward(kind, x, parameters, thresholds, bipolar)
+        return _Mean.apply(x, run, kind, parameters, thresholds, bipolar, formula)  # pyright: ignore[reportReturnType]
+    return run(x)
 
 
 class _Mean(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *rest: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, x: Tensor, run: Any, *rest: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.save_for_backward(x)
         ctx.kind, ctx.parameters, ctx.thresholds, ctx.bipolar, ctx.formula = rest
-        return native.levels_forward(ctx.kind, x, ctx.parameters, ctx.thresholds, ctx.bipolar)
+        return run(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (x,) = ctx.saved_tensors
-        nothing = (None,) * 5
+        nothing = (None,) * 6
         if not torch.is_grad_enabled() and is_plain((grad, x)):
             return native.levels_backward(ctx.kind, grad, x, ctx.parameters, ctx.thresholds, ctx.bipolar), *nothing
         again = torch.is_grad_enabled()
