@@ -6,7 +6,8 @@ unused bits of the last word are 0. Floats beside them lie as [batch, height, wi
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -84,8 +85,34 @@ Spare = dict[tuple[int, ...], list[Tensor]]
 
 
 @runtime_checkable  # for beartype
-@runtime_checkable
 class Bound(Protocol):
     """A layer with its weights and the constants of its epilogue."""
 
     def __call__(self, bits: Tensor, residual: Tensor | None = None, spare: Spare | None = None) -> Outputs: ...
+
+
+Bind = Callable[[Any, Geometry, Epilogue], Bound]  # of weights as a kernel prepared them
+
+
+def bind_of(forward: Callable[..., Outputs]) -> Bind:
+    """`bind` of formulas: the layer with its weights and constants; the residual is an argument of the call."""
+
+    def bind(weights: Any, geometry: Geometry, epilogue: Epilogue) -> Bound:
+        def call(bits: Tensor, residual: Tensor | None = None, spare: Spare | None = None) -> Outputs:
+            return forward(bits, weights, geometry, epilogue._replace(residual=residual))
+
+        return call
+
+    return bind
+
+
+def forward_of(bind: Bind) -> Callable[[Tensor, Any, Geometry, Epilogue], Outputs]:
+    """`forward` of compiled kernels, of one call: bits [batch, height, width, bytes] -> y and its bits, or None.
+
+    It raises TypeError or ValueError for tensors whose type or shape is not that of `Geometry` and `Epilogue`.
+    """
+
+    def forward(bits: Tensor, weights: Any, geometry: Geometry, epilogue: Epilogue) -> Outputs:
+        return bind(weights, geometry, epilogue._replace(residual=None))(bits, epilogue.residual)
+
+    return forward

@@ -56,45 +56,31 @@ def check_floats(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
 CPU = torch.device("cpu")  # named wherever an address leaves Python: PyTorch's own default may be another
 
 
-class Finishing:
-    """The tensors of an epilogue: those given, checked, and the results, y and bits, None where not wanted."""
+def constants(epilogue: Epilogue, channels: int) -> tuple[tuple[Tensor | None, ...], tuple[int, ...]]:
+    """Dense scale, shift, lower, upper and wide, and their addresses, two of wide; 0 for none.
 
-    def __init__(self, epilogue: Epilogue, shape: tuple[int, ...]) -> None:
-        e, channels = epilogue, shape[-1]
-        if (e.lower is None) != (e.upper is None):
-            raise ValueError("expected both lower and upper or neither, got one of them")
-        given = [
-            x if x is None else check_floats(name, x, (channels,))
-            for name, x in (("scale", e.scale), ("shift", e.shift), ("lower", e.lower), ("upper", e.upper))
-        ]
-        residual = None if e.residual is None else check_floats("residual", e.residual, shape)
-        self.wide = check_wide(e, channels)
-        self.y = torch.empty(shape, dtype=torch.float32, device=CPU) if e.keep else None
-        packed = (*shape[:-1], row_bytes(channels))
-        self.bits = None if e.lower is None else torch.empty(packed, dtype=torch.uint8, device=CPU)
-        self.kept = (*given[:2], residual, self.y, *given[2:], self.bits)  # alive while the kernel runs
-
-    def addresses(self) -> tuple[int, ...]:
-        return (*(0 if x is None else x.data_ptr() for x in self.kept), *wide_addresses(self.wide))
-
-
-def check_wide(epilogue: Epilogue, channels: int) -> Tensor | None:
-    """Dense scale and shift in float64, None where there are none. Raises TypeError or ValueError."""
-    wide = epilogue.wide
-    if wide is None:
-        return None
-    if epilogue.scale is not None or epilogue.shift is not None:
-        raise ValueError("expected wide in place of scale and shift, got both")
-    if wide.dtype != torch.float64 or wide.device.type != "cpu":
-        raise TypeError(f"wide must be float64 on the CPU, got {wide.dtype} on {wide.device}")
-    if tuple(wide.shape) != (2, channels):
-        raise ValueError(f"wide must have the shape {(2, channels)}, got {tuple(wide.shape)}")
-    return wide.contiguous()
+    Raises TypeError or ValueError.
+    """
+    e = epilogue
+    if (e.lower is None) != (e.upper is None):
+        raise ValueError("expected both lower and upper or neither, got one of them")
+    if (wide := e.wide) is not None:
+        if e.scale is not None or e.shift is not None:
+            raise ValueError("expected wide in place of scale and shift, got both")
+        if wide.dtype != torch.float64 or wide.device.type != "cpu":
+            raise TypeError(f"wide must be float64 on the CPU, got {wide.dtype} on {wide.device}")
+        if tuple(wide.shape) != (2, channels):
+            raise ValueError(f"wide must have the shape {(2, channels)}, got {tuple(wide.shape)}")
+        wide = wide.contiguous()
+    given = (("scale", e.scale), ("shift", e.shift), ("lower", e.lower), ("upper", e.upper))
+    kept = [None if x is None else check_floats(name, x, (channels,)) for name, x in given]
+    both = (None, None) if wide is None else (wide[0], wide[1])
+    return (*kept, wide), tuple(map(address, (*kept, *both)))
 
 
-def wide_addresses(wide: Tensor | None) -> tuple[int, int]:
-    """Of scale and shift in float64, 0 for none."""
-    return (0, 0) if wide is None else (wide[0].data_ptr(), wide[1].data_ptr())
+def address(x: Tensor | None) -> int:
+    """0 for none."""
+    return 0 if x is None else x.data_ptr()
 
 
 Shape2d = tuple[tuple[int, int, int, int, int], tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int], int]
@@ -108,38 +94,31 @@ def shape2d(bits: Tensor, geometry: Geometry) -> Shape2d:
 
 
 KNOWN_SHAPES = 64  # of inputs, whose sizes a bound layer keeps
-Run = Callable[[int, Shape2d, tuple[int, ...], int], None]
+Run = Callable[[Shape2d, int, Any, tuple[int, ...], int], None]  # sizes, bits, weights, epilogue, threads
 
 
 def bound(
-    run: Run, geometry: Geometry, epilogue: Epilogue, native: tuple[str, Any] | None = None, planes: int = 1
+    name: str, run: Run, held: Any, weights: tuple[Tensor, ...], geometry: Geometry, epilogue: Epilogue, planes: int = 1
 ) -> Bound:
     """A layer whose constants are checked now, so that a call checks only what it is given: a few microseconds.
 
     Args:
-        run: takes the address of the bits, sizes, the epilogue's addresses and threads; keeps its weights alive.
+        name: the method of `Plan` of csrc/bind_plan.cpp that is this layer. run: the kernel alone.
+        held: the addresses of the weights, as both take them, and what else they say of them. weights: kept alive.
         geometry: of the layer. epilogue: its constants; the residual is an argument of the call.
-        native: the method of `Plan` of csrc/bind_plan.cpp that is this layer, and the addresses of its weights; None:
-            no plan holds it.
         planes: of bits, side by side in a pixel, each of the geometry's channels.
 
     Raises:
         TypeError, ValueError: constants of another type or shape; from a call, bits or a residual of another.
     """
     geometry.check()
-    e, channels = epilogue, (geometry.outputs,)
-    if e.residual is not None:
+    if epilogue.residual is not None:
         raise ValueError("expected a residual when the layer is called, got one when it is bound")
-    if (e.lower is None) != (e.upper is None):
-        raise ValueError("expected both lower and upper or neither, got one of them")
-    given = (("scale", e.scale), ("shift", e.shift), ("lower", e.lower), ("upper", e.upper))
-    kept = [x if x is None else check_floats(name, x, channels) for name, x in given]
-    wide = check_wide(e, geometry.outputs)
-    wide_scale, wide_shift = wide_addresses(wide)
-    scale, shift, lower, upper = (0 if x is None else x.data_ptr() for x in kept)
+    kept, addresses = constants(epilogue, geometry.outputs)
+    scale, shift, lower, upper, wide_scale, wide_shift = addresses
     wanted = lower != 0
     known: dict[torch.Size, tuple[Shape2d, tuple[int, ...], tuple[int, ...]]] = {}
-    keep, uint8, float32, empty, threads = e.keep, torch.uint8, torch.float32, torch.empty, torch.get_num_threads
+    keep, uint8, float32, empty, threads = epilogue.keep, torch.uint8, torch.float32, torch.empty, torch.get_num_threads
 
     def call(bits: Tensor, residual: Tensor | None = None, spare: Spare | None = None) -> Outputs:
         sizes = known.get(bits.shape)
@@ -170,11 +149,10 @@ def bound(
             except IndexError:  # another thread took the last one
                 y = empty(floats, dtype=float32, device=CPU)
         found = empty(packed, dtype=uint8, device=CPU) if wanted else None
-        into, to = 0 if y is None else y.data_ptr(), 0 if found is None else found.data_ptr()
-        run(source, shape, (scale, shift, added, into, lower, upper, to, wide_scale, wide_shift), threads())
+        ends = (scale, shift, added, address(y), lower, upper, address(found), wide_scale, wide_shift)
+        run(shape, source, held, ends, threads())
         return y, found
 
-    call.kept = (*kept, wide)  # pyright: ignore[reportFunctionMemberAccess]
-    if native is not None:
-        call.native = (*native, (scale, shift, lower, upper, wide_scale, wide_shift))  # pyright: ignore[reportFunctionMemberAccess]
+    call.kept = (*kept, *weights)  # pyright: ignore[reportFunctionMemberAccess]
+    call.native = name, held, addresses  # pyright: ignore[reportFunctionMemberAccess]
     return call

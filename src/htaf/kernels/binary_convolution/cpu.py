@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, row_bytes
+from htaf.kernels.layers import Bound, Epilogue, Geometry, forward_of, row_bytes
 from htaf.kernels.native import extension
-from htaf.kernels.packed_native import Shape2d, bound, check_weights
+from htaf.kernels.packed_native import bound, check_weights
 
 __all__ = ["Weights", "bind", "forward", "prepare"]
 
@@ -63,21 +63,12 @@ def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
     blocks = (g.outputs // g.groups + BLOCK - 1) // BLOCK
     signs = check_weights("signs", weights.signs, torch.int32, (g.groups, blocks, taps, words, BLOCK))
     ones = check_weights("ones", weights.ones, torch.int32, (taps, g.groups, blocks, BLOCK))
-    held, native = (signs.data_ptr(), ones.data_ptr(), weights.bipolar), extension().binary_convolution
+    held = signs.data_ptr(), ones.data_ptr(), weights.bipolar
 
-    def run(bits: int, shape: Shape2d, finishing: tuple[int, ...], threads: int, kept: object = (signs, ones)) -> None:
-        native(shape, bits, held, finishing, threads)
-
-    return bound(run, g, epilogue, ("binary", held))
+    return bound("binary", extension().binary_convolution, held, (signs, ones), g, epilogue)
 
 
-def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Outputs:
-    """Bits [batch, height, width, row_bytes(channels)] -> y [batch, out height, out width, outputs] and its bits.
-
-    Raises:
-        TypeError, ValueError: tensors whose type or shape is not that of `Geometry` and `Epilogue`.
-    """
-    return bind(weights, geometry, epilogue._replace(residual=None))(bits, epilogue.residual)
+forward = forward_of(bind)
 
 
 def _check(x: Tensor, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:

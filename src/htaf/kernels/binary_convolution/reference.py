@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, Spare
+from htaf.kernels.layers import Epilogue, Geometry, Outputs, bind_of
 from htaf.kernels.packed_maps import reference as maps
 
 
@@ -37,10 +37,4 @@ def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilog
     return maps.finish(sums.permute(0, 2, 3, 1).contiguous(), epilogue)
 
 
-def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
-    """The layer with its weights and the constants of its epilogue; the residual is an argument of the call."""
-
-    def call(bits: Tensor, residual: Tensor | None = None, spare: Spare | None = None) -> Outputs:
-        return forward(bits, weights, geometry, epilogue._replace(residual=residual))
-
-    return call
+bind = bind_of(forward)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from htaf.kernels.depthwise_convolution.reference import Weights, check
-from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, row_bytes
+from htaf.kernels.layers import Bound, Epilogue, Geometry, forward_of, row_bytes
 from htaf.kernels.native import extension
-from htaf.kernels.packed_native import CPU, Shape2d, bound, check_weights
+from htaf.kernels.packed_native import CPU, bound, check_weights
 
 __all__ = ["Weights", "bind", "forward", "prepare"]
 
@@ -31,18 +31,9 @@ def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
     g.check()
     shape = (g.kernel[0] * g.kernel[1], 8 * row_bytes(g.channels))
     values = check_weights("values", weights.values, torch.float32, shape)
-    held, native = (values.data_ptr(), weights.planes, weights.bipolar), extension().depthwise_convolution
+    held, run = (values.data_ptr(), weights.planes, weights.bipolar), extension().depthwise_convolution
 
-    def run(bits: int, shape: Shape2d, finishing: tuple[int, ...], threads: int, kept: object = values) -> None:
-        native(shape, bits, held, finishing, threads)
-
-    return bound(run, g, epilogue, ("depthwise", held), planes=weights.planes)
+    return bound("depthwise", run, held, (values,), g, epilogue, planes=weights.planes)
 
 
-def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Outputs:
-    """Bits [batch, height, width, planes row_bytes(channels)] -> y [batch, out height, out width, outputs], bits.
-
-    Raises:
-        TypeError, ValueError: tensors whose type or shape is not that of `Geometry` and `Epilogue`.
-    """
-    return bind(weights, geometry, epilogue._replace(residual=None))(bits, epilogue.residual)
+forward = forward_of(bind)

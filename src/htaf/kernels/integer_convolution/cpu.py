@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from htaf.kernels.integer_convolution.reference import Weights, check
-from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs
+from htaf.kernels.layers import Bound, Epilogue, Geometry, forward_of
 from htaf.kernels.native import extension
-from htaf.kernels.packed_native import Shape2d, bound, check_weights
+from htaf.kernels.packed_native import bound, check_weights
 
 __all__ = ["Weights", "bind", "forward", "prepare"]
 
@@ -36,18 +36,9 @@ def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
     taps, words = g.kernel[0] * g.kernel[1], (g.channels // g.groups + 3) // 4
     blocks = (g.outputs // g.groups + BLOCK - 1) // BLOCK
     values = check_weights("values", weights.values, torch.int8, (g.groups, blocks, taps, words, BLOCK, 4))
-    held, native = (values.data_ptr(), weights.planes), extension().integer_convolution
+    held, run = (values.data_ptr(), weights.planes), extension().integer_convolution
 
-    def run(bits: int, shape: Shape2d, finishing: tuple[int, ...], threads: int, kept: object = values) -> None:
-        native(shape, bits, held, finishing, threads)
-
-    return bound(run, g, epilogue, ("integer", held), planes=weights.planes)
+    return bound("integer", run, held, (values,), g, epilogue, planes=weights.planes)
 
 
-def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Outputs:
-    """Bits [batch, height, width, planes row_bytes(channels)] -> y [batch, out height, out width, outputs], bits.
-
-    Raises:
-        TypeError, ValueError: tensors whose type or shape is not that of `Geometry` and `Epilogue`.
-    """
-    return bind(weights, geometry, epilogue._replace(residual=None))(bits, epilogue.residual)
+forward = forward_of(bind)

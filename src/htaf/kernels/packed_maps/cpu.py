@@ -10,7 +10,7 @@ from torch import Tensor
 from htaf.kernels.layers import Epilogue, Geometry, Outputs, row_bytes
 from htaf.kernels.native import extension
 from htaf.kernels.packed_maps.reference import pack
-from htaf.kernels.packed_native import CPU, Finishing, aligned, check_bits, check_floats, shape2d
+from htaf.kernels.packed_native import CPU, address, aligned, check_bits, check_floats, constants, shape2d
 
 __all__ = ["finish", "max_pool", "pack", "spikes", "unpack"]
 
@@ -29,10 +29,14 @@ def unpack(bits: Tensor, channels: int, *, bipolar: bool = False, dtype: torch.d
 
 def finish(sums: Tensor, epilogue: Epilogue) -> Outputs:
     sums = check_floats("sums", sums, tuple(sums.shape))
-    found, channels = Finishing(epilogue, tuple(sums.shape)), sums.shape[-1]
-    pixels = math.prod(sums.shape[:-1])
-    extension().finish(sums.data_ptr(), pixels, channels, found.addresses(), torch.get_num_threads())
-    return found.y, found.bits
+    e, channels, lead = epilogue, sums.shape[-1], sums.shape[:-1]
+    _kept, (scale, shift, lower, upper, *wide) = constants(e, channels)  # alive while the kernel runs
+    residual = None if e.residual is None else check_floats("residual", e.residual, tuple(sums.shape))
+    y = torch.empty_like(sums) if e.keep else None
+    bits = None if e.lower is None else torch.empty(*lead, row_bytes(channels), dtype=torch.uint8, device=CPU)
+    ends = (scale, shift, address(residual), address(y), lower, upper, address(bits), *wide)
+    extension().finish(sums.data_ptr(), math.prod(lead), channels, ends, torch.get_num_threads())
+    return y, bits
 
 
 def max_pool(

@@ -10,7 +10,7 @@ from torch import Tensor
 from htaf.kernels.float_layers import cpu as float_layers
 from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs
 from htaf.kernels.native import extension
-from htaf.kernels.packed_native import Shape2d, bound, check_weights
+from htaf.kernels.packed_native import bound, check_weights
 from htaf.kernels.table_convolution.reference import ENTRIES, Kind, Weights, holds, prepare
 
 __all__ = ["Kind", "Weights", "bind", "forward", "holds", "peak", "prepare"]
@@ -55,14 +55,8 @@ def _bind(weights: Weights, geometry: Geometry, epilogue: Epilogue, rough: bool)
         KINDS[w.kind], values.data_ptr(), unit.data_ptr(), bias.data_ptr(),
         *((0, 0, 0, 0) if also is None else (x.data_ptr() for x in also)), 0 if columns is None else columns.data_ptr(),
     )  # fmt: skip
-    native = extension().table_forward
 
-    def run(
-        bits: int, shape: Shape2d, finishing: tuple[int, ...], threads: int, kept: tuple[Tensor, ...] = kept
-    ) -> None:
-        native(shape, bits, held, finishing, threads)
-
-    return bound(run, g, epilogue, ("table", held))
+    return bound("table", extension().table_forward, held, kept, g, epilogue)
 
 
 def _rough(weights: Weights, g: Geometry, e: Epilogue) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
-from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, Spare
+from htaf.kernels.layers import Epilogue, Geometry, Outputs, bind_of
 from htaf.kernels.packed_maps import reference as maps
 
 Kind = Literal["float32", "int16", "int8"]
@@ -142,10 +142,4 @@ def _check(weight: Tensor, g: Geometry, kind: Kind) -> None:
         raise ValueError(f"expected finite weights, got {int((~weight.isfinite()).sum())} of {math.prod(expected)} not")
 
 
-def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
-    """The layer with its weights and the constants of its epilogue; the residual is an argument of the call."""
-
-    def call(bits: Tensor, residual: Tensor | None = None, spare: Spare | None = None) -> Outputs:
-        return forward(bits, weights, geometry, epilogue._replace(residual=residual))
-
-    return call
+bind = bind_of(forward)
