@@ -81,9 +81,9 @@ def test_exact_steps_need_no_repair_and_inputs_alone_no_head() -> None:
 
 
 def test_a_step_that_cannot_be_taken_is_left_out_and_says_why() -> None:
-    net = nn.Sequential(nn.Linear(6, 8), HTAF(1.0, 5.0), nn.Linear(8, 2), nn.Softmax(1))
+    net = nn.Sequential(nn.Linear(6, 8), HTAF(1.0, 5.0), nn.Linear(8, 2), nn.Tanh())
     _, report = htaf.finish(net, TRAINING, measure=lambda other: other(ROWS).var())
-    assert "refit_head: left out: expected a model whose output is that of an nn.Linear" in str(report)
+    assert "refit_head: left out: expected a model that returns the output of an nn.Linear" in str(report)
 
 
 @pytest.mark.parametrize("calls", range(7))  # of the network, of a step, inside refit_head

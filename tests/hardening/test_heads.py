@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -174,7 +175,7 @@ def test_layers_that_see_more_than_a_pixel_are_no_head() -> None:
     for head in (nn.Conv2d(4, 3, 3, padding=1), nn.Conv2d(4, 4, 1, groups=2), nn.ConvTranspose2d(4, 3, 1)):
         net = harden(fresh(lambda head=head: nn.Sequential(nn.Conv2d(2, 4, 1), HTAF(), head)))
         with pytest.raises(
-            ValueError, match=r"an nn.Linear or a convolution with kernels of size 1 .* another after 0"
+            ValueError, match=r"an nn.Linear or a convolution with kernels of size 1, .* another after 0"
         ):
             refit_head(net, [(x, y)])
 
@@ -208,7 +209,9 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="expected strengths >= 0, one or more, got"):
         refit_head(network(), pairs, strengths=[])
     ends = nn.Sequential(nn.Linear(6, 3), HTAF())
-    with pytest.raises(ValueError, match=r"output is that of an nn.Linear .* got another after 0"):
+    with pytest.raises(
+        ValueError, match=r"the output of an nn.Linear .* another after 0, .* and 1 \(Heaviside\) behind it"
+    ):
         refit_head(harden(ends), pairs)
     with pytest.raises(ValueError, match="has none that runs"):
         refit_head(nn.Sequential(nn.ReLU()), pairs)
@@ -218,7 +221,7 @@ def test_errors() -> None:
         refit_head(network(), [(X, torch.full_like(CODES, -100))], validation=pairs)
     with pytest.raises(ValueError, match="expected a class code for each of 100 rows of the output, got 50"):
         refit_head(network(), [(x, y[:50]) for x, y in pairs])
-    with pytest.raises(ValueError, match="expected class codes below 2, the number of outputs, got 2"):
+    with pytest.raises(ValueError, match="expected class codes below 2 for 2 outputs, got 2"):
         refit_head(network(2), pairs)
     shape = (
         r"float targets of the output's shape, 100 rows of 3, or int64 class codes, got torch.float32 of shape \(100,\)"
@@ -333,3 +336,116 @@ def test_codes_may_be_of_any_integer_type(dtype: torch.dtype) -> None:
     found, _ = refit_head(net, batched(X, codes), validation=[(HELD, held)])
     other, _ = refit_head(net, batched(X, codes.to(dtype)), validation=[(HELD, held.to(dtype))])
     assert torch.equal(other.state_dict()["head.weight"], found.state_dict()["head.weight"])
+
+
+@dataclass(slots=True)
+class Answer:
+    hidden: Tensor
+    values: Tensor
+
+
+class Ends(nn.Module):
+    """What a user's forward makes of the output of its head, `net`."""
+
+    def __init__(self, net: nn.Module, end: Any) -> None:
+        super().__init__()
+        self.net, self.end = net, end
+
+    def forward(self, x: Tensor) -> Any:
+        return self.end(self.net(x))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda y: y.softmax(1),
+        lambda y: y.log_softmax(-1),
+        lambda y: (y.square(), y),
+        lambda y: {"parts": [torch.arange(len(y)), {"values": y.softmax(1)}]},
+        lambda y: Answer(y.mean(1), y),
+    ],
+)
+def test_logits_may_be_squashed_or_one_of_several_outputs(end: Any) -> None:
+    net = network()
+    found, report = refit_head(Ends(net, end), batched(X, CODES), validation=batched(HELD, CODES_HELD))
+    wanted, plain = refit_head(net, batched(X, CODES), validation=batched(HELD, CODES_HELD))
+    assert torch.equal(found.get_parameter("net.head.weight"), wanted.get_parameter("head.weight"))
+    assert (report.before, report.after) == (plain.before, plain.after)
+    assert report.after["loss"] < report.before["loss"]  # pyright: ignore[reportOptionalSubscript]
+
+
+@pytest.mark.parametrize("end", [lambda y: y.squeeze(1), lambda y: y[:, 0], lambda y: y.view(-1), lambda y: y[None]])
+def test_one_column_may_lose_its_dimension(end: Any) -> None:
+    net, y, held = network(1), X[:, 0] * X[:, 1], HELD[:, 0] * HELD[:, 1]
+    found, _ = refit_head(Ends(net, end), batched(X, y), validation=batched(HELD, held))
+    wanted, _ = refit_head(net, batched(X, y[:, None]), validation=batched(HELD, held[:, None]))
+    assert torch.equal(found.get_parameter("net.head.weight"), wanted.get_parameter("head.weight"))
+    assert not torch.equal(found.get_parameter("net.head.weight"), net.get_parameter("head.weight"))
+    pixels: Any = harden(fresh(lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), HTAF(), nn.Conv2d(4, 1, 1))))
+    x = X[:, :6].reshape(100, 1, 4, 6)
+    found, _ = refit_head(Ends(pixels, lambda y: y.squeeze(1)), [(x, x[:, 0])], strengths=[0.01])
+    wanted, _ = refit_head(pixels, [(x, x)], strengths=[0.01])
+    assert torch.equal(found.get_parameter("net.2.weight"), wanted.get_parameter("2.weight"))
+
+
+@pytest.mark.parametrize("how", ["column", "row of floats", "codes"])
+def test_behind_a_sigmoid_it_is_the_logistic_regression_of_scikit_learn(how: str) -> None:
+    net, y, held = zeroed(network(1)), CODES > 0, CODES_HELD > 0
+    end: Any = torch.sigmoid if how == "column" else (lambda y: y.sigmoid()[:, 0])
+    targets, wanted = (
+        (t.long() if how == "codes" else t[:, None].float() if how == "column" else t.float()) for t in (y, held)
+    )
+    found, report = refit_head(Ends(net, end), batched(X, targets), validation=batched(HELD, wanted), strengths=[0.01])
+    z, _, _ = standardised(net, X)
+    known = LogisticRegression(C=1 / (0.01 * len(X)), max_iter=1000, tol=1e-8).fit(z, y.numpy())
+    likely = known.predict_proba(standardised(net, HELD)[0])[:, 1]
+    with torch.no_grad():
+        output = found(HELD)
+        loss = nn.functional.binary_cross_entropy(output.flatten(), held.float()).item()
+    np.testing.assert_allclose(output.flatten(), likely, atol=2e-3)
+    assert report.after == pytest.approx(
+        {"loss": loss, "accuracy": ((output.flatten() > 0.5) == held).float().mean().item()}
+    )
+
+
+def test_several_labels_a_row_behind_a_sigmoid_are_fitted_each_by_itself() -> None:
+    labels, held = ((torch.stack([c > 0, c > 1, c == 0], 1)).float() for c in (CODES, CODES_HELD))
+    net, strengths = zeroed(network(3)), [0.1]
+    found, _ = refit_head(
+        Ends(net, torch.sigmoid), batched(X, labels), validation=batched(HELD, held), strengths=strengths
+    )
+    for i in range(3):
+        one: Any = network(1)
+        with torch.no_grad():
+            one.load_state_dict({k: v[i : i + 1] if k.startswith("head") else v for k, v in net.state_dict().items()})
+        y, y_held = labels[:, i : i + 1], held[:, i : i + 1]
+        alone, _ = refit_head(
+            Ends(one, torch.sigmoid), batched(X, y), validation=batched(HELD, y_held), strengths=strengths
+        )
+        row = found.get_parameter("net.head.weight")[i]
+        torch.testing.assert_close(alone.get_parameter("net.head.weight")[0], row, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("codes", [True, False])
+def test_without_a_sigmoid_a_measure_chooses_what_zeros_and_ones_are(codes: bool) -> None:
+    net, y, held = network(1), CODES.clamp(max=1), CODES_HELD.clamp(max=1).float()
+
+    def measure(other: Any) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(other(HELD), held[:, None])
+
+    pairs = batched(X, y if codes else y[:, None].float())
+    found, _ = refit_head(net, pairs, measure=measure)
+    wanted, _ = refit_head(Ends(net, torch.sigmoid), pairs, measure=lambda other: measure(other.net))
+    assert torch.equal(found.get_parameter("head.weight"), wanted.get_parameter("net.head.weight"))
+    assert not torch.equal(found.get_parameter("head.weight"), net.get_parameter("head.weight"))
+
+
+def test_what_stands_behind_a_head_is_named() -> None:
+    net = harden(nn.Sequential(nn.Linear(6, 8), HTAF(), nn.Linear(8, 3), nn.Identity(), nn.Tanh()))
+    words = r"got another after 2, .* and 3 \(Identity\), 4 \(Tanh\) behind it: return its output, and leave the rest"
+    with pytest.raises(ValueError, match=words):
+        refit_head(net, batched(X, CODES))
+    with pytest.raises(ValueError, match=r"expected int64 class codes for a classifier, got torch.float32"):
+        refit_head(Ends(network(), lambda y: y.softmax(1)), batched(X, X[:, :3]))
+    with pytest.raises(ValueError, match=r"expected class codes below 2 for 1 outputs, got 2"):
+        refit_head(network(1), batched(X, CODES))

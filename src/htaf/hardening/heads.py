@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from jaxtyping import Float
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
+from htaf.convert.flow import tensors_of
 from htaf.convert.functional_sites import Model, duplicate
 from htaf.convert.modes import evaluating, hooked
 from htaf.grid import weight_of
@@ -27,13 +29,18 @@ from htaf.hardening.report import (
     expect_batches,
     few_rows,
     is_regression,
-    measured,
     measured_by,
     pair_of,
 )
 from htaf.hardening.weights import not_its_own, not_plain, wide
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+ENDS: dict[str, Callable[[Tensor], Tensor]] = {  # what a model may make of its head's output
+    "": lambda x: x,
+    "sigmoid": torch.sigmoid,
+    "softmax": partial(torch.softmax, dim=-1),
+    "log_softmax": partial(torch.log_softmax, dim=-1),
+}
 STEPS = 200  # of L-BFGS, at most
 HELD = 5  # without validation batches every fifth row chooses the strength
 
@@ -55,10 +62,14 @@ def refit_head(
     where that is lower still. Without validation every fifth row is held out for this choice, and the chosen fit is
     made once more on all rows. A layer without bias is fitted without one, to inputs that are scaled and not centred.
 
+    Behind a sigmoid, and for codes 0 and 1 of a single output, the loss is the cross-entropy of every output by itself;
+    for float targets that are 0 and 1 it is tried as well where a measure decides.
+
     Args:
         model: its output must be that of an nn.Linear, or of a convolution with kernels of size 1, with real weights of
-            its own; or the mean of such outputs over time steps, or over all pixels; not changed. The one pixel behind
-            a global pooling may be flattened.
+            its own; or the mean of such outputs over time steps, or over all pixels; or a sigmoid, softmax or
+            log_softmax of these; reshaped (`squeeze(1)`, `[:, 0]`, `flatten`) or not; alone or in a tuple, mapping or
+            object of outputs. Of several such layers the one that runs last is fitted. Not changed.
         batches: (inputs, targets) as the training had them: float targets of the output's shape, or class codes
             (those < 0 are left out), one for each pixel where the output has pixels. A classifier takes codes, no
             one-hot rows.
@@ -86,33 +97,40 @@ def refit_head(
         head = _Head(net, first)
         h, y = head.gathered(batches)
         known: Any = slice(None)
-        if measure is not None:
-            judged: Callable[[_Weights], float] = partial(_measured, measure, net, head)
-        elif validation is not None:
-            vh, vy = head.gathered(validation)
-            judged = partial(_loss, h=vh, y=vy)
-        else:
+        seen = h, y
+        if validation is not None:
+            seen = head.gathered(validation)
+        elif measure is None:
             held = torch.arange(len(h), device=h.device) % HELD == HELD - 1
             if not bool(held.any()):
                 raise ValueError(f"expected {HELD} rows or more to choose a strength, or validation=, got {len(h)}")
-            known, judged = ~held, partial(_loss, h=h[held], y=y[held])
-        biased = head.layer.bias is not None
+            known, seen = ~held, (h[held], y[held])
+
+        def judged(weights: _Weights) -> float:
+            if measure is None:
+                return _losses(weights, *seen, head.sigmoid)["loss"]
+            head.put(weights)
+            return measured_by(measure, net)
+
+        biased, sigmoid = head.layer.bias is not None, head.sigmoid
         fit = _Fit(h[known], y[known], biased)
         before = fit.of(head.layer)
         best, kept = judged(before), before
         chosen: tuple[float, str, _Weights] | None = None
-        for centre, start in (
-            ("the change of the weights", before),
-            ("the weights", (torch.zeros_like(before[0]), before[1])),
-        ):
-            now = before
-            for strength in sorted(strengths, reverse=True):
-                now = fit(now, start, strength)
-                if (loss := judged(now)) < best:
-                    best, kept, chosen = loss, now, (strength, centre, start)
+        for each in dict.fromkeys((head.sigmoid, head.sigmoid or (measure is not None and _is_binary(y)))):
+            for centre, start in (
+                ("the change of the weights", before),
+                ("the weights", (torch.zeros_like(before[0]), before[1])),
+            ):
+                now = before
+                for strength in sorted(strengths, reverse=True):
+                    now = fit(now, start, strength, each)
+                    if (loss := judged(now)) < best:
+                        best, kept, chosen, sigmoid = loss, now, (strength, centre, start), each
         if chosen is not None and validation is None and measure is None:
-            kept = _Fit(h, y, biased)(kept, chosen[2], chosen[0])
-        old, new = (_loss(one, h, y) for one in (before, kept))
+            kept = _Fit(h, y, biased)(kept, chosen[2], chosen[0], sigmoid)
+        old, new = (_losses(one, h, y, sigmoid)["loss"] for one in (before, kept))
+        losses = [_losses(one, *seen, sigmoid) if validation is not None else None for one in (before, kept)]
         head.put(kept)
     seconds = time.perf_counter() - begin
     if chosen is None:
@@ -121,34 +139,33 @@ def refit_head(
     else:
         note, near = f"penalty {chosen[0]:g} on {chosen[1]}", "0" if chosen[1] == "the weights" else "what they were"
         layer = LayerReport(head.name, old, new, chosen[0], len(h), note, measure=FITTED)
-    losses = measured(model, validation, head.classes), measured(net, validation, head.classes)
-    return net.eval(), Report("refit_head", seconds, *losses, (layer,), few_rows(head.name, len(h), h.shape[1], near))
-
-
-def _measured(measure: Measure, net: nn.Module, head: _Head, weights: _Weights) -> float:
-    """The user's measure of a network with these weights in its head."""
-    head.put(weights)
-    return measured_by(measure, net)
+    few = few_rows(head.name, len(h), h.shape[1], near)
+    return net.eval(), Report("refit_head", seconds, losses[0], losses[1], (layer,), few)
 
 
 class _Head:
-    """The last linear layer that ran: its weights are its own, and its output or a mean of its outputs the model's.
+    """The last linear layer that ran: its weights are its own, and its output, or a mean or squashing of it, is one of
+    the model's.
 
-    classes: the dimension of the model's output along which its classes, or numbers, lie.
+    classes: the dimension of a layer's output along which classes, or numbers, lie. means: the dimensions over which
+    the model's output is a mean, of time or of all pixels. sigmoid: every output is a probability by itself. softmax:
+    all are together.
     """
 
     def __init__(self, model: nn.Module, x: Any) -> None:
         self.model = model
         ran: list[str] = []
-        found = {name: module for name, module in model.named_modules() if _linear(module)}
+        found = {name: module for name, module in model.named_modules() if _linear(module) or not module._modules}
         with hooked(m.register_forward_hook(partial(lambda n, *_: ran.append(n), name)) for name, m in found.items()):
             call(model, x)
-        if not ran:
+        last = max((i for i, name in enumerate(ran) if _linear(found[name])), default=None)
+        if last is None:
             raise ValueError(
                 f"expected a model that ends in an nn.Linear, or in a convolution with kernels of size 1, "
                 f"{type(model).__name__} has none that runs"
             )
-        self.name, self.layer = ran[-1], cast(Any, found[ran[-1]])
+        self.name, self.layer = ran[last], cast(Any, found[ran[last]])
+        self.classes = 1 if isinstance(self.layer, nn.modules.conv._ConvNd) else -1
         calls: list[tuple[Tensor, Tensor]] = []
 
         def see(module: nn.Module, args: Any, output: Tensor) -> None:
@@ -160,36 +177,39 @@ class _Head:
             raise ValueError(f"expected a head whose weights can be fitted, but of {self.name} {why}")
         mine = [out for out, _ in calls]
         out = torch.stack(mine) if len(mine) > 1 else mine[0]
-        self.means: tuple[int, ...] = ()  # the dimensions over which the output is a mean: of time, or all pixels
-        self.classes = 1 if isinstance(self.layer, nn.modules.conv._ConvNd) else -1
-        if isinstance(output, Tensor) and output.ndim > 1:
-            output = output.movedim(self.classes, -1)
-        one_pixel = _same(out.flatten(1), output) and out[0].numel() == out.shape[-1]
-        if not _same(out, output) and not one_pixel:
-            dims: list[tuple[int, ...]] = [(d,) for d in range(out.ndim - 1)]
-            if self.classes == 1:
-                dims.append(tuple(range(out.ndim - 1)[-(self._pixels()) :]))
-            dims = [d for d in dims if _same(out.mean(d), output)]
-            if not dims:
-                raise ValueError(
-                    f"expected a model whose output is that of an nn.Linear or a convolution with kernels of size 1 "
-                    f"(or its mean over time or over all pixels), got another after {self.name}, the last one that "
-                    "runs: leave a sigmoid, softmax, squeeze or scale to the loss, and return the output of the layer"
-                )
-            self.means = dims[0]
+        dims: list[tuple[int, ...]] = [(), *((d,) for d in range(out.ndim - 1))]
+        if self.classes == 1:
+            dims.append(tuple(range(out.ndim - 1)[-(self.layer.weight.ndim - 2) :]))
+        for tensor, d, end in itertools.product(tensors_of(output), dims, ENDS):
+            if self._gives(ENDS[end](out.mean(d) if d else out), tensor):
+                self.means, self.sigmoid, self.softmax = d, end == "sigmoid", "softmax" in end
+                return
+        behind = ", ".join(f"{name} ({type(found[name]).__name__})" for name in ran[last + 1 :])
+        raise ValueError(
+            f"expected a model that returns the output of an nn.Linear or a convolution with kernels of size 1, alone "
+            f"or among others (or its mean over time or over all pixels, its one column, its sigmoid or softmax), got "
+            f"another after {self.name}, the last one that runs{behind and f', and {behind} behind it'}: return its "
+            "output, and leave the rest to the loss"
+        )
 
-    def _pixels(self) -> int:
-        """The dimensions of an image or a line."""
-        return self.layer.weight.ndim - 2
+    def _gives(self, out: Tensor, tensor: Tensor) -> bool:
+        """Whether an output of the model, of whatever shape, is this one, whose classes are last."""
+        if not tensor.is_floating_point() or tensor.numel() != out.numel():
+            return False
+        return torch.allclose(self._classes_last(tensor).reshape(out.shape).to(out), out, rtol=1e-4, atol=1e-5)
+
+    def _classes_last(self, x: Tensor) -> Tensor:
+        """An output of the model, or targets of its shape; with one column its dimension may lack."""
+        return x.movedim(1, -1) if self.classes == 1 and x.ndim == self.layer.weight.ndim else x
 
     def _not_plain(self, output: Tensor, h: Tensor) -> str:
         h = wide(h)
         return not_plain(self.layer, h @ weight_of(self.layer).flatten(1).to(h).T, output)
 
     def gathered(self, batches: Batches) -> tuple[Float[Tensor, "n features"], Tensor]:
-        """What the layer reads, and the targets: float [n, outputs], or class codes [n]."""
+        """What the layer reads, and the targets: float [n, outputs], or class codes [n] of more than one output."""
         inputs: list[Tensor] = []
-        hs, ys = [], []
+        hs, ys, outputs = [], [], len(self.layer.weight)
         with self.layer.register_forward_hook(lambda module, args, output: inputs.append(args[0].clone())):
             for batch in batches:
                 x, y = pair_of(batch)
@@ -198,10 +218,7 @@ class _Head:
                 given = [_channels_last(self.layer, one) for one in inputs]
                 h = torch.stack(given) if len(given) > 1 else given[0]
                 h = (h.mean(self.means) if self.means else h).reshape(-1, h.shape[-1])
-                y = y.to(h.device)
-                if is_regression(y) and y.ndim > 1:
-                    y = y.movedim(self.classes, -1)
-                outputs = len(self.layer.weight)
+                y = self._classes_last(y.to(h.device)) if is_regression(y) else y.to(h.device)
                 if is_regression(y) and y.numel() != len(h) * outputs:
                     raise ValueError(
                         f"expected float targets of the output's shape, {len(h)} rows of {outputs}, or "
@@ -216,14 +233,13 @@ class _Head:
         h, y = torch.cat(hs), torch.cat(ys)
         if not len(h):
             raise ValueError("expected batches with a row that has a target, got none")
-        if _one_hot(y):
-            raise ValueError(
-                f"expected int64 class codes for a classifier, got one-hot rows of {y.dtype}: give targets.argmax(1)"
-            )
-        if not is_regression(y) and int(y.max()) >= len(self.layer.weight):
-            raise ValueError(
-                f"expected class codes below {len(self.layer.weight)}, the number of outputs, got {int(y.max())}"
-            )
+        if is_regression(y) and (self.softmax or (_one_hot(y) and not self.sigmoid)):
+            got = "one-hot rows of " if _one_hot(y) else ""
+            raise ValueError(f"expected int64 class codes for a classifier, got {got}{y.dtype}: give targets.argmax(1)")
+        if not is_regression(y) and int(y.max()) >= max(outputs, 2):
+            raise ValueError(f"expected class codes below {max(outputs, 2)} for {outputs} outputs, got {int(y.max())}")
+        if not is_regression(y) and outputs == 1:
+            self.sigmoid, y = True, y[:, None].to(h)
         return h, y
 
     def put(self, weights: _Weights) -> None:
@@ -270,13 +286,16 @@ class _Fit:
         w = layer.weight.detach().flatten(1).double()
         return w.clone(), torch.zeros_like(w[:, 0]) if layer.bias is None else layer.bias.detach().double().clone()
 
-    def __call__(self, start: _Weights, centre: _Weights, strength: float) -> _Weights:
-        """The minimum from `start`, penalised by the distance of the weights from those of `centre`."""
+    def __call__(self, start: _Weights, centre: _Weights, strength: float, sigmoid: bool = False) -> _Weights:
+        """The minimum from `start`, penalised by the distance of the weights from those of `centre`.
+
+        sigmoid: float targets are probabilities, not numbers."""
         dead = ~self.std.isfinite()
         scale = torch.where(dead, 0.0, self.std)
         w0 = centre[0] * scale
         w, b = start[0] * scale, start[1] + start[0] @ torch.where(dead, 0.0, self.mean)
-        w, b = self._ridge(w0, strength) if is_regression(self.y) else self._logistic(w, b, w0, strength)
+        numbers = is_regression(self.y) and not sigmoid
+        w, b = self._ridge(w0, strength) if numbers else self._logistic(w, b, w0, strength)
         w = torch.where(dead, 0.0, w / self.std)
         return w, b - w @ self.mean
 
@@ -312,10 +331,15 @@ class _Fit:
             both = torch.from_numpy(flat).to(z.device).reshape(shape[0], shape[1] + 1)
             weight, bias = both[:, :-1], both[:, -1]
             logits = torch.addmm(bias.to(z), z, weight.T.to(z))
-            likely = logits.log_softmax(1)
-            value = -likely[rows, self.y].double().mean()
-            p = likely.exp_()
-            p[rows, self.y] -= 1
+            if is_regression(self.y):
+                y = self.y.to(z)
+                value = nn.functional.binary_cross_entropy_with_logits(logits, y, reduction="none").double().sum() / n
+                p = logits.sigmoid() - y
+            else:
+                likely = logits.log_softmax(1)
+                value = -likely[rows, self.y].double().mean()
+                p = likely.exp_()
+                p[rows, self.y] -= 1
             away = weight - w0
             of_bias = p.sum(0).double()[:, None] / n if self.biased else torch.zeros_like(both[:, -1:])
             gradient = torch.cat([(p.T @ z).double() / n + strength * away, of_bias], 1)
@@ -339,20 +363,27 @@ def _solved(a: Tensor, b: Tensor) -> Tensor:
     return torch.linalg.solve(a, b) if int(failed) else torch.cholesky_solve(b, factor)
 
 
-def _loss(weights: _Weights, h: Tensor, y: Tensor) -> float:
-    """Mean squared error, or cross-entropy."""
+def _losses(weights: _Weights, h: Tensor, y: Tensor, sigmoid: bool) -> dict[str, float]:
+    """{"loss"} of numbers (mean squared error), {"loss", "accuracy"} of classes and probabilities (cross-entropy)."""
     w, b = (v.to(h) for v in weights)
     output = torch.addmm(b, h, w.T).double()
-    if is_regression(y):
-        return nn.functional.mse_loss(output, y.double().reshape(output.shape)).item()
-    return nn.functional.cross_entropy(output, y).item()
+    if not is_regression(y):
+        hits, loss = output.argmax(1) == y, nn.functional.cross_entropy(output, y)
+    elif sigmoid:
+        hits, loss = (output > 0) == (y > 0.5), nn.functional.binary_cross_entropy_with_logits(output, y.double())
+    else:
+        return {"loss": nn.functional.mse_loss(output, y.double()).item()}
+    return {"loss": loss.item(), "accuracy": hits.double().mean().item()}
+
+
+def _is_binary(y: Tensor) -> bool:
+    """Whether targets are 0 and 1 in floats."""
+    return is_regression(y) and bool(((y == 0) | (y == 1)).all())
 
 
 def _one_hot(y: Tensor) -> bool:
     """Whether float targets [n, outputs] are rows of one 1 and zeros, in two places or more."""
-    if not is_regression(y) or y.shape[1] < 2 or not bool(((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all()):
-        return False
-    return bool((y != y[0]).any())
+    return _is_binary(y) and y.shape[1] > 1 and bool((y.sum(1) == 1).all() and (y != y[0]).any())
 
 
 def _linear(module: nn.Module) -> bool:
@@ -371,7 +402,3 @@ def _linear(module: nn.Module) -> bool:
 def _channels_last(layer: Any, x: Tensor) -> Tensor:
     """What a layer takes or gives with its channels, or features, in the last dimension."""
     return x if isinstance(layer, nn.Linear) else x.movedim(1 - layer.weight.ndim, -1)
-
-
-def _same(x: Tensor, output: Any) -> bool:
-    return isinstance(output, Tensor) and x.shape == output.shape and torch.allclose(x, output, rtol=1e-4, atol=1e-5)
