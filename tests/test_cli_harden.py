@@ -31,7 +31,7 @@ def test_a_table(htaf: Any, table: Path, tmp_path: Path) -> None:
     assert htaf("train", "tabular", "--data", table, *words)[0] == 0
     code, said, _ = htaf("harden", run, "--out", out)
     assert code == 0
-    assert "repair " in said
+    assert "repair: validation loss" in said
     assert "exact before" in said
     before, after = open_run(run), open_run(out)
     about = after.record["repaired"]
@@ -39,7 +39,9 @@ def test_a_table(htaf: Any, table: Path, tmp_path: Path) -> None:
     for part in ("validation", "test"):
         assert about["before"][part] == pytest.approx(before.record["metrics"]["exact"][part])
         assert after.record["metrics"]["smooth"][part] == pytest.approx(before.record["metrics"]["smooth"][part])
-    assert [r["name"] for r in about["reports"]] == ["recalibrate", "repair", "recalibrate", "refit_head"]
+    assert [step["name"] for step in about["steps"]] == ["recalibrate", "repair", "recalibrate", "refit"]
+    kept = [step["after"] for step in about["steps"] if step["kept"]]
+    assert kept[-1] == pytest.approx(after.record["metrics"]["exact"]["validation"]["loss"])
     losses = [r.record["metrics"]["exact"]["validation"]["loss"] for r in (before, after)]
     assert losses[1] < losses[0]
     assert after.record["notes"][-1].startswith(f"hardened: the exact network of {run} after ")
@@ -85,7 +87,7 @@ def test_images(htaf: Any, kind: str, tmp_path: Path) -> None:
     assert code == 0
     record = json.loads(said)
     assert record["metrics"]["exact"]["validation"]["loss"] < record["repaired"]["before"]["validation"]["loss"]
-    repaired = next(r for r in record["repaired"]["reports"] if r["name"] == "repair")
+    repaired = next(r["report"] for r in record["repaired"]["steps"] if r["name"] == "repair")
     assert {"wide_resnet": 9, "icbm": 1}[kind] == sum("running" not in layer["note"] for layer in repaired["layers"])
     hard = open_run(out)
     assert hard.has_own_smooth
@@ -127,10 +129,11 @@ def test_steps_that_cannot_be_taken_few_rows_and_the_record_of_the_training(
     monkeypatch.setattr("htaf.runs.hardening.hardening.refit_head", refit_head)
     code, said, _ = htaf("harden", run, "--out", out, "--rows", "1", "--steps", "refit", "repair")
     assert code == 0
-    assert "refit_head   left out: expected a head whose weights can be fitted" in said
+    assert "refit: left out: expected a head whose weights can be fitted" in said
     record = open_run(out).record
-    first, second = record["repaired"]["reports"]
-    assert first == {"name": "refit_head", "error": "expected a head whose weights can be fitted", "kept": False}
+    first, second = record["repaired"]["steps"]
+    error = "expected a head whose weights can be fitted"
+    assert first == {"name": "refit", "before": second["before"], "error": error, "kept": False}
     assert second["name"] == "repair"
     assert record["hardening"] == open_run(run).record["hardening"]
     assert [step["name"] for step in record["hardening"]["finish"]] == ["recalibrate", "refit"]

@@ -12,7 +12,7 @@ from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
 
 if TYPE_CHECKING:
-    from htaf.hardening import Report
+    from htaf.hardening import Taken
 
 
 def harden(
@@ -46,16 +46,10 @@ def harden(
         raise UsageError(f"--rows must be >= 1, got {rows}")
     from htaf.runs import harden_run, open_run
 
-    def told(report: Report, kept: bool) -> None:
-        if json:
-            return
-        if report.before is None or report.after is None:
-            say(f"{report.name:12} left out: {'; '.join(report.notes)}")
-        else:
-            loss = f"validation loss {report.before['loss']:.4f} -> {report.after['loss']:.4f}"
-            say(f"{report.name:12} {loss}, {report.seconds:.1f} s{'' if kept else ', not kept'}")
-            for note in report.notes:
-                say(f"{'':12} {note}")
+    def told(taken: Taken) -> None:
+        if not json:
+            for line in (taken.of_loss(), *(f"  {note}" for note in (taken.report.notes if taken.report else ()))):
+                say(line)
 
     opened = open_run(run, method=step_of_run(method))
     with needs_source("give --data"):

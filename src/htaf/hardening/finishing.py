@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,20 @@ class Taken:
             return f"{self.name}: left out: {self.left_out}"
         told = f"{self.before:.5g} -> {self.after:.5g}, {self.seconds:.1f} s"
         return f"{self.name}: {'kept' if self.kept else 'not kept'}: {told}"
+
+    def of_loss(self) -> str:
+        """In words, where the measure is the loss on the validation part of a run."""
+        if self.left_out:
+            return str(self)
+        kept = "" if self.kept else ", not kept"
+        return f"{self.name}: validation loss {self.before:.4f} -> {self.after:.4f}{kept}"
+
+    def entry(self) -> dict[str, Any]:
+        """As records have it: name, before and kept, with after and the report, or with the error that left it out."""
+        found = {"name": self.name, "before": self.before, "kept": self.kept}
+        if self.report is None:
+            return found | {"error": self.left_out}
+        return found | {"after": self.after, "report": asdict(self.report)}
 
 
 @dataclass(frozen=True)

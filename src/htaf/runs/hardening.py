@@ -51,7 +51,7 @@ def harden_run(
     rows: int = ROWS,
     data: Data | Place | None = None,
     data_dir: Place | None = None,
-    told: Callable[[Report, bool], None] | None = None,
+    told: Callable[[Taken], None] = lambda taken: None,
 ) -> Run:
     """A new run whose exact network was repaired; its smooth network is that of the run.
 
@@ -65,13 +65,12 @@ def harden_run(
         rows: of the training part that repair looks at.
         data: the run's own, from `run.data()`, or where they are now; None: where they were at the training.
         data_dir: a folder with the public sets.
-        told: called with each report, and whether the step was kept. The report of a step that could not be taken has
-            no losses, and the error as its note.
+        told: called after each step.
 
     Returns:
         The run; its record has "hardened": {"key", "sha256", "steps", "rows"}, which is part of its key, and
-        "repaired": {"from": path of the run, "before": metrics of its exact network, "reports": of each step, or its
-        "name" and the "error" for which it was left out}. "hardening" stays that of the training.
+        "repaired": {"from": path of the run, "before": metrics of its exact network, "steps": of each step its entry
+        (`Taken`), whose measure is the validation loss}. "hardening" stays that of the training.
 
     Raises:
         RunError: a run without steps, other data than its own, or a folder that holds something else.
@@ -96,43 +95,29 @@ def harden_run(
         )
         parts = _parts(run, found, rows)
         smooth, exact = run.model(exact=False), run.model()
-        net, reports = _taken(exact, smooth, parts, steps, told)
+
+        def loss(net: nn.Module) -> float:
+            return (measured(net, parts.validation) or {})["loss"]
+
+        todo = [(step, partial(_step, step, smooth=smooth, parts=parts)) for step in steps]
+        net, taken = kept_where_better(exact, todo, loss, told)
         kept = {name: value for name, value in run.record.items() if name not in record and name not in HASHED.values()}
         record |= kept | _measured(run, found, smooth, exact, net, parts)
-        names = [r["name"] for r in reports if r["kept"]]
-        record["repaired"] = {"from": str(run.path), "before": record.pop("before"), "reports": reports}
+        names = [one.name for one in taken if one.kept]
+        record["repaired"] = {"from": str(run.path), "before": record.pop("before")}
+        record["repaired"]["steps"] = [one.entry() for one in taken]
         said = f"the exact network of {run.path} after {', '.join(names)}" if names else "no step lowered the loss"
         record["notes"] = [*run.record["notes"], f"hardened: {said}"]
         own = smooth if names or run.has_own_smooth else None
         return finish_run(out, record, net, run.preprocessor(), run.step, smooth=own)
 
 
-def _taken(
-    exact: nn.Module, smooth: nn.Module, parts: _Parts, steps: Sequence[Step], told: Callable[..., None] | None
-) -> tuple[nn.Module, list[dict[str, Any]]]:
-    """The network after the steps that lowered the validation loss, and all reports."""
-
-    def loss(net: nn.Module) -> float:
-        found = measured(net, parts.validation)
-        assert found is not None
-        return found["loss"]
-
-    def report_of(taken: Taken) -> Report:
-        return taken.report or Report(taken.name, taken.seconds, notes=(taken.left_out,))
-
-    todo = [("refit_head" if one == "refit" else one, partial(_step, one, smooth=smooth, parts=parts)) for one in steps]
-    say = (lambda taken: told(report_of(taken), taken.kept)) if told is not None else (lambda taken: None)
-    net, done = kept_where_better(exact, todo, loss, say)
-    left_out = [{"name": one.name, "error": one.left_out, "kept": False} if one.left_out else None for one in done]
-    return net, [out or asdict(report_of(one)) | {"kept": one.kept} for out, one in zip(left_out, done, strict=True)]
-
-
 def _step(step: Step, net: nn.Module, smooth: nn.Module, parts: _Parts) -> tuple[nn.Module, Report]:
     match step:
         case "recalibrate":
-            return hardening.recalibrate(net, parts.train, validation=parts.validation)
+            return hardening.recalibrate(net, parts.train)
         case "repair":
-            return hardening.repair(net, smooth, parts.sample, validation=parts.validation)
+            return hardening.repair(net, smooth, parts.sample)
         case "refit":
             return hardening.refit_head(net, parts.train, validation=parts.validation)
         case "distil":

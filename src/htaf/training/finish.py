@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from htaf import hardening
-from htaf.hardening import Taken
 from htaf.hardening.finishing import Make, kept_where_better
 from htaf.runs.metrics import loss_function
 from htaf.training.problems import Problem
@@ -43,22 +41,9 @@ def finished(
     }
     todo = [(name, make) for name, make in steps.items() if asked[name]]
     made, taken = kept_where_better(
-        net, todo, lambda net: loss_of(net, posed.validation, loss), lambda one: say(_said(one))
+        net, todo, lambda net: loss_of(net, posed.validation, loss), lambda one: say(one.of_loss())
     )
-    return made, [_entry(one) for one in taken]
-
-
-def _said(one: Taken) -> str:
-    if one.after is None:
-        return str(one)
-    return f"{one.name}: validation loss {one.before:.4f} -> {one.after:.4f}{'' if one.kept else ', not kept'}"
-
-
-def _entry(one: Taken) -> dict[str, Any]:
-    """As records have it."""
-    if one.report is None:
-        return {"name": one.name, "before": one.before, "kept": False, "error": one.left_out}
-    return {"name": one.name, "before": one.before, "after": one.after, "kept": one.kept, "report": asdict(one.report)}
+    return made, [one.entry() for one in taken]
 
 
 def _averaged(net: nn.Module, mean: Mapping[str, Tensor], posed: Problem) -> tuple[nn.Module, hardening.Report]:
