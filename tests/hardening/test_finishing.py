@@ -20,7 +20,7 @@ TRAINING = [(ROWS[:200], CODES[:200]), (ROWS[200:400], CODES[200:400])]
 
 def trained(make, steps: int = 60) -> nn.Module:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), make(), nn.Linear(32, 16), make(), nn.Linear(16, 2))
+    net = nn.Sequential(nn.Linear(6, 32), make(), nn.Linear(32, 16), nn.BatchNorm1d(16), make(), nn.Linear(16, 2))
     optimizer = torch.optim.Adam(net.parameters(), 0.02)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -48,7 +48,7 @@ def test_only_what_is_better_is_kept_and_the_network_has_the_last_measure() -> N
     with torch.no_grad():
         assert loss(exact).item() == best
         assert loss(net.eval()).item() == report.trained
-    assert isinstance(exact[2], Heaviside)  # pyright: ignore[reportIndexIssue]
+    assert isinstance(exact[1], Heaviside)  # pyright: ignore[reportIndexIssue]
     assert not exact.training
     assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
 
@@ -73,7 +73,7 @@ def test_exact_steps_need_no_repair_and_inputs_alone_no_head() -> None:
     net = trained(htaf.StraightThrough)
     _, report = htaf.finish(net, [x for x, _ in TRAINING], measure=loss)
     assert [one.name for one in report.steps] == ["recalibrate", "refit_head"]
-    assert "refit_head: left out: expected batches (inputs, targets)" in str(report)
+    assert "refit_head: left out: expected batches (inputs, targets), targets a tensor" in str(report)
     assert report.trained == report.hardened
     _, report = htaf.finish(net, TRAINING, measure=loss)
     assert [one.name for one in report.steps] == ["recalibrate", "refit_head"]
@@ -118,6 +118,37 @@ def test_the_exact_network_is_measured_once_and_norms_only_where_there_are_some(
     assert [one.name for one in report.steps] == ["refit_head"]
     assert seen.count(exact) == 1
     assert report.hardened == report.steps[0].before == 2
+
+
+def test_norms_in_front_of_the_first_step_are_not_tried() -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), htaf.StraightThrough(), nn.Linear(8, 2))
+    _, report = htaf.finish(net, TRAINING, measure=loss)
+    assert [one.name for one in report.steps] == ["refit_head"]
+    _, report = htaf.finish(nn.Sequential(*net[:3], nn.BatchNorm1d(8), net[3]), TRAINING, measure=loss)
+    assert [one.name for one in report.steps] == ["recalibrate", "refit_head"]
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act, self.head = htaf.StraightThrough(), nn.Linear(6, 2)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return self.head(self.act(a + b))
+
+
+def test_batches_of_several_inputs_say_how_they_are_given() -> None:
+    def measure(net: nn.Module) -> torch.Tensor:
+        return cross_entropy(net(ROWS, ROWS), CODES)
+
+    words = r"several inputs a tuple, \(\(a, b\), targets\), got \(Tensor, Tensor, Tensor\), which the model cannot"
+    for batch in ((ROWS, ROWS, CODES), [ROWS, ROWS, CODES]):
+        with pytest.raises(ValueError, match=words):
+            htaf.finish(Two(), [batch], measure=measure)
+    _, report = htaf.finish(Two(), [((ROWS, ROWS), CODES)], measure=measure)
+    assert report.steps[0].kept
+    _, report = htaf.finish(Two(), [{"a": ROWS, "b": ROWS}], measure=measure)
+    assert "got dict: take targets out of it, (batch, batch.pop('labels'))" in str(report)
 
 
 def test_steps_are_taken_on_what_was_kept() -> None:

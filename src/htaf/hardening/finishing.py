@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, cast
@@ -17,10 +17,11 @@ from htaf.activations import StraightThrough
 from htaf.contract import SmoothStep
 from htaf.convert import harden
 from htaf.convert.functional_sites import Model
+from htaf.convert.modes import evaluating
 from htaf.hardening.heads import refit_head
 from htaf.hardening.layerwise import repair
-from htaf.hardening.norms import is_norm, recalibrate
-from htaf.hardening.report import OF_MEASURE, Batches, Measure, Report, expect_batches, measured_by
+from htaf.hardening.norms import norms_behind_steps, recalibrate
+from htaf.hardening.report import OF_MEASURE, Batches, Measure, Report, expect_batches, inputs_of, measured_by
 
 Make = Callable[[nn.Module], tuple[nn.Module, Report]]
 STEP_ERRORS = (ValueError, TypeError, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
@@ -93,17 +94,23 @@ def finish(model: Model, batches: Batches, *, measure: Measure) -> tuple[Model, 
         The exact network in eval mode, of the type of `model`, and what was tried, with the measures; print it.
 
     Raises:
-        ValueError: the model holds no smooth step, or the measure of the exact network is not a finite number.
+        ValueError: the model holds no smooth step, it cannot take the batches, or the measure of the exact network is
+            not a finite number.
         TypeError: batches can be gone through only once, or are a single pair; the measure is no number.
 
     Example: exact, report = finish(net, [(x, y)], measure=lambda net: cross_entropy(net(held), wanted))
     """
     first = expect_batches(batches)
     exact = harden(model).eval()
+    wanted = "expected batches (inputs, targets), targets a tensor, and several inputs a tuple, ((a, b), targets)"
+    with evaluating(exact):
+        try:
+            normed = norms_behind_steps(exact, inputs_of(first))
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"{wanted}, got {_shown(first)}, which the model cannot take: {error}") from error
     trained, hardened = measured_by(measure, model), measured_by(measure, exact)
     if not math.isfinite(hardened):
         raise ValueError(f"expected a measure that is finite for the exact network, got {hardened}")
-    normed = any(is_norm(module) for module in exact.modules())
     norms: list[tuple[str, Make]] = [("recalibrate", partial(recalibrate, batches=batches))] if normed else []
     steps = [*norms]
     if any(isinstance(m, SmoothStep) and not isinstance(m, StraightThrough) for m in model.modules()):
@@ -116,15 +123,16 @@ def finish(model: Model, batches: Batches, *, measure: Measure) -> tuple[Model, 
     last = next((one.after for one in reversed(taken) if one.kept), hardened)
     assert last is not None
     if not targets:
-        wanted = "expected batches (inputs, targets) with targets as a tensor, and several inputs as ((a, b), targets)"
         taken.append(Taken("refit_head", 0.0, last, left_out=f"{wanted}, got {_shown(first)}"))
     return cast(Model, net), Finish(trained, hardened, last, tuple(taken))
 
 
 def _shown(batch: object) -> str:
+    """What a batch is, and of a mapping, which may hold its targets, what to do."""
     if isinstance(batch, (tuple, list)):
         return f"({', '.join(type(one).__name__ for one in batch)})"
-    return type(batch).__name__
+    kind = type(batch).__name__
+    return f"{kind}: take targets out of it, (batch, batch.pop('labels'))" if isinstance(batch, Mapping) else kind
 
 
 def kept_where_better(

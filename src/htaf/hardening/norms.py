@@ -45,7 +45,7 @@ def recalibrate(
     first = expect_batches(batches, validation)
     net = duplicate(model)
     with evaluating(net):
-        norms = _in_order(net, inputs_of(first), everywhere)
+        norms = norms_behind_steps(net, inputs_of(first), everywhere)
         if norms:
             _Average(net, norms).over(batches)
     seconds = time.perf_counter() - begin
@@ -133,7 +133,7 @@ def _joined(a: Any, b: Any) -> Any:
     return a
 
 
-def _in_order(model: nn.Module, x: Any, everywhere: bool) -> list[Any]:
+def norms_behind_steps(model: nn.Module, x: Any, everywhere: bool = False) -> list[Any]:
     """The batch norms that run first after an exact step has run, in order; all of `everywhere`, or without a step."""
     order: dict[nn.Module, None] = {}
     kinds = [m for m in model.modules() if is_norm(m) or isinstance(m, Heaviside)]
