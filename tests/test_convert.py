@@ -477,12 +477,56 @@ def test_a_line_in_a_loop_over_layers_is_one_site_for_each_of_them():
         y = [torch.tanh(new.layers[1](torch.sigmoid(new.layers[0](X + level)))) for level in range(new.levels)]
         assert all(torch.equal(a, b) for a, b in zip(new(X), y, strict=True))
     new.levels, layers = 1, new.layers
-    for other in ([*layers, layers[0]], layers[:1]):
-        new.layers = nn.ModuleList(other)
-        with pytest.raises(
-            RuntimeError, match=r"relu, relu \(2 in all\), but there was relu in Levels.forward, line 5 of it"
-        ):
-            new(X)
+    steps = dict(zip(layers, (torch.sigmoid, torch.tanh), strict=True))
+    for order in ("1", "10", "010", "1100"):  # the layer tells which step it is
+        new.layers = nn.ModuleList(layers[int(i)] for i in order)
+        y = X
+        for layer in new.layers:
+            y = steps[layer](layer(y))
+        assert torch.equal(new(X)[0], y)
+    other = nn.Linear(4, 4)  # nothing tells of one that came later
+    new.layers = nn.ModuleList([other, layers[1]])
+    assert torch.equal(new(X)[0], torch.tanh(layers[1](torch.sigmoid(other(X)))))
+    new.layers = nn.ModuleList([layers[0], layers[1], other])
+    with pytest.raises(RuntimeError, match=r"relu in Levels.forward, line 5 of it only 3 times"):
+        new(X)
+    new.layers = nn.ModuleList([layers[1], other])
+    with pytest.raises(RuntimeError, match=r"line 5 of it ran behind layers in another order, not all of them known"):
+        new(X)
+
+
+def test_layers_in_another_order_keep_their_own_levels():
+    model = Levels(levels=1)
+    with torch.no_grad():
+        model.layers[0].weight.mul_(20)
+    new = replace(model, example=X, levels=2)
+    first, second = new.layers
+    assert new.relu_0.spacing != new.relu_1.spacing
+    new.layers = nn.ModuleList([second, first])
+    assert torch.equal(new(X)[0], new.relu_0(first(new.relu_1(second(X)))))
+
+
+class Functional(Owner):
+    """Layers without modules, between which nothing tells."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(4, 4) for _ in range(2))
+
+    def forward(self, x):
+        for weight in self.weights:
+            x = F.relu(F.linear(x, weight))
+        return x
+
+
+def test_where_no_layer_tells_steps_take_turns():
+    new = replace(Functional(), HTAF, example=X)
+    new.relu_0, new.relu_1 = nn.Sigmoid(), nn.Tanh()
+    a, b = new.weights
+    assert torch.equal(new(X), torch.tanh(F.linear(torch.sigmoid(F.linear(X, a)), b)))
+    new.weights = nn.ParameterList([a])
+    with pytest.raises(RuntimeError, match=r"\(2 in all\), but there was relu in Functional.forward, line 2"):
+        new(X)
 
 
 def test_shared_activation_stays_one_module():
@@ -1180,6 +1224,13 @@ def compile_in_one_graph():
     varying = replace(Twice(Levels(), "levels", (1, 3)), HTAF, example=X)
     with pytest.raises(RuntimeError, match=r"they vary, which torch.compile cannot follow"):
         torch.compile(varying, fullgraph=True, backend="eager")(X)
+    moved = replace(Levels(levels=1), HTAF, example=X)
+    torch.testing.assert_close(torch.compile(moved, fullgraph=True, backend="eager")(X), moved(X))
+    moved.layers = nn.ModuleList([moved.layers[1], moved.layers[0]])
+    with pytest.raises(RuntimeError, match=r"call 0 ran behind layers.1"):
+        torch.compile(moved, fullgraph=True, backend="eager")(X)
+    moved.layers = nn.ModuleList([moved.layers[1], nn.Linear(4, 4)])  # nothing tells of one that came later
+    torch.testing.assert_close(torch.compile(moved, fullgraph=True, backend="eager")(X), moved(X))
     return True
 
 

@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from htaf.contract import looks_smooth
-from htaf.convert.flow import Flow, Made
-from htaf.convert.places import Order, Place, order_of, place_of
+from htaf.convert.flow import Flow, Made, holds, tensors_of
+from htaf.convert.places import Order, Place, name_of, order_of, place_of
 from htaf.convert.written_out import Value, Values, Whole
 
 # name of a torch function or method, without the in-place underscore -> kind
@@ -250,7 +250,7 @@ def _is_input(x: object) -> bool:
 def _equals(value: object, number: float) -> bool:
     """Whether a number, or every entry of a tensor whose values are at hand, is `number`."""
     if isinstance(value, Tensor):
-        return _holds(lambda: bool((value == number).all()))
+        return holds(lambda: (value == number).all())
     return type(value) in (int, float) and value == number
 
 
@@ -268,22 +268,14 @@ def _is_gate(gate: object, x: Tensor, flip: bool = False) -> bool:
         whole = gate.dtype == torch.bool or bool((on | (gate == (1 if flip else 0))).all())
         return whole and bool(on[x > 0].all()) and not bool(on[x < 0].any()) and bool((x > 0).any() and (x < 0).any())
 
-    return _holds(agrees)
+    return holds(agrees)
 
 
 def _is_one_sided_gate(gate: object, x: Tensor, flip: bool) -> bool:
     """Whether `gate` could be that of an activation, or a mask: all of x is of one sign."""
     if not isinstance(gate, Tensor) or gate.shape != x.shape or gate.dtype != torch.bool:
         return False
-    return _holds(lambda: bool(((gate != flip) == (x > 0)).all()))
-
-
-def _holds(test: Callable[[], bool]) -> bool:
-    """False where a tensor has no values to look at: on the meta device, fake, nested."""
-    try:
-        return test()
-    except (RuntimeError, NotImplementedError):
-        return False
+    return holds(lambda: ((gate != flip) == (x > 0)).all())
 
 
 # ---- is a piece of code an elementwise activation? ----
@@ -472,6 +464,7 @@ class _Call:
     fixed: bool = False  # inside an autograd Function, whose backward would not know of another
     place: Place = ()
     layers: object = None  # what it runs behind
+    behind: str | None = None  # the layer that its module called last
 
 
 @dataclass
@@ -484,6 +477,7 @@ class _Frame:
     forward: bool = False  # its forward runs, not its hooks
     run: int = -1  # of a site: the number of the run
     made: Made | None = None  # of a site: its value in this run
+    last: str | None = None  # the layer that it called last
 
 
 class CallRecorder(TorchFunctionMode):
@@ -573,6 +567,8 @@ class CallRecorder(TorchFunctionMode):
         path = self.paths[id(module)]
         if id(module) not in self.sites:
             self._left.append((path, frame))
+            if self._stack and next(module.parameters(), None) is not None:
+                self._stack[-1].last = name_of(module, path)
             self._read(output)
             frame.values.escape(output)
             return
@@ -588,14 +584,9 @@ class CallRecorder(TorchFunctionMode):
             self._stale[_storage(args[0])] = (path, args[0])
 
     def _read(self, value: object) -> None:
-        if isinstance(value, Tensor):
-            if self._stale and _storage(value) in self._stale:
-                self.in_place.add(self._stale[_storage(value)][0])
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                self._read(item)
-        elif isinstance(value, dict):
-            self._read(list(value.values()))
+        for tensor in tensors_of(value) if self._stale else ():
+            if _storage(tensor) in self._stale:
+                self.in_place.add(self._stale[_storage(tensor)][0])
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -665,7 +656,7 @@ class CallRecorder(TorchFunctionMode):
             if call.kind:
                 self.beyond[path, f"{call.kind} called by a hook", "make it a module"] = None
             return call.kind is not None
-        call.place, call.layers = place_of(sys._getframe(1)), self.flow.layers((args, kwargs))
+        call.place, call.layers, call.behind = place_of(sys._getframe(1)), self.flow.layers((args, kwargs)), frame.last
         call.fixed = function is not None
         if call.fixed and call.kind is not None:
             self.beyond[path, f"autograd Function {function}, which calls {call.kind}", "write it as a module"] = None
@@ -730,7 +721,10 @@ class CallRecorder(TorchFunctionMode):
         for path, frame in self._left:
             counted.setdefault(path, []).append(self._counted(path, frame))
         for path, forwards in counted.items():
-            told = [[((c.place, c.name), (c.layers, ends.get(id(c), c.kind))) for c in calls] for calls in forwards]
+            told = [
+                [((c.place, c.name), (c.layers, ends.get(id(c), c.kind)), c.behind) for c in calls]
+                for calls in forwards
+            ]
             self.forwards[path], numbers = order_of(told)
             for calls, own in zip(forwards, numbers, strict=True):
                 self._number |= zip(map(id, calls), own, strict=True)

@@ -311,14 +311,14 @@ def _scaled(name: str, args: tuple[Any, ...]) -> tuple[Tensor | None, float]:
 
 def _is_mask(tensor: Tensor) -> bool:
     """Whether a tensor holds 0 and 1 alone."""
-    return _holds(lambda: ((tensor == 0) | (tensor == 1)).all())
+    return holds(lambda: ((tensor == 0) | (tensor == 1)).all())
 
 
 def _is_zero(tensor: Tensor) -> bool:
-    return tensor.dim() > 0 and _holds(lambda: (tensor == 0).all())
+    return tensor.dim() > 0 and holds(lambda: (tensor == 0).all())
 
 
-def _holds(test: Callable[[], Tensor]) -> bool:
+def holds(test: Callable[[], Tensor | bool]) -> bool:
     """False where a tensor has no values to look at: on the meta device, fake, nested."""
     try:
         return bool(test())

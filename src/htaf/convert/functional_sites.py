@@ -5,8 +5,8 @@
 because that survives deepcopy, pickle, replication and torch.compile.
 
 A call is told by its place in the code, and so it may run any number of times. A place that runs behind other layers
-each time, in a loop over them, has as many modules, which take turns. Compiled code does not know its place: there the
-order of the calls counts.
+each time, in a loop over them, has as many modules. The layer that ran last tells which; where none does, they take
+turns. Compiled code does not know its place: there the order of the calls counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from htaf.convert.activation_calls import IN_PLACE, IN_PLACE_BY_ARGUMENTS, Source, acts, call_input, call_name
-from htaf.convert.places import Order, Place, is_whole, place_of
+from htaf.convert.places import Order, Place, is_whole, name_of, place_of
 
 Model = TypeVar("Model", bound=nn.Module)  # a transform returns the type that it is given
 
@@ -52,6 +52,11 @@ class _Diverted(TorchFunctionMode):
         self.times: dict[tuple[Place, str], int] = {}  # how often a place was reached
         self.kept: dict[Source, Any] = {}  # inputs of calls that are still to come
         self.inside: list[nn.Module] = []  # modules that run now inside the owner: their calls are not the owner's
+        self.layer: str | None = None  # the one that the owner called last, of those that tell calls apart
+        self.passed = 0  # how many of them it called
+        self.seen: dict[tuple[Place, str], int] = {}  # how many of them, when a place was reached last
+        self.turns: set[tuple[Place, str]] = set()  # where a module took its turn as no layer told
+        self.moved: set[tuple[Place, str]] = set()  # where layers came in another order than in the example
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -92,39 +97,59 @@ class _Diverted(TorchFunctionMode):
         self.position = position + 1
         sequence = order.sequence
         if sequence is None:
-            raise RuntimeError(unexpected(self.calls.path, order, "they vary, which torch.compile cannot follow"))
+            raise self._error("they vary, which torch.compile cannot follow")
         if position >= len(sequence) or order.kinds[sequence[position]] != kind:
-            raise RuntimeError(unexpected(self.calls.path, order, f"call {position} was {kind}"))
-        return sequence[position]
+            raise self._error(f"call {position} was {kind}")
+        number = sequence[position]
+        if number in order.behind and self.seen.get(((), kind), 0) < self.passed:
+            self.seen[(), kind] = self.passed
+            if order.behind[number] != self.layer:
+                raise self._error(f"call {position} ran behind {self.layer}")
+        return number
 
     def _at(self, place: Place, kind: str, acts: Callable[[], bool]) -> int | None:
         """The number of the call that runs at a place; None: it is no activation, or one that only training makes."""
         self.position += 1
         pattern = self.calls.order.at((place, kind))
         times = self.times.get((place, kind), 0)
-        if pattern is None and not acts():
-            return None
-        if pattern is None and self.owner.training:
-            text = f"{self.calls.path or 'the model'}: {kind} {_line(place)} did not run in the example, which runs in"
-            warnings.warn(f"{text} eval mode, and stays as it is: make it a module", stacklevel=3)
-            return None
         if pattern is None:
-            raise RuntimeError(unexpected(self.calls.path, self.calls.order, f"there was {kind} {_line(place)}"))
+            if acts() and not self.owner.training:
+                raise self._error(f"there was {kind} {_line(place)}")
+            text = f"{self.calls.path or 'the model'}: {kind} {_line(place)} did not run in the example, which runs in"
+            if acts():
+                warnings.warn(f"{text} eval mode, and stays as it is: make it a module", stacklevel=3)
+            return None
         self.times[place, kind] = times + 1
-        return pattern[times % len(pattern)]
+        number = pattern[times % len(pattern)]
+        if number not in self.calls.order.behind or self.seen.get((place, kind), 0) == self.passed:
+            self.turns.add((place, kind))
+            return number
+        self.seen[place, kind] = self.passed
+        told = next((one for one in pattern if self.calls.order.behind[one] == self.layer), None)
+        if told is None:
+            raise self._error(f"{kind} {_line(place)} ran behind {self.layer}")
+        if told != number:
+            self.moved.add((place, kind))
+        return told
 
     def finish(self) -> None:
         """At the end of the forward: raises RuntimeError where a call is missing."""
         order = self.calls.order
         if torch.compiler.is_dynamo_compiling():
             if order.sequence is None or self.position != len(order.sequence):
-                raise RuntimeError(unexpected(self.calls.path, order, f"there were {self.position}"))
+                raise self._error(f"there were {self.position}")
             return
         for (place, kind), times in self.times.items():
             pattern = order.at((place, kind)) or ()
-            if any(self.calls.children[n] is not None for n in pattern) and not is_whole(pattern, times):
-                came = f"there was {kind} {_line(place)} only {times} times"
-                raise RuntimeError(unexpected(self.calls.path, order, came))
+            if (place, kind) not in self.turns or all(self.calls.children[n] is None for n in pattern):
+                continue
+            if not is_whole(pattern, times):
+                raise self._error(f"there was {kind} {_line(place)} only {times} times")
+            if (place, kind) in self.moved:
+                raise self._error(f"{kind} {_line(place)} ran behind layers in another order, not all of them known")
+
+    def _error(self, came: str) -> RuntimeError:
+        return RuntimeError(unexpected(self.calls.path, self.calls.order, came))
 
 
 def _line(place: Place) -> str:
@@ -156,6 +181,8 @@ def _leave(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
     mode = _running()
     if mode is not None and mode.inside and mode.inside[-1] is module:
         mode.inside.pop()
+        if not mode.inside and (layer := name_of(module)) is not None:
+            mode.layer, mode.passed = layer, mode.passed + 1
 
 
 class _Rebuilt:
@@ -278,7 +305,7 @@ def shield(owner: nn.Module, also: list[nn.Module]) -> None:
     """Mark when a module runs inside `owner`, so that its activation calls are not taken for the owner's."""
     stand_ins = set(owner.__dict__["_htaf_calls"].children)
     for module in [*_callable_children(owner, stand_ins), *also]:
-        if not _inert(module) and _enter not in module._forward_pre_hooks.values():
+        if (not _inert(module) or name_of(module) is not None) and _enter not in module._forward_pre_hooks.values():
             module.register_forward_pre_hook(_enter, prepend=True)  # before the hooks of others, which may call too
             module.register_forward_hook(_leave, always_call=True)
 

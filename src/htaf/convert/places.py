@@ -10,7 +10,7 @@ import functools
 import itertools
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
@@ -30,12 +30,15 @@ class Order:
         places: where it is, and its kind -> the numbers of what runs there in one forward, one after the other.
         sequence: the numbers of one forward; None where forwards differ.
         unclear: numbers of calls of which some forwards have fewer, so that which one is missing would be a guess.
+        behind: by number: the layer (a module with parameters) that ran last before it, of calls at one place that
+            these layers tell apart.
     """
 
     kinds: tuple[str, ...]
     places: dict[tuple[Place, str], tuple[int, ...]]
     sequence: tuple[int, ...] | None
     unclear: frozenset[int] = frozenset()
+    behind: dict[int, str] = field(default_factory=dict)
 
     def at(self, place: tuple[Place, str]) -> tuple[int, ...] | None:
         """What runs at a place; at one that is reached on another way than in the example, what runs there if that is
@@ -61,11 +64,13 @@ def shortest(pattern: tuple[int, ...]) -> tuple[int, ...]:
     return pattern
 
 
-def order_of(forwards: Sequence[Sequence[tuple[tuple[Place, str], object]]]) -> tuple[Order, list[list[int]]]:
+def order_of(
+    forwards: Sequence[Sequence[tuple[tuple[Place, str], object, str | None]]],
+) -> tuple[Order, list[list[int]]]:
     """The order that the forwards of a module show.
 
     Args:
-        forwards: of each its calls: the place and what tells calls at one place apart, the layers before it for one.
+        forwards: of each its calls: the place, what tells calls at one place apart, and the layer that ran last.
 
     Returns:
         The order, and of each forward the numbers of its calls.
@@ -83,7 +88,7 @@ def order_of(forwards: Sequence[Sequence[tuple[tuple[Place, str], object]]]) -> 
     for calls in forwards:
         times: dict[tuple[Place, str], int] = {}
         sequences.append([])
-        for place, _ in calls:
+        for place, *_ in calls:
             at = times.get(place, 0)
             times[place] = at + 1
             part = longest[place][at] if alike[place] else at
@@ -93,18 +98,32 @@ def order_of(forwards: Sequence[Sequence[tuple[tuple[Place, str], object]]]) -> 
         parts = pattern if alike[place] else tuple(range(len(pattern)))
         places[place] = shortest(tuple(numbers[place, part] for part in parts))
     same = all(sequence == sequences[0] for sequence in sequences)
+    layers: dict[int, set[str | None]] = {}
+    for calls, own in zip(forwards, sequences, strict=True):
+        for (*_, layer), number in zip(calls, own, strict=True):
+            layers.setdefault(number, set()).add(layer)
+    behind: dict[int, str] = {}
+    for pattern in map(set, places.values()):
+        named = [(layer, number) for number in pattern for layer in layers[number] if layer is not None]
+        if 1 < len(pattern) == len(named) == len(dict(named)) == sum(len(layers[number]) for number in pattern):
+            behind |= {number: layer for layer, number in named}
     partial = (place for run in runs for place, pattern in run.items() if not is_whole(places[place], len(pattern)))
-    unclear = frozenset(number for place in partial for number in places[place])
+    unclear = frozenset(number for place in partial for number in places[place] if number not in behind)
     kinds = tuple(kind for (_, kind), _ in numbers)
-    return Order(kinds, places, tuple(sequences[0]) if same else None, unclear), sequences
+    return Order(kinds, places, tuple(sequences[0]) if same else None, unclear, behind), sequences
 
 
-def _runs(calls: Sequence[tuple[tuple[Place, str], object]]) -> dict[tuple[Place, str], tuple[int, ...]]:
+def _runs(calls: Sequence[tuple[tuple[Place, str], object, str | None]]) -> dict[tuple[Place, str], tuple[int, ...]]:
     """Place -> of each call there a number, the same for what cannot be told apart."""
     found: dict[tuple[Place, str], list[object]] = {}
-    for place, mark in calls:
+    for place, mark, _ in calls:
         found.setdefault(place, []).append(mark)
     return {place: tuple(map(list(dict.fromkeys(marks)).index, marks)) for place, marks in found.items()}
+
+
+def name_of(module: nn.Module, path: str | None = None) -> str | None:
+    """The name under which orders know a layer: its path at the first `replace`, wherever it is put later."""
+    return module.__dict__.get("_htaf_layer", path)
 
 
 def place_of(frame: types.FrameType | None) -> Place:

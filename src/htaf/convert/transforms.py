@@ -217,6 +217,8 @@ def replace(
             raise ValueError(functional.unexpected(path, order, came))
         watched = found.watched.get(path, frozenset())
         functional.divert(modules[path], path, order, stand_ins, watched)
+        for layer in modules.keys() & order.behind.values():
+            modules[layer].__dict__.setdefault("_htaf_layer", layer)
     _settle(new, set(map(id, made)), modules, found.callees)
     if factory is None:
         fit_widths(new, [step for step in made if isinstance(step, StraightThrough)], example)

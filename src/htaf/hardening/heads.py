@@ -133,12 +133,10 @@ def refit_head(
         losses = [_losses(one, *seen, sigmoid) if validation is not None else None for one in (before, kept)]
         head.put(kept)
     seconds = time.perf_counter() - begin
-    if chosen is None:
-        note, near = "kept: no other was better on validation", "what they were"
-        layer = LayerReport(head.name, old, old, None, len(h), note, measure=FITTED)
-    else:
-        note, near = f"penalty {chosen[0]:g} on {chosen[1]}", "0" if chosen[1] == "the weights" else "what they were"
-        layer = LayerReport(head.name, old, new, chosen[0], len(h), note, measure=FITTED)
+    strength, centre = (None, "") if chosen is None else chosen[:2]
+    note = "kept: no other was better on validation" if chosen is None else f"penalty {strength:g} on {centre}"
+    layer = LayerReport(head.name, old, new, strength, len(h), note, measure=FITTED)
+    near = "0" if centre == "the weights" else "what they were"
     few = few_rows(head.name, len(h), h.shape[1], near)
     return net.eval(), Report("refit_head", seconds, losses[0], losses[1], (layer,), few)
 

@@ -169,10 +169,10 @@ def is_regression(y: Tensor) -> bool:
     return y.is_floating_point()
 
 
-def measured(model: nn.Module, batches: Batches | None, classes: int | None = None) -> dict[str, float] | None:
+def measured(model: nn.Module, batches: Batches | None) -> dict[str, float] | None:
     """{"loss"} of float targets (mean squared error), {"loss", "accuracy"} of class codes (cross-entropy, in nats).
 
-    Class codes < 0 are left out. None for None. classes: the dimension of an output's classes, see `rows_and_codes`.
+    Class codes < 0 are left out. None for None.
 
     Raises:
         ValueError: a batch without targets, or no row at all.
@@ -188,7 +188,7 @@ def measured(model: nn.Module, batches: Batches | None, classes: int | None = No
             y = y.to(output.device)
             coded = not is_regression(y)
             if coded:
-                output, y = rows_and_codes(output, y, classes)
+                output, y = _rows_and_codes(output, y)
                 loss += nn.functional.cross_entropy(output.double(), y, reduction="sum").item()
                 hits += (output.argmax(1) == y).sum().item()
                 count += len(y)
@@ -201,16 +201,14 @@ def measured(model: nn.Module, batches: Batches | None, classes: int | None = No
     return found | {"accuracy": hits / count} if coded else found
 
 
-def rows_and_codes(output: Tensor, y: Tensor, classes: int | None = None) -> tuple[Tensor, Tensor]:
+def _rows_and_codes(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Rows [n, ...] of an output and class codes [n], those < 0 left out.
 
-    classes: the dimension of the classes. None: 1 where there is a code for each pixel, as of an output [batch,
-    classes, height, width] and codes [batch, height, width]; else the last.
+    Classes are dimension 1 where there is a code for each pixel, as of an output [batch, classes, height, width] and
+    codes [batch, height, width]; else the last.
     """
-    if classes is None:
-        pixels = output.ndim > 2 and y.shape != output.shape[:-1] and y.shape == output[:, 0].shape
-        classes = 1 if pixels else -1
-    output = output.movedim(classes, -1)
+    pixels = output.ndim > 2 and y.shape != output.shape[:-1] and y.shape == output[:, 0].shape
+    output = output.movedim(1 if pixels else -1, -1)
     output, y = output.reshape(-1, output.shape[-1]), y.reshape(-1).long()
     known = y >= 0
     return (output, y) if bool(known.all()) else (output[known], y[known])
