@@ -89,6 +89,14 @@ def graph(m, x):
     return m.b(neighbours @ F.relu(m.a(neighbours @ x)))
 
 
+def log_space(m, x):
+    """A minimal GRU over all steps at once, as its authors compute it."""
+    k, values = m.a(x), m.b(x)
+    decays, opened = -F.softplus(k), -F.softplus(-k) + F.logsigmoid(values)
+    total = decays.cumsum(1)
+    return m.c(torch.exp(total + (opened - total).logcumsumexp(1)))
+
+
 def own_gate(m, x):
     x = torch.tanh(m.a(x))
     return m.b(x * torch.sigmoid(m.c(x)))
@@ -183,6 +191,13 @@ CASES = [
         lambda m, x: m.c(m.a(x) + F.softplus(m.b(x)) * torch.randn_like(x)),
         {"softplus_0": "scale"},
     ),
+    (
+        "noise of a given deviation",
+        lambda m, x: m.c(torch.normal(m.a(x), F.softplus(m.b(x)))),
+        {"softplus_0": "scale"},
+    ),
+    ("gates in log space", log_space, dict.fromkeys(("softplus_0", "logsigmoid_4", "logsigmoid_5"), "scale")),
+    ("an exponential behind a layer", lambda m, x: m.b(F.softplus(m.a(x))).exp(), {"softplus_0": None}),
     ("scores without softmax", lambda m, x: attention(m, x, torch.relu), {"relu_0": "scores"}),
     (
         "scores under softmax",

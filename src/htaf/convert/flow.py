@@ -44,6 +44,7 @@ _LAYERS = {  # where parameters are among the arguments
 }
 _PRODUCTS = {"mul", "div", "addcmul", "addcdiv", "_foreach_mul"}
 _PLACING = {"cat", "stack", "where", "copy", "index_put", "scatter", "slice_scatter", "select_scatter", "index_copy"}
+_EXPONENTIALS = {"exp", "exp2", "expm1", "logcumsumexp", "logsumexp", "logaddexp"}
 _SHAPED_LIKE = {"zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"}
 _RANDOM = {"rand", "randn", "rand_like", "randn_like", "normal", "uniform", "bernoulli", "normal_functional"}
 
@@ -58,6 +59,7 @@ class Made:
     multiplies: bool = False  # something at least as large
     is_multiplied: bool = False  # with something smaller
     scores: bool = False
+    is_logarithm: bool = False  # of what goes on
     compared: bool = False
     capped: bool = False
     returned: bool = False
@@ -72,7 +74,7 @@ class Made:
         if not self.read:
             if self.multiplies and kind in SQUASHING:
                 return "gate"
-            if (self.multiplies or self.is_multiplied) and kind == "softplus":
+            if self.is_logarithm or ((self.multiplies or self.is_multiplied) and kind == "softplus"):
                 return "scale"
             if self.scores:
                 return "scores"
@@ -184,17 +186,17 @@ class Flow:
                     made.read_in_a_sum |= not pure
             keys = (_key(tensor) for tensor, mark in zip(ins, marks, strict=True) if mark.own)
             return Mark(data=True, computed=True, layers=frozenset(key for key in keys if key is not None))
-        if "softmax" in name:
-            for made, pure in _all_of(floats):
-                made.scores |= pure
+        scores = floats if "softmax" in name else []
         if "scaled_dot_product" in name or name == "_flash_attention_forward":
-            for made, pure in _all_of(marks[:2]):  # queries and keys
-                made.scores |= pure
+            scores = marks[:2]  # queries and keys
         elif name in _CONTRACTIONS:
-            for mark in operands:
-                if any(other.computed or other.of for other in operands if other is not mark):
-                    for made, pure in mark.of.items():
-                        made.scores |= pure
+            scores = [one for one in operands if any(o.computed or o.of for o in operands if o is not one)]
+        for mark in scores:
+            for made, pure in mark.of.items():
+                made.scores |= pure
+        for mark in floats if name in _EXPONENTIALS else ():
+            for made in mark.of:
+                made.is_logarithm = True
         of = self._carried(name, args, ins, marks)
         layers = frozenset().union(*(mark.layers for mark in floats))
         return Mark(of, own, data, computed, self._divided_by(name, args, marks), layers)
@@ -205,6 +207,9 @@ class Flow:
             factors = [(one, self._mark(one)) for one in args[-2:] if isinstance(one, Tensor)]
             self._multiply(factors)
             self._cap(name, args)
+        elif name == "normal" and isinstance(args[1], Tensor):  # a deviation multiplies what is drawn
+            for made, pure in self._mark(args[1]).of.items():
+                made.multiplies |= pure
         elif name == "lerp" and isinstance(args[2], Tensor):  # a + w (b - a)
             for end in args[:2]:
                 self._multiply([(args[2], self._mark(args[2])), (end, self._mark(end))])
@@ -259,11 +264,6 @@ class Flow:
     def _set(self, tensor: Tensor, mark: Mark) -> None:
         if (key := _key(tensor)) is not None:
             self._marks[key] = mark
-
-
-def _all_of(marks: list[Mark]) -> Iterator[tuple[Made, bool]]:
-    for mark in marks:
-        yield from mark.of.items()
 
 
 @functools.cache
