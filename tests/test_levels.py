@@ -178,10 +178,11 @@ def test_state_dicts_have_the_same_keys_and_keep_spacing_and_levels(make: Any) -
     wide.spacing = 2.5
     exact.load_state_dict(wide.state_dict())
     assert exact.spacing == 2.5
-    other = type(smooth)(levels=smooth.levels + 1, bipolar=smooth.bipolar) if hasattr(smooth, "slope") else None
-    if other is not None:
-        with pytest.raises(RuntimeError, match=r"expected levels=2, got a state dict with levels=3"):
-            smooth.load_state_dict(other.state_dict())
+    other, levels = make(), smooth.levels
+    other.levels += 1
+    for step in (smooth, exact):
+        with pytest.raises(RuntimeError, match=rf"expected levels={levels}, got a state dict with levels={levels + 1}"):
+            step.load_state_dict(other.state_dict())
     assert f"levels={smooth.levels}, spacing={smooth.spacing:g}" in repr(smooth)
 
 

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,12 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from htaf import hardening
 from htaf._console import Terminal
 from htaf._files import SEAL
-from htaf.activations import HTAF, ScaledSigmoid
+from htaf.activations import HTAF, Heaviside, ScaledSigmoid
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, RunError, forward, open_run
 from htaf.training import problems
@@ -37,10 +38,11 @@ from htaf.training.averaging import Averaging
 from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import Processes, thread_count
 from htaf.training.families import continuing, make_recipe
+from htaf.training.finish import finished
 from htaf.training.fit import fit
 from htaf.training.module import Training, TrainingError
 from htaf.training.notes import best_of, constant_notes, dead_notes
-from htaf.training.recipe import Recipe
+from htaf.training.recipe import Hardening, Recipe
 from htaf.training.running import Running
 
 FIT = sys.modules["htaf.training.fit"]
@@ -368,6 +370,29 @@ def test_the_mean_of_the_last_weights(table: Table, tmp_path: Path) -> None:
     assert told[0]["kept"] == (told[0]["after"] < told[0]["before"])
     with pytest.raises(ValueError, match=r"average must lie in \[0, 1\), got 1"):
         make_recipe(average=1.0)
+
+
+def test_the_mean_of_weights_has_the_statistics_that_belong_to_it() -> None:
+    """Of every norm: those in front of the first step see other weights too."""
+    torch.manual_seed(0)
+    net: Any = nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), Heaviside(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)
+    )
+    x, target = torch.randn(60, 4), torch.randn(60, 1)
+    net(x)
+    mean = {"0.weight": 3 * net[0].weight.detach() + 1, "3.weight": 2 * net[3].weight.detach()}
+    posed: Any = SimpleNamespace(task="regression", fitting=lambda: [(x, target)], validation=[(x, target)])
+    nn.init.constant_(net[5].bias, 1e3)  # so that the mean helps
+    made, (entry,) = finished(net.eval(), posed, Hardening(), lambda line: None, mean | {"5.bias": torch.zeros(1)})
+    assert entry["kept"]
+    with torch.no_grad():
+        first = x @ mean["0.weight"].T + net[0].bias
+        second = made[:3](x) @ mean["3.weight"].T + net[3].bias  # pyright: ignore[reportIndexIssue]
+    for i, seen in ((1, first), (4, second)):
+        norm: Any = made.get_submodule(f"{i}")
+        torch.testing.assert_close(norm.running_mean, seen.mean(0))
+        torch.testing.assert_close(norm.running_var, seen.var(0))
+        assert not torch.allclose(norm.running_var, net[i].running_var, rtol=0.1)
 
 
 def test_resumed_takes_up_where_it_was(table: Table, tmp_path: Path) -> None:
