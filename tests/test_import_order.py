@@ -44,7 +44,7 @@ BUDGETS = {
     "diagnostics": 750,
     "explorer": 1_900,
     "export": 1_250,
-    "hardening": 1_950,
+    "hardening": 2_000,
     "kernels": 4_100,
     "language": 3_750,
     "llm": 750,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, cast
@@ -81,8 +81,9 @@ class Finish:
 def finish(model: Model, batches: Batches, *, measure: Measure) -> tuple[Model, Finish]:
     """Harden a trained network, then fit its norms, layers and head to the bits, each where that is better.
 
-    In turn `recalibrate`, `repair`, `recalibrate` and `refit_head`, every one on what was kept before. `repair` is for
-    steps that gave values between 0 and 1 to the end, `refit_head` for batches with targets.
+    In turn `recalibrate`, `repair`, `recalibrate` and `refit_head`, every one on what was kept before. `recalibrate` is
+    for norms behind a step, the second time where `repair` was kept; `repair` for steps that gave values between 0 and
+    1 to the end; `refit_head` for batches with targets.
 
     Args:
         model: with smooth steps, trained; not changed.
@@ -111,15 +112,22 @@ def finish(model: Model, batches: Batches, *, measure: Measure) -> tuple[Model, 
     trained, hardened = measured_by(measure, model), measured_by(measure, exact)
     if not math.isfinite(hardened):
         raise ValueError(f"expected a measure that is finite for the exact network, got {hardened}")
-    norms: list[tuple[str, Make]] = [("recalibrate", partial(recalibrate, batches=batches))] if normed else []
-    steps = [*norms]
-    if any(isinstance(m, SmoothStep) and not isinstance(m, StraightThrough) for m in model.modules()):
-        steps.append(("repair", partial(repair, smooth=model, batches=batches)))
-        steps.extend(norms)
+    smooth = any(isinstance(m, SmoothStep) and not isinstance(m, StraightThrough) for m in model.modules())
     targets = isinstance(first, (tuple, list)) and len(first) == 2 and isinstance(first[1], Tensor)
-    if targets:
-        steps.append(("refit_head", partial(refit_head, batches=batches, measure=measure)))
-    net, taken = kept_where_better(exact, steps, measure, before=hardened)
+    taken: list[Taken] = []
+
+    def steps() -> Iterator[tuple[str, Make]]:
+        norms = "recalibrate", partial(recalibrate, batches=batches)
+        if normed:
+            yield norms
+        if smooth:
+            yield "repair", partial(repair, smooth=model, batches=batches)
+        if normed and smooth and taken[-1].kept:
+            yield norms
+        if targets:
+            yield "refit_head", partial(refit_head, batches=batches, measure=measure)
+
+    net, _ = kept_where_better(exact, steps(), measure, taken.append, before=hardened)
     last = next((one.after for one in reversed(taken) if one.kept), hardened)
     assert last is not None
     if not targets:
