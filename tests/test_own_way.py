@@ -117,6 +117,12 @@ def test_compiled_as_a_whole_it_gives_the_same_gradient() -> None:
     assert all(torch.allclose(a, b, rtol=1e-4) for a, b in zip(*grads, strict=True))
 
 
+def test_what_a_factory_makes_keeps_its_width() -> None:
+    x = 50 * torch.randn(300, 4)
+    made = htaf.replace(plain(), lambda: StraightThrough(surrogates.tanh, width=3.0, levels=2), example=x)
+    assert [(m.width, m.fitted) for m in made.modules() if isinstance(m, StraightThrough)] == [(3.0, False)] * 2
+
+
 def test_levels_lie_as_far_apart_as_the_example_asks() -> None:
     net, x = plain(), 50 * torch.randn(300, 4)
     new = htaf.replace(net, example=x, levels=2)

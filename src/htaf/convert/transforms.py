@@ -136,10 +136,10 @@ def replace(
     One call of `factory` per site. A site that runs several times, or one module at several paths, stays one module.
     Functional calls are replaced when an `example` is given: the new modules become children (`relu_0`, ...) of the
     module that makes the calls, and take those that their place in the code tells. So a line may run any number of
-    times, for each level or each step of a sequence; in a loop over layers it is one site for each of them. A call that
-    did not run in the example raises a RuntimeError in eval mode and is left, with a warning, in training; nothing is
-    assigned by guess. Calls made outside that module's forward (a method called from elsewhere, a function that
-    `torch.utils.checkpoint` runs again) are not taken.
+    times, for each level or each step of a sequence; in a loop over layers it is one site for each of them, told by the
+    layer that ran last. A call that did not run in the example raises a RuntimeError in eval mode and is left, with a
+    warning, in training; nothing is assigned by guess. Calls made outside that module's forward (a method called from
+    elsewhere, a function that `torch.utils.checkpoint` runs again) are not taken.
 
     Make the optimizer after it: the parameters are new ones, and an optimizer of the old ones that steps while the new
     ones have the gradients brings a warning.
@@ -149,7 +149,7 @@ def replace(
 
     Args:
         model: any module; not changed.
-        factory: makes a module, for example `HTAF` or `partial(HTAF, 1.0, 22.0)`; None: as above.
+        factory: makes a module that is put in as it is, such as `HTAF` or `partial(HTAF, 1.0, 22.0)`; None: as above.
         where: which sites; None for those between layers, "*" for all. A module class (or a tuple of classes), a path
             or a glob over paths ("layer1.*", "*.act"; a functional call is "block.relu_0"), a predicate on `Site`, or a
             list of these, of which any may match. For kinds: `lambda site: site.kind == "relu"`.
