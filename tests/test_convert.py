@@ -506,6 +506,27 @@ def test_layers_in_another_order_keep_their_own_levels():
     assert torch.equal(new(X)[0], new.relu_0(first(new.relu_1(second(X)))))
 
 
+def test_layers_are_known_in_copies_and_where_they_are_wrapped_or_put_elsewhere():
+    class Wrapped(nn.Module):  # as LoRA wraps
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(x)
+
+    torch.manual_seed(0)
+    new = replace(Levels(levels=1), HTAF, example=X)
+    new.relu_0, new.relu_1 = nn.Sigmoid(), HTAF()
+    outer = replace(nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), new), HTAF, example=X)
+    for model in (copy.deepcopy(new), pickle.loads(pickle.dumps(new)), harden(new).eval(), new, outer[1]):
+        first, second = model.layers
+        model.layers = nn.ModuleList([Wrapped(second), first])
+        assert torch.equal(model(X)[0], model.relu_0(first(model.relu_1(second(X)))))
+        model.layers = nn.ModuleList([second, Wrapped(first), first])
+        assert torch.equal(model(X)[0], model.relu_0(first(model.relu_0(first(model.relu_1(second(X)))))))
+
+
 class Functional(Owner):
     """Layers without modules, between which nothing tells."""
 
