@@ -27,6 +27,7 @@ class Net(nn.Module):
             self.add_module(name, nn.Linear(8, 8))
         self.norm, self.scale = nn.LayerNorm(8), nn.Parameter(torch.ones(8))
         self.register_buffer("range", torch.full((8,), 2.0))
+        self.spectrum = nn.Parameter(torch.randn(5, 5, dtype=torch.cfloat))
 
     def forward(self, *args):
         return self.formula(self, *args)
@@ -95,6 +96,13 @@ def log_space(m, x):
     decays, opened = -F.softplus(k), -F.softplus(-k) + F.logsigmoid(values)
     total = decays.cumsum(1)
     return m.c(torch.exp(total + (opened - total).logcumsumexp(1)))
+
+
+def fourier(m, x):
+    """Layers of a Fourier operator: complex weights between two transforms."""
+    for act in (F.gelu, F.gelu, F.silu):
+        x = act(torch.fft.irfft(torch.fft.rfft(x) @ m.spectrum, n=8))
+    return x
 
 
 def own_gate(m, x):
@@ -197,6 +205,7 @@ CASES = [
         {"softplus_0": "scale"},
     ),
     ("gates in log space", log_space, dict.fromkeys(("softplus_0", "logsigmoid_4", "logsigmoid_5"), "scale")),
+    ("between complex layers", fourier, {"gelu_0": None, "silu_1": "output"}),
     ("an exponential behind a layer", lambda m, x: m.b(F.softplus(m.a(x))).exp(), {"softplus_0": None}),
     ("scores without softmax", lambda m, x: attention(m, x, torch.relu), {"relu_0": "scores"}),
     (

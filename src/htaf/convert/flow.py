@@ -117,7 +117,7 @@ class Flow:
 
     def begin(self, model: nn.Module, example: object) -> None:
         for tensor in tensors_of(example):
-            self._set(tensor, Mark(data=tensor.is_floating_point()))
+            self._set(tensor, Mark(data=_is_real(tensor)))
         for tensor in (*model.parameters(), *model.buffers()):
             self._set(tensor, Mark(own=True))
 
@@ -172,7 +172,7 @@ class Flow:
 
     def _made(self, name: str, foreign: bool, args: tuple[Any, ...], ins: list[Tensor], marks: list[Mark]) -> Mark:
         """The mark of what an operator makes; its arguments' activations are told what became of them."""
-        floats = [mark for tensor, mark in zip(ins, marks, strict=True) if tensor.is_floating_point()]
+        floats = [mark for tensor, mark in zip(ins, marks, strict=True) if _is_real(tensor)]
         own = bool(ins) and all(mark.own for mark in marks)
         data = name in _RANDOM or any(mark.data for mark in floats)
         computed = any(mark.computed for mark in floats)
@@ -215,7 +215,7 @@ class Flow:
                 self._multiply([(args[2], self._mark(args[2])), (end, self._mark(end))])
         of: dict[Made, bool] = {}
         for tensor, mark in zip(ins, marks, strict=True):
-            if not tensor.is_floating_point():
+            if not _is_real(tensor):
                 continue
             for made, pure in mark.of.items():
                 if not pure and made.read_in_a_sum:  # nothing more is to be learned
@@ -223,7 +223,7 @@ class Flow:
                 others = (
                     other
                     for one, other in zip(ins, marks, strict=True)
-                    if other is not mark and other.data and one.is_floating_point()
+                    if other is not mark and other.data and _is_real(one)
                 )
                 alone = pure and (name in _PLACING or all(other.of.get(made, False) for other in others))
                 of[made] = of.get(made, alone) and alone if name not in _PLACING else of.get(made, False) or alone
@@ -232,7 +232,7 @@ class Flow:
     def _multiply(self, factors: list[tuple[Tensor, Mark]]) -> None:
         for one, mark in factors:
             for other, against in factors:
-                if other is one or not other.is_floating_point() or against.own:
+                if other is one or not _is_real(other) or against.own:
                     continue
                 unseen = not against.computed and not against.of
                 if unseen and not _is_zero(other) and (not against.data or _is_mask(other)):  # (a state begins as 0)
