@@ -117,6 +117,61 @@ def test_compiled_as_a_whole_it_gives_the_same_gradient() -> None:
     assert all(torch.allclose(a, b, rtol=1e-4) for a, b in zip(*grads, strict=True))
 
 
+def test_sharpen_narrows_the_gradient_and_changes_nothing_else() -> None:
+    x = 9 * torch.randn(64, 4)
+    net = htaf.replace(plain()[:3], example=x)
+    step = net[1]
+    assert isinstance(step, StraightThrough)
+    state, outputs, grads = copy.deepcopy(net.state_dict()), net(x), []
+    for progress, stretch in [(0.0, 2.0), (0.25, 1.0), (0.49, 0.5), (1.0, 0.5)]:
+        assert htaf.sharpen(net, progress) == 1
+        z = x.mean(1).clone().requires_grad_(True)
+        step(z).sum().backward()
+        width = step.width * stretch
+        assert torch.allclose(z.grad, surrogates.htaf(z.detach() / width, 0.7, 4.0) / width, rtol=1e-5)  # pyright: ignore[reportArgumentType]
+        assert torch.equal(net(x), outputs)
+        grads.append(z.grad)
+    assert torch.equal(grads[2], grads[3])
+    assert state["0.weight"].equal(net.state_dict()["0.weight"])
+    assert getattr(net.state_dict(), "_metadata") == getattr(state, "_metadata")  # noqa: B009
+    other = htaf.replace(plain()[:3], example=x)
+    other.load_state_dict(net.state_dict())
+    stretches = [m.stretch for m in other.modules() if isinstance(m, StraightThrough)]
+    assert stretches == [1]  # a training that goes on says where it is
+
+
+@pytest.mark.parametrize("progress", [-0.1, 1.01, float("nan")])
+def test_sharpen_wants_a_share(progress: float) -> None:
+    net = htaf.replace(plain(), example=torch.randn(9, 4))
+    with pytest.raises(ValueError, match=r"share of the training that is done, in \[0, 1\], got"):
+        htaf.sharpen(net, progress)
+    assert {m.stretch for m in net.modules() if isinstance(m, StraightThrough)} == {1}
+
+
+def test_sharpen_wants_steps() -> None:
+    with pytest.raises(ValueError, match=r"with StraightThrough steps, got one without: call htaf\.replace first"):
+        htaf.sharpen(plain(), 0.5)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_compiled_it_is_compiled_for_five_widths() -> None:
+    x = 9 * torch.randn(64, 4)
+    net = htaf.replace(plain()[:3], example=x)
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(net, backend=backend, fullgraph=True)
+    for step in range(20):
+        htaf.sharpen(net, step / 20)
+        compiled(x).sum().backward()
+        with torch.no_grad():
+            compiled(x)
+    assert len(graphs) == 5 + 1  # and one without gradients
+
+
 def test_what_a_factory_makes_keeps_its_width() -> None:
     x = 50 * torch.randn(300, 4)
     made = htaf.replace(plain(), lambda: StraightThrough(surrogates.tanh, width=3.0, levels=2), example=x)

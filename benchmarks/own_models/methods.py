@@ -56,6 +56,16 @@ def own(slope: str, problem: Problem, optimizer: str) -> nn.Module:
     return net
 
 
+def constant(problem: Problem, optimizer: str) -> nn.Module:
+    """The same without `sharpen`."""
+    import htaf
+
+    net = htaf.replace(problem.net(nn.ReLU), where=problem.where, example=problem.example)
+    problem.train(net, optimizer)
+    exact, _ = htaf.finish(net, problem.batches, measure=problem.measure)
+    return exact
+
+
 def fixed(problem: Problem, optimizer: str) -> nn.Module:
     """HTAF(2, 11) throughout, then hardened."""
     import htaf
@@ -65,12 +75,12 @@ def fixed(problem: Problem, optimizer: str) -> nn.Module:
     return htaf.harden(net.eval())
 
 
-def default(problem: Problem, optimizer: str) -> nn.Module:
-    """The shortest way: exact steps as `replace` puts them in, the loop as it is, then `finish`."""
+def default(problem: Problem, optimizer: str, levels: int = 1) -> nn.Module:
+    """README's way: exact steps as `replace` puts them in, `sharpen` in the loop, then `finish`."""
     import htaf
 
-    net = htaf.replace(problem.net(nn.ReLU), where=problem.where, example=problem.example)
-    problem.train(net, optimizer)
+    net = htaf.replace(problem.net(nn.ReLU), where=problem.where, example=problem.example, levels=levels)
+    problem.train(net, optimizer, functools.partial(htaf.sharpen, net))
     exact, report = htaf.finish(net, problem.batches, measure=problem.measure)
     print(report, flush=True)
     return exact
@@ -83,5 +93,7 @@ METHODS: dict[str, Callable[[Problem, str], nn.Module]] = {
     "ste-tanh": functools.partial(own, "tanh"),
     "ste-hardtanh": functools.partial(own, "hardtanh"),
     "htaf-2-11": fixed,
+    "constant": constant,
     "default": default,
+    "default-levels-2": functools.partial(default, levels=2),
 }

@@ -18,6 +18,10 @@ class MissingDataError(Exception):
     """The data of a task are not on this machine."""
 
 
+def ignored(progress: float) -> None:
+    pass
+
+
 class Problem(Protocol):
     """A task with a seed.
 
@@ -35,8 +39,8 @@ class Problem(Protocol):
         """A new network with the weights of the seed."""
         ...
 
-    def train(self, net: nn.Module, optimizer: str) -> None:
-        """The loop."""
+    def train(self, net: nn.Module, optimizer: str, begin: Callable[[float], Any] = ignored) -> None:
+        """The loop. begin: called in front of every step, with the share of the training that is done."""
         ...
 
     def measure(self, net: nn.Module) -> float:
@@ -85,7 +89,7 @@ class Supervised:
         torch.manual_seed(self.seed)
         return self.make(activation)
 
-    def train(self, net: nn.Module, optimizer: str) -> None:
+    def train(self, net: nn.Module, optimizer: str, begin: Callable[[float], Any] = ignored) -> None:
         x, y = self.training
         torch.manual_seed(self.seed)
         found = optimizers(net, optimizer, self.rate)
@@ -95,6 +99,7 @@ class Supervised:
         per_epoch = max(1, len(x) // self.batch)
         steps = self.epochs * per_epoch
         for step in range(steps):
+            begin(step / steps)
             if step % per_epoch == 0 and self.batch < len(x):
                 order = torch.randperm(len(x))
             rows = order[step % per_epoch * self.batch :][: self.batch]

@@ -11,7 +11,7 @@ _compat.repair_torchvision_when_imported()
 if TYPE_CHECKING:
     from htaf import functional, surrogates, theory
     from htaf import packed as packed
-    from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+    from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough, sharpen
     from htaf.binary import BinaryConv2d, BinaryLinear
     from htaf.contract import SmoothStep
     from htaf.convert import Conversion, Site, conversion, harden, replace, sites
@@ -61,6 +61,7 @@ __all__ = [
     "refit_head",
     "repair",
     "replace",
+    "sharpen",
     "sites",
     "surrogates",
     "theory",
@@ -85,7 +86,7 @@ _ROOMS = (
 __getattr__, __dir__ = lazy(
     __name__,
     {room: f"htaf.{room}" for room in _ROOMS}
-    | dict.fromkeys(("HTAF", "Heaviside", "ScaledSigmoid", "StraightThrough"), "htaf.activations")
+    | dict.fromkeys(("HTAF", "Heaviside", "ScaledSigmoid", "StraightThrough", "sharpen"), "htaf.activations")
     | dict.fromkeys(("BinaryConv2d", "BinaryLinear"), "htaf.binary")
     | dict.fromkeys(
         ("GridConv1d", "GridConv2d", "GridConvTranspose1d", "GridConvTranspose2d", "GridLinear", "on_grid"), "htaf.grid"

@@ -212,7 +212,9 @@ class ScaledSigmoid(Remembering):
 
 @final
 class StraightThrough(Remembering):
-    """The exact step forward, slope(x / width) / width backward (STE); sign and twice that with `bipolar`.
+    """The exact step forward, slope(x / w) / w backward (STE), w = width stretch; sign and twice that with `bipolar`.
+
+    stretch: 1, or what `sharpen` made of it in the course of a training; not part of the state dict.
 
     Args:
         slope: function x -> dH/dx; see `htaf.surrogates` (sigmoid, tanh, rectangular, atan, approx_sign, htaf).
@@ -228,6 +230,7 @@ class StraightThrough(Remembering):
     numbers, settings = ("width", "spacing"), ("bipolar", "levels")
     levels: int
     spacing: float
+    stretch = 1.0
 
     def __init__(
         self,
@@ -245,7 +248,9 @@ class StraightThrough(Remembering):
         _set_levels(self, levels, spacing)
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        slope = self.slope if self.width == 1 else surrogates.stretched(self.slope, self.width)
+        slope = self.slope
+        if torch.is_grad_enabled() and (width := self.width * self.stretch) != 1:
+            slope = surrogates.stretched(slope, width)  # not without gradients: compiled graphs are for one width
         return surrogates.straight_through(x, slope, bipolar=self.bipolar, levels=self.levels, spacing=self.spacing)
 
     def hardened(self) -> Heaviside:
@@ -255,6 +260,39 @@ class StraightThrough(Remembering):
     def extra_repr(self) -> str:
         width = "" if self.width == 1 else f", width={self.width:.3g}"
         return f"slope={_name_of(self.slope)}{width}{_flags(self)}"
+
+
+def sharpen(model: nn.Module, progress: float) -> int:
+    """Narrow the gradient of every `StraightThrough` step of a model, in place, as its training goes on.
+
+    A step's gradient is `stretch` times as wide as its `width`: stretch = 2^(1 - k / 2), k = min(round(8 progress), 4).
+    So it is twice as wide at first, where units far from their threshold learn too, and half as wide from 7/16 of the
+    training on, where it follows the step closely. These are five widths, and `torch.compile` compiles for each.
+    What a forward gives does not change.
+
+    Args:
+        progress: the share of the training that is done, in [0, 1]: `step / steps`. Nothing else is remembered, so a
+            training that goes on later gives its own.
+
+    Returns:
+        How many steps there are.
+
+    Raises:
+        ValueError: the model has none (then nothing is to be narrowed), or progress lies outside [0, 1].
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 2), StraightThrough(), nn.Linear(2, 1))
+        >>> [(sharpen(net, step / 10), net[1].stretch)[1] for step in range(0, 10, 2)]
+        [2.0, 1.0, 0.7071067811865476, 0.5, 0.5]
+    """
+    if not 0 <= progress <= 1:
+        raise ValueError(f"progress must be the share of the training that is done, in [0, 1], got {progress!r}")
+    steps = [module for module in model.modules() if isinstance(module, StraightThrough)]
+    if not steps:
+        raise ValueError("expected a model with StraightThrough steps, got one without: call htaf.replace first")
+    for step in steps:
+        step.stretch = 2 ** (1 - min(round(8 * progress), 4) / 2)
+    return len(steps)
 
 
 @final

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from benchmarks.own_models.problem import Activation, optimizers
+from benchmarks.own_models.problem import Activation, ignored, optimizers
 from torch import Tensor, nn
 
 MOST = 500  # steps of an episode
@@ -78,12 +80,13 @@ class CartPole:
     def batches(self) -> list[Tensor]:
         return [self.example]
 
-    def train(self, net: nn.Module, optimizer: str) -> None:
+    def train(self, net: nn.Module, optimizer: str, begin: Callable[[float], Any] = ignored) -> None:
         torch.manual_seed(self.seed)
         generator = torch.Generator().manual_seed(5000 + self.seed)
         found = optimizers(net, optimizer, self.rate)
         net.train()
-        for _ in range(self.updates):
+        for update in range(self.updates):
+            begin(update / self.updates)
             state, alive = begun(self.carts, generator), torch.ones(self.carts, dtype=torch.bool)
             states, actions, lives = [], [], []
             with torch.no_grad():
