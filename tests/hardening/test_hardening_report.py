@@ -27,6 +27,14 @@ class Two(nn.Module):
         return self.head(self.act(a + b))
 
 
+class Named(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(6, 3)
+
+    def forward(self, input: Tensor) -> Any:
+        return {"scores": super().forward(input)}
+
+
 def test_two_inputs_without_targets_are_a_pair_with_none() -> None:
     net = fresh(Two)
     pairs = [((X, X.roll(i, 0)), None) for i in (1, 2)]
@@ -136,6 +144,8 @@ def test_only_the_first_batch_is_looked_at_before_the_work() -> None:
 def test_a_loss_needs_a_row_with_a_target() -> None:
     with pytest.raises(ValueError, match="expected batches with a row that has a target, got none"):
         measured(network(), [(X, torch.full((20,), -100))])
+    with pytest.raises(ValueError, match=r"returns a tensor, or an object with logits, got dict: give no validation="):
+        measured(Named(), [(X, Y)])
 
 
 def test_reports_say_what_their_figures_are() -> None:

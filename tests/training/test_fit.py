@@ -372,6 +372,7 @@ def test_the_mean_of_the_last_weights(table: Table, tmp_path: Path) -> None:
         make_recipe(average=1.0)
 
 
+@pytest.mark.usefixtures("unchecked")  # of the problem it takes a part
 def test_the_mean_of_weights_has_the_statistics_that_belong_to_it() -> None:
     """Of every norm: those in front of the first step see other weights too."""
     torch.manual_seed(0)

@@ -175,7 +175,7 @@ def measured(model: nn.Module, batches: Batches | None) -> dict[str, float] | No
     Class codes < 0 are left out. None for None.
 
     Raises:
-        ValueError: a batch without targets, or no row at all.
+        ValueError: a batch without targets, no row at all, or an output that is no tensor.
     """
     if batches is None:
         return None
@@ -185,6 +185,11 @@ def measured(model: nn.Module, batches: Batches | None) -> dict[str, float] | No
         for batch in batches:
             x, y = pair_of(batch)
             output = call(model, x)
+            if not isinstance(output, Tensor):
+                raise ValueError(
+                    f"expected a model that returns a tensor, or an object with logits, got {type(output).__name__}: "
+                    "give no validation=, and choose by a measure of your own as htaf.finish does"
+                )
             y = y.to(output.device)
             coded = not is_regression(y)
             if coded:
