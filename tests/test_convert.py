@@ -537,14 +537,14 @@ class Functional(Owner):
     def forward(self, x):
         for weight in self.weights:
             x = F.relu(F.linear(x, weight))
-        return x
+        return [x]
 
 
 def test_where_no_layer_tells_steps_take_turns():
     new = replace(Functional(), HTAF, example=X)
     new.relu_0, new.relu_1 = nn.Sigmoid(), nn.Tanh()
     a, b = new.weights
-    assert torch.equal(new(X), torch.tanh(F.linear(torch.sigmoid(F.linear(X, a)), b)))
+    assert torch.equal(new(X)[0], torch.tanh(F.linear(torch.sigmoid(F.linear(X, a)), b)))
     new.weights = nn.ParameterList([a])
     with pytest.raises(RuntimeError, match=r"\(2 in all\), but there was relu in Functional.forward, line 2"):
         new(X)
@@ -620,12 +620,34 @@ def test_forwards_of_one_module_may_differ_where_it_is_clear_which_call_is_which
     new = replace(model, HTAF, example=X)
     assert len(harden(new).eval()(X)) == 3
     assert len(torch.export.export(new.eval(), (X,)).module()(X)) == 3
-    layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-    model = Twice(Levels(), "layers", (layers[:2], layers))
-    model.layers = layers
+    weights = nn.ParameterList(torch.randn(4, 4) for _ in range(3))
+    model = Twice(Functional(), "weights", (weights[:2], weights))
+    model.weights = weights
     with pytest.raises(ValueError, match=r"shared: .* in some forwards relu ran behind fewer layers than in others"):
         replace(model, HTAF, example=X)
     assert isinstance(replace(model, HTAF, example=X, where="act").act, HTAF)
+
+
+@pytest.mark.parametrize("orders", ["01 012", "012 201", "01 21", "0 12"])
+def test_forwards_that_run_layers_in_other_orders_are_told_by_their_layers(orders):
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+    first, second = ([int(i) for i in order] for order in orders.split())
+    model = Twice(Levels(levels=1), "layers", tuple(layers[:0].extend(layers[i] for i in o) for o in (first, second)))
+    model.layers = layers
+    ran = [i for i in range(3) if i in (*first, *second)]
+    new = replace(model, HTAF, example=X)
+    numbers = dict(zip(dict.fromkeys((*first, *second)), range(3), strict=False))
+    steps = {i: (nn.Sigmoid(), nn.Tanh(), nn.Softplus())[i] for i in ran}
+    for i, step in steps.items():
+        setattr(new.shared, f"relu_{numbers[i]}", step)
+    y = X
+    for i in first:
+        y = steps[i](new.layers[i](y))
+    y = new.act(y)
+    for i in second:
+        y = steps[i](new.layers[i](y))
+    assert torch.equal(new(X)[0], y)
 
 
 def test_an_exception_half_way_leaves_the_next_forward_right():

@@ -51,11 +51,6 @@ class Order:
         return alike[0] if len(alike) == 1 else None
 
 
-def is_whole(pattern: tuple[int, ...], times: int) -> bool:
-    """Whether a forward may end after so many calls at a place: else which one is missing would be a guess."""
-    return times % len(pattern) == 0
-
-
 def shortest(pattern: tuple[int, ...]) -> tuple[int, ...]:
     """The part that a pattern repeats."""
     for n in range(1, len(pattern) + 1):
@@ -83,31 +78,32 @@ def order_of(
             other = longest.setdefault(place, pattern)
             alike[place] = alike.get(place, True) and all(a == b for a, b in zip(pattern, other, strict=False))
             longest[place] = max(pattern, other, key=len)
-    numbers: dict[tuple[tuple[Place, str], int], int] = {}
+    pairs: dict[tuple[Place, str], set[tuple[str | None, object]]] = {}
+    for place, mark, layer in itertools.chain(*forwards):
+        pairs.setdefault(place, set()).add((layer, mark))
+    told = {  # places where the layer that ran last tells one call from another
+        place
+        for place, known in pairs.items()
+        if 1 < len(known) == len(dict(known)) == len({mark for _, mark in known}) and None not in dict(known)
+    }
+    numbers: dict[tuple[tuple[Place, str], int | str | None], int] = {}
     sequences: list[list[int]] = []
+    places: dict[tuple[Place, str], tuple[int, ...]] = {}
     for calls in forwards:
-        times: dict[tuple[Place, str], int] = {}
+        reached: dict[tuple[Place, str], list[int]] = {}
         sequences.append([])
-        for place, *_ in calls:
-            at = times.get(place, 0)
-            times[place] = at + 1
-            part = longest[place][at] if alike[place] else at
+        for place, _, layer in calls:
+            at = len(reached.setdefault(place, []))
+            part = layer if place in told else longest[place][at] if alike[place] else at
             sequences[-1].append(numbers.setdefault((place, part), len(numbers)))
-    places = {}
-    for place, pattern in longest.items():
-        parts = pattern if alike[place] else tuple(range(len(pattern)))
-        places[place] = shortest(tuple(numbers[place, part] for part in parts))
+            reached[place].append(sequences[-1][-1])
+        places |= {place: max(places.get(place, ()), tuple(own), key=len) for place, own in reached.items()}
+    behind = {number: str(layer) for (place, layer), number in numbers.items() if place in told}
+    for place, pattern in places.items():
+        rest = tuple(n for (where, _), n in numbers.items() if where == place and n not in pattern)
+        places[place] = shortest(pattern) + rest  # of layers that the longest forward did not reach
     same = all(sequence == sequences[0] for sequence in sequences)
-    layers: dict[int, set[str | None]] = {}
-    for calls, own in zip(forwards, sequences, strict=True):
-        for (*_, layer), number in zip(calls, own, strict=True):
-            layers.setdefault(number, set()).add(layer)
-    behind: dict[int, str] = {}
-    for pattern in map(set, places.values()):
-        named = [(layer, number) for number in pattern for layer in layers[number] if layer is not None]
-        if 1 < len(pattern) == len(named) == len(dict(named)) == sum(len(layers[number]) for number in pattern):
-            behind |= {number: layer for layer, number in named}
-    partial = (place for run in runs for place, pattern in run.items() if not is_whole(places[place], len(pattern)))
+    partial = (place for run in runs for place, pattern in run.items() if len(pattern) % len(places[place]))
     unclear = frozenset(number for place in partial for number in places[place] if number not in behind)
     kinds = tuple(kind for (_, kind), _ in numbers)
     return Order(kinds, places, tuple(sequences[0]) if same else None, unclear, behind), sequences

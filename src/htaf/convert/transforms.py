@@ -164,9 +164,9 @@ def replace(
         activation functions and was not looked at: without an `example`, or because the example does not run it.
 
     Raises:
-        ValueError: no site matched, or a loop over layers ran over fewer of them in some forwards of the example;
-            neither factory nor example, both a factory and levels, or pre-activations of the example that are not
-            finite.
+        ValueError: no site matched, or a loop over weights, which no module tells apart, went through fewer of them in
+            some forwards of the example; neither factory nor example, both a factory and levels, or pre-activations of
+            the example that are not finite.
         TypeError: `factory` made something that is no module, or `where` cannot be read.
 
     Example:
