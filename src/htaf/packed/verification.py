@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
+from htaf._compat import free_start_method
 from htaf._console import progress as shown_progress
 from htaf._errors import first_line
 from htaf.kernels.packed_maps import reference as maps
@@ -279,7 +280,8 @@ def _outputs(recorder: _Recorder, traced: Traced, given: tuple[Tensor, ...], dty
     for node in traced.graph.find_nodes(op="placeholder"):
         value = traced.constants[node] if node in traced.constants else rest.pop(0)
         inputs.append(value.to(dtype) if value.is_floating_point() else value)
-    return _tensors(recorder.run(*inputs, enable_io_processing=False))
+    with free_start_method():  # torch.fx asks for a lock of tqdm's
+        return _tensors(recorder.run(*inputs, enable_io_processing=False))
 
 
 def _tensors(outputs: Any) -> list[Tensor]:
