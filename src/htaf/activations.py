@@ -248,9 +248,9 @@ class StraightThrough(Remembering):
         _set_levels(self, levels, spacing)
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        slope = self.slope
-        if torch.is_grad_enabled() and (width := self.width * self.stretch) != 1:
-            slope = surrogates.stretched(slope, width)  # not without gradients: compiled graphs are for one width
+        # a compiled graph is for one width: that without gradients does not follow `sharpen`
+        width = self.width * self.stretch if torch.is_grad_enabled() else self.width
+        slope = self.slope if width == 1 else surrogates.stretched(self.slope, width)
         return surrogates.straight_through(x, slope, bipolar=self.bipolar, levels=self.levels, spacing=self.spacing)
 
     def hardened(self) -> Heaviside:
