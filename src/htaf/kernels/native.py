@@ -66,6 +66,11 @@ def extension() -> ModuleType:
     return module
 
 
+def address(x: Tensor | None) -> int:
+    """0 for none."""
+    return 0 if x is None else x.data_ptr()
+
+
 def channel_dimension(x: Tensor, parameter: Tensor) -> int | None:
     """The dimension of x along which the parameter varies (0 when it does not); None when there are several."""
     ahead = x.ndim - parameter.ndim
@@ -151,8 +156,8 @@ def smooth_backward(
         return (gx,)
     table, shape = _table(parameters), layout(gx, first)
     found = torch.empty_like(table) if sums else None
-    address = 0 if found is None else found.data_ptr()
-    extension().backward_channels(kind, TYPES[x.dtype], *pointers, *shape, table.data_ptr(), address, scale, threads)
+    tables = (table.data_ptr(), address(found))
+    extension().backward_channels(kind, TYPES[x.dtype], *pointers, *shape, *tables, scale, threads)
     if found is None:
         return (gx,)
     pairs = zip(found, parameters, strict=True)
@@ -210,7 +215,7 @@ def slope_backward(kind: int, grad: Tensor, x: Tensor, parameter: float, bipolar
     return gx
 
 
-def heaviside(x: Tensor, bipolar: bool) -> Tensor:
+def heaviside(x: Tensor, *, bipolar: bool = False) -> Tensor:
     y = torch.empty_like(x)
     x = in_order_of(x, y)
     below = -1.0 if bipolar else 0.0
@@ -228,7 +233,7 @@ def pack(x: Tensor) -> Tensor:
     return bits
 
 
-def unpack(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor:
+def unpack(bits: Tensor, size: int, dtype: torch.dtype, *, bipolar: bool = False) -> Tensor:
     bits = bits.contiguous()
     values = torch.empty(*bits.shape[:-1], size, dtype=dtype, device=bits.device)
     rows, below = math.prod(bits.shape[:-1]), -1.0 if bipolar else 0.0

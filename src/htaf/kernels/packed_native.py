@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, Spare, row_bytes
+from htaf.kernels.native import address
 
 
 def check_bits(bits: Tensor, channels: int, planes: int = 1) -> Tensor:
@@ -76,11 +77,6 @@ def constants(epilogue: Epilogue, channels: int) -> tuple[tuple[Tensor | None, .
     kept = [None if x is None else check_floats(name, x, (channels,)) for name, x in given]
     both = (None, None) if wide is None else (wide[0], wide[1])
     return (*kept, wide), tuple(map(address, (*kept, *both)))
-
-
-def address(x: Tensor | None) -> int:
-    """0 for none."""
-    return 0 if x is None else x.data_ptr()
 
 
 Shape2d = tuple[tuple[int, int, int, int, int], tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int], int]

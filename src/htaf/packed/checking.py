@@ -48,8 +48,7 @@ def _walk(program: Program, batch: int, more: int) -> list[Any]:
     given = _TIMES * sum(_bytes(x) for x in values)
     most = max(_LARGEST, given, more)
     left = _TOGETHER * max(_LARGEST * max(batch, BATCH) // BATCH, given)  # time is in proportion to what is moved
-    last = {value: at for at, i in enumerate(program.instructions) for value in (*i.makes, *i.reads)}
-    last |= dict.fromkeys(program.returned(), len(program.instructions))
+    last = program.last_uses()
     size = {value: _size(x) for value, x in enumerate(values)}
     held = peak = 0
     for at, instruction in enumerate(program.instructions):

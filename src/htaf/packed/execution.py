@@ -30,11 +30,7 @@ class Execution:
         machine = Machine(tensors, *kernels(), self.spare, float_layers if native.available() else None)
         instructions = program.instructions
         self.count = 1 + max([len(program.inputs) - 1, *(v for i in instructions for v in i.makes)])
-        last: dict[int, int] = {}
-        for at, instruction in enumerate(instructions):
-            last |= dict.fromkeys((*instruction.makes, *instruction.reads), at)
-        for value in program.returned():
-            last[value] = len(instructions)
+        last = program.last_uses()
         reusable = _reusable(program) if native.available() else set()  # the formulas take none
         self.ready: list[Ready] = []
         self.runs: list[tuple[Run, tuple[int, ...], tuple[int, ...]]] = []
@@ -109,9 +105,7 @@ class Planned:
         readers: dict[int, int] = {}
         for value in [v for i in instructions for v in i.reads] + program.returned():
             readers[value] = readers.get(value, 0) + 1
-        last: dict[int, int] = {v: len(instructions) for v in program.returned()}
-        for at, instruction in enumerate(instructions):
-            last |= {v: max(at, last.get(v, 0)) for v in instruction.reads}
+        last = program.last_uses()
         parts: list[Segment | int] = []  # an instruction by its number
         begin, planning = 0, Planning(known, readers)
 

@@ -13,6 +13,7 @@ from torch.fx import Node
 from htaf.kernels.depthwise_convolution.reference import MOST_PLANES, depthwise
 from htaf.kernels.integer_convolution.reference import EXACT, LARGEST_INPUT, MOST
 from htaf.kernels.layers import Geometry, row_bytes
+from htaf.kernels.packed_maps.reference import pack
 from htaf.packed.affine import Constants, aten, shape_of
 from htaf.packed.instructions.layer import Form
 from htaf.packed.instructions.transposed import phases
@@ -248,7 +249,7 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
     scales = binary_scales(weight)
     if scales is not None and counts(g, kind):
         falling = kind.low > kind.high  # bits that are 1 where the value is low, with the signs exchanged
-        signs = packed((weight < 0 if falling else weight > 0).permute(0, 2, 3, 1))  # filters of zeros have scale 0
+        signs = pack((weight < 0 if falling else weight > 0).permute(0, 2, 3, 1))  # filters of zeros have scale 0
         if (kind.low, kind.high) == (1.0, 0.0):
             shift = shift + weight.double().sum((1, 2, 3))
         if kind.most > 1:  # the bits of all thresholds side by side, each with the same signs
@@ -279,7 +280,7 @@ def _side_by_side(signs: Tensor, channels: int, planes: int) -> Tensor:
     two planes cancel.
     """
     last = torch.arange(signs.shape[-1] * 8) >= channels
-    return torch.cat([signs | packed(last) if i % 2 else signs for i in range(planes)], -1)
+    return torch.cat([signs | pack(last) if i % 2 else signs for i in range(planes)], -1)
 
 
 def _prepare_depthwise(site: LayerSite, kind: Bits, shift: Tensor) -> Prepared:
@@ -297,10 +298,3 @@ def _prepare_depthwise(site: LayerSite, kind: Bits, shift: Tensor) -> Prepared:
         return Prepared(g, "integer", *whole, shift, bipolar, False, kind.planes)
     one = torch.ones(g.outputs, dtype=torch.float64)
     return Prepared(g, "table", rounded.contiguous(), one, shift, bipolar, False, kind.planes)
-
-
-def packed(values: Tensor) -> Tensor:
-    """Booleans [..., channels] -> uint8 [..., row_bytes(channels)]."""
-    from htaf.kernels.packed_maps import reference
-
-    return reference.pack(values).contiguous()

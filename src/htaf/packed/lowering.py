@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from htaf.kernels.depthwise_convolution.reference import depthwise
 from htaf.kernels.layers import row_bytes
+from htaf.kernels.packed_maps.reference import pack
 from htaf.packed import operators
 from htaf.packed.affine import Affine, aten, shape_of
 from htaf.packed.emission import Emission
@@ -32,7 +33,7 @@ from htaf.packed.kinds import (
     is_spikes,
     pool_sizes,
 )
-from htaf.packed.layers import LayerSite, packed, prepare
+from htaf.packed.layers import LayerSite, prepare
 from htaf.packed.program import Input, Program
 from htaf.packed.report import Report, Row
 from htaf.packed.rewriting import rewritten
@@ -156,7 +157,7 @@ class Lowering(Emission):
                 source = self._aten(node, "constant_pad_nd.default", [{"v": source}, [0, places // 8 - have], 0])
             mask = torch.zeros(places, dtype=torch.bool)
             mask[kind.whole[0] if kind.whole else kind.channels] = True
-            name = self._tensor(f"{node.name}.ones", packed(mask))
+            name = self._tensor(f"{node.name}.ones", pack(mask))
             self.ones[node] = self._aten(node, "bitwise_or.Tensor", [{"v": source}, {"t": name}])
         return self.ones[node]
 
@@ -285,7 +286,7 @@ class Lowering(Emission):
     def _mask(self, node: Node, kind: Bits) -> dict[str, Any]:
         """Ones in every channel, none in the unused places behind them."""
         ones = torch.arange(row_bytes(kind.channels) * 8) < kind.channels
-        return {"t": self._tensor(f"{node.name}.mask", packed(ones))}
+        return {"t": self._tensor(f"{node.name}.mask", pack(ones))}
 
     def _inverted(self, node: Node, plane: int, mask: dict[str, Any]) -> int:
         return self._aten(node, "bitwise_xor.Tensor", [{"v": plane}, mask])

@@ -49,6 +49,11 @@ class Program:
         """Of each layer over bits, by its name: the node of its weights."""
         return {i.name: i.weight.removesuffix(".weight") for i in self.instructions if isinstance(i, Layer)}
 
+    def last_uses(self) -> dict[int, int]:
+        """The place of the last instruction that makes or reads each value; of those in the outputs behind all."""
+        last = {value: at for at, i in enumerate(self.instructions) for value in (*i.makes, *i.reads)}
+        return last | dict.fromkeys(self.returned(), len(self.instructions))
+
     def returned(self) -> list[Any]:
         """The values in the outputs."""
         return _values_in(self.outputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,10 +56,6 @@ class Report:
             said = compared(self.packed_bytes, self.float_bytes, "in float32")
             lines.append(f"weights of the packed layers: {self.packed_bytes:,} bytes, {said}")
         return "\n".join(lines)
-
-    def json(self) -> str:
-        """As JSON text."""
-        return json.dumps(self.to_json())
 
 
 def compared(size: int, other: int, name: str) -> str:

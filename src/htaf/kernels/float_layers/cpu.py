@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from htaf.kernels.float_layers.reference import Rounded
 from htaf.kernels.layers import Geometry
-from htaf.kernels.native import extension
+from htaf.kernels.native import address, extension
 from htaf.kernels.packed_native import CPU, Shape2d, check_floats, check_weights
 
 BLOCK = 64  # outputs that lie side by side, as in csrc/floats.hpp
@@ -39,15 +40,15 @@ def convolution(x: Tensor, weights: Tensor, bias: Tensor | None, geometry: Geome
     if x.ndim != 4 or x.shape[1] != g.channels or g.groups != 1:
         raise ValueError(f"expected images of {g.channels} channels in one group, got {tuple(x.shape)} and {g}")
     weights = check_floats("weights", weights, ((g.outputs + BLOCK - 1) // BLOCK, *g.kernel, g.channels, BLOCK))
+    return _layer(extension().float_convolution, x, weights.data_ptr(), bias, g)
+
+
+def _layer(run: Callable[..., None], x: Tensor, held: Any, bias: Tensor | None, g: Geometry) -> Tensor:
+    """A kernel over images, whose weights have these addresses."""
     bias = None if bias is None else check_floats("bias", bias, (g.outputs,))  # named, so that a dense copy stays
-    batch, _, height, width = x.shape
-    out = g.out_size(height, width)
-    y = torch.empty(batch, *out, g.outputs, dtype=torch.float32, device=CPU)
-    shift = 0 if bias is None else bias.data_ptr()
-    extension().float_convolution(
-        shape_of(x, g), x.data_ptr(), strides_of(x), weights.data_ptr(), NO_WINDOW,
-        (0, shift, 0, y.data_ptr(), 0, 0, 0, 0, 0), torch.get_num_threads(),
-    )  # fmt: skip
+    y = torch.empty(x.shape[0], *g.out_size(*x.shape[2:]), g.outputs, dtype=torch.float32, device=CPU)
+    ends = (0, address(bias), 0, y.data_ptr(), 0, 0, 0, 0, 0)
+    run(shape_of(x, g), x.data_ptr(), strides_of(x), held, NO_WINDOW, ends, torch.get_num_threads())
     return y.permute(0, 3, 1, 2)
 
 
@@ -80,14 +81,7 @@ def rounded(x: Tensor, weights: Laid, bias: Tensor | None, geometry: Geometry) -
     blocks, pairs = (g.outputs + BLOCK - 1) // BLOCK, (g.channels * g.kernel[1] + 1) // 2
     values = check_weights("weights", weights.values, torch.int16, (blocks, g.kernel[0], pairs, BLOCK, 2))
     unit = check_floats("unit", weights.unit, (blocks * BLOCK,))
-    bias = None if bias is None else check_floats("bias", bias, (g.outputs,))
-    y = torch.empty(x.shape[0], *g.out_size(*x.shape[2:]), g.outputs, dtype=torch.float32, device=CPU)
-    shift = 0 if bias is None else bias.data_ptr()
-    extension().rounded_convolution(
-        shape_of(x, g), x.data_ptr(), strides_of(x), (values.data_ptr(), unit.data_ptr()), NO_WINDOW,
-        (0, shift, 0, y.data_ptr(), 0, 0, 0, 0, 0), torch.get_num_threads(),
-    )  # fmt: skip
-    return y.permute(0, 3, 1, 2)
+    return _layer(extension().rounded_convolution, x, (values.data_ptr(), unit.data_ptr()), bias, g)
 
 
 def shape_of(x: Tensor, geometry: Geometry) -> Shape2d:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from htaf.kernels.native import TYPES, extension
+from htaf.kernels.native import TYPES, address, extension
 from htaf.kernels.neuron.reference import Neuron
 
 __all__ = ["backward", "forward", "supports"]
@@ -35,7 +35,7 @@ def forward(x: Tensor, v: Tensor | None, neuron: Neuron, *, last: bool = True) -
     x, v, spikes = _laid_out(x, v)
     end = torch.empty_like(spikes[0], dtype=torch.float32) if last else None
     extension().neuron_forward(
-        _description(neuron), TYPES[x.dtype], x.data_ptr(), x.stride(0), _address(v), spikes.data_ptr(), _address(end),
+        _description(neuron), TYPES[x.dtype], x.data_ptr(), x.stride(0), address(v), spikes.data_ptr(), address(end),
         len(x), spikes[0].numel(), torch.get_num_threads(),
     )  # fmt: skip
     return spikes, end
@@ -50,8 +50,8 @@ def backward(
     gv = None if gv is None else _in_order_of(gv.float(), gx[0])
     start = torch.empty_like(gx[0], dtype=torch.float32) if first else None
     extension().neuron_backward(
-        _description(neuron), TYPES[x.dtype], gs.data_ptr(), _address(gv), x.data_ptr(), x.stride(0), _address(v),
-        gx.data_ptr(), _address(start), len(x), gx[0].numel(), torch.get_num_threads(),
+        _description(neuron), TYPES[x.dtype], gs.data_ptr(), address(gv), x.data_ptr(), x.stride(0), address(v),
+        gx.data_ptr(), address(start), len(x), gx[0].numel(), torch.get_num_threads(),
     )  # fmt: skip
     return gx, start
 
@@ -70,10 +70,6 @@ def _laid_out(x: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None, Tenso
 
 def _in_order_of(x: Tensor, like: Tensor) -> Tensor:
     return x if x.stride() == like.stride() else torch.empty_like(like, dtype=x.dtype).copy_(x)
-
-
-def _address(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()
 
 
 def _description(neuron: Neuron) -> tuple[int, float, float, float, float, float, float, bool, bool, bool]:

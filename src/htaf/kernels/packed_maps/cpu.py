@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from htaf.kernels.layers import Epilogue, Geometry, Outputs, row_bytes
-from htaf.kernels.native import extension
+from htaf.kernels.native import address, extension
 from htaf.kernels.packed_maps.reference import pack
-from htaf.kernels.packed_native import CPU, address, aligned, check_bits, check_floats, constants, shape2d
+from htaf.kernels.packed_native import CPU, aligned, check_bits, check_floats, constants, shape2d
 
 __all__ = ["finish", "max_pool", "pack", "spikes", "unpack"]
 
