@@ -226,3 +226,28 @@ def test_maps_of_levels_that_are_rounded_stay_packed(levels: int, of: str, flat:
 def test_levels_that_lie_unevenly_stay_floats(of: Callable[[Tensor], Tensor]) -> None:
     rows = pack(Mapped(3, of, True).eval(), torch.randn(4, 3)).report.rows
     assert {row.name: row.how for row in rows}["linear_1"] == "float: its input is not bits"
+
+
+class Flattened(nn.Module):
+    """Pixels of levels that a layer takes flattened, and that are outputs too."""
+
+    def __init__(self, levels: int, of: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.last, self.of = nn.Conv2d(3, 20, 3), nn.Linear(20 * 9, 5), of
+        self.step = htaf.Heaviside(levels=levels, spacing=0.4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        flat = self.step(self.first(x)).flatten(1)
+        return self.last(self.of(flat)), flat, self.of(flat)
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+@pytest.mark.parametrize("of", [torch.neg, lambda flat: flat, lambda flat: flat * 2 - 1])
+def test_flattened_levels_are_outputs_too(levels: int, of: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    net, x = Flattened(levels, of).eval(), torch.randn(6, 3, 5, 5)
+    packed = pack(net, x)
+    assert packed.report.layers == 1
+    assert verify(packed, net, x).ok
+    for got, wanted in zip(packed(x), net(x), strict=True):
+        torch.testing.assert_close(got, wanted)

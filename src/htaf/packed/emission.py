@@ -99,24 +99,19 @@ class Emission:
         """The value as floats, unpacked where it is bits."""
         if node in self.floats:
             return self.floats[node]
-        kind = self.kinds[node]
-        if kind.whole is not None:  # the view of what was flattened
-            source = node.args[0]
-            assert isinstance(source, Node)
-            if self.kinds[source].whole == kind.whole:  # of other levels than those it was flattened with
-                return self._unflattened(node, kind)
-            sizes = [self._size(s) for s in shape_of(node)]
-            self.floats[node] = self._aten(node, "reshape.default", [{"v": self._float(source)}, sizes])
-            return self.floats[node]
-        total = None
+        kind, total = self.kinds[node], None
         for i, plane in enumerate(self._kept(node)):
             low, high = (kind.low, kind.high) if kind.most == 1 else (0.0, 1.0 if node in self.nested else float(2**i))
-            unpack = Unpack(node.name, plane, kind.channels, kind.axis, low, high, self._value())
+            channels = kind.channels if kind.whole is None else kind.whole[0]
+            unpack = Unpack(node.name, plane, channels, kind.axis, low, high, self._value())
             self.instructions.append(unpack)
             total = unpack.y if total is None else self._aten(node, "add.Tensor", [{"v": total}, {"v": unpack.y}])
         assert total is not None
-        self.floats[node] = self._levels(node, total, kind) if kind.most > 1 else total
-        return self.floats[node]
+        total = self._levels(node, total, kind) if kind.most > 1 else total
+        if kind.whole is not None:  # what was flattened
+            total = self._aten(node, "reshape.default", [{"v": total}, [self._size(s) for s in shape_of(node)]])
+        self.floats[node] = total
+        return total
 
     def _kept(self, node: Node) -> tuple[int, ...]:
         """The bits whose sum a level is, of a nested kind; else its planes."""
@@ -132,11 +127,3 @@ class Emission:
         if kind.low != 0.0:
             whole = self._aten(node, "add.Scalar", [{"v": whole}, kind.low * kind.most])
         return self._aten(node, "div.Scalar", [{"v": whole}, kind.most])
-
-    def _unflattened(self, node: Node, kind: Bits) -> int:
-        assert kind.whole is not None
-        unpack = Unpack(node.name, self.bits[node][0], kind.whole[0], kind.axis, kind.low, kind.high, self._value())
-        self.instructions.append(unpack)
-        sizes = [self._size(s) for s in shape_of(node)]
-        self.floats[node] = self._aten(node, "reshape.default", [{"v": unpack.y}, sizes])
-        return self.floats[node]

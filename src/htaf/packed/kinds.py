@@ -234,8 +234,6 @@ def _mapped(node: Node, found: dict[Node, Bits]) -> Bits | None:
     """
     if not maps_each(node) or (kind := found.get(node.all_input_nodes[0])) is None:
         return None
-    if kind.most > 1 and kind.whole is not None:
-        return None
     after = _values_of(node, kind.levels())
     low, high = float(after[0]), float(after[-1])
     if low == high or not math.isfinite(low + high):
