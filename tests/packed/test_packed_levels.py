@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -192,8 +194,8 @@ class Mapped(nn.Module):
 
     def __init__(self, levels: int, of: Callable[[Tensor], Tensor], flat: bool) -> None:
         super().__init__()
-        layer, size = (nn.Linear, ()) if flat else (nn.Conv2d, (3,))
-        self.first, self.second, self.last = layer(3, 48, *size), layer(48, 40, *size), layer(40, 5, *size)
+        layer: Any = nn.Linear if flat else partial(nn.Conv2d, kernel_size=3)
+        self.first, self.second, self.last = layer(3, 48), layer(48, 40), layer(40, 5)
         self.step, self.of = htaf.Heaviside(levels=levels, spacing=0.4), of
 
     def forward(self, x: Tensor) -> Tensor:
