@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from htaf.kernels.float_layers.cpu import NO_WINDOW
+from htaf.kernels.float_layers.cpu import NO_WINDOW, shape_of, windows
 from htaf.kernels.layers import Geometry
 from htaf.packed import operators
 from htaf.packed.errors import PackedError
@@ -113,6 +113,9 @@ class Call(Instruction):
 # ---- layers over floats that have a kernel ----
 
 MOST_INPUTS = 1024  # of an output: the weights of 64 outputs stay in a cache of the second level
+
+
+Window = tuple[tuple[int, int], tuple[int, int]]  # kernel and stride
 
 
 class _Layer(NamedTuple):
@@ -227,29 +230,14 @@ def _average(call: Call, machine: Machine) -> _Layer | None:
     if len(call.reads) != 1 or call.args[0] != {"v": call.reads[0]}:
         return None
     (k0, k1), (s0, s1) = kernel, stride
-    fallback, floats, source, y = _run(call, machine.tensors), machine.floats, call.reads[0], call.y
 
-    def fits(x: Tensor) -> bool:
+    def window(x: Tensor) -> Window | None:
         if not _in_rows_of_channels(x) or x.shape[2] < k0 or x.shape[3] < k1:
-            return False
-        return not ceiling or ((x.shape[2] - k0) % s0 == 0 and (x.shape[3] - k1) % s1 == 0)
+            return None
+        whole = not ceiling or ((x.shape[2] - k0) % s0 == 0 and (x.shape[3] - k1) % s1 == 0)
+        return (kernel, stride) if whole else None
 
-    def run(values: Values, batch: int) -> None:
-        x = values[source]
-        if fits(x):
-            values[y] = floats.average(x, (k0, k1), (s0, s1))
-        else:
-            fallback(values, batch)
-
-    def plan(planning: Planning) -> bool:
-        x = planning.example(source)
-        if not fits(x):
-            return False
-        shape = floats.shape_of(x, floats.windows(x, (k0, k1), (s0, s1), (0, 0)))
-        planning.step("average", shape, At(source), At(y), makes=[y])
-        return True
-
-    return _Layer(run, plan)
+    return _means(call, machine, window)
 
 
 def _mean(call: Call, machine: Machine) -> _Layer | None:
@@ -262,21 +250,30 @@ def _mean(call: Call, machine: Machine) -> _Layer | None:
         return None
     if call.args[0] != {"v": call.reads[0]}:
         return None
+
+    def window(x: Tensor) -> Window | None:
+        return ((x.shape[2], x.shape[3]), (1, 1)) if _in_rows_of_channels(x) else None
+
+    return _means(call, machine, window, flat=not kept)
+
+
+def _means(call: Call, machine: Machine, window: Callable[[Tensor], Window | None], *, flat: bool = False) -> _Layer:
+    """Of these windows of an input, where they can be taken. flat: without the two dimensions of one pixel."""
     fallback, floats, source, y = _run(call, machine.tensors), machine.floats, call.reads[0], call.y
 
     def run(values: Values, batch: int) -> None:
         x = values[source]
-        if _in_rows_of_channels(x):
-            means = floats.average(x, (x.shape[2], x.shape[3]), (1, 1))
-            values[y] = means if kept else means.flatten(1)
-        else:
+        if (found := window(x)) is None:
             fallback(values, batch)
+        else:
+            means = floats.average(x, *found)
+            values[y] = means.flatten(1) if flat else means
 
     def plan(planning: Planning) -> bool:
         x = planning.example(source)
-        if not _in_rows_of_channels(x):
+        if (found := window(x)) is None:
             return False
-        shape = floats.shape_of(x, floats.windows(x, (x.shape[2], x.shape[3]), (1, 1), (0, 0)))
+        shape = floats.shape_of(x, floats.windows(x, *found, (0, 0)))
         planning.step("average", shape, At(source), At(y), makes=[y])
         return True
 
@@ -330,10 +327,7 @@ def _plan_maximum(call: Call, planning: Planning) -> bool:
     window: Any = tuple(pairs)
     if planning.with_maximum(source, window, y):
         return True
-    from htaf.kernels.float_layers import cpu
-
-    shape = cpu.shape_of(x, cpu.windows(x, *window))
-    planning.step("maximum", shape, At(source), ends=Ends(y=y))
+    planning.step("maximum", shape_of(x, windows(x, *window)), At(source), ends=Ends(y=y))
     return True
 
 
