@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 
@@ -162,6 +163,21 @@ def smooth_backward(
         return (gx,)
     pairs = zip(found, parameters, strict=True)
     return gx, *(row.reshape(p.shape).to(p.dtype) for row, p in pairs if isinstance(p, Tensor))
+
+
+def smooth(kind: int) -> tuple[Callable[..., Tensor], Callable[..., Tensor], Callable[..., tuple[Tensor, ...]]]:
+    """`forward`, `backward` and `backward_all` of an activation, with the signatures of its reference.py."""
+
+    def forward(x: Tensor, *parameters: Scalar, bipolar: bool) -> Tensor:
+        return smooth_forward(kind, x, parameters, bipolar)
+
+    def backward(grad: Tensor, x: Tensor, *parameters: Scalar, bipolar: bool) -> Tensor:
+        return smooth_backward(kind, grad, x, parameters, bipolar)[0]
+
+    def backward_all(grad: Tensor, x: Tensor, *parameters: Scalar, bipolar: bool) -> tuple[Tensor, ...]:
+        return smooth_backward(kind, grad, x, parameters, bipolar, sums=True)
+
+    return forward, backward, backward_all
 
 
 def step_levels(x: Tensor, thresholds: list[float], bipolar: bool) -> Tensor:
