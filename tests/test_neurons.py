@@ -452,13 +452,37 @@ def test_a_bipolar_spike_put_in_later() -> None:
         net[0].step(torch.randn(3))
 
 
-@pytest.mark.parametrize("spike", [HTAF(1.0, 6.0), ScaledSigmoid(4.0)])
+def sharpened(width: float) -> StraightThrough:
+    return StraightThrough(surrogates.sigmoid, width=width)
+
+
+@compiled_kernels
+def test_the_kernel_knows_the_width_of_a_straight_through() -> None:
+    found = []
+    for hooked in (False, True):
+        neuron, x = (
+            LIF(sharpened(3.0)),
+            torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0)).requires_grad_(),
+        )
+        htaf.sharpen(neuron, 0.0)
+        if hooked:
+            neuron.spike.register_forward_hook(lambda *args: None)
+        y = neuron(x)
+        assert ("Fused" in type(y.grad_fn).__name__) != hooked
+        found.append(torch.autograd.grad(y.sum(), x)[0])
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("spike", [HTAF(1.0, 6.0), ScaledSigmoid(4.0), sharpened(2.0)])
 def test_sharpening_between_the_passes(spike: nn.Module) -> None:
     """The gradient is that of the forward pass, whichever way it is taken."""
     neuron, x = IF(spike), torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
     expected = torch.autograd.grad(neuron(x).sum(), x)[0]
     out = neuron(x)
-    set_sharpness(neuron, (2.0, 11.0) if isinstance(spike, HTAF) else (22.0,))
+    if isinstance(spike, StraightThrough):
+        htaf.sharpen(neuron, 1.0)
+    else:
+        set_sharpness(neuron, (2.0, 11.0) if isinstance(spike, HTAF) else (22.0,))
     again = torch.autograd.grad(out.sum(), x, create_graph=True)[0]
     assert torch.allclose(again, expected, rtol=1e-5, atol=1e-7)
     assert again.requires_grad

@@ -204,6 +204,21 @@ CASES = [
         lambda m, x: m.c(torch.normal(m.a(x), F.softplus(m.b(x)))),
         {"softplus_0": "scale"},
     ),
+    (
+        "noise of a given deviation around a number",
+        lambda m, x: m.c(m.a(x) + torch.normal(0.0, F.softplus(m.b(x)))),
+        {"softplus_0": "scale"},
+    ),
+    (
+        "a draw of its own",
+        lambda m, x: m.c(F.softplus(m.a(x)) + torch.normal(m.a(x)) + torch.empty_like(x).normal_()),
+        {"softplus_0": None},
+    ),
+    (
+        "a distribution's draw",
+        lambda m, x: m.c(torch.distributions.Normal(m.a(x), F.softplus(m.b(x))).rsample()),
+        {"softplus_0": "scale"},
+    ),
     ("gates in log space", log_space, dict.fromkeys(("softplus_0", "logsigmoid_4", "logsigmoid_5"), "scale")),
     ("between complex layers", fourier, {"gelu_0": None, "silu_1": "output"}),
     ("an exponential behind a layer", lambda m, x: m.b(F.softplus(m.a(x))).exp(), {"softplus_0": None}),

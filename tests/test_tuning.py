@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from htaf import surrogates
-from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
+from htaf.activations import HTAF, ScaledSigmoid, StraightThrough, sharpen
 from htaf.convert import harden
 from htaf.diagnostics import GradientNorms, layer_statistics
 from htaf.models.mlp import MLP
@@ -214,6 +214,15 @@ def test_straight_through_gets_a_width() -> None:
         for block, layer in zip(net.hidden, tuning.layers, strict=True):  # pyright: ignore[reportArgumentType]
             assert layer.width is not None
             assert block.act.width == layer.width
+
+
+def test_what_a_training_left_of_the_width_does_not_count() -> None:
+    net, x = nn.Sequential(nn.Linear(4, 8), StraightThrough(), nn.Linear(8, 1)), torch.randn(200, 4)
+    wanted, _ = tune(net, x, init=False)
+    sharpen(net, 0.0)
+    found, _ = tune(net, x, init=False)
+    assert found.get_submodule("1").width == wanted.get_submodule("1").width
+    assert found.get_submodule("1").stretch == 1
 
 
 def test_neurons_and_own_steps() -> None:

@@ -212,7 +212,7 @@ class ScaledSigmoid(Remembering):
 
 @final
 class StraightThrough(Remembering):
-    """The exact step forward, slope(x / w) / w backward (STE), w = width stretch; sign and twice that with `bipolar`.
+    """The exact step forward, slope(x / w) / w backward (STE), w = width * stretch; sign and twice that with `bipolar`.
 
     stretch: 1, or what `sharpen` made of it in the course of a training; not part of the state dict.
 
@@ -248,10 +248,14 @@ class StraightThrough(Remembering):
         _set_levels(self, levels, spacing)
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        # a compiled graph is for one width: that without gradients does not follow `sharpen`
-        width = self.width * self.stretch if torch.is_grad_enabled() else self.width
-        slope = self.slope if width == 1 else surrogates.stretched(self.slope, width)
+        slope = self.current_slope()
         return surrogates.straight_through(x, slope, bipolar=self.bipolar, levels=self.levels, spacing=self.spacing)
+
+    def current_slope(self) -> surrogates.Slope:
+        """The slope at its width and stretch. Without gradients at its width alone: then a graph that was compiled for a
+        forward serves on when `sharpen` moves the stretch."""
+        width = self.width * self.stretch if torch.is_grad_enabled() else self.width
+        return self.slope if width == 1 else surrogates.stretched(self.slope, width)
 
     def hardened(self) -> Heaviside:
         """The exact step with the same (empty) state dict."""
@@ -271,8 +275,8 @@ def sharpen(model: nn.Module, progress: float) -> int:
     What a forward gives does not change.
 
     Args:
-        progress: the share of the training that is done, in [0, 1]: `step / steps`. Nothing else is remembered, so a
-            training that goes on later gives its own.
+        progress: the share of the training that is done, in [0, 1]: `step / steps`. It alone decides: a training that
+            goes on later gives its own. The last width stays until the next call; a state dict does not hold it.
 
     Returns:
         How many steps there are.
@@ -285,11 +289,15 @@ def sharpen(model: nn.Module, progress: float) -> int:
         >>> [(sharpen(net, step / 10), net[1].stretch)[1] for step in range(0, 10, 2)]
         [2.0, 1.0, 0.7071067811865476, 0.5, 0.5]
     """
+    progress = float(progress)
     if not 0 <= progress <= 1:
         raise ValueError(f"progress must be the share of the training that is done, in [0, 1], got {progress!r}")
     steps = [module for module in model.modules() if isinstance(module, StraightThrough)]
     if not steps:
-        raise ValueError("expected a model with StraightThrough steps, got one without: call htaf.replace first")
+        raise ValueError(
+            "expected a model with StraightThrough steps, as htaf.replace(model, example=x) puts in, got one without; "
+            "htaf.sharpening.set_sharpness moves smooth curves"
+        )
     for step in steps:
         step.stretch = 2 ** (1 - min(round(8 * progress), 4) / 2)
     return len(steps)

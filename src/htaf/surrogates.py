@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -103,6 +103,12 @@ class _StraightThrough(torch.autograd.Function):
         return (ctx.scale * grad.to(wide) * ctx.slope(x.to(wide))).to(x.dtype), None, None
 
 
+def slope_of(name: str, parameters: Sequence[float]) -> Slope:
+    """The slope of a name and its parameters: what `kernel_of` takes apart."""
+    function, defaults = next((function, own[1]) for function, own in _KNOWN.items() if own[0] == name)
+    return functools.partial(function, **dict(zip(defaults, parameters, strict=True)))
+
+
 def sigmoid(x: Tensor, beta: float = 1.0) -> Tensor:
     """beta sigma(beta x) (1 - sigma(beta x)); the paper's g_sigmoid at beta = 1. Area 1."""
     return sigmoid_reference.slope(x, beta)
@@ -139,7 +145,8 @@ def htaf(x: Tensor, alpha0: float = 2.0, alpha1: float = 11.0) -> Tensor:
 def stretched(slope: Slope, width: float) -> Slope:
     """slope(x / width) / width, of the same area; for pre-activations whose scale is `width` and not 1.
 
-    `sigmoid`, `atan` and `htaf` with numbers keep their kernels: their own parameter is divided.
+    `sigmoid`, `atan` and `htaf` with numbers keep their kernels: their own parameter is divided. Others have none then,
+    and take some ten times as long.
 
     Raises:
         ValueError: width is not > 0 and finite.

@@ -438,6 +438,8 @@ def _binarity(step: nn.Module, x: Tensor) -> float:
 def _stretch(step: StraightThrough, x: Tensor, gain: float) -> float:
     """Give a step the least width whose gain is not above the limit."""
 
+    step.stretch = 1.0  # of a training before
+
     def too_steep(width: float) -> bool:
         step.width = width
         return _gain(step, x) > gain

@@ -408,6 +408,11 @@ def test_behind_a_sigmoid_it_is_the_logistic_regression_of_scikit_learn(how: str
     )
 
 
+def test_behind_a_sigmoid_targets_are_shares() -> None:
+    with pytest.raises(ValueError, match=r"expected targets in \[0, 1\] behind a sigmoid, got 0 to 2"):
+        refit_head(Ends(network(1), torch.sigmoid), batched(X, 2.0 * (CODES > 0)[:, None]), validation=None)
+
+
 def test_several_labels_a_row_behind_a_sigmoid_are_fitted_each_by_itself() -> None:
     labels, held = ((torch.stack([c > 0, c > 1, c == 0], 1)).float() for c in (CODES, CODES_HELD))
     net, strengths = zeroed(network(3)), [0.1]

@@ -207,9 +207,10 @@ class Flow:
             factors = [(one, self._mark(one)) for one in args[-2:] if isinstance(one, Tensor)]
             self._multiply(factors)
             self._cap(name, args)
-        elif name == "normal" and isinstance(args[1], Tensor):  # a deviation multiplies what is drawn
-            for made, pure in self._mark(args[1]).of.items():
-                made.multiplies |= pure
+        elif name == "normal":  # a deviation, which stands second where there is one, multiplies what is drawn
+            for deviation in [one for one in args[1:2] if isinstance(one, Tensor)]:
+                for made, pure in self._mark(deviation).of.items():
+                    made.multiplies |= pure
         elif name == "lerp" and isinstance(args[2], Tensor):  # a + w (b - a)
             for end in args[:2]:
                 self._multiply([(args[2], self._mark(args[2])), (end, self._mark(end))])
@@ -225,7 +226,11 @@ class Flow:
                     for one, other in zip(ins, marks, strict=True)
                     if other is not mark and other.data and _is_real(one)
                 )
-                alone = pure and (name in _PLACING or all(other.of.get(made, False) for other in others))
+                alone = (
+                    pure
+                    and name != "normal"
+                    and (name in _PLACING or all(other.of.get(made, False) for other in others))
+                )
                 of[made] = of.get(made, alone) and alone if name not in _PLACING else of.get(made, False) or alone
         return of
 

@@ -234,6 +234,9 @@ class _Head:
         if is_regression(y) and (self.softmax or (_one_hot(y) and not self.sigmoid)):
             got = "one-hot rows of " if _one_hot(y) else ""
             raise ValueError(f"expected int64 class codes for a classifier, got {got}{y.dtype}: give targets.argmax(1)")
+        if is_regression(y) and self.sigmoid and not bool(((y >= 0) & (y <= 1)).all()):
+            low, high = (float(v) for v in y.aminmax())
+            raise ValueError(f"expected targets in [0, 1] behind a sigmoid, got {low:.6g} to {high:.6g}")
         if not is_regression(y) and int(y.max()) >= max(outputs, 2):
             raise ValueError(f"expected class codes below {max(outputs, 2)} for {outputs} outputs, got {int(y.max())}")
         if not is_regression(y) and outputs == 1:

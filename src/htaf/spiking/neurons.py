@@ -250,6 +250,9 @@ def _as_it_was(neuron: Neuron, told: reference.Neuron) -> Neuron:
     """The neuron with the parameters of the forward pass: sharpening may have moved them since."""
     neuron = copy.copy(neuron)
     neuron._modules = {"spike": copy.copy(neuron.spike)}
+    if isinstance(neuron.spike, StraightThrough):
+        neuron.spike.slope = surrogates.slope_of(told.slope, told.parameters)
+        neuron.spike.width = neuron.spike.stretch = 1.0
     for name, value in zip(getattr(neuron.spike, "sharpness", ()), told.parameters, strict=False):
         setattr(neuron.spike, name, value)
     return neuron
@@ -280,7 +283,7 @@ def _told(neuron: Neuron) -> reference.Neuron | None:
     if type(spike) is HTAF or type(spike) is ScaledSigmoid:  # of all smooth ones these have a kernel
         name, parameters = spike.kind, [getattr(spike, name, None) for name in spike.sharpness]
     elif type(spike) is StraightThrough:
-        known = surrogates.kernel_of(spike.slope)
+        known = surrogates.kernel_of(spike.current_slope())
         if known is None:
             return None
         slope, parameters = known
