@@ -252,7 +252,7 @@ class StraightThrough(Remembering):
         return surrogates.straight_through(x, slope, bipolar=self.bipolar, levels=self.levels, spacing=self.spacing)
 
     def current_slope(self) -> surrogates.Slope:
-        """The slope at its width and stretch. Without gradients at its width alone: then a graph that was compiled for a
+        """The slope at its width and stretch. Without gradients at its width alone: then a graph compiled for a
         forward serves on when `sharpen` moves the stretch."""
         width = self.width * self.stretch if torch.is_grad_enabled() else self.width
         return self.slope if width == 1 else surrogates.stretched(self.slope, width)
