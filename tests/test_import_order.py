@@ -39,7 +39,7 @@ ORDER = [
 BUDGETS = {
     "cli": 4_350,
     "concepts": 8_600,
-    "convert": 3_160,
+    "convert": 3_210,
     "data": 6_550,
     "diagnostics": 750,
     "explorer": 1_900,

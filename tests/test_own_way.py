@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
+import warnings
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import htaf
 from htaf import StraightThrough, surrogates
@@ -187,6 +190,58 @@ def test_levels_lie_as_far_apart_as_the_example_asks() -> None:
     assert {*first(net[0](x)).flatten().tolist()} == {0, 0.5, 1}
     exact, _ = htaf.finish(new, [x, x], measure=lambda other: 0.0)
     assert torch.equal(exact(x), new.eval()(x))
+
+
+class Encoder(nn.Module):
+    def __init__(self, *, again: bool = False) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.again = nn.Linear(4, 16), nn.Linear(16, 16), nn.Linear(16, 2), again
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.relu(self.b(nn.functional.relu(self.a(x))))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = checkpoint(self.encode, x, use_reentrant=False) if self.again else self.encode(x)
+        assert isinstance(h, torch.Tensor)
+        return self.c(h)
+
+
+def test_a_method_that_is_called_by_itself_gives_bits_too() -> None:
+    x = torch.randn(64, 4)
+    net = htaf.replace(Encoder(), example=x)
+    for other in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net)), htaf.harden(net)):
+        h = other.encode(x)
+        assert {*h.flatten().tolist()} == {0.0, 1.0}
+        assert torch.equal(other(x), other.c(h))
+    assert Encoder().encode(x).unique().numel() > 2  # the class of the given model is as it was
+
+
+def test_a_method_that_is_checkpointed_has_the_same_gradient() -> None:
+    x, grads = torch.randn(64, 4), []
+    for again in (False, True):
+        torch.manual_seed(0)
+        net = htaf.replace(Encoder(again=again), example=x)
+        net(x).square().sum().backward()
+        grads.append([p.grad for p in net.parameters()])
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+class Shared(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.a, self.b, self.act, self.scale = nn.Linear(4, 16), nn.Linear(16, 2), nn.ReLU(), scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.act(self.a(x)) + self.act(self.scale * self.a(x)))
+
+
+def test_one_step_in_places_of_other_scales_is_told() -> None:
+    with pytest.warns(UserWarning, match=r"act: it runs in several places, .* scales from .* give each place"):
+        htaf.replace(Shared(20.0), example=3 * torch.randn(64, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        htaf.replace(Shared(1.5), example=3 * torch.randn(64, 4))
 
 
 def test_bad_input_says_what_to_do() -> None:

@@ -164,11 +164,13 @@ def unexpected(path: str, order: Order, came: str) -> str:
     )
 
 
+def _all_running() -> list[_Diverted]:
+    return [mode for mode in _get_current_function_mode_stack() if isinstance(mode, _Diverted)]
+
+
 def _running() -> _Diverted | None:
-    for mode in reversed(_get_current_function_mode_stack()):
-        if isinstance(mode, _Diverted):
-            return mode
-    return None
+    running = _all_running()
+    return running[-1] if running else None
 
 
 def _enter(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -189,9 +191,10 @@ class _Rebuilt:
     """What every derived class has: it is made again, not looked up, when a copy is made or a pickle is read."""
 
     _htaf_base: type[nn.Module]
+    _htaf_methods: frozenset[str]
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _new, (type(self)._htaf_base,), self.__getstate__()  # pyright: ignore[reportAttributeAccessIssue]
+        return _new, (type(self)._htaf_base, type(self)._htaf_methods), self.__getstate__()  # pyright: ignore[reportAttributeAccessIssue]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # pyright: ignore[reportAttributeAccessIssue]
@@ -212,11 +215,32 @@ def _forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return output
 
 
+def _by_itself(self: nn.Module, calls: Calls, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    with _Diverted(self, calls):
+        return method(self, *args, **kwargs)
+
+
+def _method(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that forward calls, and others by themselves: `encode`, or what a checkpoint runs again."""
+
+    @functools.wraps(original)
+    def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        own = getattr(type(self)._htaf_base, name)  # pyright: ignore[reportAttributeAccessIssue]
+        calls = self.__dict__.get("_htaf_calls")
+        if calls is None or any(mode.owner is self for mode in _all_running()):
+            return own(self, *args, **kwargs)
+        return _by_itself(self, calls, own, args, kwargs)
+
+    return method
+
+
 @functools.cache
-def _derived(base: type[nn.Module]) -> type[nn.Module]:
+def _derived(base: type[nn.Module], methods: frozenset[str] = frozenset()) -> type[nn.Module]:
     # the same name: configurations and messages are made from it
     body = {
+        **{name: _method(name, getattr(base, name)) for name in methods},
         "_htaf_base": base,
+        "_htaf_methods": methods,
         "forward": functools.wraps(base.forward)(_forward),
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
@@ -225,8 +249,8 @@ def _derived(base: type[nn.Module]) -> type[nn.Module]:
     return type(base.__name__, (_Rebuilt, base), body)
 
 
-def _new(base: type[nn.Module]) -> nn.Module:
-    cls = _derived(base)
+def _new(base: type[nn.Module], methods: frozenset[str]) -> nn.Module:
+    cls = _derived(base, methods)
     return cls.__new__(cls)
 
 
@@ -235,10 +259,18 @@ def own_class(module: nn.Module) -> type[nn.Module]:
     return type(module)._htaf_base if isinstance(module, _Rebuilt) else type(module)
 
 
-def derive(module: nn.Module) -> None:
-    """Make a module an instance of the class derived from its own."""
-    if not isinstance(module, _Rebuilt):
-        module.__class__ = _derived(type(module))
+def derive(module: nn.Module, methods: frozenset[str] = frozenset()) -> None:
+    """Make a module an instance of the class derived from its own, whose calls in these methods are diverted too."""
+    before = type(module)._htaf_methods if isinstance(module, _Rebuilt) else frozenset[str]()
+    cls: Any = _derived(own_class(module), before | methods)
+    module.__class__ = cls
+
+
+def _methods(cls: type[nn.Module], order: Order) -> frozenset[str]:
+    """The methods of a class that lead from its forward to an activation."""
+    names = {qualified.rpartition(".")[2] for place, _ in order.places for qualified, *_ in place} - {"forward"}
+    plain = {name for one in cls.__mro__ for name, held in vars(one).items() if isinstance(held, types.FunctionType)}
+    return frozenset(names & plain)
 
 
 def unshadow(module: nn.Module) -> None:
@@ -297,7 +329,7 @@ def divert(
         sources[still[index]] = (still[source[0]], source[1]) if isinstance(source, tuple) else source
     kept = tuple(source for source in sources if isinstance(source, tuple))
     owner.__dict__["_htaf_calls"] = Calls(path, before.order, tuple(children), tuple(sources), kept, before.watched)
-    derive(owner)
+    derive(owner, _methods(own_class(owner), before.order))
     return names
 
 

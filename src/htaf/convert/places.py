@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-OUTERMOST = "_forward"  # of a module with diverted calls: `functional_sites`
+OUTERMOST = ("_forward", "_by_itself")  # of a module with diverted calls: `functional_sites`
 _MODULE_FILE = nn.Module._call_impl.__code__.co_filename
 _BETWEEN = ("torch.", "htaf.convert.", "jaxtyping.", "beartype.", "@beartype")  # none of the model's code
 # the calls that led from a forward to an activation, the innermost first: function, lines in it, columns
@@ -127,7 +127,7 @@ def place_of(frame: types.FrameType | None) -> Place:
     found = []
     while frame is not None and frame.f_code.co_filename != _MODULE_FILE:
         module = frame.f_globals.get("__name__", "")
-        if module == "htaf.convert.functional_sites" and frame.f_code.co_name == OUTERMOST:
+        if module == "htaf.convert.functional_sites" and frame.f_code.co_name in OUTERMOST:
             break
         if not module.startswith(_BETWEEN):
             found.append(_position(frame.f_code, frame.f_lasti))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from htaf.convert.finding import arguments
 from htaf.convert.modes import evaluating, first_of, hooked
 from htaf.functional import spacing_of
 
+_SPREAD = 3.0  # of the scales of one step beyond which its width fits some of its calls badly
 LEAST = 1.0  # weights that are drawn as PyTorch does give less at first, and grow by then
 
 
@@ -35,7 +37,7 @@ def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Any)
         ValueError: pre-activations that are not finite.
     """
     names = {module: name for name, module in model.named_modules()}
-    scales = dict.fromkeys(steps, 0.0)
+    scales, least = dict.fromkeys(steps, 0.0), dict.fromkeys(steps, float("inf"))
 
     def look(step: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
         assert isinstance(step, StraightThrough)
@@ -45,6 +47,7 @@ def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Any)
             raise ValueError(
                 f"{names[step] or 'the model'}: expected finite pre-activations of the example, got {scale}"
             )
+        least[step] = min(least[step], scale)
         if scale <= scales[step]:
             return
         scales[step], step.width = scale, max(LEAST, scale)
@@ -69,3 +72,11 @@ def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Any)
             module._buffers[name] = held
             if held is not None and value is not None:
                 held.copy_(value)
+    for step in steps:
+        if scales[step] > _SPREAD * max(LEAST, least[step]):
+            warnings.warn(
+                f"{names[step] or 'the model'}: it runs in several places, whose pre-activations have scales from "
+                f"{least[step]:.3g} to {scales[step]:.3g}, and has the width of the widest: give each place an "
+                "activation of its own",
+                stacklevel=4,
+            )
