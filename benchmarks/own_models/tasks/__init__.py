@@ -11,4 +11,9 @@ NAMES = (
     "forecast",
     "anomaly",
     "tabular",
+    "resnet",
+    "motifs",
+    "points",
+    "ratings",
+    "keypoints",
 )
