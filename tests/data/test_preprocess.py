@@ -86,6 +86,7 @@ def by_scikit_learn(preprocessor: Preprocessor, rows: pd.DataFrame) -> np.ndarra
         values = np.where(np.isin(values, preprocessor.special_codes), np.nan, values)
         blocks.append(make_pipeline(SimpleImputer(strategy="median"), MinMaxScaler()).fit(learned).transform(values))
     blocks += [(rows[[c.name]] == code).to_numpy(np.float64) for c, code in coded]
+    blocks += [rows[[c.name]].isna().to_numpy(np.float64) for c in preprocessor.columns if c.missing]
     for column in texts:
         encoder = OneHotEncoder(
             categories=[np.array(column.categories, dtype=object)], handle_unknown="ignore", sparse_output=False
@@ -322,8 +323,8 @@ def damaged(path: list, value: object) -> dict:
     [
         (["columns"], None, "preprocessing: expected the keys"),
         (["more"], 1, "preprocessing: expected the keys"),
-        (["version"], 2, "expected format 'htaf-tabular' version 3, got 'htaf-tabular' version 2"),
-        (["format"], "pickle", "got 'pickle' version 3"),
+        (["version"], 2, "expected format 'htaf-tabular' version 4, got 'htaf-tabular' version 2"),
+        (["format"], "pickle", "got 'pickle' version 4"),
         (["columns"], {}, "preprocessing columns: expected a list, got {}"),
         (
             ["columns", 0],

@@ -236,7 +236,7 @@ def test_many_columns_have_fewer_bins_and_it_is_said(tmp_path: Path, monkeypatch
     frame["kind"] = [f"k{row % 30}" for row in range(len(frame))]  # more categories than bins
     table, rows, preprocessor = made(tmp_path, frame.assign(y=y))
     _, linear, boosting = fit_baselines(table, rows, preprocessor)
-    columns = room.raw_columns(table.features, preprocessor).shape[1]
+    columns = room.raw_columns(table.features).shape[1]
     rounds, bins = max(5, 120 // columns), max(15, 60 // columns)
     assert linear.note == ""
     assert boosting.note == f"{rounds} rounds instead of 100 and {bins} bins instead of 255, for {columns} columns"
@@ -295,7 +295,7 @@ def test_metrics_of_perfect_shares_are_finite() -> None:
 def test_dates_are_numbers_for_baselines() -> None:
     days: Any = pd.to_datetime(["2020-01-01T00:00", None, "2021-06-15T12:00"])
     frame = pd.DataFrame({"day": days, "x": [1.0, 2.0, 3.0]})
-    found = raw_columns(frame, Preprocessor.fit(frame, np.array([1.0, 2.0, 3.0]), task="regression"))
+    found = raw_columns(frame)
     assert list(found) == ["day elapsed days", "day month", "day weekday", "day hour", "x"]
     assert found["day elapsed days"].tolist()[::2] == [18262.0, 18793.5]
     assert np.isnan(found["day month"][1])

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64, Int64, Shaped
+from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf._errors import listed
 from htaf.data import stored
@@ -21,6 +21,7 @@ MOST_ONE_HOT = 20  # categories; a column with more is encoded by the target
 FREQUENT, MOST_FREQUENT = 10, 50  # training rows from which such a category has an input too, of so many at most
 MOST_CELLS = 1_000_000  # of the table of an encoded column, which is kept as JSON
 RARE, RARE_AMONG = 5, 100  # fewer training rows make a category rare, where there are at least so many
+APART = 3.0  # standard errors between the targets of rows with and without a value, from which blanks say something
 BLOCK = 65_536  # dates that are taken apart at once
 MISSING = ""  # the missing category; no present text is empty
 OTHER = "other"  # names the input of rare and unseen categories
@@ -36,6 +37,8 @@ class Column:
 
     A number becomes `(x - low) / (high - low)` when high > low, with `fill` where x is missing or a
     special code, and one 0/1 input for each of `codes`.
+
+    A number or a date with `missing` has another input, 1 where there is no value.
 
     A category becomes one 0/1 input for each of `categories`, where "" stands for missing, and one for all others
     where `other` is set.
@@ -56,6 +59,7 @@ class Column:
     high: float = 0.0
     fill: float = 0.0
     codes: tuple[float, ...] = ()
+    missing: bool = False
     categories: tuple[str, ...] = ()
     other: bool = False
     outputs: tuple[str, ...] = ()
@@ -148,7 +152,7 @@ def learn_column(
         special_codes: numbers that mean "missing for this reason"; they are left out of the range.
         notes: what was handled is added.
         wanted: from `htaf.data.encoding.outputs`, for columns with more than `MOST_ONE_HOT` categories; without
-            outputs these are one-hot too.
+            outputs these are one-hot too. It says too whether blanks tell of the target, see `_blanks_tell`.
         order: of dates that raw rows write as text.
     Returns:
         the column's range, median and codes; its categories sorted by code point, with their encoding where they are
@@ -157,23 +161,44 @@ def learn_column(
         DataError: an infinite value, or a range beyond float64.
     """
     if is_date(column):
-        return _learn_date(column, name, notes, order)
+        return _learn_date(column, name, notes, wanted[1], order)
     if is_text(column):
         return _learn_category(column, name, notes, wanted)
-    return _learn_number(column, name, special_codes, notes)
+    return _learn_number(column, name, special_codes, notes, wanted[1])
 
 
-def _learn_date(column: pd.Series, name: str, notes: list[Note], order: str) -> Column:
+def _blanks_tell(missing: Bool[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"], only: bool) -> bool:
+    """Whether a column gets an input that is 1 where it has no value: 5 rows with one and 5 without (2 of fewer than
+    100 rows), and a target whose mean differs between them by more than `APART` standard errors.
+
+    only: the column has one value, so that its blanks are all that it says; the target is not asked.
+    """
+    rows, count = len(missing), int(missing.sum())
+    if min(count, rows - count) < (RARE if rows >= RARE_AMONG else 2):
+        return False
+    if only or not len(wanted):
+        return only
+    deviation = wanted.std(0)
+    apart = np.abs(wanted[missing].mean(0) - wanted[~missing].mean(0))
+    error = np.where(deviation > 0, deviation, np.inf) * math.sqrt(1 / count + 1 / (rows - count))
+    return bool((apart > APART * error).any())
+
+
+def _learn_date(
+    column: pd.Series, name: str, notes: list[Note], wanted: Float64[np.ndarray, "rows outputs"], order: str
+) -> Column:
     from htaf.data.dates import PARTS, YEAR_FIRST, native, numbers
 
     values = native(column)
     known = np.sort(values[~np.isnat(values)])
-    if not len(known) or known[0] == known[-1]:
+    one = len(known) > 0 and bool(known[0] == known[-1])
+    told = _blanks_tell(np.isnat(values), wanted, one)
+    if not len(known) or (one and not told):
         notes.append(Note("one training text", name, values=(str(known[0]) if len(known) else "no date",)))
         return Column(name, "dropped")
     first, filled = known[0], known[(len(known) - 1) // 2]
     if missing := len(values) - len(known):
-        notes.append(Note("missing in training", name, missing, (str(filled.astype("M8[D]")),)))
+        notes.append(_about_blanks(name, missing, str(filled.astype("M8[D]")), told, one))
     ranges: dict[str, tuple[float, float]] = dict.fromkeys(PARTS, (math.inf, -math.inf))
     different = known[np.append(True, known[1:] != known[:-1])]
     for start in range(0, len(different), BLOCK):
@@ -184,8 +209,14 @@ def _learn_date(column: pd.Series, name: str, notes: list[Note], order: str) -> 
     return Column(
         name, "date", outputs=outputs, lows=tuple(ranges[part][0] for part in outputs),
         highs=tuple(ranges[part][1] for part in outputs), order=order or YEAR_FIRST, first=str(first),
-        filled=str(filled),
+        filled=str(filled), missing=told,
     )  # fmt: skip
+
+
+def _about_blanks(name: str, count: int, filled: str, told: bool, only: bool) -> Note:
+    if only:
+        return Note("flag", name, count, (filled,))
+    return Note("missing told" if told else "missing in training", name, count, (filled,))
 
 
 def _learn_category(
@@ -255,7 +286,13 @@ def _frequent(categories: Sequence[str], counts: dict[str, int]) -> list[str]:
     return sorted(found[:most])
 
 
-def _learn_number(column: pd.Series, name: str, special_codes: Sequence[float], notes: list[Note]) -> Column:
+def _learn_number(
+    column: pd.Series,
+    name: str,
+    special_codes: Sequence[float],
+    notes: list[Note],
+    wanted: Float64[np.ndarray, "rows outputs"],
+) -> Column:
     values = finite_numbers(column, name)
     found = [float(code) for code in special_codes if (values == code).any()]
     codes = tuple(code for code in found if not (values == code).all())
@@ -264,17 +301,22 @@ def _learn_number(column: pd.Series, name: str, special_codes: Sequence[float], 
     fill = float(np.median(plain)) if plain.size else 0.0
     if not math.isfinite(high - low) or not math.isfinite(fill):
         raise DataError(f"column {name!r}: expected a range within float64, got {low:g} to {high:g}")
-    if high - low <= max(RELATIVE_RANGE * max(abs(low), abs(high)), ABSOLUTE_RANGE):
-        kind = "no training value" if not plain.size else "one training value" if low == high else "small range"
-        notes.append(Note(kind, name, values=(low, high)))
-        if not codes:
+    missing = int(np.isnan(values).sum())
+    one = bool(plain.size) and high - low <= max(RELATIVE_RANGE * max(abs(low), abs(high)), ABSOLUTE_RANGE)
+    told = _blanks_tell(np.isnan(values), wanted, one)
+    if one or not plain.size:
+        if not told:
+            kind = "no training value" if not plain.size else "one training value" if low == high else "small range"
+            notes.append(Note(kind, name, values=(low, high)))
+        if not codes and not told:
             return Column(name, "dropped")
+    if missing and (told or not one) and plain.size:
+        notes.append(_about_blanks(name, missing, f"{fill:g}", told, one))
+    if one or not plain.size:
         low = high = fill = 0.0
-    elif (missing := int(np.isnan(values).sum())) > 0:
-        notes.append(Note("missing in training", name, missing, (f"{fill:g}",)))
     if codes:
         notes.append(Note("codes", name, values=tuple((code, int((values == code).sum())) for code in codes)))
-    return Column(name, "number", low, high, min(max(fill, low), high), codes)
+    return Column(name, "number", low, high, min(max(fill, low), high), codes, told)
 
 
 def learn_target(
@@ -342,10 +384,10 @@ def read_column(data: Any, where: str) -> Column:
 
 # of each kind the fields that are kept
 KEYS: dict[str, tuple[str, ...]] = {
-    "number": ("low", "high", "fill", "codes"),
+    "number": ("low", "high", "fill", "codes", "missing"),
     "category": ("categories", "other"),
     "encoded": ("categories", "outputs", "values", "otherwise", "lows", "highs"),
-    "date": ("outputs", "lows", "highs", "order", "first", "filled"),
+    "date": ("outputs", "lows", "highs", "order", "first", "filled", "missing"),
     "dropped": (),
 }
 
@@ -356,7 +398,8 @@ def _check_column(column: Column, where: str) -> None:
         raise DataError(f"{where}: expected low <= fill <= high, got {column.low}, {column.fill}, {column.high}")
     for key in ("codes", "categories", "outputs"):
         found = getattr(column, key)
-        if len(set(found)) != len(found) or (key != "codes" and key in KEYS[column.kind] and not found):
+        empty = key != "codes" and key in KEYS[column.kind] and not (found or column.missing)
+        if len(set(found)) != len(found) or empty:
             raise DataError(f"{where}: expected distinct {key}, got {found!r:.200}")
     width = len(column.outputs)
     lists = [column.lows, column.highs, *((column.otherwise, *column.values) if column.kind == "encoded" else ())]

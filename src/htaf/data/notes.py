@@ -216,10 +216,14 @@ def _mixed(note: Note) -> str:
 NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce') makes it a number column"
 NO_PLAIN_NUMBER = "{!r} is no plain number; write it as 1234.5 to have it as one"
 _SMALL_RANGE = "too narrow a range ({values[0]:.17g} to {values[1]:.17g}; change its unit or subtract an offset)"
-# columns of which a user may not know that the network is not told of them as they are
+_NOT_TRUSTED = (
+    "on the validation part the loss {values[0]}: the probabilities are not to be trusted ({values[1]}). Lower lr, or "
+    "set clip"
+)
+# what a caller may not have meant: `fit` warns of it
 UNEXPECTED = frozenset(
     {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
-     "one training text", "no training value", "small range"}
+     "one training text", "no training value", "small range", "learned nothing", "diverged"}
 )  # fmt: skip
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
@@ -271,6 +275,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "one training value": "column {column!r} dropped: one value, {values[0]:g}, in the training part",
     "one training text": "column {column!r} dropped: {values[0]!r} in every training row",
     "no training value": "column {column!r} dropped: no value in the training part",
+    "flag": "column {column!r}: {values[0]} or nothing ({count:training row}); one input, 1 where there is nothing",
     "small range": "column {column!r} dropped: " + _SMALL_RANGE + " in the training part",
     "one category": "column {column!r}: one category each: {spellings}",
     "encoded": _encoded,
@@ -278,6 +283,11 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "rare": "column {column!r}: {values[0]} categories with fewer than {values[1]} training rows are one input, "
     "'other' ({count:row})",
     "codes": _codes,
+    # what its network learned
+    "learned nothing": "WARNING: on the validation part the network is no better than a constant ({values[0]}): it has "
+    "learned nothing. Lower lr, train for more epochs, or check the data",
+    "diverged": "WARNING: " + _NOT_TRUSTED,
+    "loss above a constant": _NOT_TRUSTED,
     # other rows
     "ignored": "ignored, not used in training: {names}",
     "ignored target": "ignored: {column!r}, the target",
@@ -289,6 +299,10 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
 OF_COLUMNS: dict[str, tuple[str, str | Callable[[Note], str]]] = {
     "missing": ("missing values", "{count:,} in {column!r}"),
     "missing in training": ("missing training values set to the median", "{count:,} in {column!r} ({values[0]})"),
+    "missing told": (
+        "missing training values set to the median, with an input that is 1 where there is none, as the target differs",
+        "{count:,} in {column!r} ({values[0]})",
+    ),
     "missing texts in training": ("missing training values, a category of their own", "{count:,} in {column!r}"),
     "median": ("missing values set to the training median", "{count:,} in {column!r} ({values[0]})"),
     "outside": ("values outside the range of training", _outside),

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float32, Float64, Int64, Shaped
+from jaxtyping import Bool, Float32, Float64, Int64, Shaped
 
 from htaf._errors import listed
 from htaf.data import dates, encoding, stored
@@ -26,17 +26,19 @@ from htaf.data.columns import (
 from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, lists, to_record
 from htaf.data.reading import DataError, Frame, TableError, finite_numbers, named, without_names
 
-FORMAT, VERSION = "htaf-tabular", 3
+FORMAT, VERSION = "htaf-tabular", 4
 BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
 
 
-BLOCKS = ("number", "code", "date", "encoded", "category")  # of the inputs, in order
+BLOCKS = ("number", "code", "missing", "date", "encoded", "category")  # of the inputs, in order
 
 
 def _made_of(column: Column, block: str) -> list[str]:
     """Names of the inputs that a column makes in one of the `BLOCKS`."""
     if block == "code":
         return [f"{column.name} is {code:g}" for code in column.codes]
+    if block == "missing":
+        return [f"{column.name} is missing"] * column.missing
     if column.kind != block:
         return []
     if block == "number":
@@ -53,8 +55,9 @@ class Preprocessor:
     It is learned once and kept as plain JSON. Inputs are made from the learned `columns`, in training and after loading
     alike, so a round trip through JSON changes no bit; they are those of scikit-learn's SimpleImputer, MinMaxScaler,
     OneHotEncoder and TargetEncoder, which reading a run need not import. They come in this order: numbers, special
-    codes, dates, encoded columns, one-hot. Numbers are not clipped: a value outside the training range falls outside
-    [0, 1]. `calendar` holds the places of the parts of dates that have few values: all but hour and elapsed days.
+    codes, missing values, dates, encoded columns, one-hot. Numbers are not clipped: a value outside the training range
+    falls outside [0, 1]. `calendar` holds the places of the parts of dates that have few values: all but hour and
+    elapsed days.
 
     Args:
         columns: one entry a raw column, in order.
@@ -217,8 +220,10 @@ class Preprocessor:
             for column in wanted:
                 raw = _taken(features.iloc[:, where[column.name]], rows)
                 at = self._inputs[column.name, column.kind].start
+                for place in self._inputs[column.name, "missing"]:
+                    inputs[:, place] = _absent(column, raw)
                 if column.kind == "number":
-                    places = self.inputs_of(column.name)
+                    places = [*self._inputs[column.name, "number"], *self._inputs[column.name, "code"]]
                     for place, values in zip(places, self._number(column, raw, notes), strict=True):
                         inputs[:, place] = values
                 elif column.kind == "category":
@@ -374,9 +379,18 @@ def _date(
     if missing := int(np.isnat(values).sum()):
         notes.append(Note("median", column.name, missing, (str(filled.astype("M8[D]")),)))
         values = np.where(np.isnat(values), filled, values)
-    for start in range(0, len(values), BLOCK):
+    for start in range(0, len(values) if column.outputs else 0, BLOCK):
         parts = dates.numbers(values[start : start + BLOCK], np.datetime64(column.first, "us"))
         yield start, _scaled(np.stack([parts[part] for part in column.outputs], axis=1), column)
+
+
+def _absent(column: Column, raw: pd.Series) -> Bool[np.ndarray, " rows"]:
+    """Which rows of a column of numbers or dates have no value."""
+    return (
+        np.isnat(dates.read(column.name, raw, column.order))
+        if column.kind == "date"
+        else np.isnan(finite_numbers(raw, column.name))
+    )
 
 
 def _note_outside(name: str, values: Shaped[np.ndarray, " present"], low: Any, high: Any, notes: list[Note]) -> None:

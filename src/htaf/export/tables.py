@@ -124,7 +124,16 @@ def numbers(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor)
         found = graph.add("Equal", x, graph.constant([[code for _, code in codes]], np.float64))
         names = tuple(f"{columns[i].name} is {code:g}" for i, code in codes)
         pieces.append(Piece(names, graph.cast(found, "FLOAT")))
-    return pieces
+    return pieces + _missing(graph, columns, graph.add("IsNaN", raw))
+
+
+def _missing(graph: Graph, columns: Sequence[Column], absent: str) -> list[Piece]:
+    """One 0/1 input for each column whose blanks are told; absent: of all columns, bool [batch, columns]."""
+    places = [i for i, c in enumerate(columns) if c.missing]
+    if not places:
+        return []
+    found = _some(graph, absent, places, len(columns))
+    return [Piece(tuple(f"{columns[i].name} is missing" for i in places), graph.cast(found, "FLOAT"))]
 
 
 def dates_of(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
@@ -135,6 +144,8 @@ def dates_of(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor
         raw.append(graph.column(c, "int64", **shape, order=c.order, first=c.first, parts=parts))
     given = graph.joined(raw)
     absent = graph.add("Equal", given, graph.constant(MISSING_DATE, np.int64))
+    if not any(c.outputs for c in columns):
+        return _missing(graph, columns, absent)
     filled = graph.constant([[_microseconds(c.filled) for c in columns]], np.int64)
     calendar = _Calendar(graph, graph.add("Where", absent, filled, given))
     first = [_microseconds(c.first) for c in columns]
@@ -145,7 +156,7 @@ def dates_of(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor
     made = graph.add("Sub", _some(graph, parts, places, len(wanted) * len(columns)), graph.constant(lows, np.float64))
     made = graph.add("Div", made, graph.constant(np.where(highs > lows, highs - lows, 1), np.float64))
     names = tuple(f"{c.name}: {part}" for c in columns for part in c.outputs)
-    return [Piece(names, graph.cast(made, "FLOAT"))]
+    return [Piece(names, graph.cast(made, "FLOAT")), *_missing(graph, columns, absent)]
 
 
 class _Calendar:

@@ -15,7 +15,7 @@ import torch
 from htaf._errors import first_line, release_memory
 from htaf.data import dates
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import is_text
+from htaf.data.reading import is_date, is_text
 from htaf.data.tabular import Table
 from htaf.runs.metrics import metrics
 
@@ -60,8 +60,9 @@ def fit_baselines(
 ) -> list[Baseline]:
     """Fit a constant, a linear model and histogram boosting on the training rows, and measure them on the others.
 
-    All see the raw columns that the network sees: numbers as they are, missing ones too; categories by name; dates as
-    days, month, weekday and hour. The linear model has standardised numbers and one-hot categories; both models are
+    All see the raw columns of the table, those too that the network drops: numbers as they are, missing ones too;
+    categories by name; dates as days, month, weekday and hour. The linear model has standardised numbers, one-hot
+    categories and an input for the missing values of each number; both models are
     those of scikit-learn at their defaults, but of several classes boosting has at most 500 trees, and of more than
     1,000 columns fewer bins, see `boosting_within`. Of more than 100,000 rows, or 10,000,000 cells, they are fitted on
     as many as are within it, evenly spread. The notes say so.
@@ -69,7 +70,7 @@ def fit_baselines(
     Args:
         table: the whole table.
         rows: row numbers by part; "train" is fitted on, all others are measured.
-        preprocessor: says which columns are used, the classes, and the unit of the target.
+        preprocessor: says the classes, and the unit of the target.
         threads: of the CPU.
         told: called with the name of each model before it is fitted.
 
@@ -79,7 +80,7 @@ def fit_baselines(
     from threadpoolctl import threadpool_limits
 
     _model("constant", table.task, pd.DataFrame(), ROUNDS)  # its imports are not in the time of the first model
-    raw = _Raw(table.features, preprocessor)
+    raw = _Raw(table.features)
     names = ("constant", "linear" if table.task == "regression" else "logistic", "boosting")
     found: list[Baseline] = []
     with threadpool_limits(limits=threads), warnings.catch_warnings():
@@ -99,12 +100,12 @@ def fit_baselines(
 class _Raw:
     """The raw columns of some rows of a table at a time: a second copy of all would be the most that a report holds."""
 
-    def __init__(self, features: pd.DataFrame, preprocessor: Preprocessor) -> None:
-        self.features, self.preprocessor = features, preprocessor
-        self.columns = raw_columns(features.iloc[:1], preprocessor).shape[1]
+    def __init__(self, features: pd.DataFrame) -> None:
+        self.features = features
+        self.columns = raw_columns(features.iloc[:1]).shape[1]
 
     def of(self, rows: np.ndarray) -> pd.DataFrame:
-        return raw_columns(self.features.iloc[rows], self.preprocessor)
+        return raw_columns(self.features.iloc[rows])
 
     def pieces(self, rows: np.ndarray) -> Iterator[pd.DataFrame]:
         """The rows, no more than 65,536 or 10,000,000 cells at a time."""
@@ -123,27 +124,23 @@ class _Nothing:
         yield self.of(rows)
 
 
-def raw_columns(features: pd.DataFrame, preprocessor: Preprocessor) -> pd.DataFrame:
-    """The columns that a network reads, as models of scikit-learn take them: float64, NaN where missing; or text.
+def raw_columns(features: pd.DataFrame) -> pd.DataFrame:
+    """The columns of a table as models of scikit-learn take them: float64, NaN where missing; or text.
 
     Args:
         features: raw rows, as `Table.features` holds them.
-        preprocessor: of the network.
     Returns:
         a frame of the same rows. A date is four columns: elapsed days since 1970, month, weekday, hour.
     """
     made: dict[str, Any] = {}
-    for column in preprocessor.columns:
-        if column.kind == "dropped" or column.name not in features:
-            continue
-        values = features[column.name]
-        if column.kind == "date":
+    for name, values in features.items():
+        if is_date(values):
             parts = dates.numbers(dates.native(values), np.datetime64(0, "us"))
-            made |= {f"{column.name} {part}": parts[part] for part in (dates.DAYS, "month", "weekday", "hour")}
+            made |= {f"{name} {part}": parts[part] for part in (dates.DAYS, "month", "weekday", "hour")}
         elif is_text(values):
-            made[column.name] = values.fillna("").astype(str).to_numpy(object)
+            made[str(name)] = values.fillna("").astype(str).to_numpy(object)
         else:
-            made[column.name] = values.to_numpy(np.float64, na_value=np.nan)
+            made[str(name)] = values.to_numpy(np.float64, na_value=np.nan)
     return pd.DataFrame(made, index=features.index)
 
 
@@ -225,7 +222,8 @@ def _model(name: str, task: str, raw: pd.DataFrame, rounds: int, bins: int = BIN
         trees: Any = of(categorical_features=marked, max_iter=rounds, max_bins=bins, random_state=0)  # pyright: ignore[reportArgumentType]
         return pipeline.make_pipeline(columns, trees)
     scaled = pipeline.make_pipeline(
-        impute.SimpleImputer(strategy="median", keep_empty_features=True), preprocessing.StandardScaler()
+        impute.SimpleImputer(strategy="median", keep_empty_features=True, add_indicator=True),
+        preprocessing.StandardScaler(),
     )
     coded = preprocessing.OneHotEncoder(handle_unknown="infrequent_if_exist", max_categories=ONE_HOT)
     columns = compose.ColumnTransformer([("numbers", scaled, numbers), ("categories", coded, categories)])

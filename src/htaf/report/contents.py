@@ -243,8 +243,8 @@ def left_out(record: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _inputs(column: Column) -> int:
     if column.kind == "number":
-        return (column.high > column.low) + len(column.codes)
-    return len(column.categories) + column.other if column.kind == "category" else len(column.outputs)
+        return (column.high > column.low) + len(column.codes) + column.missing
+    return len(column.categories) + column.other if column.kind == "category" else len(column.outputs) + column.missing
 
 
 def read_as(column: Column) -> str:
@@ -255,7 +255,8 @@ def read_as(column: Column) -> str:
         said = [f"{column.low:g} to {column.high:g} become 0 to 1; missing: {column.fill:g}"] * (
             column.high > column.low
         )
-        return "; ".join([*said, *([f"codes {', '.join(f'{c:g}' for c in column.codes)}"] if column.codes else [])])
+        said += [f"codes {', '.join(f'{c:g}' for c in column.codes)}"] * bool(column.codes)
+        return "; ".join([*said, *["one input for missing"] * column.missing])
     if column.kind == "date":
         order = column.order if column.order == "month by name" else f"as {column.order}"
         first = column.first.partition("T")[0]

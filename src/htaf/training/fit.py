@@ -493,7 +493,7 @@ def _written(
     if progressive is not None and how == "epoch":
         losses = [row["val_loss"] for row in history.rows] + [progressive.best_loss] * progressive.done
         record["notes"] += stage_notes(losses, best_epoch, progressive.stages.begins[0])
-    record["notes"] += result_notes(record, posed, net, exact, recipe)
+    record["notes"] += to_record(result_notes(record, posed, net, exact, recipe))
     history.write()
     begins = () if progressive is None else progressive.stages.begins
     title = f"{posed.name}, {recipe.activation.method}, seed {train.seed}"

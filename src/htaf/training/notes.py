@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from htaf.activations import SATURATION
 from htaf.contract import SmoothStep, sharpness_of
+from htaf.data.notes import Note
 from htaf.models.icbm import ICBM
 from htaf.names import is_outside
 from htaf.runs.metrics import loss_function
@@ -97,7 +98,7 @@ def trained_exact(record: Mapping[str, Any]) -> bool:
 
 def result_notes(
     record: Mapping[str, Any], posed: Problem, net: nn.Module, exact: nn.Module | None, recipe: Recipe
-) -> list[str]:
+) -> list[Note | str]:
     """What went wrong without an error: nothing learned, dead units, an augmentation that does harm; and a smooth
     network that was not trained.
 
@@ -127,7 +128,7 @@ def result_notes(
     return [*learned, *overflow, *dead, *harm, *apart]
 
 
-def constant_notes(found: Mapping[str, float | None], train: Tensor, validation: Tensor) -> list[str]:
+def constant_notes(found: Mapping[str, float | None], train: Tensor, validation: Tensor) -> list[Note]:
     """Whether a network beats the same answer for every row: the training part's mean, or its most frequent class.
 
     Args:
@@ -147,22 +148,16 @@ def constant_notes(found: Mapping[str, float | None], train: Tensor, validation:
         better = loss is not None and loss < entropy
         said = f"accuracy {accuracy:.1%}, the most frequent class {always:.1%}"
         if not better and accuracy > always:
-            far = "WARNING: " if loss is None or loss > FAR * entropy else ""
+            far = loss is None or loss > FAR * entropy
             shown = (
                 "is not finite"
                 if loss is None
                 else f"is {loss:.4g}, that of always giving the classes' shares {entropy:.4g}"
             )
-            return [
-                f"{far}on the validation part the loss {shown}: the probabilities are not to be trusted ({said}). "
-                "Lower lr, or set clip"
-            ]
+            return [Note("diverged" if far else "loss above a constant", values=(shown, said))]
     if better:
         return []
-    return [
-        f"WARNING: on the validation part the network is no better than a constant ({said}): it has learned nothing. "
-        "Lower lr, train for more epochs, or check the data"
-    ]
+    return [Note("learned nothing", values=(said,))]
 
 
 def dead_notes(layers: Sequence[Mapping[str, Any]], concepts: bool) -> list[str]:
