@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from htaf import HtafClassifier
 from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import DataError
 from htaf.data.tabular import from_frame
 from htaf.report import fit_baselines
 from htaf.report.contents import read_as
@@ -92,3 +94,63 @@ def test_a_network_that_learned_nothing_is_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         HtafClassifier(**QUICK).fit(frame, frame["x"] > 0)
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> tuple[HtafClassifier, Path]:
+    """A model of ages and dates, and its run folder."""
+    frame = ages()
+    model = HtafClassifier(**TINY).fit(frame.drop(columns="y"), frame["y"])
+    return model, model.save(tmp_path_factory.mktemp("people") / "run")
+
+
+def ages(rows: int = 100) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    age = rng.integers(18, 90, rows).astype(float)
+    seen: Any = pd.to_datetime("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, rows), unit="D")
+    return pd.DataFrame({"age": age, "seen": seen, "y": (age > 50).astype(int)})
+
+
+def test_a_word_among_numbers_is_missing_where_that_is_asked(
+    people: tuple[HtafClassifier, Path], tmp_path: Path, htaf
+) -> None:
+    model, run = people
+    words, blank = (ages(6).drop(columns="y").astype(object) for _ in range(2))
+    words.loc[1, "age"], words.loc[2, "seen"] = "unknown", "soon"
+    blank.loc[1, "age"], blank.loc[2, "seen"] = None, None
+    expected = model.predict_proba(blank)
+    with pytest.raises(DataError, match="expected a number, got 'unknown'"):
+        model.predict_proba(words)
+    model.set_params(text_as_missing=True)
+    try:
+        with pytest.warns(UserWarning, match="read as missing") as told:
+            assert (model.predict_proba(words) == expected).all()
+        assert len(told) == 2
+    finally:
+        model.set_params(text_as_missing=False)
+    found, notes = model.run_.predict_with_notes(words, text_as_missing=True)
+    assert found["prediction"].tolist() == model.run_.predict(blank)["prediction"].tolist()
+    assert [note.values for note in notes if note.kind == "text as missing"] == [("unknown",), ("soon",)]
+    words.to_csv(tmp_path / "words.csv", index=False)
+    code, _, err = htaf("predict", run, tmp_path / "words.csv")
+    assert code == 1
+    assert "got 'unknown'" in err
+    code, out, err = htaf("predict", run, tmp_path / "words.csv", "--text-as-missing")
+    assert code == 0
+    assert "read as missing ('unknown')" in err
+    assert len(out.splitlines()) == 7
+
+
+@pytest.mark.parametrize("dtype", [object, "category"])
+def test_a_column_of_numbers_that_becomes_a_category_is_warned_of(dtype: Any) -> None:
+    frame = ages()
+    frame["age"] = (frame["age"] // 10).astype(int).astype(object)
+    frame.loc[5, "age"] = "unknown"
+    frame["age"] = frame["age"].astype(str).astype(dtype)
+    with pytest.warns(UserWarning, match=r"'age' mixes 99 numbers with 1 text \(first 'unknown', row 6\)"):
+        HtafClassifier(**TINY).fit(frame[["age", "seen"]], frame["y"])
+
+
+def test_a_path_is_no_table(people: tuple[HtafClassifier, Path]) -> None:
+    with pytest.raises(DataError, match=r"expected a data frame, got 'new.csv': read it first"):
+        people[0].run_.predict("new.csv")  # pyright: ignore[reportArgumentType]

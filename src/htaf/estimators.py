@@ -77,6 +77,7 @@ class _TableEstimator(BaseEstimator):
         fields: Mapping[str, Any] | None = None,
         validation_fraction: float = 0.1,
         exact: bool = True,
+        text_as_missing: bool = False,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         threads: int | None = None,
@@ -97,6 +98,7 @@ class _TableEstimator(BaseEstimator):
         self.fields = fields
         self.validation_fraction = validation_fraction
         self.exact = exact
+        self.text_as_missing = text_as_missing
         self.random_state = random_state
         self.device = device
         self.threads = threads
@@ -214,9 +216,7 @@ class _TableEstimator(BaseEstimator):
         if self.verbose:
             say_notes(self.notes_)
         else:  # what the caller may not have meant is said all the same
-            for note in from_record(self.run_.record["notes"]):
-                if isinstance(note, Note) and note.kind in UNEXPECTED:
-                    warnings.warn(str(note), UserWarning, stacklevel=3)
+            _warn(from_record(self.run_.record["notes"]), stacklevel=4)
         return self
 
     def _names(self) -> list[str] | None:
@@ -247,7 +247,11 @@ class _TableEstimator(BaseEstimator):
     def _outputs(self, X: Any) -> Float64[np.ndarray, "rows outputs"]:
         """What the network gives for raw rows."""
         check_is_fitted(self)
-        inputs = self._preprocessor.transform(self._frame(X, reset=False))
+        frame = self._frame(X, reset=False)
+        if self.text_as_missing:
+            frame, notes = self._preprocessor.without_texts(frame)
+            _warn(notes, stacklevel=4)
+        inputs = self._preprocessor.transform(frame)
         return forward(self._networks[bool(self.exact)], torch.from_numpy(inputs)).double().numpy()
 
     def _frame(self, X: Any, *, reset: bool) -> pd.DataFrame:
@@ -307,6 +311,8 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         fields: other fields of the recipe, by name.
         validation_fraction: share of the rows, of every class alike, that choose the epoch and are not trained on.
         exact: predict with the exact step; False: with the smooth network. May be changed after `fit`.
+        text_as_missing: predictions take a text in a column of numbers or dates, such as "unknown", for a missing value
+            and warn of it; False: it is refused. May be changed after `fit`.
         random_state: of the validation rows, the weights and the order of the batches; 0 as the command, None draws.
         device: auto, cpu, cuda or mps, for the training; predictions are made on the CPU.
         threads: of the CPU in the training; None: OMP_NUM_THREADS, else 1.
@@ -539,6 +545,13 @@ def _first() -> str:
     from htaf.training.families import family_of
 
     return next(iter(family_of("mlp").recipes))
+
+
+def _warn(notes: Sequence[Note | str], stacklevel: int) -> None:
+    """Warn of what the caller may not have meant."""
+    for note in notes:
+        if isinstance(note, Note) and note.kind in UNEXPECTED:
+            warnings.warn(str(note), UserWarning, stacklevel=stacklevel)
 
 
 def _head_in_double(net: nn.Module) -> nn.Module:

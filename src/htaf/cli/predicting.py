@@ -22,6 +22,7 @@ def predict(
     *,
     out: File = None,
     id: Columns = (),
+    text_as_missing: bool = False,
     smooth: bool = False,
     method: MethodOfRun = None,
     bits: bool = False,
@@ -40,6 +41,7 @@ def predict(
         inputs: A CSV or Parquet file with the raw columns, - for the standard input; of images files or a folder.
         out: Write a .csv or .parquet file; none: print CSV.
         id: Of a table: columns of the input to keep beside the predictions.
+        text_as_missing: Of a table: a text in a column of numbers or dates, as "unknown", is missing; else refused.
         smooth: Use the smooth network instead of the exact one.
         bits: An ICBM's run: a column for each concept, 0 or 1.
         explain: An ICBM's run: the class that comes next, the margin to it, and the bits without which the margin would
@@ -71,9 +73,10 @@ def predict(
 
         if len(inputs) != 1:
             raise UsageError(f"expected one CSV or Parquet file for a run on a table, got {len(inputs)}")
-        return predict_rows(network, inputs[0], out, id, exact=not smooth, json=json)
-    if id:
-        raise UsageError(f"--id is for a run on a table, {run} was trained on images: leave it out")
+        return predict_rows(network, inputs[0], out, id, exact=not smooth, text_as_missing=text_as_missing, json=json)
+    for flag, is_given in (("--id", id), ("--text-as-missing", text_as_missing)):
+        if is_given:
+            raise UsageError(f"{flag} is for a run on a table, {run} was trained on images: leave it out")
     if any(str(place) == "-" for place in inputs):
         raise UsageError(f"- is for a run on a table, {run} was trained on images: give files or a folder")
     return _predict_images(

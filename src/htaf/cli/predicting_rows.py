@@ -28,14 +28,21 @@ STDIN = "the standard input"
 
 
 def predict_rows(
-    network: Run | PackedRun, given: Path, out: Path | None, ids: Sequence[str], *, exact: bool, json: bool
+    network: Run | PackedRun,
+    given: Path,
+    out: Path | None,
+    ids: Sequence[str],
+    *,
+    exact: bool,
+    text_as_missing: bool,
+    json: bool,
 ) -> None:
     """Predictions of the rows of a file, or of the standard input where `given` is "-"."""
     if twice := sorted({name for name in ids if list(ids).count(name) > 1}):
         raise UsageError(f"--id: expected each column once, got {listed(twice)} twice")
     model = network.model if isinstance(network, PackedRun) else network.model(exact=exact)
     preprocessor: Any = network.preprocessor()
-    predictions = RowPredictions(model, preprocessor, ids)
+    predictions = RowPredictions(model, preprocessor, ids, text_as_missing=text_as_missing)
     kept = {*ids, *preprocessor.ids} - {"prediction"}
     notes: list[Note] = []
     with _file(given, out) as file:

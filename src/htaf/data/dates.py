@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64, Int64, Shaped
+from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf.data.reading import MIXED_CATEGORIES, TableError, is_date, to_text
 
@@ -156,17 +156,30 @@ def read(name: str, column: pd.Series, order: str) -> Shaped[np.ndarray, " rows"
     """
     if is_date(column):
         return native(column)
-    codes, texts = pd.factorize(to_text(column))
-    scanned = _scan(texts)
-    if order not in (DAY_FIRST, MONTH_FIRST):
-        scanned[scanned[:, 0] == _NUMBERS, 0] = _NONE
-    values = _values(scanned, order)
+    codes, texts, values = _in_order(column, order)
     if np.isnat(values).any():
         place = int(np.argmax(np.isnat(values)))
         raise TableError(
             f"expected a date ({order}, as in training, or 2012-01-31), got {texts[place]!r}", name, _row(codes, place)
         )
     return np.append(values, np.datetime64("NaT", "us"))[codes]
+
+
+def unread(column: pd.Series, order: str) -> Bool[np.ndarray, " rows"]:
+    """Where a column whose order is known holds texts that `read` refuses."""
+    if is_date(column):
+        return np.zeros(len(column), dtype=bool)
+    codes, _, values = _in_order(column, order)
+    return np.append(np.isnat(values), False)[codes]
+
+
+def _in_order(column: pd.Series, order: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The place of the text of each row, -1 where missing, the texts, and their dates, NaT where they are none."""
+    codes, texts = pd.factorize(to_text(column))
+    scanned = _scan(texts)
+    if order not in (DAY_FIRST, MONTH_FIRST):
+        scanned[scanned[:, 0] == _NUMBERS, 0] = _NONE
+    return codes, texts, _values(scanned, order)
 
 
 def _scan(texts: Shaped[np.ndarray, " texts"]) -> Int64[np.ndarray, "texts 6"]:

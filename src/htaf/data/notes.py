@@ -223,7 +223,8 @@ _NOT_TRUSTED = (
 # what a caller may not have meant: `fit` warns of it
 UNEXPECTED = frozenset(
     {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
-     "one training text", "no training value", "small range", "learned nothing", "diverged"}
+     "one training text", "no training value", "small range", "learned nothing", "diverged",
+     "mixed", "text as missing"}
 )  # fmt: skip
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
@@ -290,6 +291,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "loss above a constant": _NOT_TRUSTED,
     # other rows
     "ignored": "ignored, not used in training: {names}",
+    "text as missing": "column {column!r}: {count:row} with a text that is no number or date read as missing ({names})",
     "ignored target": "ignored: {column!r}, the target",
     "unseen": _unseen("not seen in training", "all inputs 0"),
     "unseen or rare": _unseen("rare in training or not seen", "input {column}=other"),

@@ -24,7 +24,7 @@ from htaf.data.columns import (
     read_target,
 )
 from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, lists, to_record
-from htaf.data.reading import DataError, Frame, TableError, finite_numbers, named, without_names
+from htaf.data.reading import DataError, Frame, TableError, finite_numbers, named, to_number, without_names
 
 FORMAT, VERSION = "htaf-tabular", 4
 BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
@@ -188,6 +188,24 @@ class Preprocessor:
         """Raw rows of pandas whose columns have the names that are known here: as they are, else as `reading.named`
         makes them."""
         return named(rows, [*(column.name for column in self.columns), *self.ids, self.target.name])
+
+    def without_texts(self, rows: Frame) -> tuple[pd.DataFrame, list[Note]]:
+        """Raw rows in which a text that is no number, or no date, is missing in columns of numbers or dates.
+
+        Returns:
+            the rows, with their columns named as here, and a note of each column in which there was one.
+        """
+        made, notes = self.named(rows), list[Note]()
+        for column in self.columns:
+            if column.kind not in ("number", "date") or [*made.columns].count(column.name) != 1:
+                continue
+            raw = made[column.name]
+            wrong = dates.unread(raw, column.order) if column.kind == "date" else to_number(raw)[1]
+            if wrong.any():
+                texts = tuple(dict.fromkeys(map(str, raw[wrong])))[:MOST_NAMED]
+                notes.append(Note("text as missing", column.name, int(wrong.sum()), texts))
+                made = made.assign(**{column.name: raw.astype(object).mask(wrong, None)})
+        return made, notes
 
     def _transform(
         self, features: Frame, target: np.ndarray | None, rows: Int64[np.ndarray, " part"] | None

@@ -232,6 +232,10 @@ def typed(
         _refuse_containers(str(name), column)
         if name in kept:
             columns[name] = pd.Series(to_text(column), dtype=object)
+            wrong = to_number(column)[1] if isinstance(column.dtype, pd.CategoricalDtype) else np.zeros(0)
+            if wrong.any() and (numbers := int(column.notna().sum() - wrong.sum())) > 0:
+                row = int(np.argmax(wrong))
+                notes.append(Note("mixed", str(name), int(wrong.sum()), (numbers, columns[name].iloc[row]), row + 1))
             continue
         in_text = functools.cache(functools.partial(to_text, column))
         dates = None if name == target or _has_numbers(column) else find(str(name), column, in_text)

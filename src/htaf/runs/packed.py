@@ -63,25 +63,26 @@ class PackedRun:
 
         return Preprocessor.from_json(self.preprocessing)
 
-    def predict(self, rows: Frame, *, bits: bool = False) -> pd.DataFrame:
+    def predict(self, rows: Frame, *, bits: bool = False, text_as_missing: bool = False) -> pd.DataFrame:
         """Predictions for raw rows of a table; as `htaf.runs.Run.predict`.
 
         Args:
             bits: add a column `bits`, the last hidden layer of each row as a text of 0 and 1.
+            text_as_missing: as there.
         """
         seen = _Bits(self.model) if bits else None
-        found, _ = self._of_rows(rows, seen)
+        found, _ = self._of_rows(rows, seen, text_as_missing)
         return seen.beside(found) if seen else found
 
-    def predict_with_notes(self, rows: Frame) -> tuple[pd.DataFrame, list[Note]]:
+    def predict_with_notes(self, rows: Frame, *, text_as_missing: bool = False) -> tuple[pd.DataFrame, list[Note]]:
         """As `predict`, with what was handled in these rows."""
-        return self._of_rows(rows, None)
+        return self._of_rows(rows, None, text_as_missing)
 
-    def _of_rows(self, rows: Frame, seen: _Bits | None) -> tuple[pd.DataFrame, list[Note]]:
+    def _of_rows(self, rows: Frame, seen: _Bits | None, text_as_missing: bool) -> tuple[pd.DataFrame, list[Note]]:
         preprocessor: Any = self.preprocessor()
         if self.takes_images:
             raise packed.PackedError(f"{self.path} was trained on images: expected image files, got a table")
-        return of_rows(seen or self.model, preprocessor, rows)
+        return of_rows(seen or self.model, preprocessor, rows, text_as_missing=text_as_missing)
 
     def predict_images(
         self, paths: Sequence[str | Path | bytes], *, strict: bool = True, bits: bool = False

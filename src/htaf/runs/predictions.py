@@ -13,22 +13,33 @@ import torch
 from torch import Tensor, nn
 
 from htaf.data.notes import Note
-from htaf.data.reading import DataError, Frame
+from htaf.data.reading import DataError, Frame, GivesPandas
 
 if TYPE_CHECKING:
     from htaf.data.image_preprocess import ImagePreprocessor
     from htaf.data.preprocess import Preprocessor
 
 
-def of_rows(model: nn.Module, preprocessor: Preprocessor, rows: Frame) -> tuple[pd.DataFrame, list[Note]]:
-    """Predictions of a network for raw rows, and what was handled in them; see `htaf.runs.Run.predict`."""
-    rows = preprocessor.named(rows)
+def of_rows(
+    model: nn.Module, preprocessor: Preprocessor, rows: Frame, *, text_as_missing: bool = False
+) -> tuple[pd.DataFrame, list[Note]]:
+    """Predictions of a network for raw rows, and what was handled in them; see `htaf.runs.Run.predict`.
+
+    Raises:
+        DataError: as `Preprocessor.transform`; what comes is no table.
+    """
+    if not isinstance(rows, pd.DataFrame | GivesPandas):
+        file = isinstance(rows, str | Path)
+        read = ": read it first, as pandas.read_csv does, or: htaf predict RUN FILE" if file else ""
+        raise DataError(f"expected a data frame, got {repr(str(rows)) if file else type(rows).__name__}{read}")
+    told = list[Note]()
+    rows, told = preprocessor.without_texts(rows) if text_as_missing else (preprocessor.named(rows), told)
     inputs, notes = preprocessor.transform_with_notes(rows)
     outputs = _checked(forward(model, torch.from_numpy(inputs)), len(preprocessor.target.classes) or 1, len(rows))
     frame = predicted(outputs, preprocessor, rows.index)
     for place, name in enumerate(name for name in preprocessor.ids if name in rows and name not in frame):
         frame.insert(place, name, rows[name])
-    return frame, notes
+    return frame, [*told, *notes]
 
 
 def predicted(outputs: Tensor, preprocessor: Preprocessor, index: pd.Index) -> pd.DataFrame:

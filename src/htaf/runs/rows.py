@@ -24,10 +24,13 @@ class RowPredictions:
         model: [rows, inputs] -> [rows, outputs], exact or smooth, in eval mode.
         preprocessor: of its inputs.
         ids: columns of the rows that stay beside the predictions.
+        text_as_missing: as of `htaf.runs.Run.predict`.
     """
 
-    def __init__(self, model: nn.Module, preprocessor: Preprocessor, ids: Sequence[str] = ()) -> None:
-        self.model, self.preprocessor, self.ids = model, preprocessor, [*ids]
+    def __init__(
+        self, model: nn.Module, preprocessor: Preprocessor, ids: Sequence[str] = (), *, text_as_missing: bool = False
+    ) -> None:
+        self.model, self.preprocessor, self.ids, self.text_as_missing = model, preprocessor, [*ids], text_as_missing
         self.rows = 0
         self._numbers = {column.name for column in preprocessor.columns if column.kind == "number"}
         self._numbers -= {*preprocessor.ids}
@@ -58,7 +61,9 @@ class RowPredictions:
         columns = {*(column.name for column in self.preprocessor.columns), *self.preprocessor.ids}
         try:
             beside = [name for name in self.ids if name not in columns]
-            found, notes = of_rows(self.model, self.preprocessor, rows.drop(columns=beside))
+            found, notes = of_rows(
+                self.model, self.preprocessor, rows.drop(columns=beside), text_as_missing=self.text_as_missing
+            )
         except TableError as error:
             error.row += self.rows
             raise

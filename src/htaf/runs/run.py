@@ -302,12 +302,14 @@ class Run:
             found["positive"] = str(classes[1])
         return found | {"classes": per_class(matrix, classes), "confusion": matrix.tolist()}
 
-    def predict(self, rows: Frame, *, exact: bool = True) -> pd.DataFrame:
+    def predict(self, rows: Frame, *, exact: bool = True, text_as_missing: bool = False) -> pd.DataFrame:
         """Predictions for raw rows.
 
         Args:
             rows: the columns that the run was trained on, by name, any order; others are ignored.
             exact: use the exact step (the default) or the smooth network.
+            text_as_missing: in a column of numbers or dates a text that is none, such as "unknown", is missing; else it
+                is refused.
 
         Returns:
             For a regression one column `prediction` in the target's units; for a classification `prediction`
@@ -316,14 +318,16 @@ class Run:
         Raises:
             RunError: a damaged run. DataError: rows lack a column or hold values that cannot be used.
         """
-        return self.predict_with_notes(rows, exact=exact)[0]
+        return self.predict_with_notes(rows, exact=exact, text_as_missing=text_as_missing)[0]
 
-    def predict_with_notes(self, rows: Frame, *, exact: bool = True) -> tuple[pd.DataFrame, list[Note]]:
+    def predict_with_notes(
+        self, rows: Frame, *, exact: bool = True, text_as_missing: bool = False
+    ) -> tuple[pd.DataFrame, list[Note]]:
         """As `predict`, with what was handled in these rows: unseen categories, missing values, ignored columns."""
         preprocessor = self.preprocessor()
         if isinstance(preprocessor, ImagePreprocessor):
             raise DataError(f"{self.path} was trained on images: expected image files, got a table")
-        return of_rows(self.model(exact=exact), preprocessor, rows)
+        return of_rows(self.model(exact=exact), preprocessor, rows, text_as_missing=text_as_missing)
 
     def predict_images(
         self, paths: Sequence[str | Path | bytes], *, exact: bool = True, strict: bool = True
