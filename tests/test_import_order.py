@@ -40,7 +40,7 @@ BUDGETS = {
     "cli": 4_350,
     "concepts": 8_600,
     "convert": 3_210,
-    "data": 6_650,
+    "data": 6_900,
     "diagnostics": 750,
     "explorer": 1_900,
     "export": 1_270,

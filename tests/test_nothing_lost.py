@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from htaf import HtafClassifier
+from htaf.data.notes import Note, told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
-from htaf.data.tabular import from_frame
+from htaf.data.tabular import from_frame, load
+from htaf.estimators import fit as htaf_fit
 from htaf.report import fit_baselines
 from htaf.report.contents import read_as
+from htaf.training.problems import divided_notes
 
 TINY: dict[str, Any] = {"hidden": (4,), "epochs": 1}
 QUICK: dict[str, Any] = {"hidden": (16,), "epochs": 10, "lr": 0.03, "batch_size": 64}
@@ -93,7 +97,7 @@ def test_a_network_that_learned_nothing_is_warned_of() -> None:
         HtafClassifier(**TINY, lr=1e9).fit(frame, np.arange(200) % 2)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        HtafClassifier(**QUICK).fit(frame, frame["x"] > 0)
+        HtafClassifier(**QUICK).fit(frame, frame["x"] > np.random.default_rng(1).normal(size=200))
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +158,57 @@ def test_a_column_of_numbers_that_becomes_a_category_is_warned_of(dtype: Any) ->
 def test_a_path_is_no_table(people: tuple[HtafClassifier, Path]) -> None:
     with pytest.raises(DataError, match=r"expected a data frame, got 'new.csv': read it first"):
         people[0].run_.predict("new.csv")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_a_column_that_gives_the_target_away_is_named_before_the_training(task: str, tmp_path: Path, htaf) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=300)
+    y = np.exp(3 * (x + rng.normal(size=300)))
+    if task == "classification":
+        y = (y > np.quantile(y, 0.9)).astype(int)
+    paid = y * 1.19 + rng.normal(size=300) * 1e-9
+    frame = pd.DataFrame({"x": x, "paid": paid, "text": [f"t{v}" for v in np.argsort(np.argsort(y)) // 100], "y": y})
+    found = divided_notes(from_frame(frame, "y"), 0, "random")
+    noted = {note.column: note.kind for note in found if isinstance(note, Note)}
+    assert noted == {"paid": "gives the target away"}
+    with pytest.warns(UserWarning, match="WARNING: column 'paid' alone says the target 'y' almost without error"):
+        htaf_fit(frame, "y", **TINY)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    words = ("--epochs", 1, "--hidden", 4, "--baselines", "False", "--out", tmp_path / "run")
+    code, _, err = htaf("train", "tabular", "--data", tmp_path / "t.csv", "--target", "y", *words)
+    assert code == 0
+    assert err.count("column 'paid' alone says") == 1
+
+
+def test_looking_for_columns_that_give_the_target_away_is_quick() -> None:
+    rng = np.random.default_rng(0)
+    wide = pd.DataFrame(rng.normal(size=(5_000, 300))).add_prefix("c").assign(y=rng.integers(0, 2, 5_000))
+    table = from_frame(wide, "y")
+    began = time.process_time()
+    assert divided_notes(table, 0, "random") == ()
+    assert time.process_time() - began < 2
+
+
+def test_dates_and_parts_drawn_by_chance() -> None:
+    """Each row has a date of its own: the test rows lie between training rows."""
+    rng = np.random.default_rng(0)
+    days: Any = pd.to_datetime("2020-01-01") + pd.to_timedelta(np.arange(200), unit="D")
+    frame = pd.DataFrame({"day": days, "x": rng.normal(size=200), "y": rng.normal(size=200)})
+    table = from_frame(frame, "y")
+    said = told(divided_notes(table, 0, "random"))
+    assert any("--time 'day' shows" in line for line in said), said
+    frame["day"] = np.repeat(days[:20], 10)
+    assert not told(divided_notes(from_frame(frame, "y"), 0, "random"))
+
+
+def test_test_dates_outside_the_training_range_are_told(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    days: Any = pd.to_datetime("2020-01-01") + pd.to_timedelta(np.arange(100), unit="D")
+    pd.DataFrame({"day": days, "y": rng.normal(size=100)}).to_csv(tmp_path / "t.csv", index=False)
+    table = load(tmp_path / "t.csv", target="y", time="day")
+    (note,) = [note for note in divided_notes(table, 0, "time") if isinstance(note, Note)]
+    assert str(note) == (
+        "column 'day': 20 of 20 test rows, 2020-03-21 to 2020-04-09, lie outside the dates of training, 2020-01-01 to "
+        "2020-03-10"
+    )

@@ -185,6 +185,7 @@ class _TableEstimator(BaseEstimator):
         """Train on a table; `names` of the columns that the caller knows, None where they have none."""
         from htaf.training.distributed import default_threads, thread_count
         from htaf.training.fit import fit
+        from htaf.training.problems import divided_notes
         from htaf.training.running import Running
 
         recipe, notes = self._recipe()
@@ -192,6 +193,9 @@ class _TableEstimator(BaseEstimator):
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(SEEDS - 1)
         rows = parts(table, float(self.validation_fraction), int(seed))
+        before = [*table.notes, *divided_notes(table, int(seed), "given", rows)]
+        if not self.verbose:
+            _warn(before, stacklevel=4)
         with (
             tempfile.TemporaryDirectory(prefix="htaf-") as folder,
             thread_count(self.threads or default_threads(recipe)),
@@ -216,7 +220,7 @@ class _TableEstimator(BaseEstimator):
         if self.verbose:
             say_notes(self.notes_)
         else:  # what the caller may not have meant is said all the same
-            _warn(from_record(self.run_.record["notes"]), stacklevel=4)
+            _warn([note for note in from_record(self.run_.record["notes"]) if note not in before], stacklevel=4)
         return self
 
     def _names(self) -> list[str] | None:

@@ -224,7 +224,7 @@ _NOT_TRUSTED = (
 UNEXPECTED = frozenset(
     {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
      "one training text", "no training value", "small range", "learned nothing", "diverged",
-     "mixed", "text as missing"}
+     "mixed", "text as missing", "gives the target away"}
 )  # fmt: skip
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
@@ -284,6 +284,13 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "rare": "column {column!r}: {values[0]} categories with fewer than {values[1]} training rows are one input, "
     "'other' ({count:row})",
     "codes": _codes,
+    # its parts, before a training
+    "gives the target away": "WARNING: column {column!r} alone says the target {values[2]!r} almost without error "
+    "({values[0]} {values[1]:.4g} on {count:,} training rows): exclude it unless it is known when you predict",
+    "rows in time": "column {column!r}: {count:,} different dates, about one a row, and rows are divided by chance, so "
+    "that test rows lie between training rows: figures for later rows may be far worse, --time {column!r} shows them",
+    "test dates outside": "column {column!r}: {count:,} of {values[0]:,} test rows, {values[1]} to {values[2]}, lie "
+    "outside the dates of training, {values[3]} to {values[4]}",
     # what its network learned
     "learned nothing": "WARNING: on the validation part the network is no better than a constant ({values[0]}): it has "
     "learned nothing. Lower lr, train for more epochs, or check the data",

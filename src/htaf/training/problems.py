@@ -12,6 +12,7 @@ from torch import Tensor
 
 from htaf.data import attributes
 from htaf.data.attributes import Attributes
+from htaf.data.cautions import cautions
 from htaf.data.images import FilePart, ImageDataset, ImagePreprocessor, Images, fit_preprocessor
 from htaf.data.images import Part as ImagePart
 from htaf.data.notes import Note
@@ -189,15 +190,18 @@ def _grey(part: ImagePart) -> bool:
     return (spread <= 8).double().mean().item() >= 0.95
 
 
-def divided_notes(data: Data, seed: int, mode: str, rows: Split | None = None) -> tuple[str, ...]:
-    """What is to be said of the parts of a table before the training; arguments as of `problem`."""
-    if rows is not None or not isinstance(data, Table):
+def divided_notes(data: Data, seed: int, mode: str, rows: Split | None = None) -> tuple[Note | str, ...]:
+    """What is to be said of a table and its parts before the training; arguments as of `problem`."""
+    if not isinstance(data, Table):
         return ()
-    note = far_shares(data, seed, mode)  # pyright: ignore[reportArgumentType]
-    return (note,) if note else ()
+    if rows is not None:
+        return (*cautions(data, rows, None),)
+    far = far_shares(data, seed, mode)  # pyright: ignore[reportArgumentType]
+    noted = cautions(data, split(data, seed, mode=mode), mode)  # pyright: ignore[reportArgumentType]
+    return (*([far] if far else []), *noted)
 
 
-def _table(table: Table, parts: Split, test: bool, told: tuple[str, ...] = ()) -> Problem:
+def _table(table: Table, parts: Split, test: bool, told: tuple[Note | str, ...] = ()) -> Problem:
     preprocessor = table.fit_preprocessor(parts.train)
     made = {
         name: table_part(table, preprocessor, getattr(parts, name), training=name == "train")
