@@ -50,12 +50,12 @@ BUDGETS = {
     "llm": 750,
     "models": 2_100,
     "packed": 6_000,
-    "report": 1_250,
+    "report": 1_280,
     "rules": 1_600,
     "runs": 2_350,
     "spiking": 850,
     "training": 6_750,
-    "": 4_500,
+    "": 4_550,
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 import warnings
@@ -13,14 +14,15 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from htaf import HtafClassifier
-from htaf.data.notes import Note, told
+from htaf import HtafClassifier, HtafRegressor
+from htaf.data.columns import learn_target
+from htaf.data.notes import Note, to_record, told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.tabular import from_frame, load
 from htaf.estimators import fit as htaf_fit
 from htaf.report import fit_baselines
-from htaf.report.contents import read_as
+from htaf.report.contents import left_out, read_as
 from htaf.training.problems import divided_notes
 
 TINY: dict[str, Any] = {"hidden": (4,), "epochs": 1}
@@ -212,3 +214,47 @@ def test_test_dates_outside_the_training_range_are_told(tmp_path: Path) -> None:
         "column 'day': 20 of 20 test rows, 2020-03-21 to 2020-04-09, lie outside the dates of training, 2020-01-01 to "
         "2020-03-10"
     )
+
+
+@pytest.mark.parametrize("kind", [HtafClassifier, HtafRegressor])
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_missing_labels_are_named_by_their_rows(kind: Any, missing: Any) -> None:
+    y = (np.arange(40) % 2).astype(object)
+    y[[3, 7]] = missing
+    with pytest.raises(DataError, match=r"got none in 2 \(row 4, 8, from 1\): leave these rows out"):
+        kind(**TINY).fit(pd.DataFrame({"x": np.arange(40.0)}), y)
+    assert "epochs" in inspect.signature(kind).parameters
+
+
+def test_a_class_that_is_not_in_training_is_named() -> None:
+    with pytest.raises(DataError, match=r"got 'no' only \('yes' has its rows in other parts\).*--split stratified"):
+        learn_target(np.zeros(30, dtype=np.int64), "classification", "y", ("no", "yes"), [])
+
+
+def test_dates_among_junk_are_said() -> None:
+    days = [f"2012-01-{1 + row % 28:0>2}" if row % 7 else "n.n." for row in range(100)]
+    table = from_frame(pd.DataFrame({"day": days, "x": np.arange(100.0), "y": np.arange(100) % 2}), "y")
+    (note,) = [note for note in table.notes if note.column == "day"]
+    assert str(note) == (
+        "column 'day' mixes 85 dates with 15 texts that are none (first 'n.n.', row 1): read as a category; correct "
+        "them or leave them blank to have dates"
+    )
+
+
+def test_the_report_lists_every_column_left_out(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=60), "same": 1, "none": np.nan, "name": [f"n{i}" for i in range(60)]})
+    frame = frame.assign(late=0.0, row=range(60), key=range(60), y=rng.integers(0, 2, 60))
+    frame.to_csv(tmp_path / "t.csv")  # with the index as a column without a name
+    table = load(tmp_path / "t.csv", target="y", exclude=["row"], ids=["key"])
+    source = {"exclude": ["row"], "ids": ["key"]}
+    record = {"notes": to_record(table.notes), "source": source, "data": {}}
+    assert {one["name"]: one["why"] for one in left_out(record)} == {
+        "row": "excluded",
+        "key": "names the rows",
+        "column 1": "has no name",
+        "same": "one value in every row",
+        "late": "one value in every row",
+        "none": "no value",
+        "name": "text that differs in nearly every row",
+    }

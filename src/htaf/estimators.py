@@ -5,12 +5,13 @@ An estimator holds a run whose files are kept in memory; `save` writes them as a
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -59,6 +60,15 @@ class _TableEstimator(BaseEstimator):
     _task: Task
     _by_name = False  # columns of a frame that were not trained on are ignored: of `fit` and `load` of this module
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        known = cls._get_param_names()
+        for name in options:
+            if name not in known:
+                of_recipe = f": a field of a recipe, give fields={{{name!r}: ...}}"
+                hint = of_recipe if name in _every_field() else suggestion(name, known)
+                raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}{hint}")
+        return super().__new__(cls)
+
     def __init__(
         self,
         *,
@@ -103,6 +113,10 @@ class _TableEstimator(BaseEstimator):
         self.device = device
         self.threads = threads
         self.verbose = verbose
+
+    __signature__ = inspect.signature(__init__).replace(
+        parameters=[*inspect.signature(__init__).parameters.values()][1:]
+    )  # of the class, not of __new__
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -338,6 +352,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     def fit(self, X: Any, y: Any) -> HtafClassifier:
         """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts."""
+        _refuse_missing(y)
         labels = np.asarray(validate_data(self, "no_validation", y))
         frame = self._frame(X, reset=True)
         _check_rows(self, frame, labels)
@@ -405,6 +420,7 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
 
     def fit(self, X: Any, y: Any) -> HtafRegressor:
         """Train on rows X [rows, columns] and numbers y [rows]."""
+        _refuse_missing(y)
         values = np.asarray(validate_data(self, "no_validation", y, y_numeric=True), dtype=np.float64)
         frame = self._frame(X, reset=True)
         _check_rows(self, frame, values)
@@ -572,6 +588,20 @@ def _head_in_double(net: nn.Module) -> nn.Module:
 def _plain(value: Any) -> Any:
     """A number of numpy, as a search gives it, as one of Python."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _refuse_missing(y: Any) -> None:
+    """Raises DataError where labels or numbers are missing, with their rows."""
+    missing = np.asarray(pd.isna(y if isinstance(y, pd.Series) else np.asarray(in_pandas(y), dtype=object)))
+    if y is None or missing.ndim != 1 or not missing.any():
+        return
+    rows = [str(row) for row in (np.flatnonzero(missing) + 1).tolist()]
+    first = f"{', '.join(rows[:5])}{', ...' if len(rows) > 5 else ''}"
+    raise DataError(
+        f"Input y contains NaN: expected a value in each of {len(missing):,} rows, got none in {len(rows):,} (row "
+        f"{first}, from 1): leave these rows out of X and y, or give htaf.fit a frame with the target in it, "
+        "which leaves them out"
+    )
 
 
 def _check_rows(estimator: _TableEstimator, frame: pd.DataFrame, y: np.ndarray) -> None:

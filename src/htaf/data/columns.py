@@ -353,10 +353,13 @@ def learn_target(
             )
         return Target(name, task, mean, std)
     counts = np.bincount(values, minlength=len(classes))
-    if len(counts) > len(classes) or np.count_nonzero(counts) < 2:
+    there = [label for label, count in zip(classes, counts, strict=False) if count]
+    if len(counts) > len(classes) or len(there) < 2:
+        lost = [label for label in classes if label not in there]
         raise DataError(
-            f"target {name!r}: expected at least two of {len(classes)} classes in the training part, "
-            f"got codes {sorted(set(values.tolist()))[:5]}"
+            f"target {name!r}: expected at least two of {len(classes)} classes in the training part, got "
+            f"{listed(there)} only ({listed(lost)} has its rows in other parts): add rows of it, or divide the rows in "
+            "another way (--split stratified, another --seed)"
         )
     absent = [label for label, count in zip(classes, counts, strict=True) if not count]
     if absent:

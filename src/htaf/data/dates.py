@@ -81,10 +81,7 @@ def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " r
     """
     if is_date(column):
         return Dates(YEAR_FIRST, native(column), False, "")
-    some = column.dropna()
-    some = to_text(some.iloc[np.unique(np.linspace(0, len(some) - 1, _SAMPLE).astype(int))]) if len(some) else []
-    some = [value for value in some if value is not None]
-    if sum(_DATE.fullmatch(value) is not None for value in some) * 2 < max(len(some), 1):
+    if not _may_be(column):
         return None
     codes, texts = pd.factorize(text())  # missing: -1
     if not len(texts):
@@ -128,6 +125,38 @@ def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " r
         )
     zoned = sum(_ZONE.search(text) is not None for text in texts) / len(texts)
     return Dates(order, np.append(values, np.datetime64("NaT", "us"))[codes], either, str(texts[0]), zoned)
+
+
+def _may_be(column: pd.Series) -> bool:
+    """Whether half or more of a sample of the texts are dates."""
+    some = column.dropna()
+    some = to_text(some.iloc[np.unique(np.linspace(0, len(some) - 1, _SAMPLE).astype(int))]) if len(some) else []
+    some = [value for value in some if value is not None]
+    return sum(_DATE.fullmatch(value) is not None for value in some) * 2 >= max(len(some), 1)
+
+
+def among(column: pd.Series, text: Shaped[np.ndarray, " rows"]) -> tuple[int, int, str, int] | None:
+    """Of a column that `find` takes for no dates though half of its texts are: how many rows are dates and how many
+    are not, the first that is not, and its row from 1; None of any other column.
+
+    Args:
+        column: as `find` takes it. text: of it, None where missing.
+    """
+    if not _may_be(column):
+        return None
+    codes, texts = pd.factorize(text)  # missing: -1
+    scanned = _scan(texts)
+    wrong = scanned[:, 0] == _NONE
+    for order in ORDERS[:3]:  # such as 2012-02-31, in whatever order
+        if not (bad := wrong | np.isnat(_values(scanned, order))).all():
+            wrong = bad
+            break
+    rows = np.append(wrong, False)[codes]
+    known = int((codes >= 0).sum()) - int(rows.sum())
+    if not known or not rows.any():
+        return None
+    row = int(np.argmax(rows))
+    return known, int(rows.sum()), str(text[row]), row + 1
 
 
 def _row(codes: Int64[np.ndarray, " rows"], place: int) -> int:

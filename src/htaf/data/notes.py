@@ -224,7 +224,7 @@ _NOT_TRUSTED = (
 UNEXPECTED = frozenset(
     {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
      "one training text", "no training value", "small range", "learned nothing", "diverged",
-     "mixed", "text as missing", "gives the target away"}
+     "mixed", "mixed dates", "text as missing", "gives the target away"}
 )  # fmt: skip
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
@@ -242,6 +242,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "
     "letter before each",
     "mixed": _mixed,
+    "mixed dates": "column {column!r} mixes {values[0]:,} dates with {count:text} that are none (first {values[1]!r}, "
+    "{row}): read as a category; correct them or leave them blank to have dates",
     # a set known by name
     "source": "{values[0]}",
     "row names": "dropped, identifies rows: {names}",

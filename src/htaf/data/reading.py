@@ -219,7 +219,7 @@ def typed(
     Raises:
         DataError: infinite values; text in a column of numbers; dates of several forms; lists and the like.
     """
-    from htaf.data.dates import find
+    from htaf.data.dates import among, find
 
     columns: dict[str, pd.Series] = {}
     notes: list[Note] = []
@@ -257,6 +257,10 @@ def typed(
         text = in_text()
         columns[name] = pd.Series(text, dtype=object)  # not pandas' own text type: None stays None
         if numbers == 0 or pd.api.types.is_bool_dtype(column):
+            mixed = None if name == target or _has_numbers(column) else among(column, text)
+            if mixed is not None:
+                known, others, first, row = mixed
+                notes.append(Note("mixed dates", str(name), others, (known, first), row))
             continue
         count, row = int(wrong.sum()), int(np.argmax(wrong)) + 1
         distinct = len({value for value in text if value is not None})

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from htaf._console import direction
 from htaf.data.columns import Column
-from htaf.data.notes import from_record, told
+from htaf.data.notes import Note, from_record, told
 from htaf.data.parts import table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
@@ -232,13 +232,33 @@ def columns(learned: Sequence[Column]) -> list[dict[str, Any]]:
     return [{"name": c.name, "kind": KINDS[c.kind], "inputs": _inputs(c), "read": read_as(c)} for c in learned]
 
 
+LEFT_OUT = {  # notes of columns that no network is told of
+    "one value": "one value in every row",
+    "no value": "no value",
+    "names rows": "text that differs in nearly every row",
+    "numbers name rows": "numbers as text that differ in nearly every row",
+    "row names": "names the rows",
+    "not of the set": "not part of the set",
+    "not in training": "only in the test file",
+}
+
+
 def left_out(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Columns that a training was told not to read, and why; see `htaf train tabular --help`."""
+    """Columns of the data that are no inputs, and why: those that a training was told not to read, and those that it
+    had no use for. What does not vary in the training part alone stands among the columns."""
     source = record.get("source") or {}
     found = [{"name": name, "why": "excluded"} for name in source.get("exclude") or ()]
     found += [{"name": name, "why": "names the rows"} for name in source.get("ids") or ()]
-    group = record["data"].get("group")
-    return found + ([{"name": group, "why": "divides the rows: equal ones are in one part"}] if group else [])
+    if group := record["data"].get("group"):
+        found.append({"name": group, "why": "divides the rows: equal ones are in one part"})
+    for note in from_record(record["notes"]):
+        if isinstance(note, Note) and note.kind in LEFT_OUT:
+            names = [note.column] if note.column else map(str, note.values)
+            found += [{"name": name, "why": LEFT_OUT[note.kind]} for name in names]
+        elif isinstance(note, Note) and note.kind == "no name":
+            places = str(note.values[0]).split(", ")
+            found += [{"name": f"column {place}", "why": "has no name"} for place in places]
+    return found
 
 
 def _inputs(column: Column) -> int:
