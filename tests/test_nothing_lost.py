@@ -18,11 +18,13 @@ from htaf import HtafClassifier, HtafRegressor
 from htaf.data.columns import learn_target
 from htaf.data.notes import Note, to_record, told
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import DataError
+from htaf.data.reading import DataError, to_number, unit_of
 from htaf.data.tabular import from_frame, load
 from htaf.estimators import fit as htaf_fit
+from htaf.export import raw_columns
 from htaf.report import fit_baselines
 from htaf.report.contents import left_out, read_as
+from htaf.rules.raw_columns import RawColumn
 from htaf.training.problems import divided_notes
 
 TINY: dict[str, Any] = {"hidden": (4,), "epochs": 1}
@@ -258,3 +260,57 @@ def test_the_report_lists_every_column_left_out(tmp_path: Path) -> None:
         "none": "no value",
         "name": "text that differs in nearly every row",
     }
+
+
+@pytest.mark.parametrize(
+    ("texts", "unit", "first"),
+    [
+        (["$336.46", "$1,234.50", "$7"], "$#", 336.46),
+        (["-$5", "$-6", "$7"], "$#", -5),
+        (["-$-5"], None, 0),
+        (["--5 kg"], None, 0),
+        (["- 5 kg"], None, 0),
+        (["12 %", "3.5%", "-1 %"], "#%", 12),
+        (["5 kg", "0.5kg", ".5 kg"], "#kg", 5),
+        (["100 km/h", "20 km/h"], "#km/h", 100),
+        (["US$ 5", "US$1'000"], "US$#", 5),
+        (["5 kg", "5 lb"], None, 0),
+        (["5 kg", "5"], None, 0),
+        (["1", "2"], None, 0),
+        (["flat 7", "flat 8"], None, 0),
+        (["12:30", "13:30"], None, 0),
+        (["5 kilograms", "6 kilograms"], None, 0),
+        ([None], None, 0),
+    ],
+)
+def test_units_that_all_texts_have(texts: list[str | None], unit: str | None, first: float) -> None:
+    assert unit_of(texts) == unit
+    if unit is not None:
+        values, wrong = to_number(pd.Series(texts, dtype=object), unit)
+        assert not wrong.any()
+        assert values[0] == first
+
+
+def test_numbers_with_a_unit_are_numbers_everywhere(tmp_path: Path) -> None:
+    """In training, prediction, rules, ONNX; another unit is refused."""
+    rng = np.random.default_rng(0)
+    weight = rng.integers(1, 100, 120)
+    frame = pd.DataFrame({"weight": [f"{one} kg" for one in weight], "z": rng.normal(size=120)})
+    frame["y"] = (weight + rng.normal(size=120) * 20 > 50).astype(int)
+    table = from_frame(frame, "y")
+    assert "column 'weight': numbers in '#kg', '85 kg' read as 85" in told(table.notes)
+    made = Preprocessor.from_json(json.loads(json.dumps(table.fit_preprocessor(np.arange(120)).to_json())))
+    expected = made.transform(table.features)
+    inputs, notes = made.transform_with_notes(frame)
+    assert inputs.tobytes() == expected.tobytes()
+    assert [note.kind for note in notes] == ["ignored target"]
+    plain = frame.assign(weight=[*frame["weight"][:100], *map(str, weight[100:])])
+    inputs, notes = made.transform_with_notes(plain)
+    assert inputs.tobytes() == expected.tobytes()
+    assert "column 'weight': 20 rows without the unit '#kg' of training, read as if it were there" in told(notes)
+    with pytest.raises(DataError, match="expected a number in '#kg', got '5 lb'"):
+        made.transform(frame.assign(weight="5 lb"))
+    (column,) = RawColumn.learn(made.columns[0], frame["weight"])
+    assert column.values.tolist() == sorted({*weight.tolist()})
+    assert "in '#kg'" in read_as(made.columns[0])
+    assert raw_columns(frame, [{"name": "weight", "dtype": "float64", "unit": "#kg"}])["weight"][0] == weight[0]

@@ -645,4 +645,5 @@ def test_a_target_of_truth_values_is_not_text(tmp_path: Path) -> None:
 def test_numbers_with_signs_are_named(form: str, noted: bool) -> None:
     values = np.linspace(1000, 5000, 40)
     table = from_frame(pd.DataFrame({"p": [form.format(v) for v in values], "b": values, "t": ["x", "y"] * 20}), "t")
-    assert any("'p' is text" in note and repr(form.format(1000)) in note for note in told(table.notes)) == noted
+    said = f"{form.format(1000)!r} read as 1000"
+    assert any("'p': numbers in" in note and said in note for note in told(table.notes)) == noted

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -38,6 +38,8 @@ class Column:
     A number becomes `(x - low) / (high - low)` when high > low, with `fill` where x is missing or a
     special code, and one 0/1 input for each of `codes`.
 
+    Raw rows may write a number in its `unit`, see `htaf.data.reading.unit_of`.
+
     A number or a date with `missing` has another input, 1 where there is no value.
 
     A category becomes one 0/1 input for each of `categories`, where "" stands for missing, and one for all others
@@ -60,6 +62,7 @@ class Column:
     fill: float = 0.0
     codes: tuple[float, ...] = ()
     missing: bool = False
+    unit: str = ""
     categories: tuple[str, ...] = ()
     other: bool = False
     outputs: tuple[str, ...] = ()
@@ -143,6 +146,7 @@ def learn_column(
     notes: list[Note],
     wanted: tuple[tuple[str, ...], Float64[np.ndarray, "rows outputs"]] = ((), np.zeros((0, 0))),
     order: str = "",
+    unit: str = "",
 ) -> Column:
     """What the training part says about one raw column.
 
@@ -153,7 +157,7 @@ def learn_column(
         notes: what was handled is added.
         wanted: from `htaf.data.encoding.outputs`, for columns with more than `MOST_ONE_HOT` categories; without
             outputs these are one-hot too. It says too whether blanks tell of the target, see `_blanks_tell`.
-        order: of dates that raw rows write as text.
+        order: of dates that raw rows write as text. unit: of numbers that they write as text.
     Returns:
         the column's range, median and codes; its categories sorted by code point, with their encoding where they are
         many; or the parts of its dates that vary; kind "dropped" where it does not vary.
@@ -164,7 +168,8 @@ def learn_column(
         return _learn_date(column, name, notes, wanted[1], order)
     if is_text(column):
         return _learn_category(column, name, notes, wanted)
-    return _learn_number(column, name, special_codes, notes, wanted[1])
+    learned = _learn_number(column, name, special_codes, notes, wanted[1])
+    return replace(learned, unit=unit) if learned.kind == "number" else learned
 
 
 def _blanks_tell(missing: Bool[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"], only: bool) -> bool:
@@ -387,7 +392,7 @@ def read_column(data: Any, where: str) -> Column:
 
 # of each kind the fields that are kept
 KEYS: dict[str, tuple[str, ...]] = {
-    "number": ("low", "high", "fill", "codes", "missing"),
+    "number": ("low", "high", "fill", "codes", "missing", "unit"),
     "category": ("categories", "other"),
     "encoded": ("categories", "outputs", "values", "otherwise", "lows", "highs"),
     "date": ("outputs", "lows", "highs", "order", "first", "filled", "missing"),

@@ -239,6 +239,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "dates": _dates,
     "durations": "column {column!r}: durations, in days",
     "thousands": "column {column!r}: thousands set apart, {values[0]!r} read as {values[1]}",
+    "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}",
+    "no unit": "column {column!r}: {count:row} without the unit {values[0]!r} of training, read as if it were there",
     "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "
     "letter before each",
     "mixed": _mixed,

@@ -24,7 +24,7 @@ from htaf.data.columns import (
     read_target,
 )
 from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, lists, to_record
-from htaf.data.reading import DataError, Frame, TableError, finite_numbers, named, to_number, without_names
+from htaf.data.reading import DataError, Frame, TableError, finite_numbers, is_text, named, to_number, without_names
 
 FORMAT, VERSION = "htaf-tabular", 4
 BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
@@ -106,6 +106,7 @@ class Preprocessor:
         classes: Sequence[str] = (),
         special_codes: Sequence[float] = (),
         orders: Mapping[str, str] | None = None,
+        units: Mapping[str, str] | None = None,
         ids: Sequence[str] = (),
         rows: Int64[np.ndarray, " part"] | None = None,
     ) -> "Preprocessor":
@@ -122,6 +123,7 @@ class Preprocessor:
             special_codes: numbers that mean "missing for this reason"; each that occurs in a column
                 becomes one 0/1 input, and the value counts as missing.
             orders: how raw rows write the dates of a column, one of `htaf.data.dates.ORDERS`; else year first.
+            units: in which raw rows write the numbers of a column, see `htaf.data.reading.unit_of`; else none.
             ids: names of columns that predictions have beside.
             rows: int64 [part], the training rows among `features`, taken a column at a time; None: all.
         Returns:
@@ -139,9 +141,15 @@ class Preprocessor:
         wanted = encoding.outputs(target, learned)
         columns = [
             learn_column(
-                _taken(column, rows), str(name), special_codes, told, wanted, (orders or {}).get(str(name), "")
+                _taken(column, rows),
+                name,
+                special_codes,
+                told,
+                wanted,
+                (orders or {}).get(name, ""),
+                (units or {}).get(name, ""),
             )
-            for name, column in features.items()
+            for name, column in ((str(name), column) for name, column in features.items())
         ]
         return cls(columns, learned, tuple(float(code) for code in special_codes), _in_order([*told, *late]), ids)
 
@@ -200,7 +208,7 @@ class Preprocessor:
             if column.kind not in ("number", "date") or [*made.columns].count(column.name) != 1:
                 continue
             raw = made[column.name]
-            wrong = dates.unread(raw, column.order) if column.kind == "date" else to_number(raw)[1]
+            wrong = dates.unread(raw, column.order) if column.kind == "date" else to_number(raw, column.unit)[1]
             if wrong.any():
                 texts = tuple(dict.fromkeys(map(str, raw[wrong])))[:MOST_NAMED]
                 notes.append(Note("text as missing", column.name, int(wrong.sum()), texts))
@@ -265,7 +273,9 @@ class Preprocessor:
 
     def _number(self, column: Column, raw: pd.Series, notes: list[Note]) -> list[Float64[np.ndarray, " rows"]]:
         """The scaled column, if it varied in training, then a column for each code."""
-        values = finite_numbers(raw, column.name)
+        values = finite_numbers(raw, column.name, unit=column.unit)
+        if column.unit and is_text(raw) and (plain := int(np.count_nonzero(~np.isnan(to_number(raw)[0])))):
+            notes.append(Note("no unit", column.name, plain, (column.unit,)))
         codes = [(values == c).astype(np.float64) for c in column.codes]
         if not column.high > column.low:
             return codes
@@ -407,7 +417,7 @@ def _absent(column: Column, raw: pd.Series) -> Bool[np.ndarray, " rows"]:
     return (
         np.isnat(dates.read(column.name, raw, column.order))
         if column.kind == "date"
-        else np.isnan(finite_numbers(raw, column.name))
+        else np.isnan(finite_numbers(raw, column.name, unit=column.unit))
     )
 
 

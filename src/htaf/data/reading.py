@@ -28,6 +28,11 @@ MIXED_CATEGORIES = 20  # a column that mixes numbers and text is a category up t
 
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:(?:,\d{3})+|(?:'\d{3})+)(?:\.\d+)?")
 _JOINED = str.maketrans("", "", ",'")
+_WITH_UNIT = re.compile(
+    r"(?P<sign>[+-](?=[^\d\s+-]))?(?P<before>(?:US|A|C|HK)?[$€£¥₹])? ?"
+    r"(?P<number>(?(sign)|[+-]?)(?:(?:\d+|[1-9]\d{0,2}(?:(?:,\d{3})+|(?:'\d{3})+))(?:\.\d+)?|\.\d+))"
+    r" ?(?P<after>[$€£¥₹%‰°]|°?[^\W\d_]{1,5}[²³]?(?:/[^\W\d_]{1,3}[²³]?)?)?"
+)
 _NO_NAME = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # as pandas writes it
 
 
@@ -83,7 +88,32 @@ def to_text(column: pd.Series, blanks: frozenset[str] = BLANKS) -> Shaped[np.nda
     return result
 
 
-def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
+def unit_of(texts: Iterable[str | None]) -> str | None:
+    """The unit in which each of the texts is a number, as "#" between what stands before and after: "$#", "#%", "#kg";
+    None where they do not agree on one, or have none."""
+    unit = ""
+    for text in texts:
+        if text is None:
+            continue
+        match = _WITH_UNIT.fullmatch(text)
+        own = "" if match is None else f"{match['before'] or ''}#{match['after'] or ''}"
+        if own in ("", "#") or (unit and own != unit):
+            return None
+        unit = own
+    return unit or None
+
+
+def _in_unit(text: str, unit: str) -> str:
+    """A text without its unit, as it is where it has none."""
+    before, _, after = unit.partition("#")
+    sign = text[:1] if before and text[:1] in ("+", "-") else ""
+    bare = text.removeprefix(sign)
+    if not unit or not bare.startswith(before) or not bare.endswith(after):
+        return text
+    return sign + bare.removeprefix(before).removesuffix(after).strip()
+
+
+def to_number(column: pd.Series, unit: str = "") -> tuple[Float64[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
     """One column as numbers, and where it holds text that is no number.
 
     Thousands may be set apart, as in 1,352 or 1'352.5. Durations are in days. A text beyond float64, such as the code
@@ -91,6 +121,7 @@ def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.
 
     Args:
         column: any dtype, [rows].
+        unit: as `unit_of` gives it, that texts may have.
     Returns:
         values float64 [rows], NaN where missing or wrong; wrong bool [rows].
     Raises:
@@ -106,13 +137,14 @@ def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.
         values = column.to_numpy() if plain else column.to_numpy(dtype=np.float64, na_value=np.nan)
         return values, np.zeros(len(values), dtype=bool)
     if isinstance(column.dtype, pd.CategoricalDtype):  # each text once
-        values, wrong = to_number(pd.Series(np.asarray(column.cat.categories, dtype=object)))
+        values, wrong = to_number(pd.Series(np.asarray(column.cat.categories, dtype=object)), unit)
         codes = column.cat.codes.to_numpy()
         return np.append(values, np.nan)[codes], np.append(wrong, False)[codes]
     values, wrong = np.full(len(column), np.nan), np.zeros(len(column), dtype=bool)
     for row, text in enumerate(to_text(column, NUMBER_BLANKS)):
         if text is None:
             continue
+        text = _in_unit(text, unit)
         try:
             number = float(text)
         except ValueError:
@@ -126,19 +158,25 @@ def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.
     return values, wrong
 
 
-def finite_numbers(column: pd.Series, name: str, where: str = "", table: str = "") -> Float64[np.ndarray, " rows"]:
+def finite_numbers(
+    column: pd.Series, name: str, where: str = "", table: str = "", unit: str = ""
+) -> Float64[np.ndarray, " rows"]:
     """One column as numbers that are all finite; see `to_number`.
 
     Args:
         column: any dtype, [rows].
         name, table: what messages call it and its table. where: what it is to them, as in "a number in the target".
+        unit: as of `to_number`.
     Returns:
         float64 [rows], NaN where missing.
     Raises:
         TableError: a text that is no number, or an infinite one.
     """
-    values, wrong = to_number(column)
-    for bad, wanted in ((wrong, "a number"), (np.isinf(values), "a finite number")):
+    values, wrong = to_number(column, unit)
+    for bad, wanted in (
+        (wrong, f"a number in {unit!r}" if unit else "a number"),
+        (np.isinf(values), "a finite number"),
+    ):
         if bad.any():
             row = int(np.argmax(bad))
             came = str(column.iloc[row])
@@ -205,9 +243,10 @@ def typed(
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Every column as float64 (NaN where missing), datetime64[us] (NaT) or text (object, None where missing).
 
-    A column is a number when every value that is present reads as one, and a date as `htaf.data.dates.find` says.
-    Truth values are text. A column that mixes numbers and text is a category, with a note, when it has at most 20
-    distinct values or a quarter of its values are text; else the text among the numbers is taken for a mistake.
+    A column is a number when every value that is present reads as one, or does with the one unit that all texts have,
+    and a date as `htaf.data.dates.find` says. Truth values are text. A column that mixes numbers and text is a
+    category, with a note, when it has at most 20 distinct values or a quarter of its values are text; else the text
+    among the numbers is taken for a mistake.
 
     Args:
         frame: any dtypes, [rows, columns].
@@ -215,7 +254,8 @@ def typed(
         texts: columns that are text whatever their values are.
         consume: take the columns out of `frame`, so that none is held twice.
     Returns:
-        the typed frame with a fresh index, and the notes. `attrs["dates"]` has the order of each column of dates.
+        the typed frame with a fresh index, and the notes. `attrs["dates"]` has the order of each column of dates,
+        `attrs["units"]` the unit of each column of numbers whose texts all have one.
     Raises:
         DataError: infinite values; text in a column of numbers; dates of several forms; lists and the like.
     """
@@ -224,6 +264,7 @@ def typed(
     columns: dict[str, pd.Series] = {}
     notes: list[Note] = []
     orders: dict[str, str] = {}
+    units: dict[str, str] = {}
     rows = len(frame)
     kept = {*texts}
     consume = consume and frame.shape[1] <= FEW  # taking one out takes time by the number of columns
@@ -257,6 +298,13 @@ def typed(
         text = in_text()
         columns[name] = pd.Series(text, dtype=object)  # not pandas' own text type: None stays None
         if numbers == 0 or pd.api.types.is_bool_dtype(column):
+            unit = None if name == target or _has_numbers(column) else unit_of(pd.unique(text))
+            if unit is not None:
+                values, units[str(name)] = to_number(column, unit)[0], unit
+                columns[name] = pd.Series(values)
+                place = int(np.argmax(~np.isnan(values)))
+                notes.append(Note("unit", str(name), values=(unit, text[place], float(values[place]))))
+                continue
             mixed = None if name == target or _has_numbers(column) else among(column, text)
             if mixed is not None:
                 known, others, first, row = mixed
@@ -273,7 +321,7 @@ def typed(
             )
         notes.append(Note("mixed", str(name), count, (numbers, text[row - 1]), row))
     made = pd.DataFrame(columns, index=pd.RangeIndex(rows), copy=not consume)
-    made.attrs["dates"] = orders
+    made.attrs["dates"], made.attrs["units"] = orders, units
     return made, notes
 
 

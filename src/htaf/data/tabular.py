@@ -94,6 +94,7 @@ class Table:
         fingerprint: sha256 of names, kinds and content, equal on every machine.
         special_codes: numbers in the features that say why a value is missing.
         orders: how the file writes the dates of a column, for `Preprocessor.fit`.
+        units: in which the file writes the numbers of a column, for `Preprocessor.fit`.
         ids: columns that name the rows, [rows, ids]; they are no features.
         parting: what `split` goes by, beside seed and mode.
     """
@@ -108,6 +109,7 @@ class Table:
     fingerprint: str
     special_codes: tuple[float, ...] = ()
     orders: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
     ids: pd.DataFrame = field(default_factory=pd.DataFrame)
     parting: Parting = Parting()
 
@@ -130,6 +132,7 @@ class Table:
             classes=self.classes,
             special_codes=self.special_codes,
             orders=self.orders,
+            units=self.units,
             ids=[*map(str, self.ids.columns)],
         )
 
@@ -506,7 +509,7 @@ def _table(
         notes.append(Note("no target", target, gone))
     if present.sum() < least:
         raise DataError(f"{name}: expected at least {least} rows with a target, got {present.sum()}")
-    orders: dict[str, str] = table.attrs.get("dates", {})
+    orders, units = ({**table.attrs.get(kind, {})} for kind in ("dates", "units"))
     parting, noted = _parted(name, beside, present, parting)
     notes += noted
     beside = beside.loc[present].reset_index(drop=True)
@@ -530,10 +533,22 @@ def _table(
     notes += [Note("missing", column, count) for column, count in missing.items() if count]
     digest = _fingerprint(features, values, target, task, classes, parting)
     named = beside[[column for column in beside if column in {*ids}]]
+    orders, units = ({c: how for c, how in of.items() if c in features} for of in (orders, units))
     return Table(
-        name, features, values, task, target, classes, tuple(notes), digest, special_codes,
-        {column: order for column, order in orders.items() if column in features}, named, parting,
-    )  # fmt: skip
+        name,
+        features,
+        values,
+        task,
+        target,
+        classes,
+        tuple(notes),
+        digest,
+        special_codes,
+        orders,
+        units,
+        named,
+        parting,
+    )
 
 
 def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parting) -> tuple[Parting, list[Note]]:

@@ -103,7 +103,8 @@ class Graph:
 
 def numbers(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
     """(x - low) / (high - low) with the median where x is NaN or a special code; one 0/1 input for each code."""
-    said = [{"low": c.low, "high": c.high} if c.high > c.low else {} for c in columns]
+    said: list[dict[str, Any]] = [{"low": c.low, "high": c.high} if c.high > c.low else {} for c in columns]
+    said = [one | ({"unit": c.unit} if c.unit else {}) for one, c in zip(said, columns, strict=True)]
     raw = graph.joined([graph.column(c, "float64", **more) for c, more in zip(columns, said, strict=True)])
     pieces: list[Piece] = []
     places = [i for i, c in enumerate(columns) if c.high > c.low]
@@ -476,7 +477,7 @@ def raw_columns(rows: pd.DataFrame, columns: Sequence[dict[str, Any]]) -> dict[s
         if column["dtype"] == "int64":
             found[name] = dates.read(name, raw, column["order"]).astype("datetime64[us]").astype(np.int64)[:, None]
             continue
-        found[name] = finite_numbers(raw, name).astype(column["dtype"])[:, None]
+        found[name] = finite_numbers(raw, name, unit=column.get("unit", "")).astype(column["dtype"])[:, None]
     return found
 
 

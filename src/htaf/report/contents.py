@@ -275,6 +275,7 @@ def read_as(column: Column) -> str:
         said = [f"{column.low:g} to {column.high:g} become 0 to 1; missing: {column.fill:g}"] * (
             column.high > column.low
         )
+        said += [f"in {column.unit!r}"] * bool(column.unit)
         said += [f"codes {', '.join(f'{c:g}' for c in column.codes)}"] * bool(column.codes)
         return "; ".join([*said, *["one input for missing"] * column.missing])
     if column.kind == "date":

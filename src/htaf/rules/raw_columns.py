@@ -138,7 +138,7 @@ class RawColumns:
                 found = parts_of(column.learned, values[column.name])
                 values |= {part_key(column.name, part): of for part, of in found.items()}
             if column.codes:
-                values[coded(column.name)] = to_number(raw)[0]
+                values[coded(column.name)] = to_number(raw, column.learned.unit)[0]
         return values
 
     def encode(self, values: Values) -> Encoded:
@@ -270,5 +270,5 @@ def read(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
         moments = dates.read(column.name, raw, column.order)
         days = moments.astype("datetime64[us]").astype(np.int64) / dates.DAY
         return np.where(np.isnat(moments), np.nan, days)
-    numbers = to_number(raw)[0]
+    numbers = to_number(raw, column.unit)[0]
     return np.where(np.isin(numbers, column.codes), np.nan, numbers) if column.codes else numbers
