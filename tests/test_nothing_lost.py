@@ -18,7 +18,7 @@ from htaf import HtafClassifier, HtafRegressor
 from htaf.data.columns import learn_target
 from htaf.data.notes import Note, to_record, told
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import DataError, to_number, unit_of
+from htaf.data.reading import DURATION, DataError, to_number, unit_of
 from htaf.data.tabular import from_frame, load
 from htaf.estimators import fit as htaf_fit
 from htaf.export import raw_columns
@@ -274,6 +274,7 @@ def test_the_report_lists_every_column_left_out(tmp_path: Path) -> None:
         (["5 kg", "0.5kg", ".5 kg"], "#kg", 5),
         (["100 km/h", "20 km/h"], "#km/h", 100),
         (["US$ 5", "US$1'000"], "US$#", 5),
+        (["1 days 12:00:00", "-1 days +23:59:59.5", "3 days", "1 day"], DURATION, 1.5),
         (["5 kg", "5 lb"], None, 0),
         (["5 kg", "5"], None, 0),
         (["1", "2"], None, 0),
@@ -314,3 +315,17 @@ def test_numbers_with_a_unit_are_numbers_everywhere(tmp_path: Path) -> None:
     assert column.values.tolist() == sorted({*weight.tolist()})
     assert "in '#kg'" in read_as(made.columns[0])
     assert raw_columns(frame, [{"name": "weight", "dtype": "float64", "unit": "#kg"}])["weight"][0] == weight[0]
+
+
+def test_durations_are_the_same_from_a_frame_and_from_a_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    waited: Any = pd.to_timedelta(rng.integers(-100, 5_000, 60), unit="min")
+    frame = pd.DataFrame({"waited": waited, "y": rng.normal(size=60)})
+    frame.loc[3, "waited"] = pd.NaT
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    tables = from_frame(frame, "y"), load(tmp_path / "t.csv", target="y")
+    given, read = (table.fit_preprocessor(np.arange(60)) for table in tables)
+    assert given.columns == read.columns
+    assert told(tables[1].notes)[0] == "column 'waited': durations, in days"
+    for rows in (frame, pd.read_csv(tmp_path / "t.csv")):
+        assert given.transform(rows).tobytes() == given.transform(tables[0].features).tobytes()

@@ -33,6 +33,8 @@ _WITH_UNIT = re.compile(
     r"(?P<number>(?(sign)|[+-]?)(?:(?:\d+|[1-9]\d{0,2}(?:(?:,\d{3})+|(?:'\d{3})+))(?:\.\d+)?|\.\d+))"
     r" ?(?P<after>[$€£¥₹%‰°]|°?[^\W\d_]{1,5}[²³]?(?:/[^\W\d_]{1,3}[²³]?)?)?"
 )
+_DURATION = re.compile(r"(-?\d+) days?(?: \+?(\d\d):(\d\d):(\d\d(?:\.\d+)?))?")  # as pandas writes it
+DURATION = "# days #:#:#"  # the unit of durations
 _NO_NAME = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # as pandas writes it
 
 
@@ -90,11 +92,11 @@ def to_text(column: pd.Series, blanks: frozenset[str] = BLANKS) -> Shaped[np.nda
 
 def unit_of(texts: Iterable[str | None]) -> str | None:
     """The unit in which each of the texts is a number, as "#" between what stands before and after: "$#", "#%", "#kg";
-    None where they do not agree on one, or have none."""
-    unit = ""
+    `DURATION` of such as pandas writes; None where they do not agree on one, or have none."""
+    texts, unit = [text for text in texts if text is not None], ""
+    if texts and all(map(_DURATION.fullmatch, texts)):
+        return DURATION
     for text in texts:
-        if text is None:
-            continue
         match = _WITH_UNIT.fullmatch(text)
         own = "" if match is None else f"{match['before'] or ''}#{match['after'] or ''}"
         if own in ("", "#") or (unit and own != unit):
@@ -105,6 +107,11 @@ def unit_of(texts: Iterable[str | None]) -> str | None:
 
 def _in_unit(text: str, unit: str) -> str:
     """A text without its unit, as it is where it has none."""
+    if unit == DURATION:
+        found = _DURATION.fullmatch(text)
+        days, hours, minutes, seconds = found.groups(default="0") if found else ("0",) * 4
+        whole = int(days) * SECONDS + int(hours) * 3600 + int(minutes) * 60
+        return str((whole + float(seconds)) / SECONDS) if found else text
     before, _, after = unit.partition("#")
     sign = text[:1] if before and text[:1] in ("+", "-") else ""
     bare = text.removeprefix(sign)
@@ -289,6 +296,7 @@ def typed(
         if not pd.api.types.is_bool_dtype(column) and not wrong.any():
             columns[name] = pd.Series(finite_numbers(column, str(name)) if np.isinf(values).any() else values)
             if is_duration(column):
+                units[str(name)] = DURATION
                 notes.append(Note("durations", str(name)))
             if grouped := _first_grouped(column):
                 notes.append(Note("thousands", str(name), values=(grouped, grouped.translate(_JOINED))))
@@ -303,7 +311,8 @@ def typed(
                 values, units[str(name)] = to_number(column, unit)[0], unit
                 columns[name] = pd.Series(values)
                 place = int(np.argmax(~np.isnan(values)))
-                notes.append(Note("unit", str(name), values=(unit, text[place], float(values[place]))))
+                of_unit = Note("unit", str(name), values=(unit, text[place], float(values[place])))
+                notes.append(Note("durations", str(name)) if unit == DURATION else of_unit)
                 continue
             mixed = None if name == target or _has_numbers(column) else among(column, text)
             if mixed is not None:
