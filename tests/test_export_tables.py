@@ -130,6 +130,20 @@ def test_every_kind_of_column_gives_the_same_bits(classes: tuple[str, ...]) -> N
     assert prepared(preprocessor, other, folded=False).tobytes() == preprocessor.transform(other).tobytes()
 
 
+@pytest.mark.parametrize("columns", [["n", "on", "flag", "once"], ["once"], ["flag"], ["sex"]])
+def test_missing_values_that_are_told_give_the_same_bits(columns: list[str]) -> None:
+    rng = np.random.default_rng(5)
+    target, frame = rng.normal(size=300), pd.DataFrame({"sex": rng.choice([*"ab"], 300)}, dtype=object)
+    gone = target + rng.normal(size=300) > 0
+    frame["n"], frame["flag"] = np.where(gone, np.nan, rng.normal(size=300)), np.where(gone, np.nan, 7.0)
+    for name, days in (("on", rng.integers(0, 900, 300)), ("once", np.zeros(300, int))):
+        frame[name] = pd.Series(np.datetime64("2020-01-01", "us") + days * np.timedelta64(1, "D")).mask(gone)
+    preprocessor = Preprocessor.fit(frame[columns], target, task="regression")
+    told = [name for name in preprocessor.feature_names if name.endswith(" is missing")]
+    assert sorted(told) == sorted(f"{name} is missing" for name in columns if name != "sex")
+    assert prepared(preprocessor, frame).tobytes() == preprocessor.transform(frame).tobytes()
+
+
 def test_spellings_of_many_letters_are_seen_to_before_the_graph() -> None:
     names = ["ПЕРЕПОДГОТОВКА", "другое", "Straße"]
     preprocessor = fitted(pd.DataFrame({"k": names * 7, "n": np.arange(21.0)}))

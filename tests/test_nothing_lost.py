@@ -71,7 +71,9 @@ def test_a_date_or_nothing_is_a_flag() -> None:
     frame["ended"] = pd.Series(pd.Timestamp("2020-05-17"), index=frame.index).where(frame["ended"].notna())
     found = fitted(frame, ["ended", "income"])
     assert found.feature_names == ("income", "ended is missing", "income is missing")
-    assert found.transform(frame)[:, 1].tolist() == frame["ended"].isna().astype(float).tolist()
+    inputs, notes = found.transform_with_notes(frame)
+    assert inputs[:, 1].tolist() == frame["ended"].isna().astype(float).tolist()
+    assert [note.column for note in notes if note.kind == "median"] == ["income"]
     assert Preprocessor.from_json(found.to_json()).feature_names == found.feature_names
     assert "one input for missing" in read_as(found.columns[1])
 

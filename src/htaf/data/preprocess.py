@@ -404,7 +404,7 @@ def _date(
         place, first = column.outputs.index(dates.DAYS), np.datetime64(column.first, "us")
         low, high = (first + np.timedelta64(round(of[place] * dates.DAY), "us") for of in (column.lows, column.highs))
         _note_outside(column.name, values[~np.isnat(values)], low, high, notes)
-    if missing := int(np.isnat(values).sum()):
+    if (missing := int(np.isnat(values).sum())) and column.outputs:
         notes.append(Note("median", column.name, missing, (str(filled.astype("M8[D]")),)))
         values = np.where(np.isnat(values), filled, values)
     for start in range(0, len(values) if column.outputs else 0, BLOCK):

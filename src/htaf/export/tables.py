@@ -268,9 +268,10 @@ def _lookup(graph: Graph, column: Column, raw: tuple[str, str], codes: dict[str,
 
     if not lowered:
         return encoder(text, known, otherwise)
-    exact, alike = encoder(text, known, NO_CODE), {}
-    for category, code in codes.items():
-        alike |= dict.fromkeys(_lower_spellings(category), code)
+    alike = {text: code for category, code in codes.items() for text in _lower_spellings(category)}
+    if not alike:  # single letters, which keep their case
+        return encoder(text, known, otherwise)
+    exact = encoder(text, known, NO_CODE)
     nowhere = graph.add("Equal", exact, graph.constant(NO_CODE, np.int64))
     return graph.add("Where", nowhere, encoder(lowered, alike, otherwise), exact)
 
