@@ -16,7 +16,7 @@ import pandas as pd
 from htaf._console import UsageError, print_csv, print_json, progress, say, say_notes
 from htaf._files import frame_csv, written_whole
 from htaf.data.notes import Note, told
-from htaf.data.reading import DataError, listed
+from htaf.data.reading import DataError, TableError, listed
 from htaf.data.table_files import PIECE, read_pieces
 from htaf.runs.packed import PackedRun
 from htaf.runs.rows import RowPredictions
@@ -57,8 +57,10 @@ def predict_rows(
                     notes += of_piece
                     write(predictions.predict(rows))
                     more(len(rows))
-        except DataError:
+        except DataError as error:
             say_notes(told(notes))
+            if isinstance(error, TableError) and error.what.startswith(("expected a number", "expected a date")):
+                error.what += "; --text-as-missing reads such texts as missing"
             raise
     say_notes(told([*notes, *predictions.notes()]))
     if out is not None and not json:
