@@ -84,6 +84,14 @@ def test_a_few_blanks_are_no_flag() -> None:
     assert [column.kind for column in fitted(frame, ["flag", "height"]).columns] == ["dropped", "number"]
 
 
+def test_blanks_by_chance_are_no_inputs() -> None:
+    rng = np.random.default_rng(0)
+    values = np.where(rng.random((4_000, 40)) < 0.3, np.nan, rng.normal(size=(4_000, 40)))
+    frame, y = pd.DataFrame(values).add_prefix("c"), rng.integers(0, 100, 4_000)
+    made = Preprocessor.fit(frame, y, task="classification", classes=[f"k{code}" for code in range(100)])
+    assert not [column.name for column in made.columns if column.missing]
+
+
 def test_baselines_see_columns_that_the_network_drops() -> None:
     frame = blanks()
     rng = np.random.default_rng(0)

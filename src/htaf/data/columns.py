@@ -174,7 +174,8 @@ def learn_column(
 
 def _blanks_tell(missing: Bool[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"], only: bool) -> bool:
     """Whether a column gets an input that is 1 where it has no value: 5 rows with one and 5 without (2 of fewer than
-    100 rows), and a target whose mean differs between them by more than `APART` standard errors.
+    100 rows), and a target whose mean differs between them by more than `APART` standard errors, or
+    somewhat more where there are many classes.
 
     only: the column has one value, so that its blanks are all that it says; the target is not asked.
     """
@@ -186,7 +187,8 @@ def _blanks_tell(missing: Bool[np.ndarray, " rows"], wanted: Float64[np.ndarray,
     deviation = wanted.std(0)
     apart = np.abs(wanted[missing].mean(0) - wanted[~missing].mean(0))
     error = np.where(deviation > 0, deviation, np.inf) * math.sqrt(1 / count + 1 / (rows - count))
-    return bool((apart > APART * error).any())
+    many = math.sqrt(APART**2 + 2 * math.log(wanted.shape[1]))  # the largest of many differences is larger by chance
+    return bool((apart > many * error).any())
 
 
 def _learn_date(
