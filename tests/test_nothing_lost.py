@@ -24,6 +24,7 @@ from htaf.estimators import fit as htaf_fit
 from htaf.export import raw_columns
 from htaf.report import fit_baselines
 from htaf.report.contents import left_out, read_as
+from htaf.rules import vary
 from htaf.rules.raw_columns import RawColumn
 from htaf.training.problems import divided_notes
 
@@ -64,6 +65,17 @@ def test_blanks_that_say_something_are_inputs() -> None:
     other, columns = blanks(seed=1), ["flag", "income"]
     model = HtafClassifier(**QUICK).fit(frame[columns], frame["y"])
     assert roc_auc_score(other["y"], model.predict_proba(other[columns])[:, 1]) > 0.77
+
+
+def test_what_a_missing_value_does_is_among_the_values_of_a_column() -> None:
+    frame = blanks(seed=7)[["flag", "ended", "y"]]
+    run = HtafClassifier(**QUICK).fit(frame[["flag", "ended"]], frame["y"]).run_
+    for column in ("flag", "ended"):
+        found = vary(run, column, frame.head(20), data=frame)
+        assert found["value"].tolist()[-1] == ""
+        assert abs(found["share"].iloc[-1] - frame[column].isna().mean()) < 0.05
+        likely = found["probability_1"]
+        assert likely.iloc[-1] < likely.iloc[0]
 
 
 def test_a_date_or_nothing_is_a_flag() -> None:

@@ -83,9 +83,10 @@ def vary(
 
     Returns:
         A row for each value. Of a number column: `share`, of the training values that are at most this one (0, 10, 25,
-        50, 75, 90 and 100%), and `value`; of dates the same, as ISO 8601. Of a category: `share` of the training rows
-        that have it, and `value`, for the 12 that have most ("" for missing). Spellings that the network reads alike
-        are one; rare categories that share an input are left out. Then the mean over the rows: `prediction` of a
+        50, 75, 90 and 100%), and `value`; of dates the same, as ISO 8601; where blanks are told, last "" with the share
+        of the training rows that are blank. Of a category: `share` of the training rows that have it, and `value`, for
+        the 12 that have most ("" for missing). Spellings that the network reads alike are one; rare categories that
+        share an input are left out. Then the mean over the rows: `prediction` of a
         regression, else `probability_<class>` for each class.
 
     Raises:
@@ -106,6 +107,8 @@ def vary(
         found = np.quantile(plain, QUANTILES, method="inverted_cdf")
         as_given = _date if known.kind == "date" else float
         tried = [(share, as_given(value)) for share, value in zip(QUANTILES, found, strict=True)]
+        if known.missing:
+            tried.append((float(np.isnan(values).mean()), ""))
     made = []
     for share, value in tried:
         changed = given.copy()
