@@ -273,7 +273,7 @@ def test_the_augmentation_follows_from_the_data(digits: Images) -> None:
 def test_the_augmentation_is_recorded(runs) -> None:
     record = runs("dhn").record
     assert record["recipe"]["augment"] == "none"
-    assert [note for note in record["notes"] if note.startswith("augment none")]
+    assert [note for note in record["notes"] if str(note).startswith("augment none")]
 
 
 def test_an_augmentation_that_does_harm_is_said(digits: Images) -> None:
