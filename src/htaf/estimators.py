@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -60,7 +60,7 @@ class _TableEstimator(BaseEstimator):
     _task: Task
     _by_name = False  # columns of a frame that were not trained on are ignored: of `fit` and `load` of this module
 
-    def __new__(cls, *args: Any, **options: Any) -> Self:
+    def __new__(cls, *args: Any, **options: Any) -> Any:
         known = cls._get_param_names()
         for name in options:
             if name not in known:
