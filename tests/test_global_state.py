@@ -25,6 +25,7 @@ from torch import nn
 
 import htaf as library
 from global_state import STATES, changed, snapshot
+from htaf._compat import no_trace
 from quick import slow_but
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
@@ -153,6 +154,23 @@ def test_a_verb_leaves_all_as_it_was(verb: str, run: Path, htaf: Callable[..., A
     assert changed(before).keys() <= DRAWN, changed(before)
 
 
+def test_a_warning_filter_of_an_import_goes_where_another_thread_is_within_catch_warnings() -> None:
+    """The other thread puts the list aside that has the filter, and brings it back after the import."""
+
+    class Theirs(UserWarning):
+        pass
+
+    before = [*warnings.filters]
+    imports, other = no_trace(), warnings.catch_warnings()
+    with imports:
+        warnings.simplefilter("ignore", Theirs)
+        other.__enter__()
+    within = [*warnings.filters]
+    other.__exit__(None, None, None)
+    assert [*warnings.filters] == before
+    assert not any(one[2] is Theirs for one in within)
+
+
 @pytest.mark.slow
 def test_workers_of_scikit_learn_start_after_a_fit() -> None:
     """It sends them the filters of warnings, with the classes in them."""
@@ -160,11 +178,13 @@ def test_workers_of_scikit_learn_start_after_a_fit() -> None:
         import numpy as np
         from htaf import HtafClassifier
         from sklearn.linear_model import LogisticRegression
-        from sklearn.model_selection import cross_val_score
+        from sklearn.model_selection import GridSearchCV, cross_val_score
         X = np.random.default_rng(0).normal(size=(60, 3))
-        y = (X[:, 0] > 0).astype(int)
-        HtafClassifier(epochs=1, hidden=(4,)).fit(X, y)
-        print(len(cross_val_score(LogisticRegression(), X, y, n_jobs=2)))
+        y = (X[:, 0] + X[:, 1] ** 2 > 0.5).astype(int)
+        ours = HtafClassifier(epochs=1, hidden=(4,)).fit(X, y)
+        search = GridSearchCV(ours, {"lr": [0.01, 0.1]}, n_jobs=2, cv=2)
+        print(len(cross_val_score(LogisticRegression(), X, y, n_jobs=2)), len(cross_val_score(ours, X, y, n_jobs=2)))
+        print(search.fit(X, y).best_params_["lr"] in (0.01, 0.1))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
-    assert done.stdout == "5\n", done.stderr
+    assert done.stdout == "5 5\nTrue\n", done.stderr

@@ -91,6 +91,11 @@ def free_start_method() -> Iterator[None]:
             multiprocessing.set_start_method(None, force=True)  # pyright: ignore[reportArgumentType]
 
 
+def _filters() -> list[Any]:
+    """The filters of warnings, as the list that `warnings.catch_warnings` puts aside and brings back."""
+    return warnings.filters  # pyright: ignore[reportReturnType]
+
+
 @contextmanager
 def no_trace() -> Iterator[None]:
     """Import other libraries in the block: what they set for the whole process is as it was when it ends.
@@ -100,10 +105,16 @@ def no_trace() -> Iterator[None]:
     workers: there they would import lightning, without the repair below.
     """
     shown, environment, drawn = warnings.formatwarning, dict(os.environ), random.getstate()
+    filters, before = _filters(), [*_filters()]
     try:
-        with warnings.catch_warnings(), free_start_method():
+        with free_start_method():
             yield
     finally:
+        with warnings.catch_warnings():  # its beginning has the filters read anew
+            added = [one for one in filters if one not in before]
+        filters[:] = before
+        if (now := _filters()) is not filters:  # another thread is within a `catch_warnings`
+            now[:] = [one for one in now if one not in added]
         warnings.formatwarning = shown
         random.setstate(drawn)
         for name in os.environ.keys() - environment.keys():
