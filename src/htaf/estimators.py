@@ -6,29 +6,46 @@ An estimator holds a run whose files are kept in memory; `save` writes them as a
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
+import joblib
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float64, Shaped
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import nn
 
 from htaf._console import say_notes
 from htaf._errors import expect_seed, suggestion
-from htaf.data.notes import UNEXPECTED, Note, from_record, told
+from htaf.data.cautions import cautions, drawn_in_time
+from htaf.data.notes import MOST_NAMED, UNEXPECTED, Note, from_record, told
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import DataError, Frame, in_pandas, is_date, is_text, listed, named, to_number, to_text
-from htaf.data.tabular import Split, Table, from_frame
+from htaf.data.reading import (
+    DataError,
+    Frame,
+    TableError,
+    in_pandas,
+    is_date,
+    is_text,
+    listed,
+    named,
+    to_number,
+    to_text,
+)
+from htaf.data.tabular import Parting, Split, Table, from_frame, split
 from htaf.data.targets import Task
 from htaf.runs import Run, RunError, forward, open_run
 from htaf.training.recipe import Recipe
@@ -52,6 +69,7 @@ FIELDS = (
 ENTRY = "estimator"  # of a record: what the folder of a saved estimator holds beyond that of a run
 LEAST = 3  # rows: batch norm trains on two, one validates
 SEEDS = 2**31
+MOST_LOOKED, MOST_FORWARD, MOST_REPEATS = 1_000, 20_000, 10  # of `feature_importances_`: rows, through the network
 
 
 class _TableEstimator(BaseEstimator):
@@ -85,12 +103,15 @@ class _TableEstimator(BaseEstimator):
         recalibrate: bool | None = None,
         refit: bool | None = None,
         fields: Mapping[str, Any] | None = None,
+        early_stopping: bool | None = None,
+        n_iter_no_change: int = 10,
         validation_fraction: float = 0.1,
+        warm_start: bool = False,
         exact: bool = True,
         text_as_missing: bool = False,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
-        threads: int | None = None,
+        n_jobs: int | None = None,
         verbose: bool = False,
     ) -> None:
         self.recipe = recipe
@@ -106,12 +127,15 @@ class _TableEstimator(BaseEstimator):
         self.recalibrate = recalibrate
         self.refit = refit
         self.fields = fields
+        self.early_stopping = early_stopping
+        self.n_iter_no_change = n_iter_no_change
         self.validation_fraction = validation_fraction
+        self.warm_start = warm_start
         self.exact = exact
         self.text_as_missing = text_as_missing
         self.random_state = random_state
         self.device = device
-        self.threads = threads
+        self.n_jobs = n_jobs
         self.verbose = verbose
 
     __signature__ = inspect.signature(__init__).replace(
@@ -139,6 +163,42 @@ class _TableEstimator(BaseEstimator):
         """
         check_is_fitted(self)
         return self.run_.save(Path(folder)).path
+
+    @property
+    def feature_importances_(self) -> Float64[np.ndarray, " columns"]:
+        """Permutation importance of the columns of X on the validation rows, computed when it is first asked for.
+
+        With L the loss of the exact network (log loss, or squared error) on at most 1,000 validation rows, and L_j the
+        mean over 1 to 10 shuffles of column j, it is max(0, L_j - L), divided by the sum over all columns; all 0
+        where no column counts. Of more than 100 columns those to which the network is most sensitive are shuffled, and
+        the others have 0. Columns that say the same share their importance. An estimator that was loaded or unpickled
+        has no rows, and so has it only where it was asked for before: use `sklearn.inspection.permutation_importance`.
+        """
+        check_is_fitted(self)
+        if not hasattr(self, "_importances"):
+            if not hasattr(self, "_looked_at"):
+                raise AttributeError(
+                    f"expected the validation rows of a fit for feature_importances_, got a {type(self).__name__} that "
+                    "was read, which has none: use sklearn.inspection.permutation_importance(model, X, y)"
+                )
+            self._importances = self._importance(*self._looked_at)
+        return self._importances.copy()
+
+    def _importance(self, features: pd.DataFrame, target: np.ndarray) -> Float64[np.ndarray, " columns"]:
+        """See `feature_importances_`; target: as the network learns it."""
+        from htaf.rules.permutation import network_importance
+
+        truth = torch.from_numpy(target)
+        truth = truth.float().unsqueeze(1) if self._task == "regression" else truth.long()
+        smooth, forwards = self.run_.model(exact=False), len(features) * max(1, features.shape[1])
+        network = self.run_.model() if self.run_.has_step else smooth
+        found = network_importance(
+            smooth, network, self._preprocessor, features, truth, headline="loss",
+            repeats=int(np.clip(MOST_FORWARD // forwards, 1, MOST_REPEATS)),
+        )  # fmt: skip
+        names = self._names() or _places(self.n_features_in_)
+        worse = found.columns["worse"].reindex(names, fill_value=0.0).to_numpy(dtype=np.float64).clip(min=0)
+        return worse / worse.sum() if worse.sum() > 0 else worse
 
     @property
     def notes_(self) -> tuple[str, ...]:
@@ -174,6 +234,8 @@ class _TableEstimator(BaseEstimator):
     def _changes(self) -> dict[str, Any]:
         """The fields of the recipe that are set."""
         given = {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
+        if self.early_stopping is not None:
+            given["patience"] = _at_least_one("n_iter_no_change", self.n_iter_no_change) if self.early_stopping else 0
         more = dict(self.fields or {})
         if twice := sorted({*given} & {*more}):
             raise ValueError(f"fields: expected other names than the arguments that are set, got {', '.join(twice)}")
@@ -195,30 +257,46 @@ class _TableEstimator(BaseEstimator):
         recipe.refuse_unread(changes.keys())
         return recipe, notes
 
-    def _learn(self: Fitted, table: Table, names: Sequence[str] | None) -> Fitted:
-        """Train on a table; `names` of the columns that the caller knows, None where they have none."""
-        from htaf.training.distributed import default_threads, thread_count
+    def _learn(self: Fitted, table: Table, names: Sequence[str] | None, rows: Split | None = None) -> Fitted:
+        """Train on a table.
+
+        Args:
+            names: of the columns that the caller knows, None where they have none.
+            rows: training and validation rows; None: they are drawn.
+        """
+        from htaf.training.distributed import TrainingError, default_threads, thread_count
         from htaf.training.fit import fit
-        from htaf.training.problems import divided_notes
         from htaf.training.running import Running
 
         recipe, notes = self._recipe()
-        seed = self.random_state
+        continued, seed = getattr(self, "run_", None) if self.warm_start else None, self.random_state
+        if continued is not None:
+            recipe, seed = _continued(recipe, continued), continued.record["seed"]
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(SEEDS - 1)
-        rows = parts(table, float(self.validation_fraction), int(seed))
-        before = [*table.notes, *divided_notes(table, int(seed), "given", rows)]
+        drawn = rows is None
+        rows = rows or parts(table, float(self.validation_fraction), int(seed))
+        noted = [*notes, *(drawn_in_time(table) if drawn else ())]
+        before = [*table.notes, *cautions(table, rows, None), *noted]
         if not self.verbose:
-            _warn(before, stacklevel=4)
+            _warn(before)
         with (
             tempfile.TemporaryDirectory(prefix="htaf-") as folder,
-            thread_count(self.threads or default_threads(recipe)),
+            thread_count(_threads(self.n_jobs) or default_threads(recipe)),
         ):
             running = Running(self.device, progress=bool(self.verbose), checkpoint_seconds=1e9, plot=False)
-            run = fit(
-                recipe, table, Path(folder) / "run", seed=int(seed), split=rows, test=False, notes=notes,
-                running=running,
-            )  # fmt: skip
+            try:
+                run = fit(
+                    recipe, table, Path(folder) / "run", seed=int(seed), split=rows, test=False, notes=noted,
+                    continued=continued, running=running,
+                )  # fmt: skip
+            except TrainingError as error:
+                if continued is None or "to continue" not in str(error):
+                    raise
+                raise ValueError(
+                    "warm_start goes on from the weights of the last fit, with the same rows and the same network: "
+                    f"{error}. Set warm_start=False to train anew on these rows"
+                ) from None
             run.record[ENTRY] = {
                 "parameters": {
                     "validation_fraction": float(self.validation_fraction),
@@ -231,11 +309,50 @@ class _TableEstimator(BaseEstimator):
                 **self._labels(),
             }
             self._take(run)
+        self.__dict__.pop("_importances", None)
+        looked = rows.validation[np.linspace(0, len(rows.validation) - 1, MOST_LOOKED).astype(np.int64)]
+        looked = np.unique(looked)
+        self._looked_at = table.features.iloc[looked], self._preprocessor.encode_target(table.target[looked])
         if self.verbose:
             say_notes(self.notes_)
         else:  # what the caller may not have meant is said all the same
-            _warn([note for note in from_record(self.run_.record["notes"]) if note not in before], stacklevel=4)
+            _warn([note for note in from_record(self.run_.record["notes"]) if note not in before])
         return self
+
+    def _held_out(self, eval_set: Any) -> tuple[pd.DataFrame, np.ndarray] | None:
+        """The rows of `eval_set` with the columns of X, and their target; None where it is not given."""
+        if eval_set is None:
+            return None
+        pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
+        several = isinstance(pair, list) and all(isinstance(one, tuple) for one in pair)
+        if several or not isinstance(pair, tuple | list) or len(pair) != 2:
+            came = f"{len(pair)} of them" if several else type(pair).__name__
+            raise ValueError(f"eval_set: expected one pair (X, y) of validation rows, got {came}")
+        X, y = pair
+        try:
+            _refuse_missing(y)
+            frame, target = self._frame(X, reset=False), column_or_1d(np.asarray(in_pandas(y)))
+            check_consistent_length(frame, target)
+        except ValueError as error:
+            raise DataError(f"eval_set: {error}") from None
+        if not len(frame):
+            raise DataError("eval_set: expected at least one row to validate on, got none")
+        return frame, target
+
+    def _joined(
+        self, frame: pd.DataFrame, target: np.ndarray, held: tuple[pd.DataFrame, np.ndarray] | None
+    ) -> tuple[pd.DataFrame, np.ndarray, Split | None]:
+        """Rows and target with those of `eval_set` below, and which are whose; None: there are no others."""
+        if held is None:
+            return frame, target, None
+        count, more = len(frame), held[0]
+        below = {name: _below(frame[name], more[name], bool(self.text_as_missing)) for name in frame}
+        places = np.arange(count + len(more), dtype=np.int64)
+        return (
+            pd.DataFrame(below),
+            np.concatenate([target, held[1]]).astype(target.dtype),
+            Split(places[:count], places[count:], places[:0]),
+        )
 
     def _names(self) -> list[str] | None:
         """Of the columns of X in `fit`, where they have some."""
@@ -268,7 +385,7 @@ class _TableEstimator(BaseEstimator):
         frame = self._frame(X, reset=False)
         if self.text_as_missing:
             frame, notes = self._preprocessor.without_texts(frame)
-            _warn(notes, stacklevel=4)
+            _warn(notes)
         inputs = self._preprocessor.transform(frame)
         return forward(self._networks[bool(self.exact)], torch.from_numpy(inputs)).double().numpy()
 
@@ -307,7 +424,7 @@ class _TableEstimator(BaseEstimator):
         return frame
 
 
-_BUILT = ("_networks", "_preprocessor")
+_BUILT = ("_networks", "_preprocessor", "_looked_at")  # a file of a model holds no rows
 
 
 class HtafClassifier(ClassifierMixin, _TableEstimator):
@@ -327,19 +444,27 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         sharpen: move the parameters from a soft start.
         recalibrate, refit: fit norms and last layer to the exact network after the training.
         fields: other fields of the recipe, by name.
-        validation_fraction: share of the rows, of every class alike, that choose the epoch and are not trained on.
+        early_stopping: True: the training ends after `n_iter_no_change` epochs without a better exact network on the
+            validation rows, counted from where sharpening ends, with the rate that it has then; False: it does not;
+            None: as the recipe has it, whose default trains to the end. The best epoch is kept in any case.
+        n_iter_no_change: see `early_stopping`; the recipe's field `patience`.
+        validation_fraction: share of the rows, of every class alike, that choose the epoch and are not trained on;
+            not read where `fit` has an `eval_set`.
+        warm_start: a second `fit` goes on from the weights of the first, with a new schedule: on the same rows, with
+            the same network and validation rows, and other epochs or rates if you like. Else it is refused.
         exact: predict with the exact step; False: with the smooth network. May be changed after `fit`.
-        text_as_missing: predictions take a text in a column of numbers or dates, such as "unknown", for a missing value
-            and warn of it; False: it is refused. May be changed after `fit`.
+        text_as_missing: a text in a column of numbers, such as "unknown", is a missing value, told by a warning; in
+            predictions in a column of dates too. False: it is refused. May be changed after `fit`.
         random_state: of the validation rows, the weights and the order of the batches; 0 as the command, None draws.
         device: auto, cpu, cuda or mps, for the training; predictions are made on the CPU.
-        threads: of the CPU in the training; None: OMP_NUM_THREADS, else 1.
+        n_jobs: threads of the CPU in the training; -1: all cores; None: OMP_NUM_THREADS, else 1.
         verbose: show progress and notes on the error output.
 
     Attributes:
         classes_: the labels, sorted; the order of the columns of `predict_proba`.
         n_features_in_, feature_names_in_: of X in `fit`; names where its columns are text.
         n_iter_: epochs run.
+        feature_importances_: permutation importance on the validation rows, [n_features_in_], sum 1.
         notes_: what was handled in the data and the training.
         run_: the finished run (`htaf.runs.Run`), its files in memory: `run_.record`, `run_.model()`.
 
@@ -350,8 +475,13 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     _task = "classification"
 
-    def fit(self, X: Any, y: Any) -> HtafClassifier:
-        """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts."""
+    def fit(self, X: Any, y: Any, *, eval_set: Any = None) -> HtafClassifier:
+        """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts.
+
+        eval_set: (X, y) of other rows, which choose the epoch and are not trained on; None: `validation_fraction` of
+            these. Its columns are found as `predict` finds them, its labels are among those of y. A pipeline does not
+            prepare it: give `step__eval_set` rows that its earlier steps have transformed.
+        """
         _refuse_missing(y)
         labels = np.asarray(validate_data(self, "no_validation", y))
         frame = self._frame(X, reset=True)
@@ -361,9 +491,22 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         if len(classes) < 2:
             raise ValueError(f"{type(self).__name__} needs at least 2 classes, got 1 class: {classes[0]!r}")
         self._know(classes)
-        codes = codes.astype(np.int64)
-        table = from_frame(frame, codes, task=self._task, classes=_texts(classes), target_name=_name_of(y))
-        return self._learn(table, self._names())
+        held = self._held_out(eval_set)
+        if held is not None:
+            found = pd.Index(classes).get_indexer(pd.Index(held[1]))
+            if (found < 0).any():
+                unknown = list(dict.fromkeys(held[1][found < 0].tolist()))
+                raise DataError(
+                    f"eval_set: expected labels of y, {listed(classes.tolist())}, got {listed(unknown, 5)} too"
+                )
+            held = held[0], found
+        frame, codes, rows = self._joined(frame, codes.astype(np.int64), held)
+        with _rows_of_eval_set(rows):
+            table = from_frame(
+                frame, codes, task=self._task, classes=_texts(classes), target_name=_name_of(y),
+                text_as_missing=bool(self.text_as_missing),
+            )  # fmt: skip
+        return self._learn(table, self._names(), rows)
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " rows"]:
         """The class with the highest probability for each row of X."""
@@ -418,14 +561,21 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any) -> HtafRegressor:
-        """Train on rows X [rows, columns] and numbers y [rows]."""
+    def fit(self, X: Any, y: Any, *, eval_set: Any = None) -> HtafRegressor:
+        """Train on rows X [rows, columns] and numbers y [rows]; eval_set as of `HtafClassifier.fit`."""
         _refuse_missing(y)
         values = np.asarray(validate_data(self, "no_validation", y, y_numeric=True), dtype=np.float64)
         frame = self._frame(X, reset=True)
         _check_rows(self, frame, values)
-        table = from_frame(frame, values, task=self._task, target_name=_name_of(y))
-        return self._learn(table, self._names())
+        held = self._held_out(eval_set)
+        if held is not None:
+            held = held[0], _numbers_of_eval_set(held[1])
+        frame, values, rows = self._joined(frame, values, held)
+        with _rows_of_eval_set(rows):
+            table = from_frame(
+                frame, values, task=self._task, target_name=_name_of(y), text_as_missing=bool(self.text_as_missing)
+            )
+        return self._learn(table, self._names(), rows)
 
     def predict(self, X: Any) -> Float64[np.ndarray, " rows"]:
         """The predicted number for each row of X, in the unit of y."""
@@ -433,7 +583,15 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         return self._preprocessor.inverse(outputs)
 
 
-def fit(frame: Frame, target: str | int, *, task: Task | None = None, **options: Any) -> HtafClassifier | HtafRegressor:
+def fit(
+    frame: Frame,
+    target: str | int,
+    *,
+    task: Task | None = None,
+    eval_set: Frame | None = None,
+    time: str | None = None,
+    **options: Any,
+) -> HtafClassifier | HtafRegressor:
     """Train on a data frame with one column to predict, as `htaf train tabular` does on a file.
 
         model = htaf.fit(frame, "churned", epochs=10)
@@ -446,6 +604,9 @@ def fit(frame: Frame, target: str | int, *, task: Task | None = None, **options:
         frame: [rows, columns], of pandas, Polars or pyarrow; its dtypes decide what a column is.
         target: the column to predict.
         task: "regression" or "classification"; None: by the column, as for a file.
+        eval_set: other rows with the same columns, the target among them, which choose the epoch and are not trained
+            on; None: `validation_fraction` of the frame's.
+        time: a column of dates or numbers; the validation rows are the last ones by it, none of them drawn.
         options: as `HtafClassifier` takes them.
 
     Returns:
@@ -455,15 +616,23 @@ def fit(frame: Frame, target: str | int, *, task: Task | None = None, **options:
         TypeError: no such table, or no such option. ValueError: an option out of range. DataError: no such column, or
             data that cannot be used.
     """
-    frame = in_pandas(frame)
-    if not isinstance(frame, pd.DataFrame):
-        got = f"{str(frame)!r}: read it first, as pandas.read_csv does" if isinstance(frame, str | PathLike) else ""
-        raise TypeError(f"expected a pandas data frame, got {got or type(frame).__name__}")
+    frame = _pandas(frame)
     if isinstance(target, int) and target in frame.columns:  # columns are found by their names as text
         target = str(target)
     if not isinstance(target, str):
         raise TypeError(f"expected the name of the target column as text, got {target!r}")
-    table = from_frame(frame, target, task=task)
+    missing, count = bool(options.get("text_as_missing", False)), len(frame)
+    parting = Parting()
+    if eval_set is not None:
+        if time is not None:
+            raise ValueError(f"expected eval_set or time, got both: time {time!r}")
+        frame = _with_eval_set(named(frame), named(_pandas(eval_set)), missing)
+        parting = Parting(test=np.arange(len(frame)) >= count)
+    elif time is not None:
+        share = _share(float(options.get("validation_fraction", 0.1)))
+        parting = Parting(shares=(1 - share, share), time=time)
+    with _rows_of_eval_set(count if eval_set is not None else None):
+        table = from_frame(frame, target, task=task, text_as_missing=missing, parting=parting)
     made = (HtafClassifier if table.task == "classification" else HtafRegressor)(**options)
     names = [str(name) for name in table.features]
     made.n_features_in_, made.feature_names_in_, made._by_name = len(names), np.array(names, dtype=object), True
@@ -474,7 +643,88 @@ def fit(frame: Frame, target: str | int, *, task: Task | None = None, **options:
         else:
             spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
             made._know(np.array(table.classes, dtype=object) if spelled else _read_labels(table.classes))
-    return made._learn(table, names)
+    return made._learn(replace(table, parting=Parting()), names, _given_parts(table))
+
+
+def _given_parts(table: Table) -> Split | None:
+    """Training and validation rows of a table that says them: as its test rows, or by a time; else None."""
+    if (held := table.parting.test) is not None:
+        unknown = {*table.target[held].tolist()} - {*table.target[~held].tolist()}
+        if table.task == "classification" and unknown:
+            names = [table.classes[code] for code in sorted(unknown)]
+            raise DataError(f"eval_set: expected classes of the training rows alone, got {listed(names, 5)} too")
+        train, validation = np.flatnonzero(~held).astype(np.int64), np.flatnonzero(held).astype(np.int64)
+        return Split(train, validation, np.zeros(0, dtype=np.int64))
+    return None if table.parting.times is None else split(table, 0, mode="time")
+
+
+def _pandas(frame: Any) -> pd.DataFrame:
+    """A data frame of pandas; TypeError: it is none."""
+    frame = in_pandas(frame)
+    if not isinstance(frame, pd.DataFrame):
+        got = f"{str(frame)!r}: read it first, as pandas.read_csv does" if isinstance(frame, str | PathLike) else ""
+        raise TypeError(f"expected a pandas data frame, got {got or type(frame).__name__}")
+    return frame
+
+
+def _with_eval_set(frame: pd.DataFrame, more: pd.DataFrame, text_as_missing: bool) -> pd.DataFrame:
+    """A frame with the rows of another one below, which has its columns."""
+    if absent := [name for name in frame if name not in more]:
+        raise DataError(
+            f"eval_set: expected the columns {listed([*map(str, absent)])} too, as in the training rows, got only "
+            f"{listed([*map(str, more)])}"
+        )
+    if not len(more):
+        raise DataError("eval_set: expected at least one row to validate on, got none")
+    return pd.DataFrame({name: _below(frame[name], more[name], text_as_missing) for name in frame})
+
+
+def _below(column: pd.Series, more: pd.Series, text_as_missing: bool) -> pd.Series:
+    """A column with further rows, read as what it is itself.
+
+    Raises:
+        TableError: they hold a text where the column is a number, or no date where it is a date.
+    """
+    name = str(column.name)
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        both = pd.concat([column.astype(object), more.astype(object)], ignore_index=True)
+        return both.astype("category")
+    if is_date(column) != is_date(more) and (is_date(column) or not is_text(column)):
+        raise TableError(f"expected {column.dtype} as in X, got {more.dtype}", name, 1, "eval_set")
+    if not is_text(column) and is_text(more) and not pd.api.types.is_bool_dtype(more):
+        values, wrong = to_number(more)
+        if wrong.any() and not text_as_missing:
+            row = int(np.argmax(wrong))
+            raise TableError(f"expected a number as in X, got {str(more.iloc[row])!r}", name, row + 1, "eval_set")
+        if wrong.any():
+            texts = tuple(dict.fromkeys(map(str, more[wrong])))[:MOST_NAMED]
+            _warn([Note("text as missing", name, int(wrong.sum()), texts, file="eval_set")])
+        more = pd.Series(values)
+    elif is_text(column) and not is_date(column) and not pd.api.types.is_bool_dtype(column):
+        more = pd.Series(to_text(more), dtype=object)
+    return pd.concat([column, more], ignore_index=True)
+
+
+@contextmanager
+def _rows_of_eval_set(given: Split | int | None) -> Iterator[None]:
+    """In the block an error about a row of `eval_set`, which stand below the training rows, says so."""
+    try:
+        yield
+    except TableError as error:
+        count = len(given.train) if isinstance(given, Split) else given
+        if count is not None and error.row > count:
+            error.row, error.table = error.row - count, "eval_set"
+        raise
+
+
+def _numbers_of_eval_set(values: np.ndarray) -> Float64[np.ndarray, " rows"]:
+    """A regression's target of `eval_set`; DataError where it is none."""
+    found, wrong = to_number(pd.Series(values))
+    bad = wrong | ~np.isfinite(found)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DataError(f"eval_set: expected a finite number in y, got {str(values[row])!r} in row {row + 1}")
+    return found
 
 
 def load(folder: str | PathLike[str]) -> HtafClassifier | HtafRegressor:
@@ -515,8 +765,7 @@ def parts(table: Table, share: float, seed: int) -> Split:
         ValueError: a share or a seed out of range. DataError: fewer than 3 rows.
     """
     count = len(table.target)
-    if not 0 < share < 1:
-        raise ValueError(f"validation_fraction must lie in (0, 1), got {share}")
+    _share(share)
     expect_seed(seed, ValueError, "random_state")
     if count < LEAST:
         raise DataError(f"expected at least {LEAST} samples to train and validate on, got n_samples={count}")
@@ -533,6 +782,45 @@ def parts(table: Table, share: float, seed: int) -> Split:
     validation = np.sort(held).astype(np.int64)
     train = np.setdiff1d(np.arange(count), validation).astype(np.int64)
     return Split(train, validation if len(validation) else train, np.zeros(0, dtype=np.int64))
+
+
+def _share(share: float) -> float:
+    """A share in (0, 1); else ValueError."""
+    if not 0 < share < 1:
+        raise ValueError(f"validation_fraction must lie in (0, 1), got {share}")
+    return float(share)
+
+
+def _at_least_one(name: str, value: Any) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
+    return int(value)
+
+
+def _threads(n_jobs: int | None) -> int | None:
+    """Threads as scikit-learn counts jobs: -1 all cores, -2 all but one; None as it is."""
+    if n_jobs is None:
+        return None
+    if not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0:
+        raise ValueError(f"n_jobs must be a number of threads, -1 for all cores or None, got {n_jobs!r}")
+    return int(n_jobs) if n_jobs > 0 else max(1, joblib.cpu_count() + 1 + int(n_jobs))
+
+
+def _continued(recipe: Recipe, run: Run) -> Recipe:
+    """A recipe to go on from the weights of a run: its activation starts as it was left.
+
+    Raises:
+        ValueError: it has another method.
+    """
+    from htaf.training.families import continuing
+
+    left = continuing(run.record)
+    if left.activation.method != recipe.activation.method:
+        raise ValueError(
+            f"warm_start goes on from the weights of the last fit, with method {left.activation.method}, got "
+            f"{recipe.activation.method}: set warm_start=False to train anew"
+        )
+    return recipe if recipe.activation.sharpening() is None else recipe.replace(start=left.activation.start)
 
 
 def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -567,11 +855,23 @@ def _first() -> str:
     return next(iter(family_of("mlp").recipes))
 
 
-def _warn(notes: Sequence[Note | str], stacklevel: int) -> None:
-    """Warn of what the caller may not have meant."""
+def _warn(notes: Sequence[Note | str]) -> None:
+    """Warn of what the caller may not have meant, at the line outside htaf that called it."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
     for note in notes:
         if isinstance(note, Note) and note.kind in UNEXPECTED:
-            warnings.warn(str(note), UserWarning, stacklevel=stacklevel)
+            warnings.warn(str(note), UserWarning, stacklevel=level)
+
+
+def _is_inside(file: str) -> bool:
+    """Whether a file is of htaf, or of what checks the types of its functions where that is switched on."""
+    parts = Path(file).parts
+    return file.startswith((_HERE, "<@beartype")) or "jaxtyping" in parts or "beartype" in parts
+
+
+_HERE = str(Path(__file__).parent) + os.sep
 
 
 def _head_in_double(net: nn.Module) -> nn.Module:

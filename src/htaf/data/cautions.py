@@ -37,11 +37,8 @@ def _dates(moments: dict[str, pd.Series], table: Table, parts: Split, mode: Mode
     notes: list[Note] = []
     for name, column in moments.items():
         values = column.to_numpy()
-        if mode in ("random", "stratified") and table.parting.test is None:
-            known = int(column.notna().sum())
-            distinct = int(column.nunique())
-            if known * 2 > len(column) and distinct >= ALL_DIFFERENT * known:
-                notes.append(Note("rows in time", name, distinct))
+        if mode in ("random", "stratified") and table.parting.test is None and (distinct := _times(column)):
+            notes.append(Note("rows in time", name, distinct))
         train, test = (part[~np.isnat(part)] for part in (values[parts.train], values[parts.test]))
         if not len(train) or not len(test):
             continue
@@ -51,6 +48,18 @@ def _dates(moments: dict[str, pd.Series], table: Table, parts: Split, mode: Mode
             days = [str(day.astype("M8[D]")) for day in (test.min(), test.max(), low, high)]
             notes.append(Note("test dates outside", name, outside, (len(test), *days)))
     return notes
+
+
+def drawn_in_time(table: Table) -> list[Note]:
+    """Dates of their own in rows of which those that validate are drawn by chance."""
+    moments = {str(name): column for name, column in table.features.items() if is_date(column)}
+    return [Note("drawn in time", name, count) for name, column in moments.items() if (count := _times(column))]
+
+
+def _times(column: pd.Series) -> int:
+    """How many different dates there are, where about each row has one of its own; else 0."""
+    known, distinct = int(column.notna().sum()), int(column.nunique())
+    return distinct if known * 2 > len(column) and distinct >= ALL_DIFFERENT * known else 0
 
 
 def _given_away(features: dict[str, pd.Series], table: Table, train: Int64[np.ndarray, " train"]) -> list[Note]:

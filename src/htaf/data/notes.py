@@ -224,7 +224,7 @@ _NOT_TRUSTED = (
 UNEXPECTED = frozenset(
     {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
      "one training text", "no training value", "small range", "learned nothing", "diverged",
-     "mixed", "mixed dates", "text as missing", "gives the target away"}
+     "mixed", "mixed dates", "text as missing", "gives the target away", "drawn in time"}
 )  # fmt: skip
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
@@ -293,6 +293,9 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "({values[0]} {values[1]:.4g} on {count:,} training rows): exclude it unless it is known when you predict",
     "rows in time": "column {column!r}: {count:,} different dates, about one a row, and rows are divided by chance, so "
     "that test rows lie between training rows: figures for later rows may be far worse, --time {column!r} shows them",
+    "drawn in time": "column {column!r}: {count:,} different dates, about one a row, and validation rows are drawn by "
+    "chance, between training rows: later rows may be predicted far worse. Validate on the last rows: "
+    "htaf.fit(..., time={column!r}), or eval_set",
     "test dates outside": "column {column!r}: {count:,} of {values[0]:,} test rows, {values[1]} to {values[2]}, lie "
     "outside the dates of training, {values[3]} to {values[4]}",
     # what its network learned

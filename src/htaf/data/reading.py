@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Shaped
 
 from htaf._errors import HtafError, listed
-from htaf.data.notes import Note
+from htaf.data.notes import MOST_NAMED, Note
 
 if TYPE_CHECKING:
     from htaf.data.dates import Dates
@@ -247,6 +247,7 @@ def typed(
     target: str | None = None,
     texts: Collection[str] = (),
     consume: bool = False,
+    text_as_missing: bool = False,
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Every column as float64 (NaN where missing), datetime64[us] (NaT) or text (object, None where missing).
 
@@ -260,6 +261,7 @@ def typed(
         target: a column in which dates are not looked for.
         texts: columns that are text whatever their values are.
         consume: take the columns out of `frame`, so that none is held twice.
+        text_as_missing: text among numbers, in less than a quarter of the values, is missing, with a note.
     Returns:
         the typed frame with a fresh index, and the notes. `attrs["dates"]` has the order of each column of dates,
         `attrs["units"]` the unit of each column of numbers whose texts all have one.
@@ -320,11 +322,16 @@ def typed(
                 notes.append(Note("mixed dates", str(name), others, (known, first), row))
             continue
         count, row = int(wrong.sum()), int(np.argmax(wrong)) + 1
+        if text_as_missing and name != target and count < WORDS * (numbers + count):
+            columns[name] = pd.Series(values)
+            texts_of = tuple(dict.fromkeys(text[wrong]))[:MOST_NAMED]
+            notes.append(Note("text as missing", str(name), count, texts_of, row))
+            continue
         distinct = len({value for value in text if value is not None})
         if count < WORDS * (numbers + count) and distinct > MIXED_CATEGORIES:
             raise TableError(
                 f"expected a number as in {numbers:,} other rows, got {text[row - 1]!r} ({count:,} such rows); correct "
-                "them or leave them blank",
+                "them, leave them blank, or say that they are missing (text_as_missing, --text-as-missing)",
                 str(name),
                 row,
             )

@@ -309,6 +309,8 @@ def from_frame(
     classes: Sequence[str] = (),
     name: str = "frame",
     target_name: str = "target",
+    text_as_missing: bool = False,
+    parting: Parting = Parting(),
 ) -> Table:
     """A data frame as a table, treated as `load` treats a file, but that what a column is follows from its dtype.
 
@@ -325,6 +327,8 @@ def from_frame(
         classes: with class codes, the class names in code order.
         name: of the table, for messages and records.
         target_name: of values.
+        text_as_missing: as of `typed`.
+        parting: how its rows are divided; of a frame with its target column.
     Returns:
         the table.
     Raises:
@@ -336,14 +340,26 @@ def from_frame(
     if isinstance(target, str):
         target = target if target in frame else target.strip()  # as the names of the columns
         _check_target(name, frame, target)
-        return _table(name, frame, target, task, notes, texts=_kept_texts(frame), least=1)
+        beside = None
+        if (time := parting.time) is not None:
+            if time not in frame:
+                near = suggestion(time, [*map(str, frame)])
+                raise DataError(f"time: expected a column{near}, got {time!r}; columns: {listed([*map(str, frame)])}")
+            beside = frame[[time]]
+        return _table(
+            name, frame, target, task, notes, texts=_kept_texts(frame), least=1, text_as_missing=text_as_missing,
+            beside=beside, parting=parting,
+        )  # fmt: skip
     if task is None or len(target) != len(frame):
         raise DataError(f"{name}: expected a task and {len(frame)} target values, got {task} and {len(target)}")
     while target_name in frame:
         target_name += "_"
     raw = frame.assign(**{target_name: np.asarray(target, dtype=np.float64)})
     known = target, task, tuple(classes)
-    return _table(name, raw, target_name, task, notes, texts=_kept_texts(frame), least=1, known=known)
+    return _table(
+        name, raw, target_name, task, notes, texts=_kept_texts(frame), least=1, text_as_missing=text_as_missing,
+        known=known,
+    )  # fmt: skip
 
 
 def _kept_texts(frame: pd.DataFrame) -> list[str]:
@@ -487,6 +503,7 @@ def _table(
     *,
     texts: Sequence[str] = (),
     least: int = MIN_ROWS,
+    text_as_missing: bool = False,
     known: tuple[np.ndarray, Task, tuple[str, ...]] | None = None,
     beside: pd.DataFrame | None = None,
     ids: Sequence[str] = (),
@@ -498,7 +515,9 @@ def _table(
     beside = pd.DataFrame(index=raw.index) if beside is None else beside
     rows, raw_target = len(raw), raw[target]
     # before rows go, so that errors count the file's rows
-    table, typing_notes = typed(raw, target=target, texts=texts, consume=True)  # rows are not held twice
+    table, typing_notes = typed(  # rows are not held twice
+        raw, target=target, texts=texts, consume=True, text_as_missing=text_as_missing
+    )
     present = table[target].notna().to_numpy()
     gone = int((~present).sum())
     if gone * 2 > rows:

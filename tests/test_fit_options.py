@@ -1,0 +1,246 @@
+"""What `fit` is told: rows to validate on, when to stop, from where to go on, with how many threads; and what a fitted
+estimator says of its columns."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OrdinalEncoder
+
+import htaf
+from htaf import HtafClassifier, HtafRegressor
+from htaf.data.reading import DataError
+from htaf.estimators import _below, _threads
+from htaf.training.distributed import thread_count
+
+SMALL: dict[str, Any] = {"hidden": (16,), "epochs": 3, "lr": 0.03, "batch_size": 32}
+ROWS, TRAINED = 120, 90
+RNG = np.random.default_rng(0)
+X = pd.DataFrame({"a": RNG.normal(size=ROWS), "b": RNG.normal(size=ROWS), "kind": RNG.choice(list("xyz"), ROWS)})
+Y = np.where(X["a"] + (X["kind"] == "x") + RNG.normal(size=ROWS) / 3 > 0, "yes", "no")
+AMOUNT = X["a"] * 3 + RNG.normal(size=ROWS)
+FRAME = X.assign(y=Y)
+
+
+def classifier(**options: Any) -> HtafClassifier:
+    return HtafClassifier(**SMALL | options)
+
+
+def held() -> tuple[pd.DataFrame, Any]:
+    return X[TRAINED:], Y[TRAINED:]
+
+
+@pytest.fixture(scope="module")
+def validated() -> HtafClassifier:
+    return classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=held())
+
+
+# --- rows to validate on -----------------------------------------------------------------------------
+
+
+def test_an_eval_set_chooses_the_epoch_and_is_not_trained_on(validated: HtafClassifier) -> None:
+    assert validated.run_.record["rows"] == {"train": TRAINED, "validation": ROWS - TRAINED}
+    found = validated.run_.record["metrics"]["exact"]["validation"]["accuracy"]
+    assert found == pytest.approx(validated.score(*held()))
+    turned = [(held()[0].iloc[:, ::-1].assign(more=1), pd.Series(Y[TRAINED:]))]
+    again = classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=turned)
+    np.testing.assert_array_equal(again.predict_proba(X), validated.predict_proba(X))
+    other = classifier(epochs=1).fit(X[:TRAINED], Y[:TRAINED], eval_set=(held()[0].assign(b=1e6), held()[1]))
+    plain = classifier(epochs=1).fit(X[:TRAINED], Y[:TRAINED], eval_set=held())
+    columns = [one.run_.preprocessor().to_json()["columns"] for one in (other, plain)]
+    assert columns[0] == columns[1], "no range is learned from them"
+
+
+def test_an_eval_set_of_arrays_numbers_and_categories() -> None:
+    array = X[["a", "b"]].to_numpy()
+    made = HtafRegressor(**SMALL).fit(array[:TRAINED], AMOUNT[:TRAINED], eval_set=(array[TRAINED:], AMOUNT[TRAINED:]))
+    assert made.run_.record["rows"]["validation"] == ROWS - TRAINED
+    kinds = X.assign(kind=X["kind"].astype("category"))
+    first, last = kinds[:TRAINED], kinds[TRAINED:].assign(kind=pd.Categorical(["new"] * (ROWS - TRAINED)))
+    assert classifier(epochs=1).fit(first, Y[:TRAINED], eval_set=(last, Y[TRAINED:])).n_iter_ == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "more", "joined"),
+    [
+        (pd.Series([1.5, 2.0]), pd.Series(["3", "?"]), [1.5, 2.0, 3.0, None]),
+        (pd.Series(["01", "1"]), pd.Series([1, 2]), ["01", "1", "1", "2"]),
+        (pd.Series([True, False]), pd.Series([True]), [True, False, True]),
+    ],
+)
+def test_further_rows_are_read_as_what_a_column_is(column: pd.Series, more: pd.Series, joined: list[Any]) -> None:
+    found = _below(column.rename("c"), more, text_as_missing=False)
+    assert [None if pd.isna(value) else value for value in found] == joined
+
+
+def of_eval(change: Callable[[pd.DataFrame, Any], Any]) -> Callable[[], Any]:
+    return lambda: classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=change(*held()))
+
+
+def of_frame(change: Callable[[pd.DataFrame], Any], **options: Any) -> Callable[[], Any]:
+    return lambda: htaf.fit(FRAME[:TRAINED], "y", eval_set=change(FRAME[TRAINED:]), **SMALL, **options)
+
+
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "a column less": (of_eval(lambda x, y: (x.drop(columns="b"), y)), "eval_set: .*yet now missing:\n- b"),
+    "other names": (of_eval(lambda x, y: (x.set_axis([*"pqr"], axis=1), y)), "eval_set: .*unseen at fit time:\n- p"),
+    "labels of another task": (of_eval(lambda x, y: (x, X["a"][TRAINED:])), "eval_set: expected labels of y, 'no', "),
+    "a label that is new": (of_eval(lambda x, y: (x, ["maybe", *y[1:]])), "got 'maybe' too"),
+    "no label": (of_eval(lambda x, y: (x, [None, *y[1:]])), r"eval_set: Input y contains NaN: .* \(row 1, from 1\)"),
+    "empty": (of_eval(lambda x, y: (x[:0], y[:0])), "eval_set: expected at least one row to validate on, got none"),
+    "another length": (of_eval(lambda x, y: (x, y[1:])), r"eval_set: .*inconsistent numbers of samples: \[30, 29\]"),
+    "no pair": (of_eval(lambda x, y: x), r"expected one pair \(X, y\) of validation rows, got DataFrame"),
+    "two pairs": (of_eval(lambda x, y: [(x, y), (x, y)]), r"expected one pair \(X, y\) .*, got 2 of them"),
+    "a word": (
+        of_eval(lambda x, y: (x.assign(a=["lots", *"1" * 29]), y)),
+        "eval_set, column 'a', row 1: expected a number as in X, got 'lots'",
+    ),
+    "dates": (of_eval(lambda x, y: (x.assign(a=pd.Timestamp("2020")), y)), "eval_set, .*: expected float64 as in X"),
+    "infinite": (
+        of_eval(lambda x, y: (x.assign(b=np.inf), y)),
+        "eval_set, column 'b', row 1: expected a finite number",
+    ),
+    "text in a regression": (
+        lambda: HtafRegressor(**SMALL).fit(X[:TRAINED], AMOUNT[:TRAINED], eval_set=held()),
+        "eval_set: expected a finite number in y, got 'yes' in row 1",
+    ),
+    "a frame with a column less": (of_frame(lambda f: f.drop(columns="b")), "eval_set: expected the columns 'b' too"),
+    "a frame with a class that is new": (of_frame(lambda f: f.assign(y="other")), "classes of the training rows alone"),
+    "an empty frame": (of_frame(lambda f: f[:0]), "eval_set: expected at least one row"),
+    "a frame and a time": (of_frame(lambda f: f, time="a"), "expected eval_set or time, got both"),
+    "no such time": (lambda: htaf.fit(FRAME, "y", time="aa", **SMALL), r"time: expected a column \(did you mean 'a'\?"),
+    "text as time": (lambda: htaf.fit(FRAME, "y", time="kind", **SMALL), "time: expected a column of dates or numbers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_eval_set_is_refused_by_name(name: str) -> None:
+    call, said = BAD[name]
+    with pytest.raises(ValueError, match=f"(?s){said}"):
+        call()
+
+
+def test_words_among_the_numbers_of_an_eval_set_are_missing_where_asked() -> None:
+    x, y = held()
+    with pytest.warns(UserWarning, match=r"eval_set: column 'a': 1 row with a text .* read as missing \('lots'\)"):
+        made = classifier(text_as_missing=True, epochs=1).fit(
+            X[:TRAINED], Y[:TRAINED], eval_set=(x.assign(a=["lots", *x["a"][1:]]), y)
+        )
+    assert made.run_.record["rows"]["train"] == TRAINED
+
+
+def test_a_frame_is_validated_on_another_one_or_on_its_last_rows() -> None:
+    gone = FRAME[TRAINED:].assign(y=[None, *Y[TRAINED + 1 :]])
+    assert htaf.fit(FRAME[:TRAINED], "y", eval_set=gone, **SMALL).run_.record["rows"]["validation"] == 29
+    dated = FRAME.assign(day=pd.date_range("2024-01-01", periods=ROWS))
+    with pytest.warns(
+        UserWarning, match=r"column 'day': 120 different dates.*htaf.fit\(..., time='day'\), or eval_set"
+    ):
+        drawn = htaf.fit(dated, "y", **SMALL)
+    last = htaf.fit(dated.sample(frac=1, random_state=0), "y", time="day", validation_fraction=0.25, **SMALL)
+    assert drawn.run_.record["rows"]["validation"] == 12
+    assert last.run_.record["rows"] == {"train": 90, "validation": 30}
+    assert not any("drawn by chance" in note for note in last.notes_)
+    found = last.run_.record["metrics"]["exact"]["validation"]["accuracy"]
+    assert found == pytest.approx(last.score(dated[TRAINED:], Y[TRAINED:])), "on the last 30 days"
+
+
+def test_a_pipeline_takes_an_eval_set_that_its_steps_have_prepared() -> None:
+    steps = make_pipeline(OrdinalEncoder(), classifier())
+    prepared = OrdinalEncoder().fit(X[["kind"]]).transform(X[["kind"]])
+    fitted = steps.fit(X[["kind"]][:TRAINED], Y[:TRAINED], htafclassifier__eval_set=(prepared[TRAINED:], Y[TRAINED:]))
+    assert fitted[-1].run_.record["rows"]["validation"] == ROWS - TRAINED
+
+
+# --- when to stop, from where to go on ---------------------------------------------------------------
+
+
+def test_early_stopping_is_the_patience_of_the_recipe() -> None:
+    options = {"epochs": 60, "lr": 0.5, "fields": {"sharpen_fraction": 0.1}}
+    stopped = classifier(**options, early_stopping=True, n_iter_no_change=2).fit(X, Y)
+    assert stopped.n_iter_ < 60
+    assert stopped.run_.record["recipe"]["patience"] == 2
+    assert classifier(early_stopping=False).fit(X, Y).run_.record["recipe"].get("patience", 0) == 0
+    with pytest.raises(ValueError, match="n_iter_no_change must be a whole number >= 1, got 0"):
+        classifier(early_stopping=True, n_iter_no_change=0).fit(X, Y)
+    with pytest.raises(ValueError, match="fields: expected other names than the arguments that are set, got patience"):
+        classifier(early_stopping=True, fields={"patience": 3}).fit(X, Y)
+
+
+def test_a_warm_start_goes_on_from_the_weights_of_the_last_fit() -> None:
+    made = classifier(warm_start=True, random_state=None).fit(X, Y)
+    first = made.run_.record
+    made.fit(X, Y)
+    assert any("continues in memory (3 epochs) with a new schedule" in note for note in made.notes_)
+    assert made.run_.record["seed"] == first["seed"], "the same rows validate"
+    assert made.run_.record["key"] != first["key"]
+    assert made.set_params(epochs=5, lr=1e-3).fit(X, Y).n_iter_ == 5
+    from_copy = copy.deepcopy(made).fit(X, Y)
+    np.testing.assert_array_equal(from_copy.predict_proba(X), made.fit(X, Y).predict_proba(X))
+    assert clone(made).fit(X, Y).n_iter_ == 5, "a clone has no weights"
+    why = "warm_start goes on from the weights of the last fit, .*Set warm_start=False to train anew"
+    with pytest.raises(ValueError, match=f"(?s){why}"):
+        made.fit(X[:TRAINED], Y[:TRAINED])
+    with pytest.raises(ValueError, match=r"has hidden \[16\] instead of \[8\]"):
+        clone(made).fit(X, Y).set_params(hidden=(8,)).fit(X, Y)
+    with pytest.raises(ValueError, match="with method htaf, got relu: set warm_start=False"):
+        made.set_params(method="relu").fit(X, Y)
+
+
+def test_n_jobs_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = joblib.cpu_count()
+    assert [_threads(given) for given in (None, 1, 3, -1, -cores - 5)] == [None, 1, 3, cores, 1]
+    seen: list[int] = []
+
+    def one_thread(number: int) -> Any:  # of two each waits for the other where the cores are busy
+        seen.append(number)
+        return thread_count(1)
+
+    monkeypatch.setattr("htaf.training.distributed.thread_count", one_thread)
+    classifier(epochs=1, n_jobs=2).fit(X, Y)
+    assert seen[0] == 2
+
+
+@pytest.mark.parametrize("given", [0, 1.5, True, "all"])
+def test_other_n_jobs_are_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match="n_jobs must be a number of threads, -1 for all cores or None, got "):
+        classifier(n_jobs=given).fit(X, Y)
+
+
+# --- what counts -------------------------------------------------------------------------------------
+
+
+def test_importances_are_of_the_columns_of_x(validated: HtafClassifier) -> None:
+    found = validated.feature_importances_
+    assert found.shape == (3,)
+    assert found.sum() == pytest.approx(1)
+    assert (found >= 0).all()
+    assert found.argmax() == 0, "a decides"
+    found[:] = 0
+    assert validated.feature_importances_.sum() == pytest.approx(1), "a copy"
+    array = np.c_[np.full(ROWS, 3.0), X["a"], X["b"]]
+    with pytest.warns(UserWarning, match="'x0' dropped"):
+        made = HtafRegressor(**SMALL).fit(array, AMOUNT)
+    assert made.feature_importances_[0] == 0
+    assert made.feature_importances_.argmax() == 1
+
+
+def test_a_model_that_was_read_has_the_importances_that_were_asked_for(validated: HtafClassifier) -> None:
+    expected = validated.feature_importances_
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(validated)).feature_importances_, expected)
+    fresh = classifier(epochs=1).fit(X, Y)
+    data = pickle.dumps(fresh)
+    assert b"_looked_at" not in data, "no rows in the file"
+    with pytest.raises(AttributeError, match=r"use sklearn\.inspection\.permutation_importance"):
+        pickle.loads(data).feature_importances_  # noqa: B018
+    with pytest.raises(DataError):
+        validated.fit(X, [None] * ROWS)
