@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
@@ -19,8 +22,9 @@ from sklearn.preprocessing import OrdinalEncoder
 import htaf
 from htaf import HtafClassifier, HtafRegressor
 from htaf.data.reading import DataError
-from htaf.estimators import _below, _threads
+from htaf.estimators import FIELDS, _below, _every_field, _threads
 from htaf.training.distributed import thread_count
+from htaf.training.families.mlp import tabular_members
 
 SMALL: dict[str, Any] = {"hidden": (16,), "epochs": 3, "lr": 0.03, "batch_size": 32}
 ROWS, TRAINED = 120, 90
@@ -117,7 +121,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a frame with a class that is new": (of_frame(lambda f: f.assign(y="other")), "classes of the training rows alone"),
     "an empty frame": (of_frame(lambda f: f[:0]), "eval_set: expected at least one row"),
     "a frame and a time": (of_frame(lambda f: f, time="a"), "expected eval_set or time, got both"),
-    "no such time": (lambda: htaf.fit(FRAME, "y", time="aa", **SMALL), r"time: expected a column \(did you mean 'a'\?"),
+    "no such time": (
+        lambda: htaf.fit(FRAME, "y", time="aa", **SMALL),
+        r"expected a column \(did you mean 'a'\?\) beside",
+    ),
     "text as time": (lambda: htaf.fit(FRAME, "y", time="kind", **SMALL), "time: expected a column of dates or numbers"),
 }
 
@@ -244,3 +251,60 @@ def test_a_model_that_was_read_has_the_importances_that_were_asked_for(validated
         pickle.loads(data).feature_importances_  # noqa: B018
     with pytest.raises(DataError):
         validated.fit(X, [None] * ROWS)
+
+
+# --- wrong words -------------------------------------------------------------------------------------
+
+EDITS = st.sampled_from(["drop", "double", "swap", "plural", "prefix", "upper"])
+WORDS = sorted({*HtafClassifier()._get_param_names(), *_every_field(), "sample_weight", "threads", "n_estimators"})
+
+
+def misspelt(word: str, edit: str, place: int) -> str:
+    at = place % len(word)
+    return {
+        "drop": word[:at] + word[at + 1 :],
+        "double": word[:at] + word[at] + word[at:],
+        "swap": word[:at] + word[at : at + 2][::-1] + word[at + 2 :],
+        "plural": f"{word}s",
+        "prefix": f"my_{word}",
+        "upper": word.upper(),
+    }[edit]
+
+
+def hinted(error: BaseException) -> str | None:
+    """The word that a hint names."""
+    found = re.search(r"did you mean '(\w+)'|give fields=\{'(\w+)'", str(error))
+    return None if found is None else found[1] or found[2]
+
+
+@given(word=st.sampled_from(WORDS), edit=EDITS, place=st.integers(0, 20), method=st.sampled_from([None, "ste", "relu"]))
+def test_a_hint_names_no_word_that_is_then_refused(word: str, edit: str, place: int, method: str | None) -> None:
+    ready, options = tabular_members(), {"method": method} if method else {}
+    ready = ready.replace(**options, **({"start": None} if method else {}))
+    values = ready.flat() | HtafClassifier().get_params()
+    values |= {name: value for name, value in ready.flat().items() if name in FIELDS}
+    for wrong in (word, misspelt(word, edit, place)):
+        try:
+            HtafClassifier(**options, **{wrong: values.get(wrong)})
+        except TypeError as error:
+            named = hinted(error)
+            if named is not None:
+                own = named in HtafClassifier._get_param_names()
+                given = {named: values[named]} if own else {"fields": {named: values[named]}}
+                HtafClassifier(**options, **given)._recipe()
+        try:
+            HtafClassifier(**options, fields={wrong: values.get(wrong)})._recipe()
+        except ValueError as error:
+            named = hinted(error)
+            if named is not None:
+                HtafClassifier(**options, fields={named: values[named]})._recipe()
+
+
+def test_hints_of_columns_leave_out_the_target() -> None:
+    for call in (
+        lambda: htaf.fit(FRAME.rename(columns={"y": "aim"}), "aim", time="aimed", **SMALL),
+        lambda: htaf.fit(FRAME, "y", time="y", **SMALL),
+    ):
+        with pytest.raises(DataError, match="time: expected a column beside the target") as refused:
+            call()
+        assert hinted(refused.value) is None

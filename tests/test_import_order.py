@@ -40,7 +40,7 @@ BUDGETS = {
     "cli": 4_350,
     "concepts": 8_600,
     "convert": 3_210,
-    "data": 6_900,
+    "data": 7_000,
     "diagnostics": 750,
     "explorer": 1_900,
     "export": 1_270,
@@ -55,7 +55,7 @@ BUDGETS = {
     "runs": 2_350,
     "spiking": 850,
     "training": 6_750,
-    "": 4_550,
+    "": 4_900,
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -82,8 +82,11 @@ class _TableEstimator(BaseEstimator):
         known = cls._get_param_names()
         for name in options:
             if name not in known:
-                of_recipe = f": a field of a recipe, give fields={{{name!r}: ...}}"
-                hint = of_recipe if name in _every_field() else suggestion(name, known)
+                fields, unread = _fields(options)
+                hint = suggestion(name, [one for one in known if one not in unread and one not in options])
+                if name in fields:
+                    hint = f": a field of a recipe, give fields={{{name!r}: ...}}"
+                    hint = f": a field of a recipe, which {unread[name]} does not read" if name in unread else hint
                 raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}{hint}")
         return super().__new__(cls)
 
@@ -250,8 +253,9 @@ class _TableEstimator(BaseEstimator):
 
         family, changes = family_of("mlp"), self._changes()
         base = family.ready(self.recipe or family.suited(changes) or _first())
-        if unknown := [name for name in changes if name not in base.flat() and name not in _every_field()]:
-            near = suggestion(unknown[0], [*base.flat()])
+        if unknown := [name for name in changes if name not in base.fields and name not in _every_field()]:
+            fields, unread = _fields({"recipe": self.recipe} | changes)
+            near = suggestion(unknown[0], [name for name in fields if name not in unread and name not in changes])
             raise ValueError(f"fields: expected fields of a recipe, got {unknown[0]!r}{near}")
         recipe, notes = family.changed(base, changes)
         recipe.refuse_unread(changes.keys())
@@ -839,6 +843,21 @@ def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:
     more = {k: v for k, v in own.items() if k not in known}
     seed = {"random_state": record["seed"]}
     return {k: v for k, v in own.items() if k in known} | ({"fields": more} if more else {}) | seed
+
+
+def _fields(given: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The fields of a recipe for tables, and those of them that are not read, each with the choice that leaves it so.
+
+    given: the arguments that are set; recipe and method count, where they are some.
+    """
+    from htaf.training.families import family_of
+
+    family = family_of("mlp")
+    base = family.ready(_first())
+    with suppress(ValueError, TypeError):
+        base = family.ready(given.get("recipe") or _first())
+        base = family.changed(base, {k: v for k, v in given.items() if k in ("method", "optimizer", "harden") and v})[0]
+    return (*base.fields,), base.unread()
 
 
 def _every_field() -> set[str]:

@@ -286,7 +286,7 @@ def _leave_out(
     for what, columns in (("exclude", exclude), ("id", ids), ("group", [group]), ("time", [time])):
         for column in columns:
             if column is not None and column not in frame:
-                near = suggestion(column, [*map(str, frame)])
+                near = suggestion(column, [str(other) for other in frame if other != target])
                 raise DataError(
                     f"{name}: {what}: expected a column{near}, got {column!r}; columns: {listed([*map(str, frame)])}"
                 )
@@ -342,9 +342,12 @@ def from_frame(
         _check_target(name, frame, target)
         beside = None
         if (time := parting.time) is not None:
-            if time not in frame:
-                near = suggestion(time, [*map(str, frame)])
-                raise DataError(f"time: expected a column{near}, got {time!r}; columns: {listed([*map(str, frame)])}")
+            others = [str(other) for other in frame if other != target]
+            if time not in others:
+                raise DataError(
+                    f"time: expected a column{suggestion(time, others)} beside the target, got {time!r}; columns: "
+                    f"{listed(others)}"
+                )
             beside = frame[[time]]
         return _table(
             name, frame, target, task, notes, texts=_kept_texts(frame), least=1, text_as_missing=text_as_missing,
