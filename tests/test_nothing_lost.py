@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import time
 import warnings
 from pathlib import Path
@@ -19,14 +20,17 @@ from htaf.data.columns import learn_target
 from htaf.data.notes import Note, to_record, told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DURATION, DataError, to_number, unit_of
-from htaf.data.tabular import from_frame, load
+from htaf.data.tabular import frame_like, from_frame, load
 from htaf.estimators import fit as htaf_fit
+from htaf.estimators import load as read_estimator
 from htaf.export import raw_columns
 from htaf.report import fit_baselines
 from htaf.report.contents import left_out, read_as
 from htaf.rules import vary
 from htaf.rules.raw_columns import RawColumn
+from htaf.runs import open_run
 from htaf.training.problems import divided_notes
+from htaf.training.reproduce import command
 
 TINY: dict[str, Any] = {"hidden": (4,), "epochs": 1}
 QUICK: dict[str, Any] = {"hidden": (16,), "epochs": 10, "lr": 0.03, "batch_size": 64}
@@ -351,3 +355,83 @@ def test_durations_are_the_same_from_a_frame_and_from_a_file(tmp_path: Path) -> 
     assert told(tables[1].notes)[0] == "column 'waited': durations, in days"
     for rows in (frame, pd.read_csv(tmp_path / "t.csv")):
         assert given.transform(rows).tobytes() == given.transform(tables[0].features).tobytes()
+
+
+# --- words, units and row numbers in the training ----------------------------------------------------
+
+
+def test_words_among_numbers_of_the_training_are_missing_where_asked(tmp_path: Path, htaf) -> None:
+    rng = np.random.default_rng(0)
+    age = rng.integers(18, 80, 120).astype(object)
+    frame = pd.DataFrame({"age": age, "x": rng.normal(size=120)})
+    frame["y"] = np.where((age > 40) ^ (frame["x"] > 1), "yes", "no")
+    frame.loc[[3, 7], "age"] = ["unknown", "n.k."]
+    with pytest.raises(DataError, match=r"got 'unknown' .*say that they are missing \(text_as_missing, --text-as-"):
+        htaf_fit(frame, "y", **TINY)
+    said = "column 'age': 2 rows with a text that is no number or date read as missing ('unknown', 'n.k.')"
+    with pytest.warns(UserWarning, match=re.escape(said)):
+        made = htaf_fit(frame, "y", text_as_missing=True, **TINY)
+    assert made._preprocessor.columns[0].kind == "number"
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    words = ("train", "tabular", "--data", tmp_path / "a.csv", "--target", "y", "--epochs", "1", "--hidden", "4")
+    code, _, error = htaf(*words, "--out", tmp_path / "no")
+    assert (code, "--text-as-missing" in error) == (1, True), error
+    code, _, error = htaf(*words, "--text-as-missing", "--out", tmp_path / "run")
+    assert code == 0, error
+    assert said in " ".join(error.split())
+    run = open_run(tmp_path / "run")
+    assert run.record["source"]["text_as_missing"] is True
+    assert len(run.part("test", run.data())) == 24, "its data are read in the same way"
+    assert "--text-as-missing --" in command(run.record), "a switch"
+
+
+def test_few_words_among_few_numbers_are_missing_too_where_asked() -> None:
+    frame = pd.DataFrame({"a": [*map(str, range(9)), "?", "unknown"] * 3, "y": [*range(33)]})
+    numbers = from_frame(frame, "y", text_as_missing=True)
+    assert numbers.features["a"].dtype == np.float64
+    assert from_frame(frame, "y").features["a"].dtype == object, "a category by itself"
+    mostly = from_frame(frame.assign(a=["1", "b", "c"] * 11), "y", text_as_missing=True)
+    assert mostly.features["a"].dtype == object, "words are no exception there"
+
+
+@pytest.mark.parametrize(("texts", "task"), [(True, None), (True, "regression"), (False, None)])
+def test_a_target_in_one_unit_is_numbers(texts: bool, task: Any, tmp_path: Path) -> None:
+    price = np.round(np.random.default_rng(0).random(40) * 1e4, 2)
+    frame = pd.DataFrame({"x": price + 1, "price": [f"${p:,.2f}" for p in price] if texts else price})
+    table = from_frame(frame, "price", task=task)
+    assert table.task == "regression"
+    np.testing.assert_allclose(table.target, price)
+    assert any("price" in note and "'$#'" in note for note in told(table.notes)) == texts
+    made = htaf_fit(frame, "price", task=task, **TINY)
+    assert made._preprocessor.target.unit == ("$#" if texts else "")
+    made.save(tmp_path / "run")
+    like = frame_like(frame.iloc[:5], target=read_estimator(tmp_path / "run")._preprocessor.target)
+    np.testing.assert_allclose(like.target, price[:5])
+    if texts:
+        with pytest.raises(DataError, match=r"row 1: expected a number in '\$#' in the target of .*, got '5 €'"):
+            frame_like(pd.DataFrame({"x": [1.0], "price": ["5 €"]}), target=made._preprocessor.target)
+
+
+def test_few_texts_with_a_unit_are_classes() -> None:
+    frame = pd.DataFrame({"x": range(40), "size": ["5 kg", "10 kg"] * 20})
+    assert from_frame(frame, "size").classes == ("10 kg", "5 kg")
+    assert from_frame(frame, "size", task="regression").target.tolist()[:2] == [5, 10]
+    many = pd.DataFrame({"x": range(40), "size": [f"{i % 15} kg" for i in range(40)]})
+    assert from_frame(many, "size", task="classification").task == "classification"
+
+
+@pytest.mark.parametrize(
+    ("values", "noted"),
+    [
+        (np.arange(1, 41), True),
+        (np.delete(np.arange(1, 46), [3, 9, 20, 21, 30]), True),
+        (np.random.default_rng(0).permutation(60)[:40], True),
+        (np.cumsum(np.random.default_rng(0).integers(1, 99, 40)), True),
+        (np.random.default_rng(0).integers(0, 10_000, 40), False),
+        (np.arange(40) + 0.5, False),
+        (np.arange(40) // 2, False),
+    ],
+)
+def test_a_column_of_row_numbers_is_noted_with_gaps_too(values: np.ndarray, noted: bool) -> None:
+    table = from_frame(pd.DataFrame({"n": values, "x": np.arange(40) % 7, "y": np.arange(40) % 2}), "y")
+    assert any("'n' looks like a row number" in note for note in told(table.notes)) == noted

@@ -261,13 +261,8 @@ class _TableEstimator(BaseEstimator):
         recipe.refuse_unread(changes.keys())
         return recipe, notes
 
-    def _learn(self: Fitted, table: Table, names: Sequence[str] | None, rows: Split | None = None) -> Fitted:
-        """Train on a table.
-
-        Args:
-            names: of the columns that the caller knows, None where they have none.
-            rows: training and validation rows; None: they are drawn.
-        """
+    def _learn(self: Fitted, table: Table, names: Sequence[str] | None) -> Fitted:
+        """Train on a table; `names` of the columns that the caller knows, None where they have none."""
         from htaf.training.distributed import TrainingError, default_threads, thread_count
         from htaf.training.fit import fit
         from htaf.training.running import Running
@@ -278,9 +273,9 @@ class _TableEstimator(BaseEstimator):
             recipe, seed = _continued(recipe, continued), continued.record["seed"]
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(SEEDS - 1)
-        drawn = rows is None
-        rows = rows or parts(table, float(self.validation_fraction), int(seed))
-        noted = [*notes, *(drawn_in_time(table) if drawn else ())]
+        given, table = _given_parts(table), replace(table, parting=Parting())
+        rows = given or parts(table, float(self.validation_fraction), int(seed))
+        noted = [*notes, *(() if given else drawn_in_time(table))]
         before = [*table.notes, *cautions(table, rows, None), *noted]
         if not self.verbose:
             _warn(before)
@@ -343,20 +338,21 @@ class _TableEstimator(BaseEstimator):
             raise DataError("eval_set: expected at least one row to validate on, got none")
         return frame, target
 
-    def _joined(
-        self, frame: pd.DataFrame, target: np.ndarray, held: tuple[pd.DataFrame, np.ndarray] | None
-    ) -> tuple[pd.DataFrame, np.ndarray, Split | None]:
-        """Rows and target with those of `eval_set` below, and which are whose; None: there are no others."""
-        if held is None:
-            return frame, target, None
-        count, more = len(frame), held[0]
-        below = {name: _below(frame[name], more[name], bool(self.text_as_missing)) for name in frame}
-        places = np.arange(count + len(more), dtype=np.int64)
-        return (
-            pd.DataFrame(below),
-            np.concatenate([target, held[1]]).astype(target.dtype),
-            Split(places[:count], places[count:], places[:0]),
-        )
+    def _table(
+        self, frame: pd.DataFrame, target: np.ndarray, held: tuple[pd.DataFrame, np.ndarray] | None, **named: Any
+    ) -> Table:
+        """The table of rows and their target, with those of `eval_set` below as the rows that validate.
+
+        named: as `from_frame` takes it.
+        """
+        missing, count, parting = bool(self.text_as_missing), len(frame), Parting()
+        if held is not None:
+            more, of_more = held
+            frame = pd.DataFrame({name: _below(frame[name], more[name], missing) for name in frame})
+            target = np.concatenate([target, of_more]).astype(target.dtype)
+            parting = Parting(test=np.arange(len(frame)) >= count)
+        with _rows_of_eval_set(count):
+            return from_frame(frame, target, task=self._task, text_as_missing=missing, parting=parting, **named)
 
     def _names(self) -> list[str] | None:
         """Of the columns of X in `fit`, where they have some."""
@@ -504,13 +500,9 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
                     f"eval_set: expected labels of y, {listed(classes.tolist())}, got {listed(unknown, 5)} too"
                 )
             held = held[0], found
-        frame, codes, rows = self._joined(frame, codes.astype(np.int64), held)
-        with _rows_of_eval_set(rows):
-            table = from_frame(
-                frame, codes, task=self._task, classes=_texts(classes), target_name=_name_of(y),
-                text_as_missing=bool(self.text_as_missing),
-            )  # fmt: skip
-        return self._learn(table, self._names(), rows)
+        codes = codes.astype(np.int64)
+        table = self._table(frame, codes, held, classes=_texts(classes), target_name=_name_of(y))
+        return self._learn(table, self._names())
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " rows"]:
         """The class with the highest probability for each row of X."""
@@ -574,12 +566,7 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         held = self._held_out(eval_set)
         if held is not None:
             held = held[0], _numbers_of_eval_set(held[1])
-        frame, values, rows = self._joined(frame, values, held)
-        with _rows_of_eval_set(rows):
-            table = from_frame(
-                frame, values, task=self._task, target_name=_name_of(y), text_as_missing=bool(self.text_as_missing)
-            )
-        return self._learn(table, self._names(), rows)
+        return self._learn(self._table(frame, values, held, target_name=_name_of(y)), self._names())
 
     def predict(self, X: Any) -> Float64[np.ndarray, " rows"]:
         """The predicted number for each row of X, in the unit of y."""
@@ -635,7 +622,7 @@ def fit(
     elif time is not None:
         share = _share(float(options.get("validation_fraction", 0.1)))
         parting = Parting(shares=(1 - share, share), time=time)
-    with _rows_of_eval_set(count if eval_set is not None else None):
+    with _rows_of_eval_set(count):
         table = from_frame(frame, target, task=task, text_as_missing=missing, parting=parting)
     made = (HtafClassifier if table.task == "classification" else HtafRegressor)(**options)
     names = [str(name) for name in table.features]
@@ -647,7 +634,7 @@ def fit(
         else:
             spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
             made._know(np.array(table.classes, dtype=object) if spelled else _read_labels(table.classes))
-    return made._learn(replace(table, parting=Parting()), names, _given_parts(table))
+    return made._learn(table, names)
 
 
 def _given_parts(table: Table) -> Split | None:
@@ -710,13 +697,12 @@ def _below(column: pd.Series, more: pd.Series, text_as_missing: bool) -> pd.Seri
 
 
 @contextmanager
-def _rows_of_eval_set(given: Split | int | None) -> Iterator[None]:
-    """In the block an error about a row of `eval_set`, which stand below the training rows, says so."""
+def _rows_of_eval_set(count: int) -> Iterator[None]:
+    """In the block an error about a row of `eval_set`, which stand below `count` training rows, says so."""
     try:
         yield
     except TableError as error:
-        count = len(given.train) if isinstance(given, Split) else given
-        if count is not None and error.row > count:
+        if error.row > count:
             error.row, error.table = error.row - count, "eval_set"
         raise
 

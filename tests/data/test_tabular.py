@@ -623,10 +623,12 @@ def test_a_target_of_truth_values_is_not_text(tmp_path: Path) -> None:
     for path in (tmp_path / "table.parquet", saved(tmp_path, table)):
         notes = told(load(path, target="late").notes)
         assert "task classification inferred: target 'late' holds true and false" in notes
-    table["late"] = [f"{row}" + "x" for row in range(40)]
+    table["late"] = [f"a{row}" for row in range(40)]
     with pytest.raises(DataError, match=r"40 distinct values in 40 rows: choose another column$"):
         load(saved(tmp_path, table), target="late")  # text has no regression
     table["late"] = [f"${row},000" for row in range(100, 140)]
+    assert load(saved(tmp_path, table), target="late").target.tolist()[:2] == [100_000, 101_000]
+    table.loc[39, "late"] = "€5"  # in two units
     with pytest.raises(DataError, match=r"40 distinct values in 40 rows: '\$100,000' is no plain number; write it as"):
         load(saved(tmp_path, table), target="late")
 

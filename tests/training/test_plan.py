@@ -101,7 +101,8 @@ def test_a_source_with_the_flags_of_the_command() -> None:
     assert (made.mode, made.label, hash(made)) == ("grouped", "a (grouped)", hash(made))
     assert made.arguments() == {"exclude": ("b",), "shares": (0.5, 0.25, 0.25), "group": "g"}
     assert Source("a.csv", time="t", ids=("i",), test="b.csv").describe() == {
-        "name": "a.csv", "target": None, "task": None, "drop_empty": False, "split": "random", "size": None,
+        "name": "a.csv", "target": None, "task": None, "drop_empty": False, "text_as_missing": False,
+        "split": "random", "size": None,
         "exclude": [], "ids": ["i"], "test": "b.csv", "shares": [], "group": None, "time": "t",
     }  # fmt: skip
     for options, words in (

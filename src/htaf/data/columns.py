@@ -77,13 +77,17 @@ class Column:
 
 @dataclass(frozen=True)
 class Target:
-    """The target side: `(y - mean) / std` for regression, class codes for classification."""
+    """The target side: `(y - mean) / std` for regression, class codes for classification.
+
+    unit: in which raw rows write the numbers of a regression, see `htaf.data.reading.unit_of`; "" for none.
+    """
 
     name: str
     task: Literal["regression", "classification"]
     mean: float = 0.0
     std: float = 1.0
     classes: tuple[str, ...] = ()
+    unit: str = ""
 
 
 def numbers_as_text(column: pd.Series) -> str | None:

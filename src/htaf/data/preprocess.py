@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +27,7 @@ from htaf.data.columns import (
 from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, lists, to_record
 from htaf.data.reading import DataError, Frame, TableError, finite_numbers, is_text, named, to_number, without_names
 
-FORMAT, VERSION = "htaf-tabular", 4
+FORMAT, VERSION = "htaf-tabular", 5
 BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
 
 
@@ -123,7 +124,8 @@ class Preprocessor:
             special_codes: numbers that mean "missing for this reason"; each that occurs in a column
                 becomes one 0/1 input, and the value counts as missing.
             orders: how raw rows write the dates of a column, one of `htaf.data.dates.ORDERS`; else year first.
-            units: in which raw rows write the numbers of a column, see `htaf.data.reading.unit_of`; else none.
+            units: in which raw rows write the numbers of a column or of the target, see `htaf.data.reading.unit_of`;
+                else none.
             ids: names of columns that predictions have beside.
             rows: int64 [part], the training rows among `features`, taken a column at a time; None: all.
         Returns:
@@ -138,6 +140,7 @@ class Preprocessor:
             raise DataError(f"expected distinct column names, got {listed([*map(str, features.columns)])}")
         target, told, late = np.asarray(target), list[Note](), list[Note]()
         learned = learn_target(target, task, target_name, tuple(classes), late)
+        learned = replace(learned, unit=(units or {}).get(target_name, ""))
         wanted = encoding.outputs(target, learned)
         columns = [
             learn_column(

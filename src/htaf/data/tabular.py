@@ -35,7 +35,7 @@ from htaf.data.reading import (
     without_names,
 )
 from htaf.data.table_files import SUFFIXES, Numbers, read_frame
-from htaf.data.targets import Task, amounts, class_codes, infer_target
+from htaf.data.targets import Task, amounts, class_codes, in_unit, infer_target
 
 MIN_ROWS = 20  # gives 14, 2 and 4 rows; a validation error over fewer says nothing
 ID_LIKE = 0.95  # share of distinct values from which a text column identifies rows
@@ -94,7 +94,7 @@ class Table:
         fingerprint: sha256 of names, kinds and content, equal on every machine.
         special_codes: numbers in the features that say why a value is missing.
         orders: how the file writes the dates of a column, for `Preprocessor.fit`.
-        units: in which the file writes the numbers of a column, for `Preprocessor.fit`.
+        units: in which the file writes the numbers of a column, or of the target, for `Preprocessor.fit`.
         ids: columns that name the rows, [rows, ids]; they are no features.
         parting: what `split` goes by, beside seed and mode.
     """
@@ -153,6 +153,7 @@ def load(
     task: Task | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     drop_empty: bool = False,
+    text_as_missing: bool = False,
     exclude: Sequence[str] = (),
     ids: Sequence[str] = (),
     test: str | os.PathLike[str] | None = None,
@@ -177,6 +178,7 @@ def load(
         task: overrides the inferred task.
         data_dir: a folder with the named sets' files, and with files that are not in the working folder.
         drop_empty: fico only: leaves out the 588 rows that are -9 throughout.
+        text_as_missing: as of `htaf.data.reading.typed`.
         exclude: columns that are left out.
         ids: columns that name the rows: no features, but kept beside predictions.
         test: a file with the test rows, which has the same columns.
@@ -220,7 +222,10 @@ def load(
     task = task or (None if known is None else known.task)
     first = None if parting.test is None else int((~parting.test).sum())
     try:
-        made = _table(name, frame, column, task, notes, classes, codes, beside=beside, ids=ids, parting=parting)
+        made = _table(
+            name, frame, column, task, notes, classes, codes, beside=beside, ids=ids, parting=parting,
+            text_as_missing=text_as_missing,
+        )  # fmt: skip
     except TableError as error:
         if test is not None and first is not None and error.row > first:  # the test rows follow the others
             error.row, error.table = error.row - first, Path(test).name
@@ -328,7 +333,7 @@ def from_frame(
         name: of the table, for messages and records.
         target_name: of values.
         text_as_missing: as of `typed`.
-        parting: how its rows are divided; of a frame with its target column.
+        parting: how its rows are divided.
     Returns:
         the table.
     Raises:
@@ -361,7 +366,7 @@ def from_frame(
     known = target, task, tuple(classes)
     return _table(
         name, raw, target_name, task, notes, texts=_kept_texts(frame), least=1, text_as_missing=text_as_missing,
-        known=known,
+        known=known, parting=parting,
     )  # fmt: skip
 
 
@@ -427,7 +432,7 @@ def _like(
 ) -> Table:
     _check_target(where, frame, target.name)
     column, coded = frame[target.name], target.task == "classification"
-    values = class_codes(name, column, target) if coded else amounts(name, column)
+    values = class_codes(name, column, target) if coded else amounts(name, column, target.unit)
     present = ~np.isnan(values)
     gone = int((~present).sum())
     if gone == len(frame):
@@ -537,7 +542,9 @@ def _table(
     beside = beside.loc[present].reset_index(drop=True)
     if gone:
         table = table.loc[present].reset_index(drop=True)
-    of_target = table[target]
+    of_target, unit = (table[target], "") if known else in_unit(table[target], task, notes)
+    if unit:
+        raw_target, units[target] = of_target, unit
     features = table.drop(columns=target)
     del table
     notes += typing_notes
@@ -555,7 +562,7 @@ def _table(
     notes += [Note("missing", column, count) for column, count in missing.items() if count]
     digest = _fingerprint(features, values, target, task, classes, parting)
     named = beside[[column for column in beside if column in {*ids}]]
-    orders, units = ({c: how for c, how in of.items() if c in features} for of in (orders, units))
+    orders, units = ({c: how for c, how in of.items() if c in features or c == target} for of in (orders, units))
     return Table(
         name,
         features,
@@ -622,9 +629,21 @@ def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
             notes.append(Note("numbers name rows" if written == "" else "names rows", name, present, (distinct,)))
         else:
             kept.append(name)
-            if not is_text(column) and distinct == len(column) == column.max() - column.min() + 1:
+            if not is_text(column) and distinct == len(column) and _numbers_rows(column):
                 notes.append(Note("row number", name))
     return features[kept]
+
+
+def _numbers_rows(column: pd.Series) -> bool:
+    """Whether numbers that are all different may be those of rows: whole ones without gaps; of 20 rows or more also
+    with gaps, where at most every other one is missing or they ascend from row to row."""
+    values = column.to_numpy()
+    if (values % 1 != 0).any():
+        return False
+    span = values.max() - values.min() + 1
+    return bool(
+        span == len(values) or (len(values) >= MIN_ROWS and (span <= 2 * len(values) or (np.diff(values) > 0).all()))
+    )
 
 
 def _fingerprint(

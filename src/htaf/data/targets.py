@@ -19,6 +19,7 @@ from htaf.data.reading import (
     lost_digits,
     to_number,
     to_text,
+    unit_of,
 )
 
 Task = Literal["regression", "classification"]
@@ -105,6 +106,27 @@ def infer_target(
     return values, task, tuple(labels)
 
 
+def in_unit(column: pd.Series, task: Task | None, notes: list[Note]) -> tuple[pd.Series, str]:
+    """A target whose texts are all numbers in one unit, such as "$336.46", as these numbers, and the unit.
+
+    Texts that are classes stay as they are: where the task says so, or where there are at most 10 of them.
+
+    Args:
+        column: without missing rows; task: as of `infer_target`. notes: what was read is added.
+    Returns:
+        the column and "" where it has no unit.
+    """
+    if task == "classification" or not is_text(column):
+        return column, ""
+    texts = to_text(column)
+    unit = unit_of(pd.unique(texts))
+    if unit is None or (task is None and len(pd.unique(texts)) <= MAX_INTEGER_CLASSES):
+        return column, ""
+    values = to_number(column, unit)[0]
+    notes.append(Note("unit", str(column.name), values=(unit, texts[0], float(values[0]))))
+    return pd.Series(values, index=column.index, name=column.name), unit
+
+
 def class_codes(name: str, column: pd.Series, target: Target) -> Float64[np.ndarray, " rows"]:
     """Class codes by name, NaN where missing; a number is the class "2" however it is written."""
     numeric = not np.isnan(to_number(pd.Series(target.classes, dtype=object))[0]).any()
@@ -133,8 +155,9 @@ def class_codes(name: str, column: pd.Series, target: Target) -> Float64[np.ndar
     return values
 
 
-def amounts(name: str, column: pd.Series) -> Float64[np.ndarray, " rows"]:
-    """Numbers of a target, NaN where missing. Raises TableError: text, a truth value, an infinite number."""
+def amounts(name: str, column: pd.Series, unit: str = "") -> Float64[np.ndarray, " rows"]:
+    """Numbers of a target, NaN where missing; unit: that its texts may have. Raises TableError: text, a truth value, an
+    infinite number."""
     if pd.api.types.is_bool_dtype(column):
         column = column.astype(str)
-    return finite_numbers(column, str(column.name), " in the target of a regression", name)
+    return finite_numbers(column, str(column.name), " in the target of a regression", name, unit)

@@ -38,6 +38,7 @@ class Source(RecipePart):
     target: str | None = None
     task: Literal["regression", "classification"] | None = None
     drop_empty: bool = False
+    text_as_missing: bool = False
     split: Literal["random", "grouped", "stratified"] = "random"
     size: int | None = None
     exclude: tuple[str, ...] = ()
@@ -62,7 +63,7 @@ class Source(RecipePart):
 
     def expect_read(self, family: str, data: DataOptions) -> None:
         """Raises PlanError where something is set that a family's data do not have."""
-        ignored = ("size",) if isinstance(data, TableData) else ("target", "task", "drop_empty", "split", *_OF_ROWS)
+        ignored = ("size",) if isinstance(data, TableData) else ("split", *_OF_TABLES)
         given = [f.name for f in dataclasses.fields(self) if f.name in ignored and getattr(self, f.name) != f.default]
         if given:
             raise PlanError(f"{self.name}: the data of family {family} have no {' and no '.join(given)}")
@@ -79,8 +80,7 @@ class Source(RecipePart):
 
     def arguments(self) -> dict[str, Any]:
         """Those of `htaf.data.tabular.load` but the name, the ones alone that are given."""
-        names = ("target", "task", "drop_empty", *_OF_ROWS)
-        return {name: value for name in names if (value := getattr(self, name)) not in (None, False, ())}
+        return {name: value for name in _OF_TABLES if (value := getattr(self, name)) not in (None, False, ())}
 
     def table(self, data_dir: str | None = None) -> Table:
         """The table; raises as `htaf.data.tabular.load`."""
@@ -108,7 +108,18 @@ class Source(RecipePart):
         return dataclasses.asdict(self) | {name: list(getattr(self, name)) for name in ("exclude", "ids", "shares")}
 
 
-_OF_ROWS = ("exclude", "ids", "test", "shares", "group", "time")  # of a table's source
+_OF_TABLES = (  # arguments of `htaf.data.tabular.load`
+    "target",
+    "task",
+    "drop_empty",
+    "text_as_missing",
+    "exclude",
+    "ids",
+    "test",
+    "shares",
+    "group",
+    "time",
+)
 
 
 Grid = Mapping[str, tuple[Any, ...]]

@@ -37,7 +37,7 @@ def command(record: Mapping[str, Any]) -> str:
     words += [word for name in ("target", "task") if source.get(name) for word in (f"--{name}", str(source[name]))]
     for name, value in sorted(source.items()):
         if name not in _READ and value not in (None, False, [], ()):
-            words += [_flag(name), *_words(value)]
+            words += [_flag(name), *([] if value is True else _words(value))]
     if source.get("ids"):
         words += ["--id", *_words(source["ids"])]
     if source.get("test"):
