@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
+from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
 
@@ -308,3 +309,45 @@ def test_hints_of_columns_leave_out_the_target() -> None:
         with pytest.raises(DataError, match="time: expected a column beside the target") as refused:
             call()
         assert hinted(refused.value) is None
+
+
+# --- rows to predict ---------------------------------------------------------------------------------
+
+FRAMES: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "in another order": lambda rows: rows.iloc[:, ::-1],
+    "one more": lambda rows: rows.assign(more="x"),
+    "one more, twice": lambda rows: pd.concat([rows, rows.assign(m=1)[["m"]], rows.assign(m=2)[["m"]]], axis=1),
+    "other labels of rows": lambda rows: rows.set_axis(rows.index[::-1]),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_columns_of_rows_to_predict_are_found_by_name(validated: HtafClassifier, name: str) -> None:
+    by_frame = htaf.fit(FRAME, "y", **SMALL)
+    for model in (validated, by_frame):
+        given = FRAMES[name](X)
+        before = given.copy()
+        np.testing.assert_array_equal(model.predict(given), model.predict(X))
+        pd.testing.assert_frame_equal(given, before)
+
+
+def test_rows_to_predict_without_a_column_or_with_one_twice_are_refused(validated: HtafClassifier) -> None:
+    by_frame = htaf.fit(FRAME, "y", **SMALL)
+    for model, missing in ((validated, "yet now missing:\n- b"), (by_frame, "expected the columns 'b' too, got only")):
+        with pytest.raises(ValueError, match=missing):
+            model.predict(X.drop(columns="b"))
+        with pytest.raises(DataError, match="expected each column once, got 'a' more than once"):
+            model.predict(pd.concat([X, X[["a"]]], axis=1))
+        assert model.predict(X[:0]).shape == (0,)
+    with pytest.raises(DataError, match="eval_set: expected each column once, got 'a' more than once"):
+        of_eval(lambda x, y: (pd.concat([x, x[["a"]]], axis=1), y))()
+    with pytest.raises(DataError, match="expected each column once, got 'a' more than once"):
+        classifier().fit(pd.concat([X, X[["a"]]], axis=1), Y)
+
+
+def test_a_class_that_is_missing_from_a_fold_is_told_by_scikit_learn() -> None:
+    few = np.array(["rare", "rare", *Y[2:]])
+    with pytest.warns(RuntimeWarning, match="Number of classes in training fold"):
+        found = cross_val_predict(classifier(epochs=1), X, few, cv=KFold(3), method="predict_proba")
+    assert found.shape == (ROWS, 3)
+    np.testing.assert_array_equal(found[:40, sorted({*few}).index("rare")], 0)

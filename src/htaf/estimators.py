@@ -404,12 +404,16 @@ class _TableEstimator(BaseEstimator):
             absent = [] if known is None else [str(name) for name in known if name not in X.columns]
             if absent and self._by_name:
                 raise DataError(f"expected the columns {listed(absent)} too, got only {listed([*map(str, X.columns)])}")
+            if not absent and not X.columns.is_unique:
+                _refuse_doubled(X.columns if known is None else X.columns[X.columns.isin(known)])
             if known is not None and not absent:
-                X = X.loc[:, list(known)]
-            if not reset and known is None and X.shape[1] == self.n_features_in_:
-                X = X.set_axis(range(X.shape[1]), axis=1)
-            given: Any = X
-            validate_data(self, given, reset=reset, skip_check_array=True)
+                if X.columns.tolist() != known.tolist():
+                    X = X.loc[:, list(known)]
+            else:
+                if not reset and known is None and X.shape[1] == self.n_features_in_:
+                    X = X.set_axis(range(X.shape[1]), axis=1)
+                given: Any = X
+                validate_data(self, given, reset=reset, skip_check_array=True)
             if any(isinstance(dtype, pd.SparseDtype) for dtype in X.dtypes):
                 X = X.astype({name: d.subtype for name, d in X.dtypes.items() if isinstance(d, pd.SparseDtype)})
             return X if hasattr(self, "feature_names_in_") else X.set_axis(_places(X.shape[1]), axis=1)
@@ -907,6 +911,12 @@ def _refuse_missing(y: Any) -> None:
         f"{first}, from 1): leave these rows out of X and y, or give htaf.fit a frame with the target in it, "
         "which leaves them out"
     )
+
+
+def _refuse_doubled(names: pd.Index) -> None:
+    """Raises DataError for a name of a column that is there more than once."""
+    if doubled := [*dict.fromkeys(map(str, names[names.duplicated()]))]:
+        raise DataError(f"expected each column once, got {listed(doubled)} more than once")
 
 
 def _check_rows(estimator: _TableEstimator, frame: pd.DataFrame, y: np.ndarray) -> None:

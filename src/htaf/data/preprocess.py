@@ -224,15 +224,14 @@ class Preprocessor:
         """target: of training rows, which are cross-fitted by it."""
         features = self.named(features)
         known = {*(column.name for column in self.columns), *self.ids}
-        present = [*features.columns]
-        where = {name: place for place, name in enumerate(present)}
+        present = features.columns.tolist()
+        times = Counter(present)
         wanted = [column for column in self.columns if column.kind != "dropped"]
-        absent = [column.name for column in wanted if column.name not in where]
+        absent = [column.name for column in wanted if column.name not in times]
         if absent:
             hint = without_names(present) if len(absent) == len(wanted) else ""
             raise DataError(f"expected the columns {listed(absent)} too, got only {listed(present)}{hint}")
-        times = Counter(present) if len(where) < len(present) else {}
-        doubled = [column.name for column in wanted if times.get(column.name, 1) > 1]
+        doubled = [column.name for column in wanted if times[column.name] > 1]
         if doubled:
             raise DataError(f"expected each column once, got {listed(doubled)} more than once")
         notes: list[Note] = []
@@ -247,7 +246,7 @@ class Preprocessor:
         cross = None if target is None else encoding.outputs(target, self.target)[1]
         with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
             for column in wanted:
-                raw = _taken(features.iloc[:, where[column.name]], rows)
+                raw = _taken(features[column.name], rows)
                 at = self._inputs[column.name, column.kind].start
                 for place in self._inputs[column.name, "missing"]:
                     inputs[:, place] = _absent(column, raw)
@@ -282,10 +281,12 @@ class Preprocessor:
         codes = [(values == c).astype(np.float64) for c in column.codes]
         if not column.high > column.low:
             return codes
-        absent = np.isnan(values) | np.isin(values, self.special_codes)
-        unseen = np.isin(values, [code for code in self.special_codes if code not in column.codes])
+        absent = unseen = np.isnan(values)
+        if self.special_codes:
+            absent = absent | np.isin(values, self.special_codes)
+            unseen = unseen | np.isin(values, [code for code in self.special_codes if code not in column.codes])
         _note_outside(column.name, values[~absent], column.low, column.high, notes)
-        missing = int((np.isnan(values) | unseen).sum())
+        missing = int(unseen.sum())
         if missing:
             notes.append(Note("median", column.name, missing, (f"{column.fill:g}",)))
         scale = 1 / (column.high - column.low)

@@ -413,19 +413,21 @@ Frame = pd.DataFrame | GivesPandas
 
 def in_pandas(frame: Any) -> Any:
     """A `Frame` as a data frame of pandas; anything else as it is."""
-    return frame.to_pandas() if isinstance(frame, GivesPandas) and not isinstance(frame, pd.DataFrame) else frame
+    return frame.to_pandas() if not isinstance(frame, pd.DataFrame) and isinstance(frame, GivesPandas) else frame
 
 
 def named(frame: Frame, known: Iterable[str] = ()) -> pd.DataFrame:
-    """A data frame of pandas with its columns named as those of a file: by texts, without blanks around them.
+    """A new data frame of pandas with its columns named as those of a file: by texts, without blanks around them.
 
     known: names that stay as they are. So do those that would be the name of another column without their blanks.
     """
     plain: pd.DataFrame = in_pandas(frame)
-    names, known = [*map(str, plain.columns)], {*known}
+    given = plain.columns.tolist()
+    names, known = [*map(str, given)], {*known}
     times = Counter(name.strip() for name in names)
     kept = (name in known or (name.strip() and times[name.strip()] > 1) for name in names)
-    return plain.set_axis([name if as_is else name.strip() for name, as_is in zip(names, kept, strict=True)], axis=1)
+    found = [name if as_is else name.strip() for name, as_is in zip(names, kept, strict=True)]
+    return plain.copy(deep=False) if found == given else plain.set_axis(found, axis=1)
 
 
 def data_folders(data_dir: str | os.PathLike[str] | None) -> list[Path]:
