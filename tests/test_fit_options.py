@@ -351,3 +351,21 @@ def test_a_class_that_is_missing_from_a_fold_is_told_by_scikit_learn() -> None:
         found = cross_val_predict(classifier(epochs=1), X, few, cv=KFold(3), method="predict_proba")
     assert found.shape == (ROWS, 3)
     np.testing.assert_array_equal(found[:40, sorted({*few}).index("rare")], 0)
+
+
+def test_warnings_point_at_the_line_that_called() -> None:
+    numbers = FRAME.assign(a=[*X["a"][1:], "lots"], empty=np.nan)
+    calls: tuple[Callable[[], Any], ...] = (
+        lambda: htaf.fit(numbers, "y", text_as_missing=True, **SMALL),
+        lambda: classifier(text_as_missing=True).fit(numbers.drop(columns="y"), Y),
+        lambda: classifier(text_as_missing=True, epochs=1).fit(X, Y).predict(X.assign(a="lots")),
+        lambda: classifier(text_as_missing=True, epochs=1).fit(X, Y).score(X.assign(b="lots"), Y),
+    )
+    for call in calls:
+        with pytest.warns(UserWarning, match="read as missing") as told:
+            call()
+        places = {(one.filename, one.lineno) for one in told if "read as missing" in str(one.message)}
+        assert len(places) == 1
+        (file, line) = places.pop()
+        if file != __file__:  # the mixin's own call of predict
+            assert file.endswith("sklearn/base.py"), (file, line)
