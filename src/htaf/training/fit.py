@@ -217,6 +217,7 @@ def fit(
     if continued is not None:
         _expect_same(continued, identity, network, recipe)
         notes = (*notes, f"continues {continued.path} ({continued.record['epochs_run']} epochs) with a new schedule")
+    notes = (*notes, *recipe.network.reads(posed.inputs))
     posed = replace(posed, notes=(*posed.notes, *notes, *(note for note in why if note not in notes)))
     trainer, history = _trainer(recipe, posed, out, running, key, isinstance(data, Images))
     train = _Prepared(

@@ -440,6 +440,10 @@ class Network(RecipePart, ABC):
         """What a reader of the record must know of the network."""
         return []
 
+    def reads(self, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+        """What of such inputs, as `model` takes them, the network leaves out, in words."""
+        return ()
+
     def check_available(self) -> None:
         """Raises ValueError or OSError where what the network is made of cannot be had; called before data are read."""
 

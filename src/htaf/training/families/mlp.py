@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
+MOST_BITS = 16_384  # of all inputs together, where each can have more than one
+
+
 @dataclass(frozen=True)
 class MLPNetwork(Network):
     """The multi-layer perceptron.
@@ -32,9 +35,9 @@ class MLPNetwork(Network):
         hidden: Sizes of the hidden layers, of each member.
         batch_norm: Normalise the pre-activations.
         members: Networks of one hidden layer beside each other, each with its own loss; the output is their mean.
-        thresholds: Most bits of a thermometer for each input, at quantiles of the training rows: the network reads bits
-            alone; year, month, weekday and day of year have one for each value, so that a single day can be told; 0: it
-            reads the inputs.
+        thresholds: Most bits of a thermometer for each input, at quantiles of the training rows, fewer where there are
+            more than 16,384 in all: the network reads bits alone; year, month, weekday and day of year have one for
+            each value, so that a single day can be told; 0: it reads the inputs.
         dropout: Of the activations, in training.
         weights: int8, int4: of layers over bits on a grid of integers, so that all sums are exact, see docs/packed.md.
     """
@@ -69,9 +72,9 @@ class MLPNetwork(Network):
             more["dropout"] = self.dropout
         if self.thresholds:
             days = {*inputs["calendar"]}  # a holiday is one day of the year
+            most = self._most(inputs["levels"])
             more["thresholds"] = [
-                levels - 1 if place in days else min(self.thresholds, levels - 1)
-                for place, levels in enumerate(inputs["levels"])
+                levels - 1 if place in days else min(most, levels - 1) for place, levels in enumerate(inputs["levels"])
             ]
         model = {
             "kind": "mlp",
@@ -83,6 +86,22 @@ class MLPNetwork(Network):
             **more,
         }
         return weighted(model, self.weights)
+
+    def _most(self, levels: Sequence[int]) -> int:
+        """Thresholds of an input, by how many values each has: fewer where there are so many inputs that their bits
+        would be more than `MOST_BITS`, at least one."""
+        fits = (count for count in range(self.thresholds, 1, -1) if sum(min(count, n - 1) for n in levels) <= MOST_BITS)
+        return next(fits, min(self.thresholds, 1))
+
+    def reads(self, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+        count, levels = self._most(inputs["levels"]), inputs["levels"]
+        if count == self.thresholds or max(levels) - 1 <= count:
+            return ()
+        return (
+            f"{len(levels):,} inputs: at most {count} threshold{'' if count == 1 else 's'} each instead of "
+            f"{self.thresholds}, as their bits are at most {MOST_BITS:,} in all, or one each. Leave out columns "
+            "that do not help, to have more",
+        )
 
     def unread(self, method: str) -> dict[str, str]:
         return dict.fromkeys(("weights",), "method relu") if method == "relu" else {}
