@@ -26,7 +26,7 @@ from htaf.estimators import load as read_estimator
 from htaf.export import raw_columns
 from htaf.report import fit_baselines
 from htaf.report.contents import left_out, read_as
-from htaf.rules import vary
+from htaf.rules import vary, what_if
 from htaf.rules.raw_columns import RawColumn
 from htaf.runs import open_run
 from htaf.training.problems import divided_notes
@@ -435,3 +435,18 @@ def test_few_texts_with_a_unit_are_classes() -> None:
 def test_a_column_of_row_numbers_is_noted_with_gaps_too(values: np.ndarray, noted: bool) -> None:
     table = from_frame(pd.DataFrame({"n": values, "x": np.arange(40) % 7, "y": np.arange(40) % 2}), "y")
     assert any("'n' looks like a row number" in note for note in told(table.notes)) == noted
+
+
+def test_another_value_of_a_flag_is_told_and_what_if_shows_it_once() -> None:
+    """The network reads whether there is a value: a 0 in place of a blank would be the 1 of training."""
+    frame = blanks(200)[["flag", "height", "y"]]
+    run = htaf_fit(frame, "y", **TINY).run_
+    rows = frame.head(4).assign(flag=[0.0, 0.0, 1.0, np.nan])
+    _, notes = run.preprocessor().transform_with_notes(rows)
+    assert "flag (2 rows, down to 0 where training had 1 to 1)" in " ".join(told(notes))
+    _, notes = run.preprocessor().transform_with_notes(frame)
+    assert not any(note.kind == "outside" and note.column == "flag" for note in notes)
+    found = vary(run, "flag", frame.head(20), data=frame)
+    assert found["value"].tolist() == [1.0, ""]
+    assert found["share"].sum() == pytest.approx(1)
+    assert [note.column for note in what_if(run, rows, {"flag": 0}).notes] == ["flag"]

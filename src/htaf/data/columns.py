@@ -324,7 +324,7 @@ def _learn_number(
     if missing and (told or not one) and plain.size:
         notes.append(_about_blanks(name, missing, f"{fill:g}", told, one))
     if one or not plain.size:
-        low = high = fill = 0.0
+        low = high = fill = fill if told else 0.0  # of a flag its value
     if codes:
         notes.append(Note("codes", name, values=tuple((code, int((values == code).sum())) for code in codes)))
     return Column(name, "number", low, high, min(max(fill, low), high), codes, told)

@@ -280,6 +280,9 @@ class Preprocessor:
             notes.append(Note("no unit", column.name, plain, (column.unit,)))
         codes = [(values == c).astype(np.float64) for c in column.codes]
         if not column.high > column.low:
+            if column.missing:  # a flag: 0 would be read as its value
+                present = values[~np.isnan(values) & ~np.isin(values, self.special_codes)]
+                _note_outside(column.name, present, column.low, column.high, notes)
             return codes
         absent = unseen = np.isnan(values)
         if self.special_codes:

@@ -107,6 +107,8 @@ def vary(
         found = np.quantile(plain, QUANTILES, method="inverted_cdf")
         as_given = _date if known.kind == "date" else float
         tried = [(share, as_given(value)) for share, value in zip(QUANTILES, found, strict=True)]
+        if found[0] == found[-1]:  # a flag
+            tried = [(len(plain) / len(values), as_given(found[0]))]
         if known.missing:
             tried.append((float(np.isnan(values).mean()), ""))
     made = []
