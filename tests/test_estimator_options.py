@@ -218,6 +218,7 @@ def test_n_jobs_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[0] == 2
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("given", [0, 1.5, True, "all"])
 def test_other_n_jobs_are_refused(given: Any) -> None:
     with pytest.raises(ValueError, match="n_jobs must be a number of threads, -1 for all cores or None, got "):

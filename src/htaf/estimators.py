@@ -791,7 +791,7 @@ def _at_least_one(name: str, value: Any) -> int:
     return int(value)
 
 
-def _threads(n_jobs: int | None) -> int | None:
+def _threads(n_jobs: Any) -> int | None:
     """Threads as scikit-learn counts jobs: -1 all cores, -2 all but one; None as it is."""
     if n_jobs is None:
         return None

@@ -24,7 +24,7 @@ from htaf.contract import StepFactory
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
 from htaf.data.images import ImagePreprocessor, Images
-from htaf.data.notes import to_record
+from htaf.data.notes import Note, to_record
 from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import listed
@@ -151,7 +151,7 @@ def fit(
     source: Mapping[str, Any] | None = None,
     attributes: Attributes | None = None,
     continued: Run | None = None,
-    notes: Sequence[str] = (),
+    notes: Sequence[Note | str] = (),
     method: StepFactory | None = None,
     running: Running = AS_USUAL,
 ) -> Run:
