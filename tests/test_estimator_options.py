@@ -236,6 +236,10 @@ def test_importances_are_of_the_columns_of_x(validated: HtafClassifier) -> None:
     assert found.argmax() == 0, "a decides"
     found[:] = 0
     assert validated.feature_importances_.sum() == pytest.approx(1), "a copy"
+    noise = np.random.default_rng(1).normal(size=(ROWS, 12))
+    of_noise = HtafRegressor(**SMALL).fit(np.c_[X["a"], noise], AMOUNT).feature_importances_
+    assert (of_noise >= 0).all(), "a column whose shuffle helps by chance counts nothing"
+    assert (of_noise == 0).any()
     array = np.c_[np.full(ROWS, 3.0), X["a"], X["b"]]
     with pytest.warns(UserWarning, match="'x0' dropped"):
         made = HtafRegressor(**SMALL).fit(array, AMOUNT)
