@@ -9,9 +9,10 @@ import inspect
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
@@ -29,9 +30,10 @@ from htaf.data.notes import UNEXPECTED, Note, from_record, told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, Frame, in_pandas, is_date, is_text, listed, named, to_number, to_text
 from htaf.data.tabular import Split, Table, from_frame
-from htaf.data.targets import Task
+from htaf.data.targets import Task, amounts_of_rows
 from htaf.runs import Run, RunError, forward, open_run
-from htaf.training.recipe import Recipe
+from htaf.runs.metrics import decided
+from htaf.training.recipe import Recipe, TableData
 
 Fitted = TypeVar("Fitted", bound="_TableEstimator")
 
@@ -48,7 +50,12 @@ FIELDS = (
     "sharpen",
     "recalibrate",
     "refit",
+    "class_weight",
+    "threshold",
 )
+OF_CLASSES = ("class_weight", "threshold")  # that a regression refuses
+OF_ROWS = ("weight", "weights", "sample_weight", "sample_weights")  # as others call the weights of rows
+FOR_ROWS = ": weights of rows are given to fit, sample_weight="
 ENTRY = "estimator"  # of a record: what the folder of a saved estimator holds beyond that of a run
 LEAST = 3  # rows: batch norm trains on two, one validates
 SEEDS = 2**31
@@ -62,12 +69,23 @@ class _TableEstimator(BaseEstimator):
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         known = cls._get_param_names()
-        for name in options:
+        for name, value in options.items():
             if name not in known:
-                of_recipe = f": a field of a recipe, give fields={{{name!r}: ...}}"
-                hint = of_recipe if name in _every_field() else suggestion(name, known)
-                raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}{hint}")
+                raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}{cls._hint(name, value)}")
         return super().__new__(cls)
+
+    @classmethod
+    def _hint(cls, name: str, value: Any) -> str:
+        """What may have been meant by an argument that there is not."""
+        from htaf.training.families.weights import Weights
+
+        if name in OF_ROWS and not (isinstance(value, str) and value in get_args(Weights)):
+            return FOR_ROWS
+        if name in _every_field():
+            return f": a field of a recipe, give fields={{{name!r}: ...}}"
+        return suggestion(
+            name, [n for n in cls._get_param_names() if cls._task == "classification" or n not in OF_CLASSES]
+        )
 
     def __init__(
         self,
@@ -84,6 +102,8 @@ class _TableEstimator(BaseEstimator):
         sharpen: bool | None = None,
         recalibrate: bool | None = None,
         refit: bool | None = None,
+        class_weight: str | Mapping[Any, float] | None = None,
+        threshold: float | str | None = None,
         fields: Mapping[str, Any] | None = None,
         validation_fraction: float = 0.1,
         exact: bool = True,
@@ -105,6 +125,8 @@ class _TableEstimator(BaseEstimator):
         self.sharpen = sharpen
         self.recalibrate = recalibrate
         self.refit = refit
+        self.class_weight = class_weight
+        self.threshold = threshold
         self.fields = fields
         self.validation_fraction = validation_fraction
         self.exact = exact
@@ -180,6 +202,8 @@ class _TableEstimator(BaseEstimator):
         given |= more
         if isinstance(sizes := given.get("hidden", ()), int | np.integer):
             raise ValueError(f"hidden must be the sizes of the hidden layers, such as ({sizes},), got {sizes}")
+        if "class_weight" in given:
+            given["class_weight"] = _class_weight(given["class_weight"])
         return {k: tuple(v) if isinstance(v, np.ndarray | list) else _plain(v) for k, v in given.items()}
 
     def _recipe(self) -> tuple[Recipe, tuple[str, ...]]:
@@ -189,7 +213,7 @@ class _TableEstimator(BaseEstimator):
         family, changes = family_of("mlp"), self._changes()
         base = family.ready(self.recipe or family.suited(changes) or _first())
         if unknown := [name for name in changes if name not in base.flat() and name not in _every_field()]:
-            near = suggestion(unknown[0], [*base.flat()])
+            near = FOR_ROWS if unknown[0] in OF_ROWS else suggestion(unknown[0], [*base.flat()])
             raise ValueError(f"fields: expected fields of a recipe, got {unknown[0]!r}{near}")
         recipe, notes = family.changed(base, changes)
         recipe.refuse_unread(changes.keys())
@@ -315,7 +339,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     X: an array, or a data frame (of pandas, Polars or pyarrow) whose dtypes decide: numbers and durations are scaled,
     dates are taken apart; text, categories and truth values are categories; NaN and None are missing. Predictions are
-    those of the exact network. `sample_weight` is not taken: the training has no weights of rows.
+    those of the exact network.
 
     Args:
         recipe: a ready recipe of `htaf train tabular`; None: its default one. Each field below that is None stays as
@@ -326,6 +350,12 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         alpha0, alpha1: of HTAF at the end of the training.
         sharpen: move the parameters from a soft start.
         recalibrate, refit: fit norms and last layer to the exact network after the training.
+        class_weight: "balanced", so that the rows of each class count as much in the training as those of another, or
+            {label: weight}, 1 for labels that are not named; multiplied with `sample_weight`. Probabilities are then
+            those of classes with such shares. None: all rows alike. Of classifiers.
+        threshold: the probability from which the second of two classes is predicted: a number in (0, 1), or "f1",
+            "balanced_accuracy" or "matthews_corrcoef", the one with the best of it on the validation rows. None: the
+            likelier class. `predict_proba` and `decision_function` know nothing of it. Of classifiers.
         fields: other fields of the recipe, by name.
         validation_fraction: share of the rows, of every class alike, that choose the epoch and are not trained on.
         exact: predict with the exact step; False: with the smooth network. May be changed after `fit`.
@@ -340,6 +370,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         classes_: the labels, sorted; the order of the columns of `predict_proba`.
         n_features_in_, feature_names_in_: of X in `fit`; names where its columns are text.
         n_iter_: epochs run.
+        threshold_: the threshold by which `predict` decides, None without one.
         notes_: what was handled in the data and the training.
         run_: the finished run (`htaf.runs.Run`), its files in memory: `run_.record`, `run_.model()`.
 
@@ -350,25 +381,43 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     _task = "classification"
 
-    def fit(self, X: Any, y: Any) -> HtafClassifier:
-        """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> HtafClassifier:
+        """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts.
+
+        Args:
+            sample_weight: [rows] >= 0, how much each row counts in every loss, also that which chooses the epoch; only
+                their proportions matter. A row of weight 0 is as if it were not there. The preparation of the columns
+                counts every other row once. None: all alike.
+        """
         _refuse_missing(y)
         labels = np.asarray(validate_data(self, "no_validation", y))
         frame = self._frame(X, reset=True)
-        _check_rows(self, frame, labels)
+        check_consistent_length(frame, labels)
         check_classification_targets(labels)
+        weights, notes = _weights(sample_weight, frame, labels)
+        if weights is not None:
+            frame, labels, weights = frame.loc[weights > 0], labels[weights > 0], weights[weights > 0]
+        _check_rows(self, frame)
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
-            raise ValueError(f"{type(self).__name__} needs at least 2 classes, got 1 class: {classes[0]!r}")
+            of = "" if weights is None else " with a weight above 0"
+            raise ValueError(f"{type(self).__name__} needs at least 2 classes{of}, got 1 class: {classes[0]!r}")
         self._know(classes)
         codes = codes.astype(np.int64)
-        table = from_frame(frame, codes, task=self._task, classes=_texts(classes), target_name=_name_of(y))
-        return self._learn(table, self._names())
+        of = {"classes": _texts(classes), "target_name": _name_of(y), "weights": weights}
+        table = from_frame(frame, codes, task=self._task, **of)
+        return self._learn(replace(table, notes=(*notes, *table.notes)), self._names())
+
+    @property
+    def threshold_(self) -> float | None:
+        """The probability from which the second class is predicted; None: the likelier one is."""
+        check_is_fitted(self)
+        return self._preprocessor.target.threshold
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " rows"]:
-        """The class with the highest probability for each row of X."""
-        places = self._ordered(X).argmax(1)
-        return self.classes_[places]
+        """The class with the highest probability for each row of X; by the threshold where there is one."""
+        codes = decided(torch.from_numpy(self._outputs(X)), self._preprocessor.target.threshold).numpy()
+        return self.classes_[np.argsort(self._order)[codes]]
 
     def predict_proba(self, X: Any) -> Float64[np.ndarray, "rows classes"]:
         """Probabilities, in the order of `classes_`: the softmax of the network's outputs."""
@@ -418,14 +467,18 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any) -> HtafRegressor:
-        """Train on rows X [rows, columns] and numbers y [rows]."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> HtafRegressor:
+        """Train on rows X [rows, columns] and numbers y [rows]; `sample_weight` as for `HtafClassifier`."""
         _refuse_missing(y)
         values = np.asarray(validate_data(self, "no_validation", y, y_numeric=True), dtype=np.float64)
         frame = self._frame(X, reset=True)
-        _check_rows(self, frame, values)
-        table = from_frame(frame, values, task=self._task, target_name=_name_of(y))
-        return self._learn(table, self._names())
+        check_consistent_length(frame, values)
+        weights, notes = _weights(sample_weight, frame)
+        if weights is not None:
+            frame, values, weights = frame.loc[weights > 0], values[weights > 0], weights[weights > 0]
+        _check_rows(self, frame)
+        table = from_frame(frame, values, task=self._task, target_name=_name_of(y), weights=weights)
+        return self._learn(replace(table, notes=(*notes, *table.notes)), self._names())
 
     def predict(self, X: Any) -> Float64[np.ndarray, " rows"]:
         """The predicted number for each row of X, in the unit of y."""
@@ -433,7 +486,14 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         return self._preprocessor.inverse(outputs)
 
 
-def fit(frame: Frame, target: str | int, *, task: Task | None = None, **options: Any) -> HtafClassifier | HtafRegressor:
+def fit(
+    frame: Frame,
+    target: str | int,
+    *,
+    task: Task | None = None,
+    sample_weight: str | Sequence[float] | Float64[np.ndarray, " rows"] | None = None,
+    **options: Any,
+) -> HtafClassifier | HtafRegressor:
     """Train on a data frame with one column to predict, as `htaf train tabular` does on a file.
 
         model = htaf.fit(frame, "churned", epochs=10)
@@ -446,6 +506,8 @@ def fit(frame: Frame, target: str | int, *, task: Task | None = None, **options:
         frame: [rows, columns], of pandas, Polars or pyarrow; its dtypes decide what a column is.
         target: the column to predict.
         task: "regression" or "classification"; None: by the column, as for a file.
+        sample_weight: the name of a column of weights, which is no feature, or weights of all rows; see
+            `HtafClassifier.fit`.
         options: as `HtafClassifier` takes them.
 
     Returns:
@@ -463,7 +525,8 @@ def fit(frame: Frame, target: str | int, *, task: Task | None = None, **options:
         target = str(target)
     if not isinstance(target, str):
         raise TypeError(f"expected the name of the target column as text, got {target!r}")
-    table = from_frame(frame, target, task=task)
+    of: Any = sample_weight if isinstance(sample_weight, str) else _weights(sample_weight, frame)[0]
+    table = from_frame(frame, target, task=task, weights=of)
     made = (HtafClassifier if table.task == "classification" else HtafRegressor)(**options)
     names = [str(name) for name in table.features]
     made.n_features_in_, made.feature_names_in_, made._by_name = len(names), np.array(names, dtype=object), True
@@ -547,6 +610,10 @@ def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:
         given = {k: v for k, v in recipe.flat().items() if k not in unread and v != base.get(k)}
         given = {"recipe": _first()} | {k: v for k, v in given.items() if k != "family"}
     own = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    if "class_weight" in own:
+        named = TableData(class_weight=tuple(map(str, own["class_weight"])))
+        balanced = named.class_weight == ("balanced",)
+        own["class_weight"] = "balanced" if balanced else named.weights_by_name() or None
     known = (*FIELDS, "recipe", "validation_fraction")
     more = {k: v for k, v in own.items() if k not in known}
     seed = {"random_state": record["seed"]}
@@ -604,9 +671,43 @@ def _refuse_missing(y: Any) -> None:
     )
 
 
-def _check_rows(estimator: _TableEstimator, frame: pd.DataFrame, y: np.ndarray) -> None:
-    """Raises ValueError, as scikit-learn words it, where X and y differ in length or are too few."""
-    check_consistent_length(frame, y)
+def _class_weight(given: Any) -> tuple[str, ...]:
+    """Weights of classes as a recipe has them; ValueError for what they cannot be."""
+    if isinstance(given, Mapping):
+        if not given:
+            return ()
+        names = _texts(np.array([*given], dtype=object))
+        return tuple(f"{name}={weight}" for name, weight in zip(names, given.values(), strict=True))
+    if isinstance(given, str):
+        given = (given,)
+    if not isinstance(given, tuple) or not all(isinstance(one, str) for one in given):
+        raise ValueError(f"class_weight must be 'balanced', {{label: weight}} or None, got {given!r}")
+    return given
+
+
+def _weights(
+    given: Any, frame: pd.DataFrame, labels: np.ndarray | None = None
+) -> tuple[Float64[np.ndarray, " rows"] | None, list[Note]]:
+    """Weights of the rows of a frame, and what is to be said of them; None for none.
+
+    Raises:
+        ValueError: another shape or length. DataError: as `amounts_of_rows`.
+    """
+    if given is None:
+        return None, []
+    shape = np.shape(given)
+    if shape != (len(frame),):
+        raise ValueError(f"sample_weight: expected one for each of {len(frame):,} rows, got the shape {shape}")
+    noted = list[Note]()
+    values = amounts_of_rows("fit", pd.Series(np.asarray(given)), np.ones(len(frame), dtype=bool), noted)
+    notes = [note for note in noted if note.kind == "no weight"]
+    if labels is not None and (lost := np.setdiff1d(labels, labels[values > 0])).size:
+        notes.append(Note("class without weight", "y", values=tuple(_texts(lost))))
+    return values, notes
+
+
+def _check_rows(estimator: _TableEstimator, frame: pd.DataFrame) -> None:
+    """Raises ValueError, as scikit-learn words it, where rows are too few."""
     if len(frame) < LEAST:
         raise ValueError(
             f"Found array with {len(frame)} sample(s) (shape={frame.shape}) while a minimum of {LEAST} is required by "

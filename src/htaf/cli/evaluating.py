@@ -90,7 +90,8 @@ def evaluate(
         exact = result["exact"][metric] if result["exact"] else None
         rows.append((metric, *figures(smooth, exact, lower_is_better=metric in LOWER_IS_BETTER)))
     columns = ("metric", "smooth", "exact", "exact - smooth")
-    show(f"{found.name}, {result['part']}, {result['rows']} rows{positive}", columns, rows)
+    weighted = f" weighted by {result['weight']!r}" if "weight" in result else ""
+    show(f"{found.name}, {result['part']}, {result['rows']} rows{weighted}{positive}", columns, rows)
     _say_classes(result, out)
     return None if profile is None else _show_layers(profile, name, title)
 

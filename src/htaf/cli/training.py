@@ -75,7 +75,7 @@ def _values(field: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _shown(field: str, value: Any) -> str:
     if value is None:
-        return SHARPEN_START if field == "start" else "as the class sets them"
+        return {"start": SHARPEN_START, "sharpness": "as the class sets them"}.get(field, "none")
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value) or "none"
@@ -195,6 +195,7 @@ class TableFlags:
         shares: Of training, validation and test rows; with --test of training and validation rows.
         group: Keep rows that are equal in this column in one part; it is no input.
         time: Test on the last rows by this column of dates or numbers, validate on those before.
+        weight: How much each row counts, in the training and in what is measured: a column of numbers >= 0; no input.
         drop_empty: fico: leave out the 588 rows without any record.
         checkpoint_seconds: Least time between checkpoints: what a kill can cost.
     """
@@ -211,6 +212,7 @@ class TableFlags:
     ] = ()
     group: Column = None
     time: Column = None
+    weight: Column = None
     drop_empty: bool = False
     baselines: Baselines = True
     checkpoint_seconds: float = 5.0

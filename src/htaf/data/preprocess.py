@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +27,7 @@ from htaf.data.columns import (
 from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, lists, to_record
 from htaf.data.reading import DataError, Frame, TableError, finite_numbers, is_text, named, to_number, without_names
 
-FORMAT, VERSION = "htaf-tabular", 4
+FORMAT, VERSION = "htaf-tabular", 5
 BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
 
 
@@ -109,6 +110,7 @@ class Preprocessor:
         units: Mapping[str, str] | None = None,
         ids: Sequence[str] = (),
         rows: Int64[np.ndarray, " part"] | None = None,
+        weights: Float64[np.ndarray, " rows"] | None = None,
     ) -> "Preprocessor":
         """Learns ranges, medians, categories and the target's mean from the training rows.
 
@@ -126,6 +128,8 @@ class Preprocessor:
             units: in which raw rows write the numbers of a column, see `htaf.data.reading.unit_of`; else none.
             ids: names of columns that predictions have beside.
             rows: int64 [part], the training rows among `features`, taken a column at a time; None: all.
+            weights: float64 [rows], > 0, of the target's mean and deviation; what is learned of the columns counts
+                every row once.
         Returns:
             the fitted preprocessor.
         Raises:
@@ -137,7 +141,7 @@ class Preprocessor:
         if len({str(name) for name in features.columns}) != features.shape[1]:
             raise DataError(f"expected distinct column names, got {listed([*map(str, features.columns)])}")
         target, told, late = np.asarray(target), list[Note](), list[Note]()
-        learned = learn_target(target, task, target_name, tuple(classes), late)
+        learned = learn_target(target, task, target_name, tuple(classes), late, weights)
         wanted = encoding.outputs(target, learned)
         columns = [
             learn_column(
@@ -313,6 +317,11 @@ class Preprocessor:
         if self.target.task == "classification":
             return np.array(self.target.classes, dtype=object)[values]
         return values.astype(np.float64) * self.target.std + self.target.mean
+
+    def with_threshold(self, threshold: float | None) -> "Preprocessor":
+        """The same with another threshold of the second of two classes."""
+        target = replace(self.target, threshold=threshold)
+        return Preprocessor(self.columns, target, self.special_codes, self.notes, self.ids)
 
     def to_json(self) -> dict[str, Any]:
         """Everything learned, as plain JSON values (no NaN); `from_json` restores it bit for bit.

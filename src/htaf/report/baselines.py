@@ -57,6 +57,7 @@ def fit_baselines(
     *,
     threads: int = 1,
     told: Callable[[str], Any] = lambda name: None,
+    weights: np.ndarray | None = None,
 ) -> list[Baseline]:
     """Fit a constant, a linear model and histogram boosting on the training rows, and measure them on the others.
 
@@ -73,6 +74,7 @@ def fit_baselines(
         preprocessor: says the classes, and the unit of the target.
         threads: of the CPU.
         told: called with the name of each model before it is fitted.
+        weights: float64 [training rows], how much each counts in the fit; None: all alike. Measured by the table's own.
 
     Returns:
         one entry a model, the simplest first. One that cannot be fitted has a note and no metrics.
@@ -89,7 +91,7 @@ def fit_baselines(
             told(name)
             began = time.perf_counter()
             try:
-                one = _fitted(name, table, raw, rows, preprocessor)
+                one = _fitted(name, table, raw, rows, preprocessor, weights)
             except Exception as error:  # of any data: numbers near 1e300, no memory
                 one = Baseline(name, note=f"not fitted: {first_line(error)}")
             found.append(Baseline(one.name, one.metrics, one.rows, round(time.perf_counter() - began, 3), one.note))
@@ -159,7 +161,14 @@ def boosting_within(columns: int, classes: int) -> tuple[int, int]:
     return rounds, min(BINS, max(15, MOST_BINS // max(1, columns)))
 
 
-def _fitted(name: str, table: Table, raw: _Raw, rows: Mapping[str, np.ndarray], preprocessor: Preprocessor) -> Baseline:
+def _fitted(
+    name: str,
+    table: Table,
+    raw: _Raw,
+    rows: Mapping[str, np.ndarray],
+    preprocessor: Preprocessor,
+    weights: np.ndarray | None,
+) -> Baseline:
     """One model, fitted and measured."""
     classes, train = len(table.classes), np.asarray(rows["train"])
     if name == "boosting" and classes > MOST_CLASSES:
@@ -169,7 +178,8 @@ def _fitted(name: str, table: Table, raw: _Raw, rows: Mapping[str, np.ndarray], 
         within = rows_within(len(train), raw.columns, classes)
         if within < len(train):
             note = f"fitted on {within:,} of {len(train):,} training rows, evenly spread"
-            train = train[np.linspace(0, len(train) - 1, within).astype(np.int64)]
+            some = np.linspace(0, len(train) - 1, within).astype(np.int64)
+            train, weights = train[some], None if weights is None else weights[some]
     rounds, bins = boosting_within(raw.columns, classes)
     if name == "boosting" and (rounds, bins) != (ROUNDS, BINS):
         fewer = [f"{rounds} rounds instead of {ROUNDS}"] * (rounds < ROUNDS)
@@ -180,7 +190,8 @@ def _fitted(name: str, table: Table, raw: _Raw, rows: Mapping[str, np.ndarray], 
     inputs = _Nothing() if name == "constant" else raw
     chosen = inputs.of(train)
     model = _model(name, table.task, chosen, rounds, bins)
-    model.fit(chosen, table.target[train])
+    last = f"{model.steps[-1][0]}__" if hasattr(model, "steps") else ""
+    model.fit(chosen, table.target[train], **({} if weights is None else {f"{last}sample_weight": weights}))
     del chosen
     found: dict[str, dict[str, float | None]] = {}
     target = preprocessor.target
@@ -196,7 +207,10 @@ def _fitted(name: str, table: Table, raw: _Raw, rows: Mapping[str, np.ndarray], 
             shares[:, model.classes_] = np.concatenate([model.predict_proba(some) for some in inputs.pieces(measured)])
             outputs = torch.from_numpy(np.log(np.maximum(shares, 1e-15)))
             truth = torch.from_numpy(table.target[measured])
-        found[part] = metrics(outputs, truth, table.task, target.std)
+        of = table.weights_of(measured)
+        found[part] = metrics(
+            outputs, truth, table.task, target.std, weights=None if of is None else torch.from_numpy(of)
+        )
     return Baseline(name, found, len(train), note=note)
 
 

@@ -110,7 +110,7 @@ def contents(
     if preprocessor.target.task == "regression":
         truth, predicted = (preprocessor.inverse(v[:, 0].double().numpy()) for v in (target, outputs))
         return of | {"residuals": residuals(predicted, truth)}
-    matrix = confusion(outputs, target, len(preprocessor.target.classes))
+    matrix = confusion(outputs, target, len(preprocessor.target.classes), preprocessor.target.threshold)
     return of | {"calibration": calibration(outputs, target), "confusion": confused(matrix)}
 
 

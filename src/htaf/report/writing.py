@@ -19,6 +19,9 @@ from htaf.report.contents import FORMAT, contents
 from htaf.report.page import page
 from htaf.runs import Run, locked
 from htaf.runs.data import table_rows
+from htaf.training.families import make_recipe
+from htaf.training.problems import class_weights, row_weights
+from htaf.training.recipe import TableData
 from htaf.training.reproduce import command
 
 PAGE, VALUES = "report.html", "report.json"
@@ -55,7 +58,13 @@ def write_report(
             used = {"train", *run.record["metrics"]["smooth"]}
             rows = {name: rows[name] for name in ("train", "validation", "test") if name in used}
             threads = run.record["threads"]
-            found = kept_baselines(run) or fit_baselines(table, rows, preprocessor, threads=threads, told=told)
+            options = make_recipe(**run.record["recipe"]).data
+            assert isinstance(options, TableData)
+            train = rows["train"]
+            weights = row_weights(table, train, class_weights(options, table, train))
+            found = kept_baselines(run) or fit_baselines(
+                table, rows, preprocessor, threads=threads, told=told, weights=weights
+            )
         with _threads(run.record["threads"]):
             text = to_json(contents(run, table, baselines=found, command=command(run.record)))
         values = parse_json(text)  # in the order of the file, whether the record was read or has just been made

@@ -84,6 +84,11 @@ def harden_run(
         raise RunError(f"expected steps of {', '.join(get_args(Step))}, got {', '.join(unknown) if steps else 'none'}")
     if rows < 1:
         raise RunError(f"expected rows >= 1, got {rows}")
+    recipe = run.record["recipe"]
+    weighed = bool(recipe.get("class_weight")) or "weight" in run.record["data"]
+    if weighed or isinstance(recipe.get("threshold"), str):
+        what = "weights of rows or classes" if weighed else "a threshold that was chosen for its exact network"
+        raise RunError(f"expected a run without weights and chosen threshold, {run.path} has {what}: train with refit")
     before = {"key": run.record["key"], "sha256": run.record["model_sha256"], "steps": list(steps), "rows": rows}
     identity = {name: run.record[name] for name in ("recipe", "seed", "data")}
     identity |= {name: run.record[name] for name in GIVEN if name in run.record} | {"hardened": before}
