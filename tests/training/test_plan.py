@@ -102,7 +102,7 @@ def test_a_source_with_the_flags_of_the_command() -> None:
     assert made.arguments() == {"exclude": ("b",), "shares": (0.5, 0.25, 0.25), "group": "g"}
     assert Source("a.csv", time="t", ids=("i",), test="b.csv").describe() == {
         "name": "a.csv", "target": None, "task": None, "drop_empty": False, "split": "random", "size": None,
-        "exclude": [], "ids": ["i"], "test": "b.csv", "shares": [], "group": None, "time": "t",
+        "exclude": [], "ids": ["i"], "test": "b.csv", "shares": [], "group": None, "time": "t", "weight": None,
     }  # fmt: skip
     for options, words in (
         ({"split": "stratified", "group": "g"}, "does not go with split stratified"),
