@@ -77,7 +77,7 @@ def _shown(field: str, value: Any) -> str:
     if value is None:
         return {"start": SHARPEN_START, "sharpness": "as the class sets them"}.get(field, "none")
     if isinstance(value, tuple):
-        return " ".join(map(str, value))
+        return " ".join(map(str, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value) or "none"
 
 
