@@ -144,12 +144,14 @@ def _measured(
 ) -> dict[str, Any]:
     """Of a record: metrics of both networks, those of the exact one before, and statistics of its layers."""
     preprocessor, task = run.preprocessor(), run.record["data"]["task"]
-    scale = 1.0 if isinstance(preprocessor, ImagePreprocessor) else preprocessor.target.std
+    scale, threshold = 1.0, None
+    if not isinstance(preprocessor, ImagePreprocessor):
+        scale, threshold = preprocessor.target.std, preprocessor.target.threshold
     measured: dict[str, RunPart | list[tuple[Tensor, Tensor]]] = {"validation": parts.validation}
     if run.record.get("test", True):  # a candidate of a search was not measured on it, and is not now
         measured["test"] = run.part("test", data)
-    before = measure(smooth, exact, measured, task, scale)["exact"]
-    found: dict[str, Any] = {"metrics": measure(smooth, net, measured, task, scale), "before": before}
+    before, after = (measure(smooth, one, measured, task, scale, threshold=threshold) for one in (exact, net))
+    found: dict[str, Any] = {"metrics": after, "before": before["exact"]}
     if any(isinstance(m, BINARY) for m in net.modules()):
         statistics = layer_statistics(smooth, net, (x for x, _ in parts.validation))
         found["layers"] = [asdict(layer) for layer in statistics]
