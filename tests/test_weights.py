@@ -41,6 +41,7 @@ from htaf.data.tabular import Table, from_frame, load
 from htaf.export import onnx_table
 from htaf.hardening import refit_head
 from htaf.report import fit_baselines
+from htaf.rules import explain
 from htaf.runs import RunError, open_packed, open_run
 from htaf.runs.data import table_rows
 from htaf.runs.hardening import harden_run
@@ -364,6 +365,8 @@ def test_the_threshold_is_kept_in_every_file(by_f1: HtafClassifier, tmp_path: Pa
     told = json.loads(out)
     assert told["exact"]["accuracy"] == pytest.approx(accuracy_score(Y, by_f1.predict(X)))
     assert told["confusion"][1][1] == int(by_f1.predict(X)[Y == 1].sum())
+    reasons = explain(open_run(folder), frame.assign(target=Y)).reasons(frame)
+    assert [one.prediction for one in reasons] == wanted
     for words in (("predict", folder, rows), ("predict", tmp_path / "p.htaf", rows)):
         code, out, error = htaf(*words)
         assert code == 0, error
