@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
 from pathlib import Path
@@ -38,6 +39,7 @@ import htaf
 from htaf import HtafClassifier, HtafRegressor
 from htaf.data.notes import told
 from htaf.data.tabular import Table, from_frame, load
+from htaf.estimators import parts
 from htaf.export import onnx_table
 from htaf.hardening import refit_head
 from htaf.report import fit_baselines
@@ -175,6 +177,22 @@ def test_weights_move_what_is_learned() -> None:
     assert [m.predict_proba(x)[:, 1].mean() for m in shares] == pytest.approx([0.5, 0.9], abs=0.1)
 
 
+def test_one_weighted_loss_chooses_epoch_norms_and_head() -> None:
+    made = HtafClassifier(**SMALL).fit(X, Y, sample_weight=ROW_WEIGHTS)
+    assert made.run_.held is not None
+    epochs = pd.read_csv(io.BytesIO(made.run_.held["metrics.csv"]))
+    norms, head = made.run_.record["hardening"]["finish"]
+    assert norms["before"] == pytest.approx(epochs["val_loss"].min(), rel=1e-4)
+    assert head["before"] == pytest.approx(head["report"]["before"]["loss"], rel=1e-4)
+    assert head["after"] == pytest.approx(head["report"]["after"]["loss"], rel=1e-4)
+    table = from_frame(pd.DataFrame(X), Y, task="classification", classes=("0", "1"))
+    held = parts(table, 0.1, 0).validation
+    p = made.predict_proba(X[held])
+    assert log_loss(Y[held], p, sample_weight=ROW_WEIGHTS[held]) == pytest.approx(
+        min(one["after" if one["kept"] else "before"] for one in (norms, head)), rel=1e-3
+    )
+
+
 @pytest.mark.parametrize("recipe", ["tabular-exact", "tabular-progressive"])
 def test_every_recipe_takes_weights(recipe: str) -> None:
     more = {"fields": {"distil": 0.5}, "epochs": 6} if recipe.endswith("progressive") else {"epochs": 2}
@@ -220,7 +238,10 @@ def test_weights_of_classes_multiply_those_of_rows(tmp_path: Path) -> None:
 def test_balanced_classes_find_more_of_a_rare_one(plain: HtafClassifier) -> None:
     made = HtafClassifier(class_weight="balanced", **SMALL).fit(X, Y)
     assert made.predict(X).mean() > plain.predict(X).mean()
-    assert not any("learned nothing" in note or "no better than" in note for note in made.notes_)
+    far = HtafClassifier(class_weight={1: 300}, **SMALL).fit(X, Y)
+    loss = far.run_.record["metrics"]["exact"]["validation"]["loss"]
+    assert loss > log_loss(Y, np.full(len(Y), Y.mean())), "the rows as they come"
+    assert not any("constant" in note for note in far.notes_), "judged by what it was trained on"
     with pytest.raises(ValueError, match="class_weight: expected classes in the target 'target', got numbers"):
         HtafRegressor(class_weight="balanced", **TINY).fit(X, X[:, 0])
 
