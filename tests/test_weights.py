@@ -29,7 +29,7 @@ from sklearn.metrics import (
     r2_score,
     roc_auc_score,
 )
-from sklearn.model_selection import GridSearchCV, TunedThresholdClassifierCV, cross_validate
+from sklearn.model_selection import GridSearchCV, KFold, TunedThresholdClassifierCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.class_weight import compute_class_weight
@@ -266,6 +266,15 @@ def test_bad_weights_of_classes(given: Any, said: str) -> None:
 def test_a_class_that_is_not_there_may_have_a_weight_where_all_others_have_one() -> None:
     """As in a fold of a cross-validation."""
     HtafClassifier(class_weight={0: 1, 1: 2, 2: 3}, **TINY).fit(X, Y)
+
+
+def test_a_class_may_be_missing_from_a_fold() -> None:
+    y = np.repeat(["a", "b", "c"], [180, 180, 40])
+    how: Any = {"cv": KFold(2), "error_score": "raise", "return_estimator": True}  # without a shuffle
+    found = cross_validate(HtafClassifier(class_weight="balanced", **TINY), X, y, **how)
+    assert [one.classes_.tolist() for one in found["estimator"]] == [["b", "c"], ["a", "b"]]
+    with pytest.raises(ValueError, match="needs at least 2 classes, got 1 class"):
+        HtafClassifier(**TINY).fit(X[:100], y[:100])
 
 
 # --- bad weights of rows -----------------------------------------------------------------------------

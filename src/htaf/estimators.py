@@ -695,11 +695,11 @@ def _weights(
     """
     if given is None:
         return None, []
-    shape = np.shape(given)
-    if shape != (len(frame),):
-        raise ValueError(f"sample_weight: expected one for each of {len(frame):,} rows, got the shape {shape}")
+    each = np.asarray(given)
+    if each.shape != (len(frame),):
+        raise ValueError(f"sample_weight: expected one for each of {len(frame):,} rows, got the shape {each.shape}")
     noted = list[Note]()
-    values = amounts_of_rows("fit", pd.Series(np.asarray(given)), np.ones(len(frame), dtype=bool), noted)
+    values = amounts_of_rows("fit", pd.Series(each), np.ones(len(frame), dtype=bool), noted)
     notes = [note for note in noted if note.kind == "no weight"]
     if labels is not None and (lost := np.setdiff1d(labels, labels[values > 0])).size:
         notes.append(Note("class without weight", "y", values=tuple(_texts(lost))))
