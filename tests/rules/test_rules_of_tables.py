@@ -532,7 +532,7 @@ def test_explain_command(made: dict[Kind, Run], htaf, tmp_path: Path) -> None:
         assert code == 0
         for said in (
             "3 of the 3 bits are described faithfully",
-            "shown have 100% of the effect",
+            "3 that do most have 100% of the effect",
             "always on in training: 3",
             "off in training: 4",
             "color",

@@ -73,6 +73,7 @@ def report_once(run: Run, table: Table, *, baselines: bool = True, shown: bool =
 
 def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
     """A table of baselines on the part that was measured last, and how the exact network stands to each."""
+    from htaf.report.measured import verdict
     from htaf.runs.metrics import LOWER_IS_BETTER
 
     metrics, name = record["metrics"], record["headline"]
@@ -94,3 +95,5 @@ def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
     stands = f"the {which} is"
     title = f"baselines of scikit-learn on the {part} part, fitted on the same training rows:"
     show(title, ("baseline", name, stands, "seconds"), rows, left=("baseline", stands))
+    if beside := verdict(own, part, name, found):
+        say(beside["text"])
