@@ -52,7 +52,7 @@ BUDGETS = {
     "packed": 6_000,
     "report": 1_950,
     "rules": 2_100,
-    "runs": 2_450,
+    "runs": 2_480,
     "spiking": 850,
     "training": 6_750,
     "": 4_550,

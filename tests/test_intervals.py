@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from htaf.runs import intervals
 from htaf.runs.intervals import DRAWS, LEAST_DRAWS, bootstrap, drawn_metrics, interval
 from htaf.runs.metrics import metrics
 
@@ -46,6 +47,19 @@ def test_draws_are_the_same_again_and_fewer_of_many_rows() -> None:
     assert (one == other).all()
     assert len({*one.tolist()}) > 100
     assert len(bootstrap(1_000_000, lambda weights: {"": weights.sum()})[""]) == LEAST_DRAWS
+
+
+def test_of_many_rows_some_are_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = torch.Generator().manual_seed(0)
+    target = torch.randint(2, (8000,), generator=rng)
+    said = torch.stack([torch.zeros(8000), target + 1.5 * torch.randn(8000, generator=rng)], 1)
+    all_rows = drawn_metrics(said, target, "classification")
+    monkeypatch.setattr(intervals, "MOST_ROWS", 2000)
+    fewer = drawn_metrics(said, target, "classification")
+    for name in ("loss", "accuracy", "auroc"):
+        expected, found = interval(all_rows[name]) or (0, 0), interval(fewer[name]) or (0, 0)
+        width = expected[1] - expected[0]
+        assert found == pytest.approx(expected, abs=0.3 * width)
 
 
 def test_an_interval_holds_the_mean_as_often_as_it_says() -> None:

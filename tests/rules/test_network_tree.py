@@ -82,8 +82,8 @@ def fitted(said: np.ndarray, frame: pd.DataFrame, labels: np.ndarray | None = No
     preprocessor = Preprocessor.fit(frame.iloc[:cut], known, task=task, classes=classes)
     columns = RawColumns.learn(preprocessor, frame.iloc[:cut])
     parts = (frame.iloc[:cut], frame.iloc[cut:])
-    labels = truth if labels is None else labels
-    return fit_surrogate(columns, preprocessor, parts, (said[:cut], said[cut:]), labels[cut:], **options)
+    held = (truth if labels is None else labels)[cut:]
+    return fit_surrogate(columns, preprocessor, parts, (said[:cut], said[cut:]), held, **options)
 
 
 def test_fidelity_is_that_of_held_out_rows() -> None:

@@ -16,6 +16,7 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table
 from htaf.report.baselines import Baseline
+from htaf.rules.dependence import decided, threshold_of
 from htaf.runs import Run
 from htaf.runs.data import table_rows
 from htaf.runs.intervals import Interval, drawn_metrics, interval
@@ -39,6 +40,7 @@ class Measured:
         part: "test", else "validation". rows: its row numbers in the table.
         outputs: of the exact network, of method relu of its one. smooth: of the smooth one; None of method relu.
         target: as networks learn it.
+        threshold: the probability of the second of two classes from which it is predicted; None: the likelier class is.
     """
 
     preprocessor: Preprocessor
@@ -47,6 +49,7 @@ class Measured:
     outputs: Tensor
     smooth: Tensor | None
     target: Tensor
+    threshold: float | None = None
 
     @classmethod
     def of(cls, run: Run, table: Table) -> Measured:
@@ -67,12 +70,8 @@ class Measured:
             for network, outputs in zip(networks, found, strict=True):
                 outputs.add(forward(network, x))
         smooth = found[1].whole() if run.has_step else None
-        return cls(preprocessor, part, rows, found[0].whole(), smooth, whole.targets())
-
-    @property
-    def threshold(self) -> float | None:
-        """The probability of the second of two classes from which it is predicted; None: the likelier class is."""
-        return getattr(self.preprocessor.target, "threshold", None)
+        threshold = threshold_of(preprocessor.target)
+        return cls(preprocessor, part, rows, found[0].whole(), smooth, whole.targets(), threshold)
 
     @cached_property
     def drawn(self) -> dict[str, Float64[np.ndarray, " draws"]]:
@@ -107,10 +106,7 @@ class Measured:
 
     def decided(self) -> np.ndarray:
         """What is predicted: classes, by number, or numbers in the unit of the target."""
-        values = self.values()
-        if self.preprocessor.target.task == "regression":
-            return values[:, 0]
-        return values.argmax(1) if self.threshold is None else (values[:, 1] >= self.threshold).astype(np.int64)
+        return decided(self.values(), self.threshold)
 
 
 def verdict(own: float | None, part: str, metric: str, baselines: Sequence[Baseline]) -> dict[str, Any] | None:
@@ -146,8 +142,8 @@ def _sentence(name: str, metric: str, found: dict[str, Any]) -> str:
     turned = within if within is None or by >= 0 else (-within[1], -within[0])
     far = f"{amount(abs(by))} {metric}" + ("" if turned is None else f" [{amount(turned[0])}, {amount(turned[1])}]")
     if stands == "level":
-        who = f"the network is level with {name}"
-        return f"{who[0].upper()}{who[1:]}: {'ahead' if by > 0 else 'behind'} by {far}." if by else f"{who}."
+        how = f": {'ahead' if by > 0 else 'behind'} by {far}" if by else ""
+        return f"The network is level with {name}{how}."
     if stands == "ahead":
         return f"The network is ahead of {name} by {far}."
     return f"{name[0].upper()}{name[1:]} is better by {far}."

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float32, Float64
+from jaxtyping import Float32, Float64, Shaped
 from torch import nn
 
-from htaf.data.columns import Column
+from htaf.data.columns import Column, Target
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
 from htaf.rules.bits import RulesError, TableBits
@@ -108,6 +108,18 @@ def answers(
     if preprocessor.target.task == "regression":
         return preprocessor.inverse(outputs[:, 0].numpy())[:, None]
     return outputs.softmax(1).numpy()
+
+
+def threshold_of(target: Target) -> float | None:
+    """The probability of the second of two classes from which it is predicted; None: the likelier class is."""
+    return getattr(target, "threshold", None)
+
+
+def decided(said: Float64[np.ndarray, "rows outputs"], threshold: float | None) -> Shaped[np.ndarray, " rows"]:
+    """What is predicted by probabilities, a class by its number; a number [rows, 1] as it is."""
+    if said.shape[1] == 1:
+        return said[:, 0]
+    return said.argmax(1) if threshold is None else (said[:, 1] >= threshold).astype(np.int64)
 
 
 def effects(

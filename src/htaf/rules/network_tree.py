@@ -17,7 +17,7 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
 from htaf.rules.bits import RulesError
 from htaf.rules.conditions import Condition, Values, joined, simplified
-from htaf.rules.dependence import answers
+from htaf.rules.dependence import answers, decided, threshold_of
 from htaf.rules.explanation import drawn, own_table
 from htaf.rules.raw_columns import Encoded, RawColumns
 from htaf.rules.trees import LEAST_LEAF, WITHIN, conditions_of, paths
@@ -196,8 +196,8 @@ def fit_surrogate(
     target = preprocessor.target
     branches, of_tree = _branches(tree, conditions, values, test, target)
     number = target.task == "regression"
-    learned, decided, told = (of[:, 0] if number else _classes(of, target) for of in (train, test, of_tree))
-    usual = 0.0 if number else float((decided == np.bincount(learned).argmax()).mean())
+    learned, of_network, told = (decided(of, threshold_of(target)) for of in (train, test, of_tree))
+    usual = 0.0 if number else float((of_network == np.bincount(learned).argmax()).mean())
     names = (b.condition.column for b in branches if b.condition is not None)
     return Surrogate(
         branches,
@@ -205,19 +205,13 @@ def fit_surrogate(
         tuple(dict.fromkeys(names)),
         _rule(tree, conditions, target) if len(target.classes) == 2 else "",
         "r2" if number else "agreement",
-        _figure(told, decided, target.task),
+        _figure(told, of_network, target.task),
         usual,
         "r2" if number else "accuracy",
-        _figure(decided, labels, target.task),
+        _figure(of_network, labels, target.task),
         _figure(told, labels, target.task),
         len(test),
     )
-
-
-def _classes(said: Float64[np.ndarray, "rows classes"], target: Target) -> Int64[np.ndarray, " rows"]:
-    """The class that is predicted by probabilities."""
-    threshold = getattr(target, "threshold", None)
-    return said.argmax(1) if threshold is None else (said[:, 1] >= threshold).astype(np.int64)
 
 
 def _along(said: Float64[np.ndarray, "rows outputs"]) -> Float64[np.ndarray, " rows"]:
@@ -298,7 +292,7 @@ def _branches(
 
 def _place(tree: Any, node: int, target: Target) -> int:
     """The class that a node says."""
-    return int(_classes(tree.value[node, :, 0][None], target)[0])
+    return int(decided(tree.value[node, :, 0][None], threshold_of(target))[0])
 
 
 def _same(tree: Any, left: int, right: int, target: Target) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
 DRAWS, LEAST_DRAWS = 500, 200
 MOST_DRAWN = 10_000_000  # rows in all draws, before there are fewer draws
+MOST_ROWS = 50_000  # that are drawn from: of more rows so many, and the interval is as much narrower
 MOST_CLASSES = 10  # of more the AUROC of each class has no interval: it is sorted anew for each
 Weights = Float64[np.ndarray, " rows"]  # how often each row is in a draw
 Interval = tuple[float, float]
@@ -52,36 +54,57 @@ def drawn_metrics(
 ) -> dict[str, Float64[np.ndarray, " draws"]]:
     """The metrics of `htaf.runs.metrics.metrics` in each draw of the rows; arguments as there.
 
+    Of more than 50,000 rows so many, evenly spread, are drawn from: a metric's distance from that of all rows is then
+    multiplied by the root of the share (m out of n).
+
     Args:
         threshold: of the probability of the second of two classes, from which it is predicted; None: the likelier is.
     """
-    if task == "regression":
-        said, truth = outputs[:, 0].double().numpy(), target[:, 0].double().numpy()
-        off, square = np.abs(said - truth), truth**2
 
-        def of_numbers(weights: Weights) -> dict[str, float]:
-            total = weights.sum()
-            loss, mean = weights @ off**2 / total, weights @ truth / total
-            spread = weights @ square / total - mean**2
-            r2 = 1 - loss / spread if spread > 1e-12 else np.nan
-            return {"loss": loss, "rmse": scale * loss**0.5, "mae": scale * (weights @ off) / total, "r2": r2}
+    def figures(some: Tensor) -> Callable[[Weights], dict[str, float]]:
+        if task == "regression":
+            return _of_numbers(outputs[some], target[some], scale)
+        return _of_classes(outputs[some], target[some], threshold)
 
-        return bootstrap(len(said), of_numbers)
-    logs = outputs.double().log_softmax(1)
+    rows = len(target)
+    whole = figures(torch.arange(rows))
+    if rows <= MOST_ROWS:
+        return bootstrap(rows, whole)
+    part = figures(torch.linspace(0, rows - 1, MOST_ROWS).long())
+    of_all, of_part = whole(np.ones(rows)), part(np.ones(MOST_ROWS))
+    share = (MOST_ROWS / rows) ** 0.5
+    return {name: of_all[name] + share * (of - of_part[name]) for name, of in bootstrap(MOST_ROWS, part).items()}
+
+
+def _of_numbers(outputs: Tensor, target: Tensor, scale: float) -> Callable[[Weights], dict[str, float]]:
+    said, truth = outputs[:, 0].double().numpy(), target[:, 0].double().numpy()
+    off, square = np.abs(said - truth), truth**2
+
+    def figures(weights: Weights) -> dict[str, float]:
+        total = weights.sum()
+        loss, mean = weights @ off**2 / total, weights @ truth / total
+        spread = weights @ square / total - mean**2
+        r2 = 1 - loss / spread if spread > 1e-12 else np.nan
+        return {"loss": loss, "rmse": scale * loss**0.5, "mae": scale * (weights @ off) / total, "r2": r2}
+
+    return figures
+
+
+def _of_classes(outputs: Tensor, target: Tensor, threshold: float | None) -> Callable[[Weights], dict[str, float]]:
+    logs, classes = outputs.double().log_softmax(1), outputs.shape[1]
     losses = -logs.gather(1, target[:, None])[:, 0].numpy()
-    classes = outputs.shape[1]
     said = outputs.argmax(1) if threshold is None else logs.exp()[:, 1] >= threshold
     right = (said == target).double().numpy()
     scores = (outputs[:, 1] - outputs[:, 0])[:, None].double() if classes == 2 else logs.exp()
     sides = [target.numpy() == (1 if classes == 2 else k) for k in range(scores.shape[1])]
     areas = [_area(scores[:, k].numpy(), side) for k, side in enumerate(sides)] if classes <= MOST_CLASSES else []
 
-    def of_classes(weights: Weights) -> dict[str, float]:
+    def figures(weights: Weights) -> dict[str, float]:
         total = weights.sum()
         auroc = float(np.mean([area(weights) for area in areas])) if areas else np.nan
         return {"loss": weights @ losses / total, "accuracy": weights @ right / total, "auroc": auroc}
 
-    return bootstrap(len(losses), of_classes)
+    return figures
 
 
 def _area(score: Float64[np.ndarray, " rows"], positive: np.ndarray) -> Callable[[Weights], float]:
