@@ -169,4 +169,6 @@ def _plain(value: Any) -> str | float | None:
     """A raw value as JSON has it; None where it is missing."""
     if value is None or value != value or str(value) in ("", "NaT", "<NA>"):
         return None
-    return float(value) if isinstance(value, int | float | np.number) else str(value)
+    if isinstance(value, int | float | np.number):
+        return float(value)
+    return str(value).removesuffix(" 00:00:00")

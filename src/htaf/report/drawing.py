@@ -147,8 +147,10 @@ class Plot:
             found.append(("text", {"x": self.left - 6, "y": _at(y + 4), "text-anchor": "end"}, words))
         middle, half = {"text-anchor": "middle"}, (TOP + self.height - BOTTOM) / 2
         for value, words in self._along():
-            at = {"x": _at(self.across(value)), "y": self.height - BOTTOM + 16}
-            found.append(("text", at | middle, words))
+            at = {"x": _at(self.across(value)), "y": self.height - BOTTOM + 16, "text-anchor": "middle"}
+            if self.across(value) + 3 * len(words) > WIDTH:
+                at |= {"x": WIDTH, "text-anchor": "end"}
+            found.append(("text", at, words))
         centre = {"x": _at((self.left + WIDTH - RIGHT) / 2), "y": self.height - 5}
         found.append(("text", centre | middle, self.names[0]))
         turned = {"transform": f"rotate(-90 11 {half:.0f})", "x": 11, "y": f"{half:.0f}"}

@@ -12,7 +12,8 @@ from htaf.report.measured import BASELINES, NAMES
 from htaf.report.parts import templates
 
 LABELLED = 30  # classes whose confusion matrix is shown whole
-NARROW = 5  # classes that fit in half the width
+NARROW = 5  # classes whose confusion matrix fits in half the width
+FEW = 8  # classes whose rows are counted before the rest is folded away
 SHOWN = 15  # columns by importance before the rest is folded away
 PARTS = ("train", "validation", "test")
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid", "relu": "ReLU"}
@@ -33,6 +34,7 @@ def page(values: dict[str, Any]) -> str:
     return template.render(
         shown,
         most=SHOWN,
+        few=FEW,
         unit="in the unit of the target" if values["task"] == "regression" else "in logits",
         about=_about(values),
         verdict=values["verdict"],
@@ -40,6 +42,7 @@ def page(values: dict[str, Any]) -> str:
         tree=_tree(values),
         effects=_effects(values),
         curves=_curves(values),
+        balance=_balance(values),
         examples=_examples(values),
         baselines=_baselines(values),
         training=_training(values),
@@ -83,6 +86,11 @@ def _interval(found: dict[str, Any] | None, metric: str, sign: str = "") -> str:
     """The interval of a metric in words; "" where there is none."""
     within = (found or {}).get(metric)
     return "" if within is None else " to ".join(_figure(metric, bound, sign) for bound in within)
+
+
+def _spread(value: float) -> str:
+    """A standard deviation, in one digit."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1g}"
 
 
 def _better_by(within: Sequence[float] | None, metric: str, lower_is_better: bool) -> str:
@@ -260,8 +268,7 @@ def _confusion(values: dict[str, Any]) -> Section:
             matrix.append((name, [(f"{count:,}", f"{count / total:.3f}") for count in row]))
     pairs = [(classes[p["true"]], classes[p["predicted"]], f"{p['rows']:,}") for p in found["pairs"]]
     pairs = pairs if len(classes) > 2 else []
-    balance = _balance(values)
-    return {"matrix": matrix, "pairs": pairs, "balance": balance, "wide": len(classes) > NARROW}
+    return {"matrix": matrix, "pairs": pairs, "wide": len(classes) > NARROW} if matrix or pairs else {}
 
 
 def _importance(values: dict[str, Any]) -> Section:
@@ -272,11 +279,12 @@ def _importance(values: dict[str, Any]) -> Section:
     rows = []
     for one in found["columns"]:
         share = max(0.0, one["worse"] / top) if top > 0 else 0.0
-        around = f" ± {one['std']:.1g}" if found["repeats"] > 1 else ""
+        around = f" ± {_spread(one['std'])}" if found["repeats"] > 1 else ""
         rows.append([one["column"], f"{share:.3f}", f"{_figure(found['metric'], one['worse'])}{around}"])
     return {
         "metric": _named(found["metric"]),
         "measured": found["rows"],
+        "repeats": found["repeats"] > 1,
         "times": "once" if found["repeats"] == 1 else f"{found['repeats']} times",
         "left_out": found["left_out"],
         "rows": rows,
@@ -398,6 +406,8 @@ def _curves(values: dict[str, Any]) -> Section:
 def _balance(values: dict[str, Any]) -> Section:
     """How many rows each class has."""
     found, part = values["balance"], values["part"]
+    if not found:
+        return {}
     parts = [name for name in PARTS if name in found[0]["rows"]]
     wholes = {name: sum(one["rows"][name] for one in found) or 1 for name in parts}
     rows = []
@@ -432,7 +442,7 @@ def _examples(values: dict[str, Any]) -> list[Section]:
         for of in one["columns"]:
             value = of["value"]
             shown = "missing" if value is None else value if isinstance(value, str) else number(value)
-            around = f"{of['adds']:+.3g} ± {of['std']:.1g}"
+            around = f"{of['adds']:+.3g} ± {_spread(of['std'])}"
             rows.append((of["column"], short(shown, 40), f"{abs(of['adds']) / top:.3f}", of["adds"] < 0, around))
         found.append({"title": f"{KINDS[one['kind']]}: row {one['row']:,}", "said": said, "rows": rows})
     return found
