@@ -380,7 +380,10 @@ def test_the_command_trains_reports_and_says_baselines(htaf: Any, table: Table, 
     assert code == 0
     assert f"report: {tmp_path / 'r' / PAGE}" in out
     assert re.search(r"boosting +│ +\d\.\d{4} │ (better|worse) by", out)
+    assert json.loads((tmp_path / "r" / VALUES).read_text())["verdict"]["text"] in " ".join(out.split())
     first = (tmp_path / "r" / PAGE).read_bytes()
+    code, again, _ = htaf(*words, "--json")
+    assert (code, json.loads(again)["verdict"]["text"] in " ".join(out.split())) == (0, True)
     code, out, _ = htaf("report", tmp_path / "r")
     assert code == 0
     assert (tmp_path / "r" / PAGE).read_bytes() == first
