@@ -10,7 +10,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 DRAWS, LEAST_DRAWS = 500, 200
-MOST_DRAWN = 10_000_000  # rows in all draws, before there are fewer draws
+MOST_DRAWN = 5_000_000  # rows in all draws, before there are fewer draws
 MOST_ROWS = 50_000  # that are drawn from: of more rows so many, and the interval is as much narrower
 MOST_CLASSES = 10  # of more the AUROC of each class has no interval: it is sorted anew for each
 Weights = Float64[np.ndarray, " rows"]  # how often each row is in a draw
