@@ -34,6 +34,17 @@ def test_a_draw_is_measured_as_its_rows_are(outputs: int) -> None:
             assert found[name][draw] == pytest.approx(value, rel=1e-5), name
 
 
+def test_rows_that_count_twice_are_as_two() -> None:
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    said, target, weights = torch.randn(40, 2), torch.randint(2, (40,)), rng.integers(1, 4, 40)
+    found = drawn_metrics(said, target, "classification", weights=weights * 0.5)
+    for draw in (0, 5):
+        rows = np.repeat(drawn_rows(40)[draw], weights[drawn_rows(40)[draw]])
+        for name, value in metrics(said[rows], target[rows], "classification").items():
+            assert found[name][draw] == pytest.approx(value, rel=1e-5)
+
+
 def test_a_threshold_decides() -> None:
     said, target = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 1, 1])
     usual = drawn_metrics(said, target, "classification")["accuracy"]

@@ -50,6 +50,7 @@ def drawn_metrics(
     task: str,
     scale: float = 1.0,
     *,
+    weights: Float64[np.ndarray, " rows"] | None = None,
     threshold: float | None = None,
 ) -> dict[str, Float64[np.ndarray, " draws"]]:
     """The metrics of `htaf.runs.metrics.metrics` in each draw of the rows; arguments as there.
@@ -58,13 +59,19 @@ def drawn_metrics(
     multiplied by the root of the share (m out of n).
 
     Args:
+        weights: how much each row counts, beside how often it is drawn; None: all alike.
         threshold: of the probability of the second of two classes, from which it is predicted; None: the likelier is.
     """
 
     def figures(some: Tensor) -> Callable[[Weights], dict[str, float]]:
         if task == "regression":
-            return _of_numbers(outputs[some], target[some], scale)
-        return _of_classes(outputs[some], target[some], threshold)
+            found = _of_numbers(outputs[some], target[some], scale)
+        else:
+            found = _of_classes(outputs[some], target[some], threshold)
+        if weights is None:
+            return found
+        own = weights[some.numpy()]
+        return lambda drawn: found(drawn * own)
 
     rows = len(target)
     whole = figures(torch.arange(rows))
