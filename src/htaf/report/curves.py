@@ -39,7 +39,7 @@ def class_curves(measured: Measured) -> list[dict[str, Any]]:
             continue
         score = values[:, place]
         if count == 2:  # probabilities near 0 and 1 have ties that logits have not
-            score = (measured.outputs[:, 1] - measured.outputs[:, 0]).double().numpy()
+            score = (measured.outputs[:, 1].double() - measured.outputs[:, 0].double()).numpy()
         wrong, right, _ = roc_curve(has, score)
         precision, recall, _ = precision_recall_curve(has, score)
         found.append(

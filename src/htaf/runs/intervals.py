@@ -102,7 +102,7 @@ def _of_classes(outputs: Tensor, target: Tensor, threshold: float | None) -> Cal
     losses = -logs.gather(1, target[:, None])[:, 0].numpy()
     said = outputs.argmax(1) if threshold is None else logs.exp()[:, 1] >= threshold
     right = (said == target).double().numpy()
-    scores = (outputs[:, 1] - outputs[:, 0])[:, None].double() if classes == 2 else logs.exp()
+    scores = (outputs[:, 1:].double() - outputs[:, :1].double()) if classes == 2 else logs.exp()
     sides = [target.numpy() == (1 if classes == 2 else k) for k in range(scores.shape[1])]
     areas = [_area(scores[:, k].numpy(), side) for k, side in enumerate(sides)] if classes <= MOST_CLASSES else []
 
