@@ -279,12 +279,12 @@ def _importance(values: dict[str, Any]) -> Section:
     rows = []
     for one in found["columns"]:
         share = max(0.0, one["worse"] / top) if top > 0 else 0.0
-        around = f" ± {_spread(one['std'])}" if found["repeats"] > 1 else ""
-        rows.append([one["column"], f"{share:.3f}", f"{_figure(found['metric'], one['worse'])}{around}"])
+        within = None if one["low"] is None else {found["metric"]: (one["low"], one["high"])}
+        worse = _figure(found["metric"], one["worse"])
+        rows.append([one["column"], f"{share:.3f}", worse, _interval(within, found["metric"])])
     return {
         "metric": _named(found["metric"]),
         "measured": found["rows"],
-        "repeats": found["repeats"] > 1,
         "times": "once" if found["repeats"] == 1 else f"{found['repeats']} times",
         "left_out": found["left_out"],
         "rows": rows,
