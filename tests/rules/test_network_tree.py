@@ -164,3 +164,20 @@ def test_effects_are_means_of_predictions(tmp_path: Path, kind: Any) -> None:
     assert [point.value for point in size.points] == sorted(point.value for point in size.points)
     assert {point.value for point in color.points} == set(table(kind)["color"])
     assert len(size.tenths) == 9
+
+
+def test_a_flag_has_one_value_and_none(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"x": rng.normal(size=400), "flag": np.where(rng.random(400) < 0.4, 1.0, np.nan)})
+    frame["y"] = frame["x"] + 3 * frame["flag"].fillna(0)
+    frame.to_csv(tmp_path / "flag.csv", index=False)
+    data = load(tmp_path / "flag.csv", target="y")
+    run = fit(QUICK.replace(epochs=3), data, tmp_path / "run", running=Running("cpu"))
+    (effect,) = rules.effects(run, ["flag"], data)
+    assert [point.label for point in effect.points] == ["1", "missing"]
+    assert sum(point.share for point in effect.points) == pytest.approx(1)
+    assert effect.points[0].mean[0] > effect.points[1].mean[0]
+    assert rules.vary(run, "flag", data=data)["value"].tolist() == [1.0, ""]
+    found = write_report(run, data, baselines=False)
+    assert found["effects"]["columns"]
+    assert ">missing</text>" in (run.path / "report.html").read_text("utf-8")

@@ -257,14 +257,16 @@ def spreads(bins: Sequence[dict[str, float]], target: str) -> Markup:
 def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup:
     """The prediction over the values of a column, see `htaf.rules.Effect`: of one output with the middle 80% of the
     rows, of several a line each; outputs: their names."""
-    points = [point for point in found["points"] if point["value"] != "" or found["kind"] == "category"]
+    points = [point for point in found["points"] if point["value"] != ""]
+    by_name = found["kind"] == "category" or len(points) == 1  # one number: a flag, beside its blanks
+    points = found["points"] if by_name else points
     alone = len(outputs) == 1
     low = min(min(point["low" if alone else "mean"]) for point in points)
     high = max(max(point["high" if alone else "mean"]) for point in points)
     first, last = points[0], points[-1]
     ends = f"{number(first['mean'][0])} at {first['label']}, {number(last['mean'][0])} at {last['label']}"
     said = f"{outputs[0] if not alone else target} over {found['column']}: {ends}."
-    if found["kind"] == "category":
+    if by_name:
         room = 0.04 * (high - low)
         plot = Plot(
             (low - room, high + room), (0.0, 1.0), (target, ""), said, rows=[point["label"] for point in points]

@@ -151,7 +151,7 @@ def effects(
         moved = of_rows - of_rows.mean(0) + of_rows.mean((0, 1))
         low, high = np.quantile(moved, [0.1, 0.9], axis=1)
         points = [
-            Point(value, str(given) or "missing", share, *of)
+            Point(value, (given if isinstance(given, str) else f"{given:.10g}") or "missing", share, *of)
             for (share, value, given), *of in zip(tried, mean, low, high, strict=True)
         ]
         kind: Any = known[name].kind if known[name].kind in ("number", "date") else "category"
@@ -178,6 +178,8 @@ def values_of(column: Column, training: np.ndarray, quantiles: Sequence[float]) 
         shares = np.searchsorted(plain, values, side="right") / len(plain)
     else:
         values, shares = np.quantile(plain, quantiles, method="inverted_cdf"), np.array(quantiles)
+    if len(distinct) == 1:  # a flag
+        values, shares = distinct, np.array([len(plain) / len(training)])
     as_given = _date if column.kind == "date" else float
     tried: list[Tried] = [(float(share), float(v), as_given(v)) for share, v in zip(shares, values, strict=True)]
     if column.missing:
@@ -199,10 +201,10 @@ def vary(
 
     Returns:
         A row for each value. Of a number column: `share`, of the training values that are at most this one (0, 10, 25,
-        50, 75, 90 and 100%), and `value`; of dates the same, as ISO 8601; where blanks are told, last "" with the share
-        of the training rows that are blank. Of a category: `share` of the training rows that have it, and `value`, for
-        the 12 that have most ("" for missing). Spellings that the network reads alike are one; rare categories that
-        share an input are left out. Then the mean over the rows: `prediction` of a
+        50, 75, 90 and 100%), and `value`, one where all are alike; of dates the same, as ISO 8601; where blanks are
+        told, last "" with the share of the training rows that are blank. Of a category: `share` of the training rows
+        that have it, and `value`, for the 12 that have most ("" for missing). Spellings that the network reads alike
+        are one; rare categories that share an input are left out. Then the mean over the rows: `prediction` of a
         regression, else `probability_<class>` for each class.
 
     Raises:
