@@ -387,7 +387,7 @@ def _train(
         chosen.recipe.network.fingerprint()  # before what takes seconds to import
     except ValueError as error:
         raise HtafError(str(error)) from None
-    from htaf.cli.reporting import report_once, say_baselines
+    from htaf.cli.reporting import beside_the_best, report_once, say_baselines
     from htaf.data.tabular import Table
     from htaf.report.writing import PAGE, kept_baselines
     from htaf.runs import check_folder, short_commit
@@ -441,7 +441,8 @@ def _train(
     say_notes(told(note for note in from_record(run.record["notes"]) if note not in said))
     found = kept_baselines(run) if baselines else []
     if json:
-        return print_json(run.record | ({"baselines": [vars(one) for one in found]} if found else {}))
+        beside = {"baselines": [vars(one) for one in found], "verdict": beside_the_best(found, run.record)}
+        return print_json(run.record | (beside if found else {}))
     metrics, name = run.record["metrics"], run.record["headline"]
     lower, best = name in LOWER_IS_BETTER, best_of(run.record)
     of = f" of class {run.record['positive']!r}" if name == "auroc" and "positive" in run.record else ""
