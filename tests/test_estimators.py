@@ -41,9 +41,15 @@ TINY = {"hidden": (4,), "epochs": 1}
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")  # constructors may get anything, says one of the checks
-@parametrize_with_checks([HtafClassifier(**SMALL), HtafRegressor(**SMALL)])
+@parametrize_with_checks(
+    [HtafClassifier(**SMALL), HtafRegressor(**SMALL)],
+    expected_failed_checks=lambda estimator: {
+        "check_sample_weight_equivalence_on_dense_data": "a row of weight 2 is in one batch, two rows are drawn apart: "
+        "validation rows and batches are others. Weight 0 is as if the row were not there: tests/test_weights.py"
+    },
+)
 def test_checks_of_scikit_learn(estimator, check) -> None:
-    """None is expected to fail."""
+    """One is expected to fail, of every estimator that draws validation rows and batches."""
     check(estimator)
 
 

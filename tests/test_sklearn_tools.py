@@ -258,7 +258,7 @@ MORE: tuple[Callable[[], None], ...] = (
     curves,
     own_training,
 )
-WEIGHED = pytest.param(boosting, marks=[pytest.mark.slow, pytest.mark.xfail(reason="needs sample_weight", strict=True)])
+WEIGHED = pytest.param(boosting, marks=pytest.mark.slow)
 
 
 SLOW = [pytest.param(tool, marks=pytest.mark.slow) for tool in MORE]

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import joblib
 import numpy as np
@@ -46,9 +46,10 @@ from htaf.data.reading import (
     to_text,
 )
 from htaf.data.tabular import Parting, Split, Table, from_frame, split
-from htaf.data.targets import Task
+from htaf.data.targets import Task, amounts_of_rows
 from htaf.runs import Run, RunError, forward, open_run
-from htaf.training.recipe import Recipe
+from htaf.runs.metrics import decided
+from htaf.training.recipe import Recipe, TableData
 
 Fitted = TypeVar("Fitted", bound="_TableEstimator")
 
@@ -65,7 +66,12 @@ FIELDS = (
     "sharpen",
     "recalibrate",
     "refit",
+    "class_weight",
+    "threshold",
 )
+OF_CLASSES = ("class_weight", "threshold")  # that a regression refuses
+OF_ROWS = ("weight", "weights", "sample_weight", "sample_weights")  # as others call the weights of rows
+FOR_ROWS = ": weights of rows are given to fit, sample_weight="
 ENTRY = "estimator"  # of a record: what the folder of a saved estimator holds beyond that of a run
 LEAST = 3  # rows: batch norm trains on two, one validates
 SEEDS = 2**31
@@ -80,15 +86,26 @@ class _TableEstimator(BaseEstimator):
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         known = cls._get_param_names()
-        for name in options:
+        for name, value in options.items():
             if name not in known:
-                fields, unread = _fields(options)
-                hint = suggestion(name, [one for one in known if one not in unread and one not in options])
-                if name in fields:
-                    hint = f": a field of a recipe, give fields={{{name!r}: ...}}"
-                    hint = f": a field of a recipe, which {unread[name]} does not read" if name in unread else hint
-                raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}{hint}")
+                raise TypeError(
+                    f"{cls.__name__} got an unexpected keyword argument {name!r}{cls._hint(name, value, options)}"
+                )
         return super().__new__(cls)
+
+    @classmethod
+    def _hint(cls, name: str, value: Any, options: Mapping[str, Any]) -> str:
+        """What may have been meant by an argument that there is not."""
+        from htaf.training.families.weights import Weights
+
+        if name in OF_ROWS and not (isinstance(value, str) and value in get_args(Weights)):
+            return FOR_ROWS
+        fields, unread = _fields(options)
+        if name in fields:
+            why = f"which {unread[name]} does not read" if name in unread else f"give fields={{{name!r}: ...}}"
+            return f": a field of a recipe, {why}"
+        refused = {*unread, *options, *(OF_CLASSES if cls._task == "regression" else ())}
+        return suggestion(name, [one for one in cls._get_param_names() if one not in refused])
 
     def __init__(
         self,
@@ -105,6 +122,8 @@ class _TableEstimator(BaseEstimator):
         sharpen: bool | None = None,
         recalibrate: bool | None = None,
         refit: bool | None = None,
+        class_weight: str | Mapping[Any, float] | None = None,
+        threshold: float | str | None = None,
         fields: Mapping[str, Any] | None = None,
         early_stopping: bool | None = None,
         n_iter_no_change: int = 10,
@@ -129,6 +148,8 @@ class _TableEstimator(BaseEstimator):
         self.sharpen = sharpen
         self.recalibrate = recalibrate
         self.refit = refit
+        self.class_weight = class_weight
+        self.threshold = threshold
         self.fields = fields
         self.early_stopping = early_stopping
         self.n_iter_no_change = n_iter_no_change
@@ -245,6 +266,8 @@ class _TableEstimator(BaseEstimator):
         given |= more
         if isinstance(sizes := given.get("hidden", ()), int | np.integer):
             raise ValueError(f"hidden must be the sizes of the hidden layers, such as ({sizes},), got {sizes}")
+        if "class_weight" in given:
+            given["class_weight"] = _class_weight(given["class_weight"])
         return {k: tuple(v) if isinstance(v, np.ndarray | list) else _plain(v) for k, v in given.items()}
 
     def _recipe(self) -> tuple[Recipe, tuple[str, ...]]:
@@ -255,7 +278,11 @@ class _TableEstimator(BaseEstimator):
         base = family.ready(self.recipe or family.suited(changes) or _first())
         if unknown := [name for name in changes if name not in base.fields and name not in _every_field()]:
             fields, unread = _fields({"recipe": self.recipe} | changes)
-            near = suggestion(unknown[0], [name for name in fields if name not in unread and name not in changes])
+            near = (
+                FOR_ROWS
+                if unknown[0] in OF_ROWS
+                else suggestion(unknown[0], [name for name in fields if name not in unread and name not in changes])
+            )
             raise ValueError(f"fields: expected fields of a recipe, got {unknown[0]!r}{near}")
         recipe, notes = family.changed(base, changes)
         recipe.refuse_unread(changes.keys())
@@ -350,6 +377,8 @@ class _TableEstimator(BaseEstimator):
             more, of_more = held
             frame = pd.DataFrame({name: _below(frame[name], more[name], missing) for name in frame})
             target = np.concatenate([target, of_more]).astype(target.dtype)
+            if (weights := named.get("weights")) is not None:
+                named["weights"] = np.concatenate([weights, np.full(len(more), weights.mean())])
             parting = Parting(test=np.arange(len(frame)) >= count)
         with _rows_of_eval_set(count):
             return from_frame(frame, target, task=self._task, text_as_missing=missing, parting=parting, **named)
@@ -436,7 +465,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     X: an array, or a data frame (of pandas, Polars or pyarrow) whose dtypes decide: numbers and durations are scaled,
     dates are taken apart; text, categories and truth values are categories; NaN and None are missing. Predictions are
-    those of the exact network. `sample_weight` is not taken: the training has no weights of rows.
+    those of the exact network.
 
     Args:
         recipe: a ready recipe of `htaf train tabular`; None: its default one. Each field below that is None stays as
@@ -447,6 +476,12 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         alpha0, alpha1: of HTAF at the end of the training.
         sharpen: move the parameters from a soft start.
         recalibrate, refit: fit norms and last layer to the exact network after the training.
+        class_weight: "balanced", so that the rows of each class count as much in the training as those of another, or
+            {label: weight}, 1 for labels that are not named; multiplied with `sample_weight`. Probabilities are then
+            those of classes with such shares. None: all rows alike. Of classifiers.
+        threshold: the probability from which the second of two classes is predicted: a number in (0, 1), or "f1",
+            "balanced_accuracy" or "matthews_corrcoef", the one with the best of it on the validation rows. None: the
+            likelier class. `predict_proba` and `decision_function` know nothing of it. Of classifiers.
         fields: other fields of the recipe, by name.
         early_stopping: True: the training ends after `n_iter_no_change` epochs without a better exact network on the
             validation rows, counted from where sharpening ends, with the rate that it has then; False: it does not;
@@ -469,6 +504,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         n_features_in_, feature_names_in_: of X in `fit`; names where its columns are text.
         n_iter_: epochs run.
         feature_importances_: permutation importance on the validation rows, [n_features_in_], sum 1.
+        threshold_: the threshold by which `predict` decides, None without one.
         notes_: what was handled in the data and the training.
         run_: the finished run (`htaf.runs.Run`), its files in memory: `run_.record`, `run_.model()`.
 
@@ -479,21 +515,31 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     _task = "classification"
 
-    def fit(self, X: Any, y: Any, *, eval_set: Any = None) -> HtafClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafClassifier:
         """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts.
 
-        eval_set: (X, y) of other rows, which choose the epoch and are not trained on; None: `validation_fraction` of
-            these. Its columns are found as `predict` finds them, its labels are among those of y. A pipeline does not
-            prepare it: give `step__eval_set` rows that its earlier steps have transformed.
+        Args:
+            sample_weight: [rows] >= 0, how much each row counts in every loss, also that which chooses the epoch; only
+                their proportions matter. A row of weight 0 is as if it were not there. The preparation of the columns
+                counts every other row once. None: all alike.
+            eval_set: (X, y) of other rows, which choose the epoch, each with the mean weight, and are not trained on;
+                None: `validation_fraction` of these. Its columns are found as `predict` finds them, its labels are
+                among those of y. A pipeline does not prepare it: give `step__eval_set` rows that its earlier steps have
+                transformed.
         """
         _refuse_missing(y)
         labels = np.asarray(validate_data(self, "no_validation", y))
         frame = self._frame(X, reset=True)
-        _check_rows(self, frame, labels)
+        check_consistent_length(frame, labels)
         check_classification_targets(labels)
+        weights, notes = _weights(sample_weight, frame, labels)
+        if weights is not None:
+            frame, labels, weights = frame.loc[weights > 0], labels[weights > 0], weights[weights > 0]
+        _check_rows(self, frame)
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
-            raise ValueError(f"{type(self).__name__} needs at least 2 classes, got 1 class: {classes[0]!r}")
+            of = "" if weights is None else " with a weight above 0"
+            raise ValueError(f"{type(self).__name__} needs at least 2 classes{of}, got 1 class: {classes[0]!r}")
         self._know(classes)
         held = self._held_out(eval_set)
         if held is not None:
@@ -505,13 +551,20 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
                 )
             held = held[0], found
         codes = codes.astype(np.int64)
-        table = self._table(frame, codes, held, classes=_texts(classes), target_name=_name_of(y))
-        return self._learn(table, self._names())
+        of = {"classes": _texts(classes), "target_name": _name_of(y), "weights": weights}
+        table = self._table(frame, codes, held, **of)
+        return self._learn(replace(table, notes=(*notes, *table.notes)), self._names())
+
+    @property
+    def threshold_(self) -> float | None:
+        """The probability from which the second class is predicted; None: the likelier one is."""
+        check_is_fitted(self)
+        return self._preprocessor.target.threshold
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " rows"]:
-        """The class with the highest probability for each row of X."""
-        places = self._ordered(X).argmax(1)
-        return self.classes_[places]
+        """The class with the highest probability for each row of X; by the threshold where there is one."""
+        codes = decided(torch.from_numpy(self._outputs(X)), self._preprocessor.target.threshold).numpy()
+        return self.classes_[np.argsort(self._order)[codes]]
 
     def predict_proba(self, X: Any) -> Float64[np.ndarray, "rows classes"]:
         """Probabilities, in the order of `classes_`: the softmax of the network's outputs."""
@@ -561,16 +614,21 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any, *, eval_set: Any = None) -> HtafRegressor:
-        """Train on rows X [rows, columns] and numbers y [rows]; eval_set as of `HtafClassifier.fit`."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafRegressor:
+        """Train on rows X [rows, columns] and numbers y [rows]; the others as of `HtafClassifier.fit`."""
         _refuse_missing(y)
         values = np.asarray(validate_data(self, "no_validation", y, y_numeric=True), dtype=np.float64)
         frame = self._frame(X, reset=True)
-        _check_rows(self, frame, values)
+        check_consistent_length(frame, values)
+        weights, notes = _weights(sample_weight, frame)
+        if weights is not None:
+            frame, values, weights = frame.loc[weights > 0], values[weights > 0], weights[weights > 0]
+        _check_rows(self, frame)
         held = self._held_out(eval_set)
         if held is not None:
             held = held[0], _numbers_of_eval_set(held[1])
-        return self._learn(self._table(frame, values, held, target_name=_name_of(y)), self._names())
+        table = self._table(frame, values, held, target_name=_name_of(y), weights=weights)
+        return self._learn(replace(table, notes=(*notes, *table.notes)), self._names())
 
     def predict(self, X: Any) -> Float64[np.ndarray, " rows"]:
         """The predicted number for each row of X, in the unit of y."""
@@ -585,6 +643,7 @@ def fit(
     task: Task | None = None,
     eval_set: Frame | None = None,
     time: str | None = None,
+    sample_weight: str | Sequence[float] | Float64[np.ndarray, " rows"] | None = None,
     **options: Any,
 ) -> HtafClassifier | HtafRegressor:
     """Train on a data frame with one column to predict, as `htaf train tabular` does on a file.
@@ -602,6 +661,8 @@ def fit(
         eval_set: other rows with the same columns, the target among them, which choose the epoch and are not trained
             on; None: `validation_fraction` of the frame's.
         time: a column of dates or numbers; the validation rows are the last ones by it, none of them drawn.
+        sample_weight: the name of a column of weights, which is no feature, or weights of all rows; see
+            `HtafClassifier.fit`.
         options: as `HtafClassifier` takes them.
 
     Returns:
@@ -616,6 +677,7 @@ def fit(
         target = str(target)
     if not isinstance(target, str):
         raise TypeError(f"expected the name of the target column as text, got {target!r}")
+    of: Any = sample_weight if isinstance(sample_weight, str) else _weights(sample_weight, frame)[0]
     missing, count = bool(options.get("text_as_missing", False)), len(frame)
     parting = Parting()
     if eval_set is not None:
@@ -626,8 +688,10 @@ def fit(
     elif time is not None:
         share = _share(float(options.get("validation_fraction", 0.1)))
         parting = Parting(shares=(1 - share, share), time=time)
+    if eval_set is not None and of is not None and not isinstance(of, str):
+        of = np.concatenate([of, np.full(len(frame) - count, of.mean())])
     with _rows_of_eval_set(count):
-        table = from_frame(frame, target, task=task, text_as_missing=missing, parting=parting)
+        table = from_frame(frame, target, task=task, text_as_missing=missing, parting=parting, weights=of)
     made = (HtafClassifier if table.task == "classification" else HtafRegressor)(**options)
     names = [str(name) for name in table.features]
     made.n_features_in_, made.feature_names_in_, made._by_name = len(names), np.array(names, dtype=object), True
@@ -829,6 +893,10 @@ def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:
         given = {k: v for k, v in recipe.flat().items() if k not in unread and v != base.get(k)}
         given = {"recipe": _first()} | {k: v for k, v in given.items() if k != "family"}
     own = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    if "class_weight" in own:
+        named = TableData(class_weight=tuple(map(str, own["class_weight"])))
+        balanced = named.class_weight == ("balanced",)
+        own["class_weight"] = "balanced" if balanced else named.weights_by_name() or None
     known = (*FIELDS, "recipe", "validation_fraction")
     more = {k: v for k, v in own.items() if k not in known}
     seed = {"random_state": record["seed"]}
@@ -919,9 +987,43 @@ def _refuse_doubled(names: pd.Index) -> None:
         raise DataError(f"expected each column once, got {listed(doubled)} more than once")
 
 
-def _check_rows(estimator: _TableEstimator, frame: pd.DataFrame, y: np.ndarray) -> None:
-    """Raises ValueError, as scikit-learn words it, where X and y differ in length or are too few."""
-    check_consistent_length(frame, y)
+def _class_weight(given: Any) -> tuple[str, ...]:
+    """Weights of classes as a recipe has them; ValueError for what they cannot be."""
+    if isinstance(given, Mapping):
+        if not given:
+            return ()
+        names = _texts(np.array([*given], dtype=object))
+        return tuple(f"{name}={weight}" for name, weight in zip(names, given.values(), strict=True))
+    if isinstance(given, str):
+        given = (given,)
+    if not isinstance(given, tuple) or not all(isinstance(one, str) for one in given):
+        raise ValueError(f"class_weight must be 'balanced', {{label: weight}} or None, got {given!r}")
+    return given
+
+
+def _weights(
+    given: Any, frame: pd.DataFrame, labels: np.ndarray | None = None
+) -> tuple[Float64[np.ndarray, " rows"] | None, list[Note]]:
+    """Weights of the rows of a frame, and what is to be said of them; None for none.
+
+    Raises:
+        ValueError: another shape or length. DataError: as `amounts_of_rows`.
+    """
+    if given is None:
+        return None, []
+    each = np.asarray(given)
+    if each.shape != (len(frame),):
+        raise ValueError(f"sample_weight: expected one for each of {len(frame):,} rows, got the shape {each.shape}")
+    noted = list[Note]()
+    values = amounts_of_rows("fit", pd.Series(each), np.ones(len(frame), dtype=bool), noted)
+    notes = [note for note in noted if note.kind == "no weight"]
+    if labels is not None and (lost := np.setdiff1d(labels, labels[values > 0])).size:
+        notes.append(Note("class without weight", "y", values=tuple(_texts(lost))))
+    return values, notes
+
+
+def _check_rows(estimator: _TableEstimator, frame: pd.DataFrame) -> None:
+    """Raises ValueError, as scikit-learn words it, where rows are too few."""
     if len(frame) < LEAST:
         raise ValueError(
             f"Found array with {len(frame)} sample(s) (shape={frame.shape}) while a minimum of {LEAST} is required by "

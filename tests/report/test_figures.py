@@ -19,9 +19,12 @@ from htaf.data.tabular import Table, load, split
 from htaf.models.mlp import Thermometer
 from htaf.report import baselines as room
 from htaf.report import contents
-from htaf.report.baselines import fit_baselines, raw_columns, rows_within
+from htaf.report.baselines import Baseline, fit_baselines, raw_columns, rows_within
+from htaf.report.curves import POINTS, class_curves, picked, thresholds
 from htaf.report.drawing import Plot, ticks
+from htaf.report.measured import Measured, verdict
 from htaf.rules.permutation import network_importance as importance
+from htaf.runs.intervals import drawn_metrics
 from htaf.runs.metrics import metrics
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -89,6 +92,121 @@ def test_a_plot_takes_one_value_and_large_ones() -> None:
         assert "inf" not in plot.svg()
     log = Plot((1, 2), (1e-3, 1e3), ("x", "y"), "words", logarithmic=True)
     assert 1 < log.svg().count('class="grid"') <= 8
+
+
+# --- curves, thresholds, the best baseline ---
+
+
+def measured(outputs: np.ndarray, target: np.ndarray, threshold: float | None = None) -> Measured:
+    """What a network says of rows; of one column of outputs a number."""
+    classes = tuple(f"c{k}" for k in range(outputs.shape[1])) if outputs.shape[1] > 1 else ()
+    task: Any = "classification" if classes else "regression"
+    frame = pd.DataFrame({"a": np.arange(len(target), dtype=float)})
+    preprocessor = Preprocessor.fit(frame, target, task=task, classes=classes)
+    if not classes:
+        mean, std = preprocessor.target.mean, preprocessor.target.std
+        outputs, target = (((v.reshape(-1) - mean) / std)[:, None] for v in (outputs, target))
+    tensors = (torch.tensor(outputs), None, torch.tensor(target))
+    preprocessor = preprocessor.with_threshold(threshold)
+    return Measured(preprocessor, "test", np.arange(len(target)), *tensors)
+
+
+@given(SEEDS, st.integers(12, 300))
+def test_curves_end_at_their_corners_and_have_their_area(seed: int, rows: int) -> None:
+    rng = np.random.default_rng(seed)
+    target = np.arange(rows) % 2
+    outputs = np.stack([np.zeros(rows), target + rng.normal(size=rows)], 1)
+    (found,) = class_curves(measured(outputs, target))
+    x, y = np.array(found["roc"]).T
+    assert (x[0], y[0], x[-1], y[-1]) == (0, 0, 1, 1)
+    assert (np.diff(x) >= 0).all()
+    assert (np.diff(y) >= 0).all()
+    assert len(x) <= POINTS + 2
+    assert np.trapezoid(y, x) == pytest.approx(found["auroc"], abs=0.02)
+    recall = np.array(found["precision"])[:, 0]
+    assert (np.diff(recall) >= 0).all()
+    assert (found["class"], found["rows"]) == (1, target.sum())
+
+
+def test_curves_of_several_classes() -> None:
+    target = np.arange(90) % 3
+    outputs = np.eye(3)[target] * 2 + np.random.default_rng(0).normal(size=(90, 3))
+    assert [one["class"] for one in class_curves(measured(outputs, target))] == [0, 1, 2]
+    many = np.arange(70) % 7
+    assert class_curves(measured(np.eye(7)[many], many)) == []
+    assert thresholds(measured(outputs, target)) == []
+
+
+def test_thresholds_are_counted() -> None:
+    target = np.array([0, 0, 0, 1, 1])
+    chance = np.array([0.05, 0.35, 0.72, 0.65, 0.95])
+    outputs = np.stack([np.log(1 - chance), np.log(chance)], 1)
+    found = {round(one["threshold"], 3): one for one in thresholds(measured(outputs, target, 0.68))}
+    assert [*found] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.68, 0.7, 0.8, 0.9]
+    assert [threshold for threshold, one in found.items() if one["own"]] == [0.68]
+    assert found[0.3] | {"threshold": 0} == {
+        "threshold": 0, "said": 0.8, "recall": 1.0, "precision": 0.5, "f1": pytest.approx(2 / 3),
+        "accuracy": 0.6, "own": False,
+    }  # fmt: skip
+    assert (found[0.8]["recall"], found[0.8]["precision"]) == (0.5, 1.0)
+    none = thresholds(measured(outputs, target * 0 + np.array([0, 0, 0, 0, 1])))
+    assert none[-1]["precision"] == 1.0
+
+
+def test_telling_rows_are_picked() -> None:
+    chance = np.array([0.02, 0.45, 0.9, 0.85, 0.97])
+    outputs = np.stack([np.log(1 - chance), np.log(chance)], 1)
+    assert picked(measured(outputs, np.array([0, 0, 0, 1, 1]))) == {"hit": 0, "unsure": 1, "miss": 2}
+    assert picked(measured(outputs, np.array([0, 1, 1, 1, 1]), 0.5)) == {"hit": 0, "unsure": 1, "miss": 1}
+    right = np.array([0, 0, 1, 1, 1])
+    assert picked(measured(outputs, right)) == {"hit": 0, "unsure": 1}
+    numbers = np.array([1.0, 2.0, 3.0])
+    assert picked(measured(numbers[:, None] + np.array([[0.5], [0.0], [9.0]]), numbers)) == {
+        "near": 1, "usual": 0, "far": 2
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "ahead", "stands", "text"),
+    [
+        ("auroc", (0.8, 0.828), (-0.046, -0.01), "behind", "{Logistic} is better by 0.028 AUROC [0.01, 0.046]."),
+        ("auroc", (0.85, 0.828), (0.01, 0.046), "ahead", "{Ahead} {logistic} by 0.022 AUROC [0.01, 0.046]."),
+        ("auroc", (0.82, 0.828), (-0.02, 0.01), "level", "{Level} {logistic}: behind by 0.008 AUROC [-0.01, 0.02]."),
+        ("rmse", (747.0, 664.0), (40.0, 120.0), "behind", "{Logistic} is better by 83 RMSE [40, 120]."),
+        ("rmse", (1.5, 2.0), (-0.8, -0.2), "ahead", "{Ahead} {logistic} by 0.5 RMSE [0.2, 0.8]."),
+        ("accuracy", (0.9, 0.9), None, "level", "{Level} {logistic}."),
+    ],
+)
+def test_the_headline_has_the_sign(metric: str, values: Any, ahead: Any, stands: str, text: str) -> None:
+    own, value = values
+    worse = value - 100 if metric != "rmse" else value + 1000
+    found = [
+        Baseline("constant", {"test": {metric: worse}}),
+        Baseline("logistic", {"test": {metric: value}}, ahead={metric: ahead}),
+        Baseline("boosting", note="not fitted: no memory"),
+    ]
+    said = verdict(own, "test", metric, found)
+    assert said is not None
+    words = {"Logistic": "Logistic regression", "logistic": "logistic regression"}
+    words |= {"Ahead": "The network is ahead of", "Level": "The network is level with"}
+    assert (said["baseline"], said["stands"], said["text"]) == ("logistic", stands, text.format(**words))
+    assert (said["better_by"] > 0) == (stands == "ahead")
+    assert verdict(None, "test", metric, found) is None
+    assert verdict(own, "test", metric, found[2:]) is None
+
+
+def test_intervals_of_baselines_are_of_the_same_draws(tmp_path: Path) -> None:
+    frame, y = mixed()
+    table, rows, preprocessor = made(tmp_path, frame.assign(y=y))
+    truth = torch.tensor(preprocessor.encode_target(table.target[rows["test"]]))[:, None]
+    own = drawn_metrics(truth + 0.1, truth, "regression", preprocessor.target.std)
+    for one in fit_baselines(table, rows, preprocessor, beside=("test", own)):
+        for metric, value in one.metrics["test"].items():
+            low, high = one.intervals[metric] or (0.0, 0.0)
+            assert low <= value <= high or one.name == "constant"
+        bounds = [own["rmse"][0] - b for b in reversed(one.intervals["rmse"] or ())]  # its own is in each draw the same
+        assert one.ahead["rmse"] == pytest.approx(bounds, abs=1e-6)
+    assert all(one.intervals == {} for one in fit_baselines(table, rows, preprocessor))
 
 
 # --- importance ---

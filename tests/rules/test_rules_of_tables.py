@@ -22,7 +22,7 @@ from htaf.data import tabular
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.table_files import read_frame
-from htaf.rules import RulesError
+from htaf.rules import RulesError, trees
 from htaf.rules.conditions import Condition, Rule, joined, simplified
 from htaf.rules.explanation import OTHERS, drawn
 from htaf.rules.raw_columns import RARE, RawColumn, RawColumns, roundest
@@ -400,6 +400,9 @@ def test_importance_of_columns(made: dict[Kind, Run], kind: Kind) -> None:
     assert sorted(found.columns.index) == ["color", "size", "weight"]  # a constant column is none
     assert [found.columns[name].to_dict()["weight"] for name in ("worse", "std")] == [0.0, 0.0]  # no bit reads it
     assert min(found.columns["std"].to_dict()[name] for name in ("size", "color")) > 0
+    bounds = found.columns.loc[["size", "color"]]
+    assert ((bounds["low"] < bounds["worse"]) & (bounds["worse"] < bounds["high"])).all()
+    assert (bounds["high"] - bounds["low"] > bounds["std"] / 2).all()
     assert json.dumps(found.to_json())
     assert found.columns.equals(rules.importance(made[kind], repeats=4).columns)
 
@@ -531,8 +534,10 @@ def test_explain_command(made: dict[Kind, Run], htaf, tmp_path: Path) -> None:
         code, out, _ = htaf("explain", run.path)
         assert code == 0
         for said in (
+            "one tree for the whole network",
+            "A tree of ",
             "3 of the 3 bits are described faithfully",
-            "shown have 100% of the effect",
+            "3 that do most have 100% of the effect",
             "always on in training: 3",
             "off in training: 4",
             "color",
@@ -543,6 +548,7 @@ def test_explain_command(made: dict[Kind, Run], htaf, tmp_path: Path) -> None:
     assert code == 0
     whole = json.loads(out)
     assert json.loads((tmp_path / "all.json").read_text()) == whole
+    assert whole["surrogate"] == json.loads(json.dumps(rules.surrogate(made["two"]).to_json()))
     assert sorted(rule["bit"] for rule in whole["rules"]) == [0, 1, 2]
     effects = [rule["effect"] for rule in whole["rules"]]
     assert effects == sorted(effects, reverse=True)
@@ -552,6 +558,20 @@ def test_explain_command(made: dict[Kind, Run], htaf, tmp_path: Path) -> None:
     assert frame["bit"].tolist() == [rule["bit"] for rule in whole["rules"]]
     assert frame["rule"].tolist() == [rule["text"] for rule in whole["rules"]]
     assert set(frame["faithful"]) == {"yes"}
+
+
+def test_explain_shows_faithful_rules_alone(made: dict[Kind, Run], htaf, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made["two"]
+    rare = rules.explain(run).rule(2).fidelity
+    assert rare is not None
+    monkeypatch.setattr(trees.Fidelity, "faithful", property(lambda one: one.majority != rare.majority))
+    code, out, _ = htaf("explain", run.path)
+    assert code == 0
+    assert "the 3 bits that do most to 'y', 2 with a rule that is faithful" in out
+    assert "2 of the 3 bits are described faithfully" in out
+    assert "not faithful" not in out
+    code, out, _ = htaf("explain", run.path, "--bits", "3")
+    assert "not faithful: on if" in out or "not faithful: off if" in out
 
 
 def test_explain_command_of_a_row(made: dict[Kind, Run], htaf, rows_csv: Path) -> None:

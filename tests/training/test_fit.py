@@ -494,9 +494,9 @@ def test_resumed_with_the_threads_it_began_with(table: Table, tmp_path: Path, mo
     for owner, name in ((Training, "training_step"), (FIT, "measure"), (FIT, "layer_statistics")):
         original = getattr(owner, name)
 
-        def spy(*args: Any, name: str = name, original: Any = original) -> Any:
+        def spy(*args: Any, name: str = name, original: Any = original, **more: Any) -> Any:
             seen[name] = torch.get_num_threads()
-            return original(*args)
+            return original(*args, **more)
 
         monkeypatch.setattr(owner, name, spy)
     run = train(tmp_path / "run", table, recipe)
@@ -914,9 +914,9 @@ def test_norms_and_head_of_many_rows_are_fitted_on_some(
     seen: list[tuple[int, int]] = []
     original = hardening.refit_head
 
-    def refit_head(net: Any, batches: Any, *, validation: Any) -> Any:
+    def refit_head(net: Any, batches: Any, *, validation: Any, **more: Any) -> Any:
         seen.append((sum(len(y) for _, y in batches), sum(len(y) for _, y in validation)))
-        return original(net, batches, validation=validation)
+        return original(net, batches, validation=validation, **more)
 
     monkeypatch.setattr(hardening, "refit_head", refit_head)
     run = train(tmp_path / "run", table, QUICK.replace(epochs=1, recalibrate=True, refit=True))

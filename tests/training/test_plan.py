@@ -103,7 +103,7 @@ def test_a_source_with_the_flags_of_the_command() -> None:
     assert Source("a.csv", time="t", ids=("i",), test="b.csv").describe() == {
         "name": "a.csv", "target": None, "task": None, "drop_empty": False, "text_as_missing": False,
         "split": "random", "size": None,
-        "exclude": [], "ids": ["i"], "test": "b.csv", "shares": [], "group": None, "time": "t",
+        "exclude": [], "ids": ["i"], "test": "b.csv", "shares": [], "group": None, "time": "t", "weight": None,
     }  # fmt: skip
     for options, words in (
         ({"split": "stratified", "group": "g"}, "does not go with split stratified"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,9 +17,10 @@ from htaf.cli.tables import show
 from htaf.data.notes import told
 
 if TYPE_CHECKING:
+    from htaf.data.parts import Data
     from htaf.diagnostics import SwitchProfile
     from htaf.runs import Run
-    from htaf.runs.data import RunPart
+    from htaf.runs.data import PartName
 
 
 def evaluate(
@@ -69,7 +71,7 @@ def evaluate(
             found = opened.data(data_dir=data_dir)
     say_notes(told(found.notes))
     result = opened.evaluate(part or "test", found)
-    profile = _profile(opened, opened.part(part or "test", found)) if layers else None
+    profile = _profile(opened, part or "test", found) if layers else None
     name = result["headline"]
     if out is not None:
         _write_classes(result, out, f"{found.name}, {result['part']}")
@@ -90,7 +92,8 @@ def evaluate(
         exact = result["exact"][metric] if result["exact"] else None
         rows.append((metric, *figures(smooth, exact, lower_is_better=metric in LOWER_IS_BETTER)))
     columns = ("metric", "smooth", "exact", "exact - smooth")
-    show(f"{found.name}, {result['part']}, {result['rows']} rows{positive}", columns, rows)
+    weighted = f" weighted by {result['weight']!r}" if "weight" in result else ""
+    show(f"{found.name}, {result['part']}, {result['rows']} rows{weighted}{positive}", columns, rows)
     _say_classes(result, out)
     return None if profile is None else _show_layers(profile, name, title)
 
@@ -121,14 +124,18 @@ def _say_classes(result: dict[str, Any], out: Path | None) -> None:
         say(f"confusion matrix and all classes: {out}")
 
 
-def _profile(run: Run, part: RunPart) -> SwitchProfile:
+def _profile(run: Run, part: PartName, data: Data) -> SwitchProfile:
     from htaf.data.images import ImagePreprocessor
     from htaf.diagnostics import switch_profile
+    from htaf.runs.data import weights_of
     from htaf.runs.metrics import metrics
 
-    task, preprocessor = run.record["data"]["task"], run.preprocessor()
-    scale = 1.0 if isinstance(preprocessor, ImagePreprocessor) else preprocessor.target.std
-    return switch_profile(run.model(exact=False), part, score=lambda y, target: metrics(y, target, task, scale))
+    preprocessor = run.preprocessor()
+    how: dict[str, Any] = {"task": run.record["data"]["task"], "weights": weights_of(run, data, part)}
+    if not isinstance(preprocessor, ImagePreprocessor):
+        how |= {"scale": preprocessor.target.std, "threshold": preprocessor.target.threshold}
+    score = partial(metrics, **how)
+    return switch_profile(run.model(exact=False), run.part(part, data), score=score)
 
 
 def _show_layers(profile: SwitchProfile, name: str, title: str) -> None:

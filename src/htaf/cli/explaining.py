@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from htaf.data.tabular import Table
-    from htaf.rules import BitRule, Explanation, Importance, Reason, RowReasons, WhatIf
+    from htaf.rules import BitRule, Explanation, Importance, Reason, RowReasons, Surrogate, WhatIf
     from htaf.runs import Run
 
 HEADERS = {"rmse": "RMSE", "auroc": "AUROC", "accuracy": "accuracy", "loss": "loss", "mae": "MAE", "r2": "R2"}
@@ -47,16 +47,16 @@ def explain(
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Say what the bits of a table's network are: a rule for each, the reasons of a row, importance, what-if.
+    """Say what a table's network does: one tree for all of it, importance, rules of bits, reasons of a row, what-if.
 
-    A rule is a shallow tree over the original columns, fitted on training rows; beside it how often it is right on test
-    rows. A rule that is not faithful (balanced accuracy below 0.9) is said to be so.
+    Trees and rules are over the original columns, fitted on training rows; beside each stands how often it is right on
+    test rows. Of the strongest bits those are shown whose rule is faithful (balanced accuracy of 0.9), with --bits all.
 
     Args:
-        rows: A CSV or Parquet file with the raw columns: the reasons of one of its rows; none: rules and importance.
+        rows: A CSV or Parquet file with the raw columns: the reasons of one of its rows; none: the network.
         row: Which row of ROWS, from 1; none: the first.
-        bits: Bits shown; of a row so many for its prediction, and as many against; none: 10, with --set 5 of those that
-            change.
+        bits: Bits shown, faithful or not; of a row so many for its prediction, and as many against; none: the faithful
+            ones of 10, with --set 5 of those that change.
         set: The row with another value: its prediction before and after, not its reasons.
         vary: The prediction over the values of this column; of ROWS the one row, else the mean of test rows.
         repeats: Shuffles of each column, for its importance; none: 1 to 10, by its cost.
@@ -89,7 +89,7 @@ def explain(
         raise UsageError(f"expected a run of a table, {run} is a language model: its gates are read by concepts gates")
     if run.is_file():
         raise UsageError(f"expected a run folder of a table, got the file {run}: of a packed run give the run it is of")
-    from htaf.rules import TableBits, importance, what_if
+    from htaf.rules import TableBits, importance, surrogate, what_if
     from htaf.rules import explain as opened_rules
     from htaf.rules import vary as varied
     from htaf.rules.permutation import MOST_COLUMNS
@@ -120,7 +120,10 @@ def explain(
         answers["vary"] = {"column": vary, "values": vary_table.to_dict("records")}
     whole = given is None and vary is None
     known: list[BitRule] = []
-    shuffled = None
+    shuffled = tree = None
+    if whole or (out is not None and out.suffix == ".json"):
+        tree = surrogate(opened, table, seed=seed)
+        answers["surrogate"] = tree.to_json()
     if whole or out is not None:
         live = len(found.bits) - sum(map(len, found.dead.values()))
         most = live if out is not None else min(max(most_bits, RULES), live)
@@ -147,10 +150,10 @@ def explain(
         _show_reasons(reasons)
     elif reasons is not None:
         say("why it is predicted so: the same command without --set and --vary")
-    if whole:
-        _show_rules(found, known, most_bits)
-    if whole and shuffled is not None:
+    if whole and tree is not None and shuffled is not None:
+        _show_tree(tree, found)
         _show_importance(shuffled)
+        _show_rules(found, known, most_bits, faithful_alone=bits is None)
     return None if out is None else say(f"written: {out}")
 
 
@@ -220,7 +223,25 @@ def _said(rule: object, faithful: bool | None) -> str:
     return f"{doubt}{rule}"
 
 
-def _show_rules(found: Explanation, rules: list[BitRule], most: int) -> None:
+def _show_tree(tree: Surrogate, found: Explanation) -> None:
+    """The tree that stands for the network, a condition a line."""
+    target, classes = found.bits.preprocessor.target, not found.bits.regression
+    rows = []
+    for one in tree.branches:
+        says = "" if one.says is None else _value(one.says)
+        chance = ["" if one.chance is None else f"{one.chance:.2f}"] if classes else []
+        rows.append(("  " * one.depth + one.text, says, *chance, f"{one.rows:.0%}"))
+    headers = ("where", target.name, *(["probability"] if classes else []), "rows")
+    doubt = "" if tree.faithful else "not faithful: "
+    show(
+        f"{doubt}one tree for the whole network", headers, rows, left=("where", target.name) if classes else ("where",)
+    )
+    if tree.rule:
+        say(tree.rule)
+    say(tree.text)
+
+
+def _show_rules(found: Explanation, rules: list[BitRule], most: int, *, faithful_alone: bool) -> None:
     target = found.bits.preprocessor.target
     unit = f"in the units of {target.name}" if found.bits.regression else "in logits"
     shown = [
@@ -232,9 +253,13 @@ def _show_rules(found: Explanation, rules: list[BitRule], most: int) -> None:
             _said(r.rule, r.fidelity and r.fidelity.faithful),
         )
         for r in rules[:most]
+        if not faithful_alone or (r.fidelity and r.fidelity.faithful)
     ]
     title = f"{found.name}: the {min(most, len(rules))} bits that do most to {target.name!r}"
-    show(title, ("bit", "effect", "on", "balanced", "accuracy", "rule"), shown, left=("rule",))
+    if faithful_alone:
+        title += f", {len(shown)} with a rule that is faithful"
+    if shown:
+        show(title, ("bit", "effect", "on", "balanced", "accuracy", "rule"), shown, left=("rule",))
     for kind, dead in found.dead.items():
         if dead:
             more = f" and {len(dead) - DEAD_SHOWN:,} more" if len(dead) > DEAD_SHOWN else ""
@@ -243,10 +268,11 @@ def _show_rules(found: Explanation, rules: list[BitRule], most: int) -> None:
     faithful = sum(bool(r.fidelity and r.fidelity.faithful) for r in rules)
     which = "bits" if len(rules) == live else f"strongest of {live:,} bits"
     share = found.share(min(most, len(rules)))
+    effect = f"{share:.{0 if share >= 0.1 else 1}%}"
     say(
         f"{faithful} of the {len(rules):,} {which} are described faithfully by a rule: balanced accuracy >= 0.9 on "
-        f"{len(found.test):,} test rows. The {min(most, len(rules))} shown have {share:.{0 if share >= 0.1 else 1}%} "
-        f"of the effect of all. effect: mean |contribution| {unit}. on: share of the test rows. accuracy: in brackets "
+        f"{len(found.test):,} test rows. The {min(most, len(rules))} that do most have {effect} of the "
+        f"effect of all. effect: mean |contribution| {unit}. on: share of the test rows. accuracy: in brackets "
         "that of always guessing the more frequent value."
     )
     if rules and share < SPREAD:
@@ -262,10 +288,20 @@ def _fidelity(rule: BitRule) -> tuple[str, str]:
 
 
 def _show_importance(found: Importance) -> None:
+    import pandas as pd
+
     name = HEADERS.get(found.metric, found.metric)
-    rows = [(c, f"{one['worse']:.4g}", f"{one['std']:.2g}") for c, one in found.columns.iterrows()]
+    rows = [
+        (
+            c,
+            f"{of['worse']:.4g}",
+            f"{of['std']:.2g}",
+            "" if pd.isna(of["low"]) else f"{of['low']:.3g} to {of['high']:.3g}",
+        )
+        for c, of in found.columns.iterrows()
+    ]
     times = f"each column shuffled {found.repeats} times on {found.rows:,} test rows"
-    columns = ("column", f"{name} worse by", "spread")
+    columns = ("column", f"{name} worse by", "spread", "95% interval over the rows")
     show(f"Importance: {times}, {name} {found.value:.4g}", columns, rows[:COLUMNS_SHOWN])
     if len(rows) > COLUMNS_SHOWN:
         say(f"columns of less importance: {len(rows) - COLUMNS_SHOWN:,}")

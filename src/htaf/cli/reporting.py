@@ -76,8 +76,7 @@ def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
     from htaf.runs.metrics import LOWER_IS_BETTER
 
     metrics, name = record["metrics"], record["headline"]
-    part = "test" if "test" in metrics["smooth"] else "validation"
-    own = (metrics["exact"] or metrics["smooth"])[part][name]
+    part, own = _reported(record)
     which = "exact network" if metrics["exact"] else "network"
     rows: list[tuple[object, ...]] = []
     for one in found:
@@ -94,3 +93,20 @@ def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
     stands = f"the {which} is"
     title = f"baselines of scikit-learn on the {part} part, fitted on the same training rows:"
     show(title, ("baseline", name, stands, "seconds"), rows, left=("baseline", stands))
+    if beside := beside_the_best(found, record):
+        say(beside["text"])
+
+
+def beside_the_best(found: Sequence[Baseline], record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How the network of a run stands to the best baseline, see `htaf.report.measured.verdict`."""
+    from htaf.report.measured import verdict
+
+    part, own = _reported(record)
+    return verdict(own, part, record["headline"], found)
+
+
+def _reported(record: Mapping[str, Any]) -> tuple[str, float | None]:
+    """The part that was measured last, and the headline there, of the exact network where there is one."""
+    metrics = record["metrics"]
+    part = "test" if "test" in metrics["smooth"] else "validation"
+    return part, (metrics["exact"] or metrics["smooth"])[part][record["headline"]]

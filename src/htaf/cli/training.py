@@ -75,9 +75,9 @@ def _values(field: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _shown(field: str, value: Any) -> str:
     if value is None:
-        return SHARPEN_START if field == "start" else "as the class sets them"
+        return {"start": SHARPEN_START, "sharpness": "as the class sets them"}.get(field, "none")
     if isinstance(value, tuple):
-        return " ".join(map(str, value))
+        return " ".join(map(str, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value) or "none"
 
 
@@ -195,6 +195,7 @@ class TableFlags:
         shares: Of training, validation and test rows; with --test of training and validation rows.
         group: Keep rows that are equal in this column in one part; it is no input.
         time: Test on the last rows by this column of dates or numbers, validate on those before.
+        weight: How much each row counts, in the training and in what is measured: a column of numbers >= 0; no input.
         drop_empty: fico: leave out the 588 rows without any record.
         text_as_missing: A text in a column of numbers, as "unknown", is missing; else refused, or a category.
         checkpoint_seconds: Least time between checkpoints: what a kill can cost.
@@ -212,6 +213,7 @@ class TableFlags:
     ] = ()
     group: Column = None
     time: Column = None
+    weight: Column = None
     drop_empty: bool = False
     text_as_missing: bool = False
     baselines: Baselines = True
@@ -387,7 +389,7 @@ def _train(
         chosen.recipe.network.fingerprint()  # before what takes seconds to import
     except ValueError as error:
         raise HtafError(str(error)) from None
-    from htaf.cli.reporting import report_once, say_baselines
+    from htaf.cli.reporting import beside_the_best, report_once, say_baselines
     from htaf.data.tabular import Table
     from htaf.report.writing import PAGE, kept_baselines
     from htaf.runs import check_folder, short_commit
@@ -441,7 +443,8 @@ def _train(
     say_notes(told(note for note in from_record(run.record["notes"]) if note not in said))
     found = kept_baselines(run) if baselines else []
     if json:
-        return print_json(run.record | ({"baselines": [vars(one) for one in found]} if found else {}))
+        beside = {"baselines": [vars(one) for one in found], "verdict": beside_the_best(found, run.record)}
+        return print_json(run.record | (beside if found else {}))
     metrics, name = run.record["metrics"], run.record["headline"]
     lower, best = name in LOWER_IS_BETTER, best_of(run.record)
     of = f" of class {run.record['positive']!r}" if name == "auroc" and "positive" in run.record else ""

@@ -79,6 +79,7 @@ class Column:
 class Target:
     """The target side: `(y - mean) / std` for regression, class codes for classification.
 
+    threshold: the probability from which the second of two classes is predicted; None: the likelier class is.
     unit: in which raw rows write the numbers of a regression, see `htaf.data.reading.unit_of`; "" for none.
     """
 
@@ -87,6 +88,7 @@ class Target:
     mean: float = 0.0
     std: float = 1.0
     classes: tuple[str, ...] = ()
+    threshold: float | None = None
     unit: str = ""
 
 
@@ -336,6 +338,7 @@ def learn_target(
     name: str,
     classes: tuple[str, ...],
     notes: list[Note],
+    weights: Float64[np.ndarray, " rows"] | None = None,
 ) -> Target:
     """What the training part says about the target.
 
@@ -346,6 +349,7 @@ def learn_target(
         name: the target's name.
         classes: class names in code order; not used for regression.
         notes: classes without training rows are appended here.
+        weights: of the rows, for mean and deviation.
     Returns:
         mean and population standard deviation for regression, the classes for classification.
     Raises:
@@ -356,7 +360,8 @@ def learn_target(
         if low == high:
             raise DataError(f"target {name!r}: expected values that vary in the training part, got {low:g} only")
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, std = float(values.mean()), float(values.std())
+            mean = float(np.average(values, weights=weights))
+            std = math.sqrt(np.average((values - mean) ** 2, weights=weights)) if math.isfinite(mean) else math.nan
         if not std > 0 or not math.isfinite(std):
             raise DataError(
                 f"target {name!r}: expected values whose squares float64 can hold (about 1e-150 to 1e150), got "
@@ -454,4 +459,6 @@ def read_target(data: Any) -> Target:
     if target.std <= 0 or (target.task == "classification" and len(target.classes) < 2):
         came = f"{target.std} and {list(target.classes)}"
         raise DataError(f"target: expected std > 0 and two classes or more, got {came}")
+    if target.threshold is not None and not (0 < target.threshold < 1 and len(target.classes) == 2):
+        raise DataError(f"target: expected a threshold in (0, 1) of two classes, got {target.threshold}")
     return target

@@ -224,7 +224,8 @@ _NOT_TRUSTED = (
 UNEXPECTED = frozenset(
     {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
      "one training text", "no training value", "small range", "learned nothing", "diverged",
-     "mixed", "mixed dates", "text as missing", "gives the target away", "drawn in time"}
+     "mixed", "mixed dates", "text as missing", "gives the target away", "drawn in time", "class without weight",
+     "never predicted", "few for a threshold"}
 )  # fmt: skip
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
@@ -259,6 +260,10 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "test rows": "{count:test row} from {values[0]}",
     "not in training": "ignored, not in the training rows: {names}",
     "no target": "{count:row} without a target {column!r} dropped",
+    "no weight": "{count:row} of weight 0 in {column!r} dropped",
+    "weights": "{count:row} weighted by {column!r}, {values[0]:g} to {values[1]:g}",
+    "weight missing": "no column {column!r}: every row counts the same, unlike in the training",
+    "class without weight": "target {column!r}: every row of {names} has weight 0, as if there were no such class",
     "shared groups": "column {column!r}: {count:group} of the test file in the training rows too",
     "no group": "column {column!r}: {count:row} without a group, each its own",
     "one value": "column {column!r} dropped: one value in every row",
@@ -301,6 +306,12 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # what its network learned
     "learned nothing": "WARNING: on the validation part the network is no better than a constant ({values[0]}): it has "
     "learned nothing. Lower lr, train for more epochs, or check the data",
+    "never predicted": "WARNING: on the validation part the network never predicts {names} of {column!r} "
+    "({count:row}): class_weight balanced finds more of a rare class, of two classes threshold f1 does too",
+    "threshold": "{values[2]!r} is predicted from a probability of {values[0]:.4g}, the best {values[1]} on the "
+    "validation part ({values[3]:.4f}; {values[4]:.4f} from 0.5), {count:row} of it",
+    "few for a threshold": "the threshold is chosen by {count:validation row} of the rarer class {column!r}, so chance "
+    "has much of a say in it: validate on more rows, or give a number",
     "diverged": "WARNING: " + _NOT_TRUSTED,
     "loss above a constant": _NOT_TRUSTED,
     # other rows

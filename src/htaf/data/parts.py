@@ -33,18 +33,29 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Part(Dataset):
-    """Rows of a set. `part[rows, key]` is a batch, rows counted from 0 within the part; iterating gives chunks."""
+    """Rows of a set. `part[rows, key]` is a batch, rows counted from 0 within the part; iterating gives chunks.
+
+    weights: float32 [rows] of mean 1, how much each counts in a loss; then they come third in a batch. None: all alike.
+    """
 
     data: Batches
     rows: Tensor
     chunk: int = 8192
+    weights: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: Keyed) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, index: Keyed) -> tuple[Tensor, ...]:
         rows, key, *epoch = index
-        return self.data[self.rows[rows], key, *epoch]  # pyright: ignore[reportArgumentType]
+        x, y = self.data[self.rows[rows], key, *epoch]  # pyright: ignore[reportArgumentType]
+        return (x, y) if self.weights is None else (x, y, self.weights[rows])
+
+    def spread(self, most: int) -> Part:
+        """At most so many of the rows, evenly spread."""
+        chosen = torch.linspace(0, len(self) - 1, min(most, len(self)), dtype=torch.float64).long()
+        of = None if self.weights is None else self.weights[chosen]
+        return Part(self.data, self.rows[chosen], self.chunk, of)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for rows in self.rows.split(self.chunk):

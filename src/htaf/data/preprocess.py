@@ -110,6 +110,7 @@ class Preprocessor:
         units: Mapping[str, str] | None = None,
         ids: Sequence[str] = (),
         rows: Int64[np.ndarray, " part"] | None = None,
+        weights: Float64[np.ndarray, " rows"] | None = None,
     ) -> "Preprocessor":
         """Learns ranges, medians, categories and the target's mean from the training rows.
 
@@ -128,6 +129,8 @@ class Preprocessor:
                 else none.
             ids: names of columns that predictions have beside.
             rows: int64 [part], the training rows among `features`, taken a column at a time; None: all.
+            weights: float64 [rows], > 0, of the target's mean and deviation; what is learned of the columns counts
+                every row once.
         Returns:
             the fitted preprocessor.
         Raises:
@@ -139,7 +142,7 @@ class Preprocessor:
         if len({str(name) for name in features.columns}) != features.shape[1]:
             raise DataError(f"expected distinct column names, got {listed([*map(str, features.columns)])}")
         target, told, late = np.asarray(target), list[Note](), list[Note]()
-        learned = learn_target(target, task, target_name, tuple(classes), late)
+        learned = learn_target(target, task, target_name, tuple(classes), late, weights)
         learned = replace(learned, unit=(units or {}).get(target_name, ""))
         wanted = encoding.outputs(target, learned)
         columns = [
@@ -320,6 +323,11 @@ class Preprocessor:
         if self.target.task == "classification":
             return np.array(self.target.classes, dtype=object)[values]
         return values.astype(np.float64) * self.target.std + self.target.mean
+
+    def with_threshold(self, threshold: float | None) -> "Preprocessor":
+        """The same with another threshold of the second of two classes."""
+        target = replace(self.target, threshold=threshold)
+        return Preprocessor(self.columns, target, self.special_codes, self.notes, self.ids)
 
     def to_json(self) -> dict[str, Any]:
         """Everything learned, as plain JSON values (no NaN); `from_json` restores it bit for bit.

@@ -35,7 +35,7 @@ from htaf.data.reading import (
     without_names,
 )
 from htaf.data.table_files import SUFFIXES, Numbers, read_frame
-from htaf.data.targets import Task, amounts, class_codes, in_unit, infer_target
+from htaf.data.targets import Task, amounts, amounts_of_rows, class_codes, in_unit, infer_target
 
 MIN_ROWS = 20  # gives 14, 2 and 4 rows; a validation error over fewer says nothing
 ID_LIKE = 0.95  # share of distinct values from which a text column identifies rows
@@ -97,6 +97,8 @@ class Table:
         units: in which the file writes the numbers of a column, or of the target, for `Preprocessor.fit`.
         ids: columns that name the rows, [rows, ids]; they are no features.
         parting: what `split` goes by, beside seed and mode.
+        weights: how much each row counts, in the training and in what is measured, all > 0; None: all alike.
+        weight: the column that holds them, "" for none.
     """
 
     name: str
@@ -112,6 +114,12 @@ class Table:
     units: Mapping[str, str] = field(default_factory=dict)
     ids: pd.DataFrame = field(default_factory=pd.DataFrame)
     parting: Parting = Parting()
+    weights: Float64[np.ndarray, " rows"] | None = None
+    weight: str = ""
+
+    def weights_of(self, rows: Int64[np.ndarray, " part"]) -> Float64[np.ndarray, " part"] | None:
+        """Those of some rows."""
+        return None if self.weights is None else self.weights[rows]
 
     def fit_preprocessor(self, rows: Int64[np.ndarray, " part"]) -> Preprocessor:
         """The preprocessing learned from these rows, which are to be the training part.
@@ -134,6 +142,7 @@ class Table:
             orders=self.orders,
             units=self.units,
             ids=[*map(str, self.ids.columns)],
+            weights=self.weights_of(rows),
         )
 
 
@@ -160,6 +169,7 @@ def load(
     shares: Sequence[float] | None = None,
     group: str | None = None,
     time: str | None = None,
+    weight: str | None = None,
 ) -> Table:
     """A named set, or any CSV, TSV or Parquet file with a target column.
 
@@ -185,6 +195,7 @@ def load(
         shares: of training, validation and test rows, together 1; with `test` those of training and validation.
         group: rows that are equal in this column stay in one part; it is no feature.
         time: the last rows by this column, of numbers or dates, are the test part, those before it the validation part.
+        weight: a column of numbers >= 0, how much each row counts; it is no feature. Rows of weight 0 are dropped.
     Returns:
         the table.
     Raises:
@@ -217,7 +228,7 @@ def load(
         if known is None and os.path.realpath(located(test, data_dir)) == os.path.realpath(located(given, data_dir)):
             raise DataError(f"test: expected another file than that of the training rows, got {os.fspath(test)} twice")
         frame, parting = _with_test(frame, test, data_dir, [*exclude, *ids], may_be_numbers, parting, notes)
-    frame, beside = _leave_out(name, frame, column, exclude, ids, group, time, notes)
+    frame, beside = _leave_out(name, frame, column, exclude, ids, group, time, weight, notes)
     classes, codes = ((), ()) if known is None else (known.classes, known.special_codes)
     task = task or (None if known is None else known.task)
     first = None if parting.test is None else int((~parting.test).sum())
@@ -225,6 +236,7 @@ def load(
         made = _table(
             name, frame, column, task, notes, classes, codes, beside=beside, ids=ids, parting=parting,
             text_as_missing=text_as_missing,
+            weights=None if weight is None else beside[weight],
         )  # fmt: skip
     except TableError as error:
         if test is not None and first is not None and error.row > first:  # the test rows follow the others
@@ -285,10 +297,12 @@ def _leave_out(
     ids: Sequence[str],
     group: str | None,
     time: str | None,
+    weight: str | None,
     notes: list[Note],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The columns that are read as features and target, and those that are kept beside: ids, group and time."""
-    for what, columns in (("exclude", exclude), ("id", ids), ("group", [group]), ("time", [time])):
+    """The columns that are read as features and target, and those that are kept beside: ids, group, time, weight."""
+    own = (("exclude", exclude), ("id", ids), ("group", [group]), ("time", [time]), ("weight", [weight]))
+    for what, columns in own:
         for column in columns:
             if column is not None and column not in frame:
                 near = suggestion(column, [str(other) for other in frame if other != target])
@@ -299,11 +313,11 @@ def _leave_out(
                 raise DataError(f"{name}: {what}: expected another column than the target, got {column!r}")
     if group is not None and time is not None:
         raise DataError(f"{name}: expected a group or a time, got both: {group!r} and {time!r}")
-    beside = frame[[column for column in frame if column in {*ids, group, time}]]
-    gone = [column for column in frame if column in {*exclude, *ids, group}]
+    beside = frame[[column for column in frame if column in {*ids, group, time, weight}]]
+    gone = [column for column in frame if column in {*exclude, *ids, group} and column != weight]
     if gone:
         notes.append(Note("asked", values=tuple(map(str, gone))))
-    return frame.drop(columns=gone), beside
+    return frame.drop(columns=gone if weight is None else [*gone, weight]), beside
 
 
 def from_frame(
@@ -316,6 +330,7 @@ def from_frame(
     target_name: str = "target",
     text_as_missing: bool = False,
     parting: Parting = Parting(),
+    weights: str | Float64[np.ndarray, " rows"] | None = None,
 ) -> Table:
     """A data frame as a table, treated as `load` treats a file, but that what a column is follows from its dtype.
 
@@ -334,6 +349,8 @@ def from_frame(
         target_name: of values.
         text_as_missing: as of `typed`.
         parting: how its rows are divided.
+        weights: how much each row counts: the name of a column, which is no feature, or numbers >= 0 for the rows of
+            the frame. Rows of weight 0 are dropped.
     Returns:
         the table.
     Raises:
@@ -342,8 +359,16 @@ def from_frame(
     frame = named(frame)
     kept, notes = check_names(name, [*frame.columns])
     frame = frame.loc[:, kept].reset_index(drop=True).infer_objects()
+    each = None if weights is None or isinstance(weights, str) else pd.Series(np.asarray(weights))
+    if isinstance(weights, str):
+        weight = weights if weights in frame else weights.strip()  # as the names of the columns
+        of = target.strip() if isinstance(target, str) else ""
+        frame, beside = _leave_out(name, frame, of, (), (), None, None, weight, notes)
+        each = beside[weight]
+    if each is not None and len(each) != len(frame):
+        raise DataError(f"{name}: expected {len(frame):,} weights, one for each row, got {len(each):,}")
     if isinstance(target, str):
-        target = target if target in frame else target.strip()  # as the names of the columns
+        target = target if target in frame else target.strip()
         _check_target(name, frame, target)
         beside = None
         if (time := parting.time) is not None:
@@ -356,7 +381,7 @@ def from_frame(
             beside = frame[[time]]
         return _table(
             name, frame, target, task, notes, texts=_kept_texts(frame), least=1, text_as_missing=text_as_missing,
-            beside=beside, parting=parting,
+            beside=beside, parting=parting, weights=each,
         )  # fmt: skip
     if task is None or len(target) != len(frame):
         raise DataError(f"{name}: expected a task and {len(frame)} target values, got {task} and {len(target)}")
@@ -366,7 +391,7 @@ def from_frame(
     known = target, task, tuple(classes)
     return _table(
         name, raw, target_name, task, notes, texts=_kept_texts(frame), least=1, text_as_missing=text_as_missing,
-        known=known, parting=parting,
+        known=known, parting=parting, weights=each,
     )  # fmt: skip
 
 
@@ -389,6 +414,7 @@ def load_like(
     target: Target,
     data_dir: str | os.PathLike[str] | None = None,
     drop_empty: bool = False,
+    weight: str = "",
 ) -> Table:
     """Other labelled rows for a preprocessor that is already fitted, to measure a finished run on them.
 
@@ -402,6 +428,7 @@ def load_like(
             read, its task is the table's, and class codes are places in its classes, found by name.
         data_dir: a folder with the named sets' files.
         drop_empty: fico only: leaves out the 588 rows that are -9 throughout.
+        weight: a column with the weights of the rows, taken where they have it.
     Returns:
         the table; its features are for `Preprocessor.transform`.
     Raises:
@@ -412,7 +439,7 @@ def load_like(
     frame, notes = _read(given, data_dir, drop_empty)
     name = Path(given).name if known is None else known.name
     codes = () if known is None else known.special_codes
-    return _like(frame, target, notes, name, given if known is None else name, codes)
+    return _like(frame, target, notes, name, given if known is None else name, codes, weight)
 
 
 def frame_like(frame: Frame, *, target: Target, name: str = "frame") -> Table:
@@ -429,6 +456,7 @@ def _like(
     name: str,
     where: str,
     codes: tuple[float, ...] = (),
+    weight: str = "",
 ) -> Table:
     _check_target(where, frame, target.name)
     column, coded = frame[target.name], target.task == "classification"
@@ -439,13 +467,23 @@ def _like(
         raise DataError(f"{name}: expected a target {target.name!r} in one row at least, got it in none of {gone:,}")
     if gone:
         notes.append(Note("no target", target.name, gone))
+    weights = None
+    if weight and weight in frame:
+        weights = amounts_of_rows(name, frame[weight], present, notes)
+        present = present & (weights > 0)
+        weights, frame = weights[present], frame.drop(columns=weight)
+    elif weight:
+        notes.append(Note("weight missing", weight))
     values = values[present].astype(np.int64 if coded else np.float64)
     absent = [label for code, label in enumerate(target.classes) if code not in values]
     if absent:
         notes.append(Note("no rows", target.name, values=tuple(absent)))
     features = _by_dtype(frame.drop(columns=target.name)).loc[present].reset_index(drop=True)
     digest = _fingerprint(features, values, target.name, target.task, target.classes)
-    return Table(name, features, values, target.task, target.name, target.classes, tuple(notes), digest, codes)
+    return Table(
+        name, features, values, target.task, target.name, target.classes, tuple(notes), digest, codes,
+        weights=weights, weight=weight,
+    )  # fmt: skip
 
 
 def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
@@ -516,9 +554,11 @@ def _table(
     beside: pd.DataFrame | None = None,
     ids: Sequence[str] = (),
     parting: Parting = Parting(),
+    weights: pd.Series | None = None,
 ) -> Table:
     """The table of raw rows; texts: as `typed` takes them. known: target values, task and classes where they need not
-    be read from the column. beside: the columns that are its ids, or that it is divided by; ids: which are its ids."""
+    be read from the column. beside: the columns that are its ids, or that it is divided by; ids: which are its ids.
+    weights: how much each row counts; without a name they are of no column."""
     notes = list(notes)
     beside = pd.DataFrame(index=raw.index) if beside is None else beside
     rows, raw_target = len(raw), raw[target]
@@ -534,6 +574,11 @@ def _table(
         )
     if gone:
         notes.append(Note("no target", target, gone))
+    weighing = None if weights is None else amounts_of_rows(name, weights, present, notes)
+    seen = None if weighing is None else table.loc[present, target]
+    if weighing is not None:
+        present = present & (weighing > 0)
+        gone = int((~present).sum())
     if present.sum() < least:
         raise DataError(f"{name}: expected at least {least} rows with a target, got {present.sum()}")
     orders, units = ({**table.attrs.get(kind, {})} for kind in ("dates", "units"))
@@ -554,13 +599,20 @@ def _table(
     if not features.shape[1]:
         why = "; ".join(told(notes[before:])[:5])
         raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none{why and ': ' + why}")
-    values, task, classes = known or infer_target(name, raw_target, of_target, task, classes, notes)
+    if known is not None:
+        values, task, classes = known[0][present], *known[1:]
+    else:
+        values, task, classes = infer_target(name, raw_target, of_target, task, classes, notes)
+    if seen is not None and task == "classification" and known is None:
+        lost = [name for name in sorted({*to_text(seen)}) if name not in {*to_text(of_target)}]
+        notes += [Note("class without weight", target, values=tuple(lost))] if lost else []
+    kept = None if weighing is None or np.ptp(weighing[present]) == 0 else weighing[present]  # equal ones are none
     repeated = len(values) - len(np.unique(_row_hashes({**dict(features.items()), "": pd.Series(values)})))
     if repeated:
         notes.append(Note("repeated", count=repeated))
     missing = {str(column): int(features[column].isna().sum()) for column in features}
     notes += [Note("missing", column, count) for column, count in missing.items() if count]
-    digest = _fingerprint(features, values, target, task, classes, parting)
+    digest = _fingerprint(features, values, target, task, classes, parting, kept)
     named = beside[[column for column in beside if column in {*ids}]]
     orders, units = ({c: how for c, how in of.items() if c in features or c == target} for of in (orders, units))
     return Table(
@@ -577,6 +629,8 @@ def _table(
         units,
         named,
         parting,
+        kept,
+        "" if weights is None or weights.name is None else str(weights.name),
     )
 
 
@@ -653,6 +707,7 @@ def _fingerprint(
     task: str,
     classes: tuple[str, ...],
     parting: Parting = Parting(),
+    weights: Float64[np.ndarray, " rows"] | None = None,
 ) -> str:
     """sha256 over little-endian float64 and JSON text, so that neither pandas nor the machine matters."""
     digest = hashlib.sha256()
@@ -671,7 +726,8 @@ def _fingerprint(
     for name in features:
         add(str(name), features[name].to_numpy())
     add(json.dumps([target_name, task, *classes]), target)
-    for name, rows in (("groups", parting.groups), ("times", parting.times), ("test", parting.test)):
+    of_rows = {"groups": parting.groups, "times": parting.times, "test": parting.test, "weights": weights}
+    for name, rows in of_rows.items():
         if rows is not None:
             add(name, rows.astype(np.float64))
     return digest.hexdigest()

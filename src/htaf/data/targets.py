@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
 from htaf._errors import listed
 from htaf.data.columns import Target, numbers_as_text, one_spelling, spelled
@@ -152,6 +152,42 @@ def class_codes(name: str, column: pd.Series, target: Target) -> Float64[np.ndar
             wrong[0] + 1,
             name,
         )
+    return values
+
+
+def amounts_of_rows(
+    name: str, column: pd.Series, present: Bool[np.ndarray, " rows"], notes: list[Note]
+) -> Float64[np.ndarray, " rows"]:
+    """How much each row counts.
+
+    Args:
+        name: of the table, for messages.
+        column: [rows]; without a name it is called sample_weight.
+        present: rows that are looked at; the others have weight 0.
+        notes: what was found is added.
+    Returns:
+        float64 [rows], >= 0 and not all 0.
+    Raises:
+        TableError: a weight that is missing, negative, infinite or no number. DataError: no row has one above 0.
+    """
+    called = "sample_weight" if column.name is None else str(column.name)
+    column = column.astype(float) if pd.api.types.is_bool_dtype(column) else column  # rows to take
+    values = finite_numbers(column, called, table=name)
+    for bad, what in ((np.isnan(values), "none"), (values < 0, "a negative one")):
+        if (bad & present).any():
+            row = int(np.argmax(bad & present))
+            came = "" if np.isnan(values[row]) else f", {values[row]:g}"
+            why = f"expected a weight >= 0 in every row, got {what}{came}: give 0 to leave a row out"
+            raise TableError(why, called, row + 1, name)
+    values = np.where(present, values, 0.0)
+    counted = values > 0
+    if not counted.any():
+        raise DataError(f"{name}: expected weights {called!r} above 0 in some rows, got zero in all of them")
+    if none := int((present & ~counted).sum()):
+        notes.append(Note("no weight", called, none))
+    if np.ptp(values[counted]) > 0:
+        found = values[counted]
+        notes.append(Note("weights", called, len(found), (float(found.min()), float(found.max()))))
     return values
 
 

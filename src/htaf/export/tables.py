@@ -338,8 +338,8 @@ def table_to_onnx(
     is missing), int64 for dates (microseconds since 1970 in UTC, as numpy.datetime64[us] holds them; -2^63, which is
     its NaT, is missing), string for categories ("" is missing, so are "NA", "?" and the others that `htaf predict`
     takes for it). Outputs: `prediction` [batch], the class as string, or float64 in the target's units; of a
-    classification also `probabilities` float32 [batch, classes]. The metadata hold `task`, `target`, `classes` and
-    `columns` (JSON).
+    classification also `probabilities` float32 [batch, classes]. The metadata hold `task`, `target`, `classes`
+    (JSON), `columns` (JSON) and, where the run has one, `threshold`, by which `prediction` is decided.
 
     The preparation computes as `Preprocessor.transform` does, in float64, and gives the same bits. A graph raises no
     errors: numbers that are infinite or beyond float32 are not refused, and texts keep blanks at their ends. Spellings
@@ -370,7 +370,12 @@ def table_to_onnx(
     info, kinds = onnx.helper.make_tensor_value_info, onnx.TensorProto
     if classes:
         probability = graph.add("Softmax", value, axis=1)
-        place = graph.add("ArgMax", probability, axis=1, keepdims=0)
+        if target.threshold is None:
+            place = graph.add("ArgMax", probability, axis=1, keepdims=0)
+        else:
+            second = graph.add("Gather", probability, graph.constant(1, np.int64), axis=1)
+            reached = graph.add("GreaterOrEqual", second, graph.constant(target.threshold, np.float64))
+            place = graph.cast(reached, "INT64")
         labels = {"keys_int64s": [*range(len(classes))], "values_strings": [*classes], "default_string": ""}
         prediction = graph.add("LabelEncoder", place, domain=ML, **labels)
         outputs = {"prediction": prediction, "probabilities": graph.cast(probability, "FLOAT")}
@@ -391,6 +396,8 @@ def table_to_onnx(
     made.opset_import.append(onnx.helper.make_opsetid(ML, ML_VERSION))
     made.producer_name = "htaf"
     said = {"task": target.task, "target": target.name, "classes": json.dumps([*classes], ensure_ascii=False)}
+    if target.threshold is not None:
+        said["threshold"] = repr(target.threshold)
     said |= {"columns": json.dumps(graph.columns, ensure_ascii=False), **(about or {})}
     onnx.helper.set_model_props(made, said)
     try:

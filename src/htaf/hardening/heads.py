@@ -52,6 +52,7 @@ def refit_head(
     validation: Batches | None = None,
     measure: Measure | None = None,
     strengths: Sequence[float] = STRENGTHS,
+    weights: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Model, Report]:
     """Fit the last linear layer of a hardened network anew: ridge (numbers) or multinomial logistic (classes).
 
@@ -76,6 +77,7 @@ def refit_head(
         validation: the same, of other rows; it decides.
         measure: decides in place of validation: of a network on held-out data, lower is better, see `finish`.
         strengths: >= 0; of a sum of squares of weights of standardised inputs.
+        weights: [rows] > 0 each, how much the rows of batches and those of validation count, in order.
 
     Returns:
         The new model in eval mode, and the report. With fewer rows than inputs its notes say so.
@@ -83,7 +85,8 @@ def refit_head(
     Raises:
         ValueError: no such layer; its weight is binary, computed from others or shared with another module; no batches
             or targets; targets of another shape than the output, codes that it has no output for, or one-hot rows;
-            fewer than 5 rows without validation; no strength; both validation and measure.
+            fewer than 5 rows without validation; no strength; both validation and measure; weights without validation,
+            or not one for each row of the output.
         TypeError: batches or validation can be gone through only once, or are a single pair.
     """
     begin = time.perf_counter()
@@ -91,29 +94,32 @@ def refit_head(
         raise ValueError(f"expected strengths >= 0, one or more, got {tuple(strengths)}")
     if validation is not None and measure is not None:
         raise ValueError("expected validation= or measure= to choose by, got both")
+    if weights is not None and validation is None:
+        raise ValueError("expected validation= beside weights=, got none")
     first, _ = pair_of(expect_batches(batches, validation))
     net = duplicate(model)
     with evaluating(net):
         head = _Head(net, first)
         h, y = head.gathered(batches)
         known: Any = slice(None)
-        seen = h, y
+        seen, (of, of_seen) = (h, y), weights or (None, None)
         if validation is not None:
             seen = head.gathered(validation)
+            of, of_seen = (_of_rows(one, rows) for one, (rows, _) in ((of, (h, y)), (of_seen, seen)))
         elif measure is None:
             held = torch.arange(len(h), device=h.device) % HELD == HELD - 1
             if not bool(held.any()):
                 raise ValueError(f"expected {HELD} rows or more to choose a strength, or validation=, got {len(h)}")
             known, seen = ~held, (h[held], y[held])
 
-        def judged(weights: _Weights) -> float:
+        def judged(found: _Weights) -> float:
             if measure is None:
-                return _losses(weights, *seen, head.sigmoid)["loss"]
-            head.put(weights)
+                return _losses(found, *seen, head.sigmoid, of_seen)["loss"]
+            head.put(found)
             return measured_by(measure, net)
 
         biased, sigmoid = head.layer.bias is not None, head.sigmoid
-        fit = _Fit(h[known], y[known], biased)
+        fit = _Fit(h[known], y[known], biased, of)
         before = fit.of(head.layer)
         best, kept = judged(before), before
         chosen: tuple[float, str, _Weights] | None = None
@@ -129,8 +135,8 @@ def refit_head(
                         best, kept, chosen, sigmoid = loss, now, (strength, centre, start), each
         if chosen is not None and validation is None and measure is None:
             kept = _Fit(h, y, biased)(kept, chosen[2], chosen[0], sigmoid)
-        old, new = (_losses(one, h, y, sigmoid)["loss"] for one in (before, kept))
-        losses = [_losses(one, *seen, sigmoid) if validation is not None else None for one in (before, kept)]
+        old, new = (_losses(one, h, y, sigmoid, of)["loss"] for one in (before, kept))
+        losses = [_losses(one, *seen, sigmoid, of_seen) if validation is not None else None for one in (before, kept)]
         head.put(kept)
     seconds = time.perf_counter() - begin
     strength, centre = (None, "") if chosen is None else chosen[:2]
@@ -256,11 +262,15 @@ _Weights = tuple[Float[Tensor, "outputs features"], Float[Tensor, " outputs"]]
 
 @dataclass
 class _Fit:
-    """Fits to some rows; weights are those of the inputs as they are, penalties those of standardised ones."""
+    """Fits to some rows; weights are those of the inputs as they are, penalties those of standardised ones.
+
+    rows: double [n] of mean 1, how much each counts; None: all alike.
+    """
 
     h: Tensor
     y: Tensor
     biased: bool
+    rows: Tensor | None = None
 
     def __post_init__(self) -> None:
         self.mean, std = self._moments()
@@ -277,10 +287,17 @@ class _Fit:
         means, stds = [], []
         for some in self.h.split(COLUMNS, 1):
             part = some.double()
-            mean = part.mean(0) if self.biased else torch.zeros_like(part[0])
+            mean = self._mean(part) if self.biased else torch.zeros_like(part[0])
             means.append(mean)
-            stds.append((part - mean).square_().mean(0).sqrt())
+            stds.append(self._mean((part - mean).square_()).sqrt())
         return torch.cat(means), torch.cat(stds)
+
+    def _mean(self, values: Float[Tensor, "n columns"]) -> Float[Tensor, " columns"]:
+        return values.mean(0) if self.rows is None else self.rows @ values / len(values)
+
+    def _counted(self, values: Tensor) -> Tensor:
+        """Values [n, columns] times the square root of what their rows count, so that squares count as much."""
+        return values if self.rows is None else values * self.rows.sqrt().to(values)[:, None]
 
     def of(self, layer: Any) -> _Weights:
         """Those of a layer, as doubles."""
@@ -308,14 +325,14 @@ class _Fit:
     @cached_property
     def _gram(self) -> Tensor:
         """z z' / n [rows, rows] where these are `_few`, else z' z / n [inputs, inputs]; double."""
-        z = self.z
+        z = self._counted(self.z)
         return (z @ z.T if self._few else z.T @ z).double() / len(z)
 
     def _ridge(self, w0: Tensor, strength: float) -> _Weights:
-        z, n = self.z, len(self.z)
+        z, n = self._counted(self.z), len(self.z)
         y = self.y.double()
-        b = y.mean(0) if self.biased else torch.zeros_like(y[0])
-        target = (y - b) - (z @ w0.T.to(z)).double()
+        b = self._mean(y) if self.biased else torch.zeros_like(y[0])
+        target = self._counted(y - b) - (z @ w0.T.to(z)).double()
         penalised = self._gram.clone()
         penalised.diagonal().add_(max(strength, 1e-9))
         if self._few:  # (z'z + n s)^-1 z' = z' (zz' + n s)^-1
@@ -334,13 +351,16 @@ class _Fit:
             logits = torch.addmm(bias.to(z), z, weight.T.to(z))
             if is_regression(self.y):
                 y = self.y.to(z)
-                value = nn.functional.binary_cross_entropy_with_logits(logits, y, reduction="none").double().sum() / n
+                each = nn.functional.binary_cross_entropy_with_logits(logits, y, reduction="none").double().sum(1)
                 p = logits.sigmoid() - y
             else:
                 likely = logits.log_softmax(1)
-                value = -likely[rows, self.y].double().mean()
+                each = -likely[rows, self.y].double()
                 p = likely.exp_()
                 p[rows, self.y] -= 1
+            if self.rows is not None:
+                each, p = each * self.rows, p * self.rows.to(p)[:, None]
+            value = each.sum() / n
             away = weight - w0
             of_bias = p.sum(0).double()[:, None] / n if self.biased else torch.zeros_like(both[:, -1:])
             gradient = torch.cat([(p.T @ z).double() / n + strength * away, of_bias], 1)
@@ -364,17 +384,35 @@ def _solved(a: Tensor, b: Tensor) -> Tensor:
     return torch.linalg.solve(a, b) if int(failed) else torch.cholesky_solve(b, factor)
 
 
-def _losses(weights: _Weights, h: Tensor, y: Tensor, sigmoid: bool) -> dict[str, float]:
-    """{"loss"} of numbers (mean squared error), {"loss", "accuracy"} of classes and probabilities (cross-entropy)."""
+def _of_rows(weights: Tensor | None, h: Tensor) -> Tensor | None:
+    """Weights of the rows of a head's inputs as doubles of mean 1. Raises ValueError where they are not one each."""
+    if weights is None:
+        return None
+    if len(weights) != len(h):
+        raise ValueError(f"expected weights of {len(h)} rows of the output, got {len(weights)}")
+    return (weights.double() / weights.double().mean()).to(h.device)
+
+
+def _losses(weights: _Weights, h: Tensor, y: Tensor, sigmoid: bool, rows: Tensor | None = None) -> dict[str, float]:
+    """{"loss"} of numbers (mean squared error), {"loss", "accuracy"} of classes and probabilities (cross-entropy).
+
+    rows: as of `_Fit`.
+    """
     w, b = (v.to(h) for v in weights)
     output = torch.addmm(b, h, w.T).double()
+
+    def mean(each: Tensor) -> float:
+        each = each.double().reshape(len(h), -1)
+        return (each if rows is None else each * rows[:, None]).mean().item()
+
     if not is_regression(y):
-        hits, loss = output.argmax(1) == y, nn.functional.cross_entropy(output, y)
+        hits, loss = output.argmax(1) == y, nn.functional.cross_entropy(output, y, reduction="none")
     elif sigmoid:
-        hits, loss = (output > 0) == (y > 0.5), nn.functional.binary_cross_entropy_with_logits(output, y.double())
+        hits = (output > 0) == (y > 0.5)
+        loss = nn.functional.binary_cross_entropy_with_logits(output, y.double(), reduction="none")
     else:
-        return {"loss": nn.functional.mse_loss(output, y.double()).item()}
-    return {"loss": loss.item(), "accuracy": hits.double().mean().item()}
+        return {"loss": mean((output - y.double()).square())}
+    return {"loss": mean(loss), "accuracy": mean(hits)}
 
 
 def _is_binary(y: Tensor) -> bool:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float64
 
 from htaf._errors import first_line, release_memory
 from htaf.data import dates
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import is_date, is_text
 from htaf.data.tabular import Table
+from htaf.runs.intervals import Interval, drawn_metrics, interval
 from htaf.runs.metrics import metrics
 
 MOST_ROWS = 100_000  # to fit on
@@ -29,6 +31,7 @@ MOST_GROWN = 1_000_000  # trees x columns of boosting
 BINS, MOST_BINS = 255, 255_000  # of a column, for boosting: the default of scikit-learn; of all columns together
 ONE_HOT = 50  # categories of a column, for the linear model; rarer ones share one
 CODES = 254  # categories of a column that boosting takes
+Draws = Mapping[str, Float64[np.ndarray, " draws"]]
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Baseline:
         rows: it was fitted on.
         seconds: of fitting and predicting.
         note: what a reader must know; "" for nothing.
+        intervals: by metric the 95% interval over the rows of the reported part; None where it has none.
+        ahead: by metric the interval of the network's minus this model's, on the same draws of rows.
     """
 
     name: str
@@ -48,6 +53,8 @@ class Baseline:
     rows: int = 0
     seconds: float = 0.0
     note: str = ""
+    intervals: dict[str, Interval | None] = field(default_factory=dict)
+    ahead: dict[str, Interval | None] = field(default_factory=dict)
 
 
 def fit_baselines(
@@ -57,6 +64,8 @@ def fit_baselines(
     *,
     threads: int = 1,
     told: Callable[[str], Any] = lambda name: None,
+    weights: np.ndarray | None = None,
+    beside: tuple[str, Draws] | None = None,
 ) -> list[Baseline]:
     """Fit a constant, a linear model and histogram boosting on the training rows, and measure them on the others.
 
@@ -73,6 +82,9 @@ def fit_baselines(
         preprocessor: says the classes, and the unit of the target.
         threads: of the CPU.
         told: called with the name of each model before it is fitted.
+        weights: float64 [training rows], how much each counts in the fit; None: all alike. Measured by the table's own.
+        beside: a part, and the network's metrics in the draws of its rows, see `htaf.runs.intervals.drawn_metrics`:
+            intervals are of that part. None: no intervals.
 
     Returns:
         one entry a model, the simplest first. One that cannot be fitted has a note and no metrics.
@@ -89,10 +101,10 @@ def fit_baselines(
             told(name)
             began = time.perf_counter()
             try:
-                one = _fitted(name, table, raw, rows, preprocessor)
+                one = _fitted(name, table, raw, rows, preprocessor, weights, beside)
             except Exception as error:  # of any data: numbers near 1e300, no memory
                 one = Baseline(name, note=f"not fitted: {first_line(error)}")
-            found.append(Baseline(one.name, one.metrics, one.rows, round(time.perf_counter() - began, 3), one.note))
+            found.append(replace(one, seconds=round(time.perf_counter() - began, 3)))
             release_memory()
     return found
 
@@ -159,7 +171,15 @@ def boosting_within(columns: int, classes: int) -> tuple[int, int]:
     return rounds, min(BINS, max(15, MOST_BINS // max(1, columns)))
 
 
-def _fitted(name: str, table: Table, raw: _Raw, rows: Mapping[str, np.ndarray], preprocessor: Preprocessor) -> Baseline:
+def _fitted(
+    name: str,
+    table: Table,
+    raw: _Raw,
+    rows: Mapping[str, np.ndarray],
+    preprocessor: Preprocessor,
+    weights: np.ndarray | None,
+    beside: tuple[str, Draws] | None,
+) -> Baseline:
     """One model, fitted and measured."""
     classes, train = len(table.classes), np.asarray(rows["train"])
     if name == "boosting" and classes > MOST_CLASSES:
@@ -169,7 +189,8 @@ def _fitted(name: str, table: Table, raw: _Raw, rows: Mapping[str, np.ndarray], 
         within = rows_within(len(train), raw.columns, classes)
         if within < len(train):
             note = f"fitted on {within:,} of {len(train):,} training rows, evenly spread"
-            train = train[np.linspace(0, len(train) - 1, within).astype(np.int64)]
+            some = np.linspace(0, len(train) - 1, within).astype(np.int64)
+            train, weights = train[some], None if weights is None else weights[some]
     rounds, bins = boosting_within(raw.columns, classes)
     if name == "boosting" and (rounds, bins) != (ROUNDS, BINS):
         fewer = [f"{rounds} rounds instead of {ROUNDS}"] * (rounds < ROUNDS)
@@ -180,10 +201,11 @@ def _fitted(name: str, table: Table, raw: _Raw, rows: Mapping[str, np.ndarray], 
     inputs = _Nothing() if name == "constant" else raw
     chosen = inputs.of(train)
     model = _model(name, table.task, chosen, rounds, bins)
-    model.fit(chosen, table.target[train])
+    last = f"{model.steps[-1][0]}__" if hasattr(model, "steps") else ""
+    model.fit(chosen, table.target[train], **({} if weights is None else {f"{last}sample_weight": weights}))
     del chosen
     found: dict[str, dict[str, float | None]] = {}
-    target = preprocessor.target
+    intervals, ahead, target = dict[str, Interval | None](), dict[str, Interval | None](), preprocessor.target
     for part, measured in rows.items():
         if part == "train":
             continue
@@ -196,8 +218,15 @@ def _fitted(name: str, table: Table, raw: _Raw, rows: Mapping[str, np.ndarray], 
             shares[:, model.classes_] = np.concatenate([model.predict_proba(some) for some in inputs.pieces(measured)])
             outputs = torch.from_numpy(np.log(np.maximum(shares, 1e-15)))
             truth = torch.from_numpy(table.target[measured])
-        found[part] = metrics(outputs, truth, table.task, target.std)
-    return Baseline(name, found, len(train), note=note)
+        of = table.weights_of(measured)
+        found[part] = metrics(
+            outputs, truth, table.task, target.std, weights=None if of is None else torch.from_numpy(of)
+        )
+        if beside is not None and beside[0] == part:
+            drawn = drawn_metrics(outputs, truth, table.task, target.std, weights=of)
+            intervals = {metric: interval(values) for metric, values in drawn.items()}
+            ahead = {metric: interval(beside[1][metric] - values) for metric, values in drawn.items()}
+    return Baseline(name, found, len(train), note=note, intervals=intervals, ahead=ahead)
 
 
 def _model(name: str, task: str, raw: pd.DataFrame, rounds: int, bins: int = BINS) -> Any:

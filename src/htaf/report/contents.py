@@ -10,32 +10,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from htaf._console import direction
 from htaf.data.columns import Column
 from htaf.data.notes import Note, from_record, told
-from htaf.data.parts import table_part
-from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import DataError
 from htaf.data.tabular import Table
 from htaf.report.baselines import Baseline
+from htaf.report.curves import MOST_CURVES, balance, class_curves, examples, points, thresholds
+from htaf.report.measured import Measured, verdict
 from htaf.rules.bits import RulesError
-from htaf.rules.explanation import explain
+from htaf.rules.dependence import effects
+from htaf.rules.explanation import Explanation, explain
+from htaf.rules.network_tree import surrogate
 from htaf.rules.permutation import importance
 from htaf.runs import METRICS, Run, short_commit
 from htaf.runs.confusion import confusion
 from htaf.runs.data import table_rows
 from htaf.runs.metrics import LOWER_IS_BETTER
-from htaf.runs.predictions import Joined, forward
 
-FORMAT = 1
+FORMAT = 2
 BINS = 10
 MOST_CLASSES = 100  # whose whole confusion matrix is kept
 MOST_PAIRS = 20  # of classes that are taken for each other
 MOST_SHOWN = 8  # categories of a column that are named
 RULES = 12  # bits that are described
+EFFECTS = 6  # columns whose effect is drawn
 KINDS = {
     "number": "number", "category": "category", "encoded": "many categories", "date": "date", "dropped": "not used"
 }  # fmt: skip
@@ -43,13 +45,19 @@ LOSSES = ("train_loss", "val_loss_smooth", "val_loss")
 
 
 def contents(
-    run: Run, table: Table, *, baselines: Sequence[Baseline] | None = None, command: str = ""
+    run: Run,
+    table: Table,
+    measured: Measured,
+    *,
+    baselines: Sequence[Baseline] | None = None,
+    command: str = "",
 ) -> dict[str, Any]:
     """What there is to say of a finished run of a table; the same for the same run.
 
     Args:
         run: of a table.
         table: the one that it was trained on.
+        measured: what its networks say of the rows of the report.
         baselines: beside it; None: none.
         command: that trains it again.
 
@@ -59,38 +67,38 @@ def contents(
     Raises:
         RunError: other data, or a damaged run.
     """
-    record, preprocessor = run.record, run.preprocessor()
-    if not isinstance(preprocessor, Preprocessor):
-        raise DataError(f"expected a run of a table, {run.path} was trained on images")
-    metrics, headline = record["metrics"], record["headline"]
-    part = "test" if "test" in metrics["smooth"] else "validation"
-    rows = getattr(table_rows(run, table), part)
-    network = run.model(exact=run.has_step)
-    whole = table_part(table, preprocessor, rows)
-    found = Joined(len(whole))
-    for x, _ in whole:  # chunk by chunk: inputs are not held twice
-        found.add(forward(network, x))
-    outputs, target = found.whole(), whole.targets()
-    del whole
+    record, preprocessor = run.record, measured.preprocessor
+    metrics, headline, part, target = record["metrics"], record["headline"], measured.part, preprocessor.target
+    found = results(metrics, headline)
+    own = found[part]["smooth"] if found[part]["exact"] is None else found[part]["exact"]
+    shuffled = importance(run, table, part=part)
+    ordered = shuffled.columns.index.tolist()
+    explained = opened(run, table)
     of = {
         "format": FORMAT,
         "key": record["key"],
         "model_sha256": record["model_sha256"],
         "data": record["data"]["name"],
-        "target": preprocessor.target.name,
-        "task": preprocessor.target.task,
-        "classes": list(preprocessor.target.classes),
+        "target": target.name,
+        "task": target.task,
+        "classes": list(target.classes),
+        "threshold": measured.threshold,
         "method": record["recipe"]["method"],
         "rows": record["rows"],
         "part": part,
         "headline": headline,
         "lower_is_better": headline in LOWER_IS_BETTER,
-        "results": results(metrics, headline),
+        "verdict": verdict(own, part, headline, baselines or ()),
+        "results": found,
         "metrics": metrics,
+        "intervals": measured.intervals(),
         "baselines": None if baselines is None else [dataclasses.asdict(one) for one in baselines],
+        "surrogate": surrogate(run, table).to_json(),
         "training": training(run),
-        "importance": importance(run, table, part=part).to_json(),
-        "rules": rules(run, table) if run.has_step else None,
+        "importance": shuffled.to_json(),
+        "effects": of_columns(run, table, shuffled.columns),
+        "examples": [] if explained is None else examples(measured, table, explained, ordered),
+        "rules": None if explained is None else rules(explained),
         "columns": columns(preprocessor.columns),
         "left_out": left_out(record),
         "notes": told(from_record(record["notes"])),
@@ -105,13 +113,47 @@ def contents(
         "command": command,
         "calibration": None,
         "confusion": None,
+        "curves": None,
+        "thresholds": None,
+        "balance": None,
         "residuals": None,
+        "points": None,
     }
-    if preprocessor.target.task == "regression":
-        truth, predicted = (preprocessor.inverse(v[:, 0].double().numpy()) for v in (target, outputs))
-        return of | {"residuals": residuals(predicted, truth)}
-    matrix = confusion(outputs, target, len(preprocessor.target.classes))
-    return of | {"calibration": calibration(outputs, target), "confusion": confused(matrix)}
+    if target.task == "regression":
+        return of | {"residuals": residuals(measured.decided(), measured.truth()), "points": points(measured)}
+    matrix = confusion(measured.outputs, measured.target, len(target.classes), measured.threshold)
+    return of | {
+        "calibration": calibration(measured.outputs, measured.target),
+        "confusion": confused(matrix),
+        "curves": class_curves(measured),
+        "thresholds": thresholds(measured),
+        "balance": balance(table, vars(table_rows(run, table)), measured),
+    }
+
+
+def opened(run: Run, table: Table) -> Explanation | None:
+    """The bits of a run; None of a network that has none to read."""
+    try:
+        return explain(run, table) if run.has_step else None
+    except RulesError:
+        return None
+
+
+def of_columns(run: Run, table: Table, shuffled: pd.DataFrame) -> dict[str, Any]:
+    """Effects of the strongest columns, those without which the network is worse by more than the spread of shuffles.
+
+    Returns:
+        {"outputs": numbers of the classes whose probability is shown, [0] of a regression; "columns": a list of
+        `htaf.rules.Effect`}: of two classes the second, of more those whose probability moves most.
+    """
+    strong = shuffled[(shuffled["worse"] > 0) & (shuffled["worse"] > shuffled["std"])].index[:EFFECTS].tolist()
+    found = effects(run, strong, table)
+    count = len(table.classes)
+    outputs = [0] if not count else [1] if count == 2 else list(range(count))
+    if count > MOST_CURVES:
+        moved = sum((np.ptp([point.mean for point in one.points], axis=0) for one in found), np.zeros(count))
+        outputs = sorted(np.argsort(-moved, kind="stable")[:MOST_CURVES].tolist())
+    return {"outputs": outputs, "columns": [one.to_json(outputs) for one in found]}
 
 
 def results(metrics: Mapping[str, Any], headline: str) -> dict[str, dict[str, Any]]:
@@ -211,18 +253,14 @@ def confused(matrix: Int64[np.ndarray, "true predicted"]) -> dict[str, Any]:
     return {"matrix": matrix.tolist() if len(matrix) <= MOST_CLASSES else None, "pairs": pairs}
 
 
-def rules(run: Run, table: Table) -> dict[str, Any] | None:
-    """The bits that do most, each with its rule and how faithful it is; None of a network that has no bits to read."""
-    try:
-        found = explain(run, table)
-    except RulesError:
-        return None
-    shown = found.rules(RULES)
+def rules(explained: Explanation) -> dict[str, Any]:
+    """The bits that do most, each with its rule and how faithful it is."""
+    shown = explained.rules(RULES)
     return {
-        "bits": len(found.bits),
-        "dead": {kind: len(bits) for kind, bits in found.dead.items()},
-        "rows": len(found.test),
-        "share": found.share(len(shown)),
+        "bits": len(explained.bits),
+        "dead": {kind: len(bits) for kind, bits in explained.dead.items()},
+        "rows": len(explained.test),
+        "share": explained.share(len(shown)),
         "shown": [one.to_json() for one in shown],
     }
 

@@ -7,20 +7,16 @@ from typing import Any
 
 from htaf._console import direction
 from htaf.report import drawing
-from htaf.report.drawing import number
+from htaf.report.drawing import number, short
+from htaf.report.measured import BASELINES, NAMES
 from htaf.report.parts import templates
 
 LABELLED = 30  # classes whose confusion matrix is shown whole
+NARROW = 5  # classes whose confusion matrix fits in half the width
+FEW = 8  # classes whose rows are counted before the rest is folded away
 SHOWN = 15  # columns by importance before the rest is folded away
-NAMES = {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "auroc": "AUROC", "accuracy": "accuracy", "loss": "loss"}
 PARTS = ("train", "validation", "test")
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid", "relu": "ReLU"}
-BASELINES = {
-    "constant": "constant",
-    "linear": "linear regression (ridge)",
-    "logistic": "logistic regression",
-    "boosting": "histogram boosting",
-}
 Section = dict[str, Any]  # what the template shows of it; empty where there is nothing to show
 
 
@@ -38,8 +34,16 @@ def page(values: dict[str, Any]) -> str:
     return template.render(
         shown,
         most=SHOWN,
+        few=FEW,
+        unit="in the unit of the target" if values["task"] == "regression" else "in logits",
         about=_about(values),
+        verdict=values["verdict"],
         result=_result(values),
+        tree=_tree(values),
+        effects=_effects(values),
+        curves=_curves(values),
+        balance=_balance(values),
+        examples=_examples(values),
         baselines=_baselines(values),
         training=_training(values),
         calibration=_calibration(values),
@@ -78,6 +82,25 @@ def _gap(metric: str, value: float) -> str:
     return f"{value:+.2g}" if value and not shown.strip("+-0.") else shown
 
 
+def _interval(found: dict[str, Any] | None, metric: str, sign: str = "") -> str:
+    """The interval of a metric in words; "" where there is none."""
+    within = (found or {}).get(metric)
+    return "" if within is None else " to ".join(_figure(metric, bound, sign) for bound in within)
+
+
+def _spread(value: float) -> str:
+    """A standard deviation, in one digit."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1g}"
+
+
+def _better_by(within: Sequence[float] | None, metric: str, lower_is_better: bool) -> str:
+    """The interval of a difference with plus for better."""
+    if within is None:
+        return ""
+    low, high = (-within[1], -within[0]) if lower_is_better else within
+    return f"{_figure(metric, low, '+')} to {_figure(metric, high, '+')}"
+
+
 def _about(values: dict[str, Any]) -> str:
     method, rows = METHODS.get(values["method"], values["method"]), values["rows"]
     bits = "real activations" if values["method"] == "relu" else f"activations that are 0 or 1 ({method})"
@@ -92,21 +115,24 @@ def _about(values: dict[str, Any]) -> str:
 def _result(values: dict[str, Any]) -> Section:
     """The headline figures, and those of all parts."""
     part, headline, name = values["part"], values["headline"], _named(values["headline"])
-    found = values["results"][part]
+    found, within = values["results"][part], values["intervals"]
     gap, word = found["gap"], found["direction"]
     tiles = []
     if found["exact"] is not None:
-        tiles.append(("exact network", _figure(headline, found["exact"]), "main"))
+        tiles.append(("exact network", _figure(headline, found["exact"]), "main", _interval(within["exact"], headline)))
     label = "smooth network" if values["method"] != "relu" else "network"
-    tiles.append((label, _figure(headline, found["smooth"])))
+    tiles.append((label, _figure(headline, found["smooth"]), "", _interval(within["smooth"], headline)))
     sentence = ""
     if gap is not None:
-        tiles.append(("gap, exact - smooth", f"{_gap(headline, gap)} {word}", word.replace(" ", "-")))
+        shown = f"{_gap(headline, gap)} {word}"
+        tiles.append(
+            ("gap, exact - smooth", shown, word.replace(" ", "-"), _interval(within["gap"], headline, sign="+"))
+        )
         share = f" ({abs(gap / found['smooth']):.1%})" if found["smooth"] else ""
         how = "the same as the smooth one" if word == "the same" else f"{word} than the smooth one by "
         by = "" if word == "the same" else f"{_gap(headline, gap)[1:]}{share}"
         sentence = f"On the {part} part the exact network is {how}{by}."
-    better = "lower is better" if values["lower_is_better"] else "higher is better"
+    better = "Lower is better" if values["lower_is_better"] else "Higher is better"
     if headline == "auroc" and len(values["classes"]) == 2:
         better += f"; the positive class is {values['classes'][1]}"
     title = f"{name[0].upper()}{name[1:]} on the {part} part"
@@ -138,8 +164,13 @@ def _baselines(values: dict[str, Any]) -> Section:
     network = "network" if result["exact"] is None else "exact network"
     of = (values["metrics"]["exact"] or values["metrics"]["smooth"])[part]
     seconds = "-" if values["seconds"] is None else f"{values['seconds']:,.1f}"
+    within = values["intervals"]["exact"] or values["intervals"]["smooth"]
+
+    def cell(name: str, figure: float | None, intervals: dict[str, Any]) -> tuple[str, str]:
+        return _figure(name, figure), _interval(intervals, name)
+
     rows: list[list[Any]] = [
-        [network, _figure(metric, own), "", *(_figure(name, of[name]) for name in others), seconds]
+        [network, cell(metric, own, within), "", *(cell(name, of[name], within) for name in others), seconds]
     ]
     for one in found:
         known = one["metrics"].get(part, {})
@@ -148,12 +179,13 @@ def _baselines(values: dict[str, Any]) -> Section:
         way = "-"
         if gap is not None:
             word = direction(gap, lower_is_better=values["lower_is_better"])
-            way = f"{word} by {_gap(metric, gap)[1:]}" if word else "the same"
-        figures = [_figure(other, known.get(other)) for other in others]
+            shown = f"{word} by {_gap(metric, gap)[1:]}" if word else "the same"
+            way = (shown, _better_by(one["ahead"].get(metric), metric, values["lower_is_better"]))
+        figures = [cell(other, known.get(other), one["intervals"]) for other in others]
         name = BASELINES.get(one["name"], one["name"])
-        rows.append([name, _figure(metric, value), way, *figures, f"{one['seconds']:,.1f}"])
+        rows.append([name, cell(metric, value, one["intervals"]), way, *figures, f"{one['seconds']:,.1f}"])
     return {
-        "heads": ("model", _named(metric), f"the {network} is", *map(_named, others), "seconds"),
+        "heads": ("model", _named(metric), f"the {network} is (+ better)", *map(_named, others), "seconds"),
         "rows": rows,
         "numbers": (1, *range(3, 4 + len(others))),
         "notes": [f"{BASELINES.get(one['name'], one['name'])}: {one['note']}" for one in found if one["note"]],
@@ -193,7 +225,7 @@ def _calibration(values: dict[str, Any]) -> Section:
         said = "When the network is 70% sure, it should be right in 70% of the rows."
     return {
         "said": said,
-        "picture": drawing.reliability(found["bins"], (_short(of), _short(seen))),
+        "picture": drawing.reliability(found["bins"], (short(of), short(seen))),
         "error": f"{found['error']:.1%}",
         "rows": [
             [
@@ -207,16 +239,14 @@ def _calibration(values: dict[str, Any]) -> Section:
     }
 
 
-def _short(name: str, most: int = 34) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
-
-
 def _residuals(values: dict[str, Any]) -> Section:
     found = values["residuals"]
     if not found or not found["bins"]:
         return {}
     return {
-        "picture": drawing.spreads(found["bins"], _short(values["target"], 24)),
+        "picture": drawing.spreads(found["bins"], short(values["target"], 24)),
+        "scatter": drawing.scatter(values["points"], short(values["target"], 24)),
+        "points": [[number(said), number(true)] for said, true in values["points"]],
         "mean": number(found["mean"]),
         "deviation": number(found["deviation"]),
         "rows": [
@@ -238,7 +268,7 @@ def _confusion(values: dict[str, Any]) -> Section:
             matrix.append((name, [(f"{count:,}", f"{count / total:.3f}") for count in row]))
     pairs = [(classes[p["true"]], classes[p["predicted"]], f"{p['rows']:,}") for p in found["pairs"]]
     pairs = pairs if len(classes) > 2 else []
-    return {"matrix": matrix, "pairs": pairs} if matrix or pairs else {}
+    return {"matrix": matrix, "pairs": pairs, "wide": len(classes) > NARROW} if matrix or pairs else {}
 
 
 def _importance(values: dict[str, Any]) -> Section:
@@ -249,8 +279,9 @@ def _importance(values: dict[str, Any]) -> Section:
     rows = []
     for one in found["columns"]:
         share = max(0.0, one["worse"] / top) if top > 0 else 0.0
-        around = f" ± {one['std']:.1g}" if found["repeats"] > 1 else ""
-        rows.append([one["column"], f"{share:.3f}", f"{_figure(found['metric'], one['worse'])}{around}"])
+        within = None if one["low"] is None else {found["metric"]: (one["low"], one["high"])}
+        worse = _figure(found["metric"], one["worse"])
+        rows.append([one["column"], f"{share:.3f}", worse, _interval(within, found["metric"])])
     return {
         "metric": _named(found["metric"]),
         "measured": found["rows"],
@@ -265,15 +296,13 @@ def _rules(values: dict[str, Any]) -> Section:
     found = values["rules"]
     if not found or not found["shown"]:
         return {}
-    doubts = {True: "", False: "not faithful", None: "not tested"}
     rows = []
     for one in found["shown"]:
         about = one["fidelity"]
-        balanced = "-" if about["balanced"] is None else f"{about['balanced']:.2f}"
-        right = f"{about['accuracy']:.2f} ({about['majority']:.2f})"
-        figures = (balanced, right, f"{one['on']:.0%}", f"{one['effect']:.3g}")
-        doubt = doubts[about["faithful"]]
-        rows.append({"bit": one["bit"], "doubt": doubt, "text": one["text"], "figures": figures})
+        if about["faithful"]:
+            right = f"{about['accuracy']:.2f} ({about['majority']:.2f})"
+            figures = (f"{about['balanced']:.2f}", right, f"{one['on']:.0%}", f"{one['effect']:.3g}")
+            rows.append({"bit": one["bit"], "text": one["text"], "figures": figures})
     share = found["share"]
     return {
         "rows": rows,
@@ -281,9 +310,142 @@ def _rules(values: dict[str, Any]) -> Section:
         "dead": sum(found["dead"].values()),
         "share": f"{share:.0%}" if share >= 0.1 else f"{share:.1%}",
         "measured": found["rows"],
-        "good": sum(one["fidelity"]["faithful"] is True for one in found["shown"]),
-        "unit": "in the unit of the target" if values["task"] == "regression" else "in logits",
+        "looked_at": len(found["shown"]),
     }
+
+
+def _tree(values: dict[str, Any]) -> Section:
+    """The tree that stands for the network."""
+    found = values["surrogate"]
+    rows = []
+    for one in found["branches"]:
+        leaf, says = one["says"] is not None, one["says"]
+        answer = "" if not leaf else says if isinstance(says, str) else number(says)
+        chance = "" if one["chance"] is None else f"{one['chance']:.0%}"
+        rows.append(
+            (one["depth"], one["text"], leaf, [answer, *([chance] if values["classes"] else []), f"{one['rows']:.0%}"])
+        )
+    heads = ("where", values["target"], *(["probability"] if values["classes"] else []), "rows")
+    return {"rows": rows, "heads": heads} | {name: found[name] for name in ("rule", "text", "faithful")}
+
+
+def _effects(values: dict[str, Any]) -> Section:
+    """Pictures of what the strongest columns do."""
+    found, classes = values["effects"]["columns"], values["classes"]
+    if not found:
+        return {}
+    names = [classes[place] for place in values["effects"]["outputs"]] if classes else [values["target"]]
+    alone = len(names) == 1
+    axis = (f"probability of {short(names[0], 18)}" if alone else "probability") if classes else short(names[0], 24)
+    shown = []
+    for one in found:
+        share = "share of the training rows" if one["kind"] == "category" else "training rows up to it"
+        if alone:
+            heads = ("value", share, "mean", "10%", "90%")
+            rows = [
+                [p["label"], f"{p['share']:.0%}", *(number(p[n][0]) for n in ("mean", "low", "high"))]
+                for p in one["points"]
+            ]
+        else:
+            heads = ("value", share, *names)
+            rows = [[p["label"], f"{p['share']:.0%}", *map(number, p["mean"])] for p in one["points"]]
+        blank = [p for p in one["points"] if p["value"] == "" and one["kind"] != "category"]
+        without = f"Without a value: {', '.join(number(mean) for mean in blank[0]['mean'])}." if blank else ""
+        picture = drawing.effect(one, names, axis)
+        shown.append({"name": one["column"], "picture": picture, "heads": heads, "rows": rows, "without": without})
+    return {"columns": shown, "rows": found[0]["rows"], "legend": [] if alone else _legend(names), "alone": alone}
+
+
+def _legend(names: Sequence[str]) -> list[tuple[str, str]]:
+    return [(f"c{place}", short(name)) for place, name in enumerate(names)]
+
+
+def _curves(values: dict[str, Any]) -> Section:
+    """ROC, precision and recall, and thresholds."""
+    found = values["curves"]
+    if not found:
+        return {}
+    names = [values["classes"][one["class"]] for one in found]
+    own = next((one for one in values["thresholds"] if one["own"]), None)
+    dots: dict[str, Any] = {"roc": None, "precision": None}
+    if own is not None and own["precision"] is not None and own["recall"] is not None:
+        rows = values["balance"]
+        wrong = own["said"] - own["recall"] * rows[1]["rows"][values["part"]] / sum(
+            of["rows"][values["part"]] for of in rows
+        )
+        others = rows[0]["rows"][values["part"]] / sum(of["rows"][values["part"]] for of in rows)
+        dots = {"roc": (wrong / others, own["recall"]), "precision": (own["recall"], own["precision"])}
+    figures = ("recall", "precision", "f1", "accuracy")
+    return {
+        "pictures": [
+            (
+                drawing.rates(found, names, kind, dots[kind]),
+                title,
+                ("class", "rows", area),
+                [[n, f"{one['rows']:,}", f"{one[name]:.4f}"] for n, one in zip(names, found, strict=True)],
+            )
+            for kind, title, area, name in (
+                ("roc", "ROC", "AUROC", "auroc"),
+                ("precision", "Precision over recall", "average precision", "average_precision"),
+            )
+        ],
+        "legend": _legend(names) if len(names) > 1 else [],
+        "of": names[0] if len(names) == 1 else "",
+        "own": None if own is None else f"{own['threshold']:.3g}",
+        "thresholds": [
+            [
+                f"{one['threshold']:.3g}{', the run' if one['own'] else ''}",
+                f"{one['said']:.1%}",
+                *("-" if one[name] is None else f"{one[name]:.3f}" for name in figures),
+            ]
+            for one in values["thresholds"]
+        ],
+    }
+
+
+def _balance(values: dict[str, Any]) -> Section:
+    """How many rows each class has."""
+    found, part = values["balance"], values["part"]
+    if not found:
+        return {}
+    parts = [name for name in PARTS if name in found[0]["rows"]]
+    wholes = {name: sum(one["rows"][name] for one in found) or 1 for name in parts}
+    rows = []
+    for one in sorted(found, key=lambda one: -one["rows"][parts[0]]) if len(found) > 2 else found:
+        shares = [(f"{one['rows'][name]:,}", f"{one['rows'][name] / wholes[name]:.1%}") for name in parts]
+        rows.append(
+            [values["classes"][one["class"]], *shares, (f"{one['said']:,}", f"{one['said'] / wholes[part]:.1%}")]
+        )
+    return {"heads": ("class", *parts, f"predicted, {part}"), "rows": rows, "numbers": range(1, 2 + len(parts))}
+
+
+KINDS = {
+    "hit": "A sure hit",
+    "unsure": "An unsure one",
+    "miss": "A sure miss",
+    "near": "A near one",
+    "usual": "A usual one",
+    "far": "The farthest",
+}
+
+
+def _examples(values: dict[str, Any]) -> list[Section]:
+    """Rows with the reasons of their columns."""
+    found = []
+    for one in values["examples"]:
+        if values["classes"]:
+            said = f"{one['said']}, probability {one['chance']:.1%}; true: {one['truth']}"
+        else:
+            said = f"{number(one['said'])}; true: {number(one['truth'])}"
+        top = max((abs(of["adds"]) for of in one["columns"]), default=0.0) or 1.0
+        rows = []
+        for of in one["columns"]:
+            value = of["value"]
+            shown = "missing" if value is None else value if isinstance(value, str) else number(value)
+            around = f"{of['adds']:+.3g} ± {_spread(of['std'])}"
+            rows.append((of["column"], short(shown, 40), f"{abs(of['adds']) / top:.3f}", of["adds"] < 0, around))
+        found.append({"title": f"{KINDS[one['kind']]}: row {one['row']:,}", "said": said, "rows": rows})
+    return found
 
 
 def _columns(values: dict[str, Any]) -> Section:

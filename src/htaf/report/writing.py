@@ -11,14 +11,17 @@ import torch
 from htaf._compat import free_start_method
 from htaf._files import parse_json, to_json, write_atomic
 from htaf.data import stored
-from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table
 from htaf.report.baselines import Baseline, fit_baselines
 from htaf.report.contents import FORMAT, contents
+from htaf.report.measured import Measured
 from htaf.report.page import page
 from htaf.runs import Run, locked
 from htaf.runs.data import table_rows
+from htaf.training.families import make_recipe
+from htaf.training.problems import class_weights, row_weights
+from htaf.training.recipe import TableData
 from htaf.training.reproduce import command
 
 PAGE, VALUES = "report.html", "report.json"
@@ -44,20 +47,28 @@ def write_report(
         RunError: other data, a damaged run, or another process writes in its folder. DataError: a run of images.
             OSError: it cannot be written.
     """
-    preprocessor = run.preprocessor()
     table = run.data() if table is None else table  # pyright: ignore[reportAssignmentType]
-    if not isinstance(preprocessor, Preprocessor) or not isinstance(table, Table):
+    if not isinstance(table, Table):
         raise DataError(f"expected a run of a table, {run.path} was trained on images")
-    with locked(run.path, "another process writes in"), free_start_method():
-        found = None
+    with locked(run.path, "another process writes in"), free_start_method(), _threads(run.record["threads"]):
+        measured, found = Measured.of(run, table), None
         if baselines:
             rows = vars(table_rows(run, table))
             used = {"train", *run.record["metrics"]["smooth"]}
             rows = {name: rows[name] for name in ("train", "validation", "test") if name in used}
-            threads = run.record["threads"]
-            found = kept_baselines(run) or fit_baselines(table, rows, preprocessor, threads=threads, told=told)
-        with _threads(run.record["threads"]):
-            text = to_json(contents(run, table, baselines=found, command=command(run.record)))
+            options = make_recipe(**run.record["recipe"]).data
+            assert isinstance(options, TableData)
+            train = rows["train"]
+            found = kept_baselines(run) or fit_baselines(
+                table,
+                rows,
+                measured.preprocessor,
+                threads=run.record["threads"],
+                told=told,
+                weights=row_weights(table, train, class_weights(options, table, train)),
+                beside=(measured.part, measured.drawn),
+            )
+        text = to_json(contents(run, table, measured, baselines=found, command=command(run.record)))
         values = parse_json(text)  # in the order of the file, whether the record was read or has just been made
         write_atomic(run.path / VALUES, text)
         write_atomic(run.path / PAGE, page(values))

@@ -6,9 +6,11 @@ from htaf._lazy import lazy
 
 if TYPE_CHECKING:
     from htaf.rules.bits import RulesError, TableBits
-    from htaf.rules.changes import WhatIf, vary, what_if
+    from htaf.rules.changes import WhatIf, what_if
     from htaf.rules.conditions import Condition, Rule
+    from htaf.rules.dependence import Effect, effects, vary
     from htaf.rules.explanation import BitRule, Explanation, Reason, RowReasons, explain
+    from htaf.rules.network_tree import Surrogate, surrogate
     from htaf.rules.permutation import Importance, importance
     from htaf.rules.trees import Fidelity
 
@@ -18,11 +20,14 @@ _HOMES = {
     "htaf.rules.explanation": ("BitRule", "Explanation", "Reason", "RowReasons", "explain"),
     "htaf.rules.permutation": ("Importance", "importance"),
     "htaf.rules.trees": ("Fidelity",),
-    "htaf.rules.changes": ("WhatIf", "vary", "what_if"),
+    "htaf.rules.changes": ("WhatIf", "what_if"),
+    "htaf.rules.dependence": ("Effect", "effects", "vary"),
+    "htaf.rules.network_tree": ("Surrogate", "surrogate"),
 }
 __all__ = [
     "BitRule",
     "Condition",
+    "Effect",
     "Explanation",
     "Fidelity",
     "Importance",
@@ -30,10 +35,13 @@ __all__ = [
     "RowReasons",
     "Rule",
     "RulesError",
+    "Surrogate",
     "TableBits",
     "WhatIf",
+    "effects",
     "explain",
     "importance",
+    "surrogate",
     "vary",
     "what_if",
 ]

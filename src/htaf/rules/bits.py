@@ -18,6 +18,7 @@ from htaf.data.notes import Note
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import listed
 from htaf.runs import Run, forward
+from htaf.runs.metrics import decided
 
 
 class RulesError(HtafError):
@@ -131,10 +132,14 @@ class TableBits:
     def decision(
         self, outputs: Float32[np.ndarray, "rows outputs"]
     ) -> tuple[Int64[np.ndarray, " rows"], Int64[np.ndarray, " rows"]]:
-        """Of each row the class with the highest logit and the next one; of a regression zeros."""
+        """Of each row the predicted class and the next one; of a regression zeros. By a threshold the logit of the
+        predicted one may be the lower."""
         if outputs.shape[1] == 1:
             zero = np.zeros(len(outputs), np.int64)
             return zero, zero
+        if (threshold := self.preprocessor.target.threshold) is not None:
+            first = decided(torch.from_numpy(outputs), threshold).numpy()
+            return first, 1 - first
         order = np.argsort(-outputs.astype(np.float64), axis=1, kind="stable")
         return order[:, 0], order[:, 1]
 

@@ -263,7 +263,7 @@ class Explanation:
             )
         return found
 
-    def columns_of(self, row: pd.DataFrame) -> pd.DataFrame:
+    def columns_of(self, row: pd.DataFrame, names: Sequence[str] | None = None) -> pd.DataFrame:
         """What the values of one row add to its decision, column by column.
 
         A column gets the values that 200 training rows have, one after the other, and all others stay; `adds` is the
@@ -271,7 +271,7 @@ class Explanation:
         these. Columns are looked at one by one, so what takes two of them together is in neither or in both.
 
         Args:
-            row: raw columns by name, one row.
+            row: raw columns by name, one row. names: of the columns that are looked at; None: all.
         Returns:
             index the column; `adds`, and `std`, the standard deviation over the values; the largest |adds| first.
         Raises:
@@ -290,7 +290,7 @@ class Explanation:
         chosen = drawn(np.arange(len(self.train)), OTHERS, self.seed)
         others, own = preprocessor.transform(self.train.iloc[chosen]), decided(outputs)[0]
         found = {}
-        for name in self.columns.names:
+        for name in self.columns.names if names is None else names:
             block = preprocessor.inputs_of(name)
             moved = np.repeat(inputs, len(others), axis=0)
             moved[:, block] = others[:, block]

@@ -19,12 +19,14 @@ from htaf.rules.bits import RulesError, shuffles
 from htaf.rules.explanation import drawn, own_table
 from htaf.runs import Run, forward
 from htaf.runs.data import rows_for_looking
+from htaf.runs.intervals import drawn_metrics, interval
 from htaf.runs.metrics import LOWER_IS_BETTER, loss_function
 
 MOST_ROWS = 2_000  # that are looked at
 MOST_COLUMNS = 100  # that are shuffled: those to which the smooth network is most sensitive
 MOST_FORWARD = 200_000  # rows through the network, in all
 MOST_REPEATS = 10
+WITH_INTERVAL = 15  # of the strongest columns
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Importance:
         metric: of the run: rmse, auroc or accuracy; loss where that is not defined on these rows.
         value: of the metric on the rows as they are. rows: how many. repeats: shuffles of each column.
         columns: index the column; `worse` mean over the repeats of how much worse the metric gets (above 0 is worse,
-            of every metric), `std` its standard deviation over the repeats; the largest first.
+            of every metric), `std` its standard deviation over the repeats, `low` and `high` the 95% interval over the
+            rows, of the 15 strongest; the largest first.
         left_out: columns that were not looked at, because there are too many.
     """
 
@@ -49,7 +52,7 @@ class Importance:
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
         columns = [
-            {"column": name, "worse": float(row["worse"]), "std": float(row["std"])}
+            {"column": name} | {key: None if np.isnan(value) else float(value) for key, value in row.items()}
             for name, row in self.columns.iterrows()
         ]
         return {k: v for k, v in vars(self).items() if k != "columns"} | {"columns": columns}
@@ -134,23 +137,35 @@ def network_importance(
         per_input = _sensitivity(smooth, x, target, task)
         by_column = [float(per_input[block].sum()) for block in blocks]
         places = sorted(sorted(places, key=lambda place: -by_column[place])[:most_columns])
-    metric = headline if _score(network, x, target, headline, scale) is not None else "loss"
-    before = _score(network, x, target, metric, scale) or 0.0
+    said = forward(network, x)
+    metric = headline if _score(said, target, headline, scale) is not None else "loss"
+    before = _score(said, target, metric, scale) or 0.0
     sign = 1.0 if metric in LOWER_IS_BETTER else -1.0
     if repeats is None:
         repeats = int(np.clip(MOST_FORWARD // max(1, len(x) * len(places)), 1, MOST_REPEATS))
     orders = [torch.from_numpy(order) for order in shuffles(len(x), repeats, seed)]
     found: dict[str, tuple[float, float]] = {}
+    first: dict[str, Tensor] = {}
     for place in places:
         worse = []
         for order in orders if len(blocks[place]) else ():
             moved = x.clone()
             moved[:, blocks[place]] = x[order][:, blocks[place]]
-            worse.append(sign * ((_score(network, moved, target, metric, scale) or 0.0) - before))
+            outputs = forward(network, moved)
+            first.setdefault(names[place], outputs)
+            worse.append(sign * ((_score(outputs, target, metric, scale) or 0.0) - before))
         found[names[place]] = (float(np.mean(worse)), float(np.std(worse))) if worse else (0.0, 0.0)
         told()
     frame = pd.DataFrame.from_dict(found, orient="index", columns=["worse", "std"]).rename_axis("column")
-    frame = frame.sort_values("worse", ascending=False, kind="stable")
+    frame = frame.sort_values("worse", ascending=False, kind="stable").assign(low=np.nan, high=np.nan)
+    usual = drawn_metrics(said, target, task, scale)[metric]
+    for name in frame.index[:WITH_INTERVAL]:
+        if name in first:
+            drawn_worse = sign * (drawn_metrics(first[name], target, task, scale)[metric] - usual)
+            moved_by = float(frame["worse"][name]) - sign * (
+                (_score(first[name], target, metric, scale) or 0.0) - before
+            )
+            frame.loc[name, ["low", "high"]] = interval(drawn_worse + moved_by) or (np.nan, np.nan)
     return Importance(metric, before, len(x), repeats, frame, len(names) - len(places))
 
 
@@ -174,10 +189,8 @@ def _sensitivity(smooth: nn.Module, x: Tensor, target: Tensor, task: str) -> Flo
     return torch.zeros(x.shape[1]).index_add(0, lead.column, found).numpy()
 
 
-@torch.no_grad()
-def _score(network: nn.Module, x: Tensor, target: Tensor, metric: str, scale: float) -> float | None:
+def _score(outputs: Tensor, target: Tensor, metric: str, scale: float) -> float | None:
     """A metric as `htaf.runs.metrics.metrics` has it, without the others; None where it is not defined."""
-    outputs = forward(network, x)
     if metric == "rmse":
         value = scale * (outputs.double() - target.double()).square().mean().sqrt().item()
     elif metric == "accuracy":

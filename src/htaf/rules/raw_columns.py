@@ -173,15 +173,15 @@ class Encoded:
     names: tuple[tuple[RawColumn, float | None], ...]
 
     def ordered(
-        self, bit: Bool[np.ndarray, " rows"], rows: Int64[np.ndarray, " some"]
+        self, said: Bool[np.ndarray, " rows"] | Float64[np.ndarray, " rows"], rows: Int64[np.ndarray, " some"]
     ) -> tuple[Float32[np.ndarray, "rows inputs"], dict[int, Int64[np.ndarray, " categories"]]]:
-        """The inputs with categories in an order: that of the number by which the network is told of them, else that in
-        which the bit is on more often; for one bit this loses no split.
+        """The inputs with categories in an order: that of the number by which the network is told of them, else that of
+        the mean of `said` in them; for one bit, or one number, this loses no split.
 
         A category of few rows is drawn towards the mean of all, see `PRIOR`.
 
         Args:
-            bit: of all rows. rows: those that the order is learned from.
+            said: of all rows a bit or a number. rows: those that the order is learned from.
 
         Returns:
             the inputs of all rows, and by input the categories in their order.
@@ -196,9 +196,9 @@ class Encoded:
                 inputs[:, place], orders[place] = np.argsort(order)[at], order
                 continue
             count = np.bincount(at[rows], minlength=len(column.values))
-            on = np.bincount(at[rows], weights=bit[rows], minlength=len(column.values))
-            share: Float64[np.ndarray, " categories"] = (on + PRIOR * bit[rows].mean()) / (count + PRIOR)
-            order = np.argsort(share, kind="stable")
+            total = np.bincount(at[rows], weights=said[rows], minlength=len(column.values))
+            mean: Float64[np.ndarray, " categories"] = (total + PRIOR * said[rows].mean()) / (count + PRIOR)
+            order = np.argsort(mean, kind="stable")
             rank = np.empty(len(order), np.int64)
             rank[order] = np.arange(len(order))
             inputs[:, place], orders[place] = rank[at], order

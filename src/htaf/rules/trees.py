@@ -70,10 +70,10 @@ def fit_rule(encoded: Encoded, bit: Bool[np.ndarray, " rows"], seed: int = 0) ->
     depth = _depth(encoded, bit, shuffled[len(bit) // 4 :], shuffled[: len(bit) // 4], seed)
     inputs, orders = encoded.ordered(bit, np.arange(len(bit)))
     tree: Any = _tree(depth, seed).fit(inputs, bit).tree_
-    splits = _splits(tree, inputs, encoded, orders)
+    splits = conditions_of(tree, inputs, encoded, orders)
 
     def alternatives(value: bool) -> Side:
-        return simplified(_paths(tree, 0, value, lambda node: splits[node]))
+        return simplified(paths(tree, 0, lambda leaf: _on(tree, leaf) == value, splits.__getitem__))
 
     on, off = Rule(True, alternatives(True)), Rule(False, alternatives(False))
     return (off if _length(off) < _length(on) else on), depth
@@ -115,7 +115,7 @@ def _on(tree: Any, node: int) -> bool:
     return bool(on > off)
 
 
-def _splits(
+def conditions_of(
     tree: Any, inputs: np.ndarray, encoded: Encoded, orders: dict[int, np.ndarray]
 ) -> dict[int, tuple[Condition, Condition]]:
     """Of each inner node where it goes left, and where it goes right."""
@@ -143,14 +143,14 @@ def _splits(
     return found
 
 
-def _paths(
-    tree: Any, node: int, value: bool, split: Callable[[int], tuple[Condition, Condition]]
+def paths(
+    tree: Any, node: int, wanted: Callable[[int], bool], split: Callable[[int], tuple[Condition, Condition]]
 ) -> list[tuple[Condition, ...]]:
-    """Conjunctions that hold where a tree says `value`. A side that is all `value` needs no condition beside it."""
+    """Conjunctions that hold in the leaves that are wanted. A side that is all wanted needs no condition beside it."""
     left, right = int(tree.children_left[node]), int(tree.children_right[node])
     if left < 0:
-        return [()] if _on(tree, node) == value else []
-    below = (_paths(tree, left, value, split), _paths(tree, right, value, split))
+        return [()] if wanted(node) else []
+    below = (paths(tree, left, wanted, split), paths(tree, right, wanted, split))
     if below[0] == below[1] and below[0] in ([], [()]):
         return below[0]  # both leaves say the same
     one, other = split(node)

@@ -12,18 +12,21 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from htaf._files import csv_text
+from htaf.runs.metrics import decided
 
 COUNTED = 20  # classes whose cells have room for counts
 LABELLED = 30  # classes whose names fit beside a picture
 
 
-def confusion(outputs: Tensor, targets: Int64[Tensor, " n"], classes: int) -> Int64[np.ndarray, "true predicted"]:
-    """How many rows of each class have which prediction, the highest output.
+def confusion(
+    outputs: Tensor, targets: Int64[Tensor, " n"], classes: int, threshold: float | None = None
+) -> Int64[np.ndarray, "true predicted"]:
+    """How many rows of each class have which prediction.
 
     Args:
-        outputs: [n, classes]. targets: class numbers.
+        outputs: [n, classes]. targets: class numbers. threshold: see `htaf.runs.metrics.decided`.
     """
-    pairs = targets * classes + outputs.argmax(1)
+    pairs = targets * classes + decided(outputs, threshold)
     return torch.bincount(pairs, minlength=classes * classes).view(classes, classes).numpy()
 
 

@@ -116,6 +116,13 @@ def raw_part(run: Trained, data: tabular.Table, part: str) -> pd.DataFrame:
     return data.features if part == "all" else data.features.iloc[getattr(table_rows(run, data), part)]
 
 
+def weights_of(run: Trained, data: Data, part: str) -> Tensor | None:
+    """How much each row of a part of a run's data counts, float64 [rows]; None: all alike."""
+    if isinstance(data, Images) or data.weights is None:
+        return None
+    return torch.from_numpy(data.weights if part == "all" else data.weights[getattr(table_rows(run, data), part)])
+
+
 def expect_own(run: Trained, data: Data) -> None:
     """Raises RunError where a run was trained on other data."""
     if not is_own(run, data):

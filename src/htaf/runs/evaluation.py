@@ -20,10 +20,14 @@ def measure(
     task: str,
     scale: float = 1.0,
     kept: dict[str, tuple[Tensor, Tensor]] | None = None,
+    *,
+    weights: Mapping[str, Tensor] | None = None,
+    threshold: float | None = None,
 ) -> dict[str, Any]:
     """Metrics of the smooth and the exact network on each part; "exact" is None where no step exists.
 
     kept: gets the outputs and targets of each part, of the exact network where there is one.
+    weights: [rows] by part, where rows do not all count the same. threshold: see `htaf.runs.metrics.decided`.
 
     The networks run where their parameters lie, as they are (eval mode is the caller's).
     """
@@ -42,5 +46,6 @@ def measure(
         if kept is not None:
             kept[name] = seen["smooth" if exact is None else "exact"].whole(), targets
         for network, found in seen.items():
-            outputs[network][name] = metrics(found.whole(), targets, task, scale)
+            of = (weights or {}).get(name)
+            outputs[network][name] = metrics(found.whole(), targets, task, scale, weights=of, threshold=threshold)
     return outputs | {"exact": outputs["exact"] if exact is not None else None}

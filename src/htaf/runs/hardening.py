@@ -84,6 +84,11 @@ def harden_run(
         raise RunError(f"expected steps of {', '.join(get_args(Step))}, got {', '.join(unknown) if steps else 'none'}")
     if rows < 1:
         raise RunError(f"expected rows >= 1, got {rows}")
+    recipe = run.record["recipe"]
+    weighed = bool(recipe.get("class_weight")) or "weight" in run.record["data"]
+    if weighed or isinstance(recipe.get("threshold"), str):
+        what = "weights of rows or classes" if weighed else "a threshold that was chosen for its exact network"
+        raise RunError(f"expected a run without weights and chosen threshold, {run.path} has {what}: train with refit")
     before = {"key": run.record["key"], "sha256": run.record["model_sha256"], "steps": list(steps), "rows": rows}
     identity = {name: run.record[name] for name in ("recipe", "seed", "data")}
     identity |= {name: run.record[name] for name in GIVEN if name in run.record} | {"hardened": before}
@@ -139,12 +144,14 @@ def _measured(
 ) -> dict[str, Any]:
     """Of a record: metrics of both networks, those of the exact one before, and statistics of its layers."""
     preprocessor, task = run.preprocessor(), run.record["data"]["task"]
-    scale = 1.0 if isinstance(preprocessor, ImagePreprocessor) else preprocessor.target.std
+    scale, threshold = 1.0, None
+    if not isinstance(preprocessor, ImagePreprocessor):
+        scale, threshold = preprocessor.target.std, preprocessor.target.threshold
     measured: dict[str, RunPart | list[tuple[Tensor, Tensor]]] = {"validation": parts.validation}
     if run.record.get("test", True):  # a candidate of a search was not measured on it, and is not now
         measured["test"] = run.part("test", data)
-    before = measure(smooth, exact, measured, task, scale)["exact"]
-    found: dict[str, Any] = {"metrics": measure(smooth, net, measured, task, scale), "before": before}
+    before, after = (measure(smooth, one, measured, task, scale, threshold=threshold) for one in (exact, net))
+    found: dict[str, Any] = {"metrics": after, "before": before["exact"]}
     if any(isinstance(m, BINARY) for m in net.modules()):
         statistics = layer_statistics(smooth, net, (x for x, _ in parts.validation))
         found["layers"] = [asdict(layer) for layer in statistics]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from htaf.data.notes import Note
 from htaf.data.reading import DataError, Frame, GivesPandas
+from htaf.runs.metrics import decided
 
 if TYPE_CHECKING:
     from htaf.data.image_preprocess import ImagePreprocessor
@@ -47,7 +48,7 @@ def predicted(outputs: Tensor, preprocessor: Preprocessor, index: pd.Index) -> p
     if preprocessor.target.task == "regression":
         values = preprocessor.inverse(outputs[:, 0].double().numpy())
         return pd.DataFrame({"prediction": values}, index=index)
-    return _probabilities(outputs, preprocessor.target.classes, index)
+    return _probabilities(outputs, preprocessor.target.classes, index, preprocessor.target.threshold)
 
 
 def of_images(
@@ -83,10 +84,12 @@ def _checked(outputs: Tensor, columns: int, rows: int) -> Tensor:
     return outputs
 
 
-def _probabilities(outputs: Tensor, classes: Sequence[str], index: pd.Index) -> pd.DataFrame:
+def _probabilities(
+    outputs: Tensor, classes: Sequence[str], index: pd.Index, threshold: float | None = None
+) -> pd.DataFrame:
     """Logits [rows, classes] as the class and a column of probabilities for each."""
     probability = outputs.double().softmax(1).numpy()
-    columns = {"prediction": np.array(classes, dtype=object)[probability.argmax(1)]}
+    columns = {"prediction": np.array(classes, dtype=object)[decided(outputs.double(), threshold).numpy()]}
     columns |= {f"probability_{name}": probability[:, i] for i, name in enumerate(classes)}
     return pd.DataFrame(columns, index=index)
 

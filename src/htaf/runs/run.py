@@ -33,7 +33,16 @@ from htaf.data.reading import DataError, Frame
 from htaf.models.build import activation, at_most, build
 from htaf.names import is_outside
 from htaf.runs.confusion import confusion, per_class
-from htaf.runs.data import PartName, RunPart, UnknownSourceError, expect_own, rows_are_known, rows_of, table_rows
+from htaf.runs.data import (
+    PartName,
+    RunPart,
+    UnknownSourceError,
+    expect_own,
+    rows_are_known,
+    rows_of,
+    table_rows,
+    weights_of,
+)
 from htaf.runs.evaluation import measure
 from htaf.runs.folder import (
     HASHED,
@@ -216,6 +225,7 @@ class Run:
             shares=known.get("shares"),
             group=known.get("group"),
             time=known.get("time"),
+            weight=known.get("weight") or None,
         )
 
     def other_data(self, place: str | PathLike[str], *, data_dir: str | PathLike[str] | None = None) -> Data:
@@ -232,7 +242,8 @@ class Run:
         """
         preprocessor = self.preprocessor()
         if not isinstance(preprocessor, ImagePreprocessor):
-            return tabular.load_like(place, target=preprocessor.target, data_dir=data_dir)
+            weight = self.record["data"].get("weight", "")
+            return tabular.load_like(place, target=preprocessor.target, data_dir=data_dir, weight=weight)
         height, width = preprocessor.size
         # images that are not square were taken as they are, and so are those of sets without files
         size = height if height == width and image_sets.of_files(place) else None
@@ -279,26 +290,34 @@ class Run:
         Args, raises: as `part`.
 
         Returns:
-            {"headline", "part", "rows", "smooth": {...}, "exact": {...} or None, "gap": exact minus smooth or None}; of
-            a classification also "classes", the figures of `htaf.runs.confusion.per_class`, and "confusion", the matrix
-            [true][predicted] as whole numbers, both of the exact network where there is one; of two classes also
-            "positive", the second one, of which AUROC is.
+            {"headline", "part", "rows", "smooth": {...}, "exact": {...} or None, "gap": exact minus smooth or None},
+            and "weight", the column by which rows are weighted in these, where there is one; of a classification also
+            "classes", the figures of `htaf.runs.confusion.per_class`, and "confusion", the matrix
+            [true][predicted] as whole numbers, both of the exact network where there is one, every row counting once;
+            of two classes also "positive", the second one, of which AUROC is.
         """
+        data = self.data() if data is None else data
         whole = self.part(part, data)
         smooth, exact = self.model(exact=False), self.model() if self.has_step else None
         preprocessor, task = self.preprocessor(), self.record["data"]["task"]
-        scale = 1.0 if isinstance(preprocessor, ImagePreprocessor) else preprocessor.target.std
+        scale, threshold = 1.0, None
+        if not isinstance(preprocessor, ImagePreprocessor):
+            scale, threshold = preprocessor.target.std, preprocessor.target.threshold
         kept: dict[str, tuple[Tensor, Tensor]] = {}
-        results = measure(smooth, exact, {part: whole}, task, scale, kept)
+        weights = weights_of(self, data, part)
+        of = {} if weights is None else {part: weights}
+        results = measure(smooth, exact, {part: whole}, task, scale, kept, weights=of, threshold=threshold)
         name = self.record["headline"]
         of_smooth, of_exact = results["smooth"][part], results["exact"][part] if exact is not None else None
         known = of_exact is not None and of_exact[name] is not None and of_smooth[name] is not None
         gap = of_exact[name] - of_smooth[name] if of_exact is not None and known else None
         found = {"headline": name, "part": part, "rows": len(whole), "smooth": of_smooth, "exact": of_exact, "gap": gap}
+        if weights is not None and isinstance(data, tabular.Table):
+            found["weight"] = data.weight
         if task != "classification":
             return found
         classes = preprocessor.classes if isinstance(preprocessor, ImagePreprocessor) else preprocessor.target.classes
-        matrix = confusion(*kept[part], len(classes))
+        matrix = confusion(*kept[part], len(classes), threshold)
         if len(classes) == 2:
             found["positive"] = str(classes[1])
         return found | {"classes": per_class(matrix, classes), "confusion": matrix.tolist()}

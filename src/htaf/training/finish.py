@@ -5,17 +5,21 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from htaf import hardening
+from htaf.data.images import ImagePreprocessor
+from htaf.data.notes import Note
 from htaf.hardening.finishing import Make, kept_where_better
-from htaf.runs.metrics import loss_function
+from htaf.runs.evaluation import measure
+from htaf.runs.metrics import loss_function, threshold_for
 from htaf.training.problems import Problem
 from htaf.training.progressive import loss_of
-from htaf.training.recipe import Hardening
+from htaf.training.recipe import DataOptions, Hardening, TableData
 
 
 def finished(
@@ -37,13 +41,48 @@ def finished(
     steps: dict[str, Make] = {
         "average": lambda net: _averaged(net, mean, posed),
         "recalibrate": lambda net: hardening.recalibrate(net, posed.fitting()),
-        "refit": lambda net: hardening.refit_head(net, posed.fitting(), validation=posed.choosing()),
+        "refit": lambda net: _refitted(net, posed),
     }
     todo = [(name, make) for name, make in steps.items() if asked[name]]
     made, taken = kept_where_better(
         net, todo, lambda net: loss_of(net, posed.validation, loss), lambda one: say(one.of_loss())
     )
     return made, [one.entry() for one in taken]
+
+
+def _refitted(net: nn.Module, posed: Problem) -> tuple[nn.Module, hardening.Report]:
+    fitting, choosing = posed.fitting(), posed.choosing()
+    of = None
+    if fitting.weights is not None and choosing.weights is not None:
+        of = fitting.weights, choosing.weights
+    return hardening.refit_head(net, fitting, validation=choosing, weights=of)
+
+
+FEWEST = 10  # rows of a class by which a threshold is chosen; fewer are told
+
+
+def with_threshold(net: nn.Module, posed: Problem, options: DataOptions) -> tuple[Problem, list[Note]]:
+    """The problem with the threshold that is best for the metric that its recipe names, and what is to be said of it.
+
+    Args:
+        net: the exact network, or a real-valued one; in eval mode. Its outputs for the validation rows decide, each
+            counted by its own weight, without that of its class.
+    """
+    known, asked = posed.preprocessor, isinstance(options, TableData) and options.threshold
+    if not isinstance(asked, str) or isinstance(known, ImagePreprocessor):
+        return posed, []
+    kept: dict[str, tuple[Tensor, Tensor]] = {}
+    measure(net, None, {"validation": posed.validation}, posed.task, kept=kept)
+    outputs, targets = kept["validation"]
+    if not bool(outputs.isfinite().all()):
+        return posed, []  # the loss says so
+    chosen, best, half = threshold_for(asked, outputs, targets, posed.weights.get("validation"))
+    counts = torch.bincount(targets, minlength=2)
+    notes = [Note("threshold", known.target.name, len(targets), (chosen, asked, known.target.classes[1], best, half))]
+    rarer = int(counts.argmin())
+    if counts[rarer] < FEWEST:
+        notes.append(Note("few for a threshold", known.target.classes[rarer], int(counts[rarer])))
+    return replace(posed, preprocessor=known.with_threshold(chosen)), notes
 
 
 def _averaged(net: nn.Module, mean: Mapping[str, Tensor], posed: Problem) -> tuple[nn.Module, hardening.Report]:

@@ -66,7 +66,7 @@ from htaf.training.distributed import (
     threads,
     wait,
 )
-from htaf.training.finish import finished
+from htaf.training.finish import finished, with_threshold
 from htaf.training.frozen import Frozen, learns_from_features, on_features
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, check_loggers, close, loggers
@@ -389,7 +389,7 @@ def _stages(train: _Prepared, net: nn.Module) -> Stages | None:
     options = train.recipe.hardening
     if not train.recipe.progressive:
         return None
-    x, _ = train.posed.validation[torch.arange(min(2, len(train.posed.validation))), 0]
+    x = train.posed.validation[torch.arange(min(2, len(train.posed.validation))), 0][0]
     try:
         return stages_of(options, step_names(net, x), train.recipe.optimization.epochs)
     except ValueError as error:
@@ -402,7 +402,7 @@ def _progressive(train: _Prepared, stages: Stages) -> Progressive:
     part, training = posed.fitting(), recipe.optimization
     most = MOST_IMAGES if train.images else MOST_ROWS
     rows = torch.linspace(0, len(part) - 1, min(most, len(part))).round().long()
-    batches = [part[chosen, 0] for chosen in rows.split(250 if train.images else 1000)]
+    batches = [part[chosen, 0][:2] for chosen in rows.split(250 if train.images else 1000)]
     loss, end = loss_function(posed.task), training.lr_end / training.lr
     return Progressive(
         stages, batches, posed.validation, loss, recipe.hardening,
@@ -462,7 +462,12 @@ def _written(
     final = recipe.activation.sharpening()
     if final is not None and not train.network["activation"].get("learnable"):
         set_sharpness(net, final.at((epoch + 1) / recipe.optimization.epochs))
-    results = measure(net, exact, posed.measured(), posed.task, posed.scale)
+    posed, of_threshold = with_threshold(net if exact is None else exact, posed, recipe.data)
+    threshold = posed.preprocessor.target.threshold if isinstance(posed.preprocessor, Preprocessor) else None
+    kept: dict[str, tuple[Tensor, Tensor]] = {}
+    results = measure(
+        net, exact, posed.measured(), posed.task, posed.scale, kept, weights=posed.weights, threshold=threshold
+    )
     layers = _layers(net, exact, posed, history.device)
     release_memory()
     if train.frozen is not None:
@@ -473,6 +478,7 @@ def _written(
         "headline": posed.headline,
         **positive_of(posed),
         "metrics": results,
+        **({} if threshold is None else {"threshold": threshold}),
         "layers": layers,
         "model": train.network | {"activation": activation_of(net, recipe)},
         "rows": {n: len(part) for n, part in {"train": posed.train, **posed.measured()}.items()},
@@ -494,7 +500,7 @@ def _written(
     if progressive is not None and how == "epoch":
         losses = [row["val_loss"] for row in history.rows] + [progressive.best_loss] * progressive.done
         record["notes"] += stage_notes(losses, best_epoch, progressive.stages.begins[0])
-    record["notes"] += to_record(result_notes(record, posed, net, exact, recipe))
+    record["notes"] += to_record([*of_threshold, *result_notes(record, posed, net, exact, recipe, kept)])
     history.write()
     begins = () if progressive is None else progressive.stages.begins
     title = f"{posed.name}, {recipe.activation.method}, seed {train.seed}"

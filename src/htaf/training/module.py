@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from math import cos, pi
 from typing import Any, final
 
@@ -123,8 +124,8 @@ class Training(L.LightningModule):
             handle.remove()
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
-        x, y = batch
-        loss = self.objective(x, y)
+        x, y, *weights = batch
+        loss = self.objective(x, y, *weights)
         mean, rows = loss.detach(), len(x)
         if self.world > 1:
             (mean,), rows = pooled(loss[None], len(x))
@@ -140,16 +141,17 @@ class Training(L.LightningModule):
         # the processes' gradients are averaged: this makes it the gradient of the mean over all rows
         return loss if self.world == 1 else loss * (len(x) * self.world / rows)
 
-    def objective(self, x: Tensor, y: Tensor) -> Tensor:
+    def objective(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """The training loss: of the outputs, and of the attributes where the network learns them."""
         if self.attributes is None:
             network = self._compiled[0] if self._compiled else self.recipe.network.called(self.net)
-            loss, outputs = self.recipe.network.loss(self.net, network, x, y, self.train_loss)
+            of_rows = partial(self.train_loss, weights=weights)
+            loss, outputs = self.recipe.network.loss(self.net, network, x, y, of_rows)
             if not self._teacher:
                 return loss
             with torch.no_grad():
                 taught = self._teacher[0](x)
-            return loss + self.recipe.hardening.distil * distance(outputs, taught, self.classes)
+            return loss + self.recipe.hardening.distil * distance(outputs, taught, self.classes, weights)
         truth = self.attributes.to(y.device)[y]
         return self.recipe.network.supervised_loss(self.net, x, y, truth, self.train_loss)
 
@@ -177,12 +179,12 @@ class Training(L.LightningModule):
             self._whole[0].to("meta")
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        x, y = batch
+        x, y, *weights = batch
         found: dict[str, Tensor] = {}
         for net, suffix in zip(self._measured, ("_smooth", ""), strict=True):
             with torch.autocast(x.device.type, enabled=False):  # a rounding to bfloat16 flips bits of the exact network
                 outputs = net(x)
-            found[f"val_loss{suffix}"] = self.loss(outputs, y)
+            found[f"val_loss{suffix}"] = self.loss(outputs, y, *weights)
             if self.classes:
                 found[f"val_accuracy{suffix}"] = (outputs.argmax(1) == y).float().mean()
         rows = len(x)
@@ -254,13 +256,15 @@ def _has_smooth(net: nn.Module) -> bool:
     return any(map(looks_smooth, net.modules()))
 
 
-def distance(outputs: Tensor, taught: Tensor, classes: bool) -> Tensor:
+def distance(outputs: Tensor, taught: Tensor, classes: bool, weights: Tensor | None = None) -> Tensor:
     """How far outputs are from a teacher's: the Kullback-Leibler divergence KL(teacher || outputs) of logits [rows,
-    classes], the mean squared error of a regression."""
-    if not classes:
-        return torch.nn.functional.mse_loss(outputs.float(), taught.float())
-    learned, known = outputs.float().log_softmax(1), taught.float().log_softmax(1)
-    return torch.nn.functional.kl_div(learned, known, reduction="batchmean", log_target=True)
+    classes], the mean squared error of a regression; a mean over rows, by weights [rows] of mean 1 where they come."""
+    if classes:
+        learned, known = outputs.float().log_softmax(1), taught.float().log_softmax(1)
+        each = torch.nn.functional.kl_div(learned, known, reduction="none", log_target=True).sum(1)
+    else:
+        each = (outputs.float() - taught.float()).square().mean(1)
+    return each.mean() if weights is None else (each * weights).mean()
 
 
 @torch.no_grad()

@@ -11,10 +11,13 @@ from torch import Tensor, nn
 
 from htaf.activations import SATURATION
 from htaf.contract import SmoothStep, sharpness_of
+from htaf.data.columns import Target
+from htaf.data.images import ImagePreprocessor
 from htaf.data.notes import Note
+from htaf.data.preprocess import Preprocessor
 from htaf.models.icbm import ICBM
 from htaf.names import is_outside
-from htaf.runs.metrics import loss_function
+from htaf.runs.metrics import decided, loss_function, metrics
 from htaf.training.problems import Problem
 from htaf.training.recipe import ImageData, Recipe
 
@@ -97,19 +100,32 @@ def trained_exact(record: Mapping[str, Any]) -> bool:
 
 
 def result_notes(
-    record: Mapping[str, Any], posed: Problem, net: nn.Module, exact: nn.Module | None, recipe: Recipe
+    record: Mapping[str, Any],
+    posed: Problem,
+    net: nn.Module,
+    exact: nn.Module | None,
+    recipe: Recipe,
+    kept: Mapping[str, tuple[Tensor, Tensor]],
 ) -> list[Note | str]:
-    """What went wrong without an error: nothing learned, dead units, an augmentation that does harm; and a smooth
-    network that was not trained.
+    """What went wrong without an error: nothing learned, a class that is never predicted, dead units, an augmentation
+    that does harm; and a smooth network that was not trained.
 
     Args:
         record: with the recipe, metrics and layers of the finished network.
         posed: what it was trained on.
         net, exact: the smooth and the exact network, in eval mode.
         recipe: how.
+        kept: outputs and targets by part, of the exact network where there is one.
     """
     chosen = record["metrics"]["exact"] or record["metrics"]["smooth"]
-    learned = constant_notes(chosen["validation"], posed.train.targets(), posed.validation.targets())
+    outputs, targets = kept["validation"]
+    threshold = None if isinstance(posed.preprocessor, ImagePreprocessor) else posed.preprocessor.target.threshold
+    of, found = posed.validation.weights, chosen["validation"]
+    if of is not None:  # by what the network was trained on, which the classes' weights are part of
+        found = metrics(outputs, targets, posed.task, weights=of, threshold=threshold)
+    learned = constant_notes(found, posed.train.targets(), targets, posed.train.weights, of)
+    if isinstance(posed.preprocessor, Preprocessor) and not learned:
+        learned = never_predicted(outputs, targets, posed.preprocessor.target)
     dead = dead_notes(record["layers"], isinstance(net, ICBM) and posed.attributes is None)
     overflow = [
         f"WARNING: the loss on the {part} part is not finite: look for outliers in its rows"
@@ -128,23 +144,33 @@ def result_notes(
     return [*learned, *overflow, *dead, *harm, *apart]
 
 
-def constant_notes(found: Mapping[str, float | None], train: Tensor, validation: Tensor) -> list[Note]:
+def constant_notes(
+    found: Mapping[str, float | None],
+    train: Tensor,
+    validation: Tensor,
+    of_train: Tensor | None = None,
+    of_validation: Tensor | None = None,
+) -> list[Note]:
     """Whether a network beats the same answer for every row: the training part's mean, or its most frequent class.
 
     Args:
         found: its metrics on the validation part.
         train, validation: targets of the parts: float [rows, 1], or int64 [rows] class codes.
+        of_train, of_validation: weights of their rows, of mean 1, by which `found` was measured; None: all alike.
     """
     loss = found["loss"]
     if train.is_floating_point():
-        constant = loss_function("regression")(train.mean().expand_as(validation), validation).item()
+        mean = train.mean() if of_train is None else (train[:, 0] * of_train).mean()
+        constant = loss_function("regression")(mean.expand_as(validation), validation, of_validation).item()
         better = loss is not None and loss < constant
         said = f"loss {loss:.4g}, the training mean {constant:.4g}" if loss is not None else "its loss is not finite"
     else:
-        counts = torch.bincount(train, minlength=int(validation.max()) + 1)
-        shares = (counts / counts.sum()).clamp_min(1e-9)
-        accuracy, always = found["accuracy"] or 0.0, (validation == counts.argmax()).double().mean().item()
-        entropy = loss_function("classification")(shares.log().expand(len(validation), -1), validation).item()
+        counts = torch.bincount(train, of_train, minlength=int(validation.max()) + 1)
+        shares = (counts / counts.sum()).float().clamp_min(1e-9)
+        hits = (validation == counts.argmax()).double()
+        always = (hits if of_validation is None else hits * of_validation).mean().item()
+        accuracy, same = found["accuracy"] or 0.0, shares.log().expand(len(validation), -1)
+        entropy = loss_function("classification")(same, validation, of_validation).item()
         better = loss is not None and loss < entropy
         said = f"accuracy {accuracy:.1%}, the most frequent class {always:.1%}"
         if not better and accuracy > always:
@@ -158,6 +184,24 @@ def constant_notes(found: Mapping[str, float | None], train: Tensor, validation:
     if better:
         return []
     return [Note("learned nothing", values=(said,))]
+
+
+def never_predicted(outputs: Tensor, targets: Tensor, target: Target) -> list[Note]:
+    """The classes of a table that validation rows have and no prediction is.
+
+    Args:
+        outputs: of the validation part, of the exact network where there is one. targets: class codes.
+        target: says the classes, and the threshold.
+    """
+    if not target.classes:
+        return []
+    classes = len(target.classes)
+    rows, said = (torch.bincount(codes, minlength=classes) for codes in (targets, decided(outputs, target.threshold)))
+    absent = ((rows > 0) & (said == 0)).nonzero()[:, 0].tolist()
+    if not absent:
+        return []
+    names = tuple(target.classes[code] for code in absent)
+    return [Note("never predicted", target.name, int(rows[absent].sum()), names)]
 
 
 def dead_notes(layers: Sequence[Mapping[str, Any]], concepts: bool) -> list[str]:

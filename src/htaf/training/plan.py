@@ -47,6 +47,7 @@ class Source(RecipePart):
     shares: tuple[float, ...] = ()
     group: str | None = None
     time: str | None = None
+    weight: str | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -97,7 +98,8 @@ class Source(RecipePart):
         if images:
             known, place = {"size": self.size}, None if is_named(self.name) else self.name
         else:
-            known = {name: value for name, value in self.arguments().items() if name not in ("shares", "group", "time")}
+            kept = ("shares", "group", "time", "weight")  # by the record, as part of what the data are
+            known = {name: value for name, value in self.arguments().items() if name not in kept}
             known |= {"test": os.path.realpath(located(self.test, data_dir))} if self.test else {}
             place = None if named.is_named(self.name) else located(self.name, data_dir)
         name = self.name if place is None else os.path.realpath(place)
@@ -119,6 +121,7 @@ _OF_TABLES = (  # arguments of `htaf.data.tabular.load`
     "shares",
     "group",
     "time",
+    "weight",
 )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from htaf._errors import suggestion
 from htaf.data import attributes
 from htaf.data.attributes import Attributes
 from htaf.data.cautions import cautions
@@ -18,7 +19,7 @@ from htaf.data.images import Part as ImagePart
 from htaf.data.notes import Note
 from htaf.data.parts import IMAGE_CHUNK, Data, Part, TableBatches, image_part, image_rows, table_part
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import DataError
+from htaf.data.reading import DataError, listed
 from htaf.data.tabular import Split, Table, far_shares, split
 from htaf.runs.metrics import headline
 from htaf.training.recipe import ImageData, Recipe, TableData
@@ -35,6 +36,8 @@ class Problem:
     statistics: the part on which layer statistics are taken.
     attributes: float32 [classes, concepts], what a supervised bottleneck learns of each class.
     plain: the training part without augmentation, of many images some; None where it has none.
+    weights: float64 [rows] by part, how much each row counts in what is measured; without those of the classes, which
+        are of the training alone.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Problem:
     statistics: Part | None = None
     attributes: Tensor | None = None
     plain: Part | None = None
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     def fitting(self) -> Part:
         """The training part as closed forms take it: not augmented, in chunks, at most 20,000 images or 65,536 rows."""
@@ -60,23 +64,18 @@ class Problem:
         """The validation part by which closed forms choose: of a table at most 65,536 rows."""
         if not isinstance(self.validation.data, TableBatches) or len(self.validation) <= FITTED_ROWS:
             return self.validation
-        return Part(self.validation.data, _spread(self.validation.rows, FITTED_ROWS))
+        return self.validation.spread(FITTED_ROWS)
 
     def examples(self, most: int) -> Tensor:
         """At most so many inputs of the training part, evenly spread, not augmented."""
         if isinstance(self.train.data, TableBatches) and len(self.train) <= most:
             return self.train.data.x  # as it is held: no second copy
-        part = self.fitting()
-        return part[_spread(torch.arange(len(part)), most), 0][0]
+        some = self.fitting().spread(most)
+        return some[torch.arange(len(some)), 0][0]
 
     def measured(self) -> Mapping[str, Part]:
         """The parts on which a finished training is measured."""
         return {"validation": self.validation} | ({} if self.test is None else {"test": self.test})
-
-
-def _spread(rows: Tensor, most: int) -> Tensor:
-    """At most so many of the rows, evenly spread."""
-    return rows[torch.linspace(0, len(rows) - 1, min(most, len(rows)), dtype=torch.float64).long()]
 
 
 def data_identity(data: Data, mode: str) -> dict[str, Any]:
@@ -84,7 +83,8 @@ def data_identity(data: Data, mode: str) -> dict[str, Any]:
     if isinstance(data, Images):
         return {"name": data.name, "fingerprint": data.fingerprint, "task": "classification", "split": "official"}
     known = {"name": data.name, "fingerprint": data.fingerprint, "task": data.task, "split": mode}
-    return known | data.parting.identity()
+    weight = {} if data.weights is None and not data.weight else {"weight": data.weight}
+    return known | data.parting.identity() | weight
 
 
 def headline_of(data: Data) -> str:
@@ -128,7 +128,8 @@ def problem(
     if attributes is not None and recipe.network.supervised_by is None:
         raise DataError(f"expected no attributes for {recipe.network.title()}, which learns none, got some")
     if isinstance(recipe.data, TableData) and isinstance(data, Table):
-        return _table(data, rows or split(data, seed, mode=mode), test, divided_notes(data, seed, mode, rows))  # pyright: ignore[reportArgumentType]
+        divided = rows or split(data, seed, mode=mode)  # pyright: ignore[reportArgumentType]
+        return _table(recipe.data, data, divided, test, divided_notes(data, seed, mode, rows))
     if not isinstance(recipe.data, ImageData) or not isinstance(data, Images):
         raise DataError(f"expected {recipe.data.kind} for a recipe of family {recipe.family}, got {data.name}")
     posed = _images(recipe, recipe.data, data, test, preprocessor)
@@ -201,16 +202,29 @@ def divided_notes(data: Data, seed: int, mode: str, rows: Split | None = None) -
     return (*([far] if far else []), *noted)
 
 
-def _table(table: Table, parts: Split, test: bool, told: tuple[Note | str, ...] = ()) -> Problem:
+def _table(options: TableData, table: Table, parts: Split, test: bool, told: tuple[Note | str, ...] = ()) -> Problem:
+    if options.threshold is not None and len(table.classes) != 2:
+        got = f"{len(table.classes)} classes" if table.classes else "a number"
+        raise DataError(f"threshold: expected a target {table.target_name!r} of two classes, got {got}: leave it out")
     preprocessor = table.fit_preprocessor(parts.train)
+    if isinstance(options.threshold, float):
+        preprocessor = preprocessor.with_threshold(options.threshold)
+    present = np.unique(table.target[parts.validation])
+    if isinstance(options.threshold, str) and len(present) < 2:
+        only = listed([table.classes[code] for code in present])
+        raise DataError(
+            f"threshold: expected validation rows of both classes to choose {options.threshold} by, got only those of "
+            f"{only}: validate on more rows, divide them by class (--split stratified), or give a number"
+        )
+    of_classes = class_weights(options, table, parts.train)
     made = {
-        name: table_part(table, preprocessor, getattr(parts, name), training=name == "train")
-        for name in ("train", "validation", "test")
+        name: _weighted(table_part(table, preprocessor, rows, training=name == "train"), table, rows, of_classes)
+        for name, rows in vars(parts).items()
     }
     outputs = 1 if table.task == "regression" else len(table.classes)
     train, plain, notes = made["train"], None, []
     if len(train) > FITTED_ROWS:  # what these fits hold of a row is many times the row
-        plain = Part(train.data, _spread(train.rows, FITTED_ROWS))
+        plain = train.spread(FITTED_ROWS)
         notes = [f"statistics of norms and the last layer are fitted on {FITTED_ROWS:,} rows, evenly spread"]
     return Problem(
         name=table.name,
@@ -226,7 +240,63 @@ def _table(table: Table, parts: Split, test: bool, told: tuple[Note | str, ...] 
         notes=(*table.notes, *told, *preprocessor.notes, *notes),
         statistics=made["test"] if test else made["validation"],
         plain=plain,
+        weights={
+            name: torch.from_numpy(own)
+            for name, part in vars(parts).items()
+            if (own := table.weights_of(part)) is not None
+        },
     )
+
+
+def _weighted(part: Part, table: Table, rows: np.ndarray, of_classes: np.ndarray | None) -> Part:
+    """The part with the weights of its rows, times those of their classes."""
+    weights = row_weights(table, rows, of_classes)
+    if weights is None or not len(rows):
+        return part
+    return replace(part, weights=torch.from_numpy((weights / weights.mean()).astype(np.float32)))
+
+
+def row_weights(table: Table, rows: np.ndarray, of_classes: np.ndarray | None) -> np.ndarray | None:
+    """How much each of these rows counts in a training, float64 [rows]; None: all alike.
+
+    Args:
+        of_classes: float64 [classes], as `class_weights` gives them.
+    """
+    own = table.weights_of(rows)
+    if of_classes is None:
+        return own
+    return of_classes[table.target[rows]] * (1.0 if own is None else own)
+
+
+def class_weights(options: TableData, table: Table, train: np.ndarray) -> np.ndarray | None:
+    """How much the rows of each class count in a training, float64 [classes]; None: all alike.
+
+    Balanced: rows / (classes * rows of the class) of the training part, rows counted by their weights, as scikit-learn
+    has it.
+
+    Raises:
+        DataError: a regression, or weights of classes that are none, where others have none.
+    """
+    from sklearn.utils.class_weight import compute_class_weight
+
+    if not options.class_weight:
+        return None
+    if not table.classes:
+        raise DataError(
+            f"class_weight: expected classes in the target {table.target_name!r}, got numbers: leave it out"
+        )
+    target, found = table.target[train], np.ones(len(table.classes))
+    if options.class_weight == ("balanced",):
+        present = np.unique(target)
+        of = table.weights_of(train)
+        found[present] = compute_class_weight("balanced", classes=present, y=target, sample_weight=of)
+        return found
+    named = options.weights_by_name()
+    unknown = [name for name in named if name not in table.classes]
+    if unknown and {*table.classes} - {*named}:  # a part of the rows may lack a class, as in a cross-validation
+        near = suggestion(unknown[0], table.classes)
+        raise DataError(f"class_weight: expected the classes {listed(table.classes)}, got {unknown[0]!r}{near}")
+    return np.array([named.get(name, 1.0) for name in table.classes])
 
 
 def _columns(train: Part, preprocessor: Preprocessor) -> dict[str, Any]:
@@ -262,7 +332,7 @@ def _images(recipe: Recipe, options: ImageData, images: Images, test: bool, give
         test=image_part(images, preprocessor) if test else None,
         notes=(*images.notes, *preprocessor.notes),
         statistics=validation,
-        plain=Part(plain, _spread(rows.train, FITTED), IMAGE_CHUNK),
+        plain=Part(plain, rows.train, IMAGE_CHUNK).spread(FITTED),
     )
 
 

@@ -16,6 +16,7 @@ from htaf import convert, hardening
 from htaf.activations import Heaviside
 from htaf.contract import looks_smooth
 from htaf.convert.modes import evaluating
+from htaf.data.parts import Part
 from htaf.hardening.report import expect_batches
 from htaf.training._lightning import Callback, L
 from htaf.training.recipe import Hardening, Schedule
@@ -318,13 +319,18 @@ def state_of(net: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def loss_of(net: nn.Module, batches: Iterable[Any], loss: Callable[[Tensor, Tensor], Tensor]) -> float:
-    """The mean loss over the rows of all batches, in eval mode; infinite where it is not a number."""
-    total = rows = 0.0
+def loss_of(net: nn.Module, batches: Iterable[Any], loss: Callable[..., Tensor]) -> float:
+    """The mean loss over the rows of all batches, in eval mode; infinite where it is not a number.
+
+    Rows of a `Part` with weights count by these: its loss takes them third.
+    """
+    total, rows = 0.0, 0
     device = next(net.parameters()).device
+    weights = batches.weights if isinstance(batches, Part) else None
     with evaluating(net):
         for x, y in batches:
-            total += loss(net(x.to(device)), y.to(device)).item() * len(x)
+            of = [] if weights is None else [weights[rows : rows + len(x)].to(device)]
+            total += loss(net(x.to(device)), y.to(device), *of).item() * len(x)
             rows += len(x)
     return total / rows if math.isfinite(total) else math.inf
 

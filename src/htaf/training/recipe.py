@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from htaf._errors import HtafError, check_positive, suggestion
-from htaf.names import Augment, Method, SlopeName, is_outside
+from htaf.names import Augment, Method, SlopeName, ThresholdMetric, is_outside
 from htaf.sharpening import Geometric, soft_start
 
 if TYPE_CHECKING:
@@ -102,6 +102,9 @@ def _as(kind: Any, name: str, value: Any) -> Any:
     known = choices(kind)
     if known and str in get_args(kind):  # of a method: its part knows which
         expect(isinstance(value, str), f"{name} must be one of {known}, or text", repr(value))
+    elif known and float in get_args(kind):
+        expect(value in known or _is_number(value), f"{name} must be a number, or one of {known}", repr(value))
+        return float(value) if _is_number(value) else value
     elif known:
         expect(value in known, f"{name} must be one of {known}", repr(value))
     elif kind is bool:
@@ -357,9 +360,44 @@ class DataOptions(RecipePart):
 
 @dataclass(frozen=True)
 class TableData(DataOptions):
-    """Of a table all rows; how they are split is no part of a recipe."""
+    """Of a table all rows; how they are split is no part of a recipe.
+
+    Args:
+        class_weight: How much the rows of a class count in the training: balanced, each class as much as another; or
+            CLASS=WEIGHT of some classes, 1 of the others.
+        threshold: The probability from which the second of two classes is predicted: a number, or the name of what is
+            best at it on the validation part.
+    """
 
     kind: ClassVar[str] = "a table"
+    class_weight: tuple[str, ...] = ()
+    threshold: float | ThresholdMetric | None = None
+
+    def check(self) -> None:
+        if self.class_weight != ("balanced",):
+            self.weights_by_name()
+        if isinstance(self.threshold, float):
+            expect(0 < self.threshold < 1, "threshold must lie in (0, 1)", self.threshold)
+
+    def weights_by_name(self) -> dict[str, float]:
+        """The weights of `class_weight` by the names of the classes. Raises ValueError for a text that says none."""
+        found: dict[str, float] = {}
+        for text in self.class_weight:
+            name, equals, weight = text.rpartition("=")
+            number = _number(weight)
+            good = bool(equals) and name not in found and 0 < number < math.inf
+            expect(
+                good, "class_weight must be balanced, or CLASS=WEIGHT with a weight above 0, once a class", repr(text)
+            )
+            found[name] = number
+        return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 @dataclass(frozen=True)

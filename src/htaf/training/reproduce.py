@@ -43,7 +43,7 @@ def command(record: Mapping[str, Any]) -> str:
     if source.get("test"):
         words += ["--test", Path(str(source["test"])).name]
     known = record["data"]
-    for name in ("shares", "group", "time"):
+    for name in ("shares", "group", "time", "weight"):
         if known.get(name):
             words += [_flag(name), *_words(known[name])]
     if known.get("split", "random") != "random" and not (known.get("group") or known.get("time")):

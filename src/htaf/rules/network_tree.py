@@ -1,0 +1,335 @@
+"""One small tree over the raw columns that stands for a whole network, and how far it agrees with it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float64, Int64
+from sklearn.tree import DecisionTreeRegressor
+
+from htaf.data.columns import Target
+from htaf.data.preprocess import Preprocessor
+from htaf.data.tabular import Table
+from htaf.rules.bits import RulesError
+from htaf.rules.conditions import Condition, Values, joined, simplified
+from htaf.rules.dependence import answers, decided
+from htaf.rules.explanation import drawn, own_table
+from htaf.rules.raw_columns import Encoded, RawColumns
+from htaf.rules.trees import LEAST_LEAF, WITHIN, conditions_of, paths
+from htaf.runs import Run
+from htaf.runs.data import rows_for_looking
+from htaf.runs.intervals import Interval, bootstrap, interval
+
+LEAVES = 8
+SHORT = 6  # conditions of a rule that is said in one sentence
+FAITHFUL = 0.9  # agreement, or R2, from which the tree is said to stand for the network
+MOST_ROWS = 10_000  # of a part
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the held-out rows, with its 95% interval by the bootstrap over them; None: it is not defined."""
+
+    value: float
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A line of the tree: a condition, and below it other branches or what is said where it holds.
+
+    Attributes:
+        depth: conditions above it. condition: of raw rows that have come so far; None of a tree of one leaf.
+        says: at a leaf a class, or the mean prediction of the network; None where branches follow.
+        chance: of a leaf of classes the mean probability that the network gives to `says`.
+        rows: share of the held-out rows that come here.
+    """
+
+    depth: int
+    condition: Condition | None
+    says: str | float | None
+    chance: float | None
+    rows: float
+
+    @property
+    def text(self) -> str:
+        """The condition in words."""
+        said = "always" if self.condition is None else str(self.condition)
+        return said[1:-1] if said.startswith("(") and said.endswith("or missing)") else said
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return vars(self) | {"condition": self.condition and self.condition.to_json(), "text": self.text}
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """A tree of at most eight leaves that was fitted to what a network says, and is measured on rows held out.
+
+    Attributes:
+        branches: of the tree, each before those below it. leaves: how many. columns: that it asks for.
+        rule: in words, of two classes: when one of them is said; "" of others, and where it takes many words.
+        measure: "agreement", the share of the rows in which tree and network say the same class; or "r2" of the
+            network's numbers.
+        fidelity: that measure. usual: of always saying the class, or the number, that the network says most.
+        metric: "accuracy" or "r2", against the labels. network, tree: that metric. rows: held out.
+    """
+
+    branches: tuple[Branch, ...]
+    leaves: int
+    columns: tuple[str, ...]
+    rule: str
+    measure: str
+    fidelity: Figure
+    usual: float
+    metric: str
+    network: Figure
+    tree: Figure
+    rows: int
+
+    @property
+    def faithful(self) -> bool:
+        """Whether the tree stands for the network: a fidelity of at least 0.9, and at most half of the rows wrong that
+        one answer for all has wrong."""
+        wrong = 1 - self.fidelity.value
+        return bool(wrong <= 1 - FAITHFUL and wrong <= (1 - self.usual) / 2)
+
+    @property
+    def text(self) -> str:
+        """How far the tree agrees with the network, and how right both are."""
+        fidelity, one = self.fidelity, "1 leaf" if self.leaves == 1 else f"{self.leaves} leaves"
+        if self.measure == "agreement":
+            same = f"says the same class as the network in {_percent(fidelity)} of {self.rows:,} test rows"
+            same += f" (one answer for all rows: {self.usual:.1%})"
+        else:
+            same = f"explains {_percent(fidelity)} of the variance of the network's predictions on {self.rows:,} test"
+            same += " rows"
+        said = f"A tree of {one} {same}"
+        if not self.faithful:
+            short = FAITHFUL - fidelity.value
+            why = (
+                f"{100 * short:.1f} points below {FAITHFUL:.0%}"
+                if short > 0
+                else "hardly better than one answer for all"
+            )
+            said += f". It is not faithful ({why}): it hints at what the network does and no more"
+        metric, own = ("R2" if self.metric == "r2" else self.metric), (self.tree, self.network)
+        tree, network = (f"{one.value:.3f}{_within(one.interval)}" for one in own)
+        return f"{said}. Against the true values: {metric} {tree} of the tree, {network} of the network."
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        own = dataclasses.asdict(dataclasses.replace(self, branches=()))
+        return own | {
+            "branches": [b.to_json() for b in self.branches],
+            "faithful": self.faithful,
+            "limit": FAITHFUL,
+            "text": self.text,
+        }
+
+
+def _percent(figure: Figure) -> str:
+    within = "" if figure.interval is None else f" [{100 * figure.interval[0]:.1f}, {100 * figure.interval[1]:.1f}]"
+    return f"{figure.value:.1%}{within}"
+
+
+def _within(interval: Interval | None) -> str:
+    return "" if interval is None else f" [{interval[0]:.3f}, {interval[1]:.3f}]"
+
+
+def surrogate(
+    run: Run, data: Table | pd.DataFrame | None = None, *, most_rows: int = MOST_ROWS, seed: int = 0
+) -> Surrogate:
+    """One tree for the whole network (Craven and Shavlik 1996), of scikit-learn over raw columns.
+
+    It is fitted on training rows to the exact network's probabilities or numbers; of a run without a step, method relu,
+    to those of its network. Of two to eight leaves it has as few as bring its R2 within 0.01 of the best on a
+    quarter of these rows. Leaves of one parent that say the same class are one. All figures are of test rows.
+
+    Args:
+        run: from `htaf.runs.open_run`. data: as `htaf.rules.explain` takes it.
+        most_rows: of the training part and of the test part; of larger ones so many are drawn.
+        seed: of the rows that are drawn, and of the tree.
+
+    Raises:
+        RulesError: a run of images. RunError: another table than that of the training.
+    """
+    preprocessor = run.preprocessor()
+    if not isinstance(preprocessor, Preprocessor):
+        raise RulesError(f"expected a run of a table, {run.path} was trained on images")
+    table = own_table(run, data)
+    parts = rows_for_looking(run, table)
+    network = run.model(exact=run.has_step)
+    train, test = (table.features.iloc[drawn(rows, most_rows, seed)] for rows in (parts.train, parts.test))
+    said = [answers(network, preprocessor, preprocessor.transform(rows)) for rows in (train, test)]
+    labels = table.target[drawn(parts.test, most_rows, seed)]
+    columns = RawColumns.learn(preprocessor, train)
+    return fit_surrogate(columns, preprocessor, (train, test), (said[0], said[1]), labels, seed)
+
+
+def fit_surrogate(
+    columns: RawColumns,
+    preprocessor: Preprocessor,
+    rows: tuple[pd.DataFrame, pd.DataFrame],
+    predicted: tuple[Float64[np.ndarray, "train outputs"], Float64[np.ndarray, "test outputs"]],
+    labels: Float64[np.ndarray, " test"] | Int64[np.ndarray, " test"],
+    seed: int = 0,
+) -> Surrogate:
+    """`surrogate` of what a network says of rows.
+
+    Args:
+        rows: raw, of the training and held out. predicted: by the network of both, see `htaf.rules.dependence.answers`.
+        labels: of the rows held out.
+    """
+    train, test = predicted
+    encoded, values = columns.encode(columns.read(rows[0])), columns.read(rows[1])
+    shuffled = np.argsort(np.random.PCG64([seed, 4]).random_raw(len(train)), kind="stable")
+    cut = len(train) // 4
+    leaves = _leaves(encoded, train, shuffled[cut:], shuffled[:cut], seed)
+    tree, inputs, orders = _fitted(encoded, train, np.arange(len(train)), leaves, seed)
+    conditions = conditions_of(tree, inputs, encoded, orders)
+    target = preprocessor.target
+    branches, of_tree = _branches(tree, conditions, values, test, target)
+    number = target.task == "regression"
+    learned, of_network, told = (decided(of, target.threshold) for of in (train, test, of_tree))
+    usual = 0.0 if number else float((of_network == np.bincount(learned).argmax()).mean())
+    names = (b.condition.column for b in branches if b.condition is not None)
+    return Surrogate(
+        branches,
+        sum(b.says is not None for b in branches),
+        tuple(dict.fromkeys(names)),
+        _rule(tree, conditions, target) if len(target.classes) == 2 else "",
+        "r2" if number else "agreement",
+        _figure(told, of_network, target.task),
+        usual,
+        "r2" if number else "accuracy",
+        _figure(of_network, labels, target.task),
+        _figure(told, labels, target.task),
+        len(test),
+    )
+
+
+def _along(said: Float64[np.ndarray, "rows outputs"]) -> Float64[np.ndarray, " rows"]:
+    """One number for what is said of each row, by which categories are ordered: the first principal component."""
+    centred = said - said.mean(0)
+    return centred @ np.linalg.eigh(centred.T @ centred)[1][:, -1]
+
+
+def _fitted(encoded: Encoded, said: np.ndarray, rows: np.ndarray, leaves: int, seed: int) -> tuple[Any, Any, Any]:
+    inputs, orders = encoded.ordered(_along(said), rows)
+    least = min(max(LEAST_LEAF, len(rows) // 200), max(1, len(rows) // 2))
+    model = DecisionTreeRegressor(max_leaf_nodes=leaves, min_samples_leaf=least, random_state=seed % 2**32)
+    return model.fit(inputs[rows], said[rows]).tree_, inputs, orders
+
+
+def _leaves(encoded: Encoded, said: np.ndarray, fitted: np.ndarray, kept: np.ndarray, seed: int) -> int:
+    """How many leaves, by the R2 of the rows kept aside. The best split is made first, so the tree of k leaves is the
+    largest one without the nodes beyond 2 (k - 1)."""
+    if not len(kept):
+        return LEAVES
+    tree, inputs, _ = _fitted(encoded, said, fitted, LEAVES, seed)
+    above = np.zeros(tree.node_count, np.int64)
+    for node in range(tree.node_count):
+        for child in (tree.children_left[node], tree.children_right[node]):
+            if child >= 0:
+                above[child] = node
+    at, scores = tree.apply(inputs[kept]), list[float]()
+    for leaves in range((tree.node_count + 1) // 2, 0, -1):
+        while (late := at > 2 * (leaves - 1)).any():
+            at = np.where(late, above[at], at)
+        scores.insert(0, _r2(tree.value[at, :, 0], said[kept]))
+    return max(2, 1 + next((place for place, score in enumerate(scores) if score >= max(scores) - WITHIN), 0))
+
+
+def _r2(told: np.ndarray, truth: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """The share of the variance that is told, of several outputs of all together; NaN where there is none."""
+    weights = np.ones(len(truth)) if weights is None else weights
+    off, centred = ((told - truth) ** 2).reshape(len(truth), -1), (truth - truth.mean(0)).reshape(len(truth), -1)
+    spread = (weights @ centred**2 - (weights @ centred) ** 2 / weights.sum()).sum()
+    return float(1 - (weights @ off).sum() / spread) if spread > 0 else np.nan
+
+
+def _figure(told: np.ndarray, truth: np.ndarray, task: str) -> Figure:
+    """Agreement of classes, or R2 of numbers."""
+    same = (told == truth).astype(np.float64)
+
+    def figure(weights: np.ndarray) -> Mapping[str, float]:
+        return {"": _r2(told, truth, weights) if task == "regression" else float(weights @ same / weights.sum())}
+
+    return Figure(float(figure(np.ones(len(same)))[""]), interval(bootstrap(len(same), figure)[""]))
+
+
+def _branches(
+    tree: Any,
+    conditions: Mapping[int, tuple[Condition, Condition]],
+    values: Values,
+    said: Float64[np.ndarray, "rows outputs"],
+    target: Target,
+) -> tuple[tuple[Branch, ...], Float64[np.ndarray, "rows outputs"]]:
+    """The lines of a tree, and what it says of held-out rows; said: by the network of these."""
+    told, found, single = np.zeros_like(said), list[Branch](), _single(tree, target)
+
+    def walk(node: int, depth: int, condition: Condition | None, here: np.ndarray) -> None:
+        share = float(here.mean())
+        if node in single:
+            told[here] = tree.value[node, :, 0]
+            found.append(Branch(depth, condition, *_answer(tree, node, target), share))
+            return
+        if condition is not None:
+            found.append(Branch(depth, condition, None, None, share))
+        sides = zip((tree.children_left[node], tree.children_right[node]), conditions[node], strict=True)
+        for child, side in sides:
+            walk(int(child), depth + (condition is not None), side, here & side.holds(values))
+
+    walk(0, 0, None, np.ones(len(said), bool))
+    return tuple(found), told
+
+
+def _place(tree: Any, node: int, target: Target) -> int:
+    """The class that a node says."""
+    return int(decided(tree.value[node, :, 0][None], target.threshold)[0])
+
+
+def _same(tree: Any, left: int, right: int, target: Target) -> bool:
+    return _place(tree, left, target) == _place(tree, right, target)
+
+
+def _answer(tree: Any, node: int, target: Target) -> tuple[str | float, float | None]:
+    """What a leaf says, and of a class how likely it is to the network."""
+    if target.task == "regression":
+        return float(tree.value[node, 0, 0]), None
+    place = _place(tree, node, target)
+    return target.classes[place], float(tree.value[node, place, 0])
+
+
+def _single(tree: Any, target: Target) -> set[int]:
+    """The nodes below which one answer is given: leaves, and of classes those whose leaves say the same one; where all
+    say the same, leaves alone, which differ in its probability."""
+    found: set[int] = set()
+    for node in reversed(range(tree.node_count)):  # children come after their parents
+        left, right = int(tree.children_left[node]), int(tree.children_right[node])
+        if left < 0 or (target.task != "regression" and {left, right} <= found and _same(tree, left, right, target)):
+            found.add(node)
+    return found
+
+
+def _rule(tree: Any, conditions: Mapping[int, tuple[Condition, Condition]], target: Target) -> str:
+    """Of two classes, when the tree says the one of which that takes fewer conditions; "" where it takes many."""
+
+    def told(place: int) -> list[tuple[Condition, ...]]:
+        wanted = paths(tree, 0, lambda leaf: _place(tree, leaf, target) == place, conditions.__getitem__)
+        return [joined(every) for every in simplified(wanted)]
+
+    by_class = {place: told(place) for place in (1, 0)}
+    for place, alternatives in by_class.items():
+        if not all(alternatives):  # a condition that always holds
+            return f"always {target.classes[place]}"
+    place = min(by_class, key=lambda p: (sum(map(len, by_class[p])), len(by_class[p])))
+    if sum(map(len, by_class[place])) > SHORT:
+        return ""
+    return f"{target.classes[place]} if " + "; or ".join(" and ".join(map(str, every)) for every in by_class[place])
