@@ -307,6 +307,7 @@ def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:
                     members=d.get("members", 1),
                     thresholds=tuple(d.get("thresholds", ())),
                     dropout=d.get("dropout", 0.0),
+                    direct=d.get("direct", False),
                 )
             case "wide_resnet":
                 return WideResNet(

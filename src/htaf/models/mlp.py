@@ -104,13 +104,14 @@ class MLP(nn.Module):
         members: how many; more than one have one hidden layer each.
         thresholds: how many each column of the input has, see `Thermometer`; empty: the inputs are read as they are.
         dropout: share of a hidden layer's activations that are dropped in training.
+        direct: a linear layer of the inputs themselves is added to the head's outputs; it starts as zeros.
 
     Shape: [batch, in_features] -> [batch, out_features].
 
     Raises:
         ValueError: a size is not a positive integer, or there is no hidden layer; several members of several layers.
 
-    Source: the paper, appendix E.3; members: Lakshminarayanan et al. 2017, in one network as Gorishniy et al. 2025.
+    Source: the paper, appendix E.3; a linear part beside a deep one: Cheng et al. 2016, "Wide & Deep Learning"; members: Lakshminarayanan et al. 2017, in one network as Gorishniy et al. 2025.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class MLP(nn.Module):
         members: int = 1,
         thresholds: Sequence[int] = (),
         dropout: float = 0.0,
+        direct: bool = False,
     ) -> None:
         super().__init__()
         if not hidden or min(in_features, *hidden, out_features, members) < 1:
@@ -148,9 +150,14 @@ class MLP(nn.Module):
         self.head = nn.Linear(sizes[-1], out_features)
         if members > 1:  # a member's own head is `members` times its part, and starts as one of its size does
             self.head.weight.data /= math.sqrt(members)
+        self.direct = nn.Linear(in_features, out_features, bias=False) if direct else None
+        if self.direct is not None:
+            nn.init.zeros_(self.direct.weight)
 
     def forward(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch out_features"]:
-        return self.head(self.hidden(self.thermometer(x)))
+        plain = None if self.direct is None else self.direct(x)
+        outputs = self.head(self.hidden(self.thermometer(x)))
+        return outputs if plain is None else outputs + plain
 
     def member_outputs(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch members out_features"]:
         """What each member says; `forward` is their mean.
@@ -159,4 +166,5 @@ class MLP(nn.Module):
         """
         h = self.hidden(self.thermometer(x)).unflatten(1, (self.members, -1))
         weight = weight_of(self.head).unflatten(1, (self.members, -1))
-        return self.members * torch.einsum("bmh,omh->bmo", h, weight) + self.head.bias
+        outputs = self.members * torch.einsum("bmh,omh->bmo", h, weight) + self.head.bias
+        return outputs if self.direct is None else outputs + self.direct(x)[:, None]

@@ -39,6 +39,7 @@ class MLPNetwork(Network):
             more than 16,384 in all: the network reads bits alone; year, month, weekday and day of year have one for
             each value, so that a single day can be told; 0: it reads the inputs.
         dropout: Of the activations, in training.
+        direct: Add a linear model of the inputs themselves: fitted first, so that the bits learn what it leaves.
         weights: int8, int4: of layers over bits on a grid of integers, so that all sums are exact, see docs/packed.md.
     """
 
@@ -49,6 +50,7 @@ class MLPNetwork(Network):
     members: int = 1
     thresholds: int = 0
     dropout: float = 0.0
+    direct: bool = False
     weights: Weights = "float"
 
     def check(self) -> None:
@@ -70,6 +72,8 @@ class MLPNetwork(Network):
             more["members"] = self.members
         if self.dropout:
             more["dropout"] = self.dropout
+        if self.direct:
+            more["direct"] = True
         if self.thresholds:
             days = {*inputs["calendar"]}  # a holiday is one day of the year
             most = self._most(inputs["levels"])
@@ -110,11 +114,14 @@ class MLPNetwork(Network):
         sizes = f"MLP {'-'.join(map(str, self.hidden))}"
         return titled(sizes if self.members == 1 else f"{self.members} {sizes}", self.weights)
 
-    def initialise(self, net: nn.Module, examples: Callable[[int], Tensor]) -> dict[str, Any]:
+    def initialise(self, net: nn.Module, posed: Problem) -> dict[str, Any]:
         from htaf.models.mlp import MLP, Thermometer
 
-        if isinstance(net, MLP) and isinstance(net.thermometer, Thermometer):
-            net.thermometer.place(examples(sys.maxsize))
+        assert isinstance(net, MLP)
+        if isinstance(net.thermometer, Thermometer):
+            net.thermometer.place(posed.examples(sys.maxsize))
+        if net.direct is not None:
+            net.direct.weight.data.copy_(_linear(net, posed))
         return {}
 
     def groups(self, net: nn.Module, lr: float) -> list[Any]:
@@ -145,6 +152,15 @@ class MLPNetwork(Network):
             return super().loss(net, outputs, x, y, loss)
         found = outputs(x)
         return loss(found.flatten(0, 1), y.repeat_interleave(self.members, 0)), found.mean(1)
+
+
+@torch.no_grad()
+def _linear(net: MLP, posed: Problem) -> Tensor:
+    """The weights of the linear model of the inputs alone that is best on the validation rows; zeros where none is
+    better than a constant."""
+    from htaf.hardening import refit_head
+
+    plain = torch.nn.Linear(net.head.weight.shape[1], len(net.head.weight))
 
 
 def tabular_exact() -> Recipe:
