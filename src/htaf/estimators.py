@@ -952,13 +952,13 @@ _HERE = str(Path(__file__).parent) + os.sep
 
 
 def _head_in_double(net: nn.Module) -> nn.Module:
-    """The network, changed in place: its last layer in float64, so that a row's outputs depend on its bits alone.
+    """The network, changed in place: what gives its outputs in float64, so that they depend on a row alone.
 
     In float32 they depend on the number of rows too, in the last digits.
     """
-    head = getattr(net, "head", None)
-    if isinstance(head, nn.Linear):
-        head.double().register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
+    for layer in (getattr(net, "head", None), getattr(net, "direct", None)):
+        if isinstance(layer, nn.Linear):
+            layer.double().register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
     return net
 
 

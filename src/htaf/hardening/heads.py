@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -100,17 +100,17 @@ def refit_head(
     net = duplicate(model)
     with evaluating(net):
         head = _Head(net, first)
-        h, y = head.gathered(batches)
+        h, y, rest = head.gathered(batches)
         known: Any = slice(None)
-        seen, (of, of_seen) = (h, y), weights or (None, None)
+        seen, (of, of_seen) = (h, y, rest), weights or (None, None)
         if validation is not None:
             seen = head.gathered(validation)
-            of, of_seen = (_of_rows(one, rows) for one, (rows, _) in ((of, (h, y)), (of_seen, seen)))
+            of, of_seen = (_of_rows(one, rows) for one, rows in ((of, h), (of_seen, seen[0])))
         elif measure is None:
             held = torch.arange(len(h), device=h.device) % HELD == HELD - 1
             if not bool(held.any()):
                 raise ValueError(f"expected {HELD} rows or more to choose a strength, or validation=, got {len(h)}")
-            known, seen = ~held, (h[held], y[held])
+            known, seen = ~held, (h[held], y[held], rest[held])
 
         def judged(found: _Weights) -> float:
             if measure is None:
@@ -119,7 +119,7 @@ def refit_head(
             return measured_by(measure, net)
 
         biased, sigmoid = head.layer.bias is not None, head.sigmoid
-        fit = _Fit(h[known], y[known], biased, of)
+        fit = _Fit(h[known], y[known], rest[known], biased, of)
         before = fit.of(head.layer)
         best, kept = judged(before), before
         chosen: tuple[float, str, _Weights] | None = None
@@ -134,8 +134,8 @@ def refit_head(
                     if (loss := judged(now)) < best:
                         best, kept, chosen, sigmoid = loss, now, (strength, centre, start), each
         if chosen is not None and validation is None and measure is None:
-            kept = _Fit(h, y, biased)(kept, chosen[2], chosen[0], sigmoid)
-        old, new = (_losses(one, h, y, sigmoid, of)["loss"] for one in (before, kept))
+            kept = _Fit(h, y, rest, biased)(kept, chosen[2], chosen[0], sigmoid)
+        old, new = (_losses(one, h, y, rest, sigmoid, of)["loss"] for one in (before, kept))
         losses = [_losses(one, *seen, sigmoid, of_seen) if validation is not None else None for one in (before, kept)]
         head.put(kept)
     seconds = time.perf_counter() - begin
@@ -153,7 +153,8 @@ class _Head:
 
     classes: the dimension of a layer's output along which classes, or numbers, lie. means: the dimensions over which
     the model's output is a mean, of time or of all pixels. sigmoid: every output is a probability by itself. softmax:
-    all are together.
+    all are together. adds: the place, among the model's outputs, of one that is the layer's and what the model adds to
+    it, such as a linear layer of its inputs; else None.
     """
 
     def __init__(self, model: nn.Module, x: Any) -> None:
@@ -168,7 +169,7 @@ class _Head:
                 f"expected a model that ends in an nn.Linear, or in a convolution with kernels of size 1, "
                 f"{type(model).__name__} has none that runs"
             )
-        self.name, self.layer = ran[last], cast(Any, found[ran[last]])
+        self.name, self.layer, self.adds = ran[last], cast(Any, found[ran[last]]), None
         self.classes = 1 if isinstance(self.layer, nn.modules.conv._ConvNd) else -1
         calls: list[tuple[Tensor, Tensor]] = []
 
@@ -188,6 +189,10 @@ class _Head:
             if self._gives(ENDS[end](out.mean(d) if d else out), tensor):
                 self.means, self.sigmoid, self.softmax = d, end == "sigmoid", "softmax" in end
                 return
+        for place in range(len(mine) == 1 and len(list(tensors_of(output)))):
+            if self._adds(place, x):
+                self.means, self.sigmoid, self.softmax, self.adds = (), False, False, place
+                return
         behind = ", ".join(f"{name} ({type(found[name]).__name__})" for name in ran[last + 1 :])
         raise ValueError(
             f"expected a model that returns the output of an nn.Linear or a convolution with kernels of size 1, alone "
@@ -202,6 +207,27 @@ class _Head:
             return False
         return torch.allclose(self._classes_last(tensor).reshape(out.shape).to(out), out, rtol=1e-4, atol=1e-5)
 
+    def _adds(self, place: int, x: Any) -> bool:
+        """Whether an output is the layer's own plus something that is the same whatever the layer's weights are."""
+        before, one = self.layer.weight.detach().clone(), self._rest(place, x)
+        self.layer.weight.copy_(before / 2)
+        other = self._rest(place, x)
+        self.layer.weight.copy_(before)
+        return one is not None and other is not None and torch.allclose(one, other, rtol=1e-3, atol=1e-4)
+
+    def _rest(self, place: int, x: Any) -> Tensor | None:
+        """What the model adds to the layer's output for one of its own; None: they differ in shape."""
+        seen: list[Tensor] = []
+
+        def see(module: nn.Module, args: Any, output: Tensor) -> None:
+            seen.append(_channels_last(module, output).clone())
+
+        with hooked([self.layer.register_forward_hook(see)]):
+            tensor = list(tensors_of(call(self.model, x)))[place]
+        if not tensor.is_floating_point() or tensor.numel() != seen[-1].numel():
+            return None
+        return self._classes_last(tensor).reshape(seen[-1].shape) - seen[-1]
+
     def _classes_last(self, x: Tensor) -> Tensor:
         """An output of the model, or targets of its shape; with one column its dimension may lack."""
         return x.movedim(1, -1) if self.classes == 1 and x.ndim == self.layer.weight.ndim else x
@@ -210,15 +236,20 @@ class _Head:
         h = wide(h)
         return not_plain(self.layer, h @ weight_of(self.layer).flatten(1).to(h).T, output)
 
-    def gathered(self, batches: Batches) -> tuple[Float[Tensor, "n features"], Tensor]:
-        """What the layer reads, and the targets: float [n, outputs], or class codes [n] of more than one output."""
+    def gathered(self, batches: Batches) -> tuple[Float[Tensor, "n features"], Tensor, Tensor]:
+        """What the layer reads, the targets: float [n, outputs], or class codes [n] of more than one output; and what
+        the model adds to the layer's outputs: [n, outputs], or zeros [n, 1]."""
         inputs: list[Tensor] = []
-        hs, ys, outputs = [], [], len(self.layer.weight)
+        hs, ys, rests, outputs = [], [], [], len(self.layer.weight)
         with self.layer.register_forward_hook(lambda module, args, output: inputs.append(args[0].clone())):
             for batch in batches:
                 x, y = pair_of(batch)
                 inputs.clear()
-                call(self.model, x)
+                rest = None
+                if self.adds is None:
+                    call(self.model, x)
+                else:
+                    rest = self._rest(self.adds, x)
                 given = [_channels_last(self.layer, one) for one in inputs]
                 h = torch.stack(given) if len(given) > 1 else given[0]
                 h = (h.mean(self.means) if self.means else h).reshape(-1, h.shape[-1])
@@ -234,7 +265,9 @@ class _Head:
                     raise ValueError(f"expected a class code for each of {len(h)} rows of the output, got {len(y)}")
                 hs.append(wide(h[known]))
                 ys.append(y[known])
-        h, y = torch.cat(hs), torch.cat(ys)
+                added = torch.zeros_like(h[:, :1]) if rest is None else rest.reshape(len(h), -1)
+                rests.append(wide(added[known]))
+        h, y, rest = torch.cat(hs), torch.cat(ys), torch.cat(rests)
         if not len(h):
             raise ValueError("expected batches with a row that has a target, got none")
         if is_regression(y) and (self.softmax or (_one_hot(y) and not self.sigmoid)):
@@ -247,7 +280,7 @@ class _Head:
             raise ValueError(f"expected class codes below {max(outputs, 2)} for {outputs} outputs, got {int(y.max())}")
         if not is_regression(y) and outputs == 1:
             self.sigmoid, y = True, y[:, None].to(h)
-        return h, y
+        return h, y, rest
 
     def put(self, weights: _Weights) -> None:
         """Take these weights over."""
@@ -264,13 +297,16 @@ _Weights = tuple[Float[Tensor, "outputs features"], Float[Tensor, " outputs"]]
 class _Fit:
     """Fits to some rows; weights are those of the inputs as they are, penalties those of standardised ones.
 
-    rows: double [n] of mean 1, how much each counts; None: all alike.
+    rest: what is added to the outputs whatever the weights are. rows: double [n] of mean 1, how much each counts; None:
+    all alike.
     """
 
     h: Tensor
     y: Tensor
+    rest: Tensor
     biased: bool
     rows: Tensor | None = None
+    _factors: dict[float, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.mean, std = self._moments()
@@ -328,13 +364,22 @@ class _Fit:
         z = self._counted(self.z)
         return (z @ z.T if self._few else z.T @ z).double() / len(z)
 
+    def _factor(self, strength: float) -> tuple[Tensor, Tensor | None]:
+        """The Gram matrix with a penalty, and its Cholesky factor, which rounding may leave none of; kept, as both
+        centres ask for it."""
+        if strength not in self._factors:
+            penalised = self._gram.clone()
+            penalised.diagonal().add_(strength)
+            factor, failed = torch.linalg.cholesky_ex(penalised)
+            self._factors[strength] = penalised, None if int(failed) else factor
+        return self._factors[strength]
+
     def _ridge(self, w0: Tensor, strength: float) -> _Weights:
         z, n = self._counted(self.z), len(self.z)
-        y = self.y.double()
+        y = self.y.double() - self.rest.double()
         b = self._mean(y) if self.biased else torch.zeros_like(y[0])
         target = self._counted(y - b) - (z @ w0.T.to(z)).double()
-        penalised = self._gram.clone()
-        penalised.diagonal().add_(max(strength, 1e-9))
+        penalised = self._factor(max(strength, 1e-9))
         if self._few:  # (z'z + n s)^-1 z' = z' (zz' + n s)^-1
             d = (z.T @ _solved(penalised, target).to(z)).double() / n
         else:
@@ -348,7 +393,7 @@ class _Fit:
         def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
             both = torch.from_numpy(flat).to(z.device).reshape(shape[0], shape[1] + 1)
             weight, bias = both[:, :-1], both[:, -1]
-            logits = torch.addmm(bias.to(z), z, weight.T.to(z))
+            logits = torch.addmm(bias.to(z), z, weight.T.to(z)).add_(self.rest.to(z))
             if is_regression(self.y):
                 y = self.y.to(z)
                 each = nn.functional.binary_cross_entropy_with_logits(logits, y, reduction="none").double().sum(1)
@@ -378,10 +423,10 @@ COLUMNS = 64  # of which means are taken at once
 DOUBLE = 1 << 26  # numbers that are kept as doubles; more as they are
 
 
-def _solved(a: Tensor, b: Tensor) -> Tensor:
-    """The solution of a x = b for symmetric a, which rounding may have left without a Cholesky factor."""
-    factor, failed = torch.linalg.cholesky_ex(a)
-    return torch.linalg.solve(a, b) if int(failed) else torch.cholesky_solve(b, factor)
+def _solved(a: tuple[Tensor, Tensor | None], b: Tensor) -> Tensor:
+    """The solution of a x = b for symmetric a and its Cholesky factor, see `_Fit._factor`."""
+    whole, factor = a
+    return torch.linalg.solve(whole, b) if factor is None else torch.cholesky_solve(b, factor)
 
 
 def _of_rows(weights: Tensor | None, h: Tensor) -> Tensor | None:
@@ -393,13 +438,15 @@ def _of_rows(weights: Tensor | None, h: Tensor) -> Tensor | None:
     return (weights.double() / weights.double().mean()).to(h.device)
 
 
-def _losses(weights: _Weights, h: Tensor, y: Tensor, sigmoid: bool, rows: Tensor | None = None) -> dict[str, float]:
+def _losses(
+    weights: _Weights, h: Tensor, y: Tensor, rest: Tensor, sigmoid: bool, rows: Tensor | None = None
+) -> dict[str, float]:
     """{"loss"} of numbers (mean squared error), {"loss", "accuracy"} of classes and probabilities (cross-entropy).
 
-    rows: as of `_Fit`.
+    rest, rows: as of `_Fit`.
     """
     w, b = (v.to(h) for v in weights)
-    output = torch.addmm(b, h, w.T).double()
+    output = torch.addmm(b, h, w.T).double() + rest.double()
 
     def mean(each: Tensor) -> float:
         each = each.double().reshape(len(h), -1)

@@ -111,7 +111,8 @@ class MLP(nn.Module):
     Raises:
         ValueError: a size is not a positive integer, or there is no hidden layer; several members of several layers.
 
-    Source: the paper, appendix E.3; a linear part beside a deep one: Cheng et al. 2016, "Wide & Deep Learning"; members: Lakshminarayanan et al. 2017, in one network as Gorishniy et al. 2025.
+    Source: the paper, appendix E.3; members: Lakshminarayanan et al. 2017, in one network as Gorishniy et al. 2025;
+    direct: Cheng et al. 2016, "Wide & Deep Learning".
     """
 
     def __init__(
@@ -150,9 +151,10 @@ class MLP(nn.Module):
         self.head = nn.Linear(sizes[-1], out_features)
         if members > 1:  # a member's own head is `members` times its part, and starts as one of its size does
             self.head.weight.data /= math.sqrt(members)
-        self.direct = nn.Linear(in_features, out_features, bias=False) if direct else None
+        self.direct = nn.Linear(in_features, out_features) if direct else None
         if self.direct is not None:
             nn.init.zeros_(self.direct.weight)
+            nn.init.zeros_(self.direct.bias)
 
     def forward(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch out_features"]:
         plain = None if self.direct is None else self.direct(x)

@@ -362,7 +362,7 @@ def _network(train: _Prepared) -> nn.Module:
                 net.load_state_dict(train.continued.model(exact=False).state_dict())
                 train.weights.update(train.continued.record.get("weights") or {})
             else:
-                train.weights.update(train.recipe.network.initialise(net, train.posed.examples))
+                train.weights.update(train.recipe.network.initialise(net, train.posed))
         except (ValueError, OSError) as error:  # no such backbone, other weights, or a hub that is out of reach
             raise TrainingError(str(error)) from None
     return net.to(memory_format=torch.channels_last) if train.images else net  # pyright: ignore[reportCallIssue]

@@ -72,6 +72,7 @@ class Training(L.LightningModule):
         self._teacher: list[nn.Module] = []  # of distillation
         self._measured: list[nn.Module] = []  # the smooth and the exact network
         self._whole: list[nn.Module] = []  # of a sharded network: a copy without weights
+        self._exact: tuple[list[int], nn.Module] | None = None
 
     def configure_model(self) -> None:
         if self.sharded and not self._whole:
@@ -170,8 +171,14 @@ class Training(L.LightningModule):
             if self.schedule is not None:
                 set_sharpness(net, self.schedule.at(self.global_step / self.steps))
             net.eval()
-        # made anew each time: it holds the very tensors of `net`, wherever those have moved
-        self._measured = [net, harden(net, share=True).eval() if _has_smooth(net) else net]
+        self._measured = [net, self._exact_of(net) if _has_smooth(net) else net]
+
+    def _exact_of(self, net: nn.Module) -> nn.Module:
+        """The exact network over the very tensors of this one; made anew where modules or tensors are others."""
+        seen = [*map(id, net.modules()), *map(id, net.parameters()), *(b.data_ptr() for b in net.buffers())]
+        if self._exact is None or self._exact[0] != seen:
+            self._exact = seen, harden(net, share=True)
+        return self._exact[1].eval()
 
     def on_validation_epoch_end(self) -> None:
         self._measured = []
@@ -196,6 +203,7 @@ class Training(L.LightningModule):
     def configure_optimizers(self) -> Any:
         recipe = self.recipe.optimization
         parameters = self.recipe.network.groups(self.net, recipe.lr)
+        fused = True if self.world == 1 and not self.sharded else None  # one pass over memory
         match recipe.optimizer:
             case "sgd":
                 optimizer: torch.optim.Optimizer = torch.optim.SGD(
@@ -208,9 +216,9 @@ class Training(L.LightningModule):
                 groups = undecayed(parameters)
                 optimizer = Muon(groups, recipe.lr, recipe.weight_decay, recipe.momentum, ns_steps=NEWTON_SCHULZ)
             case "adam":
-                optimizer = torch.optim.Adam(parameters, recipe.lr, weight_decay=recipe.weight_decay)
+                optimizer = torch.optim.Adam(parameters, recipe.lr, weight_decay=recipe.weight_decay, fused=fused)
             case _:
-                optimizer = torch.optim.AdamW(parameters, recipe.lr, weight_decay=recipe.weight_decay)
+                optimizer = torch.optim.AdamW(parameters, recipe.lr, weight_decay=recipe.weight_decay, fused=fused)
         if self.recipe.progressive and self.recipe.hardening.restart:  # `Progressive` moves the rate
             return optimizer
         match recipe.schedule:

@@ -23,6 +23,8 @@ from htaf.sharpening import Geometric, soft_start
 if TYPE_CHECKING:
     import torch
 
+    from htaf.training.problems import Problem
+
 Optimizer = Literal["adamw", "adam", "sgd", "muon"]
 Schedule = Literal["one_cycle", "cosine", "linear", "constant"]
 AugmentChoice = Augment | Literal["auto"]
@@ -202,6 +204,7 @@ class Optimization(RecipePart):
 
     Args:
         epochs: Most epochs.
+        least_steps: Of a table: more epochs, up to 150, where `epochs` of them are fewer steps.
         batch_size: Rows or images a step, of all processes together.
         lr: Highest learning rate of the schedule.
         weight_decay: Of the optimizer; of adam as L2.
@@ -223,6 +226,7 @@ class Optimization(RecipePart):
     """
 
     epochs: int = 100
+    least_steps: int = 0
     batch_size: int = 128
     lr: float = 3e-3
     weight_decay: float = 0.0
@@ -245,7 +249,7 @@ class Optimization(RecipePart):
         self.expect_all(("momentum", "label_smoothing", "average"), lambda v: 0 <= v < 1, "must lie in [0, 1)")
         self.expect_all(("lr_end",), lambda v: 0 <= v <= self.lr, f"must lie in [0, lr = {self.lr}]")
         self.expect_all(("epochs", "batch_size"), lambda v: v >= 1, "must be >= 1")
-        self.expect_all(("patience",), lambda v: v >= 0, "must be >= 0")
+        self.expect_all(("patience", "least_steps"), lambda v: v >= 0, "must be >= 0")
         expect(not self.nesterov or self.momentum > 0, "momentum must be > 0 with nesterov", self.momentum)
 
     def rate_for(self, optimizer: Optimizer | None) -> float | None:
@@ -489,11 +493,11 @@ class Network(RecipePart, ABC):
         """Hashes of the files that it starts from, as part of the training's identity."""
         return {}
 
-    def initialise(self, net: torch.nn.Module, examples: Callable[[int], torch.Tensor]) -> dict[str, Any]:
+    def initialise(self, net: torch.nn.Module, posed: Problem) -> dict[str, Any]:
         """Put first weights from elsewhere into a new network. Raises ValueError or OSError where there are none.
 
         Args:
-            examples: how many -> at most so many inputs of the training part, not augmented.
+            posed: what it is to learn: its parts and examples of them.
 
         Returns:
             Where they come from, for the record; empty where there are none.
@@ -743,6 +747,8 @@ class Family:
         if lr is not None:
             base = base.replace(lr=lr, lr_end=min(lr, base.optimization.lr_end))
             notes += (f"lr {lr:g}, as the recipe's is for another optimizer than {changes['optimizer']}",)
+        if "epochs" in changes and "least_steps" not in changes:
+            base = base.replace(least_steps=0)
         base.refuse_unread([name for name in changes if name not in base.fields], spelled)
         return base.replace(**changes), notes
 

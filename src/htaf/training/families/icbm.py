@@ -25,6 +25,8 @@ from htaf.training.recipe import (
 if TYPE_CHECKING:
     import torch
 
+    from htaf.training.problems import Problem
+
 # depth and width of a backbone that is not the recipe's own
 _SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
 _SHAPE = ("depth", "width", "stem", "dropout")
@@ -159,7 +161,7 @@ class ICBMNetwork(Network):
 
         return fingerprint(self.backbone, self.pretrained)
 
-    def initialise(self, net: torch.nn.Module, examples: Callable[[int], torch.Tensor]) -> dict[str, Any]:
+    def initialise(self, net: torch.nn.Module, posed: Problem) -> dict[str, Any]:
         from htaf.models.icbm import ICBM
         from htaf.training.pretrained import start_from
 

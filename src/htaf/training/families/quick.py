@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from htaf.training.recipe import Activation, Hardening, ImageData, Network, Optimization, Recipe, expect
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
+
+    from htaf.training.problems import Problem
 
 EXAMPLES = 5000  # images that the whitening is taken from
 
@@ -56,11 +57,11 @@ class ImageNetwork(Network):
             **more,
         }
 
-    def initialise(self, net: nn.Module, examples: Callable[[int], torch.Tensor]) -> dict[str, Any]:
+    def initialise(self, net: nn.Module, posed: Problem) -> dict[str, Any]:
         from htaf.models.whitened import WhitenedConvNet
 
         if isinstance(net, WhitenedConvNet):
-            net.whiten(examples(EXAMPLES))
+            net.whiten(posed.examples(EXAMPLES))
         return {}
 
 
