@@ -15,7 +15,6 @@ A record that is there is not computed again.
 from __future__ import annotations
 
 import argparse
-import gzip
 import importlib.util
 import json
 import os
@@ -111,8 +110,12 @@ def _folder(package: str) -> Path:
 def made(method: str, classes: bool, frame: pd.DataFrame, options: dict[str, Any]) -> Any:
     """An estimator at its defaults, on one thread."""
     from sklearn.compose import make_column_transformer
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+    from sklearn.ensemble import (
+        HistGradientBoostingClassifier,
+        HistGradientBoostingRegressor,
+        RandomForestClassifier,
+        RandomForestRegressor,
+    )
     from sklearn.impute import SimpleImputer
     from sklearn.linear_model import LogisticRegressionCV, RidgeCV
     from sklearn.pipeline import make_pipeline
@@ -138,7 +141,11 @@ def made(method: str, classes: bool, frame: pd.DataFrame, options: dict[str, Any
     if method == "forest":
         of = RandomForestClassifier if classes else RandomForestRegressor
         return make_pipeline(prepared, of(300, random_state=0))
-    linear = LogisticRegressionCV(max_iter=1000, scoring="neg_log_loss", use_legacy_attributes=False) if classes else RidgeCV(np.logspace(-3, 5, 17))
+    linear = (
+        LogisticRegressionCV(max_iter=1000, scoring="neg_log_loss", use_legacy_attributes=False)
+        if classes
+        else RidgeCV(np.logspace(-3, 5, 17))
+    )
     return make_pipeline(prepared, linear)
 
 
@@ -166,10 +173,14 @@ def measured(one: Foreign, method: str, split: int, options: dict[str, Any]) -> 
         found = model.predict_proba(asked) if one.classes else model.predict(asked)
         asking = time.process_time() - begin
     truth = y.iloc[test]
-    values = {"rmse": float(root_mean_squared_error(truth, found))} if not one.classes else {
-        "auroc": float(roc_auc_score(truth, found[:, 1] if found.shape[1] == 2 else found, multi_class="ovr")),
-        "log_loss": float(log_loss(truth, found)),
-    }
+    values = (
+        {"rmse": float(root_mean_squared_error(truth, found))}
+        if not one.classes
+        else {
+            "auroc": float(roc_auc_score(truth, found[:, 1] if found.shape[1] == 2 else found, multi_class="ovr")),
+            "log_loss": float(log_loss(truth, found)),
+        }
+    )
     about = {"table": f"{one.package}/{one.name}", "method": method, "split": split, "options": options}
     return {**about, **values, "rows": len(train), "fit": round(spent, 3), "predict": round(asking, 4)}
 
@@ -183,7 +194,8 @@ def show(records: list[dict[str, Any]]) -> None:
     console = Console(width=170)
     frame = pd.DataFrame(records)
     frame["way"] = [
-        m if not o else m + " " + " ".join(f"{k}={v}" for k, v in o.items()) for m, o in zip(frame.method, frame.options)
+        m if not o else m + " " + " ".join(f"{k}={v}" for k, v in o.items())
+        for m, o in zip(frame.method, frame.options, strict=True)
     ]
     for metric in ("rmse", "auroc", "log_loss"):
         some = frame[frame[metric].notna()] if metric in frame else frame[:0]
@@ -199,7 +211,13 @@ def show(records: list[dict[str, Any]]) -> None:
             table.add_row(name, *(f"{mean.loc[name, w]:.4g} ({loss.loc[name, w]:+.1f})" for w in mean))
         whole = loss.dropna()
         half = stats.t.ppf(0.975, max(len(whole) - 1, 1)) * whole.std() / len(whole) ** 0.5
-        table.add_row("mean", *(f"{whole[w].mean():+.2f} [{whole[w].mean() - half[w]:+.2f}, {whole[w].mean() + half[w]:+.2f}]" for w in mean))
+        table.add_row(
+            "mean",
+            *(
+                f"{whole[w].mean():+.2f} [{whole[w].mean() - half[w]:+.2f}, {whole[w].mean() + half[w]:+.2f}]"
+                for w in mean
+            ),
+        )
         table.add_row("median", *(f"{whole[w].median():+.2f}" for w in mean))
         console.print(table)
     times = frame.groupby("way", sort=False)[["fit", "predict"]].agg(["median", "max"]).round(3)
@@ -217,7 +235,8 @@ def main() -> None:
     flags.add_argument("--options", type=json.loads, default={}, help="of htaf's estimators, as JSON")
     given = flags.parse_args()
     if given.table:
-        return show([record for file in given.table for record in read(file)])
+        show([record for file in given.table for record in read(file)])
+        return
     there = {(r["table"], r["method"], r["split"], json.dumps(r["options"])) for r in read(given.out)}
     for split in range(given.splits):
         for one in CHOOSE if given.part == "choose" else JUDGE:

@@ -162,7 +162,9 @@ def test_full_scale_recipes() -> None:
         "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, "epochs": 320, "steps": 4,
         "schedule": "cosine", "connect": "add", "reset": "hard", "detach_reset": True,
     }.items()  # fmt: skip
-    with pytest.raises(ValueError, match="expected a recipe of family mlp: tabular-members, tabular-exact, "):
+    with pytest.raises(
+        ValueError, match="expected a recipe of family mlp: tabular-residual, tabular-members, tabular-exact, "
+    ):
         ready_recipe("mlp", "cifar10")
 
 

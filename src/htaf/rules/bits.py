@@ -29,7 +29,8 @@ class RulesError(HtafError):
 class TableBits:
     """The exact network of a run of a table, open at its last hidden layer.
 
-    outputs = bits @ weight.T + bias, up to the rounding of float32. A unit of several levels gives a bit for each
+    outputs = bits @ weight.T + bias + what a linear layer of the inputs adds, where the network has one, see `linear`;
+    up to the rounding of float32. A unit of several levels gives a bit for each
     threshold, lowest first, side by side: whether it is reached. Each has its share of the unit's weight.
 
     Attributes:
@@ -128,6 +129,13 @@ class TableBits:
         """
         inputs, notes = self.preprocessor.transform_with_notes(rows)
         return *self.of_inputs(inputs), notes
+
+    def linear(self, inputs: Float32[np.ndarray, "rows columns"]) -> Float64[np.ndarray, "rows outputs"]:
+        """What a linear layer of network inputs adds to the outputs; zeros where there is none."""
+        layer = getattr(self.network, "direct", None)
+        if not isinstance(layer, nn.Linear):
+            return np.zeros((len(inputs), len(self.bias)))
+        return forward(layer, torch.from_numpy(inputs)).double().numpy()
 
     def decision(
         self, outputs: Float32[np.ndarray, "rows outputs"]

@@ -89,7 +89,8 @@ class RowReasons:
 
     Attributes:
         prediction: a class, or a number. instead: the class with the next highest logit; None of a regression.
-        base: the decision without any bit. on: how many bits are on.
+        base: the decision without any bit: that of the linear model of the inputs, where the network has one.
+        on: how many bits are on.
         total: the sum, in float64. network: the same from the network's outputs, in float32.
         for_it, against_it: bits that raise the total, and bits that lower it, the strongest first.
     """
@@ -235,12 +236,17 @@ class Explanation:
         Raises:
             DataError: rows lack a column or hold values that cannot be used.
         """
-        bits, outputs, _ = self.bits.of_rows(rows)
-        values = self.columns.read(rows)
+        inputs = self.bits.preprocessor.transform(rows)
+        bits, outputs = self.bits.of_inputs(inputs)
+        linear, values = self.bits.linear(inputs), self.columns.read(rows)
         classes = self.bits.preprocessor.target.classes
         found = []
         for row, (one, other) in enumerate(zip(*self.bits.decision(outputs), strict=True)):
             worth, base = self.bits.worth(int(one), int(other))
+            if self.bits.regression:
+                base += float(linear[row, 0] * self.bits.preprocessor.target.std)
+            else:
+                base += float(linear[row, one] - linear[row, other])
             on = np.flatnonzero(bits[row])
             order = on[np.argsort(-np.abs(worth[on]), kind="stable")]
             chosen = [order[worth[order] > 0][:most], order[worth[order] < 0][:most]]

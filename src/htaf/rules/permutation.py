@@ -170,23 +170,28 @@ def network_importance(
 
 
 def _sensitivity(smooth: nn.Module, x: Tensor, target: Tensor, task: str) -> Float32[np.ndarray, " inputs"]:
-    """By input: mean |gradient of the loss| times standard deviation; of a thermometer the sum over its bits, which
-    alone have a gradient."""
+    """By input: mean |gradient of the loss| times standard deviation; of a thermometer the sum over its bits, and over
+    what reads the input beside it."""
     lead = next((module for module in smooth.modules() if isinstance(module, Thermometer)), None)
+    x = x.clone().requires_grad_()
     with torch.no_grad():
-        leaf = (x.clone() if lead is None else lead(x)).detach().requires_grad_()
+        leaf = x if lead is None else lead(x).detach().requires_grad_()
     handle = None if lead is None else lead.register_forward_hook(lambda module, given, made: leaf)
     try:
         with torch.enable_grad():
-            loss = loss_function(task)(smooth(leaf if lead is None else x), target) * len(x)
-            (slope,) = torch.autograd.grad(loss, leaf)
+            loss = loss_function(task)(smooth(x), target) * len(x)
+            slope, beside = torch.autograd.grad(loss, (leaf, x), allow_unused=True)
     finally:
         if handle is not None:
             handle.remove()
-    found = slope.abs().mean(0) * leaf.detach().std(0, correction=0)
+
+    def felt(slope: Tensor, values: Tensor) -> Tensor:
+        return slope.abs().mean(0) * values.detach().std(0, correction=0)
+
     if lead is None:
-        return found.numpy()
-    return torch.zeros(x.shape[1]).index_add(0, lead.column, found).numpy()
+        return felt(slope, leaf).numpy()
+    found = torch.zeros(x.shape[1]) if beside is None else felt(beside, x)
+    return found.index_add(0, lead.column, felt(slope, leaf)).numpy()
 
 
 def _score(outputs: Tensor, target: Tensor, metric: str, scale: float) -> float | None:

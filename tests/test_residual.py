@@ -1,0 +1,161 @@
+"""A linear model of the inputs beside the bits: the default for tables, from its training to its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.linear_model import RidgeCV
+from torch import nn
+
+import htaf
+from htaf.activations import Heaviside
+from htaf.hardening import refit_head
+from htaf.models.mlp import MLP
+from htaf.rules.explanation import explain
+from htaf.rules.permutation import _sensitivity
+from htaf.runs import forward
+from htaf.training.families import ready_recipe
+from htaf.training.finish import finished
+from htaf.training.problems import MOST_EPOCHS, resolved
+from htaf.training.recipe import Hardening
+
+QUICK = {"hidden": (64,), "fields": {"members": 2}}
+
+
+def made(rows: int = 400, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
+    """Numbers that follow a line far beyond its noise, and a step that no line has."""
+    rng = np.random.default_rng(seed)
+    x = pd.DataFrame({name: rng.random(rows) for name in "abc"})
+    y = 10 * x["a"] - 5 * x["b"] + 0.5 * (x["c"] > 0.5) + rng.normal(0, 0.05, rows)
+    return x, y.to_numpy()
+
+
+@pytest.fixture(scope="module")
+def regressor() -> htaf.HtafRegressor:
+    x, y = made()
+    return htaf.HtafRegressor(**QUICK).fit(x, y)
+
+
+def test_the_bits_learn_what_the_line_leaves(regressor: htaf.HtafRegressor) -> None:
+    x, y = made(300, 1)
+    line = RidgeCV(np.logspace(-4, 2, 9)).fit(*made())
+    error = np.sqrt(np.mean((regressor.predict(x) - y) ** 2))
+    assert error < 0.75 * np.sqrt(np.mean((line.predict(x) - y) ** 2))
+    without = htaf.HtafRegressor(**QUICK | {"fields": {"members": 2, "direct": False}}).fit(*made())
+    assert error < 0.5 * np.sqrt(np.mean((without.predict(x) - y) ** 2))
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.booleans())
+def test_the_mean_of_the_members_is_the_network(outputs: int, members: int, thermometer: bool) -> None:
+    net = MLP(3, outputs, (4,), members=members, direct=True, thresholds=(2, 2, 2) if thermometer else ())
+    assert net.direct is not None
+    nn.init.normal_(net.direct.weight)
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(net.member_outputs(x).mean(1), net(x))
+    torch.testing.assert_close(net(x) - net.direct(x), net.head(net.hidden(net.thermometer(x))))
+
+
+class Beside(nn.Module):
+    """A head over bits, and a part of its own that is added; twice where `multiplied`, which is no sum."""
+
+    def __init__(self, outputs: int, multiplied: bool = False) -> None:
+        super().__init__()
+        self.first, self.act, self.plain = nn.Linear(3, 64), Heaviside(), nn.Linear(3, outputs)
+        self.head, self.multiplied = nn.Linear(64, outputs), multiplied
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        plain = self.plain(x)
+        outputs = self.head(self.act(self.first(x)))
+        return outputs * (1 + plain) if self.multiplied else outputs + plain
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_a_head_is_fitted_beside_what_is_added(outputs: int) -> None:
+    torch.manual_seed(0)
+    net, x = Beside(outputs), torch.randn(500, 3)
+    y = x[:, :1] ** 2 if outputs == 1 else (x[:, 0] ** 2 > 0.5).long() + (outputs == 3) * (x[:, 1] > 1).long()
+    loss = nn.functional.mse_loss if outputs == 1 else nn.functional.cross_entropy
+    made, report = refit_head(net, [(x[:300], y[:300])], validation=[(x[300:], y[300:])])
+    with torch.no_grad():
+        before, after = (float(loss(one(x[300:]), y[300:])) for one in (net.eval(), made))
+    assert after < 0.7 * before
+    assert report.after is not None
+    assert report.after["loss"] == pytest.approx(after, rel=1e-4)  # what is added is counted
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, made.state_dict()[name]) == (not name.startswith("head"))
+    with pytest.raises(ValueError, match="expected a model that returns the output of"):
+        refit_head(Beside(outputs, multiplied=True), [(x, y)])
+
+
+@pytest.mark.parametrize(("noise", "low", "high"), [(0.0, 0.9, 1.0), (30.0, 0.0, 0.3)])
+def test_bits_that_say_nothing_count_little(noise: float, low: float, high: float, posed) -> None:
+    """The share is near 1 where the bits are right, and near 0 where they are noise."""
+    x, y = torch.cat([x for x, _ in posed.validation]), torch.cat([y for _, y in posed.validation])
+    torch.manual_seed(0)
+    net = MLP(x.shape[1], 1, (256,), Heaviside, direct=True)
+    assert net.direct is not None
+    made, _ = refit_head(net, [(x, y)], validation=[(x, y)])
+    made.head.weight.data += noise * made.head.weight.std() * torch.randn_like(made.head.weight)
+    shrunk, told = finished(made, posed, Hardening(), print, {})
+    (step,) = told
+    assert step["name"] == "shrink"
+    if step["kept"]:
+        share = float((shrunk.head.weight / made.head.weight).nanmean())
+        assert low <= share <= high
+    else:
+        assert high == 1.0
+
+
+@pytest.fixture
+def posed(tmp_path: Path):
+    from htaf.data.tabular import from_frame
+    from htaf.training.problems import problem
+
+    x, y = made()
+    return problem(ready_recipe("mlp", "tabular-residual"), from_frame(x, y, task="regression"), 0, "random")
+
+
+@pytest.mark.parametrize(("rows", "epochs"), [(100, MOST_EPOCHS), (1280, 60), (100_000, 15)])
+def test_the_number_of_steps_decides(rows: int, epochs: int) -> None:
+    from htaf.data.tabular import from_frame
+
+    table = from_frame(pd.DataFrame({"x": np.arange(rows)}), np.arange(rows) % 7.0, task="regression")
+    recipe = ready_recipe("mlp", "tabular-residual")
+    known, why = resolved(recipe, table)
+    assert (known.optimization.epochs, known.optimization.least_steps) == (epochs, 0)
+    assert bool(why) == (epochs > recipe.optimization.epochs)
+
+
+def test_epochs_that_are_asked_for_are_those() -> None:
+    x, y = made(60)
+    assert htaf.HtafRegressor(epochs=2, **QUICK).fit(x, y).n_iter_ == 2
+
+
+def test_reasons_and_importance_count_the_line(regressor: htaf.HtafRegressor, tmp_path: Path) -> None:
+    x, y = made()
+    run = htaf.load(regressor.save(tmp_path / "run")).run_
+    found = explain(run, x.assign(target=y)).reasons(x[:20])
+    for one, told in zip(found, regressor.predict(x[:20]), strict=True):
+        assert one.total == pytest.approx(one.network, abs=1e-4)
+        assert one.total == pytest.approx(told, abs=1e-4)
+    assert np.std([one.base for one in found]) > 1  # the line differs from row to row
+    net, inputs = run.model(exact=False), torch.from_numpy(regressor._preprocessor.transform(x))
+    felt = _sensitivity(net, inputs, torch.tensor(y).float()[:, None], "regression")
+    assert felt[0] > felt[2]
+    assert felt[1] > felt[2]
+
+
+def test_files_predict_as_the_run(regressor: htaf.HtafRegressor, tmp_path: Path) -> None:
+    x, _ = made(50, 2)
+    folder = regressor.save(tmp_path / "run")
+    run = htaf.load(folder).run_
+    inputs = torch.from_numpy(regressor._preprocessor.transform(x))
+    packed = htaf.pack(run.model(), inputs)
+    torch.testing.assert_close(packed(inputs), forward(run.model(), inputs), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(htaf.load(folder).predict(x), regressor.predict(x))
