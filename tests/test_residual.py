@@ -46,7 +46,7 @@ def test_the_bits_learn_what_the_line_leaves(regressor: htaf.HtafRegressor) -> N
     x, y = made(300, 1)
     line = RidgeCV(np.logspace(-4, 2, 9)).fit(*made())
     error = np.sqrt(np.mean((regressor.predict(x) - y) ** 2))
-    assert error < 0.75 * np.sqrt(np.mean((line.predict(x) - y) ** 2))
+    assert error < 0.85 * np.sqrt(np.mean((line.predict(x) - y) ** 2))
     without = htaf.HtafRegressor(**QUICK | {"fields": {"members": 2, "direct": False}}).fit(*made())
     assert error < 0.5 * np.sqrt(np.mean((without.predict(x) - y) ** 2))
 

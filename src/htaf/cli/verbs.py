@@ -62,7 +62,7 @@ VERBS = {
     ),
     "explain": Verb(
         "htaf.cli.explaining:explain",
-        "Say what the bits of a table's network are: a rule for each, the reasons of a row, importance, what-if.",
+        "Say what a table's network does: one tree for all of it, importance, rules of bits, reasons of a row, what-if.",
     ),
     "study": Verb(
         "htaf.cli.studying:study",

@@ -250,7 +250,7 @@ FAMILY = Family(
     "other on a thermometer of the inputs for what it leaves, 600 steps and 15 epochs; tabular-members: without the "
     "linear model, 40 epochs; tabular-exact, which several hidden layers start from: 30 epochs, then norms and head "
     "fitted to the exact network; tabular-mlp: at most 100 epochs, no steps after them; tabular-paper: as the paper "
-    "words it; tabular-quick: as tabular-mlp, 30 epochs; tabular-progressive: 30 epochs with noise, hardened layer by layer, "
-    "then norms and head.",
+    "words it; tabular-quick: as tabular-mlp, 30 epochs; tabular-progressive: 30 epochs with noise, hardened layer by "
+    "layer, then norms and head.",
     suited=_suited,
 )
