@@ -272,6 +272,7 @@ def test_train_json_is_the_record(htaf, table: Path, tmp_path: Path) -> None:
     assert code == 0
     told = json.loads(out)
     assert {baseline["name"] for baseline in told.pop("baselines")}
+    assert told.pop("verdict")["metric"] == "auroc"
     written = json.loads((tmp_path / "r" / "record.json").read_text())
     assert told == {name: value for name, value in written.items() if name != SEAL}
     assert json.loads(htaf(*words)[1]) == json.loads(out), "a second call reads the finished run"

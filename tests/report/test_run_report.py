@@ -23,7 +23,7 @@ from htaf.report import contents, page, writing
 from htaf.report.writing import PAGE, VALUES, kept_baselines, write_report
 from htaf.runs import Run, RunError, locked, open_run
 from htaf.training.families import make_recipe, ready_recipe
-from htaf.training.families.mlp import tabular_exact, tabular_members
+from htaf.training.families.mlp import tabular_exact, tabular_members, tabular_residual
 from htaf.training.reproduce import command
 from htaf.training.running import Running
 from made_report import CLASSES, HOSTILE, hostile, reported, trained
@@ -451,7 +451,7 @@ def test_the_command_in_a_report_gives_the_same_recipe(recipe: Any, htaf: Any, t
 
 def test_the_command_names_a_file_and_no_folder() -> None:
     source = {"name": "/home/me/my table.csv", "target": "a b", "exclude": ["x", "y z"], "drop_empty": False}
-    record = {"recipe": tabular_members().identity(), "source": source, "data": {}, "seed": 0, "threads": 2}
+    record = {"recipe": tabular_residual().identity(), "source": source, "data": {}, "seed": 0, "threads": 2}
     assert command(record) == (
         "htaf train tabular --data 'my table.csv' --target 'a b' --exclude x 'y z' --seed 0 "
         "--threads 2 --out runs/again"

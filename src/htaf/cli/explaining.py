@@ -47,7 +47,7 @@ def explain(
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Say what a table's network does: one tree for all of it, importance, rules of bits, reasons of a row, what-if.
+    """Say what a table's network does: one tree for all, importance, rules of bits, reasons of a row, what-if.
 
     Trees and rules are over the original columns, fitted on training rows; beside each stands how often it is right on
     test rows. Of the strongest bits those are shown whose rule is faithful (balanced accuracy of 0.9), with --bits all.

@@ -62,7 +62,7 @@ VERBS = {
     ),
     "explain": Verb(
         "htaf.cli.explaining:explain",
-        "Say what a table's network does: one tree for all of it, importance, rules of bits, reasons of a row, what-if.",
+        "Say what a table's network does: one tree for all, importance, rules of bits, reasons of a row, what-if.",
     ),
     "study": Verb(
         "htaf.cli.studying:study",

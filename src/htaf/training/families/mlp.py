@@ -130,11 +130,13 @@ class MLPNetwork(Network):
     def groups(self, net: nn.Module, lr: float) -> list[Any]:
         from htaf.models.mlp import MLP
 
-        assert isinstance(net, MLP)
-        direct = set() if net.direct is None else {id(p) for p in net.direct.parameters()}  # fitted, see `initialise`
-        trained = [p for p in super().groups(net, lr) if id(p) not in direct]
+        trained = super().groups(net, lr)
+        if isinstance(net, MLP) and net.direct is not None:  # fitted, see `initialise`
+            direct = {id(p) for p in net.direct.parameters()}
+            trained = [p for p in trained if id(p) not in direct]
         if self.members == 1:
             return trained
+        assert isinstance(net, MLP)
         head = {id(p) for p in net.head.parameters()}  # the mean's: a member's own is `members` times its part
         rest = [p for p in trained if id(p) not in head]
         return [{"params": rest}, {"params": [*net.head.parameters()], "lr": lr / self.members}]
@@ -212,7 +214,7 @@ def tabular_residual() -> Recipe:
     each other on a thermometer of the inputs; 600 steps, and 15 epochs; (1, 8) from a soft start, norms and head fitted
     to the bits. Chosen on those tables of `benchmarks/foreign_tables.py` that choose."""
     members = tabular_members()
-    network = MLPNetwork(hidden=(256,), members=8, thresholds=48, direct=True)
+    network = MLPNetwork(hidden=(256,), members=8, thresholds=48, dropout=0.1, direct=True)
     training = Optimization(epochs=15, least_steps=600, weight_decay=0.01, patience=0)
     return Recipe(network, TableData(), members.activation, training, members.hardening)
 
