@@ -296,7 +296,8 @@ def test_a_hint_names_no_word_that_is_then_refused(word: str, edit: str, place: 
             named = hinted(error)
             if named is not None:
                 own = named in HtafClassifier._get_param_names()
-                given = {named: values[named]} if own else {"fields": {named: values[named]}}
+                value = "balanced" if own and named == "class_weight" else values[named]  # the recipe's: by class
+                given = {named: value} if own else {"fields": {named: value}}
                 HtafClassifier(**options, **given)._recipe()
         try:
             HtafClassifier(**options, fields={wrong: values.get(wrong)})._recipe()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from htaf.rules.permutation import _sensitivity
 from htaf.runs import forward
 from htaf.training.families import ready_recipe
 from htaf.training.finish import finished
-from htaf.training.problems import MOST_EPOCHS, resolved
+from htaf.training.fit import MOST_EPOCHS, long_enough
 from htaf.training.recipe import Hardening
 
 QUICK = {"hidden": (64,), "fields": {"members": 2}}
@@ -123,13 +124,35 @@ def posed(tmp_path: Path):
 
 @pytest.mark.parametrize(("rows", "epochs"), [(100, MOST_EPOCHS), (1280, 60), (100_000, 15)])
 def test_the_number_of_steps_decides(rows: int, epochs: int) -> None:
-    from htaf.data.tabular import from_frame
-
-    table = from_frame(pd.DataFrame({"x": np.arange(rows)}), np.arange(rows) % 7.0, task="regression")
     recipe = ready_recipe("mlp", "tabular-residual")
-    known, why = resolved(recipe, table)
-    assert (known.optimization.epochs, known.optimization.least_steps) == (epochs, 0)
-    assert bool(why) == (epochs > recipe.optimization.epochs)
+    known, told = long_enough(recipe, rows)
+    assert known.optimization.epochs == epochs
+    assert bool(told) == (epochs > recipe.optimization.epochs)
+    assert recipe.replace(epochs=3).optimization.least_steps == 0
+    with pytest.raises(ValueError, match="least_steps"):
+        ready_recipe("dhn", "small").refuse_unread(["least_steps"])
+
+
+def test_the_same_command_reads_the_run_and_resumes_it(tmp_path: Path, htaf) -> None:
+    x, y = made(200)
+    x.assign(y=y).to_csv(tmp_path / "t.csv", index=False)
+    words = (
+        "train",
+        "tabular",
+        "--data",
+        tmp_path / "t.csv",
+        "--target",
+        "y",
+        "--out",
+        tmp_path / "run",
+        "--hidden",
+        "8",
+    )
+    assert htaf(*words)[0] == 0
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert (record["recipe"]["epochs"], record["recipe"]["least_steps"]) == (15, 600)
+    assert record["epochs_run"] == MOST_EPOCHS
+    assert htaf(*words)[0] == 0
 
 
 def test_epochs_that_are_asked_for_are_those() -> None:

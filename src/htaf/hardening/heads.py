@@ -208,15 +208,25 @@ class _Head:
         return torch.allclose(self._classes_last(tensor).reshape(out.shape).to(out), out, rtol=1e-4, atol=1e-5)
 
     def _adds(self, place: int, x: Any) -> bool:
-        """Whether an output is the layer's own plus something that is the same whatever the layer's weights are."""
-        before, one = self.layer.weight.detach().clone(), self._rest(place, x)
-        self.layer.weight.copy_(before / 2)
-        other = self._rest(place, x)
-        self.layer.weight.copy_(before)
-        return one is not None and other is not None and torch.allclose(one, other, rtol=1e-3, atol=1e-4)
+        """Whether an output is the layer's own plus something that is the same whatever the layer's weights are.
 
-    def _rest(self, place: int, x: Any) -> Tensor | None:
-        """What the model adds to the layer's output for one of its own; None: they differ in shape."""
+        Two sets of weights are tried, of which one has the other signs; what is added may differ by little beside what
+        the layer's output differs by.
+        """
+        before = self.layer.weight.detach().clone()
+        noise = torch.randn(before.shape, generator=torch.Generator().manual_seed(0)).to(before)
+        one, out = self._rest(place, x)
+        self.layer.weight.copy_(noise * before.std(correction=0) - before)
+        other, moved = self._rest(place, x)
+        self.layer.weight.copy_(before)
+        if one is None or other is None:
+            return False
+        rounding = 1e-5 * float(max(one.abs().max(), out.abs().max(), moved.abs().max()))
+        return float((one - other).abs().max()) <= 1e-3 * float((out - moved).abs().max()) + rounding
+
+    def _rest(self, place: int, x: Any) -> tuple[Tensor | None, Tensor]:
+        """What the model adds to the layer's output for one of its own, None where they differ in shape; and the
+        layer's output."""
         seen: list[Tensor] = []
 
         def see(module: nn.Module, args: Any, output: Tensor) -> None:
@@ -225,8 +235,8 @@ class _Head:
         with hooked([self.layer.register_forward_hook(see)]):
             tensor = list(tensors_of(call(self.model, x)))[place]
         if not tensor.is_floating_point() or tensor.numel() != seen[-1].numel():
-            return None
-        return self._classes_last(tensor).reshape(seen[-1].shape) - seen[-1]
+            return None, seen[-1]
+        return self._classes_last(tensor).reshape(seen[-1].shape) - seen[-1], seen[-1]
 
     def _classes_last(self, x: Tensor) -> Tensor:
         """An output of the model, or targets of its shape; with one column its dimension may lack."""
@@ -249,7 +259,7 @@ class _Head:
                 if self.adds is None:
                     call(self.model, x)
                 else:
-                    rest = self._rest(self.adds, x)
+                    rest, _ = self._rest(self.adds, x)
                 given = [_channels_last(self.layer, one) for one in inputs]
                 h = torch.stack(given) if len(given) > 1 else given[0]
                 h = (h.mean(self.means) if self.means else h).reshape(-1, h.shape[-1])

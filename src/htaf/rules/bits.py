@@ -17,6 +17,7 @@ from htaf.data.columns import Column
 from htaf.data.notes import Note
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import listed
+from htaf.grid import weight_of
 from htaf.runs import Run, forward
 from htaf.runs.metrics import decided
 
@@ -67,7 +68,7 @@ class TableBits:
         head: Any = getattr(network, "head", None)
         if not isinstance(head, nn.Linear) or not isinstance(preprocessor, Preprocessor):
             raise RulesError(f"expected a network with a linear head over bits, {run.path} has {type(head).__name__}")
-        weight = head.weight.detach().double().numpy()
+        weight = weight_of(head).detach().double().numpy()
         bias = np.zeros(len(weight)) if head.bias is None else head.bias.detach().double().numpy()
         steps = [module for module in network.modules() if isinstance(module, Heaviside)]
         levels = steps[-1].levels if steps else 1

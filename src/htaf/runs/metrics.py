@@ -93,7 +93,7 @@ def metrics(
         result["mae"] = scale * mean(error.abs()).item()
         result["r2"] = (1 - square / mean((t - mean(t)).square())).item() if len(t) > 1 else math.nan
     else:
-        result["accuracy"] = mean(decided(outputs, threshold) == target).item()
+        result["accuracy"] = min(mean(decided(outputs, threshold) == target).item(), 1.0)  # rounded up by weights
         present = len(target.unique()) == outputs.shape[1] and bool(outputs.isfinite().all())
         result["auroc"] = _auroc(outputs.double(), target, w) if present else math.nan
     return {k: v if math.isfinite(v) else None for k, v in result.items()}

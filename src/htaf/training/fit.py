@@ -70,7 +70,7 @@ from htaf.training.finish import finished, with_threshold
 from htaf.training.frozen import Frozen, learns_from_features, on_features
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, check_loggers, close, loggers
-from htaf.training.module import Training, loaders
+from htaf.training.module import EpochBatches, Training, loaders
 from htaf.training.notes import activation_of, best_of, pair_notes, result_notes, stage_notes
 from htaf.training.outside import described, with_step
 from htaf.training.problems import Problem, data_identity, positive_of, problem, resolved, supervision
@@ -218,6 +218,8 @@ def fit(
         _expect_same(continued, identity, network, recipe)
         notes = (*notes, f"continues {continued.path} ({continued.record['epochs_run']} epochs) with a new schedule")
     notes = (*notes, *recipe.network.reads(posed.inputs))
+    recipe, longer = long_enough(recipe, len(posed.train))
+    notes = (*notes, *longer)
     posed = replace(posed, notes=(*posed.notes, *notes, *(note for note in why if note not in notes)))
     trainer, history = _trainer(recipe, posed, out, running, key, isinstance(data, Images))
     train = _Prepared(
@@ -239,6 +241,21 @@ def fit(
             if record["status"] == "finished":
                 return _with_ids(finished_run(out, record, method), data)
             return _lead(train, first, record, source, stages)
+
+
+MOST_EPOCHS = 150  # for the steps of a small table
+
+
+def long_enough(recipe: Recipe, rows: int) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe with as many epochs as `least_steps` asks for, where there are so many training rows; and a word on
+    it."""
+    training = recipe.optimization
+    if not training.least_steps:
+        return recipe, ()
+    steps = len(EpochBatches(rows, training.batch_size, 0))
+    epochs = max(training.epochs, min(math.ceil(training.least_steps / steps), MOST_EPOCHS))
+    told = (f"{epochs} epochs, which are {epochs * steps:,} steps",) if epochs > training.epochs else ()
+    return recipe.replace(epochs=epochs), told
 
 
 def _with_ids(run: Run, data: Data) -> Run:

@@ -18,6 +18,7 @@ from htaf._compat import no_trace
 from htaf.contract import looks_smooth
 from htaf.convert import harden
 from htaf.data.parts import Part
+from htaf.names import is_outside
 from htaf.runs.metrics import loss_function
 from htaf.sharpening import learn_within, set_sharpness
 from htaf.training._lightning import L
@@ -174,7 +175,10 @@ class Training(L.LightningModule):
         self._measured = [net, self._exact_of(net) if _has_smooth(net) else net]
 
     def _exact_of(self, net: nn.Module) -> nn.Module:
-        """The exact network over the very tensors of this one; made anew where modules or tensors are others."""
+        """The exact network over the very tensors of this one; made anew where modules or tensors are others, and where
+        a step of the user's own says what becomes of it."""
+        if is_outside(self.recipe.activation.method):
+            return harden(net, share=True).eval()
         seen = [*map(id, net.modules()), *map(id, net.parameters()), *(b.data_ptr() for b in net.buffers())]
         if self._exact is None or self._exact[0] != seen:
             self._exact = seen, harden(net, share=True)
@@ -184,6 +188,7 @@ class Training(L.LightningModule):
         self._measured = []
         if self.sharded:
             self._whole[0].to("meta")
+            self._exact = None
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         x, y, *weights = batch
@@ -203,7 +208,8 @@ class Training(L.LightningModule):
     def configure_optimizers(self) -> Any:
         recipe = self.recipe.optimization
         parameters = self.recipe.network.groups(self.net, recipe.lr)
-        fused = True if self.world == 1 and not self.sharded else None  # one pass over memory
+        alone = self.world == 1 and not self.sharded
+        fused = True if alone and not recipe.clip else None  # one pass over memory; not of clipped bfloat16
         match recipe.optimizer:
             case "sgd":
                 optimizer: torch.optim.Optimizer = torch.optim.SGD(

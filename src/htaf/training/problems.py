@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -156,21 +155,14 @@ def supervision(recipe: Recipe, data_dir: str | None = None) -> Attributes | Non
 
 
 def resolved(recipe: Recipe, data: Data) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe with what it leaves to the data, and in words why.
-
-    Of a table the epochs for `least_steps`, by all its rows. Of images augment "auto": crop-flip; none over a frozen
+    """The recipe with what it leaves to the data, and in words why: augment "auto" is crop-flip; none over a frozen
     backbone, whose features are then computed once, for grey images, and for classes with names of one character, where
     mirrored images are often others (digits, letters).
 
     Args:
         recipe, data: as `problem` takes them. Images of three equal channels are grey too; 200 are looked at.
     """
-    chosen, training = recipe.data, recipe.optimization
-    if training.least_steps and isinstance(data, Table):
-        wanted = math.ceil(training.least_steps * training.batch_size / len(data.target))
-        epochs = max(training.epochs, min(wanted, MOST_EPOCHS))
-        words = (f"{epochs} epochs, for {training.least_steps:,} steps of {training.batch_size} rows",)
-        return recipe.replace(epochs=epochs, least_steps=0), words if epochs > training.epochs else ()
+    chosen = recipe.data
     if not isinstance(chosen, ImageData) or chosen.augment != "auto" or not isinstance(data, Images):
         return recipe, ()
     if recipe.network.feature_views == 0:
@@ -361,7 +353,6 @@ def _at_hand(part: ImagePart) -> ImagePart:
     return part.in_memory() if isinstance(part, FilePart) and pixels <= IN_MEMORY else part
 
 
-MOST_EPOCHS = 150  # for the steps of a small table
 IN_MEMORY = 2**30  # bytes
 FITTED = 20_000  # images for norms and last layer
 FITTED_ROWS = 65_536  # of a table

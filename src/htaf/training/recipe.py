@@ -309,7 +309,7 @@ class Hardening(RecipePart):
         recalibrate: After training, take the statistics of batch norm anew on the exact network; kept where it helps
             validation.
         refit: After training, fit the last layer anew on the exact network, by ridge or logistic regression; kept where
-            it helps validation.
+            it helps validation. Of classes beside a linear model of the inputs (`direct`) it is left out.
     """
 
     harden: Harden = "end"
@@ -606,13 +606,16 @@ class Recipe:
     def replace(self, **changes: Any) -> Recipe:
         """With other values of some fields, whichever part they belong to.
 
-        Another method begins at its own start, unless one is given: a pair of HTAF says nothing of another curve.
+        Another method begins at its own start, unless one is given: a pair of HTAF says nothing of another curve. The
+        epochs that are given are those, without least_steps, unless these are given too.
 
         Raises:
             ValueError: no such field in this family, or a bad value.
         """
         if changes.get("method", self.activation.method) != self.activation.method:
             changes = {"start": None, **changes}
+        if "epochs" in changes:
+            changes = {"least_steps": 0, **changes}
         own = self.fields
         given = by_part(self.family, own, changes)
         parts = {part: dataclasses.replace(getattr(self, part), **values) for part, values in given.items()}
@@ -641,7 +644,8 @@ class Recipe:
         """The fields that this training does not read, each with the choice that leaves it so, as "method relu"."""
         method = self.activation.method
         found = self.optimization.unread() | self.network.unread(method) | self.activation.unread()
-        return found | self.hardening.unread(method)
+        images = {} if isinstance(self.data, TableData) else {"least_steps": f"family {self.family}"}
+        return found | images | self.hardening.unread(method)
 
     def refuse_unread(self, names: Collection[str], spelled: Callable[[str], str] = str) -> None:
         """Raises ValueError where `names`, the fields that someone has set, hold some that this training does not read.
@@ -747,8 +751,6 @@ class Family:
         if lr is not None:
             base = base.replace(lr=lr, lr_end=min(lr, base.optimization.lr_end))
             notes += (f"lr {lr:g}, as the recipe's is for another optimizer than {changes['optimizer']}",)
-        if "epochs" in changes and "least_steps" not in changes:
-            base = base.replace(least_steps=0)
         base.refuse_unread([name for name in changes if name not in base.fields], spelled)
         return base.replace(**changes), notes
 

@@ -130,10 +130,9 @@ class MLPNetwork(Network):
     def groups(self, net: nn.Module, lr: float) -> list[Any]:
         from htaf.models.mlp import MLP
 
+        if isinstance(net, MLP) and net.direct is not None:
+            net.direct.requires_grad_(False)  # fitted, see `initialise`
         trained = super().groups(net, lr)
-        if isinstance(net, MLP) and net.direct is not None:  # fitted, see `initialise`
-            direct = {id(p) for p in net.direct.parameters()}
-            trained = [p for p in trained if id(p) not in direct]
         if self.members == 1:
             return trained
         assert isinstance(net, MLP)
