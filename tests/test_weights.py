@@ -178,7 +178,7 @@ def test_weights_move_what_is_learned() -> None:
 
 
 def test_one_weighted_loss_chooses_epoch_norms_and_head() -> None:
-    made = HtafClassifier(**SMALL).fit(X, Y, sample_weight=ROW_WEIGHTS)
+    made = HtafClassifier(recipe="tabular-members", **SMALL).fit(X, Y, sample_weight=ROW_WEIGHTS)
     assert made.run_.held is not None
     epochs = pd.read_csv(io.BytesIO(made.run_.held["metrics.csv"]))
     norms, head = made.run_.record["hardening"]["finish"]
@@ -432,7 +432,7 @@ def test_a_threshold_is_of_two_classes_of_which_validation_rows_are() -> None:
 def test_a_class_that_is_never_predicted_is_warned_of() -> None:
     x, y = rare(600, 0.04)
     with pytest.warns(UserWarning, match=r"never predicts '1' of 'target' \(3 rows\): class_weight balanced finds"):
-        HtafClassifier(threshold=0.999, **SMALL).fit(x, y)
+        HtafClassifier(recipe="tabular-members", threshold=0.999, **SMALL).fit(x, y)
 
 
 # --- scikit-learn around it --------------------------------------------------------------------------
