@@ -124,7 +124,7 @@ def test_baselines_see_columns_that_the_network_drops() -> None:
 def test_a_network_that_learned_nothing_is_warned_of() -> None:
     frame = pd.DataFrame({"x": np.random.default_rng(0).normal(size=200)})
     with pytest.warns(UserWarning, match="it has learned nothing"):
-        HtafClassifier(**TINY, lr=1e9).fit(frame, np.arange(200) % 2)
+        HtafClassifier(recipe="tabular-members", **TINY, lr=1e9).fit(frame, np.arange(200) % 2)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         HtafClassifier(**QUICK).fit(frame, frame["x"] > np.random.default_rng(1).normal(size=200))
