@@ -24,6 +24,7 @@ from htaf.runs import forward
 from htaf.training.families import ready_recipe
 from htaf.training.finish import finished
 from htaf.training.fit import MOST_EPOCHS, long_enough
+from htaf.training.module import Training
 from htaf.training.recipe import Hardening
 
 QUICK = {"hidden": (64,), "fields": {"members": 2}}
@@ -107,7 +108,7 @@ def test_bits_that_say_nothing_count_little(noise: float, low: float, high: floa
     (step,) = told
     assert step["name"] == "shrink"
     if step["kept"]:
-        share = float((shrunk.head.weight / made.head.weight).nanmean())
+        share = float((shrunk.head.weight / made.head.weight).detach().nanmean())
         assert low <= share <= high
     else:
         assert high == 1.0
@@ -153,6 +154,13 @@ def test_the_same_command_reads_the_run_and_resumes_it(tmp_path: Path, htaf) -> 
     assert (record["recipe"]["epochs"], record["recipe"]["least_steps"]) == (15, 600)
     assert record["epochs_run"] == MOST_EPOCHS
     assert htaf(*words)[0] == 0
+
+
+def test_several_processes_wrap_a_network_whose_line_is_held() -> None:
+    net = MLP(3, 1, (4,), direct=True)
+    Training(net, ready_recipe("mlp", "tabular-residual").replace(members=1), "regression", 10)
+    assert net.direct is not None
+    assert not any(p.requires_grad for p in net.direct.parameters())
 
 
 def test_epochs_that_are_asked_for_are_those() -> None:

@@ -55,6 +55,7 @@ class Training(L.LightningModule):
         attributes: Tensor | None = None,
     ) -> None:
         super().__init__()
+        recipe.network.hold(net)
         self.net, self.recipe, self.steps, self.world, self.sharded = net, recipe, steps, world, sharded
         self.seed = seed
         self.attributes = attributes

@@ -504,6 +504,9 @@ class Network(RecipePart, ABC):
         """
         return {}
 
+    def hold(self, net: torch.nn.Module) -> None:
+        """Let weights that were fitted by other means require no gradient; in every process, before any wraps it."""
+
     def groups(self, net: torch.nn.Module, lr: float) -> list[Any]:
         """What is trained, as an optimizer of torch takes it."""
         return [p for p in net.parameters() if p.requires_grad]

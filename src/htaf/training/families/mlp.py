@@ -127,11 +127,16 @@ class MLPNetwork(Network):
             _fit_direct(net, posed)
         return {}
 
+    def hold(self, net: nn.Module) -> None:
+        from htaf.models.mlp import MLP
+
+        assert isinstance(net, MLP)
+        if net.direct is not None:
+            net.direct.requires_grad_(False)  # fitted, see `initialise`
+
     def groups(self, net: nn.Module, lr: float) -> list[Any]:
         from htaf.models.mlp import MLP
 
-        if isinstance(net, MLP) and net.direct is not None:
-            net.direct.requires_grad_(False)  # fitted, see `initialise`
         trained = super().groups(net, lr)
         if self.members == 1:
             return trained
