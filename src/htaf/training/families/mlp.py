@@ -130,8 +130,7 @@ class MLPNetwork(Network):
     def hold(self, net: nn.Module) -> None:
         from htaf.models.mlp import MLP
 
-        assert isinstance(net, MLP)
-        if net.direct is not None:
+        if isinstance(net, MLP) and net.direct is not None:
             net.direct.requires_grad_(False)  # fitted, see `initialise`
 
     def groups(self, net: nn.Module, lr: float) -> list[Any]:
