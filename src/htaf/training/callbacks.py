@@ -32,8 +32,16 @@ BUSY = 0.95  # of the cores; a training that has just ended can leave as much in
 _KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "processes", "notes")
 
 
+def validated(trainer: L.Trainer) -> bool:
+    """Whether the epoch that ends has been validated."""
+    every = trainer.check_val_every_n_epoch
+    assert every is not None
+    return (trainer.current_epoch + 1) % every == 0
+
+
 class History(Callback):
-    """One row of metrics an epoch, the weights of the best epoch, and early stopping; all of it in the checkpoint.
+    """One row of metrics an epoch that is validated, the weights of the best epoch, and early stopping; all of it in
+    the checkpoint.
 
     Best: the lowest validation loss of the exact network; with `last` the last epoch, and no early stopping. Stopping:
     `patience` epochs without a better one, counted from `count_from`, the epoch at which sharpening ends. Of several
@@ -74,6 +82,8 @@ class History(Callback):
         self.notes.append(text)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not validated(trainer):
+            return
         epoch, seen = trainer.current_epoch, trainer.callback_metrics
         row = {name: float(seen[name]) for name in ("train_loss", "val_loss_smooth", "val_loss")}
         row = trainer.strategy.broadcast(row)
@@ -84,6 +94,11 @@ class History(Callback):
             self.best = pl_module.weights()
         if self.patience and epoch - max(self.best_epoch, self.count_from) >= self.patience:
             self.stopped = trainer.should_stop = True
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs have ended, up to the last validation."""
+        return int(self.rows[-1]["epoch"]) + 1 if self.rows else 0
 
     def write(self) -> None:
         """metrics.csv, whole: what a resumed training repeats is not there twice."""
@@ -135,14 +150,16 @@ class History(Callback):
 
 
 class AtomicCheckpoint(Checkpoint):
-    """After an epoch, when `seconds` have passed since the last time: a checkpoint, whole or not at all; the last
-    two stay. An epoch that ends with weights that are not finite leaves none."""
+    """After an epoch that is validated, when `seconds` have passed since the last time: a checkpoint, whole or not at
+    all; the last two stay. An epoch that ends with weights that are not finite leaves none."""
 
     def __init__(self, folder: Path, history: History, seconds: float) -> None:
         self.folder, self.history, self.seconds = folder, history, seconds
         self.last = time.monotonic()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not validated(trainer):
+            return
         # all processes take part in a checkpoint, so one clock decides
         due = trainer.strategy.broadcast(time.monotonic() - self.last >= self.seconds)
         if not due or not trainer.strategy.reduce_boolean_decision(_finite(pl_module), all=True):
@@ -219,7 +236,7 @@ class EpochBar(Callback):
         title, state = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
         self.bar = Progress(title, BarColumn(8), state, console=self.console, disable=not self.console.is_terminal)
         self.task = self.bar.add_task(visible(f"{posed.name} {recipe.activation.method}")[:16], total=None, state="")
-        self.first = self.done = self.steps = 0
+        self.first = self.done = self.steps = self.seen = 0
         self.began = self.told = self.epoch_began = self.trained = 0.0
         self.losses = ""
 
@@ -234,6 +251,7 @@ class EpochBar(Callback):
             f"on{augment}, {len(posed.validation):,} to validate; {training.epochs} epochs, {training.optimizer}, "
             f"lr {training.lr:g} ({training.schedule}), batches of {training.batch_size}{self._threads(trainer)}"
         )
+        self.seen = trainer.current_epoch
         if trainer.current_epoch:
             self.say(f"resumed after {trainer.current_epoch} epochs")
         self.progressive = next((c for c in trainer.callbacks if isinstance(c, Progressive)), None)  # pyright: ignore[reportAttributeAccessIssue]
@@ -266,7 +284,7 @@ class EpochBar(Callback):
             self.say(f"epoch {epoch}/{of}: {self.done:,} of {self.steps:,} steps{self._left('; ')}")
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero or not validated(trainer):
             return
         seen = {name: float(value) for name, value in trainer.callback_metrics.items()}
         loss, smooth = seen["val_loss"], seen["val_loss_smooth"]
@@ -293,10 +311,11 @@ class EpochBar(Callback):
 
     def _due(self, epoch: int, of: int) -> bool:
         """Whether an epoch, counted from 1, has a line of its own."""
+        before, self.seen = self.seen, epoch
         if self.every is not None:
-            return epoch % self.every == 0 or epoch == of or self.history.stopped
-        tenth = epoch * self.LINES // of > (epoch - 1) * self.LINES // of
-        return epoch in (1, of) or tenth or time.monotonic() - self.told >= self.OFTEN or self.history.stopped
+            return epoch // self.every > before // self.every or epoch == of or self.history.stopped
+        tenth = epoch * self.LINES // of > before * self.LINES // of
+        return not before or epoch == of or tenth or time.monotonic() - self.told >= self.OFTEN or self.history.stopped
 
     def _left(self, before: str = "") -> str:
         """The time left, by the steps of this session."""
@@ -312,16 +331,18 @@ class EpochBar(Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.bar.stop()
         seen, of = self.history, self.recipe.optimization
-        if trainer.is_global_zero and seen.stopped and len(seen.rows) < of.epochs:
+        if trainer.is_global_zero and seen.stopped and seen.epochs < of.epochs:
             self.say(
-                f"stopped early, after epoch {len(seen.rows)} of {of.epochs}: no better exact network in the last "
+                f"stopped early, after epoch {seen.epochs} of {of.epochs}: no better exact network in the last "
                 f"{of.patience} epochs (patience)"
             )
-        losses = [row["val_loss"] for row in seen.rows]
-        if trainer.is_global_zero and seen.last and losses and losses[-1] > min(losses):
+        if not trainer.is_global_zero or not seen.last or not seen.rows:
+            return
+        lowest = min(seen.rows, key=lambda row: row["val_loss"])
+        if seen.rows[-1]["val_loss"] > lowest["val_loss"]:
             self.say(
-                f"kept: epoch {len(losses)}, the last (keep last). The validation loss was lowest after epoch "
-                f"{losses.index(min(losses)) + 1}, but a few validation images choose badly among epochs"
+                f"kept: epoch {seen.epochs}, the last (keep last). The validation loss was lowest after epoch "
+                f"{lowest['epoch'] + 1}, but a few validation images choose badly among epochs"
             )
 
     def _threads(self, trainer: L.Trainer) -> str:

@@ -218,10 +218,10 @@ def fit(
         _expect_same(continued, identity, network, recipe)
         notes = (*notes, f"continues {continued.path} ({continued.record['epochs_run']} epochs) with a new schedule")
     notes = (*notes, *recipe.network.reads(posed.inputs))
-    recipe, longer = long_enough(recipe, len(posed.train))
+    recipe, every, longer = long_enough(recipe, len(posed.train))
     notes = (*notes, *longer)
     posed = replace(posed, notes=(*posed.notes, *notes, *(note for note in why if note not in notes)))
-    trainer, history = _trainer(recipe, posed, out, running, key, isinstance(data, Images))
+    trainer, history = _trainer(recipe, posed, out, running, key, isinstance(data, Images), every)
     train = _Prepared(
         recipe, posed, isinstance(data, Images), out, seed, running, processes, key, trainer, history, network,
         continued, method, {},
@@ -244,18 +244,21 @@ def fit(
 
 
 MOST_EPOCHS = 150  # for the steps of a small table
+VALIDATIONS = 30  # of as many epochs, at most: one takes as long as several steps
 
 
-def long_enough(recipe: Recipe, rows: int) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe with as many epochs as `least_steps` asks for, where there are so many training rows; and a word on
-    it."""
+def long_enough(recipe: Recipe, rows: int) -> tuple[Recipe, int, tuple[str, ...]]:
+    """The recipe with as many epochs as `least_steps` asks for, where there are so many training rows; after how many
+    of them it is validated; and a word on it."""
     training = recipe.optimization
     if not training.least_steps:
-        return recipe, ()
+        return recipe, 1, ()
     steps = len(EpochBatches(rows, training.batch_size, 0))
     epochs = max(training.epochs, min(math.ceil(training.least_steps / steps), MOST_EPOCHS))
+    every = 1 if recipe.progressive else math.ceil(epochs / VALIDATIONS)
+    epochs = math.ceil(epochs / every) * every  # the last is validated
     told = (f"{epochs} epochs, which are {epochs * steps:,} steps",) if epochs > training.epochs else ()
-    return recipe.replace(epochs=epochs), told
+    return recipe.replace(epochs=epochs), every, told
 
 
 def _with_ids(run: Run, data: Data) -> Run:
@@ -503,7 +506,7 @@ def _written(
         "source": dict(source or {}),
         "notes": to_record([*posed.notes, *recipe.network.notes(), *pair_notes(net, recipe, before), *history.notes]),
         "best_epoch": best_epoch,
-        "epochs_run": len(history.rows),
+        "epochs_run": history.epochs,
         "device": history.device,
         **history.processes,
         "seconds": round(history.seconds(), 3),  # all sessions of a training that was stopped
@@ -538,9 +541,10 @@ def _layers(net: nn.Module, exact: nn.Module | None, posed: Problem, device: str
 
 
 def _trainer(
-    recipe: Recipe, posed: Problem, out: Path, running: Running, key: str, images: bool
+    recipe: Recipe, posed: Problem, out: Path, running: Running, key: str, images: bool, every: int
 ) -> tuple[L.Trainer, History]:
-    """Lightning's trainer with its callbacks; it knows which of several processes this is."""
+    """Lightning's trainer with its callbacks; it knows which of several processes this is. It validates after `every`
+    epochs."""
     training, count_from, processes = recipe.optimization, _settled(recipe), processes_of(running)
     if recipe.progressive:
         count_from = max(count_from, math.ceil(recipe.hardening.last * training.epochs))
@@ -557,6 +561,7 @@ def _trainer(
     trainer = L.Trainer(
         **processes.options(running.device, PlainCheckpoints()),
         max_epochs=training.epochs,
+        check_val_every_n_epoch=every,
         precision="bf16-mixed" if training.precision == "bfloat16" else "32-true",
         gradient_clip_val=training.clip or None,
         callbacks=callbacks,

@@ -12,6 +12,7 @@ from htaf.contract import SmoothStep, sharpness_of
 from htaf.convert.exported import cause_of
 from htaf.runs import content_hash
 from htaf.training._lightning import Callback, L, Logger, TensorBoardLogger, WandbLogger
+from htaf.training.callbacks import validated
 from htaf.training.distributed import TrainingError
 from htaf.training.running import LoggerName
 
@@ -71,6 +72,8 @@ class EpochMetrics(Callback):
     activation's sharpness parameters, such as alpha0 and alpha1."""
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not validated(trainer):
+            return
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         values |= {"lr": trainer.optimizers[0].param_groups[0]["lr"]} | sharpness(pl_module.net)  # pyright: ignore[reportArgumentType]
         for logger in trainer.loggers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import cos, pi
 from typing import Any, final
@@ -75,6 +75,7 @@ class Training(L.LightningModule):
         self._measured: list[nn.Module] = []  # the smooth and the exact network
         self._whole: list[nn.Module] = []  # of a sharded network: a copy without weights
         self._exact: tuple[list[int], nn.Module] | None = None
+        self._trained, self._validated = Means(), Means()  # since the last validation, and in this one
 
     def configure_model(self) -> None:
         if self.sharded and not self._whole:
@@ -89,7 +90,7 @@ class Training(L.LightningModule):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         self.sharpen(self.global_step / self.steps)
-        if self.draws:
+        if self.draws and batch_idx == 0:  # a resumed training begins with an epoch
             torch.manual_seed((self.seed * 1_000_003 + self.global_step) % 2**63)
 
     def sharpen(self, progress: float, restored: float | None = None) -> None:
@@ -140,7 +141,7 @@ class Training(L.LightningModule):
                 f"the training loss became {mean.item()} at step {self.global_step} (epoch {self.current_epoch + 1}): "
                 f"{cause}. Lower lr, set clip, or check the data; the last good checkpoint is kept"
             )
-        self.log("train_loss", mean, on_step=False, on_epoch=True, batch_size=rows, logger=False)
+        self._trained.add({"train_loss": mean}, rows)
         # the processes' gradients are averaged: this makes it the gradient of the mean over all rows
         return loss if self.world == 1 else loss * (len(x) * self.world / rows)
 
@@ -186,6 +187,7 @@ class Training(L.LightningModule):
         return self._exact[1].eval()
 
     def on_validation_epoch_end(self) -> None:
+        self.log_dict(self._trained.taken() | self._validated.taken(), logger=False)
         self._measured = []
         if self.sharded:
             self._whole[0].to("meta")
@@ -204,7 +206,7 @@ class Training(L.LightningModule):
         if self.world > 1:  # not by Lightning: it divides by a number of rows that it has rounded down
             means, rows = pooled(torch.stack(list(found.values())), rows)
             found = dict(zip(found, means, strict=True))
-        self.log_dict(found, batch_size=rows, logger=False)
+        self._validated.add(found, rows)
 
     def configure_optimizers(self) -> Any:
         recipe = self.recipe.optimization
@@ -244,6 +246,26 @@ class Training(L.LightningModule):
             case _:
                 return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+@final
+class Means:
+    """Means over batches, each by its rows; a call of Lightning's log in every step takes a sixth of a small one."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.rows = 0
+
+    def add(self, values: Mapping[str, Tensor], rows: int) -> None:
+        for name, value in values.items():
+            self.sums[name] = self.sums.get(name, 0) + value * rows
+        self.rows += rows
+
+    def taken(self) -> dict[str, Tensor]:
+        """The means since the last call."""
+        found = {name: total / self.rows for name, total in self.sums.items()}
+        self.sums, self.rows = {}, 0
+        return found
 
 
 def undecayed(parameters: Iterable[Any]) -> list[dict[str, Any]]:
