@@ -69,6 +69,7 @@ class Training(L.LightningModule):
         self.train_loss, self.loss = loss_function(task, recipe.optimization.label_smoothing), loss_function(task)
         self.schedule = recipe.activation.sharpening()
         self._pair: Any = None  # the schedule's at the step before
+        self._sharp: Any = None  # what the activations were set to
         # in lists, so that they are no second sets of entries in the state dict
         self._compiled: list[Any] = [torch.compile(recipe.network.called(net))] if recipe.optimization.compile else []
         self._teacher: list[nn.Module] = []  # of distillation
@@ -89,9 +90,17 @@ class Training(L.LightningModule):
         return {name: value.detach().cpu().clone() for name, value in state.items()}
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        self.sharpen(self.global_step / self.steps)
+        progress = self.global_step / self.steps
+        now = None if self.schedule is None else self.schedule.at(progress)
+        if batch_idx == 0 or self.learns_pair or now != self._sharp:  # its modules change between epochs alone
+            self.sharpen(progress)
+            self._sharp = now
         if self.draws and batch_idx == 0:  # a resumed training begins with an epoch
-            torch.manual_seed((self.seed * 1_000_003 + self.global_step) % 2**63)
+            seed = (self.seed * 1_000_003 + self.global_step) % 2**63
+            if self.device.type == "cpu":  # torch.manual_seed keeps a stack trace for a GPU that comes later
+                torch.default_generator.manual_seed(seed)
+            else:
+                torch.manual_seed(seed)
 
     def sharpen(self, progress: float, restored: float | None = None) -> None:
         """Set the activations as they are when the share `progress` of the training is done.
