@@ -16,6 +16,7 @@ from torch import nn
 
 import htaf
 from htaf.activations import Heaviside
+from htaf.data.tabular import from_frame
 from htaf.hardening import refit_head
 from htaf.models.mlp import MLP
 from htaf.rules.explanation import explain
@@ -23,9 +24,10 @@ from htaf.rules.permutation import _sensitivity
 from htaf.runs import forward
 from htaf.training.families import ready_recipe
 from htaf.training.finish import finished
-from htaf.training.fit import MOST_EPOCHS, long_enough
-from htaf.training.module import Training
+from htaf.training.fit import MOST_EPOCHS, VALIDATIONS, fit, long_enough
+from htaf.training.module import EpochBatches, Training
 from htaf.training.recipe import Hardening
+from htaf.training.running import Running
 
 QUICK = {"hidden": (64,), "fields": {"members": 2}}
 
@@ -108,6 +110,7 @@ def test_bits_that_say_nothing_count_little(noise: float, low: float, high: floa
     (step,) = told
     assert step["name"] == "shrink"
     if step["kept"]:
+        assert isinstance(shrunk, MLP)
         share = float((shrunk.head.weight / made.head.weight).detach().nanmean())
         assert low <= share <= high
     else:
@@ -116,19 +119,57 @@ def test_bits_that_say_nothing_count_little(noise: float, low: float, high: floa
 
 @pytest.fixture
 def posed(tmp_path: Path):
-    from htaf.data.tabular import from_frame
     from htaf.training.problems import problem
 
     x, y = made()
     return problem(ready_recipe("mlp", "tabular-residual"), from_frame(x, y, task="regression"), 0, "random")
 
 
-@pytest.mark.parametrize(("rows", "epochs"), [(100, MOST_EPOCHS), (1280, 60), (100_000, 15)])
-def test_the_number_of_steps_decides(rows: int, epochs: int) -> None:
+@given(st.integers(2, 200_000), st.integers(1, 40), st.integers(0, 2000))
+def test_the_number_of_steps_decides(rows: int, epochs: int, steps: int) -> None:
+    recipe = ready_recipe("mlp", "tabular-residual").replace(epochs=epochs, least_steps=steps)
+    known, every, told = long_enough(recipe, rows)
+    found, an_epoch = known.optimization.epochs, len(EpochBatches(rows, recipe.optimization.batch_size, 0))
+    assert epochs <= found <= MOST_EPOCHS
+    assert found * an_epoch >= steps or found == MOST_EPOCHS
+    assert found % every == 0
+    assert every == 1 or VALIDATIONS / 2 < found / every <= VALIDATIONS
+    assert bool(told) == (found > epochs)
+
+
+def test_a_training_of_many_short_epochs_is_validated_now_and_then_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = made(100)
+    table, recipe = from_frame(x, y, task="regression"), ready_recipe("mlp", "tabular-residual")
+    recipe = recipe.replace(hidden=(8,), members=2, least_steps=600, epochs=15)
+    running = Running("cpu", checkpoint_seconds=0.0)
+    whole = fit(recipe, table, tmp_path / "whole", running=running)
+    rows = pd.read_csv(tmp_path / "whole" / "metrics.csv")
+    every = MOST_EPOCHS // VALIDATIONS
+    assert rows["epoch"].tolist() == list(range(every - 1, MOST_EPOCHS, every))
+    assert whole.record["epochs_run"] == MOST_EPOCHS
+    assert whole.record["best_epoch"] in set(rows["epoch"])
+
+    begun = Training.on_train_batch_start
+
+    def stop(self: Training, batch: object, batch_idx: int) -> None:
+        if self.current_epoch == 57:
+            raise KeyError("stopped")
+        begun(self, batch, batch_idx)
+
+    monkeypatch.setattr(Training, "on_train_batch_start", stop)
+    with pytest.raises(KeyError, match="stopped"):
+        fit(recipe, table, tmp_path / "run", running=running)
+    monkeypatch.setattr(Training, "on_train_batch_start", begun)
+    again = fit(recipe, table, tmp_path / "run", running=running)
+    assert again.record["model_sha256"] == whole.record["model_sha256"]
+    for name in ("metrics.csv", "model.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_least_steps_are_of_tables() -> None:
     recipe = ready_recipe("mlp", "tabular-residual")
-    known, told = long_enough(recipe, rows)
-    assert known.optimization.epochs == epochs
-    assert bool(told) == (epochs > recipe.optimization.epochs)
     assert recipe.replace(epochs=3).optimization.least_steps == 0
     with pytest.raises(ValueError, match="least_steps"):
         ready_recipe("dhn", "small").refuse_unread(["least_steps"])

@@ -4,7 +4,7 @@ record.json         recipe, seed, data fingerprint, commit, versions, device, me
 model.safetensors   the weights; the smooth and the exact network share them
 smooth.safetensors  only where the exact network has weights of its own: those of the smooth one
 preprocessing.json  what turns raw rows into the network's inputs, and outputs into predictions
-metrics.csv         one row an epoch         loss.png   the same as a picture
+metrics.csv         one row a validation     loss.png   the same as a picture
 report.html         of a table: figures and pictures of the run, see htaf.report; report.json has the figures
 checkpoints/        only while the training runs
 """
