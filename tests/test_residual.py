@@ -192,7 +192,7 @@ def test_the_same_command_reads_the_run_and_resumes_it(tmp_path: Path, htaf) -> 
     )
     assert htaf(*words)[0] == 0
     record = json.loads((tmp_path / "run" / "record.json").read_text())
-    assert (record["recipe"]["epochs"], record["recipe"]["least_steps"]) == (15, 600)
+    assert (record["recipe"]["epochs"], record["recipe"]["least_steps"]) == (8, 300)
     assert record["epochs_run"] == MOST_EPOCHS
     assert htaf(*words)[0] == 0
 

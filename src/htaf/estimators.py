@@ -956,7 +956,8 @@ def _head_in_double(net: nn.Module) -> nn.Module:
 
     In float32 they depend on the number of rows too, in the last digits.
     """
-    for layer in (getattr(net, "head", None), getattr(net, "direct", None)):
+    of_leaves = getattr(getattr(net, "leaves", None), "head", None)
+    for layer in (getattr(net, "head", None), getattr(net, "direct", None), of_leaves):
         if isinstance(layer, nn.Linear):
             layer.double().register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
     return net

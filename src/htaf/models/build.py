@@ -308,6 +308,7 @@ def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:
                     thresholds=tuple(d.get("thresholds", ())),
                     dropout=d.get("dropout", 0.0),
                     direct=d.get("direct", False),
+                    leaves=d.get("leaves", 0),
                 )
             case "wide_resnet":
                 return WideResNet(

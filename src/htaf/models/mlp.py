@@ -87,6 +87,49 @@ def midpoints(values: Float[Tensor, " rows"], count: int) -> Float[Tensor, " cou
 
 
 @final
+class Leaves(nn.Module):
+    """Ands of bits, such as leaves of trees, and what each adds to the outputs where it is on.
+
+        outputs = values . step(weight . bits - needed + 1/2)
+
+    Exact from the start, in training too, and without a gradient: `place` sets them.
+
+    Args:
+        bits: of the input. leaves: how many ands. out_features: outputs.
+
+    Shape: [batch, bits] -> [batch, out_features].
+    """
+
+    def __init__(self, bits: int, leaves: int, out_features: int) -> None:
+        super().__init__()
+        self.linear, self.step = nn.Linear(bits, leaves), Heaviside()
+        self.head = nn.Linear(leaves, out_features, bias=False)
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    @property
+    def count(self) -> int:
+        """Of the ands."""
+        return self.linear.out_features
+
+    @torch.no_grad()
+    def place(
+        self, weight: Float[Tensor, "leaves bits"], needed: Float[Tensor, " leaves"], value: Float[Tensor, "out leaves"]
+    ) -> None:
+        """Take these ands, as many as there are.
+
+        Args:
+            weight: 1 for a bit that must be 1, -1 for one that must be 0, else 0. needed: how many must be 1.
+        """
+        self.linear.weight, self.linear.bias = nn.Parameter(weight), nn.Parameter(0.5 - needed)
+        self.head.weight = nn.Parameter(value)
+        self.linear.out_features = self.head.in_features = len(weight)
+
+    def forward(self, bits: Float[Tensor, "batch bits"]) -> Float[Tensor, "batch out_features"]:
+        return self.head(self.step(self.linear(bits)))
+
+
+@final
 class MLP(nn.Module):
     """[thermometer] -> linear -> [batch norm] -> activation -> [dropout], once per hidden size, then a linear head.
 
@@ -105,11 +148,13 @@ class MLP(nn.Module):
         thresholds: how many each column of the input has, see `Thermometer`; empty: the inputs are read as they are.
         dropout: share of a hidden layer's activations that are dropped in training.
         direct: a linear layer of the inputs themselves is added to the head's outputs; it starts as zeros.
+        leaves: so many ands of the thermometer's bits are added to them too, see `Leaves`; 0: none.
 
     Shape: [batch, in_features] -> [batch, out_features].
 
     Raises:
-        ValueError: a size is not a positive integer, or there is no hidden layer; several members of several layers.
+        ValueError: a size is not a positive integer, or there is no hidden layer; several members of several layers;
+            leaves without a thermometer.
 
     Source: the paper, appendix E.3; members: Lakshminarayanan et al. 2017, in one network as Gorishniy et al. 2025;
     direct: Cheng et al. 2016, "Wide & Deep Learning".
@@ -127,6 +172,7 @@ class MLP(nn.Module):
         thresholds: Sequence[int] = (),
         dropout: float = 0.0,
         direct: bool = False,
+        leaves: int = 0,
     ) -> None:
         super().__init__()
         if not hidden or min(in_features, *hidden, out_features, members) < 1:
@@ -137,7 +183,10 @@ class MLP(nn.Module):
             raise ValueError(f"thresholds must be of {in_features} columns, got {len(thresholds)}")
         self.members = members
         self.thermometer = Thermometer(thresholds) if any(thresholds) else nn.Identity()
+        if leaves and not isinstance(self.thermometer, Thermometer):
+            raise ValueError(f"leaves must be 0 without a thermometer, got {leaves}")
         sizes = [getattr(self.thermometer, "out_features", in_features), *(members * size for size in hidden)]
+        self.leaves = Leaves(sizes[0], leaves, out_features) if leaves else None
         self.hidden = nn.Sequential()
         for n_in, n_out in itertools.pairwise(sizes):
             block = nn.Sequential()
@@ -157,16 +206,28 @@ class MLP(nn.Module):
             nn.init.zeros_(self.direct.bias)
 
     def forward(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch out_features"]:
-        plain = None if self.direct is None else self.direct(x)
-        outputs = self.head(self.hidden(self.thermometer(x)))
+        bits = self.thermometer(x)
+        plain = self.beside(x, bits)
+        outputs = self.head(self.hidden(bits))
         return outputs if plain is None else outputs + plain
+
+    def beside(
+        self, x: Float[Tensor, "batch in_features"], bits: Float[Tensor, "batch bits"]
+    ) -> Float[Tensor, "batch out_features"] | None:
+        """What is added to the head's outputs, by the inputs and their thermometer; None: nothing."""
+        plain = None if self.direct is None else self.direct(x)
+        if self.leaves is None:
+            return plain
+        return self.leaves(bits) if plain is None else plain + self.leaves(bits)
 
     def member_outputs(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch members out_features"]:
         """What each member says; `forward` is their mean.
 
         y_m = members W_m h_m + b, where W_m are the columns of the head's weight that read member m.
         """
-        h = self.hidden(self.thermometer(x)).unflatten(1, (self.members, -1))
+        bits = self.thermometer(x)
+        h = self.hidden(bits).unflatten(1, (self.members, -1))
         weight = weight_of(self.head).unflatten(1, (self.members, -1))
         outputs = self.members * torch.einsum("bmh,omh->bmo", h, weight) + self.head.bias
-        return outputs if self.direct is None else outputs + self.direct(x)[:, None]
+        plain = self.beside(x, bits)
+        return outputs if plain is None else outputs + plain[:, None]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from htaf.data.notes import Note
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import listed
 from htaf.grid import weight_of
+from htaf.models.mlp import MLP
 from htaf.runs import Run, forward
 from htaf.runs.metrics import decided
 
@@ -32,7 +35,8 @@ class TableBits:
 
     outputs = bits @ weight.T + bias + what a linear layer of the inputs adds, where the network has one, see `linear`;
     up to the rounding of float32. A unit of several levels gives a bit for each
-    threshold, lowest first, side by side: whether it is reached. Each has its share of the unit's weight.
+    threshold, lowest first, side by side: whether it is reached. Each has its share of the unit's weight. Leaves of
+    trees beside the layer, see `htaf.models.mlp.Leaves`, are the last bits.
 
     Attributes:
         run: the run. network: its exact network. preprocessor: raw rows to inputs.
@@ -72,7 +76,10 @@ class TableBits:
         bias = np.zeros(len(weight)) if head.bias is None else head.bias.detach().double().numpy()
         steps = [module for module in network.modules() if isinstance(module, Heaviside)]
         levels = steps[-1].levels if steps else 1
-        return cls(run, network, preprocessor, np.repeat(weight / levels, levels, axis=1), bias, levels)
+        weight = np.repeat(weight / levels, levels, axis=1)
+        if isinstance(network, MLP) and network.leaves is not None:
+            weight = np.hstack([weight, weight_of(network.leaves.head).detach().double().numpy()])
+        return cls(run, network, preprocessor, weight, bias, levels)
 
     def __len__(self) -> int:
         """Bits of the last hidden layer."""
@@ -105,20 +112,22 @@ class TableBits:
         Raises:
             RulesError: the last hidden layer has values other than 0 and 1, or than the shares of its levels.
         """
-        seen: list[Tensor] = []
-        head: nn.Module = self.network.get_submodule("head")
-        handle = head.register_forward_pre_hook(lambda module, given: seen.append(given[0].detach()))
-        try:
+        seen, of_leaves = list[Tensor](), list[Tensor]()
+        with contextlib.ExitStack() as hooks:
+            for name, kept in (("head", seen), ("leaves.head", of_leaves)):
+                if (head := dict(self.network.named_modules()).get(name)) is not None:
+                    see = partial(lambda kept, module, given: kept.append(given[0].detach()), kept)
+                    hooks.callback(head.register_forward_pre_hook(see).remove)
             outputs = forward(self.network, torch.from_numpy(inputs))
-        finally:
-            handle.remove()
         values = torch.cat(seen)[: len(inputs)]
         reached = (values * self.levels).round()
         possible = (reached >= 0) & (reached <= self.levels) & (reached / self.levels == values)
         if values.ndim != 2 or not bool(possible.all()):
             raise RulesError(f"expected bits of 0 and 1 in the last hidden layer of {self.run.path}, got other values")
-        bits = reached.unsqueeze(-1) > torch.arange(self.levels)
-        return bits.flatten(1).to(torch.uint8).numpy(), outputs.detach().numpy()
+        bits = (reached.unsqueeze(-1) > torch.arange(self.levels)).flatten(1)
+        if of_leaves:
+            bits = torch.cat([bits, torch.cat(of_leaves)[: len(inputs)] > 0], 1)
+        return bits.to(torch.uint8).numpy(), outputs.detach().numpy()
 
     def of_rows(
         self, rows: pd.DataFrame

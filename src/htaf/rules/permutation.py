@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
-from htaf.models.mlp import Thermometer
+from htaf.models.mlp import MLP, Thermometer
 from htaf.rules.bits import RulesError, shuffles
 from htaf.rules.explanation import drawn, own_table
 from htaf.runs import Run, forward
@@ -176,13 +176,16 @@ def _sensitivity(smooth: nn.Module, x: Tensor, target: Tensor, task: str) -> Flo
     x = x.clone().requires_grad_()
     with torch.no_grad():
         leaf = x if lead is None else lead(x).detach().requires_grad_()
-    handle = None if lead is None else lead.register_forward_hook(lambda module, given, made: leaf)
+    handles = [] if lead is None else [lead.register_forward_hook(lambda module, given, made: leaf)]
+    if isinstance(smooth, MLP) and smooth.leaves is not None:  # whose own step has no gradient
+        soft = smooth.leaves.step.register_forward_hook(lambda module, given, made: torch.sigmoid(given[0]))
+        handles.append(soft)
     try:
         with torch.enable_grad():
             loss = loss_function(task)(smooth(x), target) * len(x)
             slope, beside = torch.autograd.grad(loss, (leaf, x), allow_unused=True)
     finally:
-        if handle is not None:
+        for handle in handles:
             handle.remove()
 
     def felt(slope: Tensor, values: Tensor) -> Tensor:

@@ -77,17 +77,19 @@ SHARES = tuple(k / 20 for k in range(21))
 
 @torch.no_grad()
 def _shrunk(net: nn.Module, posed: Problem) -> tuple[nn.Module, hardening.Report]:
-    """The network with what its bits add to the linear model of the inputs times a share.
+    """The network with what its bits add to what was fitted before them, a linear model and leaves of trees, times a
+    share.
 
     The share is the mean of `SHARES`, each weighted by the likelihood of the validation rows with it, where numbers are
     normal around their predictions: with few rows the choice is soft, and small.
     """
     begin, made, part = time.perf_counter(), copy.deepcopy(net), posed.choosing()
     assert isinstance(made, MLP)
-    assert made.direct is not None
     device, loss = made.head.weight.device, loss_function(posed.task)
-    found = [(made.direct(x.to(device)).double(), net(x.to(device)).double(), y.to(device)) for x, y in part]
-    plain, whole, y = (torch.cat(values) for values in zip(*found, strict=True))
+    rows = [(x.to(device), y.to(device)) for x, y in part]
+    whole = torch.cat([net(x).double() for x, _ in rows])
+    learned = torch.cat([made.head(made.hidden(made.thermometer(x))).double() for x, _ in rows])
+    plain, y = whole - learned, torch.cat([y for _, y in rows])
     weights = None if part.weights is None else part.weights.to(device)
     of_y = y.double() if y.is_floating_point() else y
     losses = torch.stack([loss(plain + share * (whole - plain), of_y, weights) for share in SHARES]).cpu()
@@ -96,7 +98,7 @@ def _shrunk(net: nn.Module, posed: Problem) -> tuple[nn.Module, hardening.Report
     share = float(likely @ torch.tensor(SHARES, dtype=torch.float64))
     for parameter in made.head.parameters():
         parameter *= share
-    note = (f"what the bits add to the linear model counts {share:.2f}",)
+    note = (f"what the bits add to what was fitted before them counts {share:.2f}",)
     return made, hardening.Report("shrink", time.perf_counter() - begin, None, None, (), note)
 
 

@@ -215,6 +215,8 @@ def fit(
     except (ValueError, OSError) as error:  # no such backbone, or a hub that is out of reach
         raise TrainingError(str(error)) from None
     if continued is not None:
+        if "leaves" in network:  # as many as were found there
+            network["leaves"] = continued.record["model"].get("leaves", 0)
         _expect_same(continued, identity, network, recipe)
         notes = (*notes, f"continues {continued.path} ({continued.record['epochs_run']} epochs) with a new schedule")
     notes = (*notes, *recipe.network.reads(posed.inputs))
@@ -383,6 +385,7 @@ def _network(train: _Prepared) -> nn.Module:
                 train.weights.update(train.continued.record.get("weights") or {})
             else:
                 train.weights.update(train.recipe.network.initialise(net, train.posed))
+                train.network.update(train.recipe.network.sizes(net))
         except (ValueError, OSError) as error:  # no such backbone, other weights, or a hub that is out of reach
             raise TrainingError(str(error)) from None
     return net.to(memory_format=torch.channels_last) if train.images else net  # pyright: ignore[reportCallIssue]

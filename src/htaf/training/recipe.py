@@ -504,6 +504,10 @@ class Network(RecipePart, ABC):
         """
         return {}
 
+    def sizes(self, net: torch.nn.Module) -> dict[str, Any]:
+        """What `initialise` has made other than `model` says, as that describes it."""
+        return {}
+
     def hold(self, net: torch.nn.Module) -> None:
         """Let weights that were fitted by other means require no gradient; in every process, before any wraps it."""
 

@@ -1,0 +1,237 @@
+"""Boosted trees over the bits of a thermometer, whose leaves become hidden units."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float32, Float64, Int64, Integer, Shaped
+
+RATE = 0.15  # of what a tree says
+DEPTH = 4
+LEAST = 3  # rows of a leaf
+RIDGE = 1.0  # added to the curvature of a leaf
+SHARE = 0.75  # of the columns, for each tree
+PATIENCE = 30  # trees without a better validation loss
+MOST_TREES = 1000
+MOST_ROWS = 16_384  # for each tree
+MOST_CELLS = 2**20  # rows times columns times outputs of a tree; at least the square root of the columns is seen
+
+And = tuple[tuple[int, int, bool], ...]  # column, threshold, and whether it is reached
+Said = Float64[np.ndarray, " outputs"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """Rows that trees learn from, or that say when they have learned enough.
+
+    codes: how many thresholds of each column a row reaches. start: the outputs that the trees are added to. y: numbers
+    [rows, 1], or class codes [rows]. weights: of mean 1; None: all rows count alike.
+    """
+
+    codes: Integer[np.ndarray, "rows columns"]
+    start: Float64[np.ndarray, "rows outputs"]
+    y: Shaped[np.ndarray, "rows ..."]
+    weights: Float64[np.ndarray, " rows"] | None = None
+
+    def loss(self, outputs: Float64[np.ndarray, "rows outputs"]) -> float:
+        """The mean squared error, or the mean cross-entropy."""
+        if self.y.ndim == 2:
+            each = np.square(outputs - self.y)[:, 0]
+        else:
+            each = np.logaddexp.reduce(outputs, axis=1) - outputs[np.arange(len(outputs)), self.y]
+        return float(np.average(each, weights=self.weights))
+
+    def derivatives(
+        self, outputs: Float64[np.ndarray, "rows outputs"]
+    ) -> tuple[Float64[np.ndarray, "rows outputs"], Float64[np.ndarray, "rows outputs"]]:
+        """The first and second ones of each row's loss (of half the squared error), times its weight."""
+        if self.y.ndim == 2:
+            slope, curve = outputs - self.y, np.ones_like(outputs)
+        else:
+            slope = np.exp(outputs - np.logaddexp.reduce(outputs, axis=1)[:, None])
+            curve = np.maximum(slope * (1 - slope), 1e-6)
+            slope[np.arange(len(outputs)), self.y] -= 1
+        if self.weights is None:
+            return slope, curve
+        return slope * self.weights[:, None], curve * self.weights[:, None]
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """Leaves as ands of bits: one is on where `weight @ bits` is `needed`, and below it elsewhere.
+
+    weight: 1 for a bit that must be 1, -1 for one that must be 0. needed: how many bits must be 1. value: what a leaf
+    adds to each output.
+    """
+
+    weight: Float32[np.ndarray, "leaves bits"]
+    needed: Int64[np.ndarray, " leaves"]
+    value: Float64[np.ndarray, "outputs leaves"]
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """A tree of full depth: by level, of each node, the column that it asks, the threshold, and whether it asks at all,
+    else all rows go left; and what each leaf says."""
+
+    levels: list[tuple[Int64[np.ndarray, " nodes"], Int64[np.ndarray, " nodes"], Bool[np.ndarray, " nodes"]]]
+    value: Float64[np.ndarray, "leaves outputs"]
+
+    def of(self, codes: Integer[np.ndarray, "rows columns"]) -> Float64[np.ndarray, "rows outputs"]:
+        node, rows = np.zeros(len(codes), np.int64), np.arange(len(codes))
+        for column, cut, asks in self.levels:
+            node = 2 * node + ((codes[rows, column[node]] > cut[node]) & asks[node])
+        return self.value[node]
+
+    def paths(self) -> dict[And, Said]:
+        """Of each leaf that rows can reach the answers on the way, without those that another one implies; and what the
+        leaf says."""
+        found = dict[And, Said]()
+        for leaf, turns in enumerate(itertools.product((False, True), repeat=len(self.levels))):
+            node, tightest, empty = 0, dict[tuple[int, bool], int](), False
+            for (column, cut, asks), right in zip(self.levels, turns, strict=True):
+                if asks[node]:
+                    key, now = (int(column[node]), right), int(cut[node])
+                    tightest[key] = (max if right else min)(tightest.get(key, now), now)
+                else:
+                    empty |= right
+                node = 2 * node + right
+            if not empty:
+                found[tuple(sorted((column, cut, right) for (column, right), cut in tightest.items()))] = self.value[
+                    leaf
+                ]
+        return found
+
+
+def boosted(train: Known, validation: Known, counts: Sequence[int], most: int, seed: int) -> Leaves:
+    """The leaves of trees that each lower the loss of those before: Newton's steps, as many trees as are best on the
+    validation rows.
+
+    Args:
+        counts: thresholds of each column; the bits are those of the first column, of the second, and so on.
+        most: leaves; equal ones of several trees are one.
+
+    Source: Friedman 2001, "Greedy function approximation"; second order as Chen and Guestrin 2016.
+    """
+    rng, bins, classes = np.random.default_rng(seed), np.array(counts) + 1, train.start.shape[1]
+    asked = np.flatnonzero(bins > 1)
+    now, seen = train.start.copy(), validation.start.copy()
+    best, rounds, kept = validation.loss(seen), 0, 0
+    found = dict[And, list[tuple[int, Said]]]()
+    while rounds < min(kept + PATIENCE, MOST_TREES):
+        slope, curve = train.derivatives(now)
+        if classes == 2:
+            slope, curve = slope[:, 1:], curve[:, 1:]  # those of the first class are the same with another sign
+        columns = _columns(rng, asked, len(now) * slope.shape[1])
+        rows = _rows(rng, len(now))
+        tree = _grown(train.codes[rows], slope[rows], curve[rows], bins, columns)
+        if classes > 1:  # with all classes' curvatures along the diagonal a step goes too far
+            value = tree.value * (classes - 1) / classes
+            tree = _Tree(tree.levels, np.hstack([-value, value]) if classes == 2 else value)
+        paths = tree.paths()
+        if len(found) + len(paths.keys() - found.keys()) > most:
+            break
+        for path, value in paths.items():
+            found.setdefault(path, []).append((rounds, value))
+        now += tree.of(train.codes)
+        seen += tree.of(validation.codes)
+        rounds += 1
+        if (loss := validation.loss(seen)) < best:
+            best, kept = loss, rounds
+    told = {path: [value for at, value in each if at < kept] for path, each in found.items()}
+    return _as_bits({path: np.sum(each, 0) for path, each in told.items() if each}, np.cumsum([0, *counts]), classes)
+
+
+def _columns(rng: np.random.Generator, asked: Int64[np.ndarray, " columns"], rows: int) -> Int64[np.ndarray, " some"]:
+    fit = MOST_CELLS // min(rows, MOST_ROWS)
+    count = min(round(len(asked) * SHARE + 0.5), max(fit, round(len(asked) ** 0.5)), len(asked))
+    return np.sort(rng.choice(asked, count, replace=False))
+
+
+def _rows(rng: np.random.Generator, rows: int) -> Int64[np.ndarray, " some"] | slice:
+    return slice(None) if rows <= MOST_ROWS else np.sort(rng.choice(rows, MOST_ROWS, replace=False))
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """The places where a node may divide its rows: behind every bin of a column but its last.
+
+    first: the bin in which each column begins, of all columns one after another. bins: how many there are. bin, column:
+    of each cut.
+    """
+
+    first: Int64[np.ndarray, " columns"]
+    bins: int
+    bin: Int64[np.ndarray, " cuts"]
+    column: Int64[np.ndarray, " cuts"]
+
+    @classmethod
+    def of(cls, sizes: Int64[np.ndarray, " columns"]) -> _Cuts:
+        last, column = np.cumsum(sizes) - 1, np.repeat(np.arange(len(sizes)), sizes)
+        inner = np.delete(np.arange(len(column)), last)
+        return cls(last + 1 - sizes, len(column), inner, column[inner])
+
+    def below(
+        self, values: Float64[np.ndarray, " rows"], place: Int64[np.ndarray, "rows columns"], nodes: int
+    ) -> Float64[np.ndarray, "nodes cuts"]:
+        """Sums over the rows of each node that lie in the bin of a cut, or in one of its column before it.
+
+        place: node * bins + bin, of each row and column.
+        """
+        each = np.repeat(values, place.shape[1])
+        sums = np.bincount(place.ravel(), each, nodes * self.bins).reshape(nodes, self.bins).cumsum(1)
+        sums = np.hstack([np.zeros((nodes, 1)), sums])
+        return sums[:, self.bin + 1] - sums[:, self.first[self.column]]
+
+
+def _grown(
+    codes: Integer[np.ndarray, "rows columns"],
+    slope: Float64[np.ndarray, "rows outputs"],
+    curve: Float64[np.ndarray, "rows outputs"],
+    bins: Int64[np.ndarray, " columns"],
+    columns: Int64[np.ndarray, " some"],
+) -> _Tree:
+    """The tree that lowers the loss most, node by node, of these columns."""
+    cuts = _Cuts.of(bins[columns])
+    flat = codes[:, columns] + cuts.first
+    plain, rows = bool((curve == 1).all()), np.arange(len(codes))
+    node, levels = np.zeros(len(codes), np.int64), []
+    for depth in range(DEPTH):
+        nodes = 1 << depth
+        place = flat + (node * cuts.bins)[:, None]
+        gain, count = np.zeros((nodes, len(cuts.bin))), np.zeros((nodes, len(cuts.bin)))
+        for k in range(slope.shape[1]):
+            left, left_curve = (cuts.below(v[:, k], place, nodes) for v in (slope, curve))
+            whole, whole_curve = (np.bincount(node, v[:, k], nodes)[:, None] for v in (slope, curve))
+            gain += left**2 / (left_curve + RIDGE) + (whole - left) ** 2 / (whole_curve - left_curve + RIDGE)
+            gain -= whole**2 / (whole_curve + RIDGE)
+            if k == 0:
+                count = left_curve if plain else cuts.below(np.ones(len(codes)), place, nodes)
+        few = np.minimum(count, np.bincount(node, minlength=nodes)[:, None] - count) < LEAST
+        gain[few] = -np.inf
+        chosen = gain.argmax(1)
+        asks = gain[np.arange(nodes), chosen] > 1e-12
+        column, cut = columns[cuts.column[chosen]], cuts.bin[chosen] - cuts.first[cuts.column[chosen]]
+        levels.append((column, cut, asks))
+        node = 2 * node + ((codes[rows, column[node]] > cut[node]) & asks[node])
+    sums = [
+        np.stack([np.bincount(node, v[:, k], 1 << DEPTH) for k in range(slope.shape[1])], 1) for v in (slope, curve)
+    ]
+    return _Tree(levels, -RATE * sums[0] / (sums[1] + RIDGE))
+
+
+def _as_bits(
+    values: dict[And, Said],
+    first: Int64[np.ndarray, " columns"],
+    outputs: int,
+) -> Leaves:
+    """first: the place of each column's first bit, and the number of bits."""
+    weight, value = np.zeros((len(values), first[-1]), np.float32), np.zeros((outputs, len(values)))
+    for leaf, (path, said) in enumerate(values.items()):
+        for column, cut, reached in path:
+            weight[leaf, first[column] + cut] = 1 if reached else -1
+        value[:, leaf] = said
+    return Leaves(weight, (weight > 0).sum(1), value)

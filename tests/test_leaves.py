@@ -1,0 +1,193 @@
+"""Leaves of boosted trees as hidden units: from the trees to a run and its files."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import htaf
+from htaf.models.mlp import MLP, Leaves
+from htaf.rules.explanation import explain
+from htaf.rules.permutation import _sensitivity
+from htaf.runs import forward
+from htaf.training import boosting
+from htaf.training.boosting import Known, _as_bits, _grown, boosted
+from htaf.training.families import ready_recipe
+
+QUICK = {"hidden": (8,), "epochs": 2}
+
+
+def bits_of(codes: np.ndarray, counts: list[int]) -> torch.Tensor:
+    """As a thermometer gives them."""
+    return torch.from_numpy(np.hstack([codes[:, [j]] > np.arange(n) for j, n in enumerate(counts)])).float()
+
+
+def placed(found: boosting.Leaves) -> Leaves:
+    made = Leaves(found.weight.shape[1], 1, len(found.value))
+    made.place(*(torch.from_numpy(part).float() for part in (found.weight, found.needed, found.value)))
+    return made.double()
+
+
+def crossed(rows: int, outputs: int, seed: int = 0) -> tuple[Known, list[int]]:
+    """Rows whose target is by two columns together; a third column is constant."""
+    rng, counts = np.random.default_rng(seed), [5, 0, 9]
+    codes = np.stack([rng.integers(0, n + 1, rows) for n in counts], 1)
+    hit = (codes[:, 0] > 2) ^ (codes[:, 2] > 4)
+    y = hit[:, None] + rng.normal(0, 0.1, (rows, 1)) if outputs == 1 else hit * 1 + (outputs == 3) * (codes[:, 2] > 7)
+    return Known(codes, np.zeros((rows, outputs)), y), counts
+
+
+@given(st.integers(0, 2**31), st.integers(1, 3))
+def test_leaves_are_the_tree(seed: int, outputs: int) -> None:
+    known, counts = crossed(60, outputs, seed)
+    rng = np.random.default_rng(seed)
+    slope, curve = rng.normal(size=(60, outputs)), rng.random((60, outputs))
+    tree = _grown(known.codes, slope, curve, np.array(counts) + 1, np.array([0, 2]))
+    paths = tree.paths()
+    found = _as_bits(paths, np.cumsum([0, *counts]), outputs)
+    bits, made = bits_of(known.codes, counts), placed(found)
+    torch.testing.assert_close(made(bits.double()), torch.from_numpy(tree.of(known.codes)))
+    on = made.step(made.linear(bits.double()))
+    assert bool((on.sum(1) == 1).all())  # every row is in one leaf
+    reached = bits @ torch.from_numpy(found.weight).T
+    assert bool((reached <= torch.from_numpy(found.needed)).all())  # half a bit on either side of the step
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_trees_learn_what_is_in_two_columns_together(outputs: int) -> None:
+    (known, counts), (seen, _), (other, _) = (crossed(rows, outputs, rows) for rows in (600, 200, 300))
+    found = boosted(known, seen, counts, 500, 0)
+    with torch.no_grad():
+        said = placed(found)(bits_of(other.codes, counts).double()).numpy()
+    assert other.loss(other.start + said) < 0.2 * other.loss(other.start)
+    again = boosted(known, seen, counts, 500, 0)
+    assert all(np.array_equal(a, b) for a, b in zip(vars(found).values(), vars(again).values(), strict=True))
+    assert 0 < len(boosted(known, seen, counts, 20, 0).needed) <= 20
+    assert len(boosted(known, seen, counts, 1, 0).needed) == 0  # not even one tree
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_a_row_of_weight_two_is_two_rows(outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boosting, "LEAST", 1)
+    known, counts = crossed(200, outputs)
+    seen, _ = crossed(100, outputs, 1)
+    twice = np.arange(200) < 80
+    doubled = np.repeat(np.arange(200), 1 + twice)
+    weighted = Known(known.codes, known.start, known.y, 1.0 + twice)
+    repeated = Known(known.codes[doubled], known.start[doubled], known.y[doubled])
+    assert weighted.loss(known.start + 0.1) == pytest.approx(repeated.loss(repeated.start + 0.1))
+    one, other = (boosted(k, seen, counts, 300, 0) for k in (weighted, repeated))
+    bits = bits_of(seen.codes, counts).double()
+    torch.testing.assert_close(placed(one)(bits), placed(other)(bits))
+    plain = boosted(known, seen, counts, 300, 0)
+    assert not torch.allclose(placed(plain)(bits), placed(one)(bits))
+
+
+def test_many_columns_stay_within_memory() -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 2, (300, 10_000)).astype(np.int16)
+    known = Known(codes, np.zeros((300, 1)), codes[:, :1] + rng.normal(0, 0.1, (300, 1)))
+    tracemalloc.start()
+    found = boosted(known, known, [1] * 10_000, 64, 0)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found.needed) > 0
+    assert most < 150e6
+
+
+def made(rows: int = 500, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
+    """A target by two columns together, which no line has; a flat column."""
+    rng = np.random.default_rng(seed)
+    x = pd.DataFrame({name: rng.random(rows) for name in "abc"}).assign(flat=1.0)
+    return x, ((x["a"] > 0.4) ^ (x["b"] > 0.6)).to_numpy() + x["c"].to_numpy() + rng.normal(0, 0.05, rows)
+
+
+@pytest.fixture(scope="module")
+def regressor() -> htaf.HtafRegressor:
+    return htaf.HtafRegressor(**QUICK).fit(*made())
+
+
+def test_a_run_holds_the_leaves(regressor: htaf.HtafRegressor, tmp_path: Path) -> None:
+    x, y = made(300, 1)
+    run, net = regressor.run_, regressor.run_.model()
+    assert isinstance(net, MLP)
+    assert net.leaves is not None
+    assert run.record["model"]["leaves"] == net.leaves.count <= 4096
+    assert {*net.leaves.linear.weight.unique().tolist()} == {-1.0, 0.0, 1.0}  # no step of the training moved them
+    error = np.sqrt(np.mean((regressor.predict(x) - y) ** 2))
+    assert error < 0.25
+    without = htaf.HtafRegressor(**QUICK, fields={"leaves": 0}).fit(*made())
+    assert error < 0.6 * np.sqrt(np.mean((without.predict(x) - y) ** 2))
+    assert "leaves" not in without.run_.record["model"]
+    again = htaf.HtafRegressor(**QUICK).fit(*made())
+    np.testing.assert_array_equal(again.predict(x), regressor.predict(x))
+    np.testing.assert_array_equal(htaf.load(regressor.save(tmp_path / "run")).predict(x), regressor.predict(x))
+
+
+def test_files_reasons_and_importance_have_the_leaves(regressor: htaf.HtafRegressor) -> None:
+    import onnxruntime
+
+    x, y = made()
+    run, net = regressor.run_, regressor.run_.model()
+    inputs = torch.from_numpy(regressor._preprocessor.transform(x))
+    outputs = forward(net, inputs)
+    torch.testing.assert_close(htaf.pack(net, inputs)(inputs), outputs, rtol=1e-4, atol=1e-5)
+    session = onnxruntime.InferenceSession(htaf.to_onnx(net, inputs[:2]).SerializeToString())
+    (found,) = session.run(None, {session.get_inputs()[0].name: inputs.numpy()})
+    np.testing.assert_allclose(found, outputs.numpy(), rtol=1e-4, atol=1e-5)
+    for one, told in zip(explain(run, x.assign(target=y)).reasons(x[:9]), regressor.predict(x[:9]), strict=True):
+        assert one.total == pytest.approx(told, abs=1e-4)
+    smooth = run.model(exact=False)
+    assert isinstance(smooth, MLP)
+    felt = _sensitivity(smooth, inputs, torch.from_numpy(y).float()[:, None], "regression")
+    smooth.leaves = None
+    alone = _sensitivity(smooth, inputs, torch.from_numpy(y).float()[:, None], "regression")
+    assert (felt[:2] > 2 * alone[:2]).all()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classes_with_weights(classes: int) -> None:
+    x, y = made()
+    labels = np.digitize(y, [0.8] if classes == 2 else [0.6, 1.2])
+    model = htaf.HtafClassifier(**QUICK).fit(x, labels, sample_weight=np.linspace(0.5, 1.5, len(x)))
+    other, y = made(300, 1)
+    assert model.score(other, np.digitize(y, [0.8] if classes == 2 else [0.6, 1.2])) > 0.9
+
+
+def test_a_table_that_needs_none_has_none(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = pd.DataFrame({"a": rng.random(120)})
+    model = htaf.HtafRegressor(**QUICK).fit(x, rng.normal(size=120))
+    saved = htaf.load(model.save(tmp_path / "run"))
+    assert saved.run_.record["model"]["leaves"] == getattr(saved.run_.model().leaves, "count", 0)
+    np.testing.assert_array_equal(saved.predict(x), model.predict(x))
+    few = htaf.HtafRegressor(**QUICK, fields={"leaves": 1}).fit(*made(100))
+    assert few.run_.record["model"]["leaves"] == 0
+    assert few.run_.model().leaves is None
+
+
+def test_a_second_fit_goes_on_with_the_same_leaves() -> None:
+    model = htaf.HtafRegressor(**QUICK, warm_start=True).fit(*made())
+    before = model.run_.model().leaves.linear.weight
+    after = model.fit(*made()).run_.model().leaves.linear.weight
+    assert torch.equal(before, after)
+
+
+def test_weights_on_a_grid() -> None:
+    x, y = made()
+    model = htaf.HtafRegressor(**QUICK, fields={"weights": "int8"}).fit(x, y)
+    assert np.sqrt(np.mean((model.predict(x) - y) ** 2)) < 0.25
+
+
+def test_leaves_need_a_thermometer() -> None:
+    with pytest.raises(ValueError, match="leaves must be 0 without thresholds, got 4096"):
+        ready_recipe("mlp", "tabular-residual").replace(thresholds=0)
+    with pytest.raises(ValueError, match="leaves must be 0 without a thermometer, got 3"):
+        MLP(2, 1, (4,), leaves=3)
