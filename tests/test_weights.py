@@ -37,6 +37,7 @@ from torch import nn
 
 import htaf
 from htaf import HtafClassifier, HtafRegressor
+from htaf.data.columns import Target
 from htaf.data.notes import told
 from htaf.data.tabular import Table, from_frame, load
 from htaf.estimators import parts
@@ -48,6 +49,7 @@ from htaf.runs import RunError, open_packed, open_run
 from htaf.runs.data import table_rows
 from htaf.runs.hardening import harden_run
 from htaf.runs.metrics import Loss, decided, metrics, threshold_for
+from htaf.training.notes import never_predicted
 from htaf.training.problems import class_weights
 from htaf.training.recipe import TableData
 
@@ -433,6 +435,26 @@ def test_a_class_that_is_never_predicted_is_warned_of() -> None:
     x, y = rare(600, 0.04)
     with pytest.warns(UserWarning, match=r"never predicts '1' of 'target' \(3 rows\): class_weight balanced finds"):
         HtafClassifier(recipe="tabular-members", threshold=0.999, **SMALL).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("classes", "threshold", "weighted", "said"),
+    [
+        (2, None, False, "class_weight balanced or threshold f1 finds more of a rare class"),
+        (2, None, True, "threshold f1 finds more of a rare class"),
+        (2, 0.9, False, "class_weight balanced finds more of a rare class"),
+        (2, 0.9, True, "it takes more rows of a rare class to find it"),
+        (3, None, False, "class_weight balanced finds more of a rare class"),
+        (3, None, True, "it takes more rows of a rare class to find it"),
+    ],
+)
+def test_what_is_advised_for_a_class_is_not_done_already(
+    classes: int, threshold: float | None, weighted: bool, said: str
+) -> None:
+    outputs, targets = torch.eye(classes)[[0, 0, 0]], torch.tensor([0, 0, 1])
+    target = Target("y", "classification", classes=tuple("abc"[:classes]), threshold=threshold)
+    (line,) = told(never_predicted(outputs, targets, target, weighted))
+    assert line.endswith(f"the network never predicts 'b' of 'y' (1 row): {said}")
 
 
 # --- scikit-learn around it --------------------------------------------------------------------------

@@ -213,6 +213,21 @@ def _mixed(note: Note) -> str:
     return f"column {note.column!r} mixes {numbers} with {texts} ({first}): read as a category"
 
 
+def _never_predicted(note: Note) -> str:
+    """count: of rows. values: the names of the classes, and what of a recipe would find more of them."""
+    names, ways = note.values
+    words = _words(note)
+    return (
+        "WARNING: on the validation part the network never predicts "
+        f"{listed(names)} of {note.column!r} ({words['count']:row}): "
+        + (
+            f"{' or '.join(ways)} finds more of a rare class"
+            if ways
+            else "it takes more rows of a rare class to find it"
+        )
+    )
+
+
 NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce') makes it a number column"
 NO_PLAIN_NUMBER = "{!r} is no plain number; write it as 1234.5 to have it as one"
 _SMALL_RANGE = "too narrow a range ({values[0]:.17g} to {values[1]:.17g}; change its unit or subtract an offset)"
@@ -306,8 +321,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # what its network learned
     "learned nothing": "WARNING: on the validation part the network is no better than a constant ({values[0]}): it has "
     "learned nothing. Lower lr, train for more epochs, or check the data",
-    "never predicted": "WARNING: on the validation part the network never predicts {names} of {column!r} "
-    "({count:row}): class_weight balanced finds more of a rare class, of two classes threshold f1 does too",
+    "never predicted": _never_predicted,
     "threshold": "{values[2]!r} is predicted from a probability of {values[0]:.4g}, the best {values[1]} on the "
     "validation part ({values[3]:.4f}; {values[4]:.4f} from 0.5), {count:row} of it",
     "few for a threshold": "the threshold is chosen by {count:validation row} of the rarer class {column!r}, so chance "
