@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -469,6 +470,22 @@ def test_small_data() -> None:
         HtafClassifier(**TINY).fit(X, y + 0.5)
     with pytest.raises(ValueError, match=r"Found array with 0 sample\(s\)"):
         HtafClassifier(**TINY).fit(frame().iloc[:0], [])
+
+
+def test_labels_that_a_file_would_make_one_are_told() -> None:
+    labels = ["Yes", "no", " yes", "yes", "m", "M"] * 4
+    rows = pd.DataFrame({"a": range(24)})
+    said = r"target 'y': each a class of its own: ' yes' = 'Yes' = 'yes'\. Where they are one"
+    with pytest.warns(UserWarning, match=said):
+        model = HtafClassifier(**TINY).fit(rows, pd.Series(labels, name="y"))
+    assert len(model.classes_) == 6
+    assert any("each a class of its own" in note for note in model.notes_)
+    read = htaf.fit(rows.assign(y=labels), "y", **TINY)
+    assert read.classes_.tolist() == ["M", "m", "no", "yes"]
+    assert "target 'y': one class each: 'yes' = 'Yes'" in read.notes_
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*class of its own")
+        HtafClassifier(**TINY).fit(rows, ["m", "M", "no", "yes"] * 6)
 
 
 def test_arrays_of_text_and_lists() -> None:

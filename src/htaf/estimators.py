@@ -31,6 +31,7 @@ from torch import nn
 from htaf._console import say_notes
 from htaf._errors import expect_seed, suggestion
 from htaf.data.cautions import cautions, drawn_in_time
+from htaf.data.columns import spelled
 from htaf.data.notes import MOST_NAMED, UNEXPECTED, Note, from_record, told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import (
@@ -540,6 +541,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         if len(classes) < 2:
             of = "" if weights is None else " with a weight above 0"
             raise ValueError(f"{type(self).__name__} needs at least 2 classes{of}, got 1 class: {classes[0]!r}")
+        notes += _alike(classes, _name_of(y))
         self._know(classes)
         held = self._held_out(eval_set)
         if held is not None:
@@ -1046,6 +1048,16 @@ def _texts(classes: np.ndarray) -> list[str]:
     """Distinct names of classes: 2 for 2.0."""
     texts = [text or str(value) for text, value in zip(to_text(pd.Series(classes)), classes, strict=True)]
     return texts if len({*texts}) == len(texts) else [repr(value) for value in classes.tolist()]
+
+
+def _alike(classes: np.ndarray, target: str) -> list[Note]:
+    """A note on labels that differ in case or blanks around them alone, which `htaf.fit` and the command make one."""
+    groups: dict[str, list[str]] = {}
+    for label in classes.tolist():
+        if isinstance(label, str):
+            groups.setdefault(spelled(label.strip()), []).append(label)
+    several = tuple(tuple(group) for group in groups.values() if len(group) > 1)
+    return [Note("classes alike", target, values=several)] if several else []
 
 
 def _read_labels(texts: Sequence[str]) -> np.ndarray:

@@ -240,7 +240,7 @@ UNEXPECTED = frozenset(
     {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
      "one training text", "no training value", "small range", "learned nothing", "diverged",
      "mixed", "mixed dates", "text as missing", "gives the target away", "drawn in time", "class without weight",
-     "never predicted", "few for a threshold"}
+     "classes alike", "never predicted", "few for a threshold"}
 )  # fmt: skip
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
@@ -292,6 +292,9 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # its target
     "task": "task {values[0]} inferred: target {column!r} holds {values[1]}",
     "one class": "target {column!r}: one class each: {spellings}",
+    "classes alike": "target {column!r}: each a class of its own: {spellings}. Where they are one, give them one "
+    "spelling, as y.str.strip().str.lower() does, or use htaf.fit on a frame with the target in it, which makes them "
+    "one",
     "one row": "target {column!r}: one row only of {names}; it can be in one part of a split only",
     "positive": "class 1 (positive) is {values[1]!r}, class 0 is {values[0]!r}",
     "no rows": "target {column!r}: no rows of {names}",
