@@ -335,6 +335,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "ignored": "ignored, not used in training: {names}",
     "text as missing": "column {column!r}: {count:row} with a text that is no number or date read as missing ({names})",
     "ignored target": "ignored: {column!r}, the target",
+    "trained on": "{count:,} of {values[0]:,} rows are in the training part too, with the same target: the figures "
+    "count what the network has seen. Without --data they are of the run's own test part, which it has not",
     "unseen": _unseen("not seen in training", "all inputs 0"),
     "unseen or rare": _unseen("rare in training or not seen", "input {column}=other"),
     "unseen, mean": _unseen("not seen in training", "the target's mean"),
