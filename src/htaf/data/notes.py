@@ -213,6 +213,15 @@ def _mixed(note: Note) -> str:
     return f"column {note.column!r} mixes {numbers} with {texts} ({first}): read as a category"
 
 
+def _few_to_choose_by(note: Note) -> str:
+    """count: of rows that would be enough. values: the names of the classes, and the rows of each."""
+    each = ", ".join(f"{counted(rows, 'row')} of {name!r}" for name, rows in zip(*note.values, strict=True))
+    return (
+        f"target {note.column!r}: {each} in the validation part, fewer than {note.count}, have less of their class's "
+        "weight there, so that none of them chooses the epoch alone"
+    )
+
+
 def _never_predicted(note: Note) -> str:
     """count: of rows. values: the names of the classes, and what of a recipe would find more of them."""
     names, ways = note.values
@@ -327,6 +336,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "never predicted": _never_predicted,
     "threshold": "{values[2]!r} is predicted from a probability of {values[0]:.4g}, the best {values[1]} on the "
     "validation part ({values[3]:.4f}; {values[4]:.4f} from 0.5), {count:row} of it",
+    "few to choose by": _few_to_choose_by,
     "few for a threshold": "the threshold is chosen by {count:validation row} of the rarer class {column!r}, so chance "
     "has much of a say in it: validate on more rows, or give a number",
     "diverged": "WARNING: " + _NOT_TRUSTED,
