@@ -40,7 +40,7 @@ BUDGETS = {
     "cli": 4_420,
     "concepts": 8_600,
     "convert": 3_210,
-    "data": 7_140,
+    "data": 7_200,
     "diagnostics": 750,
     "explorer": 1_900,
     "export": 1_270,

@@ -248,8 +248,8 @@ _NOT_TRUSTED = (
 UNEXPECTED = frozenset(
     {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
      "one training text", "no training value", "small range", "learned nothing", "diverged",
-     "mixed", "mixed dates", "text as missing", "gives the target away", "drawn in time", "class without weight",
-     "classes alike", "never predicted", "few for a threshold"}
+     "mixed", "mixed dates", "text as missing", "gives the target away", "skewed", "drawn in time",
+     "class without weight", "classes alike", "never predicted", "few for a threshold"}
 )  # fmt: skip
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
@@ -330,6 +330,11 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "htaf.fit(..., time={column!r}), or eval_set",
     "test dates outside": "column {column!r}: {count:,} of {values[0]:,} test rows, {values[1]} to {values[2]}, lie "
     "outside the dates of training, {values[3]} to {values[4]}",
+    "skewed": "target {column!r} is skewed (skewness {values[0]:.1f}), and a linear model of log(1 + target) has "
+    "{values[1]:.0%} less error (RMSE) than one of the target, each half of {count:,} training rows predicted from the "
+    "other: so may the network. In Python sklearn.compose.TransformedTargetRegressor(htaf.HtafRegressor(), "
+    "func=np.log1p, inverse_func=np.expm1) learns it; for the command write log(1 + target) into a column of the file, "
+    "make it --target and --exclude {column!r}",
     # what its network learned
     "learned nothing": "WARNING: on the validation part the network is no better than a constant ({values[0]}): it has "
     "learned nothing. Lower lr, train for more epochs, or check the data",
