@@ -7,6 +7,7 @@ import copy
 import pickle
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import joblib
@@ -305,6 +306,59 @@ def test_a_hint_names_no_word_that_is_then_refused(word: str, edit: str, place: 
             named = hinted(error)
             if named is not None:
                 HtafClassifier(**options, fields={named: values[named]})._recipe()
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("learning_rate", " (did you mean 'lr'?)"),
+        ("n_estimators", " (did you mean 'epochs'?)"),
+        ("max_depth", " (did you mean 'hidden'?)"),
+        ("hidden_layer_sizes", " (did you mean 'hidden'?)"),
+        ("early_stopping_rounds", " (did you mean 'n_iter_no_change'?)"),
+        ("random_seed", " (did you mean 'random_state'?)"),
+        ("thread_count", " (did you mean 'n_jobs'?)"),
+        ("scale_pos_weight", " (did you mean 'class_weight'?)"),
+        (
+            "eval_metric",
+            ": the loss is log loss or squared error, and its value on the validation rows chooses the epoch",
+        ),
+        ("cat_features", ": text is a category; of numbers that are codes make a column of text or of dtype category"),
+        ("solver", ""),
+    ],
+)
+def test_words_of_other_libraries_are_understood(word: str, said: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"unexpected keyword argument {word!r}{said}") + "$"):
+        HtafClassifier(**{word: 3})
+
+
+def test_words_of_other_libraries_are_understood_in_fields_and_plans(tmp_path: Path, htaf: Any) -> None:
+    with pytest.raises(ValueError, match=r"got 'early_stopping_rounds' \(did you mean 'patience'\?\)"):
+        HtafClassifier(fields={"early_stopping_rounds": 3})._recipe()
+    with pytest.raises(ValueError, match=r"got 'solver' \(did you mean 'optimizer'\?\)"):
+        HtafClassifier(fields={"solver": "adam"})._recipe()
+    plan = tmp_path / "plan.toml"
+    plan.write_text('data = ["wine"]\n[recipe]\nlearning_rate = 0.1\n[methods.relu]\n')
+    code, _, err = htaf("study", plan, "--out", tmp_path / "s")
+    assert code
+    assert "learning_rate (did you mean 'lr'?)" in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--learning-rate 0.1", "got 'learning-rate' (did you mean '--lr'?)"),
+        ("--learning_rate=0.1", "got 'learning_rate' (did you mean '--lr'?)"),
+        ("--seed 1 --early_stopping_rounds 5", "got 'early_stopping_rounds' (did you mean '--patience'?)"),
+        ("--random-state 1", "got 'random-state' (did you mean '--seed'?)"),
+        ("--metric auc", "got 'metric': the loss is log loss or squared error"),
+        ("--sample-weight w", "got 'sample-weight' (did you mean '--weight'?)"),
+    ],
+)
+def test_words_of_other_libraries_are_understood_as_flags(words: str, said: str, htaf: Any) -> None:
+    code, _, err = htaf("train", "tabular", "--data", "wine", "--out", "nowhere", *words.split())
+    assert code == 2
+    assert f"htaf: error: expected a flag of htaf train tabular, {said}" in " ".join(err.split())
 
 
 def test_hints_of_columns_leave_out_the_target() -> None:

@@ -29,7 +29,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import nn
 
 from htaf._console import say_notes
-from htaf._errors import expect_seed, suggestion
+from htaf._errors import expect_seed, meant
 from htaf.data.cautions import cautions, drawn_in_time
 from htaf.data.columns import spelled
 from htaf.data.notes import MOST_NAMED, UNEXPECTED, Note, from_record, told
@@ -106,7 +106,7 @@ class _TableEstimator(BaseEstimator):
             why = f"which {unread[name]} does not read" if name in unread else f"give fields={{{name!r}: ...}}"
             return f": a field of a recipe, {why}"
         refused = {*unread, *options, *(OF_CLASSES if cls._task == "regression" else ())}
-        return suggestion(name, [one for one in cls._get_param_names() if one not in refused])
+        return meant(name, [one for one in cls._get_param_names() if one not in refused])
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class _TableEstimator(BaseEstimator):
             near = (
                 FOR_ROWS
                 if unknown[0] in OF_ROWS
-                else suggestion(unknown[0], [name for name in fields if name not in unread and name not in changes])
+                else meant(unknown[0], [name for name in fields if name not in unread and name not in changes])
             )
             raise ValueError(f"fields: expected fields of a recipe, got {unknown[0]!r}{near}")
         recipe, notes = family.changed(base, changes)
