@@ -457,6 +457,23 @@ def test_what_fit_refuses(frame, options: dict, message: str) -> None:
         htaf.fit(**{"frame": frame, "target": "t"} | options)
 
 
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["€55,675", "€1,000"], "got the text '€55,675' in row 1 .from 1.: htaf.fit reads such numbers in a frame"),
+        (["1", "1,352"], "got the text '1,352' in row 2 .from 1.: htaf.fit reads such numbers in a frame"),
+        (["5", "many"], "got the text 'many' in row 2 .from 1.: pandas.to_numeric"),
+    ],
+)
+def test_texts_in_the_target_of_a_regression_are_refused_with_what_reads_them(texts: list[str], said: str) -> None:
+    rows = pd.DataFrame({"a": range(24)})
+    for y in (texts * 12, np.array(texts * 12), pd.Series(texts * 12)):
+        with pytest.raises(DataError, match=said):
+            HtafRegressor(**TINY).fit(rows, y)
+    if "reads" in said:
+        assert len(htaf.fit(rows.assign(y=texts * 12), "y", task="regression", **TINY).predict(rows)) == 24
+
+
 def test_small_data() -> None:
     X, y = np.array([[0.0], [1.0], [2.0]]), np.array([0, 1, 1])
     assert HtafClassifier(**TINY).fit(X, y).predict(X).shape == (3,)

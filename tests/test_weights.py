@@ -606,6 +606,16 @@ def test_the_command_trains_measures_and_compares_by_weights(file: Path, tmp_pat
     assert (code, "weight: expected another column than the target" in error) == (1, True), error
 
 
+def test_weights_may_have_a_unit(file: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(file)
+    frame.assign(w=[f"{weight} kg" for weight in frame["w"]]).to_csv(tmp_path / "kg.csv", index=False)
+    plain, kilograms = (load(path, target="y", weight="w") for path in (file, tmp_path / "kg.csv"))
+    assert plain.weights is not None
+    assert kilograms.weights is not None
+    np.testing.assert_array_equal(kilograms.weights, plain.weights)
+    assert any("column 'w': numbers in '#kg'" in note for note in told(kilograms.notes))
+
+
 def test_baselines_are_fitted_and_measured_by_weights(file: Path) -> None:
     table = load(file, target="y", weight="w")
     rows = {"train": np.arange(200), "test": np.arange(200, len(table.target))}

@@ -45,6 +45,7 @@ from htaf.data.reading import (
     named,
     to_number,
     to_text,
+    unit_of,
 )
 from htaf.data.tabular import Parting, Split, Table, from_frame, split
 from htaf.data.targets import Task, amounts_of_rows
@@ -619,6 +620,7 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafRegressor:
         """Train on rows X [rows, columns] and numbers y [rows]; the others as of `HtafClassifier.fit`."""
         _refuse_missing(y)
+        _refuse_text(y)
         values = np.asarray(validate_data(self, "no_validation", y, y_numeric=True), dtype=np.float64)
         frame = self._frame(X, reset=True)
         check_consistent_length(frame, values)
@@ -981,6 +983,21 @@ def _refuse_missing(y: Any) -> None:
         f"{first}, from 1): leave these rows out of X and y, or give htaf.fit a frame with the target in it, "
         "which leaves them out"
     )
+
+
+def _refuse_text(y: Any) -> None:
+    """Raises DataError for texts that are no plain numbers in the target of a regression, with what reads them."""
+    column = pd.Series(np.asarray(in_pandas(y), dtype=object)) if np.ndim(y) == 1 else None
+    if column is None or not is_text(column):
+        return
+    wrong = pd.to_numeric(column, errors="coerce").isna().to_numpy()
+    if not wrong.any():
+        return
+    row, unit = int(np.argmax(wrong)), unit_of(dict.fromkeys(to_text(column)))
+    fix = "pandas.to_numeric(y, errors='coerce') makes numbers, NaN of the others: leave their rows out of X and y"
+    if unit or not to_number(column)[1].any():
+        fix = "htaf.fit reads such numbers in a frame with the target in it; or write them without unit and thousands"
+    raise DataError(f"y: expected numbers, got the text {str(column.iloc[row])!r} in row {row + 1} (from 1): {fix}")
 
 
 def _refuse_doubled(names: pd.Index) -> None:
