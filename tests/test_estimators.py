@@ -519,6 +519,17 @@ def test_texts_of_an_array_are_read_as_in_the_training() -> None:
     np.testing.assert_array_equal(model.predict(X)[[0, 2]], model.predict(X[[0, 2]]))  # here all are numbers
 
 
+def test_a_warning_is_given_once_by_a_line(recwarn: pytest.WarningsRecorder) -> None:
+    rows = pd.DataFrame({"a": range(24), "one": 1})
+    for filters, times in (("default", 1), ("always", 3)):
+        recwarn.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter(filters)  # pyright: ignore[reportArgumentType]
+            for _ in range(3):
+                HtafRegressor(**TINY).fit(rows, np.arange(24.0))
+        assert sum("column 'one' dropped" in str(one.message) for one in recwarn) == times
+
+
 # --- scikit-learn's tools ----------------------------------------------------------------------------
 
 

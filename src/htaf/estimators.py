@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 import tempfile
 import warnings
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar, get_args
 
 import joblib
@@ -942,8 +944,29 @@ def _warn(notes: Sequence[Note | str]) -> None:
     while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     for note in notes:
-        if isinstance(note, Note) and note.kind in UNEXPECTED:
+        if isinstance(note, Note) and note.kind in UNEXPECTED and not _told_already(str(note), frame):
             warnings.warn(str(note), UserWarning, stacklevel=level)
+
+
+_TOLD: set[tuple[str, str, int]] = set()
+
+
+def _told_already(text: str, frame: FrameType) -> bool:
+    """Whether a line of a program gave this warning before, where Python's filters want it once: a training changes the
+    filters for a while, and Python then forgets what it has given, as in each fit of a search."""
+    module, key = frame.f_globals.get("__name__", ""), (text, frame.f_code.co_filename, frame.f_lineno)
+    matching = (
+        action
+        for action, said, kind, of, line in warnings.filters
+        if issubclass(UserWarning, kind)
+        and re.match(said or "", text)
+        and re.match(of or "", module)
+        and line in (0, frame.f_lineno)
+    )
+    action = next(matching, "default")
+    before = key in _TOLD
+    _TOLD.add(key)
+    return before and action in ("default", "module", "once")
 
 
 def _is_inside(file: str) -> bool:
