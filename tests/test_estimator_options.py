@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,20 @@ def test_n_jobs_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("htaf.training.distributed.thread_count", one_thread)
     classifier(epochs=1, n_jobs=2).fit(X, Y)
     assert seen[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("load", "n_jobs", "told"), [(1e4, 2, True), (0.0, 2, False), (1e4, 1, False), (1e4, None, False)]
+)
+def test_threads_that_would_wait_are_told(
+    load: float, n_jobs: int | None, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = classifier(epochs=1, n_jobs=n_jobs).fit(X, Y)
+    assert any("these threads wait for one another: n_jobs=1 can be" in str(one.message) for one in caught) == told
+    assert not any("load average" in note for note in made.notes_), "a record says nothing of the moment"
 
 
 @pytest.mark.usefixtures("unchecked")

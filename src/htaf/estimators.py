@@ -294,7 +294,7 @@ class _TableEstimator(BaseEstimator):
 
     def _learn(self: Fitted, table: Table, names: Sequence[str] | None) -> Fitted:
         """Train on a table; `names` of the columns that the caller knows, None where they have none."""
-        from htaf.training.distributed import TrainingError, default_threads, thread_count
+        from htaf.training.distributed import TrainingError, default_threads, thread_count, waiting
         from htaf.training.fit import fit
         from htaf.training.running import Running
 
@@ -308,11 +308,13 @@ class _TableEstimator(BaseEstimator):
         rows = given or parts(table, float(self.validation_fraction), int(seed))
         noted = [*notes, *(() if given else drawn_in_time(table))]
         before = [*table.notes, *cautions(table, rows, None), *noted]
+        number = _threads(self.n_jobs) or default_threads(recipe)
         if not self.verbose:
-            _warn(before)
+            busy = None if self.n_jobs is None else waiting(number, "n_jobs=1 can be much faster")
+            _warn([*before, *([busy] if busy else [])])
         with (
             tempfile.TemporaryDirectory(prefix="htaf-") as folder,
-            thread_count(_threads(self.n_jobs) or default_threads(recipe)),
+            thread_count(number),
         ):
             running = Running(self.device, progress=bool(self.verbose), checkpoint_seconds=1e9, plot=False)
             try:

@@ -249,7 +249,7 @@ UNEXPECTED = frozenset(
     {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
      "one training text", "no training value", "small range", "learned nothing", "diverged",
      "mixed", "mixed dates", "text as missing", "gives the target away", "skewed", "drawn in time",
-     "class without weight", "classes alike", "never predicted", "few for a threshold"}
+     "class without weight", "classes alike", "busy", "never predicted", "few for a threshold"}
 )  # fmt: skip
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
@@ -335,6 +335,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "other: so may the network. In Python sklearn.compose.TransformedTargetRegressor(htaf.HtafRegressor(), "
     "func=np.log1p, inverse_func=np.expm1) learns it; for the command write log(1 + target) into a column of the file, "
     "make it --target and --exclude {column!r}",
+    "busy": "the load average is {values[0]:.1f} on {values[1]} cores. Where other processes cause it, these threads "
+    "wait for one another: {values[2]}",
     # what its network learned
     "learned nothing": "WARNING: on the validation part the network is no better than a constant ({values[0]}): it has "
     "learned nothing. Lower lr, train for more epochs, or check the data",
