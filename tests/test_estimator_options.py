@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
+from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
@@ -65,6 +66,32 @@ def test_an_eval_set_chooses_the_epoch_and_is_not_trained_on(validated: HtafClas
     plain = classifier(epochs=1).fit(X[:TRAINED], Y[:TRAINED], eval_set=held())
     columns = [one.run_.preprocessor().to_json()["columns"] for one in (other, plain)]
     assert columns[0] == columns[1], "no range is learned from them"
+
+
+def test_rows_of_an_eval_set_have_weights_of_their_own(validated: HtafClassifier) -> None:
+    x, y = held()
+    weights = np.where(y == "yes", 3.0, 0.5)
+    weights[:5] = 0
+    made = classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=[(x, y)], eval_sample_weight=[weights])
+    found = made.run_.record["metrics"]["exact"]["validation"]["loss"]
+    assert found == pytest.approx(log_loss(y, made.predict_proba(x), sample_weight=weights), rel=1e-5)
+    alike = classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=(x, y), eval_sample_weight=np.full(len(y), 2))
+    np.testing.assert_array_equal(alike.predict_proba(X), validated.predict_proba(X))
+    rows = np.where(Y[:TRAINED] == "yes", 5.0, 1.0)
+    both = HtafRegressor(**SMALL).fit(
+        X[:TRAINED], AMOUNT[:TRAINED], rows, eval_set=(x, AMOUNT[TRAINED:]), eval_sample_weight=weights
+    )
+    error = both.run_.record["metrics"]["exact"]["validation"]["rmse"]
+    assert error**2 == pytest.approx(np.average((both.predict(x) - AMOUNT[TRAINED:]) ** 2, weights=weights), rel=1e-4)
+    for wrong, said in (
+        ({"eval_sample_weight": weights}, "expected an eval_set"),
+        (
+            {"eval_set": (x, y), "eval_sample_weight": weights[:3]},
+            "eval_sample_weight: expected one for each of 30 rows",
+        ),
+    ):
+        with pytest.raises(ValueError, match=said):
+            classifier().fit(X[:TRAINED], Y[:TRAINED], **wrong)
 
 
 def test_an_eval_set_of_arrays_numbers_and_categories() -> None:
@@ -197,9 +224,11 @@ def test_a_warm_start_goes_on_from_the_weights_of_the_last_fit() -> None:
     from_copy = copy.deepcopy(made).fit(X, Y)
     np.testing.assert_array_equal(from_copy.predict_proba(X), made.fit(X, Y).predict_proba(X))
     assert clone(made).fit(X, Y).n_iter_ == 5, "a clone has no weights"
-    why = "warm_start goes on from the weights of the last fit, .*Set warm_start=False to train anew"
+    why = "warm_start goes on from the network of the last fit, .*other weights of their rows.*Set warm_start=False"
     with pytest.raises(ValueError, match=f"(?s){why}"):
         made.fit(X[:TRAINED], Y[:TRAINED])
+    with pytest.raises(ValueError, match=f"(?s){why}"):
+        made.fit(X, Y, np.where(Y == "yes", 2, 1))
     with pytest.raises(ValueError, match=r"has hidden \[16\] instead of \[8\]"):
         clone(made).fit(X, Y).set_params(hidden=(8,)).fit(X, Y)
     with pytest.raises(ValueError, match="with method htaf, got relu: set warm_start=False"):

@@ -326,8 +326,8 @@ class _TableEstimator(BaseEstimator):
                 if continued is None or "to continue" not in str(error):
                     raise
                 raise ValueError(
-                    "warm_start goes on from the weights of the last fit, with the same rows and the same network: "
-                    f"{error}. Set warm_start=False to train anew on these rows"
+                    "warm_start goes on from the network of the last fit, with the same rows and sample_weight: "
+                    f"{error}. Set warm_start=False to train anew"
                 ) from None
             run.record[ENTRY] = {
                 "parameters": {
@@ -351,8 +351,10 @@ class _TableEstimator(BaseEstimator):
             _warn([note for note in from_record(self.run_.record["notes"]) if note not in before])
         return self
 
-    def _held_out(self, eval_set: Any) -> tuple[pd.DataFrame, np.ndarray] | None:
-        """The rows of `eval_set` with the columns of X, and their target; None where it is not given."""
+    def _held_out(self, eval_set: Any, weights: Any) -> tuple[pd.DataFrame, np.ndarray, np.ndarray] | None:
+        """The rows of `eval_set` with the columns of X, their target and weights; None where it is not given."""
+        if eval_set is None and weights is not None:
+            raise ValueError("eval_sample_weight: expected an eval_set, of whose rows these are the weights, got none")
         if eval_set is None:
             return None
         pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
@@ -369,10 +371,16 @@ class _TableEstimator(BaseEstimator):
             raise DataError(f"eval_set: {error}") from None
         if not len(frame):
             raise DataError("eval_set: expected at least one row to validate on, got none")
-        return frame, target
+        given = weights[0] if isinstance(weights, list | tuple) and len(weights) == 1 != len(frame) else weights
+        each = _weights(given, frame, name="eval_sample_weight")[0]
+        return frame, target, np.ones(len(frame)) if each is None else each / each.mean()
 
     def _table(
-        self, frame: pd.DataFrame, target: np.ndarray, held: tuple[pd.DataFrame, np.ndarray] | None, **named: Any
+        self,
+        frame: pd.DataFrame,
+        target: np.ndarray,
+        held: tuple[pd.DataFrame, np.ndarray, np.ndarray] | None,
+        **named: Any,
     ) -> Table:
         """The table of rows and their target, with those of `eval_set` below as the rows that validate.
 
@@ -380,11 +388,13 @@ class _TableEstimator(BaseEstimator):
         """
         missing, count, parting = bool(self.text_as_missing), len(frame), Parting()
         if held is not None:
-            more, of_more = held
+            more, of_more, amounts = held
             frame = pd.DataFrame({name: _below(frame[name], more[name], missing) for name in frame})
             target = np.concatenate([target, of_more]).astype(target.dtype)
-            if (weights := named.get("weights")) is not None:
-                named["weights"] = np.concatenate([weights, np.full(len(more), weights.mean())])
+            weights = named.get("weights")
+            if weights is not None or np.ptp(amounts) > 0:
+                own = np.ones(count) if weights is None else weights
+                named["weights"] = np.concatenate([own, amounts * own.mean()])
             parting = Parting(test=np.arange(len(frame)) >= count)
         with _rows_of_eval_set(count):
             return from_frame(frame, target, task=self._task, text_as_missing=missing, parting=parting, **named)
@@ -495,8 +505,9 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         n_iter_no_change: see `early_stopping`; the recipe's field `patience`.
         validation_fraction: share of the rows, of every class alike, that choose the epoch and are not trained on;
             not read where `fit` has an `eval_set`.
-        warm_start: a second `fit` goes on from the weights of the first, with a new schedule: on the same rows, with
-            the same network and validation rows, and other epochs or rates if you like. Else it is refused.
+        warm_start: a second `fit` goes on from the weights of the first, with a new schedule: on the same rows, of
+            the same `sample_weight`, with the same network and validation rows, and other epochs or rates if you like.
+            Else it is refused.
         exact: predict with the exact step; False: with the smooth network. May be changed after `fit`.
         text_as_missing: a text in a column of numbers, such as "unknown", is a missing value, told by a warning; in
             predictions in a column of dates too. False: it is refused. May be changed after `fit`.
@@ -521,17 +532,20 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     _task = "classification"
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafClassifier:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None, eval_sample_weight: Any = None
+    ) -> HtafClassifier:
         """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts.
 
         Args:
             sample_weight: [rows] >= 0, how much each row counts in every loss, also that which chooses the epoch; only
                 their proportions matter. A row of weight 0 is as if it were not there. The preparation of the columns
                 counts every other row once. None: all alike.
-            eval_set: (X, y) of other rows, which choose the epoch, each with the mean weight, and are not trained on;
-                None: `validation_fraction` of these. Its columns are found as `predict` finds them, its labels are
+            eval_set: (X, y) of other rows, which choose the epoch and are not trained on; None: `validation_fraction`
+                of these. Its columns are found as `predict` finds them, its labels are
                 among those of y. A pipeline does not prepare it: give `step__eval_set` rows that its earlier steps have
                 transformed.
+            eval_sample_weight: [rows of eval_set] >= 0, how much each of them counts; None: all alike.
         """
         _refuse_missing(y)
         labels = np.asarray(validate_data(self, "no_validation", y))
@@ -548,7 +562,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
             raise ValueError(f"{type(self).__name__} needs at least 2 classes{of}, got 1 class: {classes[0]!r}")
         notes += _alike(classes, _name_of(y))
         self._know(classes)
-        held = self._held_out(eval_set)
+        held = self._held_out(eval_set, eval_sample_weight)
         if held is not None:
             found = pd.Index(classes).get_indexer(pd.Index(held[1]))
             if (found < 0).any():
@@ -556,7 +570,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
                 raise DataError(
                     f"eval_set: expected labels of y, {listed(classes.tolist())}, got {listed(unknown, 5)} too"
                 )
-            held = held[0], found
+            held = held[0], found, held[2]
         codes = codes.astype(np.int64)
         of = {"classes": _texts(classes), "target_name": _name_of(y), "weights": weights}
         table = self._table(frame, codes, held, **of)
@@ -621,7 +635,9 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafRegressor:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None, eval_sample_weight: Any = None
+    ) -> HtafRegressor:
         """Train on rows X [rows, columns] and numbers y [rows]; the others as of `HtafClassifier.fit`."""
         _refuse_missing(y)
         _refuse_text(y)
@@ -632,9 +648,9 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         if weights is not None:
             frame, values, weights = frame.loc[weights > 0], values[weights > 0], weights[weights > 0]
         _check_rows(self, frame)
-        held = self._held_out(eval_set)
+        held = self._held_out(eval_set, eval_sample_weight)
         if held is not None:
-            held = held[0], _numbers_of_eval_set(held[1])
+            held = held[0], _numbers_of_eval_set(held[1]), held[2]
         table = self._table(frame, values, held, target_name=_name_of(y), weights=weights)
         return self._learn(replace(table, notes=(*notes, *table.notes)), self._names())
 
@@ -1046,7 +1062,7 @@ def _class_weight(given: Any) -> tuple[str, ...]:
 
 
 def _weights(
-    given: Any, frame: pd.DataFrame, labels: np.ndarray | None = None
+    given: Any, frame: pd.DataFrame, labels: np.ndarray | None = None, name: str = "sample_weight"
 ) -> tuple[Float64[np.ndarray, " rows"] | None, list[Note]]:
     """Weights of the rows of a frame, and what is to be said of them; None for none.
 
@@ -1057,9 +1073,9 @@ def _weights(
         return None, []
     each = np.asarray(given)
     if each.shape != (len(frame),):
-        raise ValueError(f"sample_weight: expected one for each of {len(frame):,} rows, got the shape {each.shape}")
+        raise ValueError(f"{name}: expected one for each of {len(frame):,} rows, got the shape {each.shape}")
     noted = list[Note]()
-    values = amounts_of_rows("fit", pd.Series(each), np.ones(len(frame), dtype=bool), noted)
+    values = amounts_of_rows("fit", pd.Series(each, name=name), np.ones(len(frame), dtype=bool), noted)
     notes = [note for note in noted if note.kind == "no weight"]
     if labels is not None and (lost := np.setdiff1d(labels, labels[values > 0])).size:
         notes.append(Note("class without weight", "y", values=tuple(_texts(lost))))
