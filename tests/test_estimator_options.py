@@ -83,6 +83,11 @@ def test_rows_of_an_eval_set_have_weights_of_their_own(validated: HtafClassifier
     )
     error = both.run_.record["metrics"]["exact"]["validation"]["rmse"]
     assert error**2 == pytest.approx(np.average((both.predict(x) - AMOUNT[TRAINED:]) ** 2, weights=weights), rel=1e-4)
+    frames = FRAME[:TRAINED], FRAME[TRAINED:]
+    read = htaf.fit(frames[0], "y", eval_set=frames[1], eval_sample_weight=weights, **SMALL)
+    np.testing.assert_array_equal(read.predict_proba(X), made.predict_proba(X))  # pyright: ignore
+    with pytest.raises(ValueError, match="eval_sample_weight: expected none beside the column 'a'"):
+        htaf.fit(frames[0], "y", eval_set=frames[1], sample_weight="a", eval_sample_weight=weights)
     for wrong, said in (
         ({"eval_sample_weight": weights}, "expected an eval_set"),
         (

@@ -371,9 +371,7 @@ class _TableEstimator(BaseEstimator):
             raise DataError(f"eval_set: {error}") from None
         if not len(frame):
             raise DataError("eval_set: expected at least one row to validate on, got none")
-        given = weights[0] if isinstance(weights, list | tuple) and len(weights) == 1 != len(frame) else weights
-        each = _weights(given, frame, name="eval_sample_weight")[0]
-        return frame, target, np.ones(len(frame)) if each is None else each / each.mean()
+        return frame, target, _of_eval_set(weights, len(frame))
 
     def _table(
         self,
@@ -391,10 +389,7 @@ class _TableEstimator(BaseEstimator):
             more, of_more, amounts = held
             frame = pd.DataFrame({name: _below(frame[name], more[name], missing) for name in frame})
             target = np.concatenate([target, of_more]).astype(target.dtype)
-            weights = named.get("weights")
-            if weights is not None or np.ptp(amounts) > 0:
-                own = np.ones(count) if weights is None else weights
-                named["weights"] = np.concatenate([own, amounts * own.mean()])
+            named["weights"] = _with_eval_weights(named.get("weights"), count, amounts)
             parting = Parting(test=np.arange(len(frame)) >= count)
         with _rows_of_eval_set(count):
             return from_frame(frame, target, task=self._task, text_as_missing=missing, parting=parting, **named)
@@ -668,6 +663,7 @@ def fit(
     eval_set: Frame | None = None,
     time: str | None = None,
     sample_weight: str | Sequence[float] | Float64[np.ndarray, " rows"] | None = None,
+    eval_sample_weight: Sequence[float] | Float64[np.ndarray, " held"] | None = None,
     **options: Any,
 ) -> HtafClassifier | HtafRegressor:
     """Train on a data frame with one column to predict, as `htaf train tabular` does on a file.
@@ -687,6 +683,8 @@ def fit(
         time: a column of dates or numbers; the validation rows are the last ones by it, none of them drawn.
         sample_weight: the name of a column of weights, which is no feature, or weights of all rows; see
             `HtafClassifier.fit`.
+        eval_sample_weight: weights of the rows of `eval_set`, where those of the frame are no column of both; None: of
+            the column, else all alike.
         options: as `HtafClassifier` takes them.
 
     Returns:
@@ -704,16 +702,20 @@ def fit(
     of: Any = sample_weight if isinstance(sample_weight, str) else _weights(sample_weight, frame)[0]
     missing, count = bool(options.get("text_as_missing", False)), len(frame)
     parting = Parting()
+    if eval_sample_weight is not None and (eval_set is None or isinstance(of, str)):
+        why = "an eval_set of whose rows these are, got none" if eval_set is None else f"none beside the column {of!r}"
+        raise ValueError(f"eval_sample_weight: expected {why}")
     if eval_set is not None:
+        more = named(_pandas(eval_set))
         if time is not None:
             raise ValueError(f"expected eval_set or time, got both: time {time!r}")
-        frame = _with_eval_set(named(frame), named(_pandas(eval_set)), missing)
+        frame = _with_eval_set(named(frame), more, missing)
         parting = Parting(test=np.arange(len(frame)) >= count)
+        if not isinstance(of, str):
+            of = _with_eval_weights(of, count, _of_eval_set(eval_sample_weight, len(more)))
     elif time is not None:
         share = _share(float(options.get("validation_fraction", 0.1)))
         parting = Parting(shares=(1 - share, share), time=time)
-    if eval_set is not None and of is not None and not isinstance(of, str):
-        of = np.concatenate([of, np.full(len(frame) - count, of.mean())])
     with _rows_of_eval_set(count):
         table = from_frame(frame, target, task=task, text_as_missing=missing, parting=parting, weights=of)
     made = (HtafClassifier if table.task == "classification" else HtafRegressor)(**options)
@@ -1028,8 +1030,9 @@ def _refuse_missing(y: Any) -> None:
 
 def _refuse_text(y: Any) -> None:
     """Raises DataError for texts that are no plain numbers in the target of a regression, with what reads them."""
-    column = pd.Series(np.asarray(in_pandas(y), dtype=object)) if np.ndim(y) == 1 else None
-    if column is None or not is_text(column):
+    values = np.asarray(in_pandas(y), dtype=object)
+    column = pd.Series(values if values.ndim == 1 else [])
+    if not is_text(column):
         return
     wrong = pd.to_numeric(column, errors="coerce").isna().to_numpy()
     if not wrong.any():
@@ -1080,6 +1083,23 @@ def _weights(
     if labels is not None and (lost := np.setdiff1d(labels, labels[values > 0])).size:
         notes.append(Note("class without weight", "y", values=tuple(_texts(lost))))
     return values, notes
+
+
+def _of_eval_set(given: Any, count: int) -> Float64[np.ndarray, " held"]:
+    """Weights of the rows of `eval_set`, of mean 1; errors as of `_weights`."""
+    given = given[0] if isinstance(given, list | tuple) and len(given) == 1 != count else given
+    each = _weights(given, pd.DataFrame(index=range(count)), name="eval_sample_weight")[0]
+    return np.ones(count) if each is None else each / each.mean()
+
+
+def _with_eval_weights(
+    weights: Float64[np.ndarray, " rows"] | None, count: int, held: Float64[np.ndarray, " held"]
+) -> Float64[np.ndarray, " all"] | None:
+    """Weights of the training rows with those of `eval_set` below; None where all are alike."""
+    if weights is None and np.ptp(held) == 0:
+        return None
+    own = np.ones(count) if weights is None else weights
+    return np.concatenate([own, held * own.mean()])
 
 
 def _check_rows(estimator: _TableEstimator, frame: pd.DataFrame) -> None:
