@@ -48,7 +48,7 @@ CALLED = {
         ("max_depth", "depth", "num_leaves", "max_leaves", "max_leaf_nodes", "hidden_layer_sizes", "layers"),
         ("hidden",),
     ),
-    **dict.fromkeys(("alpha", "l2", "reg_lambda", "lambda_l2", "l2_leaf_reg", "l2_regularization"), ("weight_decay",)),
+    **dict.fromkeys(("l2", "reg_lambda", "lambda_l2", "l2_leaf_reg", "l2_regularization"), ("weight_decay",)),
     **dict.fromkeys(("minibatch_size", "batch"), ("batch_size",)),
     **dict.fromkeys(
         ("early_stopping_rounds", "early_stopping_round", "od_wait", "n_iter_no_change"),
