@@ -38,6 +38,18 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def test_rows_of_few_categories_are_alike_by_chance(htaf, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("table.csv", "more.csv"):
+        rows = pd.DataFrame({"a": rng.choice(list("xyz"), 200), "b": rng.choice(list("uv"), 200)})
+        rows.assign(y=np.where(rng.random(200) < 0.5, "no", "yes")).to_csv(tmp_path / name, index=False)
+    run, table, more = (tmp_path / name for name in ("run", "table.csv", "more.csv"))
+    assert htaf("train", "tabular", "--data", table, "--out", run, *QUICK)[0] == 0
+    assert "training part too" not in " ".join(htaf("evaluate", run, "--data", more)[2].split())
+    table.unlink()
+    assert htaf("evaluate", run, "--data", more)[0] == 0, "the training rows are elsewhere"
+
+
 @pytest.mark.parametrize(
     ("flags", "rows"),
     [
@@ -50,7 +62,7 @@ def test_evaluate_finds_the_parts_of_the_training(
     htaf, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], rows: list[int] | None
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    frame(30).to_csv("other.csv", index=False)
+    frame(30).assign(x=lambda rows: rows.x + 0.001).to_csv("other.csv", index=False)
     out = tmp_path / "run"
     code, _, err = htaf("train", "tabular", "--data", file, "--out", out, *QUICK, *flags)
     assert code == 0, err
@@ -60,6 +72,12 @@ def test_evaluate_finds_the_parts_of_the_training(
     if "--test" in flags:
         assert run.record["rows"]["test"] == 30
     monkeypatch.chdir("/")  # the record holds whole paths
+    seen = "rows are in the training part too"
+    noted = htaf("evaluate", out, "--data", file)[2]
+    assert " ".join(noted.split()).count(f"{run.record['rows']['train']} of 120 {seen}") == 1
+    others = frame(40).assign(x=np.linspace(-1, 1, 40))
+    others.to_csv(tmp_path / "others.csv", index=False)
+    assert seen not in " ".join(htaf("evaluate", out, "--data", tmp_path / "others.csv")[2].split())
     for part in ("validation", "test"):
         code, shown, err = htaf("evaluate", out, "--part", part, "--json")
         assert code == 0, err

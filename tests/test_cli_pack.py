@@ -20,10 +20,19 @@ from PIL import Image
 import made_runs
 from htaf import cli, runs
 from htaf._files import OutputError
+from htaf.cli.packing import _agreement
 from htaf.packed import PackedModel, load, save
 from htaf.runs import packed as packed_runs
 from htaf.runs import predictions
+from htaf.runs.predictions import Agreement
 from quick import slow_but
+
+
+@pytest.mark.parametrize(("difference", "told"), [(3.5e-7, False), (9.4e-4, True)])
+def test_outputs_that_differ_by_a_bit_are_explained(difference: float, told: bool) -> None:
+    said = _agreement(Agreement(rows=40, predictions=40, difference=difference), "test")
+    assert f"as by the run's exact network; outputs differ by at most {difference:.1e} of the largest" in said
+    assert said.endswith(", where rounding decides a bit: its pre-activation is next to the threshold") == told
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,9 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import joblib
@@ -16,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
+from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
@@ -63,6 +66,37 @@ def test_an_eval_set_chooses_the_epoch_and_is_not_trained_on(validated: HtafClas
     plain = classifier(epochs=1).fit(X[:TRAINED], Y[:TRAINED], eval_set=held())
     columns = [one.run_.preprocessor().to_json()["columns"] for one in (other, plain)]
     assert columns[0] == columns[1], "no range is learned from them"
+
+
+def test_rows_of_an_eval_set_have_weights_of_their_own(validated: HtafClassifier) -> None:
+    x, y = held()
+    weights = np.where(y == "yes", 3.0, 0.5)
+    weights[:5] = 0
+    made = classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=[(x, y)], eval_sample_weight=[weights])
+    found = made.run_.record["metrics"]["exact"]["validation"]["loss"]
+    assert found == pytest.approx(log_loss(y, made.predict_proba(x), sample_weight=weights), rel=1e-5)
+    alike = classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=(x, y), eval_sample_weight=np.full(len(y), 2))
+    np.testing.assert_array_equal(alike.predict_proba(X), validated.predict_proba(X))
+    rows = np.where(Y[:TRAINED] == "yes", 5.0, 1.0)
+    both = HtafRegressor(**SMALL).fit(
+        X[:TRAINED], AMOUNT[:TRAINED], rows, eval_set=(x, AMOUNT[TRAINED:]), eval_sample_weight=weights
+    )
+    error = both.run_.record["metrics"]["exact"]["validation"]["rmse"]
+    assert error**2 == pytest.approx(np.average((both.predict(x) - AMOUNT[TRAINED:]) ** 2, weights=weights), rel=1e-4)
+    frames = FRAME[:TRAINED], FRAME[TRAINED:]
+    read = htaf.fit(frames[0], "y", eval_set=frames[1], eval_sample_weight=weights, **SMALL)
+    np.testing.assert_array_equal(read.predict_proba(X), made.predict_proba(X))  # pyright: ignore
+    with pytest.raises(ValueError, match="eval_sample_weight: expected none beside the column 'a'"):
+        htaf.fit(frames[0], "y", eval_set=frames[1], sample_weight="a", eval_sample_weight=weights)
+    for wrong, said in (
+        ({"eval_sample_weight": weights}, "expected an eval_set"),
+        (
+            {"eval_set": (x, y), "eval_sample_weight": weights[:3]},
+            "eval_sample_weight: expected one for each of 30 rows",
+        ),
+    ):
+        with pytest.raises(ValueError, match=said):
+            classifier().fit(X[:TRAINED], Y[:TRAINED], **wrong)
 
 
 def test_an_eval_set_of_arrays_numbers_and_categories() -> None:
@@ -195,9 +229,11 @@ def test_a_warm_start_goes_on_from_the_weights_of_the_last_fit() -> None:
     from_copy = copy.deepcopy(made).fit(X, Y)
     np.testing.assert_array_equal(from_copy.predict_proba(X), made.fit(X, Y).predict_proba(X))
     assert clone(made).fit(X, Y).n_iter_ == 5, "a clone has no weights"
-    why = "warm_start goes on from the weights of the last fit, .*Set warm_start=False to train anew"
+    why = "warm_start goes on from the network of the last fit, .*other weights of their rows.*Set warm_start=False"
     with pytest.raises(ValueError, match=f"(?s){why}"):
         made.fit(X[:TRAINED], Y[:TRAINED])
+    with pytest.raises(ValueError, match=f"(?s){why}"):
+        made.fit(X, Y, np.where(Y == "yes", 2, 1))
     with pytest.raises(ValueError, match=r"has hidden \[16\] instead of \[8\]"):
         clone(made).fit(X, Y).set_params(hidden=(8,)).fit(X, Y)
     with pytest.raises(ValueError, match="with method htaf, got relu: set warm_start=False"):
@@ -216,6 +252,20 @@ def test_n_jobs_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("htaf.training.distributed.thread_count", one_thread)
     classifier(epochs=1, n_jobs=2).fit(X, Y)
     assert seen[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("load", "n_jobs", "told"), [(1e4, 2, True), (0.0, 2, False), (1e4, 1, False), (1e4, None, False)]
+)
+def test_threads_that_would_wait_are_told(
+    load: float, n_jobs: int | None, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = classifier(epochs=1, n_jobs=n_jobs).fit(X, Y)
+    assert any("these threads wait for one another: n_jobs=1 can be" in str(one.message) for one in caught) == told
+    assert not any("load average" in note for note in made.notes_), "a record says nothing of the moment"
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -305,6 +355,59 @@ def test_a_hint_names_no_word_that_is_then_refused(word: str, edit: str, place: 
             named = hinted(error)
             if named is not None:
                 HtafClassifier(**options, fields={named: values[named]})._recipe()
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("learning_rate", " (did you mean 'lr'?)"),
+        ("n_estimators", " (did you mean 'epochs'?)"),
+        ("max_depth", " (did you mean 'hidden'?)"),
+        ("hidden_layer_sizes", " (did you mean 'hidden'?)"),
+        ("early_stopping_rounds", " (did you mean 'n_iter_no_change'?)"),
+        ("random_seed", " (did you mean 'random_state'?)"),
+        ("thread_count", " (did you mean 'n_jobs'?)"),
+        ("scale_pos_weight", " (did you mean 'class_weight'?)"),
+        (
+            "eval_metric",
+            ": the loss is log loss or squared error, and its value on the validation rows chooses the epoch",
+        ),
+        ("cat_features", ": text is a category; of numbers that are codes make a column of text or of dtype category"),
+        ("solver", ""),
+    ],
+)
+def test_words_of_other_libraries_are_understood(word: str, said: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"unexpected keyword argument {word!r}{said}") + "$"):
+        HtafClassifier(**{word: 3})
+
+
+def test_words_of_other_libraries_are_understood_in_fields_and_plans(tmp_path: Path, htaf: Any) -> None:
+    with pytest.raises(ValueError, match=r"got 'early_stopping_rounds' \(did you mean 'patience'\?\)"):
+        HtafClassifier(fields={"early_stopping_rounds": 3})._recipe()
+    with pytest.raises(ValueError, match=r"got 'solver' \(did you mean 'optimizer'\?\)"):
+        HtafClassifier(fields={"solver": "adam"})._recipe()
+    plan = tmp_path / "plan.toml"
+    plan.write_text('data = ["wine"]\n[recipe]\nlearning_rate = 0.1\n[methods.relu]\n')
+    code, _, err = htaf("study", plan, "--out", tmp_path / "s")
+    assert code
+    assert "learning_rate (did you mean 'lr'?)" in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--learning-rate 0.1", "got 'learning-rate' (did you mean '--lr'?)"),
+        ("--learning_rate=0.1", "got 'learning_rate' (did you mean '--lr'?)"),
+        ("--seed 1 --early_stopping_rounds 5", "got 'early_stopping_rounds' (did you mean '--patience'?)"),
+        ("--random-state 1", "got 'random-state' (did you mean '--seed'?)"),
+        ("--metric auc", "got 'metric': the loss is log loss or squared error"),
+        ("--sample-weight w", "got 'sample-weight' (did you mean '--weight'?)"),
+    ],
+)
+def test_words_of_other_libraries_are_understood_as_flags(words: str, said: str, htaf: Any) -> None:
+    code, _, err = htaf("train", "tabular", "--data", "wine", "--out", "nowhere", *words.split())
+    assert code == 2
+    assert f"htaf: error: expected a flag of htaf train tabular, {said}" in " ".join(err.split())
 
 
 def test_hints_of_columns_leave_out_the_target() -> None:

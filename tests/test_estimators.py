@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -456,6 +457,23 @@ def test_what_fit_refuses(frame, options: dict, message: str) -> None:
         htaf.fit(**{"frame": frame, "target": "t"} | options)
 
 
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["€55,675", "€1,000"], "got the text '€55,675' in row 1 .from 1.: htaf.fit reads such numbers in a frame"),
+        (["1", "1,352"], "got the text '1,352' in row 2 .from 1.: htaf.fit reads such numbers in a frame"),
+        (["5", "many"], "got the text 'many' in row 2 .from 1.: pandas.to_numeric"),
+    ],
+)
+def test_texts_in_the_target_of_a_regression_are_refused_with_what_reads_them(texts: list[str], said: str) -> None:
+    rows = pd.DataFrame({"a": range(24)})
+    for y in (texts * 12, np.array(texts * 12), pd.Series(texts * 12)):
+        with pytest.raises(DataError, match=said):
+            HtafRegressor(**TINY).fit(rows, y)
+    if "reads" in said:
+        assert len(htaf.fit(rows.assign(y=texts * 12), "y", task="regression", **TINY).predict(rows)) == 24
+
+
 def test_small_data() -> None:
     X, y = np.array([[0.0], [1.0], [2.0]]), np.array([0, 1, 1])
     assert HtafClassifier(**TINY).fit(X, y).predict(X).shape == (3,)
@@ -471,6 +489,22 @@ def test_small_data() -> None:
         HtafClassifier(**TINY).fit(frame().iloc[:0], [])
 
 
+def test_labels_that_a_file_would_make_one_are_told() -> None:
+    labels = ["Yes", "no", " yes", "yes", "m", "M"] * 4
+    rows = pd.DataFrame({"a": range(24)})
+    said = r"target 'y': each a class of its own: ' yes' = 'Yes' = 'yes'\. Where they are one"
+    with pytest.warns(UserWarning, match=said):
+        model = HtafClassifier(**TINY).fit(rows, pd.Series(labels, name="y"))
+    assert len(model.classes_) == 6
+    assert any("each a class of its own" in note for note in model.notes_)
+    read = htaf.fit(rows.assign(y=labels), "y", **TINY)
+    assert read.classes_.tolist() == ["M", "m", "no", "yes"]
+    assert "target 'y': one class each: 'yes' = 'Yes'" in read.notes_
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*class of its own")
+        HtafClassifier(**TINY).fit(rows, ["m", "M", "no", "yes"] * 6)
+
+
 def test_arrays_of_text_and_lists() -> None:
     X = [["red", "1.5"], ["green", "2.5"], ["red", "3"], ["green", "4"]] * 3
     model = HtafRegressor(**TINY).fit(np.array(X), range(12))
@@ -483,6 +517,17 @@ def test_texts_of_an_array_are_read_as_in_the_training() -> None:
     X = np.array([["01", "1.5"], ["a", "2.5"], ["02", "3"], ["a", "4"]] * 3)
     model = HtafRegressor(**TINY).fit(X, [5, 1, 9, 1] * 3)
     np.testing.assert_array_equal(model.predict(X)[[0, 2]], model.predict(X[[0, 2]]))  # here all are numbers
+
+
+def test_a_warning_is_given_once_by_a_line(recwarn: pytest.WarningsRecorder) -> None:
+    rows = pd.DataFrame({"a": range(24), "one": 1})
+    for filters, times in (("default", 1), ("always", 3)):
+        recwarn.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter(filters)  # pyright: ignore[reportArgumentType]
+            for _ in range(3):
+                HtafRegressor(**TINY).fit(rows, np.arange(24.0))
+        assert sum("column 'one' dropped" in str(one.message) for one in recwarn) == times
 
 
 # --- scikit-learn's tools ----------------------------------------------------------------------------

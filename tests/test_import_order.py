@@ -37,10 +37,10 @@ ORDER = [
 ]
 # Lines that a room may have; "": the files beside the rooms. A change that raises one says what it bought.
 BUDGETS = {
-    "cli": 4_420,
+    "cli": 4_440,
     "concepts": 8_600,
     "convert": 3_210,
-    "data": 7_120,
+    "data": 7_200,
     "diagnostics": 750,
     "explorer": 1_900,
     "export": 1_270,
@@ -52,10 +52,10 @@ BUDGETS = {
     "packed": 6_000,
     "report": 1_970,
     "rules": 2_130,
-    "runs": 2_600,
+    "runs": 2_620,
     "spiking": 850,
     "training": 7_465,
-    "": 5_010,
+    "": 5_090,
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}

@@ -37,8 +37,9 @@ from torch import nn
 
 import htaf
 from htaf import HtafClassifier, HtafRegressor
+from htaf.data.columns import Target
 from htaf.data.notes import told
-from htaf.data.tabular import Table, from_frame, load
+from htaf.data.tabular import Split, Table, from_frame, load
 from htaf.estimators import parts
 from htaf.export import onnx_table
 from htaf.hardening import refit_head
@@ -48,7 +49,9 @@ from htaf.runs import RunError, open_packed, open_run
 from htaf.runs.data import table_rows
 from htaf.runs.hardening import harden_run
 from htaf.runs.metrics import Loss, decided, metrics, threshold_for
-from htaf.training.problems import class_weights
+from htaf.training.families import ready_recipe
+from htaf.training.notes import never_predicted
+from htaf.training.problems import class_weights, problem
 from htaf.training.recipe import TableData
 
 SMALL: dict[str, Any] = {"hidden": (16,), "epochs": 6, "lr": 0.03, "batch_size": 32, "fields": {"members": 2}}
@@ -224,8 +227,9 @@ def test_weights_of_classes_are_those_of_scikit_learn() -> None:
 def test_weights_of_classes_multiply_those_of_rows(tmp_path: Path) -> None:
     of = np.random.default_rng(0).uniform(0.5, 2, len(Y))
     labels = np.where(Y == 1, "yes", "no")
-    both = HtafClassifier(class_weight={"yes": 5}, **TINY).fit(X, labels, sample_weight=of)
-    rows = HtafClassifier(**TINY).fit(X, labels, sample_weight=of * np.where(Y == 1, 5, 1))
+    held = {"validation_fraction": 0.3}  # 12 rows of "yes"
+    both = HtafClassifier(class_weight={"yes": 5}, **TINY, **held).fit(X, labels, sample_weight=of)
+    rows = HtafClassifier(**TINY, **held).fit(X, labels, sample_weight=of * np.where(Y == 1, 5, 1))
     np.testing.assert_allclose(both.predict_proba(X), rows.predict_proba(X), atol=1e-6)
     both.save(tmp_path / "run")
     again = htaf.load(tmp_path / "run")
@@ -244,6 +248,30 @@ def test_balanced_classes_find_more_of_a_rare_one(plain: HtafClassifier) -> None
     assert not any("constant" in note for note in far.notes_), "judged by what it was trained on"
     with pytest.raises(ValueError, match="class_weight: expected classes in the target 'target', got numbers"):
         HtafRegressor(class_weight="balanced", **TINY).fit(X, X[:, 0])
+
+
+def test_no_row_of_a_small_class_chooses_alone() -> None:
+    y = np.repeat([0, 1, 2, 3], [240, 120, 36, 4])
+    table = from_frame(pd.DataFrame({"a": np.arange(400.0)}), y, task="classification", classes=tuple("abcd"))
+    rows = Split(np.flatnonzero(np.arange(400) % 4 > 0), np.arange(0, 400, 4), np.zeros(0, dtype=np.int64))
+    recipe = ready_recipe("mlp", "tabular-residual").replace(class_weight=("balanced",))
+    posed = problem(recipe, table, 0, "given", rows=rows, test=False)
+    assert posed.train.weights is not None
+    assert posed.validation.weights is not None
+    shares = [
+        np.bincount(y[of], weights.numpy(), 4) / weights.sum().item()
+        for of, weights in ((rows.train, posed.train.weights), (rows.validation, posed.validation.weights))
+    ]
+    np.testing.assert_allclose(shares[0], 0.25, rtol=1e-5)
+    whole = np.array([1, 1, 9 / 10, 1 / 10])  # 60, 30, 9 and 1 rows
+    np.testing.assert_allclose(shares[1], whole / whole.sum(), rtol=1e-5)
+    assert "target 'target': 9 rows of 'c', 1 row of 'd' in the validation part, fewer than 10" in " ".join(
+        told(posed.notes)
+    )
+    several = problem(recipe.replace(class_weight=("c=1.05", "d=0.5")), table, 0, "given", rows=rows, test=False)
+    assert several.validation.weights is not None
+    found = several.validation.weights.numpy()[[0, 60, 90, 99]]
+    np.testing.assert_allclose(found / found[0], [1, 1, 1, 0.5], rtol=1e-5)  # never below 1, nor raised to it
 
 
 @pytest.mark.parametrize(
@@ -432,7 +460,27 @@ def test_a_threshold_is_of_two_classes_of_which_validation_rows_are() -> None:
 def test_a_class_that_is_never_predicted_is_warned_of() -> None:
     x, y = rare(600, 0.04)
     with pytest.warns(UserWarning, match=r"never predicts '1' of 'target' \(3 rows\): class_weight balanced finds"):
-        HtafClassifier(recipe="tabular-members", threshold=0.999, **SMALL).fit(x, y)
+        HtafClassifier(recipe="tabular-members", threshold=0.999, **SMALL | {"epochs": 20}).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("classes", "threshold", "weighted", "said"),
+    [
+        (2, None, False, "class_weight balanced or threshold f1 finds more of a rare class"),
+        (2, None, True, "threshold f1 finds more of a rare class"),
+        (2, 0.9, False, "class_weight balanced finds more of a rare class"),
+        (2, 0.9, True, "it takes more rows of a rare class to find it"),
+        (3, None, False, "class_weight balanced finds more of a rare class"),
+        (3, None, True, "it takes more rows of a rare class to find it"),
+    ],
+)
+def test_what_is_advised_for_a_class_is_not_done_already(
+    classes: int, threshold: float | None, weighted: bool, said: str
+) -> None:
+    outputs, targets = torch.eye(classes)[[0, 0, 0]], torch.tensor([0, 0, 1])
+    target = Target("y", "classification", classes=tuple("abc"[:classes]), threshold=threshold)
+    (line,) = told(never_predicted(outputs, targets, target, weighted))
+    assert line.endswith(f"the network never predicts 'b' of 'y' (1 row): {said}")
 
 
 # --- scikit-learn around it --------------------------------------------------------------------------
@@ -556,6 +604,16 @@ def test_the_command_trains_measures_and_compares_by_weights(file: Path, tmp_pat
         harden_run(run, tmp_path / "hard", steps=("refit",))
     code, _, error = htaf(*words[:-1], "y", "--out", tmp_path / "none")
     assert (code, "weight: expected another column than the target" in error) == (1, True), error
+
+
+def test_weights_may_have_a_unit(file: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(file)
+    frame.assign(w=[f"{weight} kg" for weight in frame["w"]]).to_csv(tmp_path / "kg.csv", index=False)
+    plain, kilograms = (load(path, target="y", weight="w") for path in (file, tmp_path / "kg.csv"))
+    assert plain.weights is not None
+    assert kilograms.weights is not None
+    np.testing.assert_array_equal(kilograms.weights, plain.weights)
+    assert any("column 'w': numbers in '#kg'" in note for note in told(kilograms.notes))
 
 
 def test_baselines_are_fitted_and_measured_by_weights(file: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 import tempfile
 import warnings
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar, get_args
 
 import joblib
@@ -29,8 +31,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import nn
 
 from htaf._console import say_notes
-from htaf._errors import expect_seed, suggestion
+from htaf._errors import expect_seed, meant
 from htaf.data.cautions import cautions, drawn_in_time
+from htaf.data.columns import spelled
 from htaf.data.notes import MOST_NAMED, UNEXPECTED, Note, from_record, told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import (
@@ -44,6 +47,7 @@ from htaf.data.reading import (
     named,
     to_number,
     to_text,
+    unit_of,
 )
 from htaf.data.tabular import Parting, Split, Table, from_frame, split
 from htaf.data.targets import Task, amounts_of_rows
@@ -105,7 +109,7 @@ class _TableEstimator(BaseEstimator):
             why = f"which {unread[name]} does not read" if name in unread else f"give fields={{{name!r}: ...}}"
             return f": a field of a recipe, {why}"
         refused = {*unread, *options, *(OF_CLASSES if cls._task == "regression" else ())}
-        return suggestion(name, [one for one in cls._get_param_names() if one not in refused])
+        return meant(name, [one for one in cls._get_param_names() if one not in refused])
 
     def __init__(
         self,
@@ -281,7 +285,7 @@ class _TableEstimator(BaseEstimator):
             near = (
                 FOR_ROWS
                 if unknown[0] in OF_ROWS
-                else suggestion(unknown[0], [name for name in fields if name not in unread and name not in changes])
+                else meant(unknown[0], [name for name in fields if name not in unread and name not in changes])
             )
             raise ValueError(f"fields: expected fields of a recipe, got {unknown[0]!r}{near}")
         recipe, notes = family.changed(base, changes)
@@ -290,7 +294,7 @@ class _TableEstimator(BaseEstimator):
 
     def _learn(self: Fitted, table: Table, names: Sequence[str] | None) -> Fitted:
         """Train on a table; `names` of the columns that the caller knows, None where they have none."""
-        from htaf.training.distributed import TrainingError, default_threads, thread_count
+        from htaf.training.distributed import TrainingError, default_threads, thread_count, waiting
         from htaf.training.fit import fit
         from htaf.training.running import Running
 
@@ -304,11 +308,13 @@ class _TableEstimator(BaseEstimator):
         rows = given or parts(table, float(self.validation_fraction), int(seed))
         noted = [*notes, *(() if given else drawn_in_time(table))]
         before = [*table.notes, *cautions(table, rows, None), *noted]
+        number = _threads(self.n_jobs) or default_threads(recipe)
         if not self.verbose:
-            _warn(before)
+            busy = None if self.n_jobs is None else waiting(number, "n_jobs=1 can be much faster")
+            _warn([*before, *([busy] if busy else [])])
         with (
             tempfile.TemporaryDirectory(prefix="htaf-") as folder,
-            thread_count(_threads(self.n_jobs) or default_threads(recipe)),
+            thread_count(number),
         ):
             running = Running(self.device, progress=bool(self.verbose), checkpoint_seconds=1e9, plot=False)
             try:
@@ -320,8 +326,8 @@ class _TableEstimator(BaseEstimator):
                 if continued is None or "to continue" not in str(error):
                     raise
                 raise ValueError(
-                    "warm_start goes on from the weights of the last fit, with the same rows and the same network: "
-                    f"{error}. Set warm_start=False to train anew on these rows"
+                    "warm_start goes on from the network of the last fit, with the same rows and sample_weight: "
+                    f"{error}. Set warm_start=False to train anew"
                 ) from None
             run.record[ENTRY] = {
                 "parameters": {
@@ -345,8 +351,10 @@ class _TableEstimator(BaseEstimator):
             _warn([note for note in from_record(self.run_.record["notes"]) if note not in before])
         return self
 
-    def _held_out(self, eval_set: Any) -> tuple[pd.DataFrame, np.ndarray] | None:
-        """The rows of `eval_set` with the columns of X, and their target; None where it is not given."""
+    def _held_out(self, eval_set: Any, weights: Any) -> tuple[pd.DataFrame, np.ndarray, np.ndarray] | None:
+        """The rows of `eval_set` with the columns of X, their target and weights; None where it is not given."""
+        if eval_set is None and weights is not None:
+            raise ValueError("eval_sample_weight: expected an eval_set, of whose rows these are the weights, got none")
         if eval_set is None:
             return None
         pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
@@ -363,10 +371,14 @@ class _TableEstimator(BaseEstimator):
             raise DataError(f"eval_set: {error}") from None
         if not len(frame):
             raise DataError("eval_set: expected at least one row to validate on, got none")
-        return frame, target
+        return frame, target, _of_eval_set(weights, len(frame))
 
     def _table(
-        self, frame: pd.DataFrame, target: np.ndarray, held: tuple[pd.DataFrame, np.ndarray] | None, **named: Any
+        self,
+        frame: pd.DataFrame,
+        target: np.ndarray,
+        held: tuple[pd.DataFrame, np.ndarray, np.ndarray] | None,
+        **named: Any,
     ) -> Table:
         """The table of rows and their target, with those of `eval_set` below as the rows that validate.
 
@@ -374,11 +386,10 @@ class _TableEstimator(BaseEstimator):
         """
         missing, count, parting = bool(self.text_as_missing), len(frame), Parting()
         if held is not None:
-            more, of_more = held
+            more, of_more, amounts = held
             frame = pd.DataFrame({name: _below(frame[name], more[name], missing) for name in frame})
             target = np.concatenate([target, of_more]).astype(target.dtype)
-            if (weights := named.get("weights")) is not None:
-                named["weights"] = np.concatenate([weights, np.full(len(more), weights.mean())])
+            named["weights"] = _with_eval_weights(named.get("weights"), count, amounts)
             parting = Parting(test=np.arange(len(frame)) >= count)
         with _rows_of_eval_set(count):
             return from_frame(frame, target, task=self._task, text_as_missing=missing, parting=parting, **named)
@@ -489,8 +500,9 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         n_iter_no_change: see `early_stopping`; the recipe's field `patience`.
         validation_fraction: share of the rows, of every class alike, that choose the epoch and are not trained on;
             not read where `fit` has an `eval_set`.
-        warm_start: a second `fit` goes on from the weights of the first, with a new schedule: on the same rows, with
-            the same network and validation rows, and other epochs or rates if you like. Else it is refused.
+        warm_start: a second `fit` goes on from the weights of the first, with a new schedule: on the same rows, of
+            the same `sample_weight`, with the same network and validation rows, and other epochs or rates if you like.
+            Else it is refused.
         exact: predict with the exact step; False: with the smooth network. May be changed after `fit`.
         text_as_missing: a text in a column of numbers, such as "unknown", is a missing value, told by a warning; in
             predictions in a column of dates too. False: it is refused. May be changed after `fit`.
@@ -515,17 +527,20 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     _task = "classification"
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafClassifier:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None, eval_sample_weight: Any = None
+    ) -> HtafClassifier:
         """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts.
 
         Args:
             sample_weight: [rows] >= 0, how much each row counts in every loss, also that which chooses the epoch; only
                 their proportions matter. A row of weight 0 is as if it were not there. The preparation of the columns
                 counts every other row once. None: all alike.
-            eval_set: (X, y) of other rows, which choose the epoch, each with the mean weight, and are not trained on;
-                None: `validation_fraction` of these. Its columns are found as `predict` finds them, its labels are
+            eval_set: (X, y) of other rows, which choose the epoch and are not trained on; None: `validation_fraction`
+                of these. Its columns are found as `predict` finds them, its labels are
                 among those of y. A pipeline does not prepare it: give `step__eval_set` rows that its earlier steps have
                 transformed.
+            eval_sample_weight: [rows of eval_set] >= 0, how much each of them counts; None: all alike.
         """
         _refuse_missing(y)
         labels = np.asarray(validate_data(self, "no_validation", y))
@@ -540,8 +555,9 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         if len(classes) < 2:
             of = "" if weights is None else " with a weight above 0"
             raise ValueError(f"{type(self).__name__} needs at least 2 classes{of}, got 1 class: {classes[0]!r}")
+        notes += _alike(classes, _name_of(y))
         self._know(classes)
-        held = self._held_out(eval_set)
+        held = self._held_out(eval_set, eval_sample_weight)
         if held is not None:
             found = pd.Index(classes).get_indexer(pd.Index(held[1]))
             if (found < 0).any():
@@ -549,7 +565,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
                 raise DataError(
                     f"eval_set: expected labels of y, {listed(classes.tolist())}, got {listed(unknown, 5)} too"
                 )
-            held = held[0], found
+            held = held[0], found, held[2]
         codes = codes.astype(np.int64)
         of = {"classes": _texts(classes), "target_name": _name_of(y), "weights": weights}
         table = self._table(frame, codes, held, **of)
@@ -614,9 +630,12 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafRegressor:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None, eval_sample_weight: Any = None
+    ) -> HtafRegressor:
         """Train on rows X [rows, columns] and numbers y [rows]; the others as of `HtafClassifier.fit`."""
         _refuse_missing(y)
+        _refuse_text(y)
         values = np.asarray(validate_data(self, "no_validation", y, y_numeric=True), dtype=np.float64)
         frame = self._frame(X, reset=True)
         check_consistent_length(frame, values)
@@ -624,9 +643,9 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         if weights is not None:
             frame, values, weights = frame.loc[weights > 0], values[weights > 0], weights[weights > 0]
         _check_rows(self, frame)
-        held = self._held_out(eval_set)
+        held = self._held_out(eval_set, eval_sample_weight)
         if held is not None:
-            held = held[0], _numbers_of_eval_set(held[1])
+            held = held[0], _numbers_of_eval_set(held[1]), held[2]
         table = self._table(frame, values, held, target_name=_name_of(y), weights=weights)
         return self._learn(replace(table, notes=(*notes, *table.notes)), self._names())
 
@@ -644,6 +663,7 @@ def fit(
     eval_set: Frame | None = None,
     time: str | None = None,
     sample_weight: str | Sequence[float] | Float64[np.ndarray, " rows"] | None = None,
+    eval_sample_weight: Sequence[float] | Float64[np.ndarray, " held"] | None = None,
     **options: Any,
 ) -> HtafClassifier | HtafRegressor:
     """Train on a data frame with one column to predict, as `htaf train tabular` does on a file.
@@ -663,6 +683,8 @@ def fit(
         time: a column of dates or numbers; the validation rows are the last ones by it, none of them drawn.
         sample_weight: the name of a column of weights, which is no feature, or weights of all rows; see
             `HtafClassifier.fit`.
+        eval_sample_weight: weights of the rows of `eval_set`, where those of the frame are no column of both; None: of
+            the column, else all alike.
         options: as `HtafClassifier` takes them.
 
     Returns:
@@ -680,16 +702,20 @@ def fit(
     of: Any = sample_weight if isinstance(sample_weight, str) else _weights(sample_weight, frame)[0]
     missing, count = bool(options.get("text_as_missing", False)), len(frame)
     parting = Parting()
+    if eval_sample_weight is not None and (eval_set is None or isinstance(of, str)):
+        why = "an eval_set of whose rows these are, got none" if eval_set is None else f"none beside the column {of!r}"
+        raise ValueError(f"eval_sample_weight: expected {why}")
     if eval_set is not None:
+        more = named(_pandas(eval_set))
         if time is not None:
             raise ValueError(f"expected eval_set or time, got both: time {time!r}")
-        frame = _with_eval_set(named(frame), named(_pandas(eval_set)), missing)
+        frame = _with_eval_set(named(frame), more, missing)
         parting = Parting(test=np.arange(len(frame)) >= count)
+        if not isinstance(of, str):
+            of = _with_eval_weights(of, count, _of_eval_set(eval_sample_weight, len(more)))
     elif time is not None:
         share = _share(float(options.get("validation_fraction", 0.1)))
         parting = Parting(shares=(1 - share, share), time=time)
-    if eval_set is not None and of is not None and not isinstance(of, str):
-        of = np.concatenate([of, np.full(len(frame) - count, of.mean())])
     with _rows_of_eval_set(count):
         table = from_frame(frame, target, task=task, text_as_missing=missing, parting=parting, weights=of)
     made = (HtafClassifier if table.task == "classification" else HtafRegressor)(**options)
@@ -938,8 +964,29 @@ def _warn(notes: Sequence[Note | str]) -> None:
     while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     for note in notes:
-        if isinstance(note, Note) and note.kind in UNEXPECTED:
+        if isinstance(note, Note) and note.kind in UNEXPECTED and not _told_already(str(note), frame):
             warnings.warn(str(note), UserWarning, stacklevel=level)
+
+
+_TOLD: set[tuple[str, str, int]] = set()
+
+
+def _told_already(text: str, frame: FrameType) -> bool:
+    """Whether a line of a program gave this warning before, where Python's filters want it once: a training changes the
+    filters for a while, and Python then forgets what it has given, as in each fit of a search."""
+    module, key = frame.f_globals.get("__name__", ""), (text, frame.f_code.co_filename, frame.f_lineno)
+    matching = (
+        action
+        for action, said, kind, of, line in warnings.filters
+        if issubclass(UserWarning, kind)
+        and re.match(said or "", text)
+        and re.match(of or "", module)
+        and line in (0, frame.f_lineno)
+    )
+    action = next(matching, "default")
+    before = key in _TOLD
+    _TOLD.add(key)
+    return before and action in ("default", "module", "once")
 
 
 def _is_inside(file: str) -> bool:
@@ -982,6 +1029,22 @@ def _refuse_missing(y: Any) -> None:
     )
 
 
+def _refuse_text(y: Any) -> None:
+    """Raises DataError for texts that are no plain numbers in the target of a regression, with what reads them."""
+    values = np.asarray(in_pandas(y), dtype=object)
+    column = pd.Series(values if values.ndim == 1 else [])
+    if not is_text(column):
+        return
+    wrong = pd.to_numeric(column, errors="coerce").isna().to_numpy()
+    if not wrong.any():
+        return
+    row, unit = int(np.argmax(wrong)), unit_of(dict.fromkeys(to_text(column)))
+    fix = "pandas.to_numeric(y, errors='coerce') makes numbers, NaN of the others: leave their rows out of X and y"
+    if unit or not to_number(column)[1].any():
+        fix = "htaf.fit reads such numbers in a frame with the target in it; or write them without unit and thousands"
+    raise DataError(f"y: expected numbers, got the text {str(column.iloc[row])!r} in row {row + 1} (from 1): {fix}")
+
+
 def _refuse_doubled(names: pd.Index) -> None:
     """Raises DataError for a name of a column that is there more than once."""
     if doubled := [*dict.fromkeys(map(str, names[names.duplicated()]))]:
@@ -1003,7 +1066,7 @@ def _class_weight(given: Any) -> tuple[str, ...]:
 
 
 def _weights(
-    given: Any, frame: pd.DataFrame, labels: np.ndarray | None = None
+    given: Any, frame: pd.DataFrame, labels: np.ndarray | None = None, name: str = "sample_weight"
 ) -> tuple[Float64[np.ndarray, " rows"] | None, list[Note]]:
     """Weights of the rows of a frame, and what is to be said of them; None for none.
 
@@ -1014,13 +1077,30 @@ def _weights(
         return None, []
     each = np.asarray(given)
     if each.shape != (len(frame),):
-        raise ValueError(f"sample_weight: expected one for each of {len(frame):,} rows, got the shape {each.shape}")
+        raise ValueError(f"{name}: expected one for each of {len(frame):,} rows, got the shape {each.shape}")
     noted = list[Note]()
-    values = amounts_of_rows("fit", pd.Series(each), np.ones(len(frame), dtype=bool), noted)
+    values = amounts_of_rows("fit", pd.Series(each, name=name), np.ones(len(frame), dtype=bool), noted)
     notes = [note for note in noted if note.kind == "no weight"]
     if labels is not None and (lost := np.setdiff1d(labels, labels[values > 0])).size:
         notes.append(Note("class without weight", "y", values=tuple(_texts(lost))))
     return values, notes
+
+
+def _of_eval_set(given: Any, count: int) -> Float64[np.ndarray, " held"]:
+    """Weights of the rows of `eval_set`, of mean 1; errors as of `_weights`."""
+    given = given[0] if isinstance(given, list | tuple) and len(given) == 1 != count else given
+    each = _weights(given, pd.DataFrame(index=range(count)), name="eval_sample_weight")[0]
+    return np.ones(count) if each is None else each / each.mean()
+
+
+def _with_eval_weights(
+    weights: Float64[np.ndarray, " rows"] | None, count: int, held: Float64[np.ndarray, " held"]
+) -> Float64[np.ndarray, " all"] | None:
+    """Weights of the training rows with those of `eval_set` below; None where all are alike."""
+    if weights is None and np.ptp(held) == 0:
+        return None
+    own = np.ones(count) if weights is None else weights
+    return np.concatenate([own, held * own.mean()])
 
 
 def _check_rows(estimator: _TableEstimator, frame: pd.DataFrame) -> None:
@@ -1047,6 +1127,16 @@ def _texts(classes: np.ndarray) -> list[str]:
     """Distinct names of classes: 2 for 2.0."""
     texts = [text or str(value) for text, value in zip(to_text(pd.Series(classes)), classes, strict=True)]
     return texts if len({*texts}) == len(texts) else [repr(value) for value in classes.tolist()]
+
+
+def _alike(classes: np.ndarray, target: str) -> list[Note]:
+    """A note on labels that differ in case or blanks around them alone, which `htaf.fit` and the command make one."""
+    groups: dict[str, list[str]] = {}
+    for label in classes.tolist():
+        if isinstance(label, str):
+            groups.setdefault(spelled(label.strip()), []).append(label)
+    several = tuple(tuple(group) for group in groups.values() if len(group) > 1)
+    return [Note("classes alike", target, values=several)] if several else []
 
 
 def _read_labels(texts: Sequence[str]) -> np.ndarray:

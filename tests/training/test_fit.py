@@ -741,7 +741,7 @@ def test_another_network_or_split_cannot_be_continued(
 
 def test_other_data_cannot_be_continued(runs: Callable[[str], Run], tmp_path: Path) -> None:
     other = load(write_csv(tmp_path / "other.csv", seed=1), target="y")
-    with pytest.raises(TrainingError, match="other data, or another split of them"):
+    with pytest.raises(TrainingError, match="other data, other weights of their rows, or another split of them"):
         train(tmp_path / "run", other, continued=runs("htaf"))
 
 

@@ -13,7 +13,7 @@ from typing import get_type_hints
 
 from htaf import __version__
 from htaf._console import UsageError, ended_by_signals, plain_errors, say
-from htaf._errors import suggestion
+from htaf._errors import CALLED, INSTEAD, meant, suggestion
 from htaf.cli.verbs import known
 
 ABOUT = """Networks whose activations are 0 or 1, trained by ordinary gradient descent.
@@ -44,6 +44,7 @@ def _run(words: list[str]) -> None:
 
         function = pkgutil.resolve_name(verbs[verb].function)
         _expect_once(words, function)
+        _expect_own(words, function, verb)
         return tyro.cli(function, prog=f"htaf {verb}", args=words[len(verb.split()) :], registry=registry)
     group = words[0] if words and words[0] in groups else None
     word = next(iter(words[0 if group is None else 1 :]), None)
@@ -66,6 +67,22 @@ def _expect_once(words: list[str], function: Callable[..., None]) -> None:
     for name in flags:
         if flags.count(name) > 1 and name not in repeated:
             raise UsageError(f"expected --{name} once, got it {flags.count(name)} times: its values belong behind one")
+
+
+def _expect_own(words: list[str], function: Callable[..., None], verb: str) -> None:
+    """Raises UsageError for a flag by a name that another library has for it; what else there is not tyro refuses."""
+    given = [word.partition("=")[0] for word in words if word.startswith("--")]
+    others = [flag for flag in given if flag[2:].replace("-", "_") in (*CALLED, *INSTEAD)]
+    if not others:
+        return
+    from tyro.extras import get_parser
+
+    from htaf.cli.flags import registry
+
+    known = [*get_parser(function, registry=registry)._option_string_actions]
+    unknown = [flag for flag in others if flag.replace("_", "-") not in known]
+    if unknown:
+        raise UsageError(f"expected a flag of htaf {verb}, got {unknown[0][2:]!r}{meant(unknown[0], known)}")
 
 
 def _unknown(word: str | None, group: str | None) -> str:

@@ -14,7 +14,7 @@ from htaf._files import check_output_folder
 from htaf.cli.flags import DataDir, Json, Place, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
-from htaf.data.notes import told
+from htaf.data.notes import Note, told
 
 if TYPE_CHECKING:
     from htaf.data.parts import Data
@@ -61,15 +61,17 @@ def evaluate(
         raise UsageError("--out is for classes, this run's network predicts numbers")
     if out is not None:
         check_output_folder(out, [run, *([] if data is None else [data])])
+    noted: list[Note] = []
     if data is not None:
         if part not in (None, "all"):
             raise UsageError(f"--part {part} is for the run's own data, not for --data {data}")
         part = "all"
         found = opened.other_data(data, data_dir=data_dir)
+        noted = opened.trained_on(found, data_dir=data_dir)
     else:
         with needs_source("give --data"):
             found = opened.data(data_dir=data_dir)
-    say_notes(told(found.notes))
+    say_notes(told([*found.notes, *noted]))
     result = opened.evaluate(part or "test", found)
     profile = _profile(opened, part or "test", found) if layers else None
     name = result["headline"]

@@ -155,8 +155,13 @@ def _check_differing(differing: int | None) -> None:
         raise UsageError(f"--differing must be >= 0, got {differing}")
 
 
+ROUNDED = 1e-5  # of the largest output: by more it differs only where a bit does
+
+
 def _agreement(found: Agreement, part: str) -> str:
     differ = f"outputs differ by at most {found.difference:.1e} of the largest"
+    if found.difference > ROUNDED:
+        differ += ", where rounding decides a bit: its pre-activation is next to the threshold"
     return f"{found.predictions:,} of {found.rows:,} {part} rows predicted as by the run's exact network; {differ}"
 
 

@@ -1,4 +1,4 @@
-"""What is to be said of a table and its parts before a training: columns that give the target away, and dates."""
+"""What is to be said of a table and its parts before a training: columns that give the target away, dates, skewness."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +15,9 @@ MOST_ROWS = 4_000  # of the training part that are looked at, evenly spread
 MOST_CELLS = 10_000_000  # rows x columns
 FEWEST_ROWS = 40
 FEWEST_OF_CLASS = 5  # of the rows that are guessed
+MOST_INPUTS = 500  # of a linear model
+SKEWED = 2.0  # skewness, that of an exponential distribution
+WORTH = 0.1  # share of the error of a linear model that a logarithm of the target takes away
 SHUFFLED = 4_517_032  # seeds the halves: neighbours in a file are alike, and made tables use small seeds
 GIVEN_AWAY = 0.99  # of balanced accuracy, or of R2 of ranks
 ALL_DIFFERENT = 0.95  # share of distinct values from which each row has a date of its own
@@ -29,7 +32,11 @@ def cautions(table: Table, parts: Split, mode: Mode | None) -> list[Note]:
     """
     features = {str(name): column for name, column in table.features.items()}
     moments = {name: column for name, column in features.items() if is_date(column)}
-    return [*_given_away(features, table, parts.train), *_dates(moments, table, parts, mode)]
+    return [
+        *_given_away(features, table, parts.train),
+        *_dates(moments, table, parts, mode),
+        *_skewed(table, parts.train),
+    ]
 
 
 def _dates(moments: dict[str, pd.Series], table: Table, parts: Split, mode: Mode | None) -> list[Note]:
@@ -68,8 +75,7 @@ def _given_away(features: dict[str, pd.Series], table: Table, train: Int64[np.nd
     count = min(len(train), MOST_ROWS, max(FEWEST_ROWS, MOST_CELLS // max(1, len(features))))
     if count < FEWEST_ROWS:
         return []
-    rows = train[np.linspace(0, len(train) - 1, count).astype(np.int64)]
-    rows = rows[np.argsort(np.random.PCG64(SHUFFLED).random_raw(len(rows)), kind="stable")]
+    rows = _shuffled(train, count)
     known, asked = rows[: count // 2], rows[count // 2 :]
     score = _score(table, asked)
     if score is None:
@@ -83,6 +89,39 @@ def _given_away(features: dict[str, pd.Series], table: Table, train: Int64[np.nd
             what = "R2 of the ranks" if table.task == "regression" else "balanced accuracy"
             notes.append(Note("gives the target away", name, len(asked), (what, round(found, 4), table.target_name)))
     return notes
+
+
+def _skewed(table: Table, train: Int64[np.ndarray, " train"]) -> list[Note]:
+    """Whether a linear model of the logarithm of a skewed target has less error, in units of the target, than one of
+    the target itself: each half of the training rows is predicted from the other one."""
+    if table.task != "regression" or len(train) < FEWEST_ROWS or (known := table.target[train]).min() < 0:
+        return []
+    apart = known - known.mean()
+    skewness = float((apart**3).mean() / max((apart**2).mean() ** 1.5, 1e-300))
+    if skewness < SKEWED:
+        return []
+    from sklearn.linear_model import RidgeCV
+
+    plain = logged = 0.0
+    rows = _shuffled(train, MOST_ROWS)
+    halves = np.array_split(rows, 2)
+    for fitted, asked in (halves, halves[::-1]):
+        preprocessor, y, truth = table.fit_preprocessor(fitted), table.target[fitted], table.target[asked]
+        inputs, others = (preprocessor.transform(table.features, part) for part in (fitted, asked))
+        if inputs.shape[1] > MOST_INPUTS:
+            return []
+        model = RidgeCV(np.logspace(-3, 3, 7))
+        plain += ((model.fit(inputs, y).predict(others) - truth) ** 2).sum()
+        with np.errstate(over="ignore"):  # far from its rows the exponential of a line explodes
+            logged += ((np.expm1(model.fit(inputs, np.log1p(y)).predict(others)) - truth) ** 2).sum()
+    better = 1 - (logged / plain) ** 0.5 if plain else 0.0
+    return [Note("skewed", table.target_name, len(rows), (skewness, float(better)))] if better >= WORTH else []
+
+
+def _shuffled(train: Int64[np.ndarray, " train"], most: int) -> Int64[np.ndarray, " rows"]:
+    """At most so many rows, evenly spread, in an order that is drawn."""
+    rows = train[np.linspace(0, len(train) - 1, min(len(train), most)).astype(np.int64)]
+    return rows[np.argsort(np.random.PCG64(SHUFFLED).random_raw(len(rows)), kind="stable")]
 
 
 def _as_numbers(column: pd.Series) -> Float64[np.ndarray, " rows"]:

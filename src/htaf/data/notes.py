@@ -213,6 +213,30 @@ def _mixed(note: Note) -> str:
     return f"column {note.column!r} mixes {numbers} with {texts} ({first}): read as a category"
 
 
+def _few_to_choose_by(note: Note) -> str:
+    """count: of rows that would be enough. values: the names of the classes, and the rows of each."""
+    each = ", ".join(f"{counted(rows, 'row')} of {name!r}" for name, rows in zip(*note.values, strict=True))
+    return (
+        f"target {note.column!r}: {each} in the validation part, fewer than {note.count}, have less of their class's "
+        "weight there, so that none of them chooses the epoch alone"
+    )
+
+
+def _never_predicted(note: Note) -> str:
+    """count: of rows. values: the names of the classes, and what of a recipe would find more of them."""
+    names, ways = note.values
+    words = _words(note)
+    return (
+        "WARNING: on the validation part the network never predicts "
+        f"{listed(names)} of {note.column!r} ({words['count']:row}): "
+        + (
+            f"{' or '.join(ways)} finds more of a rare class"
+            if ways
+            else "it takes more rows of a rare class to find it"
+        )
+    )
+
+
 NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce') makes it a number column"
 NO_PLAIN_NUMBER = "{!r} is no plain number; write it as 1234.5 to have it as one"
 _SMALL_RANGE = "too narrow a range ({values[0]:.17g} to {values[1]:.17g}; change its unit or subtract an offset)"
@@ -224,8 +248,8 @@ _NOT_TRUSTED = (
 UNEXPECTED = frozenset(
     {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
      "one training text", "no training value", "small range", "learned nothing", "diverged",
-     "mixed", "mixed dates", "text as missing", "gives the target away", "drawn in time", "class without weight",
-     "never predicted", "few for a threshold"}
+     "mixed", "mixed dates", "text as missing", "gives the target away", "skewed", "drawn in time",
+     "class without weight", "classes alike", "busy", "never predicted", "few for a threshold"}
 )  # fmt: skip
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
@@ -277,6 +301,9 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # its target
     "task": "task {values[0]} inferred: target {column!r} holds {values[1]}",
     "one class": "target {column!r}: one class each: {spellings}",
+    "classes alike": "target {column!r}: each a class of its own: {spellings}. Where they are one, give them one "
+    "spelling, as y.str.strip().str.lower() does, or use htaf.fit on a frame with the target in it, which makes them "
+    "one",
     "one row": "target {column!r}: one row only of {names}; it can be in one part of a split only",
     "positive": "class 1 (positive) is {values[1]!r}, class 0 is {values[0]!r}",
     "no rows": "target {column!r}: no rows of {names}",
@@ -303,13 +330,20 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "htaf.fit(..., time={column!r}), or eval_set",
     "test dates outside": "column {column!r}: {count:,} of {values[0]:,} test rows, {values[1]} to {values[2]}, lie "
     "outside the dates of training, {values[3]} to {values[4]}",
+    "skewed": "target {column!r} is skewed (skewness {values[0]:.1f}), and a linear model of log(1 + target) has "
+    "{values[1]:.0%} less error (RMSE) than one of the target, each half of {count:,} training rows predicted from the "
+    "other: so may the network. In Python sklearn.compose.TransformedTargetRegressor(htaf.HtafRegressor(), "
+    "func=np.log1p, inverse_func=np.expm1) learns it; for the command write log(1 + target) into a column of the file, "
+    "make it --target and --exclude {column!r}",
+    "busy": "the load average is {values[0]:.1f} on {values[1]} cores. Where other processes cause it, these threads "
+    "wait for one another: {values[2]}",
     # what its network learned
     "learned nothing": "WARNING: on the validation part the network is no better than a constant ({values[0]}): it has "
     "learned nothing. Lower lr, train for more epochs, or check the data",
-    "never predicted": "WARNING: on the validation part the network never predicts {names} of {column!r} "
-    "({count:row}): class_weight balanced finds more of a rare class, of two classes threshold f1 does too",
+    "never predicted": _never_predicted,
     "threshold": "{values[2]!r} is predicted from a probability of {values[0]:.4g}, the best {values[1]} on the "
     "validation part ({values[3]:.4f}; {values[4]:.4f} from 0.5), {count:row} of it",
+    "few to choose by": _few_to_choose_by,
     "few for a threshold": "the threshold is chosen by {count:validation row} of the rarer class {column!r}, so chance "
     "has much of a say in it: validate on more rows, or give a number",
     "diverged": "WARNING: " + _NOT_TRUSTED,
@@ -318,6 +352,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "ignored": "ignored, not used in training: {names}",
     "text as missing": "column {column!r}: {count:row} with a text that is no number or date read as missing ({names})",
     "ignored target": "ignored: {column!r}, the target",
+    "trained on": "{count:,} of {values[0]:,} rows are in the training part too, with the same target: the figures "
+    "count what the network has seen. Without --data they are of the run's own test part, which it has not",
     "unseen": _unseen("not seen in training", "all inputs 0"),
     "unseen or rare": _unseen("rare in training or not seen", "input {column}=other"),
     "unseen, mean": _unseen("not seen in training", "the target's mean"),

@@ -172,7 +172,10 @@ def amounts_of_rows(
     """
     called = "sample_weight" if column.name is None else str(column.name)
     column = column.astype(float) if pd.api.types.is_bool_dtype(column) else column  # rows to take
-    values = finite_numbers(column, called, table=name)
+    unit = unit_of(pd.unique(to_text(column[present]))) if is_text(column) else None
+    values = finite_numbers(column, called, table=name, unit=unit or "")
+    if unit:
+        notes.append(Note("unit", called, values=(unit, str(column.iloc[0]), float(values[0]))))
     for bad, what in ((np.isnan(values), "none"), (values < 0, "a negative one")):
         if (bad & present).any():
             row = int(np.argmax(bad & present))

@@ -249,6 +249,34 @@ class Run:
         size = height if height == width and image_sets.of_files(place) else None
         return image_sets.load(place, size=size, data_dir=data_dir)
 
+    def trained_on(self, data: Data, *, data_dir: str | PathLike[str] | None = None) -> list[Note]:
+        """A note where rows of other data are, as the network takes them, rows of the training part: more of them than
+        among the run's own test rows, where rows of a few categories can be alike by chance.
+
+        Args:
+            data: from `other_data`. data_dir: as of `data`.
+
+        Returns:
+            No note of images, and where the run's own data are elsewhere by now.
+        """
+        if isinstance(data, Images) or self.takes_images or not rows_are_known(self):
+            return []
+
+        def rows(table: Data) -> list[bytes]:
+            found = np.concatenate([np.column_stack([x.numpy(), y.numpy()]) for x, y in self.part("all", table)])
+            return np.ascontiguousarray(found, np.float32).view(f"V{4 * found.shape[1]}")[:, 0].tolist()
+
+        try:
+            own = self.data(data_dir=data_dir)
+            assert isinstance(own, tabular.Table)
+            parts, each = table_rows(self, own), rows(own)
+        except (RunError, DataError):
+            return []
+        known, asked = {each[row] for row in parts.train}, rows(data)
+        seen, share = sum(row in known for row in asked), np.mean([each[row] in known for row in parts.test])
+        by_chance = share * len(asked) + 3 * (share * (1 - share) * len(asked)) ** 0.5
+        return [Note("trained on", count=seen, values=(len(asked),))] if seen > by_chance else []
+
     def part(self, part: PartName = "test", data: Data | None = None) -> RunPart:
         """A part of the run's data as its networks take it: iterating gives (inputs, targets) in chunks.
 

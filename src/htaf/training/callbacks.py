@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import time
 import warnings
 import zipfile
@@ -22,13 +21,13 @@ from htaf._console import Terminal, span, visible
 from htaf._files import csv_text, written_whole
 from htaf.runs import METRICS, write_atomic
 from htaf.training._lightning import Callback, Checkpoint, L, TorchCheckpointIO
+from htaf.training.distributed import waiting
 from htaf.training.module import Training
 from htaf.training.problems import Problem
 from htaf.training.progressive import Progressive, stage_line
 from htaf.training.recipe import ImageData, Recipe
 
 _WHOLE = {"state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "epoch", "global_step"}
-BUSY = 0.95  # of the cores; a training that has just ended can leave as much in the load average
 _KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "processes", "notes")
 
 
@@ -351,18 +350,9 @@ class EpochBar(Callback):
         if trainer.strategy.root_device.type != "cpu":
             return ""
         text = f"; {number} thread{'s' if number > 1 else ''}"
-        try:
-            load, cores = os.getloadavg()[0], os.cpu_count() or 1
-        except (OSError, AttributeError):  # not on every system
-            return text
-        if number > 1 and load >= BUSY * cores:
-            fewer = "--threads 1 can be much faster (in Python torch.set_num_threads(1))"
-            how = "a resumed training keeps their number" if trainer.current_epoch else fewer
-            text += (
-                f"\nnote: the load average is {load:.1f} on {cores} cores. Where other processes cause it, these "
-                f"threads wait for one another: {how}"
-            )
-        return text
+        fewer = "--threads 1 can be much faster (in Python torch.set_num_threads(1))"
+        told = waiting(number, "a resumed training keeps their number" if trainer.current_epoch else fewer)
+        return text if told is None else f"{text}\nnote: {told}"
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self.bar.stop()

@@ -25,6 +25,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from htaf._errors import HtafError
+from htaf.data.notes import Note
 from htaf.runs import read_record, shown
 from htaf.training._lightning import Callback, L, ModelParallelStrategy, SLURMEnvironment, rank_zero_only
 from htaf.training.recipe import Recipe, TableData
@@ -160,6 +161,21 @@ def default_threads(recipe: Recipe) -> int:
     """
     table = recipe.network.data is TableData
     return 1 if table and "OMP_NUM_THREADS" not in os.environ else torch.get_num_threads()
+
+
+BUSY = 0.95  # of the cores; a training that has just ended can leave as much in the load average
+
+
+def waiting(number: int, instead: str) -> Note | None:
+    """What is to be said where other processes keep the cores busy that so many threads of a training would use.
+
+    instead: what to do.
+    """
+    try:
+        load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    except (OSError, AttributeError):  # not on every system
+        return None
+    return Note("busy", values=(load, cores, instead)) if number > 1 and load >= BUSY * cores else None
 
 
 @contextmanager

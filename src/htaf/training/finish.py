@@ -18,7 +18,7 @@ from htaf.hardening.finishing import Make, kept_where_better
 from htaf.models.mlp import MLP
 from htaf.runs.evaluation import measure
 from htaf.runs.metrics import loss_function, threshold_for
-from htaf.training.problems import Problem
+from htaf.training.problems import FEWEST, Problem
 from htaf.training.progressive import loss_of
 from htaf.training.recipe import DataOptions, Hardening, TableData
 
@@ -100,9 +100,6 @@ def _shrunk(net: nn.Module, posed: Problem) -> tuple[nn.Module, hardening.Report
         parameter *= share
     note = (f"what the bits add to what was fitted before them counts {share:.2f}",)
     return made, hardening.Report("shrink", time.perf_counter() - begin, None, None, (), note)
-
-
-FEWEST = 10  # rows of a class by which a threshold is chosen; fewer are told
 
 
 def with_threshold(net: nn.Module, posed: Problem, options: DataOptions) -> tuple[Problem, list[Note]]:

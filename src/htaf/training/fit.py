@@ -333,7 +333,7 @@ def _expect_same(continued: Run, identity: Mapping[str, Any], network: Mapping[s
         if record["recipe"].get(name) != now:
             differing.append(f"{name} {record['recipe'].get(name)} instead of {now}")
     if record["data"] != data:
-        differing.append("other data, or another split of them")
+        differing.append("other data, other weights of their rows, or another split of them")
     if isinstance(recipe.data, TableData) and record["seed"] != identity["seed"]:  # of the split too
         differing.append(f"seed {record['seed']} instead of {identity['seed']}")
     if differing:

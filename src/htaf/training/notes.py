@@ -19,7 +19,7 @@ from htaf.models.icbm import ICBM
 from htaf.names import is_outside
 from htaf.runs.metrics import decided, loss_function, metrics
 from htaf.training.problems import Problem
-from htaf.training.recipe import ImageData, Recipe
+from htaf.training.recipe import ImageData, Recipe, TableData
 
 MANY_DEAD = 0.5  # of a hidden layer; of concepts one is worth a word
 SAMPLE, ENOUGH, BETTER = 1000, 0.95, 0.02
@@ -125,7 +125,8 @@ def result_notes(
         found = metrics(outputs, targets, posed.task, weights=of, threshold=threshold)
     learned = constant_notes(found, posed.train.targets(), targets, posed.train.weights, of)
     if isinstance(posed.preprocessor, Preprocessor) and not learned:
-        learned = never_predicted(outputs, targets, posed.preprocessor.target)
+        weighted = isinstance(recipe.data, TableData) and bool(recipe.data.class_weight)
+        learned = never_predicted(outputs, targets, posed.preprocessor.target, weighted)
     dead = dead_notes(record["layers"], isinstance(net, ICBM) and posed.attributes is None)
     overflow = [
         f"WARNING: the loss on the {part} part is not finite: look for outliers in its rows"
@@ -186,12 +187,12 @@ def constant_notes(
     return [Note("learned nothing", values=(said,))]
 
 
-def never_predicted(outputs: Tensor, targets: Tensor, target: Target) -> list[Note]:
-    """The classes of a table that validation rows have and no prediction is.
+def never_predicted(outputs: Tensor, targets: Tensor, target: Target, weighted: bool) -> list[Note]:
+    """The classes of a table that validation rows have and no prediction is, with what is left to try.
 
     Args:
         outputs: of the validation part, of the exact network where there is one. targets: class codes.
-        target: says the classes, and the threshold.
+        target: says the classes, and the threshold. weighted: the classes have weights in the training.
     """
     if not target.classes:
         return []
@@ -201,7 +202,10 @@ def never_predicted(outputs: Tensor, targets: Tensor, target: Target) -> list[No
     if not absent:
         return []
     names = tuple(target.classes[code] for code in absent)
-    return [Note("never predicted", target.name, int(rows[absent].sum()), names)]
+    ways = () if weighted else ("class_weight balanced",)
+    if classes == 2 and target.threshold is None:
+        ways += ("threshold f1",)
+    return [Note("never predicted", target.name, int(rows[absent].sum()), (names, ways))]
 
 
 def dead_notes(layers: Sequence[Mapping[str, Any]], concepts: bool) -> list[str]:

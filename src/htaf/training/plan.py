@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from htaf._errors import HtafError, expect_seed, suggestion
+from htaf._errors import HtafError, expect_seed, meant
 from htaf._files import regular
 from htaf.names import Method
 from htaf.training.families import make_recipe
@@ -355,7 +355,7 @@ def _is_read(plan: Plan, method: str, field: str) -> bool:
 
 def _named(unknown: Iterable[str], known: Iterable[str]) -> str:
     """Names that were not expected, each with the one that may have been meant."""
-    return ", ".join(f"{name!r}{suggestion(name, [*known])}" for name in sorted(unknown))
+    return ", ".join(f"{name!r}{meant(name, [*known])}" for name in sorted(unknown))
 
 
 def _listed(name: str, value: Any) -> list[Any]:

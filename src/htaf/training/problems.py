@@ -217,15 +217,16 @@ def _table(options: TableData, table: Table, parts: Split, test: bool, told: tup
             f"{only}: validate on more rows, divide them by class (--split stratified), or give a number"
         )
     of_classes = class_weights(options, table, parts.train)
+    choosing, notes = _choosing_weights(of_classes, table, parts.validation)
     made = {
-        name: _weighted(table_part(table, preprocessor, rows, training=name == "train"), table, rows, of_classes)
-        for name, rows in vars(parts).items()
+        name: _weighted(table_part(table, preprocessor, rows, training=name == "train"), table, rows, weights)
+        for (name, rows), weights in zip(vars(parts).items(), (of_classes, choosing, choosing), strict=True)
     }
     outputs = 1 if table.task == "regression" else len(table.classes)
-    train, plain, notes = made["train"], None, []
+    train, plain = made["train"], None
     if len(train) > FITTED_ROWS:  # what these fits hold of a row is many times the row
         plain = train.spread(FITTED_ROWS)
-        notes = [f"statistics of norms and the last layer are fitted on {FITTED_ROWS:,} rows, evenly spread"]
+        notes.append(f"statistics of norms and the last layer are fitted on {FITTED_ROWS:,} rows, evenly spread")
     return Problem(
         name=table.name,
         task=table.task,
@@ -299,6 +300,25 @@ def class_weights(options: TableData, table: Table, train: np.ndarray) -> np.nda
     return np.array([named.get(name, 1.0) for name in table.classes])
 
 
+def _choosing_weights(
+    of_classes: np.ndarray | None, table: Table, validation: np.ndarray
+) -> tuple[np.ndarray | None, list[Note | str]]:
+    """The weights of classes by which the epoch and the like are chosen, and a note on those that are other ones.
+
+    A class of n < `FEWEST` validation rows has n / `FEWEST` of its weight in the training, but not less than 1: else
+    one row could have as much of the loss as all rows of another class, and it would choose.
+    """
+    if of_classes is None:
+        return None, []
+    counts = np.bincount(table.target[validation], minlength=len(of_classes))
+    lower = np.minimum(of_classes, np.maximum(1.0, of_classes * counts / FEWEST))
+    lower = np.where(counts < FEWEST, lower, of_classes)
+    fewer = np.flatnonzero((lower < of_classes) & (counts > 0))
+    names = tuple(table.classes[code] for code in fewer)
+    told = Note("few to choose by", table.target_name, FEWEST, (names, tuple(counts[fewer].tolist())))
+    return lower, [told] if names else []
+
+
 def _columns(train: Part, preprocessor: Preprocessor) -> dict[str, Any]:
     """Of the inputs of a table: in_features; levels, how many different values each has in the training part; calendar,
     which ones are parts of a date but its hour and elapsed days."""
@@ -354,5 +374,6 @@ def _at_hand(part: ImagePart) -> ImagePart:
 
 
 IN_MEMORY = 2**30  # bytes
+FEWEST = 10  # validation rows of a class by which something is chosen
 FITTED = 20_000  # images for norms and last layer
 FITTED_ROWS = 65_536  # of a table
