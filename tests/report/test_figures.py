@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,12 @@ from htaf.report.baselines import Baseline, fit_baselines, raw_columns, rows_wit
 from htaf.report.curves import POINTS, class_curves, picked, thresholds
 from htaf.report.drawing import Plot, ticks
 from htaf.report.measured import Measured, verdict
+from htaf.rules.bits import TableBits
 from htaf.rules.permutation import network_importance as importance
-from htaf.runs.intervals import drawn_metrics
+from htaf.runs.confusion import confusion
+from htaf.runs.intervals import bootstrap, drawn_metrics
 from htaf.runs.metrics import metrics
+from htaf.runs.predictions import predicted
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -151,6 +155,34 @@ def test_thresholds_are_counted() -> None:
     assert (found[0.8]["recall"], found[0.8]["precision"]) == (0.5, 1.0)
     none = thresholds(measured(outputs, target * 0 + np.array([0, 0, 0, 0, 1])))
     assert none[-1]["precision"] == 1.0
+
+
+@given(SEEDS, st.integers(2, 4), st.sampled_from([None, 0.5, 0.3, "a probability"]))
+def test_all_that_decides_decides_alike(seed: int, classes: int, threshold: Any) -> None:
+    """Ties and probabilities that lie on the threshold too."""
+    rng = np.random.default_rng(seed)
+    outputs = rng.normal(0, 2, (40, classes)).round(int(rng.integers(0, 3)))
+    target = np.arange(40) % classes
+    if threshold == "a probability":
+        threshold = float(torch.from_numpy(outputs).softmax(1)[7, 1])
+    found = measured(outputs, target, threshold if classes == 2 else None)
+    accuracy = metrics(found.outputs, found.target, "classification", threshold=found.threshold)["accuracy"]
+    said = found.decided()
+    assert (said == target).mean() == pytest.approx(accuracy)
+    assert confusion(found.outputs, found.target, classes, found.threshold).trace() == (said == target).sum()
+    draws = found.drawn["accuracy"]
+    of_draws = bootstrap(40, lambda weights: {"": float(weights @ (said == target) / weights.sum())})[""]
+    assert draws == pytest.approx(of_draws)
+    assert [one["accuracy"] for one in thresholds(found) if one["own"]] == [pytest.approx(accuracy)] * (classes == 2)
+    of = SimpleNamespace(preprocessor=found.preprocessor)
+    first, second = TableBits.decision(of, outputs)  # pyright: ignore[reportArgumentType]
+    assert (first == said).all()
+    assert (second != said).all()
+    named = predicted(found.outputs, found.preprocessor, pd.RangeIndex(40))["prediction"]
+    assert named.tolist() == [f"c{k}" for k in said]
+    if classes > 2:
+        right = sum(one["observed"] * one["rows"] for one in contents.calibration(found.outputs, found.target)["bins"])
+        assert right / 40 == pytest.approx(accuracy)
 
 
 def test_telling_rows_are_picked() -> None:

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float64, Int64
 
 from htaf.data.tabular import Table
 from htaf.report.measured import Measured
 from htaf.rules.explanation import Explanation
+from htaf.runs.metrics import decided_by
 
 POINTS = 60  # of a curve
 MOST_CURVES = 6  # classes
@@ -71,13 +73,14 @@ def thresholds(measured: Measured) -> list[dict[str, Any]]:
         {"threshold", "said": share of the rows of which class 1 is said, "recall", "precision", "f1", "accuracy",
         "own": whether it is the run's}, in order; precision is None where none is said.
     """
-    values, truth = measured.values(), measured.truth()
+    values, truth = torch.from_numpy(measured.values()), measured.truth()
     if values.shape[1] != 2:
         return []
     own = 0.5 if measured.threshold is None else measured.threshold
     positive, found = truth == 1, list[dict[str, Any]]()
     for threshold in sorted({*THRESHOLDS, own}):
-        said: Bool[np.ndarray, " rows"] = values[:, 1] >= threshold
+        by = measured.threshold if threshold == own else threshold
+        said: Bool[np.ndarray, " rows"] = decided_by(values, by).numpy() == 1
         hits, count, wanted = int((said & positive).sum()), int(said.sum()), int(positive.sum())
         found.append(
             {

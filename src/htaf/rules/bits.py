@@ -146,11 +146,10 @@ class TableBits:
         if outputs.shape[1] == 1:
             zero = np.zeros(len(outputs), np.int64)
             return zero, zero
-        if (threshold := self.preprocessor.target.threshold) is not None:
-            first = decided(torch.from_numpy(outputs), threshold).numpy()
-            return first, 1 - first
-        order = np.argsort(-outputs.astype(np.float64), axis=1, kind="stable")
-        return order[:, 0], order[:, 1]
+        first = decided(torch.from_numpy(outputs), self.preprocessor.target.threshold).numpy()
+        others = outputs.copy()
+        others[np.arange(len(others)), first] = -np.inf
+        return first, others.argmax(1)
 
     def worth(self, first: int, second: int) -> tuple[Float64[np.ndarray, " bits"], float]:
         """What each bit that is on adds to the decision, and what the decision is with none of them.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float32, Float64, Shaped
+from jaxtyping import Float32, Float64
 from torch import nn
 
 from htaf.data.columns import Column
@@ -20,6 +20,7 @@ from htaf.rules.explanation import drawn, own_table
 from htaf.rules.raw_columns import RARE, read
 from htaf.runs import Run, forward
 from htaf.runs.data import rows_for_looking
+from htaf.runs.metrics import probabilities
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 FINE = (0.01, *(k / 20 for k in range(1, 20)), 0.99)  # quantiles of a curve
@@ -104,17 +105,10 @@ def answers(
     network: nn.Module, preprocessor: Preprocessor, inputs: Float32[np.ndarray, "rows inputs"]
 ) -> Float64[np.ndarray, "rows outputs"]:
     """The predictions of a network: probabilities of classes, or numbers [rows, 1] in the unit of the target."""
-    outputs = forward(network, torch.from_numpy(inputs)).double()
+    outputs = forward(network, torch.from_numpy(inputs))
     if preprocessor.target.task == "regression":
-        return preprocessor.inverse(outputs[:, 0].numpy())[:, None]
-    return outputs.softmax(1).numpy()
-
-
-def decided(said: Float64[np.ndarray, "rows outputs"], threshold: float | None) -> Shaped[np.ndarray, " rows"]:
-    """What is predicted by probabilities, a class by its number; a number [rows, 1] as it is."""
-    if said.shape[1] == 1:
-        return said[:, 0]
-    return said.argmax(1) if threshold is None else (said[:, 1] >= threshold).astype(np.int64)
+        return preprocessor.inverse(outputs[:, 0].double().numpy())[:, None]
+    return probabilities(outputs).numpy()
 
 
 def effects(

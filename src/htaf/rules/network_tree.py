@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64, Int64
+import torch
+from jaxtyping import Float64, Int64, Shaped
 from sklearn.tree import DecisionTreeRegressor
 
 from htaf.data.columns import Target
@@ -17,13 +18,14 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
 from htaf.rules.bits import RulesError
 from htaf.rules.conditions import Condition, Values, joined, simplified
-from htaf.rules.dependence import answers, decided
+from htaf.rules.dependence import answers
 from htaf.rules.explanation import drawn, own_table
 from htaf.rules.raw_columns import Encoded, RawColumns
 from htaf.rules.trees import LEAST_LEAF, WITHIN, conditions_of, paths
 from htaf.runs import Run
 from htaf.runs.data import rows_for_looking
 from htaf.runs.intervals import Interval, bootstrap, interval
+from htaf.runs.metrics import decided_by
 
 LEAVES = 8
 SHORT = 6  # conditions of a rule that is said in one sentence
@@ -196,7 +198,7 @@ def fit_surrogate(
     target = preprocessor.target
     branches, of_tree = _branches(tree, conditions, values, test, target)
     number = target.task == "regression"
-    learned, of_network, told = (decided(of, target.threshold) for of in (train, test, of_tree))
+    learned, of_network, told = (_decided(of, target) for of in (train, test, of_tree))
     usual = 0.0 if number else float((of_network == np.bincount(learned).argmax()).mean())
     names = (b.condition.column for b in branches if b.condition is not None)
     return Surrogate(
@@ -212,6 +214,13 @@ def fit_surrogate(
         _figure(told, labels, target.task),
         len(test),
     )
+
+
+def _decided(said: Float64[np.ndarray, "rows outputs"], target: Target) -> Shaped[np.ndarray, " rows"]:
+    """What is predicted: classes, by number, of their probabilities; numbers as they are."""
+    if target.task == "regression":
+        return said[:, 0]
+    return decided_by(torch.tensor(said), target.threshold).numpy()
 
 
 def _along(said: Float64[np.ndarray, "rows outputs"]) -> Float64[np.ndarray, " rows"]:
@@ -292,7 +301,7 @@ def _branches(
 
 def _place(tree: Any, node: int, target: Target) -> int:
     """The class that a node says."""
-    return int(decided(tree.value[node, :, 0][None], target.threshold)[0])
+    return int(_decided(tree.value[node, :, 0][None], target)[0])
 
 
 def _same(tree: Any, left: int, right: int, target: Target) -> bool:

@@ -20,7 +20,7 @@ from htaf.rules.explanation import drawn, own_table
 from htaf.runs import Run, forward
 from htaf.runs.data import rows_for_looking
 from htaf.runs.intervals import drawn_metrics, interval
-from htaf.runs.metrics import LOWER_IS_BETTER, loss_function
+from htaf.runs.metrics import LOWER_IS_BETTER, decided, loss_function
 
 MOST_ROWS = 2_000  # that are looked at
 MOST_COLUMNS = 100  # that are shuffled: those to which the smooth network is most sensitive
@@ -199,7 +199,7 @@ def _score(outputs: Tensor, target: Tensor, metric: str, scale: float) -> float 
     if metric == "rmse":
         value = scale * (outputs.double() - target.double()).square().mean().sqrt().item()
     elif metric == "accuracy":
-        value = (outputs.argmax(1) == target).double().mean().item()
+        value = (decided(outputs) == target).double().mean().item()
     elif metric == "auroc":
         from sklearn.metrics import roc_auc_score
 

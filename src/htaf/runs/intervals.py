@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from htaf.runs.metrics import decided
+
 DRAWS, LEAST_DRAWS = 500, 200
 MOST_DRAWN = 5_000_000  # rows in all draws, before there are fewer draws
 MOST_ROWS = 50_000  # that are drawn from: of more rows so many, and the interval is as much narrower
@@ -100,8 +102,7 @@ def _of_numbers(outputs: Tensor, target: Tensor, scale: float) -> Callable[[Weig
 def _of_classes(outputs: Tensor, target: Tensor, threshold: float | None) -> Callable[[Weights], dict[str, float]]:
     logs, classes = outputs.double().log_softmax(1), outputs.shape[1]
     losses = -logs.gather(1, target[:, None])[:, 0].numpy()
-    said = outputs.argmax(1) if threshold is None else logs.exp()[:, 1] >= threshold
-    right = (said == target).double().numpy()
+    right = (decided(outputs, threshold) == target).double().numpy()
     scores = (outputs[:, 1:].double() - outputs[:, :1].double()) if classes == 2 else logs.exp()
     sides = [target.numpy() == (1 if classes == 2 else k) for k in range(scores.shape[1])]
     areas = [_area(scores[:, k].numpy(), side) for k, side in enumerate(sides)] if classes <= MOST_CLASSES else []
