@@ -72,9 +72,11 @@ def test_the_tree_of_classes_and_of_numbers(tmp_path: Path) -> None:
         assert rules.surrogate(run).to_json() == found.to_json()
 
 
-def fitted(said: np.ndarray, frame: pd.DataFrame, labels: np.ndarray | None = None, **options: Any) -> Any:
-    """The tree of these predictions, the last third of the rows held out."""
-    cut = len(frame) * 2 // 3
+def fitted(
+    said: np.ndarray, frame: pd.DataFrame, labels: np.ndarray | None = None, cut: int = 0, **options: Any
+) -> Any:
+    """The tree of these predictions, the last third of the rows held out, or those from `cut` on."""
+    cut = cut or len(frame) * 2 // 3
     classes = tuple(f"c{k}" for k in range(said.shape[1])) if said.shape[1] > 1 else ()
     truth = said[:, 0] if not classes else said.argmax(1)
     known = truth[:cut] if not classes else np.arange(cut) % len(classes)  # of which each has rows
@@ -101,6 +103,33 @@ def test_fidelity_is_that_of_held_out_rows() -> None:
     assert found.tree.value == pytest.approx(((held > bound) == (labels[600:] == 1)).mean())
     assert found.network.value == pytest.approx(((held > 0) == (labels[600:] == 1)).mean())
     assert found.usual == pytest.approx(max((held > 0).mean(), (held <= 0).mean()), abs=0.1)
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_a_tree_counts_rows_by_their_weights(outputs: int) -> None:
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"a": rng.integers(0, 30, 900) * 1.0, "b": rng.choice(list("uvwxyz"), 900)})
+    score = frame["a"].to_numpy() * (1 + (frame["b"] < "w").to_numpy()) + rng.normal(size=900) * 3
+    said = score[:, None] if outputs == 1 else np.exp(-((score[:, None] / 20 - np.arange(outputs)) ** 2))
+    said = said if outputs == 1 else said / said.sum(1, keepdims=True)
+    labels = score.round() if outputs == 1 else rng.integers(0, outputs, 900)
+    times = np.where(frame["b"] == "u", 3, 1)
+    each = np.repeat(np.arange(900), times)
+    cut = int((each < 600).sum())
+    weighted = fitted(said, frame, labels, weights=(times[:600] * 0.5, times[600:] * 7.0))
+    plain = fitted(said, frame, labels)
+    repeated = fitted(said[each], frame.iloc[each].reset_index(drop=True), labels[each], cut=cut)
+    assert weighted.branches != plain.branches
+
+    def leaves(found: Any) -> list[Any]:  # which side of a condition comes first is open
+        return sorted(
+            (b.rows, b.chance or 0, b.says if outputs == 1 else int(b.says[1])) for b in found.branches if b.says
+        )
+
+    assert np.array(leaves(weighted)) == pytest.approx(np.array(leaves(repeated)))
+    for name in ("fidelity", "network", "tree"):
+        assert getattr(weighted, name).value == pytest.approx(getattr(repeated, name).value)
+    assert weighted.usual == pytest.approx(repeated.usual)
 
 
 def test_a_tree_that_is_not_faithful_is_said_to_be_so() -> None:

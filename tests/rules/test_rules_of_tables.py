@@ -188,6 +188,17 @@ def test_a_rule_says_what_its_tree_says(seed: int, what: str, codes: bool) -> No
     assert str(rule)
 
 
+def test_categories_are_ordered_by_weighted_means() -> None:
+    rows = pd.DataFrame({"b": list("xyz") * 40})
+    said = np.where(np.arange(120) < 60, 0.0, np.tile([1.0, 0.8, 0.5], 40))
+    preprocessor = Preprocessor.fit(rows, said, task="regression")
+    columns = RawColumns.learn(preprocessor, rows)
+    encoded, all_rows = columns.encode(columns.read(rows)), np.arange(120)
+    weights = np.where((rows["b"] == "z") & (said > 0), 9.0, 1.0)  # z mostly says more than 0
+    for of, wanted in ((None, [2, 1, 0]), (weights, [1, 2, 0])):
+        assert encoded.ordered(said, all_rows, of)[1][0].tolist() == wanted
+
+
 @given(st.floats(-1e12, 1e12, allow_subnormal=False), st.floats(1e-12, 1e12, allow_subnormal=False))
 def test_roundest(low: float, more: float) -> None:
     high = low + more

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from htaf.data.parts import table_part
@@ -95,6 +95,10 @@ class Measured:
         smooth = self._drawn(self.smooth)
         gap = {name: interval(of - smooth[name]) for name, of in self.drawn.items()}
         return {"exact": own, "smooth": {name: interval(of) for name, of in smooth.items()}, "gap": gap}
+
+    def total(self, some: Bool[np.ndarray, " rows"]) -> float:
+        """What some of the rows weigh together; of unweighted ones how many they are."""
+        return float(some.sum() if self.weights is None else self.weights[some].sum())
 
     def values(self) -> Float64[np.ndarray, "rows outputs"]:
         """Probabilities of classes; numbers in the unit of the target."""

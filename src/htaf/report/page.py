@@ -17,6 +17,7 @@ FEW = 8  # classes whose rows are counted before the rest is folded away
 SHOWN = 15  # columns by importance before the rest is folded away
 PARTS = ("train", "validation", "test")
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid", "relu": "ReLU"}
+WEIGHTED = " Rows count by their weights in all figures, but for numbers of rows, the confusion and single bits."
 Section = dict[str, Any]  # what the template shows of it; empty where there is nothing to show
 
 
@@ -109,7 +110,8 @@ def _about(values: dict[str, Any]) -> str:
         kind = f"Classification into {len(values['classes'])} classes"
     counted = ", ".join(f"{rows[part]:,} {part}" for part in PARTS if part in rows)
     about = f"{kind} by a network with {bits}. Rows: {counted}. Seed {values['seed']}."
-    return f"{about} {values['parameters']:,} parameters." if values["parameters"] else about
+    about += f" {values['parameters']:,} parameters." if values["parameters"] else ""
+    return about + WEIGHTED * values["weighted"]
 
 
 def _result(values: dict[str, Any]) -> Section:
@@ -369,12 +371,7 @@ def _curves(values: dict[str, Any]) -> Section:
     own = next((one for one in values["thresholds"] if one["own"]), None)
     dots: dict[str, Any] = {"roc": None, "precision": None}
     if own is not None and own["precision"] is not None and own["recall"] is not None:
-        rows = values["balance"]
-        wrong = own["said"] - own["recall"] * rows[1]["rows"][values["part"]] / sum(
-            of["rows"][values["part"]] for of in rows
-        )
-        others = rows[0]["rows"][values["part"]] / sum(of["rows"][values["part"]] for of in rows)
-        dots = {"roc": (wrong / others, own["recall"]), "precision": (own["recall"], own["precision"])}
+        dots = {"roc": (own["wrong"], own["recall"]), "precision": (own["recall"], own["precision"])}
     figures = ("recall", "precision", "f1", "accuracy")
     return {
         "pictures": [
@@ -409,13 +406,10 @@ def _balance(values: dict[str, Any]) -> Section:
     if not found:
         return {}
     parts = [name for name in PARTS if name in found[0]["rows"]]
-    wholes = {name: sum(one["rows"][name] for one in found) or 1 for name in parts}
     rows = []
     for one in sorted(found, key=lambda one: -one["rows"][parts[0]]) if len(found) > 2 else found:
-        shares = [(f"{one['rows'][name]:,}", f"{one['rows'][name] / wholes[name]:.1%}") for name in parts]
-        rows.append(
-            [values["classes"][one["class"]], *shares, (f"{one['said']:,}", f"{one['said'] / wholes[part]:.1%}")]
-        )
+        shares = [(f"{one['rows'][name]:,}", f"{one['shares'][name]:.1%}") for name in parts]
+        rows.append([values["classes"][one["class"]], *shares, (f"{one['said']:,}", f"{one['said_share']:.1%}")])
     return {"heads": ("class", *parts, f"predicted, {part}"), "rows": rows, "numbers": range(1, 2 + len(parts))}
 
 

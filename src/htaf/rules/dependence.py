@@ -20,6 +20,7 @@ from htaf.rules.explanation import drawn, own_table
 from htaf.rules.raw_columns import RARE, read
 from htaf.runs import Run, forward
 from htaf.runs.data import rows_for_looking
+from htaf.runs.intervals import quantiles
 from htaf.runs.metrics import probabilities
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -114,7 +115,7 @@ def answers(
 def effects(
     run: Run, columns: Sequence[str], data: Table | pd.DataFrame | None = None, *, seed: int = 0
 ) -> list[Effect]:
-    """Partial dependence of the exact network of a run on raw columns, over 500 test rows.
+    """Partial dependence of the exact network of a run on raw columns, over 500 test rows, by their weights.
 
     Args:
         run: from `htaf.runs.open_run`. columns: that it reads; those without a value in the training rows are left out.
@@ -126,7 +127,8 @@ def effects(
     table = own_table(run, data)
     parts = rows_for_looking(run, table)
     network = run.model(exact=run.has_step)
-    rows = table.features.iloc[drawn(parts.test, CURVES, seed)]
+    chosen = drawn(parts.test, CURVES, seed)
+    rows, weights = table.features.iloc[chosen], table.weights_of(chosen)
     inputs, known = preprocessor.transform(rows), {c.name: c for c in preprocessor.columns}
     found = []
     for name in columns:
@@ -136,9 +138,9 @@ def effects(
             continue
         as_given = [given for _, _, given in tried]
         of_rows = np.stack([*curves(network, preprocessor, name, rows, inputs, as_given)])
-        mean = of_rows.mean(1)
+        mean = np.average(of_rows, axis=1, weights=weights)
         moved = of_rows - of_rows.mean(0) + of_rows.mean((0, 1))
-        low, high = np.quantile(moved, [0.1, 0.9], axis=1)
+        low, high = quantiles(moved, [0.1, 0.9], weights, axis=1)
         points = [
             Point(value, (given if isinstance(given, str) else f"{given:.10g}") or "missing", share, *of)
             for (share, value, given), *of in zip(tried, mean, low, high, strict=True)
@@ -194,7 +196,7 @@ def vary(
         told, last "" with the share of the training rows that are blank. Of a category: `share` of the training rows
         that have it, and `value`, for the 12 that have most ("" for missing). Spellings that the network reads alike
         are one; rare categories that share an input are left out. Then the mean over the rows: `prediction` of a
-        regression, else `probability_<class>` for each class.
+        regression, else `probability_<class>` for each class; test rows count by their weights.
 
     Raises:
         RulesError: a column that the network does not read. RunError: another table than that of the training.
@@ -202,14 +204,16 @@ def vary(
     bits, table = TableBits.of(run), own_table(run, data)
     parts = rows_for_looking(run, table)
     known, training = bits.column(column), table.features[column].iloc[parts.train]
-    given = table.features.iloc[drawn(parts.test, AVERAGED, seed)] if rows is None else bits.preprocessor.named(rows)
+    chosen = drawn(parts.test, AVERAGED, seed)
+    given = table.features.iloc[chosen] if rows is None else bits.preprocessor.named(rows)
+    weights = table.weights_of(chosen) if rows is None else None
     tried = values_of(known, read(known, training), QUANTILES)
     if not tried:
         raise RulesError(f"column {column!r}: expected training rows with a number, got none")
     as_given, classes = [given_as for _, _, given_as in tried], bits.preprocessor.target.classes
     of_rows = curves(bits.network, bits.preprocessor, column, given, bits.preprocessor.transform(given), as_given)
     names = [f"probability_{name}" for name in classes] or ["prediction"]
-    made = [dict(zip(names, one.mean(0).tolist(), strict=True)) for one in of_rows]
+    made = [dict(zip(names, np.average(one, axis=0, weights=weights).tolist(), strict=True)) for one in of_rows]
     return pd.DataFrame(
         [{"share": share, "value": value} | mean for (share, _, value), mean in zip(tried, made, strict=True)]
     )

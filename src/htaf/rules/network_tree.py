@@ -24,7 +24,7 @@ from htaf.rules.raw_columns import Encoded, RawColumns
 from htaf.rules.trees import LEAST_LEAF, WITHIN, conditions_of, paths
 from htaf.runs import Run
 from htaf.runs.data import rows_for_looking
-from htaf.runs.intervals import Interval, bootstrap, interval
+from htaf.runs.intervals import Interval, Weights, bootstrap, interval
 from htaf.runs.metrics import decided_by
 
 LEAVES = 8
@@ -151,7 +151,8 @@ def surrogate(
 
     It is fitted on training rows to the exact network's probabilities or numbers; of a run without a step, method relu,
     to those of its network. Of two to eight leaves it has as few as bring its R2 within 0.01 of the best on a
-    quarter of these rows. Leaves of one parent that say the same class are one. All figures are of test rows.
+    quarter of these rows. Leaves of one parent that say the same class are one. All figures are of test rows. Rows
+    count by their weights.
 
     Args:
         run: from `htaf.runs.open_run`. data: as `htaf.rules.explain` takes it.
@@ -169,9 +170,10 @@ def surrogate(
     network = run.model(exact=run.has_step)
     train, test = (table.features.iloc[drawn(rows, most_rows, seed)] for rows in (parts.train, parts.test))
     said = [answers(network, preprocessor, preprocessor.transform(rows)) for rows in (train, test)]
-    labels = table.target[drawn(parts.test, most_rows, seed)]
-    columns = RawColumns.learn(preprocessor, train)
-    return fit_surrogate(columns, preprocessor, (train, test), (said[0], said[1]), labels, seed)
+    chosen = [drawn(rows, most_rows, seed) for rows in (parts.train, parts.test)]
+    weights = None if table.weights is None else (table.weights[chosen[0]], table.weights[chosen[1]])
+    columns, labels = RawColumns.learn(preprocessor, train), table.target[chosen[1]]
+    return fit_surrogate(columns, preprocessor, (train, test), (said[0], said[1]), labels, seed, weights=weights)
 
 
 def fit_surrogate(
@@ -181,25 +183,31 @@ def fit_surrogate(
     predicted: tuple[Float64[np.ndarray, "train outputs"], Float64[np.ndarray, "test outputs"]],
     labels: Float64[np.ndarray, " test"] | Int64[np.ndarray, " test"],
     seed: int = 0,
+    *,
+    weights: tuple[Weights, Weights] | None = None,
 ) -> Surrogate:
     """`surrogate` of what a network says of rows.
 
     Args:
         rows: raw, of the training and held out. predicted: by the network of both, see `htaf.rules.dependence.answers`.
-        labels: of the rows held out.
+        labels: of the rows held out. weights: how much each of both counts; None: all alike.
     """
     train, test = predicted
+    of_train, of_test = (np.ones(len(train)), np.ones(len(test))) if weights is None else weights
+    of_train = of_train / of_train.mean()
     encoded, values = columns.encode(columns.read(rows[0])), columns.read(rows[1])
     shuffled = np.argsort(np.random.PCG64([seed, 4]).random_raw(len(train)), kind="stable")
     cut = len(train) // 4
-    leaves = _leaves(encoded, train, shuffled[cut:], shuffled[:cut], seed)
-    tree, inputs, orders = _fitted(encoded, train, np.arange(len(train)), leaves, seed)
+    leaves = _leaves(encoded, train, of_train, shuffled[cut:], shuffled[:cut], seed)
+    tree, inputs, orders = _fitted(encoded, train, of_train, np.arange(len(train)), leaves, seed)
     conditions = conditions_of(tree, inputs, encoded, orders)
     target = preprocessor.target
-    branches, of_tree = _branches(tree, conditions, values, test, target)
+    branches, of_tree = _branches(tree, conditions, values, test, of_test, target)
     number = target.task == "regression"
     learned, of_network, told = (_decided(of, target) for of in (train, test, of_tree))
-    usual = 0.0 if number else float((of_network == np.bincount(learned).argmax()).mean())
+    usual = 0.0
+    if not number:
+        usual = float(np.average(of_network == np.bincount(learned, of_train).argmax(), weights=of_test))
     names = (b.condition.column for b in branches if b.condition is not None)
     return Surrogate(
         branches,
@@ -207,11 +215,11 @@ def fit_surrogate(
         tuple(dict.fromkeys(names)),
         _rule(tree, conditions, target) if len(target.classes) == 2 else "",
         "r2" if number else "agreement",
-        _figure(told, of_network, target.task),
+        _figure(told, of_network, of_test, target.task),
         usual,
         "r2" if number else "accuracy",
-        _figure(of_network, labels, target.task),
-        _figure(told, labels, target.task),
+        _figure(of_network, labels, of_test, target.task),
+        _figure(told, labels, of_test, target.task),
         len(test),
     )
 
@@ -223,25 +231,29 @@ def _decided(said: Float64[np.ndarray, "rows outputs"], target: Target) -> Shape
     return decided_by(torch.tensor(said), target.threshold).numpy()
 
 
-def _along(said: Float64[np.ndarray, "rows outputs"]) -> Float64[np.ndarray, " rows"]:
+def _along(said: Float64[np.ndarray, "rows outputs"], weights: Weights) -> Float64[np.ndarray, " rows"]:
     """One number for what is said of each row, by which categories are ordered: the first principal component."""
-    centred = said - said.mean(0)
-    return centred @ np.linalg.eigh(centred.T @ centred)[1][:, -1]
+    centred = said - np.average(said, axis=0, weights=weights)
+    return centred @ np.linalg.eigh(centred.T @ (weights[:, None] * centred))[1][:, -1]
 
 
-def _fitted(encoded: Encoded, said: np.ndarray, rows: np.ndarray, leaves: int, seed: int) -> tuple[Any, Any, Any]:
-    inputs, orders = encoded.ordered(_along(said), rows)
+def _fitted(
+    encoded: Encoded, said: np.ndarray, weights: Weights, rows: np.ndarray, leaves: int, seed: int
+) -> tuple[Any, Any, Any]:
+    inputs, orders = encoded.ordered(_along(said, weights), rows, weights)
     least = min(max(LEAST_LEAF, len(rows) // 200), max(1, len(rows) // 2))
     model = DecisionTreeRegressor(max_leaf_nodes=leaves, min_samples_leaf=least, random_state=seed % 2**32)
-    return model.fit(inputs[rows], said[rows]).tree_, inputs, orders
+    return model.fit(inputs[rows], said[rows], sample_weight=weights[rows]).tree_, inputs, orders
 
 
-def _leaves(encoded: Encoded, said: np.ndarray, fitted: np.ndarray, kept: np.ndarray, seed: int) -> int:
+def _leaves(
+    encoded: Encoded, said: np.ndarray, weights: Weights, fitted: np.ndarray, kept: np.ndarray, seed: int
+) -> int:
     """How many leaves, by the R2 of the rows kept aside. The best split is made first, so the tree of k leaves is the
     largest one without the nodes beyond 2 (k - 1)."""
     if not len(kept):
         return LEAVES
-    tree, inputs, _ = _fitted(encoded, said, fitted, LEAVES, seed)
+    tree, inputs, _ = _fitted(encoded, said, weights, fitted, LEAVES, seed)
     above = np.zeros(tree.node_count, np.int64)
     for node in range(tree.node_count):
         for child in (tree.children_left[node], tree.children_right[node]):
@@ -251,23 +263,23 @@ def _leaves(encoded: Encoded, said: np.ndarray, fitted: np.ndarray, kept: np.nda
     for leaves in range((tree.node_count + 1) // 2, 0, -1):
         while (late := at > 2 * (leaves - 1)).any():
             at = np.where(late, above[at], at)
-        scores.insert(0, _r2(tree.value[at, :, 0], said[kept]))
+        scores.insert(0, _r2(tree.value[at, :, 0], said[kept], weights[kept]))
     return max(2, 1 + next((place for place, score in enumerate(scores) if score >= max(scores) - WITHIN), 0))
 
 
-def _r2(told: np.ndarray, truth: np.ndarray, weights: np.ndarray | None = None) -> float:
+def _r2(told: np.ndarray, truth: np.ndarray, weights: Weights) -> float:
     """The share of the variance that is told, of several outputs of all together; NaN where there is none."""
-    weights = np.ones(len(truth)) if weights is None else weights
     off, centred = ((told - truth) ** 2).reshape(len(truth), -1), (truth - truth.mean(0)).reshape(len(truth), -1)
     spread = (weights @ centred**2 - (weights @ centred) ** 2 / weights.sum()).sum()
     return float(1 - (weights @ off).sum() / spread) if spread > 0 else np.nan
 
 
-def _figure(told: np.ndarray, truth: np.ndarray, task: str) -> Figure:
-    """Agreement of classes, or R2 of numbers."""
+def _figure(told: np.ndarray, truth: np.ndarray, own: Weights, task: str) -> Figure:
+    """Agreement of classes, or R2 of numbers; own: weights of the rows."""
     same = (told == truth).astype(np.float64)
 
-    def figure(weights: np.ndarray) -> Mapping[str, float]:
+    def figure(drawn: Weights) -> Mapping[str, float]:
+        weights = drawn * own
         return {"": _r2(told, truth, weights) if task == "regression" else float(weights @ same / weights.sum())}
 
     return Figure(float(figure(np.ones(len(same)))[""]), interval(bootstrap(len(same), figure)[""]))
@@ -278,13 +290,14 @@ def _branches(
     conditions: Mapping[int, tuple[Condition, Condition]],
     values: Values,
     said: Float64[np.ndarray, "rows outputs"],
+    weights: Weights,
     target: Target,
 ) -> tuple[tuple[Branch, ...], Float64[np.ndarray, "rows outputs"]]:
     """The lines of a tree, and what it says of held-out rows; said: by the network of these."""
     told, found, single = np.zeros_like(said), list[Branch](), _single(tree, target)
 
     def walk(node: int, depth: int, condition: Condition | None, here: np.ndarray) -> None:
-        share = float(here.mean())
+        share = float(np.average(here, weights=weights))
         if node in single:
             told[here] = tree.value[node, :, 0]
             found.append(Branch(depth, condition, *_answer(tree, node, target), share))
