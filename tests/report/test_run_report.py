@@ -82,6 +82,26 @@ def seen(run: Run) -> Seen:
 # --- what it says ---
 
 
+def test_a_column_that_is_in_the_linear_part_alone(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"noise": rng.normal(size=400), "kind": rng.choice([*"uv"], 400), "a": rng.normal(size=400)})
+    frame.assign(y=3 * frame["a"] + 0.1 * rng.normal(size=400)).to_csv(tmp_path / "line.csv", index=False)
+    table = load(tmp_path / "line.csv", target="y")
+    recipe = tabular_residual().replace(members=2, hidden=(16,), thresholds=8, epochs=2, least_steps=1)
+    values = values_of(reported(tmp_path / "run", table, recipe))
+    assert values["importance"]["columns"][0]["column"] == "a"
+    assert values["effects"]["columns"][0]["column"] == "a"
+    means = [point["mean"][0] for point in values["effects"]["columns"][0]["points"]]
+    assert means == sorted(means)
+    linear = values["rules"]["linear"]
+    assert linear["columns"][0]["column"] == "a"
+    assert linear["share"] > 0.5
+    assert values["rules"]["share"] + linear["share"] < 1
+    page = " ".join((tmp_path / "run" / PAGE).read_text("utf-8").split())
+    assert f"the linear part has {linear['share']:.0%}" in page
+    assert "a weighted sum of the columns" in page
+
+
 def test_the_figures_are_those_of_the_record(run: Run, numbers: Run) -> None:
     for one, better in ((run, "higher"), (numbers, "lower")):
         values, record = values_of(one), one.record

@@ -78,6 +78,35 @@ def test_effects_are_mean_contributions(made: dict[Kind, Run]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_column_that_only_the_linear_part_reads_is_seen(tmp_path: Path, kind: Kind) -> None:
+    run = made_run(tmp_path, kind, linear=True)
+    found = rules.explain(run)
+    assert (found.effects == 0).all()
+    (strongest, effect), *others = found.linear_effects.items()
+    assert (strongest, [of for _, of in others]) == ("weight", [0.0, 0.0])
+    assert (found.linear_share, found.share(5)) == (1.0, 0.0)
+    preprocessor: Any = run.preprocessor()
+    (place,) = preprocessor.inputs_of("weight")
+    x, usual = (preprocessor.transform(rows)[:, place] for rows in (found.test, found.train))
+    worth = found.bits.linear_weight
+    assert worth is not None
+    first, second = found.bits.decision(found.outputs)
+    by_hand = (
+        worth[0, place] * preprocessor.target.std if kind == "number" else (worth[first] - worth[second])[:, place]
+    )
+    assert effect == pytest.approx(np.abs(by_hand * (x - usual.mean(dtype=np.float64))).mean())
+    shuffled = rules.importance(run).columns["worse"]
+    assert {name for name, of in shuffled.items() if of} == {"weight"}
+    (curve,) = rules.effects(run, ["weight"])
+    assert np.ptp([point.mean[0] for point in curve.points]) > 0.3
+    assert found.columns_of(found.test.iloc[[3]]).index[0] == "weight"
+    assert rules.surrogate(run).columns == ("weight",)
+    (tmp_path / "without").mkdir()
+    without = rules.explain(made_run(tmp_path / "without", kind))
+    assert (without.linear_effects, without.linear_share, without.bits.linear_weight) == ({}, 0.0, None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_reasons_add_up_to_the_decision(made: dict[Kind, Run], kind: Kind) -> None:
     run = made[kind]
     found = rules.explain(run)

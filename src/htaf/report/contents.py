@@ -257,15 +257,22 @@ def confused(matrix: Int64[np.ndarray, "true predicted"]) -> dict[str, Any]:
 
 
 def rules(explained: Explanation) -> dict[str, Any]:
-    """The bits that do most, each with its rule and how faithful it is."""
+    """The bits that do most, each with its rule and how faithful it is; and what the linear part does beside them."""
     shown = explained.rules(RULES)
     return {
         "bits": len(explained.bits),
         "dead": {kind: len(bits) for kind, bits in explained.dead.items()},
         "rows": len(explained.test),
         "share": explained.share(len(shown)),
+        "linear": linear(explained),
         "shown": [one.to_json() for one in shown],
     }
+
+
+def linear(explained: Explanation) -> dict[str, Any] | None:
+    """The share of the linear part in the effect of all, and its columns that do most; None where there is none."""
+    columns = [{"column": name, "effect": of} for name, of in explained.linear_effects.items()]
+    return {"share": explained.linear_share, "columns": columns[:RULES]} if columns else None
 
 
 def columns(learned: Sequence[Column]) -> list[dict[str, Any]]:

@@ -89,6 +89,11 @@ def _interval(found: dict[str, Any] | None, metric: str, sign: str = "") -> str:
     return "" if within is None else " to ".join(_figure(metric, bound, sign) for bound in within)
 
 
+def _part(share: float) -> str:
+    """A share, in whole percents where it is not small."""
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+
+
 def _spread(value: float) -> str:
     """A standard deviation, in one digit."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.1g}"
@@ -294,7 +299,7 @@ def _importance(values: dict[str, Any]) -> Section:
 
 
 def _rules(values: dict[str, Any]) -> Section:
-    """The bits that do most, as rules over the columns."""
+    """The bits that do most, as rules over the columns, and the linear part beside them."""
     found = values["rules"]
     if not found or not found["shown"]:
         return {}
@@ -305,12 +310,14 @@ def _rules(values: dict[str, Any]) -> Section:
             right = f"{about['accuracy']:.2f} ({about['majority']:.2f})"
             figures = (f"{about['balanced']:.2f}", right, f"{one['on']:.0%}", f"{one['effect']:.3g}")
             rows.append({"bit": one["bit"], "text": one["text"], "figures": figures})
-    share = found["share"]
+    linear = found["linear"] or {"share": 0.0, "columns": []}
     return {
         "rows": rows,
+        "linear": found["linear"] and _part(linear["share"]),
+        "columns": [(one["column"], f"{one['effect']:.3g}") for one in linear["columns"]],
         "bits": found["bits"],
         "dead": sum(found["dead"].values()),
-        "share": f"{share:.0%}" if share >= 0.1 else f"{share:.1%}",
+        "share": _part(found["share"]),
         "measured": found["rows"],
         "looked_at": len(found["shown"]),
     }
