@@ -572,6 +572,7 @@ def _the_report_measures_as_the_record(run: Run, report: dict[str, Any]) -> None
     assert sum(one["share"] for one in report["calibration"]["bins"]) == pytest.approx(1)
     page = (run.path / "report.html").read_text("utf-8")
     assert "Rows count by their weights" in page
+    assert "But the training weighted the classes (balanced)" in page
     table: Any = run.data()
     rows = table_rows(run, table).test
     point, row = effects(run, ["a"])[0].points[5], vary(run, "a").iloc[2]

@@ -8,7 +8,8 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from htaf.data.tabular import Table, load, split
 from htaf.report import contents, page, writing
 from htaf.report.writing import PAGE, VALUES, kept_baselines, write_report
 from htaf.runs import Run, RunError, locked, open_run
+from htaf.runs.hardening import Step
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.families.mlp import tabular_exact, tabular_members, tabular_residual
 from htaf.training.reproduce import command
@@ -113,6 +115,22 @@ def test_the_figures_are_those_of_the_record(run: Run, numbers: Run) -> None:
         assert found["direction"] == ("the same" if exact == smooth else "worse" if worse else "better")
         assert f"{better.title()} is better" in seen(one).text
         assert f"{exact:.4f}" in seen(one).text
+
+
+def test_a_gap_of_networks_with_other_weights_is_none(run: Run) -> None:
+    values = values_of(run)
+    assert values["refitted"] is None
+    assert "gap, exact - smooth" in page.page(values)
+    for names, words in ((["recalibrate", "shrink"], "norms and a share of the bits"), ([], "weights")):
+        text = " ".join(page.page(values | {"refitted": names}).split())
+        assert f"The exact network has {words} of its own, fitted to its bits" in text
+        assert "gap, exact - smooth" not in text
+        assert "On the test part the exact network is" not in text
+    steps = [{"name": "recalibrate", "kept": False}, {"name": "refit", "kept": True}]
+    record = {"hardening": {"finish": steps}, "repaired": {"steps": [{"name": "distil", "kept": True}]}}
+    of: Any = SimpleNamespace(has_own_smooth=True, record=record)
+    assert contents.refitted(of) == ["refit", "distil"]
+    assert {*page.STEPS} >= {*get_args(Step), "average", "shrink"}
 
 
 def test_the_direction_is_in_words() -> None:

@@ -231,7 +231,7 @@ def _show_tree(tree: Surrogate, found: Explanation) -> None:
         says = "" if one.says is None else _value(one.says)
         chance = ["" if one.chance is None else f"{one.chance:.2f}"] if classes else []
         rows.append(("  " * one.depth + one.text, says, *chance, f"{one.rows:.0%}"))
-    headers = ("where", target.name, *(["probability"] if classes else []), "rows")
+    headers = ("where", target.name, *([tree.chance] if classes else []), "rows")
     doubt = "" if tree.faithful else "not faithful: "
     show(
         f"{doubt}one tree for the whole network", headers, rows, left=("where", target.name) if classes else ("where",)

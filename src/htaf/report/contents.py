@@ -85,6 +85,7 @@ def contents(
         "threshold": measured.threshold,
         "weighted": table.weights is not None,
         "method": record["recipe"]["method"],
+        "refitted": refitted(run),
         "rows": record["rows"],
         "part": part,
         "headline": headline,
@@ -167,6 +168,15 @@ def results(metrics: Mapping[str, Any], headline: str) -> dict[str, dict[str, An
         word = "" if gap is None else direction(gap, lower_is_better=headline in LOWER_IS_BETTER) or "the same"
         found[part] = {"smooth": one, "exact": other, "gap": gap, "direction": word}
     return found
+
+
+def refitted(run: Run) -> list[str] | None:
+    """What of the exact network was fitted to its bits, so that its weights are not those of the smooth one: the steps
+    that the training kept, by name. None: both have the same weights."""
+    if not run.has_own_smooth:
+        return None
+    taken = [*run.record.get("hardening", {}).get("finish", ()), *run.record.get("repaired", {}).get("steps", ())]
+    return list(dict.fromkeys(one["name"] for one in taken if one["kept"]))
 
 
 def training(run: Run) -> dict[str, Any]:

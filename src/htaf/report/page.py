@@ -16,6 +16,14 @@ NARROW = 5  # classes whose confusion matrix fits in half the width
 FEW = 8  # classes whose rows are counted before the rest is folded away
 SHOWN = 15  # columns by importance before the rest is folded away
 PARTS = ("train", "validation", "test")
+STEPS = {  # of a finished network, what each fits
+    "average": "means of the weights",
+    "recalibrate": "norms",
+    "refit": "a last layer",
+    "shrink": "a share of the bits",
+    "repair": "repaired layers",
+    "distil": "distilled weights",
+}
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid", "relu": "ReLU"}
 WEIGHTED = " Rows count by their weights in all figures, but for numbers of rows, the confusion and single bits."
 Section = dict[str, Any]  # what the template shows of it; empty where there is nothing to show
@@ -89,6 +97,10 @@ def _interval(found: dict[str, Any] | None, metric: str, sign: str = "") -> str:
     return "" if within is None else " to ".join(_figure(metric, bound, sign) for bound in within)
 
 
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
+
+
 def _part(share: float) -> str:
     """A share, in whole percents where it is not small."""
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
@@ -130,7 +142,11 @@ def _result(values: dict[str, Any]) -> Section:
     label = "smooth network" if values["method"] != "relu" else "network"
     tiles.append((label, _figure(headline, found["smooth"]), "", _interval(within["smooth"], headline)))
     sentence = ""
-    if gap is not None:
+    if gap is not None and values["refitted"] is not None:
+        what = _listed([STEPS[name] for name in values["refitted"]]) or "weights"
+        sentence = f"The exact network has {what} of its own, fitted to its bits: its distance from the smooth one is"
+        sentence += " not what the switch to exact steps costs."
+    elif gap is not None:
         shown = f"{_gap(headline, gap)} {word}"
         tiles.append(
             ("gap, exact - smooth", shown, word.replace(" ", "-"), _interval(within["gap"], headline, sign="+"))
@@ -230,6 +246,9 @@ def _calibration(values: dict[str, Any]) -> Section:
     else:
         of, seen = "highest probability", "share that is right"
         said = "When the network is 70% sure, it should be right in 70% of the rows."
+    if weights := values["recipe"]["class_weight"]:
+        said += f" But the training weighted the classes ({', '.join(weights)}): its probabilities are those of classes"
+        said += " with such shares, while the rows here are as they come, so the two are far from each other by design."
     return {
         "said": said,
         "picture": drawing.reliability(found["bins"], (short(of), short(seen))),
@@ -330,12 +349,12 @@ def _tree(values: dict[str, Any]) -> Section:
     for one in found["branches"]:
         leaf, says = one["says"] is not None, one["says"]
         answer = "" if not leaf else says if isinstance(says, str) else number(says)
-        chance = "" if one["chance"] is None else f"{one['chance']:.0%}"
+        chance = "" if one["chance"] is None else _part(one["chance"]) if found["risk"] else f"{one['chance']:.0%}"
         rows.append(
             (one["depth"], one["text"], leaf, [answer, *([chance] if values["classes"] else []), f"{one['rows']:.0%}"])
         )
-    heads = ("where", values["target"], *(["probability"] if values["classes"] else []), "rows")
-    return {"rows": rows, "heads": heads} | {name: found[name] for name in ("rule", "text", "faithful")}
+    heads = ("where", values["target"], *([found["chance"]] if values["classes"] else []), "rows")
+    return {"rows": rows, "heads": heads} | {name: found[name] for name in ("rule", "text", "faithful", "chance")}
 
 
 def _effects(values: dict[str, Any]) -> Section:

@@ -20,7 +20,7 @@ from htaf.rules.explanation import drawn, own_table
 from htaf.rules.raw_columns import RARE, read
 from htaf.runs import Run, forward
 from htaf.runs.data import rows_for_looking
-from htaf.runs.intervals import quantiles
+from htaf.runs.intervals import Weights, quantiles
 from htaf.runs.metrics import probabilities
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -39,8 +39,8 @@ class Point:
         value: a number (of a date days since 1970) or a category; "" where there is none. label: in words.
         share: of the training rows that have at most this number, or have this category, or have no value.
         mean: float64 [outputs], of the prediction: probabilities of classes, or a number.
-        low, high: the middle 80% of the curves of single rows, each moved up or down to the common level: wide where
-            what the column does depends on others.
+        low, high: the middle 80% of the curves of single rows, each moved up or down to the common level,
+            probabilities as logits: wide where what the column does depends on others.
     """
 
     value: float | str
@@ -139,8 +139,7 @@ def effects(
         as_given = [given for _, _, given in tried]
         of_rows = np.stack([*curves(network, preprocessor, name, rows, inputs, as_given)])
         mean = np.average(of_rows, axis=1, weights=weights)
-        moved = of_rows - of_rows.mean(0) + of_rows.mean((0, 1))
-        low, high = quantiles(moved, [0.1, 0.9], weights, axis=1)
+        low, high = band(of_rows, mean, weights, chances=preprocessor.target.task != "regression")
         points = [
             Point(value, (given if isinstance(given, str) else f"{given:.10g}") or "missing", share, *of)
             for (share, value, given), *of in zip(tried, mean, low, high, strict=True)
@@ -149,6 +148,31 @@ def effects(
         tenths = () if kind == "category" else np.nanquantile(training, np.linspace(0.1, 0.9, 9)).tolist()
         found.append(Effect(name, kind, tuple(points), tuple(tenths), len(rows)))
     return found
+
+
+def band(
+    of_rows: Float64[np.ndarray, "values rows outputs"],
+    mean: Float64[np.ndarray, "values outputs"],
+    weights: Weights | None,
+    *,
+    chances: bool,
+) -> Float64[np.ndarray, "2 values outputs"]:
+    """The middle 80% of the curves of single rows, each moved to the level of their mean; probabilities are moved as
+    logits, so that they stay probabilities."""
+    there, back = (_logit, _sigmoid) if chances else (np.array, np.array)
+    moved = there(of_rows)
+    moved -= moved.mean(0)
+    moved -= np.average(moved, axis=1, weights=weights)[:, None]
+    return back(there(mean) + quantiles(moved, [0.1, 0.9], weights, axis=1))
+
+
+def _logit(chance: np.ndarray) -> np.ndarray:
+    inside = chance.clip(1e-12, 1 - 1e-12)
+    return np.log(inside) - np.log1p(-inside)
+
+
+def _sigmoid(logit: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-logit))
 
 
 def values_of(column: Column, training: np.ndarray, quantiles: Sequence[float]) -> list[Tried]:
