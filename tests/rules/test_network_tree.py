@@ -181,7 +181,7 @@ def test_a_condition_is_joined_with_those_above_it() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.integers(0, 8, 900) / 2 + 0.25, "b": rng.choice([*"wxyz"], 900)})
     step = np.floor(frame["a"]) * 10 + frame["b"].map({"w": 0.0, "x": 1.0, "y": 2.0, "z": 3.0})
-    found = fitted(step.to_numpy()[:, None], frame)
+    found = fitted(np.asarray(step)[:, None], frame)
     texts = [b.text for b in found.branches]
     assert {"a <= 2", "a > 2", "a <= 1", "1 < a <= 2", "2 < a <= 3", "a > 3"} <= {*texts}
     by_name = fitted(frame["b"].map({"w": 0.0, "x": 5.0, "y": 20.0, "z": 30.0}).to_numpy()[:, None], frame)

@@ -132,7 +132,7 @@ class TableBits:
         return *self.of_inputs(inputs), notes
 
     def linear(self, inputs: Float32[np.ndarray, "rows columns"]) -> Float64[np.ndarray, "rows outputs"]:
-        """What the linear part, a layer of the network inputs, adds to the outputs; zeros where there is none."""
+        """What the linear part, the layer `direct` of the inputs, adds to the outputs; zeros where there is none."""
         layer = self._direct
         if layer is None:
             return np.zeros((len(inputs), len(self.bias)))
