@@ -268,11 +268,12 @@ def _show_rules(found: Explanation, rules: list[BitRule], most: int, *, faithful
     faithful = sum(bool(r.fidelity and r.fidelity.faithful) for r in rules)
     which = "bits" if len(rules) == live else f"strongest of {live:,} bits"
     share = found.share(min(most, len(rules)))
-    effect = f"{share:.{0 if share >= 0.1 else 1}%}"
+    effect, linear = (f"{of:.{0 if of >= 0.1 else 1}%}" for of in (share, found.linear_share))
+    beside = f", the linear part has {linear}" if found.linear_effects else ""
     say(
         f"{faithful} of the {len(rules):,} {which} are described faithfully by a rule: balanced accuracy >= 0.9 on "
         f"{len(found.test):,} test rows. The {min(most, len(rules))} that do most have {effect} of the "
-        f"effect of all. effect: mean |contribution| {unit}. on: share of the test rows. accuracy: in brackets "
+        f"effect of all{beside}. effect: mean |contribution| {unit}. on: share of the test rows. accuracy: in brackets "
         "that of always guessing the more frequent value."
     )
     if rules and share < SPREAD:

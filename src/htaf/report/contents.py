@@ -31,7 +31,7 @@ from htaf.runs.data import table_rows
 from htaf.runs.intervals import quantiles
 from htaf.runs.metrics import LOWER_IS_BETTER
 
-FORMAT = 2
+FORMAT = 3
 BINS = 10
 MOST_CLASSES = 100  # whose whole confusion matrix is kept
 MOST_PAIRS = 20  # of classes that are taken for each other

@@ -353,7 +353,7 @@ def _tree(values: dict[str, Any]) -> Section:
         rows.append(
             (one["depth"], one["text"], leaf, [answer, *([chance] if values["classes"] else []), f"{one['rows']:.0%}"])
         )
-    heads = ("where", values["target"], *([found["chance"]] if values["classes"] else []), "rows")
+    heads = ("where", values["target"], *([short(found["chance"], 32)] if values["classes"] else []), "rows")
     return {"rows": rows, "heads": heads} | {name: found[name] for name in ("rule", "text", "faithful", "chance")}
 
 
