@@ -51,7 +51,7 @@ BUDGETS = {
     "models": 2_100,
     "packed": 6_000,
     "report": 2_010,
-    "rules": 2_250,
+    "rules": 2_255,
     "runs": 2_620,
     "spiking": 850,
     "training": 7_150,

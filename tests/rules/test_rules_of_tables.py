@@ -78,7 +78,7 @@ def test_effects_are_mean_contributions(made: dict[Kind, Run]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_column_that_only_the_linear_part_reads_is_seen(tmp_path: Path, kind: Kind) -> None:
+def test_a_column_that_only_the_linear_part_reads_is_seen(tmp_path: Path, kind: Kind, htaf, rows_csv: Path) -> None:
     run = made_run(tmp_path, kind, linear=True)
     found = rules.explain(run)
     assert (found.effects == 0).all()
@@ -102,6 +102,18 @@ def test_a_column_that_only_the_linear_part_reads_is_seen(tmp_path: Path, kind: 
     assert found.columns_of(found.test.iloc[[3]]).index[0] == "weight"
     assert rules.surrogate(run).columns == ("weight",)
     (tmp_path / "without").mkdir()
+    changed = rules.what_if(run, found.test.iloc[[3]].assign(weight="0"), {"weight": "1.5"})
+    assert (changed.turned_on, changed.turned_off) == (((),), ((),))
+    if kind == "number":
+        wanted = changed.after["prediction"] - changed.before["prediction"]
+    else:
+        of = [frame.iloc[0, 1:].astype(float).map(np.log) for frame in (changed.before, changed.after)]
+        one, other = of[0].sort_values().index[[-1, -2]]
+        wanted = (of[1][one] - of[1][other]) - (of[0][one] - of[0][other])
+    assert changed.linear == pytest.approx(wanted, rel=1e-4)
+    assert abs(changed.linear[0]) > 0.5
+    code, out, _ = htaf("explain", run.path, rows_csv, "--set", "weight=1.5")
+    assert (code, "the linear part adds " in out, "no bit changes" in out) == (0, True, True)
     without = rules.explain(made_run(tmp_path / "without", kind))
     assert (without.linear_effects, without.linear_share, without.bits.linear_weight) == ({}, 0.0, None)
 
@@ -490,6 +502,7 @@ def test_what_if(made: dict[Kind, Run]) -> None:
     assert found.after.equals(run.predict(row.assign(size="90")))
     found = rules.what_if(run, row.assign(size="90"), {"size": "41", "color": "green"})
     assert (found.turned_on, found.turned_off) == (((),), ((1, 2),))
+    assert found.linear == (0.0,)
     (note,) = rules.what_if(run, row, {"size": 250}).notes
     assert str(note) == "values outside the range of training: size (1 row, up to 250 where training had 0 to 99.7)"
     (note,) = rules.what_if(run, row, {"color": "mauve"}).notes

@@ -193,6 +193,7 @@ def _what_if_json(changed: WhatIf, changes: dict[str, str]) -> dict[str, Any]:
         "after": changed.after.to_dict("records")[0],
         "turned_on": list(changed.turned_on[0]),
         "turned_off": list(changed.turned_off[0]),
+        "linear": changed.linear[0],
         "notes": told(changed.notes),
     }
 
@@ -366,6 +367,9 @@ def _show_what_if(changed: WhatIf, changes: dict[str, str], found: Explanation, 
     show("What if", ("", "before", "after"), rows)
     if left:
         say(f"classes that are less likely before and after: {len(left):,}")
+    if found.bits.linear_weight is not None:
+        what = "prediction" if found.bits.regression else "difference of the logits"
+        say(f"the linear part adds {changed.linear[0]:+.4g} to the {what}")
     ways = dict.fromkeys(changed.turned_on[0], "turns on") | dict.fromkeys(changed.turned_off[0], "turns off")
     if not ways:
         return say("no bit changes")
