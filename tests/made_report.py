@@ -12,6 +12,7 @@ from htaf.report import write_report
 from htaf.runs import Run
 from htaf.training.families import make_recipe
 from htaf.training.fit import fit
+from htaf.training.recipe import Recipe
 from htaf.training.running import Running
 
 QUICK = make_recipe(hidden=(8,), epochs=3, batch_size=32, lr=0.02)
@@ -43,14 +44,14 @@ def hostile(folder: Path, task: str = "classification", rows: int = 120) -> Tabl
     return load(folder / HOSTILE["file"], target=HOSTILE["target"])
 
 
-def trained(out: Path, table: Table) -> Run:
+def trained(out: Path, table: Table, recipe: Recipe = QUICK) -> Run:
     """A run of a few epochs."""
     source = {"name": table.name, "data_dir": None, "target": table.target_name, "task": None}
-    return fit(QUICK, table, out, running=Running("cpu"), source=source)
+    return fit(recipe, table, out, running=Running("cpu"), source=source)
 
 
-def reported(out: Path, table: Table) -> Run:
+def reported(out: Path, table: Table, recipe: Recipe = QUICK) -> Run:
     """A run of a few epochs with its report."""
-    run = trained(out, table)
+    run = trained(out, table, recipe)
     write_report(run, table)
     return run

@@ -20,10 +20,10 @@ from htaf import HTAF, harden, runs
 from htaf.data import reading
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import BLANKS, DataError
-from htaf.export import ExportError, onnx_table, preparation, raw_columns, table_to_onnx, tables
-from htaf.models.mlp import MLP
+from htaf.export import ExportError, onnx_network, onnx_table, preparation, raw_columns, table_to_onnx, tables, to_onnx
+from htaf.models.mlp import MLP, Thermometer
 from htaf.runs import packing
-from htaf.runs.predictions import Agreement, of_rows
+from htaf.runs.predictions import Agreement, forward, of_rows
 from quick import slow_but
 
 onnx = pytest.importorskip("onnx")
@@ -223,6 +223,33 @@ def made(task: Any) -> tuple[torch.nn.Module, Preprocessor]:
         table(), target, task=task, classes=classes, target_name="t", special_codes=(-9.0, -8.0)
     )
     return network(preprocessor, len(classes) or 1), preprocessor
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_linear_part_beside_members_is_in_the_file(task: str, tmp_path: Path) -> None:
+    """As the default has it; on the network's inputs too, where onnxruntime gives the same bits."""
+    _, preprocessor = made(task)
+    inputs, outputs = torch.from_numpy(preprocessor.transform(table())), 3 if task == "classification" else 1
+    thresholds = [min(3, len(column.unique()) - 1) for column in inputs.T]
+    torch.manual_seed(0)
+    net = MLP(len(thresholds), outputs, (16,), HTAF, batch_norm=True, members=2, thresholds=thresholds, direct=True)
+    assert isinstance(net.thermometer, Thermometer)
+    assert net.direct is not None
+    net.thermometer.place(inputs)
+    torch.nn.init.normal_(net.direct.weight)
+    torch.nn.init.normal_(net.direct.bias)
+    with torch.no_grad():
+        net.train()(inputs)
+    exact = harden(net.eval())
+    to_onnx(exact, inputs[:2], tmp_path / "net.onnx")
+    found, expected = onnx_network(tmp_path / "net.onnx")(inputs), forward(exact, inputs)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    table_to_onnx(exact, preprocessor, tmp_path / "t.onnx")
+    rows = of_rows(exact, preprocessor, table())[0]
+    pd.testing.assert_frame_equal(onnx_table(tmp_path / "t.onnx")(table()), rows, check_dtype=False, rtol=1e-6)
+    (linear,) = (of for name, of in exact.named_parameters() if name == "direct.weight")
+    linear.data.zero_()
+    assert (forward(exact, inputs) - expected).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])

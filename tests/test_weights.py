@@ -44,8 +44,8 @@ from htaf.estimators import parts
 from htaf.export import onnx_table
 from htaf.hardening import refit_head
 from htaf.report import fit_baselines
-from htaf.rules import explain
-from htaf.runs import RunError, open_packed, open_run
+from htaf.rules import effects, explain, vary
+from htaf.runs import Run, RunError, open_packed, open_run
 from htaf.runs.data import table_rows
 from htaf.runs.hardening import harden_run
 from htaf.runs.metrics import Loss, decided, metrics, threshold_for
@@ -600,6 +600,7 @@ def test_the_command_trains_measures_and_compares_by_weights(file: Path, tmp_pat
     assert code == 0, error
     assert "no column 'w': every row counts the same, unlike in the training" in " ".join(error.split())
     assert "--weight w" in json.loads((tmp_path / "run" / "report.json").read_text())["command"]
+    _the_report_measures_as_the_record(run, json.loads((tmp_path / "run" / "report.json").read_text()))
     with pytest.raises(RunError, match="expected a run without weights and chosen threshold"):
         harden_run(run, tmp_path / "hard", steps=("refit",))
     code, _, error = htaf(*words[:-1], "y", "--out", tmp_path / "none")
@@ -614,6 +615,29 @@ def test_weights_may_have_a_unit(file: Path, tmp_path: Path) -> None:
     assert kilograms.weights is not None
     np.testing.assert_array_equal(kilograms.weights, plain.weights)
     assert any("column 'w': numbers in '#kg'" in note for note in told(kilograms.notes))
+
+
+def _the_report_measures_as_the_record(run: Run, report: dict[str, Any]) -> None:
+    """One AUROC, one accuracy and one share of a class on the page, of rows by their weights."""
+    exact = run.record["metrics"]["exact"]["test"]
+    assert report["weighted"] is True
+    assert [one["auroc"] for one in report["curves"]] == [pytest.approx(exact["auroc"], abs=1e-9)]
+    assert report["importance"]["value"] == pytest.approx(exact["auroc"], abs=1e-9)
+    (own,) = (one for one in report["thresholds"] if one["own"])
+    assert own["accuracy"] == pytest.approx(exact["accuracy"])
+    assert report["surrogate"]["network"]["value"] == pytest.approx(exact["accuracy"])
+    assert report["balance"][1]["said_share"] == pytest.approx(own["said"])
+    assert sum(one["share"] for one in report["calibration"]["bins"]) == pytest.approx(1)
+    page = (run.path / "report.html").read_text("utf-8")
+    assert "Rows count by their weights" in page
+    assert "But the training weighted the classes (balanced)" in page
+    table: Any = run.data()
+    rows = table_rows(run, table).test
+    point, row = effects(run, ["a"])[0].points[5], vary(run, "a").iloc[2]
+    for value, mean in ((point.value, point.mean[1]), (row["value"], row["probability_yes"])):
+        predicted = run.predict(table.features.iloc[rows].assign(a=value))["probability_yes"]
+        assert mean == pytest.approx(np.average(predicted, weights=table.weights[rows]), abs=1e-6)
+        assert mean != pytest.approx(predicted.mean(), abs=1e-6)
 
 
 def test_baselines_are_fitted_and_measured_by_weights(file: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,25 +22,27 @@ from htaf.models.mlp import Thermometer
 from htaf.report import baselines as room
 from htaf.report import contents
 from htaf.report.baselines import Baseline, fit_baselines, raw_columns, rows_within
-from htaf.report.curves import POINTS, class_curves, picked, thresholds
+from htaf.report.curves import POINTS, balance, class_curves, picked, thresholds
 from htaf.report.drawing import Plot, ticks
 from htaf.report.measured import Measured, verdict
+from htaf.rules.bits import TableBits
 from htaf.rules.permutation import network_importance as importance
-from htaf.runs.intervals import drawn_metrics
+from htaf.runs.confusion import confusion
+from htaf.runs.intervals import bootstrap, drawn_metrics
 from htaf.runs.metrics import metrics
+from htaf.runs.predictions import predicted
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-@given(SEEDS, st.integers(1, 60), st.integers(2, 4))
+@given(SEEDS, st.integers(8, 60), st.integers(2, 4))
 def test_calibration_by_its_definition(seed: int, rows: int, classes: int) -> None:
     rng = np.random.default_rng(seed)
-    outputs = torch.from_numpy(rng.normal(0, 3, (rows, classes)))
-    target = torch.from_numpy(rng.integers(0, classes, rows))
-    found = contents.calibration(outputs, target)
-    shares = np.exp(outputs.numpy()) / np.exp(outputs.numpy()).sum(1, keepdims=True)
+    outputs, target = rng.normal(0, 3, (rows, classes)), np.arange(rows) % classes
+    found = contents.calibration(measured(outputs, target))
+    shares = np.exp(outputs) / np.exp(outputs).sum(1, keepdims=True)
     said = shares[:, 1] if classes == 2 else shares.max(1)
-    right = target.numpy() == 1 if classes == 2 else target.numpy() == shares.argmax(1)
+    right = target == 1 if classes == 2 else target == shares.argmax(1)
     assert sum(one["rows"] for one in found["bins"]) == rows
     error = 0.0
     for one in found["bins"]:
@@ -50,11 +54,11 @@ def test_calibration_by_its_definition(seed: int, rows: int, classes: int) -> No
     assert found["error"] == pytest.approx(error)
 
 
-@given(SEEDS, st.integers(1, 200))
+@given(SEEDS, st.integers(2, 200))
 def test_residuals_part_the_rows_by_prediction(seed: int, rows: int) -> None:
     rng = np.random.default_rng(seed)
     predicted, truth = rng.normal(size=rows).round(1), rng.normal(size=rows)
-    found = contents.residuals(predicted, truth)
+    found = contents.residuals(measured(predicted[:, None], truth))
     bins = found["bins"]
     assert sum(one["rows"] for one in bins) == rows
     assert max(one["rows"] for one in bins) - min(one["rows"] for one in bins) <= 1
@@ -62,6 +66,51 @@ def test_residuals_part_the_rows_by_prediction(seed: int, rows: int) -> None:
     assert sum(one["mean"] * one["rows"] for one in bins) / rows == pytest.approx((truth - predicted).mean())
     assert found["deviation"] == pytest.approx((truth - predicted).std())
     assert all(one["q10"] <= one["median"] <= one["q90"] for one in bins)
+
+
+@given(SEEDS, st.integers(1, 4))
+def test_a_row_of_weight_2_is_two_rows(seed: int, classes: int) -> None:
+    """Each measure of weighted rows is that of rows that stand there so often, whatever the unit of the weights."""
+    rng = np.random.default_rng(seed)
+    outputs, times = rng.normal(0, 2, (30, classes)).round(1), rng.integers(1, 4, 30)
+    target = np.arange(30) % classes if classes > 1 else rng.normal(size=30)
+    one = measured(outputs, target, weights=times * 0.25)
+    each = np.repeat(np.arange(30), times)
+    tensors = (one.outputs[each], None, one.target[each])
+    two = Measured(one.preprocessor, "test", each, *tensors)
+    wanted, found = [of(two) for of in MEASURES[classes > 1]], [of(one) for of in MEASURES[classes > 1]]
+    for one_measure, other in zip(found, wanted, strict=True):
+        assert one_measure == pytest.approx(other, abs=1e-9)
+    if classes > 1:
+        weights = torch.from_numpy(one.weights)
+        auroc = metrics(one.outputs, one.target, "classification", weights=weights)["auroc"]
+        assert np.mean([of["auroc"] for of in class_curves(one)]) == pytest.approx(auroc, abs=1e-9)
+        table = Table("", pd.DataFrame(), target, "classification", "y", one.preprocessor.target.classes, (), "")
+        twice = balance(replace(table, target=target[each]), {"test": np.arange(len(each))}, two)
+        for a, b in zip(balance(replace(table, weights=one.weights), {"test": np.arange(30)}, one), twice, strict=True):
+            assert (a["shares"], a["said_share"]) == (pytest.approx(b["shares"]), pytest.approx(b["said_share"]))
+            assert a["rows"]["test"] == (target == a["class"]).sum()
+
+
+def of_curves(found: Measured) -> list[Any]:
+    return [one[area] for one in class_curves(found) for area in ("auroc", "average_precision")]
+
+
+def of_bins(found: Measured) -> list[Any]:
+    said = contents.calibration(found)
+    return [said["error"], *(one[name] for one in said["bins"] for name in ("share", "predicted", "observed"))]
+
+
+def of_thresholds(found: Measured) -> list[Any]:
+    return [-1 if value is None else value for one in thresholds(found) for value in one.values()]
+
+
+def of_residuals(found: Measured) -> list[Any]:
+    said = contents.residuals(found)
+    return [said["mean"], said["deviation"]]
+
+
+MEASURES: dict[bool, Any] = {True: (of_curves, of_bins, of_thresholds), False: (of_residuals,)}
 
 
 def test_confused_classes_are_counted() -> None:
@@ -97,7 +146,9 @@ def test_a_plot_takes_one_value_and_large_ones() -> None:
 # --- curves, thresholds, the best baseline ---
 
 
-def measured(outputs: np.ndarray, target: np.ndarray, threshold: float | None = None) -> Measured:
+def measured(
+    outputs: np.ndarray, target: np.ndarray, threshold: float | None = None, weights: np.ndarray | None = None
+) -> Measured:
     """What a network says of rows; of one column of outputs a number."""
     classes = tuple(f"c{k}" for k in range(outputs.shape[1])) if outputs.shape[1] > 1 else ()
     task: Any = "classification" if classes else "regression"
@@ -108,7 +159,7 @@ def measured(outputs: np.ndarray, target: np.ndarray, threshold: float | None = 
         outputs, target = (((v.reshape(-1) - mean) / std)[:, None] for v in (outputs, target))
     tensors = (torch.tensor(outputs), None, torch.tensor(target))
     preprocessor = preprocessor.with_threshold(threshold)
-    return Measured(preprocessor, "test", np.arange(len(target)), *tensors)
+    return Measured(preprocessor, "test", np.arange(len(target)), *tensors, weights)
 
 
 @given(SEEDS, st.integers(12, 300))
@@ -145,12 +196,41 @@ def test_thresholds_are_counted() -> None:
     assert [*found] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.68, 0.7, 0.8, 0.9]
     assert [threshold for threshold, one in found.items() if one["own"]] == [0.68]
     assert found[0.3] | {"threshold": 0} == {
-        "threshold": 0, "said": 0.8, "recall": 1.0, "precision": 0.5, "f1": pytest.approx(2 / 3),
+        "threshold": 0, "said": 0.8, "wrong": pytest.approx(2 / 3),
+        "recall": 1.0, "precision": 0.5, "f1": pytest.approx(2 / 3),
         "accuracy": 0.6, "own": False,
     }  # fmt: skip
     assert (found[0.8]["recall"], found[0.8]["precision"]) == (0.5, 1.0)
     none = thresholds(measured(outputs, target * 0 + np.array([0, 0, 0, 0, 1])))
     assert none[-1]["precision"] == 1.0
+
+
+@given(SEEDS, st.integers(2, 4), st.sampled_from([None, 0.5, 0.3, "a probability"]))
+def test_all_that_decides_decides_alike(seed: int, classes: int, threshold: Any) -> None:
+    """Ties and probabilities that lie on the threshold too."""
+    rng = np.random.default_rng(seed)
+    outputs = rng.normal(0, 2, (40, classes)).round(int(rng.integers(0, 3)))
+    target = np.arange(40) % classes
+    if threshold == "a probability":
+        threshold = float(torch.from_numpy(outputs).softmax(1)[7, 1])
+    found = measured(outputs, target, threshold if classes == 2 else None)
+    accuracy = metrics(found.outputs, found.target, "classification", threshold=found.threshold)["accuracy"]
+    said = found.decided()
+    assert (said == target).mean() == pytest.approx(accuracy)
+    assert confusion(found.outputs, found.target, classes, found.threshold).trace() == (said == target).sum()
+    draws = found.drawn["accuracy"]
+    of_draws = bootstrap(40, lambda weights: {"": float(weights @ (said == target) / weights.sum())})[""]
+    assert draws == pytest.approx(of_draws)
+    assert [one["accuracy"] for one in thresholds(found) if one["own"]] == [pytest.approx(accuracy)] * (classes == 2)
+    of = SimpleNamespace(preprocessor=found.preprocessor)
+    first, second = TableBits.decision(of, outputs)  # pyright: ignore[reportArgumentType]
+    assert (first == said).all()
+    assert (second != said).all()
+    named = predicted(found.outputs, found.preprocessor, pd.RangeIndex(40))["prediction"]
+    assert named.tolist() == [f"c{k}" for k in said]
+    if classes > 2:
+        right = sum(one["observed"] * one["rows"] for one in contents.calibration(found)["bins"])
+        assert right / 40 == pytest.approx(accuracy)
 
 
 def test_telling_rows_are_picked() -> None:
@@ -259,6 +339,22 @@ def test_a_planted_column_is_found(headline: str) -> None:
     assert (found.metric, found.rows, found.repeats, found.left_out) == (headline, 300, 10, 0)
     again = importance(net, net, preprocessor, frame, target, headline=headline)
     assert again.to_json() == found.to_json()
+
+
+def test_importance_counts_rows_by_their_weights() -> None:
+    frame, y = mixed(120)
+    times = np.random.default_rng(1).integers(1, 4, 120)
+    each = np.repeat(np.arange(120), times)
+    preprocessor = Preprocessor.fit(frame, y, task="regression")
+    net = Planted(preprocessor.feature_names.index("a"), 1)
+    target = torch.from_numpy(preprocessor.encode_target(y))[:, None].float()
+    weighted = importance(net, net, preprocessor, frame, target, headline="rmse", weights=times * 0.5)
+    repeated = importance(net, net, preprocessor, frame.iloc[each], target[each], headline="rmse")
+    plain = importance(net, net, preprocessor, frame, target, headline="rmse")
+    assert weighted.value == pytest.approx(repeated.value, rel=1e-6)
+    assert weighted.value != pytest.approx(plain.value, rel=1e-4)
+    worse = [of.columns["worse"]["a"] for of in (weighted, plain)]  # of the same shuffles
+    assert worse[0] != worse[1] == pytest.approx(worse[0], rel=0.5)
 
 
 def test_a_headline_that_is_not_defined_is_the_loss() -> None:

@@ -8,7 +8,8 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from htaf.data.tabular import Table, load, split
 from htaf.report import contents, page, writing
 from htaf.report.writing import PAGE, VALUES, kept_baselines, write_report
 from htaf.runs import Run, RunError, locked, open_run
+from htaf.runs.hardening import Step
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.families.mlp import tabular_exact, tabular_members, tabular_residual
 from htaf.training.reproduce import command
@@ -82,6 +84,26 @@ def seen(run: Run) -> Seen:
 # --- what it says ---
 
 
+def test_a_column_that_is_in_the_linear_part_alone(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"noise": rng.normal(size=400), "kind": rng.choice([*"uv"], 400), "a": rng.normal(size=400)})
+    frame.assign(y=3 * frame["a"] + 0.1 * rng.normal(size=400)).to_csv(tmp_path / "line.csv", index=False)
+    table = load(tmp_path / "line.csv", target="y")
+    recipe = tabular_residual().replace(members=2, hidden=(16,), thresholds=8, epochs=2, least_steps=1)
+    values = values_of(reported(tmp_path / "run", table, recipe))
+    assert values["importance"]["columns"][0]["column"] == "a"
+    assert values["effects"]["columns"][0]["column"] == "a"
+    means = [point["mean"][0] for point in values["effects"]["columns"][0]["points"]]
+    assert means == sorted(means)
+    linear = values["rules"]["linear"]
+    assert linear["columns"][0]["column"] == "a"
+    assert linear["share"] > 0.5
+    assert values["rules"]["share"] + linear["share"] < 1
+    page = " ".join((tmp_path / "run" / PAGE).read_text("utf-8").split())
+    assert f"the linear part has {linear['share']:.0%}" in page
+    assert "a weighted sum of the columns" in page
+
+
 def test_the_figures_are_those_of_the_record(run: Run, numbers: Run) -> None:
     for one, better in ((run, "higher"), (numbers, "lower")):
         values, record = values_of(one), one.record
@@ -93,6 +115,22 @@ def test_the_figures_are_those_of_the_record(run: Run, numbers: Run) -> None:
         assert found["direction"] == ("the same" if exact == smooth else "worse" if worse else "better")
         assert f"{better.title()} is better" in seen(one).text
         assert f"{exact:.4f}" in seen(one).text
+
+
+def test_a_gap_of_networks_with_other_weights_is_none(run: Run) -> None:
+    values = values_of(run)
+    assert values["refitted"] is None
+    assert "gap, exact - smooth" in page.page(values)
+    for names, words in ((["recalibrate", "shrink"], "norms and a share of the bits"), ([], "weights")):
+        text = " ".join(page.page(values | {"refitted": names}).split())
+        assert f"The exact network has {words} of its own, fitted to its bits" in text
+        assert "gap, exact - smooth" not in text
+        assert "On the test part the exact network is" not in text
+    steps = [{"name": "recalibrate", "kept": False}, {"name": "refit", "kept": True}]
+    record = {"hardening": {"finish": steps}, "repaired": {"steps": [{"name": "distil", "kept": True}]}}
+    of: Any = SimpleNamespace(has_own_smooth=True, record=record)
+    assert contents.refitted(of) == ["refit", "distil"]
+    assert {*page.STEPS} >= {*get_args(Step), "average", "shrink"}
 
 
 def test_the_direction_is_in_words() -> None:

@@ -35,8 +35,9 @@ def table(kind: Kind = "two", rows: int = 600, seed: int = 0) -> pd.DataFrame:
     return frame
 
 
-def made_run(folder: Path, kind: Kind = "two", activation: dict[str, Any] = HTAF) -> Run:
-    """Five bits: size > 40; color is blue or red; both; always on; always off."""
+def made_run(folder: Path, kind: Kind = "two", activation: dict[str, Any] = HTAF, *, linear: bool = False) -> Run:
+    """Five bits: size > 40; color is blue or red; both; always on; always off. linear: beside them a linear part that
+    reads `weight` alone, and zeros in the head."""
     place = folder / f"{kind}.csv"
     table(kind).to_csv(place, index=False)
     data = tabular.load(place, target="y")
@@ -45,7 +46,7 @@ def made_run(folder: Path, kind: Kind = "two", activation: dict[str, Any] = HTAF
     names = preprocessor.feature_names
     outputs = len(data.classes) or 1
     model = {"kind": "mlp", "in_features": len(names), "out_features": outputs, "hidden": [2, 5], "batch_norm": False}
-    model |= {"activation": activation}
+    model |= {"activation": activation} | ({"direct": True} if linear else {})
     net: Any = build(model).eval()
     column = next(c for c in preprocessor.columns if c.name == "size")
     with torch.no_grad():
@@ -62,6 +63,11 @@ def made_run(folder: Path, kind: Kind = "two", activation: dict[str, Any] = HTAF
         torch.manual_seed(0)
         head.weight[:] = torch.randn(outputs, 5) * torch.tensor([0.2, 0.2, 3.0, 1.0, 1.0])
         head.bias[:] = torch.randn(outputs)
+        if linear:
+            head.weight.zero_()
+            head.bias.zero_()
+            slope = torch.tensor([8.0, -8.0, 1.0])[:outputs]
+            net.direct.weight[:, names.index("weight")], net.direct.bias[:] = slope, -0.5 * slope
     identity = {"recipe": {"method": activation["method"], "family": "mlp"}, "seed": 0}
     record = runs.start_run(folder / kind, identity | {"data": data_identity(data, "random")})
     record |= {"model": model, "metrics": {}, "headline": headline_of(data), "rows": {}, "best_epoch": 0, "notes": []}

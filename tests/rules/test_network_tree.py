@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.metrics import roc_auc_score
 from sklearn.tree import DecisionTreeRegressor
 
 from htaf import rules
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import load
 from htaf.report import write_report
-from htaf.rules.dependence import CURVES
+from htaf.rules.dependence import CURVES, band
 from htaf.rules.network_tree import FAITHFUL, LEAVES, fit_surrogate
 from htaf.rules.raw_columns import RawColumns
 from htaf.runs import open_run
@@ -72,9 +73,11 @@ def test_the_tree_of_classes_and_of_numbers(tmp_path: Path) -> None:
         assert rules.surrogate(run).to_json() == found.to_json()
 
 
-def fitted(said: np.ndarray, frame: pd.DataFrame, labels: np.ndarray | None = None, **options: Any) -> Any:
-    """The tree of these predictions, the last third of the rows held out."""
-    cut = len(frame) * 2 // 3
+def fitted(
+    said: np.ndarray, frame: pd.DataFrame, labels: np.ndarray | None = None, cut: int = 0, **options: Any
+) -> Any:
+    """The tree of these predictions, the last third of the rows held out, or those from `cut` on."""
+    cut = cut or len(frame) * 2 // 3
     classes = tuple(f"c{k}" for k in range(said.shape[1])) if said.shape[1] > 1 else ()
     truth = said[:, 0] if not classes else said.argmax(1)
     known = truth[:cut] if not classes else np.arange(cut) % len(classes)  # of which each has rows
@@ -103,6 +106,33 @@ def test_fidelity_is_that_of_held_out_rows() -> None:
     assert found.usual == pytest.approx(max((held > 0).mean(), (held <= 0).mean()), abs=0.1)
 
 
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_a_tree_counts_rows_by_their_weights(outputs: int) -> None:
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"a": rng.integers(0, 30, 900) * 1.0, "b": rng.choice(list("uvwxyz"), 900)})
+    score = frame["a"].to_numpy() * (1 + (frame["b"] < "w").to_numpy()) + rng.normal(size=900) * 3
+    said = score[:, None] if outputs == 1 else np.exp(-((score[:, None] / 20 - np.arange(outputs)) ** 2))
+    said = said if outputs == 1 else said / said.sum(1, keepdims=True)
+    labels = score.round() if outputs == 1 else rng.integers(0, outputs, 900)
+    times = np.where(frame["b"] == "u", 3, 1)
+    each = np.repeat(np.arange(900), times)
+    cut = int((each < 600).sum())
+    weighted = fitted(said, frame, labels, weights=(times[:600] * 0.5, times[600:] * 7.0))
+    plain = fitted(said, frame, labels)
+    repeated = fitted(said[each], frame.iloc[each].reset_index(drop=True), labels[each], cut=cut)
+    assert weighted.branches != plain.branches
+
+    def leaves(found: Any) -> list[Any]:  # which side of a condition comes first is open
+        return sorted(
+            (b.rows, b.chance or 0, b.says if outputs == 1 else int(b.says[1])) for b in found.branches if b.says
+        )
+
+    assert np.array(leaves(weighted)) == pytest.approx(np.array(leaves(repeated)))
+    for name in ("fidelity", "network", "tree"):
+        assert getattr(weighted, name).value == pytest.approx(getattr(repeated, name).value)
+    assert weighted.usual == pytest.approx(repeated.usual)
+
+
 def test_a_tree_that_is_not_faithful_is_said_to_be_so() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(900, 8)), columns=[*"abcdefgh"])
@@ -110,11 +140,55 @@ def test_a_tree_that_is_not_faithful_is_said_to_be_so() -> None:
     assert spread.fidelity.value < FAITHFUL
     assert not spread.faithful
     assert re.search(r"It is not faithful \(\d+\.\d points below 90%\)", spread.text)
-    rare = (frame.sum(axis=1) > 6.5).to_numpy()  # hardly ever: one answer for all is right in more than 90%
+    rare = (frame["a"] > 1.75) | (frame["b"] + frame["c"] * frame["d"] > 1.8)  # one answer for all is right in 90%
     seldom = fitted(np.stack([1.0 - rare, rare * 1.0], 1), frame)
+    assert seldom.leaves > 1
+    assert seldom.measure == "agreement"
     assert seldom.fidelity.value > FAITHFUL
     assert not seldom.faithful
     assert "hardly better than one answer for all" in seldom.text
+
+
+def test_the_tree_of_a_rare_class_shows_where_it_is_likelier() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"a": rng.normal(size=1500).round(2), "b": rng.choice([*"xyz"], 1500), "c": rng.normal(size=1500)}
+    )
+    risk = np.where((frame["a"] > 1) & (frame["b"] == "x"), 0.36, 0.01) + 0.04 * (frame["a"] > 0).to_numpy()
+    labels = (rng.random(1500) < risk).astype(np.int64)
+    found = fitted(np.stack([1 - risk, risk], 1), frame, labels)
+    assert re.fullmatch(r"always c0; c1 is likeliest, 40%, where (a > 1 and b is x|b is x and a > 1)", found.rule)
+    leaves = [b for b in found.branches if b.says is not None]
+    assert {b.says for b in leaves} == {"c0"}
+    assert sorted({round(b.chance, 3) for b in leaves}) == [0.01, 0.05, 0.4]
+    assert (found.risk, found.chance, found.measure, found.metric) == ("c1", "probability of c1", "r2", "auroc")
+    assert (found.fidelity.value, found.faithful) == (pytest.approx(1), True)
+    assert found.network.value == pytest.approx(roc_auc_score(labels[1000:], risk[1000:]))
+    low, high = found.network.interval
+    assert low < found.network.value < high
+    assert "of the variance of the network's probabilities on 500 test rows" in found.text
+    assert "AUROC" in found.text
+    noisy = fitted(np.stack([1 - risk, risk], 1) + rng.normal(0, 0.1, (1500, 2)), frame, labels)
+    assert not noisy.faithful
+    lacking = fitted(np.stack([1 - risk, risk], 1), frame, labels * 0)  # held-out rows of one class alone
+    assert (lacking.metric, lacking.tree.value) == ("accuracy", 1.0)
+    three = fitted(np.stack([1 - 1.2 * risk, risk, 0.2 * risk], 1), frame, labels)
+    assert (three.risk, three.chance, three.metric, three.measure) == ("", "probability", "accuracy", "r2")
+    assert json.loads(json.dumps(found.to_json()))["chance"] == "probability of c1"
+
+
+def test_a_condition_is_joined_with_those_above_it() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.integers(0, 8, 900) / 2 + 0.25, "b": rng.choice([*"wxyz"], 900)})
+    step = np.floor(frame["a"]) * 10 + frame["b"].map({"w": 0.0, "x": 1.0, "y": 2.0, "z": 3.0})
+    found = fitted(np.asarray(step)[:, None], frame)
+    texts = [b.text for b in found.branches]
+    assert {"a <= 2", "a > 2", "a <= 1", "1 < a <= 2", "2 < a <= 3", "a > 3"} <= {*texts}
+    by_name = fitted(frame["b"].map({"w": 0.0, "x": 5.0, "y": 20.0, "z": 30.0}).to_numpy()[:, None], frame)
+    inner, leaves = ({b.text for b in by_name.branches if (b.says is None) is above} for above in (True, False))
+    assert inner <= {"b in {w, x}", "b not in {w, x}", "b in {y, z}", "b not in {y, z}"}
+    assert leaves <= {f"b {word} {name}" for word in ("is", "is not") for name in "wxyz"}
+    assert by_name.leaves == 4
 
 
 def test_one_answer_for_all_rows_is_a_tree() -> None:
@@ -161,9 +235,32 @@ def test_effects_are_means_of_predictions(tmp_path: Path, kind: Any) -> None:
             mean = run.predict(rows.assign(**{effect.column: point.value}))[name].mean()
             assert point.mean[-1] == pytest.approx(mean, rel=1e-4)
             assert point.low[-1] <= point.high[-1]
+            assert kind == "number" or 0 < point.low[-1] <= point.high[-1] < 1
     assert [point.value for point in size.points] == sorted(point.value for point in size.points)
     assert {point.value for point in color.points} == set(table(kind)["color"])
     assert len(size.tenths) == 9
+
+
+def test_bands_of_probabilities_are_probabilities() -> None:
+    """Rows near 0 and 1: moved as they are, a band would go beyond."""
+    rng = np.random.default_rng(0)
+    logits = np.linspace(-2, 2, 5)[:, None] * rng.uniform(0, 3, 200) + rng.normal(0, 4, 200)
+    chance = 1 / (1 + np.exp(-logits))
+    of_rows = np.stack([1 - chance, chance], 2)
+    beyond = of_rows - of_rows.mean(0) + of_rows.mean((0, 1))
+    assert np.quantile(beyond, 0.9, axis=1).max() > 1
+    for weights in (None, rng.uniform(1, 2, 200)):
+        mean = np.average(of_rows, axis=1, weights=weights)
+        low, high = band(of_rows, mean, weights, chances=True)
+        assert ((low > 0) & (low <= mean + 1e-12) & (mean - 1e-12 <= high) & (high < 1)).all()
+    alike = 1 / (1 + np.exp(-(np.arange(5)[:, None] + rng.normal(0, 2, 200))))[:, :, None]  # one effect in all rows
+    low, high = band(alike, alike.mean(1), None, chances=True)
+    assert low == pytest.approx(alike.mean(1))
+    assert high == pytest.approx(alike.mean(1))
+    with_numbers = rng.normal(size=(5, 200, 1))
+    moved = with_numbers - with_numbers.mean(0) + with_numbers.mean((0, 1))
+    found = band(with_numbers, with_numbers.mean(1), None, chances=False)
+    assert found == pytest.approx(np.quantile(moved, [0.1, 0.9], axis=1))
 
 
 def test_a_flag_has_one_value_and_none(tmp_path: Path) -> None:

@@ -78,6 +78,47 @@ def test_effects_are_mean_contributions(made: dict[Kind, Run]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_column_that_only_the_linear_part_reads_is_seen(tmp_path: Path, kind: Kind, htaf, rows_csv: Path) -> None:
+    run = made_run(tmp_path, kind, linear=True)
+    found = rules.explain(run)
+    assert (found.effects == 0).all()
+    (strongest, effect), *others = found.linear_effects.items()
+    assert (strongest, [of for _, of in others]) == ("weight", [0.0, 0.0])
+    assert (found.linear_share, found.share(5)) == (1.0, 0.0)
+    preprocessor: Any = run.preprocessor()
+    (place,) = preprocessor.inputs_of("weight")
+    x, usual = (preprocessor.transform(rows)[:, place] for rows in (found.test, found.train))
+    worth = found.bits.linear_weight
+    assert worth is not None
+    first, second = found.bits.decision(found.outputs)
+    by_hand = (
+        worth[0, place] * preprocessor.target.std if kind == "number" else (worth[first] - worth[second])[:, place]
+    )
+    assert effect == pytest.approx(np.abs(by_hand * (x - usual.mean(dtype=np.float64))).mean())
+    shuffled = rules.importance(run).columns["worse"]
+    assert {name for name, of in shuffled.items() if of} == {"weight"}
+    (curve,) = rules.effects(run, ["weight"])
+    assert np.ptp([point.mean[0] for point in curve.points]) > 0.3
+    assert found.columns_of(found.test.iloc[[3]]).index[0] == "weight"
+    assert rules.surrogate(run).columns == ("weight",)
+    (tmp_path / "without").mkdir()
+    changed = rules.what_if(run, found.test.iloc[[3]].assign(weight="0"), {"weight": "1.5"})
+    assert (changed.turned_on, changed.turned_off) == (((),), ((),))
+    if kind == "number":
+        wanted = changed.after["prediction"] - changed.before["prediction"]
+    else:
+        of = [frame.iloc[0, 1:].astype(float).map(np.log) for frame in (changed.before, changed.after)]
+        one, other = of[0].sort_values().index[[-1, -2]]
+        wanted = (of[1][one] - of[1][other]) - (of[0][one] - of[0][other])
+    assert changed.linear == pytest.approx(wanted, rel=1e-4)
+    assert abs(changed.linear[0]) > 0.5
+    code, out, _ = htaf("explain", run.path, rows_csv, "--set", "weight=1.5")
+    assert (code, "the linear part adds " in out, "no bit changes" in out) == (0, True, True)
+    without = rules.explain(made_run(tmp_path / "without", kind))
+    assert (without.linear_effects, without.linear_share, without.bits.linear_weight) == ({}, 0.0, None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_reasons_add_up_to_the_decision(made: dict[Kind, Run], kind: Kind) -> None:
     run = made[kind]
     found = rules.explain(run)
@@ -186,6 +227,17 @@ def test_a_rule_says_what_its_tree_says(seed: int, what: str, codes: bool) -> No
     assert 1 <= depth <= 3
     assert np.array_equal(rule.predict(values, 120), tree.predict(inputs))
     assert str(rule)
+
+
+def test_categories_are_ordered_by_weighted_means() -> None:
+    rows = pd.DataFrame({"b": list("xyz") * 40})
+    said = np.where(np.arange(120) < 60, 0.0, np.tile([1.0, 0.8, 0.5], 40))
+    preprocessor = Preprocessor.fit(rows, said, task="regression")
+    columns = RawColumns.learn(preprocessor, rows)
+    encoded, all_rows = columns.encode(columns.read(rows)), np.arange(120)
+    weights = np.where((rows["b"] == "z") & (said > 0), 9.0, 1.0)  # z mostly says more than 0
+    for of, wanted in ((None, [2, 1, 0]), (weights, [1, 2, 0])):
+        assert encoded.ordered(said, all_rows, of)[1][0].tolist() == wanted
 
 
 @given(st.floats(-1e12, 1e12, allow_subnormal=False), st.floats(1e-12, 1e12, allow_subnormal=False))
@@ -450,6 +502,7 @@ def test_what_if(made: dict[Kind, Run]) -> None:
     assert found.after.equals(run.predict(row.assign(size="90")))
     found = rules.what_if(run, row.assign(size="90"), {"size": "41", "color": "green"})
     assert (found.turned_on, found.turned_off) == (((),), ((1, 2),))
+    assert found.linear == (0.0,)
     (note,) = rules.what_if(run, row, {"size": 250}).notes
     assert str(note) == "values outside the range of training: size (1 row, up to 250 where training had 0 to 99.7)"
     (note,) = rules.what_if(run, row, {"color": "mauve"}).notes

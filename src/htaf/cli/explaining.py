@@ -193,6 +193,7 @@ def _what_if_json(changed: WhatIf, changes: dict[str, str]) -> dict[str, Any]:
         "after": changed.after.to_dict("records")[0],
         "turned_on": list(changed.turned_on[0]),
         "turned_off": list(changed.turned_off[0]),
+        "linear": changed.linear[0],
         "notes": told(changed.notes),
     }
 
@@ -231,7 +232,7 @@ def _show_tree(tree: Surrogate, found: Explanation) -> None:
         says = "" if one.says is None else _value(one.says)
         chance = ["" if one.chance is None else f"{one.chance:.2f}"] if classes else []
         rows.append(("  " * one.depth + one.text, says, *chance, f"{one.rows:.0%}"))
-    headers = ("where", target.name, *(["probability"] if classes else []), "rows")
+    headers = ("where", target.name, *([tree.chance] if classes else []), "rows")
     doubt = "" if tree.faithful else "not faithful: "
     show(
         f"{doubt}one tree for the whole network", headers, rows, left=("where", target.name) if classes else ("where",)
@@ -268,11 +269,12 @@ def _show_rules(found: Explanation, rules: list[BitRule], most: int, *, faithful
     faithful = sum(bool(r.fidelity and r.fidelity.faithful) for r in rules)
     which = "bits" if len(rules) == live else f"strongest of {live:,} bits"
     share = found.share(min(most, len(rules)))
-    effect = f"{share:.{0 if share >= 0.1 else 1}%}"
+    effect, linear = (f"{of:.{0 if of >= 0.1 else 1}%}" for of in (share, found.linear_share))
+    beside = f", the linear part has {linear}" if found.linear_effects else ""
     say(
         f"{faithful} of the {len(rules):,} {which} are described faithfully by a rule: balanced accuracy >= 0.9 on "
         f"{len(found.test):,} test rows. The {min(most, len(rules))} that do most have {effect} of the "
-        f"effect of all. effect: mean |contribution| {unit}. on: share of the test rows. accuracy: in brackets "
+        f"effect of all{beside}. effect: mean |contribution| {unit}. on: share of the test rows. accuracy: in brackets "
         "that of always guessing the more frequent value."
     )
     if rules and share < SPREAD:
@@ -365,6 +367,9 @@ def _show_what_if(changed: WhatIf, changes: dict[str, str], found: Explanation, 
     show("What if", ("", "before", "after"), rows)
     if left:
         say(f"classes that are less likely before and after: {len(left):,}")
+    if found.bits.linear_weight is not None:
+        what = "prediction" if found.bits.regression else "difference of the logits"
+        say(f"the linear part adds {changed.linear[0]:+.4g} to the {what}")
     ways = dict.fromkeys(changed.turned_on[0], "turns on") | dict.fromkeys(changed.turned_off[0], "turns off")
     if not ways:
         return say("no bit changes")

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64, Int64
-from torch import Tensor
+from jaxtyping import Int64
 
 from htaf._console import direction
 from htaf.data.columns import Column
@@ -29,9 +28,10 @@ from htaf.rules.permutation import importance
 from htaf.runs import METRICS, Run, short_commit
 from htaf.runs.confusion import confusion
 from htaf.runs.data import table_rows
+from htaf.runs.intervals import quantiles
 from htaf.runs.metrics import LOWER_IS_BETTER
 
-FORMAT = 2
+FORMAT = 3
 BINS = 10
 MOST_CLASSES = 100  # whose whole confusion matrix is kept
 MOST_PAIRS = 20  # of classes that are taken for each other
@@ -83,7 +83,9 @@ def contents(
         "task": target.task,
         "classes": list(target.classes),
         "threshold": measured.threshold,
+        "weighted": table.weights is not None,
         "method": record["recipe"]["method"],
+        "refitted": refitted(run),
         "rows": record["rows"],
         "part": part,
         "headline": headline,
@@ -120,10 +122,10 @@ def contents(
         "points": None,
     }
     if target.task == "regression":
-        return of | {"residuals": residuals(measured.decided(), measured.truth()), "points": points(measured)}
+        return of | {"residuals": residuals(measured), "points": points(measured)}
     matrix = confusion(measured.outputs, measured.target, len(target.classes), measured.threshold)
     return of | {
-        "calibration": calibration(measured.outputs, measured.target),
+        "calibration": calibration(measured),
         "confusion": confused(matrix),
         "curves": class_curves(measured),
         "thresholds": thresholds(measured),
@@ -168,6 +170,15 @@ def results(metrics: Mapping[str, Any], headline: str) -> dict[str, dict[str, An
     return found
 
 
+def refitted(run: Run) -> list[str] | None:
+    """What of the exact network was fitted to its bits, so that its weights are not those of the smooth one: the steps
+    that the training kept, by name. None: both have the same weights."""
+    if not run.has_own_smooth:
+        return None
+    taken = [*run.record.get("hardening", {}).get("finish", ()), *run.record.get("repaired", {}).get("steps", ())]
+    return list(dict.fromkeys(one["name"] for one in taken if one["kept"]))
+
+
 def training(run: Run) -> dict[str, Any]:
     """The losses by epoch, counted from 1, the epoch that was kept, and the first epochs of stages."""
     record, rows = run.record, list[dict[str, float | None]]()
@@ -185,23 +196,20 @@ def _finite(text: Any) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def calibration(outputs: Tensor, target: Tensor) -> dict[str, Any]:
+def calibration(measured: Measured) -> dict[str, Any]:
     """Reliability in ten bins of equal width: of two classes the probability of class 1 and how often it is; of more
-    the highest probability and how often it is right. Empty bins are left out.
-
-    Args:
-        outputs: [rows, classes] logits. target: int64 [rows].
+    the highest probability and how often it is right. Empty bins are left out. Rows count by their weights.
 
     Returns:
-        {"of": "class 1" or "highest", "bins": [{"low", "high", "rows", "predicted", "observed"}], "error": the expected
-        calibration error, the mean |predicted - observed| over the rows}.
+        {"of": "class 1" or "highest", "bins": [{"low", "high", "rows", "share": of the rows' weight, "predicted",
+        "observed"}], "error": the expected calibration error, the mean |predicted - observed| over the rows}.
     """
-    shares = outputs.double().softmax(1)
-    if outputs.shape[1] == 2:
-        said, right = shares[:, 1].numpy(), (target == 1).numpy()
-    else:
-        highest, classes = shares.max(1)
-        said, right = highest.numpy(), (classes == target).numpy()
+    shares, weights = measured.values(), measured.weights
+    two = shares.shape[1] == 2
+    said, right = (
+        (shares[:, 1], measured.truth() == 1) if two else (shares.max(1), measured.decided() == measured.truth())
+    )
+    weights = np.ones(len(said)) if weights is None else weights
     place = np.minimum((said * BINS).astype(np.int64), BINS - 1)
     bins, error = list[dict[str, Any]](), 0.0
     for number in range(BINS):
@@ -209,38 +217,43 @@ def calibration(outputs: Tensor, target: Tensor) -> dict[str, Any]:
         count = int(chosen.sum())
         if not count:
             continue
-        predicted, observed = float(said[chosen].mean()), float(right[chosen].mean())
-        error += abs(predicted - observed) * count / len(said)
-        low, high = number / BINS, (number + 1) / BINS
-        bins.append({"low": low, "high": high, "rows": count, "predicted": predicted, "observed": observed})
-    return {"of": "class 1" if outputs.shape[1] == 2 else "highest", "bins": bins, "error": error}
+        predicted, observed = (float(np.average(of[chosen], weights=weights[chosen])) for of in (said, right))
+        share = float(weights[chosen].sum() / weights.sum())
+        error += abs(predicted - observed) * share
+        one = {"low": number / BINS, "high": (number + 1) / BINS, "rows": count, "share": share}
+        bins.append(one | {"predicted": predicted, "observed": observed})
+    return {"of": "class 1" if two else "highest", "bins": bins, "error": error}
 
 
-def residuals(predicted: Float64[np.ndarray, " rows"], truth: Float64[np.ndarray, " rows"]) -> dict[str, Any]:
-    """True value minus prediction, in ten bins of about as many rows each, by prediction.
+def residuals(measured: Measured) -> dict[str, Any]:
+    """True value minus prediction, in ten bins of about as many rows each, by prediction. In figures rows count by
+    their weights.
 
     Returns:
         {"bins": [{"low", "high": of the predictions, "rows", "predicted": mean, "mean", "q10", "median", "q90": of the
         residuals}], "mean", "deviation": of all residuals}.
     """
+    predicted, weights = measured.decided(), measured.weights
     order = np.argsort(predicted, kind="stable")
     bins: list[dict[str, Any]] = []
-    left = truth - predicted
+    left = measured.truth() - predicted
     for chosen in np.array_split(order, min(BINS, len(order))):
-        q10, median, q90 = np.quantile(left[chosen], [0.1, 0.5, 0.9])
+        own = None if weights is None else weights[chosen]
+        q10, median, q90 = quantiles(left[chosen], [0.1, 0.5, 0.9], own)
         bins.append(
             {
                 "low": float(predicted[chosen].min()),
                 "high": float(predicted[chosen].max()),
                 "rows": len(chosen),
-                "predicted": float(predicted[chosen].mean()),
-                "mean": float(left[chosen].mean()),
+                "predicted": float(np.average(predicted[chosen], weights=own)),
+                "mean": float(np.average(left[chosen], weights=own)),
                 "q10": float(q10),
                 "median": float(median),
                 "q90": float(q90),
             }
         )
-    return {"bins": bins, "mean": float(left.mean()), "deviation": float(left.std())}
+    mean = float(np.average(left, weights=weights))
+    return {"bins": bins, "mean": mean, "deviation": float(np.average((left - mean) ** 2, weights=weights) ** 0.5)}
 
 
 def confused(matrix: Int64[np.ndarray, "true predicted"]) -> dict[str, Any]:
@@ -254,15 +267,22 @@ def confused(matrix: Int64[np.ndarray, "true predicted"]) -> dict[str, Any]:
 
 
 def rules(explained: Explanation) -> dict[str, Any]:
-    """The bits that do most, each with its rule and how faithful it is."""
+    """The bits that do most, each with its rule and how faithful it is; and what the linear part does beside them."""
     shown = explained.rules(RULES)
     return {
         "bits": len(explained.bits),
         "dead": {kind: len(bits) for kind, bits in explained.dead.items()},
         "rows": len(explained.test),
         "share": explained.share(len(shown)),
+        "linear": linear(explained),
         "shown": [one.to_json() for one in shown],
     }
+
+
+def linear(explained: Explanation) -> dict[str, Any] | None:
+    """The share of the linear part in the effect of all, and its columns that do most; None where there is none."""
+    columns = [{"column": name, "effect": of} for name, of in explained.linear_effects.items()]
+    return {"share": explained.linear_share, "columns": columns[:RULES]} if columns else None
 
 
 def columns(learned: Sequence[Column]) -> list[dict[str, Any]]:

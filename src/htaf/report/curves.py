@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float64, Int64
 
 from htaf.data.tabular import Table
 from htaf.report.measured import Measured
 from htaf.rules.explanation import Explanation
+from htaf.runs.metrics import decided_by
 
 POINTS = 60  # of a curve
 MOST_CURVES = 6  # classes
@@ -22,7 +24,7 @@ LOOKED_AT = 60  # columns of an example whose values are changed, by their impor
 
 def class_curves(measured: Measured) -> list[dict[str, Any]]:
     """ROC and precision-recall on the rows of the report: of two classes those of the second; of three to six those of
-    each against the rest; of more none. Classes that all rows or none have are left out.
+    each against the rest; of more none. Classes that all rows or none have are left out. Rows count by their weights.
 
     Returns:
         by class {"class": its number, "rows": that have it, "auroc", "average_precision", "roc": [[share of the others
@@ -40,14 +42,15 @@ def class_curves(measured: Measured) -> list[dict[str, Any]]:
         score = values[:, place]
         if count == 2:  # probabilities near 0 and 1 have ties that logits have not
             score = (measured.outputs[:, 1].double() - measured.outputs[:, 0].double()).numpy()
-        wrong, right, _ = roc_curve(has, score)
-        precision, recall, _ = precision_recall_curve(has, score)
+        of = measured.weights
+        wrong, right, _ = roc_curve(has, score, sample_weight=of)
+        precision, recall, _ = precision_recall_curve(has, score, sample_weight=of)
         found.append(
             {
                 "class": place,
                 "rows": int(has.sum()),
-                "auroc": float(roc_auc_score(has, score)),
-                "average_precision": float(average_precision_score(has, score)),
+                "auroc": float(roc_auc_score(has, score, sample_weight=of)),
+                "average_precision": float(average_precision_score(has, score, sample_weight=of)),
                 "roc": _thinned(wrong, right),
                 "precision": _thinned(recall[-2::-1], precision[-2::-1]),  # without the end that no row has
             }
@@ -65,28 +68,31 @@ def _thinned(x: Float64[np.ndarray, " points"], y: Float64[np.ndarray, " points"
 
 def thresholds(measured: Measured) -> list[dict[str, Any]]:
     """Of two classes what is found and what is right where the second is said from a probability on; the run's own
-    threshold stands among round ones.
+    threshold stands among round ones. Rows count by their weights.
 
     Returns:
-        {"threshold", "said": share of the rows of which class 1 is said, "recall", "precision", "f1", "accuracy",
-        "own": whether it is the run's}, in order; precision is None where none is said.
+        {"threshold", "said": share of the rows of which class 1 is said, "wrong": share of the rows of class 0 of which
+        it is, "recall", "precision", "f1", "accuracy", "own": whether it is the run's}, in order; None where there is
+        nothing to divide by.
     """
-    values, truth = measured.values(), measured.truth()
+    values, truth = torch.from_numpy(measured.values()), measured.truth()
     if values.shape[1] != 2:
         return []
     own = 0.5 if measured.threshold is None else measured.threshold
     positive, found = truth == 1, list[dict[str, Any]]()
     for threshold in sorted({*THRESHOLDS, own}):
-        said: Bool[np.ndarray, " rows"] = values[:, 1] >= threshold
-        hits, count, wanted = int((said & positive).sum()), int(said.sum()), int(positive.sum())
+        by = measured.threshold if threshold == own else threshold
+        said: Bool[np.ndarray, " rows"] = decided_by(values, by).numpy() == 1
+        hits, count, wanted, whole = map(measured.total, (said & positive, said, positive, truth >= 0))
         found.append(
             {
                 "threshold": threshold,
-                "said": float(said.mean()),
+                "said": count / whole,
+                "wrong": (count - hits) / (whole - wanted) if not positive.all() else None,
                 "recall": hits / wanted if wanted else None,
                 "precision": hits / count if count else None,
                 "f1": 2 * hits / (count + wanted) if count + wanted else None,
-                "accuracy": float((said == positive).mean()),
+                "accuracy": measured.total(said == positive) / whole,
                 "own": threshold == own,
             }
         )
@@ -94,12 +100,25 @@ def thresholds(measured: Measured) -> list[dict[str, Any]]:
 
 
 def balance(table: Table, parts: Mapping[str, Int64[np.ndarray, " rows"]], measured: Measured) -> list[dict[str, Any]]:
-    """By class how many rows of each part have it, and of how many of the report's rows it is said."""
+    """By class how many rows of each part have it, and of how many of the report's rows it is said; and the shares of
+    these in the weight of all."""
     count = len(table.classes)
-    of = {name: np.bincount(table.target[rows], minlength=count).tolist() for name, rows in parts.items() if len(rows)}
-    said = np.bincount(measured.decided(), minlength=count).tolist()
+
+    def counted(codes: np.ndarray, weights: np.ndarray | None) -> tuple[list[int], list[float]]:
+        shares = np.bincount(codes, weights, count) / (len(codes) if weights is None else weights.sum())
+        return np.bincount(codes, minlength=count).tolist(), shares.tolist()
+
+    of = {name: counted(table.target[rows], table.weights_of(rows)) for name, rows in parts.items() if len(rows)}
+    said, share = counted(measured.decided(), measured.weights)
     return [
-        {"class": k, "said": said[k], "rows": {name: counts[k] for name, counts in of.items()}} for k in range(count)
+        {
+            "class": k,
+            "said": said[k],
+            "said_share": share[k],
+            "rows": {name: rows[k] for name, (rows, _) in of.items()},
+            "shares": {name: shares[k] for name, (_, shares) in of.items()},
+        }
+        for k in range(count)
     ]
 
 

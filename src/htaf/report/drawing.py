@@ -223,14 +223,14 @@ def losses(
 
 
 def reliability(bins: Sequence[dict[str, float]], names: tuple[str, str]) -> Markup:
-    """Predicted against observed shares; the larger a dot, the more rows."""
-    most = max(one["rows"] for one in bins)
+    """Predicted against observed shares; the larger a dot, the more rows, or the more weight."""
+    most = max(one["share"] for one in bins)
     told = ", ".join(f"{one['predicted']:.0%} predicted {one['observed']:.0%} observed" for one in bins)
     plot = Plot((0.0, 1.0), (0.0, 1.0), names, f"Reliability by bin: {told}.")
     plot.line([(0.0, 0.0), (1.0, 1.0)], "ideal")
     plot.line([(one["predicted"], one["observed"]) for one in bins], "exact")
     for one in bins:
-        plot.dot(one["predicted"], one["observed"], "exact", 2.5 + 5.5 * math.sqrt(one["rows"] / most))
+        plot.dot(one["predicted"], one["observed"], "exact", 2.5 + 5.5 * math.sqrt(one["share"] / most))
     return plot.svg()
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from htaf.data.parts import table_part
@@ -16,11 +16,10 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table
 from htaf.report.baselines import Baseline
-from htaf.rules.dependence import decided
 from htaf.runs import Run
 from htaf.runs.data import table_rows
 from htaf.runs.intervals import Interval, drawn_metrics, interval
-from htaf.runs.metrics import LOWER_IS_BETTER
+from htaf.runs.metrics import LOWER_IS_BETTER, decided, probabilities
 from htaf.runs.predictions import Joined, forward
 
 NAMES = {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "auroc": "AUROC", "accuracy": "accuracy", "loss": "loss"}
@@ -97,11 +96,15 @@ class Measured:
         gap = {name: interval(of - smooth[name]) for name, of in self.drawn.items()}
         return {"exact": own, "smooth": {name: interval(of) for name, of in smooth.items()}, "gap": gap}
 
+    def total(self, some: Bool[np.ndarray, " rows"]) -> float:
+        """What some of the rows weigh together; of unweighted ones how many they are."""
+        return float(some.sum() if self.weights is None else self.weights[some].sum())
+
     def values(self) -> Float64[np.ndarray, "rows outputs"]:
         """Probabilities of classes; numbers in the unit of the target."""
         if self.preprocessor.target.task == "regression":
             return self.preprocessor.inverse(self.outputs[:, 0].double().numpy())[:, None]
-        return self.outputs.double().softmax(1).numpy()
+        return probabilities(self.outputs).numpy()
 
     def truth(self) -> np.ndarray:
         """The true classes, by number, or numbers in the unit of the target."""
@@ -111,7 +114,9 @@ class Measured:
 
     def decided(self) -> np.ndarray:
         """What is predicted: classes, by number, or numbers in the unit of the target."""
-        return decided(self.values(), self.threshold)
+        if self.preprocessor.target.task == "regression":
+            return self.values()[:, 0]
+        return decided(self.outputs, self.threshold).numpy()
 
 
 def verdict(own: float | None, part: str, metric: str, baselines: Sequence[Baseline]) -> dict[str, Any] | None:

@@ -16,7 +16,16 @@ NARROW = 5  # classes whose confusion matrix fits in half the width
 FEW = 8  # classes whose rows are counted before the rest is folded away
 SHOWN = 15  # columns by importance before the rest is folded away
 PARTS = ("train", "validation", "test")
+STEPS = {  # of a finished network, what each fits
+    "average": "means of the weights",
+    "recalibrate": "norms",
+    "refit": "a last layer",
+    "shrink": "a share of the bits",
+    "repair": "repaired layers",
+    "distil": "distilled weights",
+}
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid", "relu": "ReLU"}
+WEIGHTED = " Rows count by their weights in all figures, but for numbers of rows, the confusion and single bits."
 Section = dict[str, Any]  # what the template shows of it; empty where there is nothing to show
 
 
@@ -88,6 +97,15 @@ def _interval(found: dict[str, Any] | None, metric: str, sign: str = "") -> str:
     return "" if within is None else " to ".join(_figure(metric, bound, sign) for bound in within)
 
 
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
+
+
+def _part(share: float) -> str:
+    """A share, in whole percents where it is not small."""
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+
+
 def _spread(value: float) -> str:
     """A standard deviation, in one digit."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.1g}"
@@ -109,7 +127,8 @@ def _about(values: dict[str, Any]) -> str:
         kind = f"Classification into {len(values['classes'])} classes"
     counted = ", ".join(f"{rows[part]:,} {part}" for part in PARTS if part in rows)
     about = f"{kind} by a network with {bits}. Rows: {counted}. Seed {values['seed']}."
-    return f"{about} {values['parameters']:,} parameters." if values["parameters"] else about
+    about += f" {values['parameters']:,} parameters." if values["parameters"] else ""
+    return about + WEIGHTED * values["weighted"]
 
 
 def _result(values: dict[str, Any]) -> Section:
@@ -123,7 +142,11 @@ def _result(values: dict[str, Any]) -> Section:
     label = "smooth network" if values["method"] != "relu" else "network"
     tiles.append((label, _figure(headline, found["smooth"]), "", _interval(within["smooth"], headline)))
     sentence = ""
-    if gap is not None:
+    if gap is not None and values["refitted"] is not None:
+        what = _listed([STEPS[name] for name in values["refitted"]]) or "weights"
+        sentence = f"The exact network has {what} of its own, fitted to its bits: its distance from the smooth one is"
+        sentence += " not what the switch to exact steps costs."
+    elif gap is not None:
         shown = f"{_gap(headline, gap)} {word}"
         tiles.append(
             ("gap, exact - smooth", shown, word.replace(" ", "-"), _interval(within["gap"], headline, sign="+"))
@@ -223,6 +246,9 @@ def _calibration(values: dict[str, Any]) -> Section:
     else:
         of, seen = "highest probability", "share that is right"
         said = "When the network is 70% sure, it should be right in 70% of the rows."
+    if weights := values["recipe"]["class_weight"]:
+        said += f" But the training weighted the classes ({', '.join(weights)}): its probabilities are those of classes"
+        said += " with such shares, while the rows here are as they come, so the two are far from each other by design."
     return {
         "said": said,
         "picture": drawing.reliability(found["bins"], (short(of), short(seen))),
@@ -292,7 +318,7 @@ def _importance(values: dict[str, Any]) -> Section:
 
 
 def _rules(values: dict[str, Any]) -> Section:
-    """The bits that do most, as rules over the columns."""
+    """The bits that do most, as rules over the columns, and the linear part beside them."""
     found = values["rules"]
     if not found or not found["shown"]:
         return {}
@@ -303,12 +329,14 @@ def _rules(values: dict[str, Any]) -> Section:
             right = f"{about['accuracy']:.2f} ({about['majority']:.2f})"
             figures = (f"{about['balanced']:.2f}", right, f"{one['on']:.0%}", f"{one['effect']:.3g}")
             rows.append({"bit": one["bit"], "text": one["text"], "figures": figures})
-    share = found["share"]
+    linear = found["linear"] or {"share": 0.0, "columns": []}
     return {
         "rows": rows,
+        "linear": found["linear"] and _part(linear["share"]),
+        "columns": [(one["column"], f"{one['effect']:.3g}") for one in linear["columns"]],
         "bits": found["bits"],
         "dead": sum(found["dead"].values()),
-        "share": f"{share:.0%}" if share >= 0.1 else f"{share:.1%}",
+        "share": _part(found["share"]),
         "measured": found["rows"],
         "looked_at": len(found["shown"]),
     }
@@ -321,12 +349,12 @@ def _tree(values: dict[str, Any]) -> Section:
     for one in found["branches"]:
         leaf, says = one["says"] is not None, one["says"]
         answer = "" if not leaf else says if isinstance(says, str) else number(says)
-        chance = "" if one["chance"] is None else f"{one['chance']:.0%}"
+        chance = "" if one["chance"] is None else _part(one["chance"]) if found["risk"] else f"{one['chance']:.0%}"
         rows.append(
             (one["depth"], one["text"], leaf, [answer, *([chance] if values["classes"] else []), f"{one['rows']:.0%}"])
         )
-    heads = ("where", values["target"], *(["probability"] if values["classes"] else []), "rows")
-    return {"rows": rows, "heads": heads} | {name: found[name] for name in ("rule", "text", "faithful")}
+    heads = ("where", values["target"], *([short(found["chance"], 32)] if values["classes"] else []), "rows")
+    return {"rows": rows, "heads": heads} | {name: found[name] for name in ("rule", "text", "faithful", "chance")}
 
 
 def _effects(values: dict[str, Any]) -> Section:
@@ -369,12 +397,7 @@ def _curves(values: dict[str, Any]) -> Section:
     own = next((one for one in values["thresholds"] if one["own"]), None)
     dots: dict[str, Any] = {"roc": None, "precision": None}
     if own is not None and own["precision"] is not None and own["recall"] is not None:
-        rows = values["balance"]
-        wrong = own["said"] - own["recall"] * rows[1]["rows"][values["part"]] / sum(
-            of["rows"][values["part"]] for of in rows
-        )
-        others = rows[0]["rows"][values["part"]] / sum(of["rows"][values["part"]] for of in rows)
-        dots = {"roc": (wrong / others, own["recall"]), "precision": (own["recall"], own["precision"])}
+        dots = {"roc": (own["wrong"], own["recall"]), "precision": (own["recall"], own["precision"])}
     figures = ("recall", "precision", "f1", "accuracy")
     return {
         "pictures": [
@@ -409,13 +432,10 @@ def _balance(values: dict[str, Any]) -> Section:
     if not found:
         return {}
     parts = [name for name in PARTS if name in found[0]["rows"]]
-    wholes = {name: sum(one["rows"][name] for one in found) or 1 for name in parts}
     rows = []
     for one in sorted(found, key=lambda one: -one["rows"][parts[0]]) if len(found) > 2 else found:
-        shares = [(f"{one['rows'][name]:,}", f"{one['rows'][name] / wholes[name]:.1%}") for name in parts]
-        rows.append(
-            [values["classes"][one["class"]], *shares, (f"{one['said']:,}", f"{one['said'] / wholes[part]:.1%}")]
-        )
+        shares = [(f"{one['rows'][name]:,}", f"{one['shares'][name]:.1%}") for name in parts]
+        rows.append([values["classes"][one["class"]], *shares, (f"{one['said']:,}", f"{one['said_share']:.1%}")])
     return {"heads": ("class", *parts, f"predicted, {part}"), "rows": rows, "numbers": range(1, 2 + len(parts))}
 
 

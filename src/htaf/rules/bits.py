@@ -33,10 +33,10 @@ class RulesError(HtafError):
 class TableBits:
     """The exact network of a run of a table, open at its last hidden layer.
 
-    outputs = bits @ weight.T + bias + what a linear layer of the inputs adds, where the network has one, see `linear`;
-    up to the rounding of float32. A unit of several levels gives a bit for each
-    threshold, lowest first, side by side: whether it is reached. Each has its share of the unit's weight. Leaves of
-    trees beside the layer, see `htaf.models.mlp.Leaves`, are the last bits.
+    outputs = bits @ weight.T + bias + the linear part, where the network has one, see `linear`; up to the rounding of
+    float32. A unit of several levels gives a bit for each threshold, lowest first, side by side: whether it is reached.
+    Each has its share of the unit's weight. Leaves of trees beside the layer, see `htaf.models.mlp.Leaves`, are the
+    last bits.
 
     Attributes:
         run: the run. network: its exact network. preprocessor: raw rows to inputs.
@@ -141,11 +141,21 @@ class TableBits:
         return *self.of_inputs(inputs), notes
 
     def linear(self, inputs: Float32[np.ndarray, "rows columns"]) -> Float64[np.ndarray, "rows outputs"]:
-        """What a linear layer of network inputs adds to the outputs; zeros where there is none."""
-        layer = getattr(self.network, "direct", None)
-        if not isinstance(layer, nn.Linear):
+        """What the linear part, the layer `direct` of the inputs, adds to the outputs; zeros where there is none."""
+        layer = self._direct
+        if layer is None:
             return np.zeros((len(inputs), len(self.bias)))
         return forward(layer, torch.from_numpy(inputs)).double().numpy()
+
+    @property
+    def linear_weight(self) -> Float64[np.ndarray, "outputs inputs"] | None:
+        """The weights of that layer; None where there is none."""
+        return None if self._direct is None else weight_of(self._direct).detach().double().numpy()
+
+    @property
+    def _direct(self) -> nn.Linear | None:
+        layer = getattr(self.network, "direct", None)
+        return layer if isinstance(layer, nn.Linear) else None
 
     def decision(
         self, outputs: Float32[np.ndarray, "rows outputs"]
@@ -155,11 +165,10 @@ class TableBits:
         if outputs.shape[1] == 1:
             zero = np.zeros(len(outputs), np.int64)
             return zero, zero
-        if (threshold := self.preprocessor.target.threshold) is not None:
-            first = decided(torch.from_numpy(outputs), threshold).numpy()
-            return first, 1 - first
-        order = np.argsort(-outputs.astype(np.float64), axis=1, kind="stable")
-        return order[:, 0], order[:, 1]
+        first = decided(torch.from_numpy(outputs), self.preprocessor.target.threshold).numpy()
+        others = outputs.copy()
+        others[np.arange(len(others)), first] = -np.inf
+        return first, others.argmax(1)
 
     def worth(self, first: int, second: int) -> tuple[Float64[np.ndarray, " bits"], float]:
         """What each bit that is on adds to the decision, and what the decision is with none of them.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float32, Float64, Shaped
+from jaxtyping import Float32, Float64
 from torch import nn
 
 from htaf.data.columns import Column
@@ -20,6 +20,8 @@ from htaf.rules.explanation import drawn, own_table
 from htaf.rules.raw_columns import RARE, read
 from htaf.runs import Run, forward
 from htaf.runs.data import rows_for_looking
+from htaf.runs.intervals import Weights, quantiles
+from htaf.runs.metrics import probabilities
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 FINE = (0.01, *(k / 20 for k in range(1, 20)), 0.99)  # quantiles of a curve
@@ -37,8 +39,8 @@ class Point:
         value: a number (of a date days since 1970) or a category; "" where there is none. label: in words.
         share: of the training rows that have at most this number, or have this category, or have no value.
         mean: float64 [outputs], of the prediction: probabilities of classes, or a number.
-        low, high: the middle 80% of the curves of single rows, each moved up or down to the common level: wide where
-            what the column does depends on others.
+        low, high: the middle 80% of the curves of single rows, each moved up or down to the common level,
+            probabilities as logits: wide where what the column does depends on others.
     """
 
     value: float | str
@@ -104,23 +106,16 @@ def answers(
     network: nn.Module, preprocessor: Preprocessor, inputs: Float32[np.ndarray, "rows inputs"]
 ) -> Float64[np.ndarray, "rows outputs"]:
     """The predictions of a network: probabilities of classes, or numbers [rows, 1] in the unit of the target."""
-    outputs = forward(network, torch.from_numpy(inputs)).double()
+    outputs = forward(network, torch.from_numpy(inputs))
     if preprocessor.target.task == "regression":
-        return preprocessor.inverse(outputs[:, 0].numpy())[:, None]
-    return outputs.softmax(1).numpy()
-
-
-def decided(said: Float64[np.ndarray, "rows outputs"], threshold: float | None) -> Shaped[np.ndarray, " rows"]:
-    """What is predicted by probabilities, a class by its number; a number [rows, 1] as it is."""
-    if said.shape[1] == 1:
-        return said[:, 0]
-    return said.argmax(1) if threshold is None else (said[:, 1] >= threshold).astype(np.int64)
+        return preprocessor.inverse(outputs[:, 0].double().numpy())[:, None]
+    return probabilities(outputs).numpy()
 
 
 def effects(
     run: Run, columns: Sequence[str], data: Table | pd.DataFrame | None = None, *, seed: int = 0
 ) -> list[Effect]:
-    """Partial dependence of the exact network of a run on raw columns, over 500 test rows.
+    """Partial dependence of the exact network of a run on raw columns, over 500 test rows, by their weights.
 
     Args:
         run: from `htaf.runs.open_run`. columns: that it reads; those without a value in the training rows are left out.
@@ -132,7 +127,8 @@ def effects(
     table = own_table(run, data)
     parts = rows_for_looking(run, table)
     network = run.model(exact=run.has_step)
-    rows = table.features.iloc[drawn(parts.test, CURVES, seed)]
+    chosen = drawn(parts.test, CURVES, seed)
+    rows, weights = table.features.iloc[chosen], table.weights_of(chosen)
     inputs, known = preprocessor.transform(rows), {c.name: c for c in preprocessor.columns}
     found = []
     for name in columns:
@@ -142,9 +138,8 @@ def effects(
             continue
         as_given = [given for _, _, given in tried]
         of_rows = np.stack([*curves(network, preprocessor, name, rows, inputs, as_given)])
-        mean = of_rows.mean(1)
-        moved = of_rows - of_rows.mean(0) + of_rows.mean((0, 1))
-        low, high = np.quantile(moved, [0.1, 0.9], axis=1)
+        mean = np.average(of_rows, axis=1, weights=weights)
+        low, high = band(of_rows, mean, weights, chances=preprocessor.target.task != "regression")
         points = [
             Point(value, (given if isinstance(given, str) else f"{given:.10g}") or "missing", share, *of)
             for (share, value, given), *of in zip(tried, mean, low, high, strict=True)
@@ -153,6 +148,31 @@ def effects(
         tenths = () if kind == "category" else np.nanquantile(training, np.linspace(0.1, 0.9, 9)).tolist()
         found.append(Effect(name, kind, tuple(points), tuple(tenths), len(rows)))
     return found
+
+
+def band(
+    of_rows: Float64[np.ndarray, "values rows outputs"],
+    mean: Float64[np.ndarray, "values outputs"],
+    weights: Weights | None,
+    *,
+    chances: bool,
+) -> Float64[np.ndarray, "2 values outputs"]:
+    """The middle 80% of the curves of single rows, each moved to the level of their mean; probabilities are moved as
+    logits, so that they stay probabilities."""
+    there, back = (_logit, _sigmoid) if chances else (np.array, np.array)
+    moved = there(of_rows)
+    moved -= moved.mean(0)
+    moved -= np.average(moved, axis=1, weights=weights)[:, None]
+    return back(there(mean) + quantiles(moved, [0.1, 0.9], weights, axis=1))
+
+
+def _logit(chance: np.ndarray) -> np.ndarray:
+    inside = chance.clip(1e-12, 1 - 1e-12)
+    return np.log(inside) - np.log1p(-inside)
+
+
+def _sigmoid(logit: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-logit))
 
 
 def values_of(column: Column, training: np.ndarray, quantiles: Sequence[float]) -> list[Tried]:
@@ -200,7 +220,7 @@ def vary(
         told, last "" with the share of the training rows that are blank. Of a category: `share` of the training rows
         that have it, and `value`, for the 12 that have most ("" for missing). Spellings that the network reads alike
         are one; rare categories that share an input are left out. Then the mean over the rows: `prediction` of a
-        regression, else `probability_<class>` for each class.
+        regression, else `probability_<class>` for each class; test rows count by their weights.
 
     Raises:
         RulesError: a column that the network does not read. RunError: another table than that of the training.
@@ -208,14 +228,16 @@ def vary(
     bits, table = TableBits.of(run), own_table(run, data)
     parts = rows_for_looking(run, table)
     known, training = bits.column(column), table.features[column].iloc[parts.train]
-    given = table.features.iloc[drawn(parts.test, AVERAGED, seed)] if rows is None else bits.preprocessor.named(rows)
+    chosen = drawn(parts.test, AVERAGED, seed)
+    given = table.features.iloc[chosen] if rows is None else bits.preprocessor.named(rows)
+    weights = table.weights_of(chosen) if rows is None else None
     tried = values_of(known, read(known, training), QUANTILES)
     if not tried:
         raise RulesError(f"column {column!r}: expected training rows with a number, got none")
     as_given, classes = [given_as for _, _, given_as in tried], bits.preprocessor.target.classes
     of_rows = curves(bits.network, bits.preprocessor, column, given, bits.preprocessor.transform(given), as_given)
     names = [f"probability_{name}" for name in classes] or ["prediction"]
-    made = [dict(zip(names, one.mean(0).tolist(), strict=True)) for one in of_rows]
+    made = [dict(zip(names, np.average(one, axis=0, weights=weights).tolist(), strict=True)) for one in of_rows]
     return pd.DataFrame(
         [{"share": share, "value": value} | mean for (share, _, value), mean in zip(tried, made, strict=True)]
     )

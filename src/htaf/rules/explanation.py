@@ -89,7 +89,7 @@ class RowReasons:
 
     Attributes:
         prediction: a class, or a number. instead: the class with the next highest logit; None of a regression.
-        base: the decision without any bit: that of the linear model of the inputs, where the network has one.
+        base: the decision without any bit: that of the linear part, where the network has one.
         on: how many bits are on.
         total: the sum, in float64. network: the same from the network's outputs, in float32.
         for_it, against_it: bits that raise the total, and bits that lower it, the strongest first.
@@ -167,6 +167,29 @@ class Explanation:
         return total / max(len(self.test_bits), 1)
 
     @cached_property
+    def linear_effects(self) -> dict[str, float]:
+        """What the linear part does to the decision on the test rows, by raw column, the largest first; empty where the
+        network has none.
+
+        As `effects`: mean |sum over the inputs of the column of worth_ij (x_ij - m_j)|, with worth_ij what input j adds
+        to the decision of row i for each unit, and m_j its mean in the training rows.
+        """
+        if (weight := self.bits.linear_weight) is None:
+            return {}
+        preprocessor, (first, second) = self.bits.preprocessor, self.bits.decision(self.outputs)
+        moved = preprocessor.transform(self.test) - preprocessor.transform(self.train).mean(0, dtype=np.float64)
+        worth = weight[first] * preprocessor.target.std if self.bits.regression else weight[first] - weight[second]
+        adds, blocks = worth * moved, ((name, preprocessor.inputs_of(name)) for name in self.columns.names)
+        found = {name: float(np.abs(adds[:, block].sum(1)).mean()) for name, block in blocks}
+        return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+    @property
+    def linear_share(self) -> float:
+        """The share that the linear part has in the sum of all effects, its columns and the bits one by one."""
+        linear = sum(self.linear_effects.values())
+        return linear / (linear + float(self.effects.sum())) if linear else 0.0
+
+    @cached_property
     def order(self) -> Int64[np.ndarray, " bits"]:
         """The bits by `effects`, the largest first."""
         return np.argsort(-self.effects, kind="stable")
@@ -209,9 +232,10 @@ class Explanation:
         )
 
     def share(self, most: int) -> float:
-        """The share that the bits that do most have in the sum of all effects."""
+        """The share that the bits that do most have in the sum of all effects, those of the linear part too."""
         whole = float(self.effects.sum())
-        return float(self.effects[self.order[:most]].sum()) / whole if whole else 1.0
+        share = float(self.effects[self.order[:most]].sum()) / whole if whole else 1.0
+        return share * (1 - self.linear_share)
 
     def rules(self, most: int | None = None, told: Callable[[], object] = lambda: None) -> list[BitRule]:
         """The rules of the bits that do most, in order; dead bits are left out.

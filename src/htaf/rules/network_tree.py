@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64, Int64
+import torch
+from jaxtyping import Float64, Int64, Shaped
 from sklearn.tree import DecisionTreeRegressor
 
 from htaf.data.columns import Target
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
 from htaf.rules.bits import RulesError
-from htaf.rules.conditions import Condition, Values, joined, simplified
-from htaf.rules.dependence import answers, decided
+from htaf.rules.conditions import Condition, Values, both, simplified
+from htaf.rules.dependence import answers
 from htaf.rules.explanation import drawn, own_table
 from htaf.rules.raw_columns import Encoded, RawColumns
 from htaf.rules.trees import LEAST_LEAF, WITHIN, conditions_of, paths
 from htaf.runs import Run
 from htaf.runs.data import rows_for_looking
-from htaf.runs.intervals import Interval, bootstrap, interval
+from htaf.runs.intervals import Interval, Weights, bootstrap, figures, interval
+from htaf.runs.metrics import decided_by
 
 LEAVES = 8
 SHORT = 6  # conditions of a rule that is said in one sentence
+METRICS = {"r2": "R2", "auroc": "AUROC"}
 FAITHFUL = 0.9  # agreement, or R2, from which the tree is said to stand for the network
 MOST_ROWS = 10_000  # of a part
 
@@ -44,9 +47,10 @@ class Branch:
     """A line of the tree: a condition, and below it other branches or what is said where it holds.
 
     Attributes:
-        depth: conditions above it. condition: of raw rows that have come so far; None of a tree of one leaf.
+        depth: conditions above it. condition: of raw rows that have come so far, joined with those above it on the same
+            column; None of a tree of one leaf.
         says: at a leaf a class, or the mean prediction of the network; None where branches follow.
-        chance: of a leaf of classes the mean probability that the network gives to `says`.
+        chance: of a leaf of classes the mean probability that the network gives to `Surrogate.risk`, else to `says`.
         rows: share of the held-out rows that come here.
     """
 
@@ -75,9 +79,11 @@ class Surrogate:
         branches: of the tree, each before those below it. leaves: how many. columns: that it asks for.
         rule: in words, of two classes: when one of them is said; "" of others, and where it takes many words.
         measure: "agreement", the share of the rows in which tree and network say the same class; or "r2" of the
-            network's numbers.
+            network's numbers, or of its probabilities where all leaves say the same class.
         fidelity: that measure. usual: of always saying the class, or the number, that the network says most.
-        metric: "accuracy" or "r2", against the labels. network, tree: that metric. rows: held out.
+        metric: "accuracy" or "r2", against the labels; "auroc" where all leaves say the same class. network, tree: that
+            metric. rows: held out.
+        risk: of two classes the one that no leaf says, as it is rare, whose probability the leaves show; else "".
     """
 
     branches: tuple[Branch, ...]
@@ -91,6 +97,12 @@ class Surrogate:
     network: Figure
     tree: Figure
     rows: int
+    risk: str = ""
+
+    @property
+    def chance(self) -> str:
+        """What `Branch.chance` is of, in words."""
+        return f"probability of {self.risk}" if self.risk else "probability"
 
     @property
     def faithful(self) -> bool:
@@ -107,8 +119,8 @@ class Surrogate:
             same = f"says the same class as the network in {_percent(fidelity)} of {self.rows:,} test rows"
             same += f" (one answer for all rows: {self.usual:.1%})"
         else:
-            same = f"explains {_percent(fidelity)} of the variance of the network's predictions on {self.rows:,} test"
-            same += " rows"
+            what = "predictions" if self.metric == "r2" else "probabilities"
+            same = f"explains {_percent(fidelity)} of the variance of the network's {what} on {self.rows:,} test rows"
         said = f"A tree of {one} {same}"
         if not self.faithful:
             short = FAITHFUL - fidelity.value
@@ -118,7 +130,7 @@ class Surrogate:
                 else "hardly better than one answer for all"
             )
             said += f". It is not faithful ({why}): it hints at what the network does and no more"
-        metric, own = ("R2" if self.metric == "r2" else self.metric), (self.tree, self.network)
+        metric, own = METRICS.get(self.metric, self.metric), (self.tree, self.network)
         tree, network = (f"{one.value:.3f}{_within(one.interval)}" for one in own)
         return f"{said}. Against the true values: {metric} {tree} of the tree, {network} of the network."
 
@@ -127,10 +139,15 @@ class Surrogate:
         own = dataclasses.asdict(dataclasses.replace(self, branches=()))
         return own | {
             "branches": [b.to_json() for b in self.branches],
+            "chance": self.chance,
             "faithful": self.faithful,
             "limit": FAITHFUL,
             "text": self.text,
         }
+
+
+def _chance(value: float) -> str:
+    return f"{value:.0%}" if value >= 0.1 else f"{value:.1%}"
 
 
 def _percent(figure: Figure) -> str:
@@ -149,7 +166,9 @@ def surrogate(
 
     It is fitted on training rows to the exact network's probabilities or numbers; of a run without a step, method relu,
     to those of its network. Of two to eight leaves it has as few as bring its R2 within 0.01 of the best on a
-    quarter of these rows. Leaves of one parent that say the same class are one. All figures are of test rows.
+    quarter of these rows. Leaves of one parent that say the same class are one; where all do, as of a rare class, they
+    stay apart by their probabilities, and fidelity is the R2 of these. All figures are of test rows. Rows count by
+    their weights.
 
     Args:
         run: from `htaf.runs.open_run`. data: as `htaf.rules.explain` takes it.
@@ -167,9 +186,10 @@ def surrogate(
     network = run.model(exact=run.has_step)
     train, test = (table.features.iloc[drawn(rows, most_rows, seed)] for rows in (parts.train, parts.test))
     said = [answers(network, preprocessor, preprocessor.transform(rows)) for rows in (train, test)]
-    labels = table.target[drawn(parts.test, most_rows, seed)]
-    columns = RawColumns.learn(preprocessor, train)
-    return fit_surrogate(columns, preprocessor, (train, test), (said[0], said[1]), labels, seed)
+    chosen = [drawn(rows, most_rows, seed) for rows in (parts.train, parts.test)]
+    weights = None if table.weights is None else (table.weights[chosen[0]], table.weights[chosen[1]])
+    columns, labels = RawColumns.learn(preprocessor, train), table.target[chosen[1]]
+    return fit_surrogate(columns, preprocessor, (train, test), (said[0], said[1]), labels, seed, weights=weights)
 
 
 def fit_surrogate(
@@ -179,60 +199,90 @@ def fit_surrogate(
     predicted: tuple[Float64[np.ndarray, "train outputs"], Float64[np.ndarray, "test outputs"]],
     labels: Float64[np.ndarray, " test"] | Int64[np.ndarray, " test"],
     seed: int = 0,
+    *,
+    weights: tuple[Weights, Weights] | None = None,
 ) -> Surrogate:
     """`surrogate` of what a network says of rows.
 
     Args:
         rows: raw, of the training and held out. predicted: by the network of both, see `htaf.rules.dependence.answers`.
-        labels: of the rows held out.
+        labels: of the rows held out. weights: how much each of both counts; None: all alike.
     """
     train, test = predicted
+    of_train, of_test = (np.ones(len(train)), np.ones(len(test))) if weights is None else weights
+    of_train = of_train / of_train.mean()
     encoded, values = columns.encode(columns.read(rows[0])), columns.read(rows[1])
     shuffled = np.argsort(np.random.PCG64([seed, 4]).random_raw(len(train)), kind="stable")
     cut = len(train) // 4
-    leaves = _leaves(encoded, train, shuffled[cut:], shuffled[:cut], seed)
-    tree, inputs, orders = _fitted(encoded, train, np.arange(len(train)), leaves, seed)
+    leaves = _leaves(encoded, train, of_train, shuffled[cut:], shuffled[:cut], seed)
+    tree, inputs, orders = _fitted(encoded, train, of_train, np.arange(len(train)), leaves, seed)
     conditions = conditions_of(tree, inputs, encoded, orders)
     target = preprocessor.target
-    branches, of_tree = _branches(tree, conditions, values, test, target)
-    number = target.task == "regression"
-    learned, of_network, told = (decided(of, target.threshold) for of in (train, test, of_tree))
-    usual = 0.0 if number else float((of_network == np.bincount(learned).argmax()).mean())
+    number, two = target.task == "regression", len(target.classes) == 2
+    single = _single(tree, target)
+    by_chance = not number and 0 in single and tree.node_count > 1
+    if by_chance:
+        single = set(np.flatnonzero(tree.children_left < 0).tolist())
+    place = 1 - _place(tree, 0, target) if by_chance and two else None
+    branches, of_tree = _branches(tree, single, conditions, values, test, of_test, target, place)
+    learned, of_network, told = (_decided(of, target) for of in (train, test, of_tree))
+    usual = 0.0
+    if not (number or by_chance):
+        usual = float(np.average(of_network == np.bincount(learned, of_train).argmax(), weights=of_test))
+    metric = "auroc" if place is not None and len(np.unique(labels)) == 2 else "r2" if number else "accuracy"
+
+    def right(said: np.ndarray, chances: Float64[np.ndarray, "test outputs"]) -> Figure:
+        if metric == "auroc":
+            return _auroc(chances, labels, of_test)
+        return _figure(said, labels, of_test, number)
+
     names = (b.condition.column for b in branches if b.condition is not None)
     return Surrogate(
         branches,
         sum(b.says is not None for b in branches),
         tuple(dict.fromkeys(names)),
-        _rule(tree, conditions, target) if len(target.classes) == 2 else "",
-        "r2" if number else "agreement",
-        _figure(told, of_network, target.task),
+        _rule(tree, conditions, target, place) if two else "",
+        "r2" if number or by_chance else "agreement",
+        _figure(*((of_tree, test) if by_chance else (told, of_network)), of_test, number or by_chance),
         usual,
-        "r2" if number else "accuracy",
-        _figure(of_network, labels, target.task),
-        _figure(told, labels, target.task),
+        metric,
+        right(of_network, test),
+        right(told, of_tree),
         len(test),
+        "" if place is None else target.classes[place],
     )
 
 
-def _along(said: Float64[np.ndarray, "rows outputs"]) -> Float64[np.ndarray, " rows"]:
+def _decided(said: Float64[np.ndarray, "rows outputs"], target: Target) -> Shaped[np.ndarray, " rows"]:
+    """What is predicted: classes, by number, of their probabilities; numbers as they are."""
+    if target.task == "regression":
+        return said[:, 0]
+    return decided_by(torch.tensor(said), target.threshold).numpy()
+
+
+def _along(said: Float64[np.ndarray, "rows outputs"], weights: Weights) -> Float64[np.ndarray, " rows"]:
     """One number for what is said of each row, by which categories are ordered: the first principal component."""
-    centred = said - said.mean(0)
-    return centred @ np.linalg.eigh(centred.T @ centred)[1][:, -1]
+    centred = said - np.average(said, axis=0, weights=weights)
+    return centred @ np.linalg.eigh(centred.T @ (weights[:, None] * centred))[1][:, -1]
 
 
-def _fitted(encoded: Encoded, said: np.ndarray, rows: np.ndarray, leaves: int, seed: int) -> tuple[Any, Any, Any]:
-    inputs, orders = encoded.ordered(_along(said), rows)
+def _fitted(
+    encoded: Encoded, said: np.ndarray, weights: Weights, rows: np.ndarray, leaves: int, seed: int
+) -> tuple[Any, Any, Any]:
+    inputs, orders = encoded.ordered(_along(said, weights), rows, weights)
     least = min(max(LEAST_LEAF, len(rows) // 200), max(1, len(rows) // 2))
     model = DecisionTreeRegressor(max_leaf_nodes=leaves, min_samples_leaf=least, random_state=seed % 2**32)
-    return model.fit(inputs[rows], said[rows]).tree_, inputs, orders
+    return model.fit(inputs[rows], said[rows], sample_weight=weights[rows]).tree_, inputs, orders
 
 
-def _leaves(encoded: Encoded, said: np.ndarray, fitted: np.ndarray, kept: np.ndarray, seed: int) -> int:
+def _leaves(
+    encoded: Encoded, said: np.ndarray, weights: Weights, fitted: np.ndarray, kept: np.ndarray, seed: int
+) -> int:
     """How many leaves, by the R2 of the rows kept aside. The best split is made first, so the tree of k leaves is the
     largest one without the nodes beyond 2 (k - 1)."""
     if not len(kept):
         return LEAVES
-    tree, inputs, _ = _fitted(encoded, said, fitted, LEAVES, seed)
+    tree, inputs, _ = _fitted(encoded, said, weights, fitted, LEAVES, seed)
     above = np.zeros(tree.node_count, np.int64)
     for node in range(tree.node_count):
         for child in (tree.children_left[node], tree.children_right[node]):
@@ -242,74 +292,92 @@ def _leaves(encoded: Encoded, said: np.ndarray, fitted: np.ndarray, kept: np.nda
     for leaves in range((tree.node_count + 1) // 2, 0, -1):
         while (late := at > 2 * (leaves - 1)).any():
             at = np.where(late, above[at], at)
-        scores.insert(0, _r2(tree.value[at, :, 0], said[kept]))
+        scores.insert(0, _r2(tree.value[at, :, 0], said[kept], weights[kept]))
     return max(2, 1 + next((place for place, score in enumerate(scores) if score >= max(scores) - WITHIN), 0))
 
 
-def _r2(told: np.ndarray, truth: np.ndarray, weights: np.ndarray | None = None) -> float:
+def _r2(told: np.ndarray, truth: np.ndarray, weights: Weights) -> float:
     """The share of the variance that is told, of several outputs of all together; NaN where there is none."""
-    weights = np.ones(len(truth)) if weights is None else weights
     off, centred = ((told - truth) ** 2).reshape(len(truth), -1), (truth - truth.mean(0)).reshape(len(truth), -1)
     spread = (weights @ centred**2 - (weights @ centred) ** 2 / weights.sum()).sum()
     return float(1 - (weights @ off).sum() / spread) if spread > 0 else np.nan
 
 
-def _figure(told: np.ndarray, truth: np.ndarray, task: str) -> Figure:
-    """Agreement of classes, or R2 of numbers."""
+def _figure(told: np.ndarray, truth: np.ndarray, own: Weights, numbers: bool) -> Figure:
+    """Agreement of classes, or R2 of numbers; own: weights of the rows."""
     same = (told == truth).astype(np.float64)
 
-    def figure(weights: np.ndarray) -> Mapping[str, float]:
-        return {"": _r2(told, truth, weights) if task == "regression" else float(weights @ same / weights.sum())}
+    def figure(drawn: Weights) -> Mapping[str, float]:
+        weights = drawn * own
+        return {"": _r2(told, truth, weights) if numbers else float(weights @ same / weights.sum())}
 
     return Figure(float(figure(np.ones(len(same)))[""]), interval(bootstrap(len(same), figure)[""]))
 
 
+def _auroc(said: Float64[np.ndarray, "rows classes"], labels: Int64[np.ndarray, " rows"], own: Weights) -> Figure:
+    """Of probabilities."""
+    of = figures(torch.tensor(np.log(said.clip(1e-300))), torch.tensor(labels), "classification", weights=own)
+    whole, drawn = of(np.ones(len(said))), bootstrap(len(said), lambda times: {"": of(times)["auroc"]})[""]
+    return Figure(whole["auroc"], interval(drawn))
+
+
 def _branches(
     tree: Any,
+    single: Collection[int],
     conditions: Mapping[int, tuple[Condition, Condition]],
     values: Values,
     said: Float64[np.ndarray, "rows outputs"],
+    weights: Weights,
     target: Target,
+    place: int | None,
 ) -> tuple[tuple[Branch, ...], Float64[np.ndarray, "rows outputs"]]:
-    """The lines of a tree, and what it says of held-out rows; said: by the network of these."""
-    told, found, single = np.zeros_like(said), list[Branch](), _single(tree, target)
+    """The lines of a tree down to the nodes `single`, and what it says of held-out rows.
 
-    def walk(node: int, depth: int, condition: Condition | None, here: np.ndarray) -> None:
-        share = float(here.mean())
+    Args:
+        said: by the network of these. place: the class whose probability the leaves have; None: the one they say.
+    """
+    told, found = np.zeros_like(said), list[Branch]()
+
+    def walk(node: int, above: tuple[Condition, ...], here: np.ndarray) -> None:
+        condition, depth = (above[-1], len(above) - 1) if above else (None, 0)
+        share = float(np.average(here, weights=weights))
         if node in single:
             told[here] = tree.value[node, :, 0]
-            found.append(Branch(depth, condition, *_answer(tree, node, target), share))
+            found.append(Branch(depth, condition, *_answer(tree, node, target, place), share))
             return
         if condition is not None:
             found.append(Branch(depth, condition, None, None, share))
         sides = zip((tree.children_left[node], tree.children_right[node]), conditions[node], strict=True)
         for child, side in sides:
-            walk(int(child), depth + (condition is not None), side, here & side.holds(values))
+            whole = side
+            for before in above:
+                if not (before.negated and side.negated):  # what is left out is not named again
+                    whole = both(before, whole) or whole
+            walk(int(child), (*above, whole), here & side.holds(values))
 
-    walk(0, 0, None, np.ones(len(said), bool))
+    walk(0, (), np.ones(len(said), bool))
     return tuple(found), told
 
 
 def _place(tree: Any, node: int, target: Target) -> int:
     """The class that a node says."""
-    return int(decided(tree.value[node, :, 0][None], target.threshold)[0])
+    return int(_decided(tree.value[node, :, 0][None], target)[0])
 
 
 def _same(tree: Any, left: int, right: int, target: Target) -> bool:
     return _place(tree, left, target) == _place(tree, right, target)
 
 
-def _answer(tree: Any, node: int, target: Target) -> tuple[str | float, float | None]:
-    """What a leaf says, and of a class how likely it is to the network."""
+def _answer(tree: Any, node: int, target: Target, place: int | None) -> tuple[str | float, float | None]:
+    """What a leaf says, and how likely to the network that class is, or the one at `place`."""
     if target.task == "regression":
         return float(tree.value[node, 0, 0]), None
-    place = _place(tree, node, target)
-    return target.classes[place], float(tree.value[node, place, 0])
+    said = _place(tree, node, target)
+    return target.classes[said], float(tree.value[node, said if place is None else place, 0])
 
 
 def _single(tree: Any, target: Target) -> set[int]:
-    """The nodes below which one answer is given: leaves, and of classes those whose leaves say the same one; where all
-    say the same, leaves alone, which differ in its probability."""
+    """The nodes below which one answer is given: leaves, and of classes those whose leaves say the same one."""
     found: set[int] = set()
     for node in reversed(range(tree.node_count)):  # children come after their parents
         left, right = int(tree.children_left[node]), int(tree.children_right[node])
@@ -318,12 +386,25 @@ def _single(tree: Any, target: Target) -> set[int]:
     return found
 
 
-def _rule(tree: Any, conditions: Mapping[int, tuple[Condition, Condition]], target: Target) -> str:
-    """Of two classes, when the tree says the one of which that takes fewer conditions; "" where it takes many."""
+def _rule(tree: Any, conditions: Mapping[int, tuple[Condition, Condition]], target: Target, risk: int | None) -> str:
+    """Of two classes, when the tree says the one of which that takes fewer conditions; "" where it takes many.
+
+    risk: the class that no leaf says: where it is likeliest.
+    """
+
+    def where(wanted: Callable[[int], bool]) -> list[tuple[Condition, ...]]:
+        return [*simplified(paths(tree, 0, wanted, conditions.__getitem__))]
 
     def told(place: int) -> list[tuple[Condition, ...]]:
-        wanted = paths(tree, 0, lambda leaf: _place(tree, leaf, target) == place, conditions.__getitem__)
-        return [joined(every) for every in simplified(wanted)]
+        return where(lambda leaf: _place(tree, leaf, target) == place)
+
+    if risk is not None:
+        leaves = np.flatnonzero(tree.children_left < 0)
+        top = leaves[tree.value[leaves, risk, 0].argmax()]
+        (path,) = where(lambda leaf: leaf == top)
+        chance, said = tree.value[top, risk, 0], target.classes[1 - risk]
+        likeliest = f"{target.classes[risk]} is likeliest, {_chance(chance)}, where {' and '.join(map(str, path))}"
+        return f"always {said}; {likeliest}" if len(path) <= SHORT else f"always {said}"
 
     by_class = {place: told(place) for place in (1, 0)}
     for place, alternatives in by_class.items():

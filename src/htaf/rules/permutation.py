@@ -19,7 +19,7 @@ from htaf.rules.bits import RulesError, shuffles
 from htaf.rules.explanation import drawn, own_table
 from htaf.runs import Run, forward
 from htaf.runs.data import rows_for_looking
-from htaf.runs.intervals import drawn_metrics, interval
+from htaf.runs.intervals import Weights, drawn_metrics, figures, interval
 from htaf.runs.metrics import LOWER_IS_BETTER, loss_function
 
 MOST_ROWS = 2_000  # that are looked at
@@ -100,10 +100,11 @@ def importance(
     chosen = drawn(getattr(parts, part), most_rows, seed)
     target = torch.from_numpy(preprocessor.encode_target(table.target[chosen]))
     target = target.float().unsqueeze(1) if preprocessor.target.task == "regression" else target.long()
-    smooth = run.model(exact=False)
+    smooth, weights = run.model(exact=False), table.weights_of(chosen)
     return network_importance(
         smooth, run.model() if run.has_step else smooth, preprocessor, table.features.iloc[chosen], target,
-        headline=run.record["headline"], repeats=repeats, seed=seed, most_columns=most_columns, told=told,
+        headline=run.record["headline"], weights=weights, repeats=repeats, seed=seed, most_columns=most_columns,
+        told=told,
     )  # fmt: skip
 
 
@@ -115,6 +116,7 @@ def network_importance(
     target: Tensor,
     *,
     headline: str,
+    weights: Weights | None = None,
     repeats: int | None = None,
     seed: int = 0,
     most_columns: int = MOST_COLUMNS,
@@ -125,7 +127,8 @@ def network_importance(
     Args:
         smooth: the network with gradients. network: the one to measure.
         features: raw rows, as the preprocessing takes them. target: as the network learns it.
-        headline: "rmse", "auroc" or "accuracy". Others as of `importance`.
+        headline: "rmse", "auroc" or "accuracy". weights: how much each row counts; None: all alike.
+        Others as of `importance`.
     """
     features = features.reset_index(drop=True)
     names = [c.name for c in preprocessor.columns if c.kind != "dropped" and c.name in features]
@@ -134,12 +137,17 @@ def network_importance(
     blocks = [torch.from_numpy(preprocessor.inputs_of(name)) for name in names]
     places = [*range(len(names))]
     if len(names) > most_columns:
-        per_input = _sensitivity(smooth, x, target, task)
+        per_input = _sensitivity(smooth, x, target, task, weights)
         by_column = [float(per_input[block].sum()) for block in blocks]
         places = sorted(sorted(places, key=lambda place: -by_column[place])[:most_columns])
     said = forward(network, x)
-    metric = headline if _score(said, target, headline, scale) is not None else "loss"
-    before = _score(said, target, metric, scale) or 0.0
+    of, ones = {"weights": weights, "threshold": preprocessor.target.threshold}, np.ones(len(x))
+
+    def score(outputs: Tensor) -> dict[str, float]:
+        return figures(outputs, target, task, scale, **of)(ones)
+
+    metric = headline if np.isfinite(score(said)[headline]) else "loss"
+    before = score(said)[metric]
     sign = 1.0 if metric in LOWER_IS_BETTER else -1.0
     if repeats is None:
         repeats = int(np.clip(MOST_FORWARD // max(1, len(x) * len(places)), 1, MOST_REPEATS))
@@ -153,23 +161,23 @@ def network_importance(
             moved[:, blocks[place]] = x[order][:, blocks[place]]
             outputs = forward(network, moved)
             first.setdefault(names[place], outputs)
-            worse.append(sign * ((_score(outputs, target, metric, scale) or 0.0) - before))
+            worse.append(sign * (score(outputs)[metric] - before))
         found[names[place]] = (float(np.mean(worse)), float(np.std(worse))) if worse else (0.0, 0.0)
         told()
     frame = pd.DataFrame.from_dict(found, orient="index", columns=["worse", "std"]).rename_axis("column")
     frame = frame.sort_values("worse", ascending=False, kind="stable").assign(low=np.nan, high=np.nan)
-    usual = drawn_metrics(said, target, task, scale)[metric]
+    usual = drawn_metrics(said, target, task, scale, **of)[metric]
     for name in frame.index[:WITH_INTERVAL]:
         if name in first:
-            drawn_worse = sign * (drawn_metrics(first[name], target, task, scale)[metric] - usual)
-            moved_by = float(frame["worse"][name]) - sign * (
-                (_score(first[name], target, metric, scale) or 0.0) - before
-            )
+            drawn_worse = sign * (drawn_metrics(first[name], target, task, scale, **of)[metric] - usual)
+            moved_by = float(frame["worse"][name]) - sign * (score(first[name])[metric] - before)
             frame.loc[name, ["low", "high"]] = interval(drawn_worse + moved_by) or (np.nan, np.nan)
     return Importance(metric, before, len(x), repeats, frame, len(names) - len(places))
 
 
-def _sensitivity(smooth: nn.Module, x: Tensor, target: Tensor, task: str) -> Float32[np.ndarray, " inputs"]:
+def _sensitivity(
+    smooth: nn.Module, x: Tensor, target: Tensor, task: str, weights: Weights | None = None
+) -> Float32[np.ndarray, " inputs"]:
     """By input: mean |gradient of the loss| times standard deviation; of a thermometer the sum over its bits, and over
     what reads the input beside it."""
     lead = next((module for module in smooth.modules() if isinstance(module, Thermometer)), None)
@@ -182,7 +190,8 @@ def _sensitivity(smooth: nn.Module, x: Tensor, target: Tensor, task: str) -> Flo
         handles.append(soft)
     try:
         with torch.enable_grad():
-            loss = loss_function(task)(smooth(x), target) * len(x)
+            of = None if weights is None else torch.from_numpy(weights / weights.mean()).float()
+            loss = loss_function(task)(smooth(x), target, of) * len(x)
             slope, beside = torch.autograd.grad(loss, (leaf, x), allow_unused=True)
     finally:
         for handle in handles:
@@ -195,20 +204,3 @@ def _sensitivity(smooth: nn.Module, x: Tensor, target: Tensor, task: str) -> Flo
         return felt(slope, leaf).numpy()
     found = torch.zeros(x.shape[1]) if beside is None else felt(beside, x)
     return found.index_add(0, lead.column, felt(slope, leaf)).numpy()
-
-
-def _score(outputs: Tensor, target: Tensor, metric: str, scale: float) -> float | None:
-    """A metric as `htaf.runs.metrics.metrics` has it, without the others; None where it is not defined."""
-    if metric == "rmse":
-        value = scale * (outputs.double() - target.double()).square().mean().sqrt().item()
-    elif metric == "accuracy":
-        value = (outputs.argmax(1) == target).double().mean().item()
-    elif metric == "auroc":
-        from sklearn.metrics import roc_auc_score
-
-        if len(target.unique()) < 2:
-            return None
-        value = float(roc_auc_score(target.numpy(), (outputs[:, 1] - outputs[:, 0]).double().numpy()))
-    else:
-        value = loss_function("regression" if target.is_floating_point() else "classification")(outputs, target).item()
-    return value if np.isfinite(value) else None

@@ -173,7 +173,10 @@ class Encoded:
     names: tuple[tuple[RawColumn, float | None], ...]
 
     def ordered(
-        self, said: Bool[np.ndarray, " rows"] | Float64[np.ndarray, " rows"], rows: Int64[np.ndarray, " some"]
+        self,
+        said: Bool[np.ndarray, " rows"] | Float64[np.ndarray, " rows"],
+        rows: Int64[np.ndarray, " some"],
+        weights: Float64[np.ndarray, " rows"] | None = None,
     ) -> tuple[Float32[np.ndarray, "rows inputs"], dict[int, Int64[np.ndarray, " categories"]]]:
         """The inputs with categories in an order: that of the number by which the network is told of them, else that of
         the mean of `said` in them; for one bit, or one number, this loses no split.
@@ -181,12 +184,13 @@ class Encoded:
         A category of few rows is drawn towards the mean of all, see `PRIOR`.
 
         Args:
-            said: of all rows a bit or a number. rows: those that the order is learned from.
+            said: of all rows a bit or a number. rows: those that the order is learned from. weights: of all rows.
 
         Returns:
             the inputs of all rows, and by input the categories in their order.
         """
         inputs, orders = self.inputs.copy(), {}
+        of, known = (np.ones(len(said)) if weights is None else weights)[rows], said[rows]
         for place, (column, code) in enumerate(self.names):
             if column.kind != "category" or code is not None:
                 continue
@@ -195,9 +199,10 @@ class Encoded:
                 order = np.argsort(column.ranks, kind="stable")
                 inputs[:, place], orders[place] = np.argsort(order)[at], order
                 continue
-            count = np.bincount(at[rows], minlength=len(column.values))
-            total = np.bincount(at[rows], weights=said[rows], minlength=len(column.values))
-            mean: Float64[np.ndarray, " categories"] = (total + PRIOR * said[rows].mean()) / (count + PRIOR)
+            count = np.bincount(at[rows], of, len(column.values))
+            total = np.bincount(at[rows], of * known, len(column.values))
+            usual = float(np.average(known, weights=of))
+            mean: Float64[np.ndarray, " categories"] = (total + PRIOR * usual) / (count + PRIOR)
             order = np.argsort(mean, kind="stable")
             rank = np.empty(len(order), np.int64)
             rank[order] = np.arange(len(order))

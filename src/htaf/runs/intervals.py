@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from htaf.runs.metrics import decided
+
 DRAWS, LEAST_DRAWS = 500, 200
 MOST_DRAWN = 5_000_000  # rows in all draws, before there are fewer draws
 MOST_ROWS = 50_000  # that are drawn from: of more rows so many, and the interval is as much narrower
 MOST_CLASSES = 10  # of more the AUROC of each class has no interval: it is sorted anew for each
-Weights = Float64[np.ndarray, " rows"]  # how often each row is in a draw
+Weights = Float64[np.ndarray, " rows"]  # how much each row counts, or how often it is in a draw
 Interval = tuple[float, float]
 
 
@@ -44,13 +46,38 @@ def interval(drawn: Float64[np.ndarray, " draws"]) -> Interval | None:
     return float(low), float(high)
 
 
+def quantiles(
+    values: np.ndarray, wanted: Sequence[float], weights: Weights | None = None, axis: int = 0
+) -> Float64[np.ndarray, "wanted ..."]:
+    """Quantiles along an axis; of weighted rows the value up to which so much of the weight lies."""
+    how = "linear" if weights is None else "inverted_cdf"
+    return np.quantile(values, wanted, axis=axis, weights=weights, method=how)
+
+
+def figures(
+    outputs: Tensor,
+    target: Tensor,
+    task: str,
+    scale: float = 1.0,
+    *,
+    weights: Weights | None = None,
+    threshold: float | None = None,
+) -> Callable[[Weights], dict[str, float]]:
+    """The metrics of `htaf.runs.metrics.metrics` of rows that are drawn so often; NaN where one is not defined.
+
+    Args: as of `drawn_metrics`.
+    """
+    found = _of_numbers(outputs, target, scale) if task == "regression" else _of_classes(outputs, target, threshold)
+    return found if weights is None else lambda drawn: found(drawn * weights)
+
+
 def drawn_metrics(
     outputs: Tensor,
     target: Tensor,
     task: str,
     scale: float = 1.0,
     *,
-    weights: Float64[np.ndarray, " rows"] | None = None,
+    weights: Weights | None = None,
     threshold: float | None = None,
 ) -> dict[str, Float64[np.ndarray, " draws"]]:
     """The metrics of `htaf.runs.metrics.metrics` in each draw of the rows; arguments as there.
@@ -63,21 +90,15 @@ def drawn_metrics(
         threshold: of the probability of the second of two classes, from which it is predicted; None: the likelier is.
     """
 
-    def figures(some: Tensor) -> Callable[[Weights], dict[str, float]]:
-        if task == "regression":
-            found = _of_numbers(outputs[some], target[some], scale)
-        else:
-            found = _of_classes(outputs[some], target[some], threshold)
-        if weights is None:
-            return found
-        own = weights[some.numpy()]
-        return lambda drawn: found(drawn * own)
+    def of(some: Tensor) -> Callable[[Weights], dict[str, float]]:
+        own = None if weights is None else weights[some.numpy()]
+        return figures(outputs[some], target[some], task, scale, weights=own, threshold=threshold)
 
     rows = len(target)
-    whole = figures(torch.arange(rows))
+    whole = of(torch.arange(rows))
     if rows <= MOST_ROWS:
         return bootstrap(rows, whole)
-    part = figures(torch.linspace(0, rows - 1, MOST_ROWS).long())
+    part = of(torch.linspace(0, rows - 1, MOST_ROWS).long())
     of_all, of_part = whole(np.ones(rows)), part(np.ones(MOST_ROWS))
     share = (MOST_ROWS / rows) ** 0.5
     return {name: of_all[name] + share * (of - of_part[name]) for name, of in bootstrap(MOST_ROWS, part).items()}
@@ -100,8 +121,7 @@ def _of_numbers(outputs: Tensor, target: Tensor, scale: float) -> Callable[[Weig
 def _of_classes(outputs: Tensor, target: Tensor, threshold: float | None) -> Callable[[Weights], dict[str, float]]:
     logs, classes = outputs.double().log_softmax(1), outputs.shape[1]
     losses = -logs.gather(1, target[:, None])[:, 0].numpy()
-    said = outputs.argmax(1) if threshold is None else logs.exp()[:, 1] >= threshold
-    right = (said == target).double().numpy()
+    right = (decided(outputs, threshold) == target).double().numpy()
     scores = (outputs[:, 1:].double() - outputs[:, :1].double()) if classes == 2 else logs.exp()
     sides = [target.numpy() == (1 if classes == 2 else k) for k in range(scores.shape[1])]
     areas = [_area(scores[:, k].numpy(), side) for k, side in enumerate(sides)] if classes <= MOST_CLASSES else []

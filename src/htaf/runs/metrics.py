@@ -49,12 +49,20 @@ def loss_function(task: str, label_smoothing: float = 0.0) -> Loss:
     return Loss(task, label_smoothing)
 
 
+def probabilities(outputs: Tensor) -> Tensor:
+    """Those of classes, float64, of logits [rows, classes]."""
+    return outputs.double().softmax(1)
+
+
 def decided(outputs: Tensor, threshold: float | None = None) -> Tensor:
-    """The predicted class [rows] of logits [rows, classes]: the likeliest one, or with a threshold the second of two
-    where its probability reaches it."""
-    if threshold is None:
-        return outputs.argmax(1)
-    return (outputs.double().softmax(1)[:, 1] >= threshold).long()
+    """The predicted class [rows] of logits [rows, classes], see `decided_by`."""
+    return decided_by(probabilities(outputs), threshold)
+
+
+def decided_by(probability: Tensor, threshold: float | None = None) -> Tensor:
+    """The predicted class [rows] by probabilities [rows, classes]: the likeliest one, of equal ones the first; with a
+    threshold the second of two where its probability reaches it."""
+    return probability.argmax(1) if threshold is None else (probability[:, 1] >= threshold).long()
 
 
 def metrics(
@@ -107,7 +115,7 @@ def _auroc(outputs: Tensor, target: Tensor, weights: Tensor | None) -> float:
     known = target.cpu().numpy()
     if outputs.shape[1] == 2:  # the difference of logits orders rows as the probability does, without ties at 0 and 1
         return float(roc_auc_score(known, (outputs[:, 1] - outputs[:, 0]).cpu().numpy(), sample_weight=of))
-    probability = outputs.softmax(1).cpu().numpy()
+    probability = probabilities(outputs).cpu().numpy()
     return float(roc_auc_score(known, probability, multi_class="ovr", sample_weight=of))
 
 
@@ -125,7 +133,7 @@ def threshold_for(
     """
     from sklearn.metrics import roc_curve
 
-    p, known = outputs.double().softmax(1)[:, 1].cpu().numpy(), target.cpu().numpy()
+    p, known = probabilities(outputs)[:, 1].cpu().numpy(), target.cpu().numpy()
     of = np.ones(len(p)) if weights is None else weights.double().cpu().numpy()
     false, true, at = roc_curve(known, p, sample_weight=of, drop_intermediate=False)
     tp, fp = true * of[known == 1].sum(), false * of[known == 0].sum()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from htaf.data.notes import Note
 from htaf.data.reading import DataError, Frame, GivesPandas
-from htaf.runs.metrics import decided
+from htaf.runs.metrics import decided_by, probabilities
 
 if TYPE_CHECKING:
     from htaf.data.image_preprocess import ImagePreprocessor
@@ -88,9 +88,9 @@ def _probabilities(
     outputs: Tensor, classes: Sequence[str], index: pd.Index, threshold: float | None = None
 ) -> pd.DataFrame:
     """Logits [rows, classes] as the class and a column of probabilities for each."""
-    probability = outputs.double().softmax(1).numpy()
-    columns = {"prediction": np.array(classes, dtype=object)[decided(outputs.double(), threshold).numpy()]}
-    columns |= {f"probability_{name}": probability[:, i] for i, name in enumerate(classes)}
+    probability = probabilities(outputs)
+    columns = {"prediction": np.array(classes, dtype=object)[decided_by(probability, threshold).numpy()]}
+    columns |= {f"probability_{name}": probability[:, i].numpy() for i, name in enumerate(classes)}
     return pd.DataFrame(columns, index=index)
 
 
