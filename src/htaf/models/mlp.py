@@ -130,6 +130,18 @@ class Leaves(nn.Module):
 
 
 @final
+class LastColumns(nn.Module):
+    """The last `count` columns of the inputs: outputs that were computed before. [batch, columns] -> [batch, count]."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, x: Float[Tensor, "batch columns"]) -> Float[Tensor, "batch count"]:
+        return x[:, -self.count :]
+
+
+@final
 class MLP(nn.Module):
     """[thermometer] -> linear -> [batch norm] -> activation -> [dropout], once per hidden size, then a linear head.
 
@@ -200,7 +212,7 @@ class MLP(nn.Module):
         self.head = nn.Linear(sizes[-1], out_features)
         if members > 1:  # a member's own head is `members` times its part, and starts as one of its size does
             self.head.weight.data /= math.sqrt(members)
-        self.direct = nn.Linear(in_features, out_features) if direct else None
+        self.direct: nn.Module | None = nn.Linear(in_features, out_features) if direct else None
         if self.direct is not None:
             nn.init.zeros_(self.direct.weight)
             nn.init.zeros_(self.direct.bias)

@@ -33,6 +33,7 @@ from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, weight_bytes
 from htaf.models.icbm import ICBM
+from htaf.models.mlp import MLP, Thermometer
 from htaf.runs import (
     CHECKPOINTS,
     PLOT,
@@ -67,7 +68,7 @@ from htaf.training.distributed import (
     wait,
 )
 from htaf.training.finish import finished, with_threshold
-from htaf.training.frozen import Frozen, learns_from_features, on_features
+from htaf.training.frozen import Fixed, beside_once, learns_from_features, on_features
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, check_loggers, close, loggers
 from htaf.training.module import EpochBatches, Training, loaders
@@ -109,7 +110,7 @@ class _Prepared:
     continued: Run | None
     method: StepFactory | None
     weights: dict[str, Any]  # where the first ones come from, see `Network.initialise`
-    frozen: Frozen | None = None  # what is put aside while the rest learns
+    frozen: Fixed | None = None  # what is put aside while the rest learns
 
     @property
     def mean(self) -> dict[str, Tensor]:
@@ -229,7 +230,7 @@ def fit(
         continued, method, {},
     )  # fmt: skip
     first = _network(train) if trainer.is_global_zero else None  # what cannot be built leaves no folder behind
-    if first is not None and isinstance(data, Images):
+    if first is not None:
         train = _on_features(train, first, data)
     stages = None if first is None else _stages(train, first)
     with threads(processes):
@@ -391,14 +392,19 @@ def _network(train: _Prepared) -> nn.Module:
     return net.to(memory_format=torch.channels_last) if train.images else net  # pyright: ignore[reportCallIssue]
 
 
-def _on_features(train: _Prepared, net: nn.Module, images: Images) -> _Prepared:
-    """The training on the features of a frozen backbone, where it can be that; the network is changed in place."""
-    processes = train.processes
-    if not isinstance(net, ICBM) or processes.world > 1 or not learns_from_features(train.recipe):
+def _on_features(train: _Prepared, net: nn.Module, data: Data) -> _Prepared:
+    """The training on what the fixed part of the network gives, where it has one and one process trains; the network is
+    changed in place."""
+    if train.processes.world > 1:
+        return train
+    if isinstance(net, MLP) and isinstance(net.thermometer, Thermometer) and (net.direct or net.leaves):
+        posed, beside = beside_once(train.posed, net)
+        return replace(train, posed=posed, frozen=beside)
+    if not isinstance(net, ICBM) or not isinstance(data, Images) or not learns_from_features(train.recipe):
         return train
     device = train.trainer.strategy.root_device
     posed, frozen = on_features(
-        train.recipe, train.posed, images, net, train.network, device=str(device), progress=train.running.progress
+        train.recipe, train.posed, data, net, train.network, device=str(device), progress=train.running.progress
     )
     return replace(train, posed=posed, frozen=frozen, images=False)
 

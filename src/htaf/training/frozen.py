@@ -1,17 +1,18 @@
-"""A training over a frozen backbone: its features are computed once and kept, and the rest learns from them."""
+"""A training in which a part of the network is fixed: what it gives is computed once, and the rest learns from that."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from htaf.data.images import ImagePreprocessor, Images
-from htaf.data.parts import Part
+from htaf.data.parts import Part, TableBatches
 from htaf.models.icbm import ICBM
+from htaf.models.mlp import MLP, LastColumns, Leaves
 from htaf.runs.features import FeatureBatches, FeatureStore, fill, key_of
 from htaf.training.problems import Problem
 from htaf.training.recipe import ImageData, Recipe
@@ -29,6 +30,14 @@ def learns_from_features(recipe: Recipe) -> bool:
     if views is None or not isinstance(recipe.data, ImageData):
         return False
     return views > 0 or recipe.data.augment == "none"
+
+
+class Fixed(Protocol):
+    """What is put aside while the rest of a network learns."""
+
+    def restore(self, net: nn.Module, /) -> None:
+        """Give it back to a network."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,44 @@ def on_features(
         posed = replace(posed, test=Part(of_test, rows, CHUNK))
     aside = Frozen(net.backbone, computed, plain.folder)
     net.backbone = nn.Identity()
+    return posed, aside
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What an MLP adds to the outputs of its bits, put aside while these learn."""
+
+    direct: nn.Module | None
+    leaves: Leaves | None
+
+    def restore(self, net: nn.Module) -> None:
+        """Give it back to a network."""
+        assert isinstance(net, MLP)
+        net.direct, net.leaves = self.direct, self.leaves
+
+
+def beside_once(posed: Problem, net: MLP) -> tuple[Problem, Beside]:
+    """The same problem, in which what is added to the outputs of the bits follows the columns of the inputs.
+
+    Args:
+        net: with a thermometer and a linear layer, leaves, or both, that do not learn; changed in place: until
+            `Beside.restore` it takes such inputs alone.
+    """
+    seen: dict[int, TableBatches] = {}
+
+    @torch.no_grad()
+    def wider(part: Part) -> Part:
+        data = part.data
+        assert isinstance(data, TableBatches)
+        if id(data) not in seen:
+            added = (net.beside(x, net.thermometer(x)) for x in data.x.split(CHUNK))
+            seen[id(data)] = TableBatches(torch.cat([data.x, torch.cat([y for y in added if y is not None])], 1), data.y)
+        return replace(part, data=seen[id(data)])
+
+    parts = {name: getattr(posed, name) for name in ("train", "validation", "test", "statistics", "plain")}
+    posed = replace(posed, **{name: wider(part) for name, part in parts.items() if part is not None})
+    aside = Beside(net.direct, net.leaves)
+    net.direct, net.leaves = LastColumns(net.head.out_features), None
     return posed, aside
 
 
