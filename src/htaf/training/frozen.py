@@ -148,8 +148,9 @@ def beside_once(posed: Problem, net: MLP) -> tuple[Problem, Beside]:
         data = part.data
         assert isinstance(data, TableBatches)
         if id(data) not in seen:
-            added = (net.beside(x, net.thermometer(x)) for x in data.x.split(CHUNK))
-            seen[id(data)] = TableBatches(torch.cat([data.x, torch.cat([y for y in added if y is not None])], 1), data.y)
+            found = (net.beside(x, net.thermometer(x)) for x in data.x.split(CHUNK))
+            added = torch.cat([outputs for outputs in found if outputs is not None])
+            seen[id(data)] = TableBatches(torch.cat([data.x, added], 1), data.y)
         return replace(part, data=seen[id(data)])
 
     parts = {name: getattr(posed, name) for name in ("train", "validation", "test", "statistics", "plain")}
