@@ -48,13 +48,13 @@ BUDGETS = {
     "kernels": 4_000,
     "language": 3_750,
     "llm": 750,
-    "models": 2_155,
+    "models": 2_165,
     "packed": 6_000,
     "report": 2_010,
-    "rules": 2_255,
-    "runs": 2_620,
+    "rules": 2_270,
+    "runs": 2_645,
     "spiking": 850,
-    "training": 7_465,
+    "training": 7_550,
     "": 5_090,
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
