@@ -48,7 +48,7 @@ BUDGETS = {
     "kernels": 4_000,
     "language": 3_750,
     "llm": 750,
-    "models": 2_165,
+    "models": 2_170,
     "packed": 6_000,
     "report": 2_010,
     "rules": 2_270,

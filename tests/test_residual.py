@@ -22,11 +22,10 @@ from htaf.models.mlp import MLP
 from htaf.rules.explanation import explain
 from htaf.rules.permutation import _sensitivity
 from htaf.runs import forward
-from htaf.training.families import ready_recipe
+from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.finish import finished
 from htaf.training.fit import MOST_EPOCHS, VALIDATIONS, fit, long_enough
 from htaf.training.module import EpochBatches, Training
-from htaf.training.recipe import Hardening
 from htaf.training.running import Running
 
 QUICK = {"hidden": (64,), "fields": {"members": 2}}
@@ -58,7 +57,7 @@ def test_the_bits_learn_what_the_line_leaves(regressor: htaf.HtafRegressor) -> N
 @given(st.integers(1, 3), st.integers(1, 4), st.booleans())
 def test_the_mean_of_the_members_is_the_network(outputs: int, members: int, thermometer: bool) -> None:
     net = MLP(3, outputs, (4,), members=members, direct=True, thresholds=(2, 2, 2) if thermometer else ())
-    assert net.direct is not None
+    assert isinstance(net.direct, nn.Linear)
     nn.init.normal_(net.direct.weight)
     x = torch.randn(5, 3)
     torch.testing.assert_close(net.member_outputs(x).mean(1), net(x))
@@ -106,7 +105,7 @@ def test_bits_that_say_nothing_count_little(noise: float, low: float, high: floa
     assert net.direct is not None
     made, _ = refit_head(net, [(x, y)], validation=[(x, y)])
     made.head.weight.data += noise * made.head.weight.std() * torch.randn_like(made.head.weight)
-    shrunk, told = finished(made, posed, Hardening(), print, {})
+    shrunk, told = finished(made, posed, make_recipe(), print, {})
     (step,) = told
     assert step["name"] == "shrink"
     if step["kept"]:

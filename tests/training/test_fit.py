@@ -43,7 +43,7 @@ from htaf.training.finish import finished
 from htaf.training.fit import fit
 from htaf.training.module import Training, TrainingError
 from htaf.training.notes import best_of, constant_notes, dead_notes
-from htaf.training.recipe import Hardening, Recipe
+from htaf.training.recipe import Recipe
 from htaf.training.running import Running
 
 FIT = sys.modules["htaf.training.fit"]
@@ -387,7 +387,7 @@ def test_the_mean_of_weights_has_the_statistics_that_belong_to_it() -> None:
     mean = {"0.weight": 3 * net[0].weight.detach() + 1, "3.weight": 2 * net[3].weight.detach()}
     posed: Any = SimpleNamespace(task="regression", fitting=lambda: [(x, target)], validation=[(x, target)])
     nn.init.constant_(net[5].bias, 1e3)  # so that the mean helps
-    made, (entry,) = finished(net.eval(), posed, Hardening(), lambda line: None, mean | {"5.bias": torch.zeros(1)})
+    made, (entry,) = finished(net.eval(), posed, make_recipe(), lambda line: None, mean | {"5.bias": torch.zeros(1)})
     assert entry["kept"]
     with torch.no_grad():
         first = x @ mean["0.weight"].T + net[0].bias

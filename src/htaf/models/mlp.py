@@ -217,6 +217,11 @@ class MLP(nn.Module):
             nn.init.zeros_(self.direct.weight)
             nn.init.zeros_(self.direct.bias)
 
+    @property
+    def fitted(self) -> list[nn.Module]:
+        """The parts beside the bits, which are fitted before these and do not learn."""
+        return [part for part in (self.direct, self.leaves) if part is not None]
+
     def forward(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch out_features"]:
         bits = self.thermometer(x)
         plain = self.beside(x, bits)

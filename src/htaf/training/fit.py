@@ -397,7 +397,7 @@ def _on_features(train: _Prepared, net: nn.Module, data: Data) -> _Prepared:
     changed in place."""
     if train.processes.world > 1:
         return train
-    if isinstance(net, MLP) and isinstance(net.thermometer, Thermometer) and (net.direct or net.leaves):
+    if isinstance(net, MLP) and isinstance(net.thermometer, Thermometer) and net.fitted:
         posed, beside = beside_once(train.posed, net)
         return replace(train, posed=posed, frozen=beside)
     if not isinstance(net, ICBM) or not isinstance(data, Images) or not learns_from_features(train.recipe):
@@ -478,7 +478,7 @@ def _written(
     net.load_state_dict(best)
     net = net.to(history.device).eval()
     real = recipe.activation.method == "relu"
-    made, told = finished(net if real else convert.harden(net), posed, recipe.hardening, train.say, train.mean)
+    made, told = finished(net if real else convert.harden(net), posed, recipe, train.say, train.mean)
     release_memory()  # a fit of the head holds many bits as numbers
     own, epoch = any(step["kept"] for step in told), best_epoch  # whether the exact network has weights of its own
     before: tuple[int, int] | None = None  # epoch of a smooth network of its own, and of the first stage

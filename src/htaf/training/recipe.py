@@ -23,6 +23,7 @@ from htaf.sharpening import Geometric, soft_start
 if TYPE_CHECKING:
     import torch
 
+    from htaf.hardening.finishing import Make
     from htaf.training.problems import Problem
 
 Optimizer = Literal["adamw", "adam", "sgd", "muon"]
@@ -506,6 +507,14 @@ class Network(RecipePart, ABC):
 
     def sizes(self, net: torch.nn.Module) -> dict[str, Any]:
         """What `initialise` has made other than `model` says, as that describes it."""
+        return {}
+
+    def refits(self, task: str) -> bool:
+        """Whether `htaf.training.finish.finished` may fit the head anew, where the recipe asks for it."""
+        return True
+
+    def finishing(self, net: torch.nn.Module, posed: Problem) -> Mapping[str, Make]:
+        """Its own last steps of `htaf.training.finish.finished`, by name."""
         return {}
 
     def hold(self, net: torch.nn.Module) -> None:

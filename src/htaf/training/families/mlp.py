@@ -23,9 +23,7 @@ from htaf.training.recipe import (
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from htaf.data.parts import Part
-    from htaf.models.mlp import MLP
-    from htaf.training.boosting import Known
+    from htaf.hardening.finishing import Make
     from htaf.training.problems import Problem
 
 
@@ -129,14 +127,15 @@ class MLPNetwork(Network):
 
     def initialise(self, net: nn.Module, posed: Problem) -> dict[str, Any]:
         from htaf.models.mlp import MLP, Thermometer
+        from htaf.training.beside import fit_direct, fit_leaves
 
         assert isinstance(net, MLP)
         if isinstance(net.thermometer, Thermometer):
             net.thermometer.place(posed.examples(sys.maxsize))
         if net.direct is not None:
-            _fit_direct(net, posed)
+            fit_direct(net, posed)
         if net.leaves is not None:
-            _fit_leaves(net, posed)
+            fit_leaves(net, posed)
         return {}
 
     def sizes(self, net: nn.Module) -> dict[str, Any]:
@@ -148,10 +147,18 @@ class MLPNetwork(Network):
     def hold(self, net: nn.Module) -> None:
         from htaf.models.mlp import MLP
 
-        if isinstance(net, MLP) and net.direct is not None:
-            net.direct.requires_grad_(False)  # fitted, see `initialise`
-        if net.leaves is not None:
-            net.leaves.requires_grad_(False)
+        for part in net.fitted if isinstance(net, MLP) else ():
+            part.requires_grad_(False)  # see `initialise`
+
+    def refits(self, task: str) -> bool:
+        # of classes beside a linear model it takes half of the time and brings nothing (docs/log.md)
+        return not (self.direct and task == "classification")
+
+    def finishing(self, net: nn.Module, posed: Problem) -> dict[str, Make]:
+        from htaf.models.mlp import MLP
+        from htaf.training.beside import shrunk
+
+        return {"shrink": lambda net: shrunk(net, posed)} if isinstance(net, MLP) and net.fitted else {}
 
     def groups(self, net: nn.Module, lr: float) -> list[Any]:
         from htaf.models.mlp import MLP
@@ -182,63 +189,6 @@ class MLPNetwork(Network):
             return super().loss(net, outputs, x, y, loss)
         found = outputs(x)
         return loss(found.flatten(0, 1), y.repeat_interleave(self.members, 0)), found.mean(1)
-
-
-def _fit_direct(net: MLP, posed: Problem) -> None:
-    """Make the linear layer of the inputs the linear model that is best on the validation rows; the head's bias, which
-    no constant is left for, starts as zeros."""
-    from torch import nn
-
-    from htaf.training.finish import refitted
-
-    assert net.direct is not None
-    made, _ = refitted(net.direct, posed)
-    net.direct.load_state_dict(made.state_dict())
-    nn.init.zeros_(net.head.bias)
-
-
-def _fit_leaves(net: MLP, posed: Problem) -> None:
-    """Make the leaves those of boosted trees on what the linear model leaves."""
-    import torch
-
-    from htaf.models.mlp import Thermometer
-    from htaf.training.boosting import boosted
-
-    assert isinstance(net.thermometer, Thermometer)
-    assert net.leaves is not None
-    seed = int(torch.randint(2**31, ()))
-    train, validation = _known(net, posed.fitting()), _known(net, posed.choosing())
-    found = boosted(train, validation, net.thermometer.counts, net.leaves.count, seed)
-    if len(found.needed):
-        weight, needed, value = (torch.from_numpy(v).float() for v in (found.weight, found.needed, found.value))
-        net.leaves.place(weight, needed, value)
-    else:
-        net.leaves = None
-
-
-def _known(net: MLP, part: Part) -> Known:
-    """A part as trees take it, in chunks."""
-    import numpy as np
-    import torch
-
-    from htaf.models.mlp import Thermometer
-    from htaf.training.boosting import Known
-
-    assert isinstance(net.thermometer, Thermometer)
-    asked = [j for j, count in enumerate(net.thermometer.counts) if count]
-    first = np.cumsum([0, *(net.thermometer.counts[j] for j in asked)])[:-1]
-    codes, starts, ys = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
-    with torch.no_grad():
-        for x, y in part:
-            reached = np.zeros((len(x), len(net.thermometer.counts)), np.int16)
-            reached[:, asked] = np.add.reduceat(net.thermometer(x).numpy(), first, axis=1)
-            codes.append(reached)
-            plain = net.head.bias.expand(len(x), -1) if net.direct is None else net.direct(x)
-            starts.append(plain.double().numpy())
-            ys.append(y.numpy())
-    y = np.concatenate(ys)
-    weights = None if part.weights is None else part.weights.double().numpy()
-    return Known(np.concatenate(codes), np.concatenate(starts), y, weights)
 
 
 def tabular_exact() -> Recipe:
