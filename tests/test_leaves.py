@@ -188,7 +188,9 @@ def test_weights_on_a_grid() -> None:
 
 
 def test_leaves_need_a_thermometer() -> None:
-    with pytest.raises(ValueError, match="leaves must be 0 without thresholds, got 4096"):
-        ready_recipe("mlp", "tabular-residual").replace(thresholds=0)
+    recipe = ready_recipe("mlp", "tabular-residual").replace(thresholds=0)
+    assert "leaves" not in recipe.model({"in_features": 2, "levels": [4, 4], "calendar": []}, 1)
+    with pytest.raises(ValueError, match=r"leaves.* thresholds 0"):
+        recipe.refuse_unread(["leaves"])
     with pytest.raises(ValueError, match="leaves must be 0 without a thermometer, got 3"):
         MLP(2, 1, (4,), leaves=3)

@@ -64,7 +64,6 @@ class MLPNetwork(Network):
         self.expect_all(("members",), lambda v: 1 <= v <= 1024, "must lie in 1 to 1,024")
         self.expect_all(("thresholds",), lambda v: 0 <= v <= 4096, "must lie in 0 to 4,096")
         self.expect_all(("leaves",), lambda v: 0 <= v <= MOST_LEAVES, f"must lie in 0 to {MOST_LEAVES:,}")
-        expect(not self.leaves or self.thresholds > 0, "leaves must be 0 without thresholds", self.leaves)
         self.expect_all(("dropout",), lambda v: 0 <= v < 1, "must lie in [0, 1)")
         single = self.members == 1 or len(self.hidden) == 1
         expect(single, f"{self.members} members must have one hidden layer each", self.hidden)
@@ -119,7 +118,8 @@ class MLPNetwork(Network):
         )
 
     def unread(self, method: str) -> dict[str, str]:
-        return dict.fromkeys(("weights",), "method relu") if method == "relu" else {}
+        found = {} if self.thresholds else {"leaves": "thresholds 0"}
+        return found | ({"weights": "method relu"} if method == "relu" else {})
 
     def title(self) -> str:
         sizes = f"MLP {'-'.join(map(str, self.hidden))}"
@@ -142,7 +142,8 @@ class MLPNetwork(Network):
         from htaf.models.mlp import MLP
 
         assert isinstance(net, MLP)
-        return {"leaves": 0 if net.leaves is None else net.leaves.count} if self.leaves else {}
+        asked = self.leaves and self.thresholds
+        return {"leaves": 0 if net.leaves is None else net.leaves.count} if asked else {}
 
     def hold(self, net: nn.Module) -> None:
         from htaf.models.mlp import MLP
