@@ -200,6 +200,7 @@ def test_leaves_need_a_thermometer() -> None:
 def test_leaves_are_found_again_in_a_network_of_their_number() -> None:
     """As where the processes that trained it held a share of it each."""
     x, y = made()
+    x = x.assign(**{name: np.random.default_rng(1).permutation(x["c"]) for name in "defgh"})  # trees see some of them
     recipe = ready_recipe("mlp", "tabular-residual").replace(hidden=(8,))
     posed = problem(recipe, from_frame(x, y, task="regression"), 0, "random")
     described, found = recipe.model(posed.inputs, 1), []
