@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import htaf
+from htaf.data.tabular import from_frame
 from htaf.export import onnx_network, to_onnx
+from htaf.models.build import build
 from htaf.models.mlp import MLP, Leaves
 from htaf.rules.explanation import explain
 from htaf.rules.permutation import _sensitivity
@@ -21,6 +23,7 @@ from htaf.runs import forward
 from htaf.training import boosting
 from htaf.training.boosting import Known, _as_bits, _grown, boosted
 from htaf.training.families import ready_recipe
+from htaf.training.problems import problem
 
 QUICK = {"hidden": (8,), "epochs": 2}
 
@@ -190,7 +193,27 @@ def test_weights_on_a_grid() -> None:
 def test_leaves_need_a_thermometer() -> None:
     recipe = ready_recipe("mlp", "tabular-residual").replace(thresholds=0)
     assert "leaves" not in recipe.model({"in_features": 2, "levels": [4, 4], "calendar": []}, 1)
-    with pytest.raises(ValueError, match=r"leaves.* thresholds 0"):
+    with pytest.raises(ValueError, match="thresholds 0 does not read leaves"):
         recipe.refuse_unread(["leaves"])
     with pytest.raises(ValueError, match="leaves must be 0 without a thermometer, got 3"):
         MLP(2, 1, (4,), leaves=3)
+
+
+def test_leaves_are_found_again_in_a_network_of_their_number() -> None:
+    """As where the processes that trained it held a share of it each."""
+    x, y = made()
+    x = x.assign(**{name: np.random.default_rng(1).permutation(x["c"]) for name in "defgh"})  # trees see some of them
+    recipe = ready_recipe("mlp", "tabular-residual").replace(hidden=(8,))
+    posed = problem(recipe, from_frame(x, y, task="regression"), 0, "random")
+    described, found = recipe.model(posed.inputs, 1), []
+    for _ in range(2):
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            net = build(described)
+            recipe.network.initialise(net, posed)
+        described |= recipe.network.sizes(net)
+        assert isinstance(net, MLP)
+        assert net.leaves is not None
+        found.append(net.leaves.linear.weight)
+    assert torch.equal(*found)
+    assert described["leaves"] == len(found[0]) < 4096

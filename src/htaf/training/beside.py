@@ -34,7 +34,7 @@ def fit_leaves(net: MLP, posed: Problem) -> None:
     """Make the leaves those of boosted trees on what the linear model leaves."""
     assert isinstance(net.thermometer, Thermometer)
     assert net.leaves is not None
-    seed = int(torch.randint(2**31, ()))
+    seed = torch.initial_seed()  # the training's: what is drawn next depends on the size that the network had before
     train, validation = _known(net, posed.fitting()), _known(net, posed.choosing())
     found = boosted(train, validation, net.thermometer.counts, net.leaves.count, seed)
     if len(found.needed):
