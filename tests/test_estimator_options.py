@@ -297,6 +297,19 @@ def test_importances_are_of_the_columns_of_x(validated: HtafClassifier) -> None:
     assert made.feature_importances_.argmax() == 1
 
 
+def test_importances_count_rows_by_their_weights() -> None:
+    rng = np.random.default_rng(0)
+    x, first = rng.normal(size=(600, 2)), np.arange(600) % 2 == 0
+    y = np.where(first, x[:, 0], x[:, 1])  # each column decides half of the rows
+    for heavy, column in ((first, 0), (~first, 1)):
+        model = HtafRegressor(**SMALL).fit(np.c_[x, first], y, sample_weight=np.where(heavy, 1.0, 0.05))
+        found = model.feature_importances_
+        assert found[:2].argmax() == column
+        features, target, weights = model._looked_at
+        assert weights is not None
+        assert found[column] > 1.1 * model._importance(features, target, None)[column]
+
+
 def test_a_model_that_was_read_has_the_importances_that_were_asked_for(validated: HtafClassifier) -> None:
     expected = validated.feature_importances_
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(validated)).feature_importances_, expected)

@@ -45,9 +45,10 @@ CALLED = {
         ("epochs",),
     ),
     **dict.fromkeys(
-        ("max_depth", "depth", "num_leaves", "max_leaves", "max_leaf_nodes", "hidden_layer_sizes", "layers"),
+        ("max_depth", "depth", "max_leaf_nodes", "hidden_layer_sizes", "layers"),
         ("hidden",),
     ),
+    **dict.fromkeys(("num_leaves", "max_leaves"), ("leaves", "hidden")),
     **dict.fromkeys(("l2", "reg_lambda", "lambda_l2", "l2_leaf_reg", "l2_regularization"), ("weight_decay",)),
     **dict.fromkeys(("minibatch_size", "batch"), ("batch_size",)),
     **dict.fromkeys(

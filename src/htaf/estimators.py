@@ -196,11 +196,12 @@ class _TableEstimator(BaseEstimator):
     def feature_importances_(self) -> Float64[np.ndarray, " columns"]:
         """Permutation importance of the columns of X on the validation rows, computed when it is first asked for.
 
-        With L the loss of the exact network (log loss, or squared error) on at most 1,000 validation rows, and L_j the
-        mean over 1 to 10 shuffles of column j, it is max(0, L_j - L), divided by the sum over all columns; all 0
-        where no column counts. Of more than 100 columns those to which the network is most sensitive are shuffled, and
-        the others have 0. Columns that say the same share their importance. An estimator that was loaded or unpickled
-        has no rows, and so has it only where it was asked for before: use `sklearn.inspection.permutation_importance`.
+        With L the loss of the exact network (log loss, or squared error) on at most 1,000 validation rows, and
+        L_j the mean over 1 to 10 shuffles of column j, rows counted by their sample_weight, it is max(0, L_j -
+        L), divided by the sum over all columns; all 0 where no column counts. Of more than 100 columns those to
+        which the network is most sensitive are shuffled, and the others have 0. Columns that say the same share
+        their importance. An estimator that was loaded or unpickled has no rows, and so has it only where it was
+        asked for before: use `sklearn.inspection.permutation_importance`.
         """
         check_is_fitted(self)
         if not hasattr(self, "_importances"):
@@ -212,7 +213,9 @@ class _TableEstimator(BaseEstimator):
             self._importances = self._importance(*self._looked_at)
         return self._importances.copy()
 
-    def _importance(self, features: pd.DataFrame, target: np.ndarray) -> Float64[np.ndarray, " columns"]:
+    def _importance(
+        self, features: pd.DataFrame, target: np.ndarray, weights: Float64[np.ndarray, " rows"] | None
+    ) -> Float64[np.ndarray, " columns"]:
         """See `feature_importances_`; target: as the network learns it."""
         from htaf.rules.permutation import network_importance
 
@@ -221,7 +224,7 @@ class _TableEstimator(BaseEstimator):
         smooth, forwards = self.run_.model(exact=False), len(features) * max(1, features.shape[1])
         network = self.run_.model() if self.run_.has_step else smooth
         found = network_importance(
-            smooth, network, self._preprocessor, features, truth, headline="loss",
+            smooth, network, self._preprocessor, features, truth, headline="loss", weights=weights,
             repeats=int(np.clip(MOST_FORWARD // forwards, 1, MOST_REPEATS)),
         )  # fmt: skip
         names = self._names() or _places(self.n_features_in_)
@@ -344,7 +347,8 @@ class _TableEstimator(BaseEstimator):
         self.__dict__.pop("_importances", None)
         looked = rows.validation[np.linspace(0, len(rows.validation) - 1, MOST_LOOKED).astype(np.int64)]
         looked = np.unique(looked)
-        self._looked_at = table.features.iloc[looked], self._preprocessor.encode_target(table.target[looked])
+        target = self._preprocessor.encode_target(table.target[looked])
+        self._looked_at = table.features.iloc[looked], target, table.weights_of(looked)
         if self.verbose:
             say_notes(self.notes_)
         else:  # what the caller may not have meant is said all the same
