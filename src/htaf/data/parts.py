@@ -72,13 +72,18 @@ class Part(Dataset):
 
 @dataclass(frozen=True)
 class TableBatches:
-    """A table's rows after preprocessing, indexed as images are; the key does nothing."""
+    """A table's rows after preprocessing, indexed as images are; the key does nothing.
+
+    beside: float32 [rows, outputs], what comes as more columns of x in a batch; None: nothing.
+    """
 
     x: Tensor
     y: Tensor
+    beside: Tensor | None = None
 
     def __getitem__(self, index: Keyed) -> tuple[Tensor, Tensor]:
-        return self.x[index[0]], self.y[index[0]]
+        x = self.x[index[0]]
+        return x if self.beside is None else torch.cat([x, self.beside[index[0]]], 1), self.y[index[0]]
 
     def targets(self, rows: Tensor) -> Tensor:
         return self.y[rows]

@@ -150,7 +150,7 @@ def beside_once(posed: Problem, net: MLP) -> tuple[Problem, Beside]:
         if id(data) not in seen:
             found = (net.beside(x, net.thermometer(x)) for x in data.x.split(CHUNK))
             added = torch.cat([outputs for outputs in found if outputs is not None])
-            seen[id(data)] = TableBatches(torch.cat([data.x, added], 1), data.y)
+            seen[id(data)] = replace(data, beside=added)
         return replace(part, data=seen[id(data)])
 
     parts = {name: getattr(posed, name) for name in ("train", "validation", "test", "statistics", "plain")}
