@@ -172,9 +172,8 @@ def test_a_table_that_needs_none_has_none(tmp_path: Path) -> None:
     saved = htaf.load(model.save(tmp_path / "run"))
     assert saved.run_.record["model"]["leaves"] == getattr(saved.run_.model().leaves, "count", 0)
     np.testing.assert_array_equal(saved.predict(x), model.predict(x))
-    few = htaf.HtafRegressor(**QUICK, fields={"leaves": 1}).fit(*made(100))
-    assert few.run_.record["model"]["leaves"] == 0
-    assert few.run_.model().leaves is None
+    with pytest.raises(ValueError, match="leaves must be 0 or lie in 16 to 65,536, got 1"):
+        htaf.HtafRegressor(**QUICK, fields={"leaves": 1}).fit(*made(100))
 
 
 def test_a_second_fit_goes_on_with_the_same_leaves() -> None:

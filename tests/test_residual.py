@@ -133,6 +133,7 @@ def test_the_number_of_steps_decides(rows: int, epochs: int, steps: int) -> None
     assert found * an_epoch >= steps or found == MOST_EPOCHS
     assert found % every == 0
     assert every == 1 or VALIDATIONS / 2 < found / every <= VALIDATIONS
+    assert every == 1 or found > epochs
     assert bool(told) == (found > epochs)
 
 

@@ -78,7 +78,7 @@ INSTEAD = {
     ),
     **dict.fromkeys(
         ("subsample", "colsample_bytree", "feature_fraction", "bagging_fraction", "min_child_samples", "booster"),
-        "that is of trees, and this is a network",
+        "that is of boosted trees alone, and this is a network",
     ),
 }
 
@@ -110,7 +110,9 @@ def meant(word: str, known: Sequence[str]) -> str:
     called = [own[name] for name in CALLED.get(plain, ()) if name in own]
     if called:
         return f" (did you mean {called[0]!r}?)"
-    return f": {INSTEAD[plain]}" if plain in INSTEAD else suggestion(word, known)
+    if plain in INSTEAD:
+        return f": {INSTEAD[plain]}"
+    return "" if plain in CALLED and plain not in own else suggestion(word, known)
 
 
 def listed(names: Sequence[object], limit: int = 30) -> str:

@@ -927,4 +927,7 @@ def test_norms_and_head_of_many_rows_are_fitted_on_some(
     assert seen == [(40, min(40, rows["validation"]))]
     refit = run.record["hardening"]["finish"][1]
     assert (refit["name"], refit["report"]["layers"][0]["rows"]) == ("refit", 40)
-    assert "statistics of norms and the last layer are fitted on 40 rows, evenly spread" in run.record["notes"]
+    assert (
+        "norms, the last layer, the linear part and the leaves of trees are fitted on 40 rows, evenly spread"
+        in run.record["notes"]
+    )

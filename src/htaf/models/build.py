@@ -262,7 +262,8 @@ def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Mo
 
     Args:
         description: {"kind", "out_features", "activation": {...}} and
-            mlp: "in_features", "hidden", "batch_norm", and of some "members", "thresholds", "dropout";
+            mlp: "in_features", "hidden", "batch_norm", and of some "members", "thresholds", "dropout", "direct",
+                "leaves";
             wide_resnet: "in_channels", "depth", "width", "dropout";
             bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...};
             resnet: as bireal; whitened: "in_channels", "widths", "binary_weights", and of a spiking one "steps" and

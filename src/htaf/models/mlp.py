@@ -130,18 +130,6 @@ class Leaves(nn.Module):
 
 
 @final
-class LastColumns(nn.Module):
-    """The last `count` columns of the inputs: outputs that were computed before. [batch, columns] -> [batch, count]."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.count = count
-
-    def forward(self, x: Float[Tensor, "batch columns"]) -> Float[Tensor, "batch count"]:
-        return x[:, -self.count :]
-
-
-@final
 class MLP(nn.Module):
     """[thermometer] -> linear -> [batch norm] -> activation -> [dropout], once per hidden size, then a linear head.
 
@@ -159,7 +147,8 @@ class MLP(nn.Module):
         members: how many; more than one have one hidden layer each.
         thresholds: how many each column of the input has, see `Thermometer`; empty: the inputs are read as they are.
         dropout: share of a hidden layer's activations that are dropped in training.
-        direct: a linear layer of the inputs themselves is added to the head's outputs; it starts as zeros.
+        direct: a linear layer of the inputs themselves is added to the head's outputs; it starts as zeros. A training
+            of htaf fits it, and the leaves, before the bits, and holds both.
         leaves: so many ands of the thermometer's bits are added to them too, see `Leaves`; 0: none.
 
     Shape: [batch, in_features] -> [batch, out_features].
@@ -194,6 +183,7 @@ class MLP(nn.Module):
         if thresholds and len(thresholds) != in_features:
             raise ValueError(f"thresholds must be of {in_features} columns, got {len(thresholds)}")
         self.members = members
+        self.given = False  # whether inputs are followed by what `beside` gives for them
         self.thermometer = Thermometer(thresholds) if any(thresholds) else nn.Identity()
         if leaves and not isinstance(self.thermometer, Thermometer):
             raise ValueError(f"leaves must be 0 without a thermometer, got {leaves}")
@@ -212,7 +202,7 @@ class MLP(nn.Module):
         self.head = nn.Linear(sizes[-1], out_features)
         if members > 1:  # a member's own head is `members` times its part, and starts as one of its size does
             self.head.weight.data /= math.sqrt(members)
-        self.direct: nn.Module | None = nn.Linear(in_features, out_features) if direct else None
+        self.direct = nn.Linear(in_features, out_features) if direct else None
         if self.direct is not None:
             nn.init.zeros_(self.direct.weight)
             nn.init.zeros_(self.direct.bias)
@@ -232,6 +222,8 @@ class MLP(nn.Module):
         self, x: Float[Tensor, "batch in_features"], bits: Float[Tensor, "batch bits"]
     ) -> Float[Tensor, "batch out_features"] | None:
         """What is added to the head's outputs, by the inputs and their thermometer; None: nothing."""
+        if self.given:
+            return x[:, -self.head.out_features :]
         plain = None if self.direct is None else self.direct(x)
         if self.leaves is None:
             return plain

@@ -1,4 +1,4 @@
-"""What stands beside the bits of a network for tables, a linear model and leaves of trees: fitted before the bits learn
+"""What stands beside the bits of a network for tables, a linear part and leaves of trees: fitted before the bits learn
 what these leave. At the end the validation rows choose by how much the bits count."""
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def fit_leaves(net: MLP, posed: Problem) -> None:
     """Make the leaves those of boosted trees on what the linear model leaves."""
     assert isinstance(net.thermometer, Thermometer)
     assert net.leaves is not None
+    nn.init.zeros_(net.head.bias)  # the trees begin from the linear part, or from 0
     seed = torch.initial_seed()  # the training's: what is drawn next depends on the size that the network had before
     train, validation = _known(net, posed.fitting()), _known(net, posed.choosing())
     found = boosted(train, validation, net.thermometer.counts, net.leaves.count, seed)
@@ -55,7 +56,7 @@ def _known(net: MLP, part: Part) -> Known:
             reached = np.zeros((len(x), len(net.thermometer.counts)), np.int16)
             reached[:, asked] = np.add.reduceat(net.thermometer(x).numpy(), first, axis=1)
             codes.append(reached)
-            plain = net.head.bias.expand(len(x), -1) if net.direct is None else net.direct(x)
+            plain = torch.zeros(len(x), net.head.out_features) if net.direct is None else net.direct(x)
             starts.append(plain.double().numpy())
             ys.append(y.numpy())
     y = np.concatenate(ys)
@@ -65,7 +66,7 @@ def _known(net: MLP, part: Part) -> Known:
 
 @torch.no_grad()
 def shrunk(net: nn.Module, posed: Problem) -> tuple[nn.Module, hardening.Report]:
-    """The network with what its bits add to what was fitted before them, a linear model and leaves of trees, times a
+    """The network with what its bits add to what was fitted before them, a linear part and leaves of trees, times a
     share.
 
     The share is the mean of `SHARES`, each weighted by the likelihood of the validation rows with it, where numbers are

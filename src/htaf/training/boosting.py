@@ -1,4 +1,7 @@
-"""Boosted trees over the bits of a thermometer, whose leaves become hidden units."""
+"""Boosted trees over the bits of a thermometer, whose leaves become hidden units.
+
+scikit-learn's HistGradientBoosting takes no outputs to begin from, and its trees cannot be read by a public way.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Leaves:
+class Ands:
     """Leaves as ands of bits: one is on where `weight @ bits` is `needed`, and below it elsewhere.
 
     weight: 1 for a bit that must be 1, -1 for one that must be 0. needed: how many bits must be 1. value: what a leaf
@@ -106,7 +109,7 @@ class _Tree:
         return found
 
 
-def boosted(train: Known, validation: Known, counts: Sequence[int], most: int, seed: int) -> Leaves:
+def boosted(train: Known, validation: Known, counts: Sequence[int], most: int, seed: int) -> Ands:
     """The leaves of trees that each lower the loss of those before: Newton's steps, as many trees as are best on the
     validation rows.
 
@@ -125,7 +128,7 @@ def boosted(train: Known, validation: Known, counts: Sequence[int], most: int, s
         slope, curve = train.derivatives(now)
         if classes == 2:
             slope, curve = slope[:, 1:], curve[:, 1:]  # those of the first class are the same with another sign
-        columns = _columns(rng, asked, len(now) * slope.shape[1])
+        columns = _columns(rng, asked, min(len(now), MOST_ROWS) * slope.shape[1])
         rows = _rows(rng, len(now))
         tree = _grown(train.codes[rows], slope[rows], curve[rows], bins, columns)
         if classes > 1:  # with all classes' curvatures along the diagonal a step goes too far
@@ -145,8 +148,8 @@ def boosted(train: Known, validation: Known, counts: Sequence[int], most: int, s
     return _as_bits({path: np.sum(each, 0) for path, each in told.items() if each}, np.cumsum([0, *counts]), classes)
 
 
-def _columns(rng: np.random.Generator, asked: Int64[np.ndarray, " columns"], rows: int) -> Int64[np.ndarray, " some"]:
-    fit = MOST_CELLS // min(rows, MOST_ROWS)
+def _columns(rng: np.random.Generator, asked: Int64[np.ndarray, " columns"], cells: int) -> Int64[np.ndarray, " some"]:
+    fit = MOST_CELLS // cells  # of a column
     count = min(round(len(asked) * SHARE + 0.5), max(fit, round(len(asked) ** 0.5)), len(asked))
     return np.sort(rng.choice(asked, count, replace=False))
 
@@ -227,11 +230,11 @@ def _as_bits(
     values: dict[And, Said],
     first: Int64[np.ndarray, " columns"],
     outputs: int,
-) -> Leaves:
+) -> Ands:
     """first: the place of each column's first bit, and the number of bits."""
     weight, value = np.zeros((len(values), first[-1]), np.float32), np.zeros((outputs, len(values)))
     for leaf, (path, said) in enumerate(values.items()):
         for column, cut, reached in path:
             weight[leaf, first[column] + cut] = 1 if reached else -1
         value[:, leaf] = said
-    return Leaves(weight, (weight > 0).sum(1), value)
+    return Ands(weight, (weight > 0).sum(1), value)

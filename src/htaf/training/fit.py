@@ -68,7 +68,7 @@ from htaf.training.distributed import (
     wait,
 )
 from htaf.training.finish import finished, with_threshold
-from htaf.training.frozen import Fixed, beside_once, learns_from_features, on_features
+from htaf.training.frozen import Fixed, given_once, learns_from_features, on_features
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, check_loggers, close, loggers
 from htaf.training.module import EpochBatches, Training, loaders
@@ -237,7 +237,8 @@ def fit(
         if first is None:
             record = finished_elsewhere(out, key)
             if record is None:
-                _train(train, _network(train), torch.get_num_threads(), None)
+                own = _network(train)
+                _train(_on_features(train, own, data), own, torch.get_num_threads(), None)
                 record = wait()
             return Run(out, record, method)
         with claim(out, identity) as record:
@@ -257,11 +258,12 @@ def long_enough(recipe: Recipe, rows: int) -> tuple[Recipe, int, tuple[str, ...]
     if not training.least_steps:
         return recipe, 1, ()
     steps = len(EpochBatches(rows, training.batch_size, 0))
-    epochs = max(training.epochs, min(math.ceil(training.least_steps / steps), MOST_EPOCHS))
+    epochs = min(math.ceil(training.least_steps / steps), MOST_EPOCHS)
+    if epochs <= training.epochs:
+        return recipe.replace(epochs=training.epochs), 1, ()
     every = 1 if recipe.progressive else math.ceil(epochs / VALIDATIONS)
     epochs = math.ceil(epochs / every) * every  # the last is validated
-    told = (f"{epochs} epochs, which are {epochs * steps:,} steps",) if epochs > training.epochs else ()
-    return recipe.replace(epochs=epochs), every, told
+    return recipe.replace(epochs=epochs), every, (f"{epochs} epochs, which are {epochs * steps:,} steps",)
 
 
 def _with_ids(run: Run, data: Data) -> Run:
@@ -325,9 +327,9 @@ def _expect_same(continued: Run, identity: Mapping[str, Any], network: Mapping[s
         for name in ("freeze", "keep_norms", "feature_dropout"):
             of.pop(name, None)
     differing = [
-        f"{k} {there.get(k)!r} instead of {here[k]!r}"
-        for k in here
-        if k not in ("activation", "weights") and there.get(k) != here[k]  # real weights are rounded to any grid
+        f"{k} {there.get(k)!r} instead of {here.get(k)!r}"
+        for k in dict.fromkeys([*here, *there])  # what is absent is 0; real weights are rounded to any grid
+        if k not in ("activation", "weights") and (there.get(k) or None) != (here.get(k) or None)
     ]
     for name in ("train_images", "validation_images"):  # what it validates on must be new to the weights
         now = recipe.identity().get(name)
@@ -393,14 +395,12 @@ def _network(train: _Prepared) -> nn.Module:
 
 
 def _on_features(train: _Prepared, net: nn.Module, data: Data) -> _Prepared:
-    """The training on what the fixed part of the network gives, where it has one and one process trains; the network is
-    changed in place."""
-    if train.processes.world > 1:
-        return train
+    """The training on what the fixed part of the network gives, where it has one; the network is changed in place."""
     if isinstance(net, MLP) and isinstance(net.thermometer, Thermometer) and net.fitted:
-        posed, beside = beside_once(train.posed, net)
-        return replace(train, posed=posed, frozen=beside)
-    if not isinstance(net, ICBM) or not isinstance(data, Images) or not learns_from_features(train.recipe):
+        posed, given = given_once(train.posed, net)
+        return replace(train, posed=posed, frozen=given)
+    several = train.processes.world > 1
+    if several or not isinstance(net, ICBM) or not isinstance(data, Images) or not learns_from_features(train.recipe):
         return train
     device = train.trainer.strategy.root_device
     posed, frozen = on_features(
@@ -457,9 +457,21 @@ def _lead(
     with thread_count(record["threads"]):  # float sums depend on their number, and a resumed run must not differ
         progressive = _train(train, net, record["threads"], stages)
         with telling(processes) as told:
-            run = _written(train, _network(train) if processes.sharded else net, record, source, progressive)
+            run = _written(train, _whole(train, net), record, source, progressive)
             told.append(run.record)
     return run
+
+
+def _whole(train: _Prepared, net: nn.Module) -> nn.Module:
+    """A network of the same kind that no other process has a share of, for the best weights."""
+    if not train.processes.sharded:
+        return net
+    if not isinstance(net, MLP):
+        return _network(train)
+    made = build(train.network, train.method)
+    assert isinstance(made, MLP)
+    made.given = net.given
+    return made
 
 
 def _written(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Part, TableBatches
 from htaf.models.icbm import ICBM
-from htaf.models.mlp import MLP, LastColumns, Leaves
+from htaf.models.mlp import MLP
 from htaf.runs.features import FeatureBatches, FeatureStore, fill, key_of
 from htaf.training.problems import Problem
 from htaf.training.recipe import ImageData, Recipe
@@ -121,25 +121,21 @@ def on_features(
     return posed, aside
 
 
-@dataclass(frozen=True)
-class Beside:
-    """What an MLP adds to the outputs of its bits, put aside while these learn."""
-
-    direct: nn.Module | None
-    leaves: Leaves | None
+class Given:
+    """Of an MLP: what it adds to the outputs of its bits is not computed, but comes with its inputs."""
 
     def restore(self, net: nn.Module) -> None:
-        """Give it back to a network."""
+        """Let a network compute it."""
         assert isinstance(net, MLP)
-        net.direct, net.leaves = self.direct, self.leaves
+        net.given = False
 
 
-def beside_once(posed: Problem, net: MLP) -> tuple[Problem, Beside]:
+def given_once(posed: Problem, net: MLP) -> tuple[Problem, Given]:
     """The same problem, in which what is added to the outputs of the bits follows the columns of the inputs.
 
     Args:
         net: with a thermometer and a linear layer, leaves, or both, that do not learn; changed in place: until
-            `Beside.restore` it takes such inputs alone.
+            `Given.restore` it takes such inputs alone.
     """
     seen: dict[int, TableBatches] = {}
 
@@ -155,9 +151,8 @@ def beside_once(posed: Problem, net: MLP) -> tuple[Problem, Beside]:
 
     parts = {name: getattr(posed, name) for name in ("train", "validation", "test", "statistics", "plain")}
     posed = replace(posed, **{name: wider(part) for name, part in parts.items() if part is not None})
-    aside = Beside(net.direct, net.leaves)
-    net.direct, net.leaves = LastColumns(net.head.out_features), None
-    return posed, aside
+    net.given = True
+    return posed, Given()
 
 
 def _sides(images: Images, posed: Problem) -> list[tuple[str, Any]]:

@@ -226,7 +226,8 @@ def _table(options: TableData, table: Table, parts: Split, test: bool, told: tup
     train, plain = made["train"], None
     if len(train) > FITTED_ROWS:  # what these fits hold of a row is many times the row
         plain = train.spread(FITTED_ROWS)
-        notes.append(f"statistics of norms and the last layer are fitted on {FITTED_ROWS:,} rows, evenly spread")
+        what = "norms, the last layer, the linear part and the leaves of trees"
+        notes.append(f"{what} are fitted on {FITTED_ROWS:,} rows, evenly spread")
     return Problem(
         name=table.name,
         task=table.task,

@@ -310,7 +310,7 @@ class Hardening(RecipePart):
         recalibrate: After training, take the statistics of batch norm anew on the exact network; kept where it helps
             validation.
         refit: After training, fit the last layer anew on the exact network, by ridge or logistic regression; kept where
-            it helps validation. Of classes beside a linear model of the inputs (`direct`) it is left out.
+            it helps validation. Of classes beside a linear part (`direct`) it is left out.
     """
 
     harden: Harden = "end"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 MOST_BITS = 16_384  # of all inputs together, where each can have more than one
-MOST_LEAVES = 65_536
+FEWEST_LEAVES, MOST_LEAVES = 16, 65_536  # a tree has 16
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class MLPNetwork(Network):
             more than 16,384 in all: the network reads bits alone; year, month, weekday and day of year have one for
             each value, so that a single day can be told; 0: it reads the inputs.
         dropout: Of the activations, in training.
-        direct: Add a linear model of the inputs themselves: fitted first, so that the bits learn what it leaves.
+        direct: Add a linear part, a linear model of the inputs themselves: fitted first, so that the bits learn what it
+            leaves.
         leaves: Add boosted trees over the thermometer, of so many leaves at most, each a hidden unit: fitted next, so
             that the bits learn what they leave; 0: none.
         weights: int8, int4: of layers over bits on a grid of integers, so that all sums are exact, see docs/packed.md.
@@ -63,7 +64,8 @@ class MLPNetwork(Network):
     def check(self) -> None:
         self.expect_all(("members",), lambda v: 1 <= v <= 1024, "must lie in 1 to 1,024")
         self.expect_all(("thresholds",), lambda v: 0 <= v <= 4096, "must lie in 0 to 4,096")
-        self.expect_all(("leaves",), lambda v: 0 <= v <= MOST_LEAVES, f"must lie in 0 to {MOST_LEAVES:,}")
+        fits = f"must be 0 or lie in {FEWEST_LEAVES} to {MOST_LEAVES:,}"
+        self.expect_all(("leaves",), lambda v: v == 0 or FEWEST_LEAVES <= v <= MOST_LEAVES, fits)
         self.expect_all(("dropout",), lambda v: 0 <= v < 1, "must lie in [0, 1)")
         single = self.members == 1 or len(self.hidden) == 1
         expect(single, f"{self.members} members must have one hidden layer each", self.hidden)
@@ -267,7 +269,7 @@ FAMILY = Family(
         "tabular-quick": tabular_quick,
         "tabular-progressive": tabular_progressive,
     },
-    recipes_help="tabular-residual: a linear model of the inputs, leaves of boosted trees on their thermometer, and "
+    recipes_help="tabular-residual: a linear part, leaves of boosted trees on their thermometer, and "
     "two networks of one hidden layer on it for what these leave, 300 steps and 8 epochs; tabular-members: eight such "
     "networks alone, 40 epochs; tabular-exact, which several hidden layers start from: 30 epochs, then norms and head "
     "fitted to the exact network; tabular-mlp: at most 100 epochs, no steps after them; tabular-paper: as the paper "
