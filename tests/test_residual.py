@@ -18,6 +18,7 @@ import htaf
 from htaf.activations import Heaviside
 from htaf.data.tabular import from_frame
 from htaf.hardening import refit_head
+from htaf.models.build import build
 from htaf.models.mlp import MLP
 from htaf.rules.explanation import explain
 from htaf.rules.permutation import _sensitivity
@@ -25,7 +26,9 @@ from htaf.runs import forward
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.finish import finished
 from htaf.training.fit import MOST_EPOCHS, VALIDATIONS, fit, long_enough
+from htaf.training.frozen import given_once
 from htaf.training.module import EpochBatches, Training
+from htaf.training.problems import Problem, problem
 from htaf.training.running import Running
 
 QUICK = {"hidden": (64,), "fields": {"members": 2}}
@@ -117,9 +120,7 @@ def test_bits_that_say_nothing_count_little(noise: float, low: float, high: floa
 
 
 @pytest.fixture
-def posed(tmp_path: Path):
-    from htaf.training.problems import problem
-
+def posed() -> Problem:
     x, y = made()
     return problem(ready_recipe("mlp", "tabular-residual"), from_frame(x, y, task="regression"), 0, "random")
 
@@ -166,6 +167,23 @@ def test_a_training_of_many_short_epochs_is_validated_now_and_then_and_resumed(
     assert again.record["model_sha256"] == whole.record["model_sha256"]
     for name in ("metrics.csv", "model.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_what_is_computed_once_is_what_the_network_says(posed: Problem) -> None:
+    """The state is the same, so that a training resumes with another number of processes."""
+    recipe = ready_recipe("mlp", "tabular-residual")
+    net = build(recipe.model(posed.inputs, posed.outputs))
+    assert isinstance(net, MLP)
+    recipe.network.initialise(net, posed)
+    net.eval()
+    before, names = forward(net, posed.validation[torch.arange(40), 0][0]), [*net.state_dict()]
+    told, given = given_once(posed, net)
+    assert [*net.state_dict()] == names
+    x = told.validation[torch.arange(40), 0][0]
+    assert x.shape[1] == posed.inputs["in_features"] + 1
+    torch.testing.assert_close(forward(net, x), before)
+    given.restore(net)
+    torch.testing.assert_close(forward(net, posed.validation[torch.arange(40), 0][0]), before)
 
 
 def test_least_steps_are_of_tables() -> None:
