@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ def learns_from_features(recipe: Recipe) -> bool:
     return views > 0 or recipe.data.augment == "none"
 
 
+@runtime_checkable
 class Fixed(Protocol):
     """What is put aside while the rest of a network learns."""
 
