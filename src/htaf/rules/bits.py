@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float32, Float64, Int64, UInt8
+from jaxtyping import Float, Float32, Float64, Int64, UInt8
 from torch import Tensor, nn
 
 from htaf._errors import HtafError, suggestion
@@ -158,7 +158,7 @@ class TableBits:
         return layer if isinstance(layer, nn.Linear) else None
 
     def decision(
-        self, outputs: Float32[np.ndarray, "rows outputs"]
+        self, outputs: Float[np.ndarray, "rows outputs"]
     ) -> tuple[Int64[np.ndarray, " rows"], Int64[np.ndarray, " rows"]]:
         """Of each row the predicted class and the next one; of a regression zeros. By a threshold the logit of the
         predicted one may be the lower."""

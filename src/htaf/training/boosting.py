@@ -80,7 +80,7 @@ class _Tree:
     """A tree of full depth: by level, of each node, the column that it asks, the threshold, and whether it asks at all,
     else all rows go left; and what each leaf says."""
 
-    levels: list[tuple[Int64[np.ndarray, " nodes"], Int64[np.ndarray, " nodes"], Bool[np.ndarray, " nodes"]]]
+    levels: list[tuple[Int64[np.ndarray, " _"], Int64[np.ndarray, " _"], Bool[np.ndarray, " _"]]]
     value: Float64[np.ndarray, "leaves outputs"]
 
     def of(self, codes: Integer[np.ndarray, "rows columns"]) -> Float64[np.ndarray, "rows outputs"]:
