@@ -18,7 +18,7 @@ import pandas as pd
 
 from htaf.data import tabular
 from htaf.rules import surrogate
-from htaf.training.families.mlp import tabular_members
+from htaf.training.families.mlp import tabular_residual
 from htaf.training.fit import fit
 from htaf.training.running import Running
 
@@ -34,7 +34,7 @@ def main() -> None:
         file, _, target = given.rpartition(":")
         table = tabular.load(file, target=target)
         with tempfile.TemporaryDirectory() as folder:
-            run = fit(tabular_members(), table, Path(folder) / "run", seed=options.seed, running=Running("cpu"))
+            run = fit(tabular_residual(), table, Path(folder) / "run", seed=options.seed, running=Running("cpu"))
             began = time.process_time()
             tree = surrogate(run, table)
         low, high = tree.fidelity.interval or (None, None)
