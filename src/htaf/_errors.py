@@ -45,10 +45,10 @@ CALLED = {
         ("epochs",),
     ),
     **dict.fromkeys(
-        ("max_depth", "depth", "max_leaf_nodes", "hidden_layer_sizes", "layers"),
+        ("hidden_layer_sizes", "layers"),
         ("hidden",),
     ),
-    **dict.fromkeys(("num_leaves", "max_leaves"), ("leaves", "hidden")),
+    **dict.fromkeys(("max_depth", "depth", "max_leaf_nodes", "num_leaves", "max_leaves"), ("leaves", "hidden")),
     **dict.fromkeys(("l2", "reg_lambda", "lambda_l2", "l2_leaf_reg", "l2_regularization"), ("weight_decay",)),
     **dict.fromkeys(("minibatch_size", "batch"), ("batch_size",)),
     **dict.fromkeys(
@@ -78,7 +78,7 @@ INSTEAD = {
     ),
     **dict.fromkeys(
         ("subsample", "colsample_bytree", "feature_fraction", "bagging_fraction", "min_child_samples", "booster"),
-        "that is of boosted trees alone, and this is a network",
+        "the trees beside the bits have no settings but how many leaves they may have together",
     ),
 }
 

@@ -100,6 +100,8 @@ def test_a_column_that_only_the_linear_part_reads_is_seen(tmp_path: Path, kind: 
     (curve,) = rules.effects(run, ["weight"])
     assert np.ptp([point.mean[0] for point in curve.points]) > 0.3
     assert found.columns_of(found.test.iloc[[3]]).index[0] == "weight"
+    with pytest.raises(RulesError, match="expected one row, got 2"):
+        found.columns_of(found.test.iloc[[3, 4]])
     assert rules.surrogate(run).columns == ("weight",)
     (tmp_path / "without").mkdir()
     changed = rules.what_if(run, found.test.iloc[[3]].assign(weight="0"), {"weight": "1.5"})

@@ -305,8 +305,10 @@ class Explanation:
         Returns:
             index the column; `adds`, and `std`, the standard deviation over the values; the largest |adds| first.
         Raises:
-            DataError: the row lacks a column or holds values that cannot be used.
+            RulesError: not one row. DataError: the row lacks a column or holds values that cannot be used.
         """
+        if len(row) != 1:
+            raise RulesError(f"expected one row, got {len(row)}: ask for each by itself, as row.iloc[[0]]")
         preprocessor = self.bits.preprocessor
         inputs = preprocessor.transform(row)
         outputs = self.bits.of_inputs(inputs)[1]
