@@ -496,10 +496,10 @@ def test_warnings_point_at_the_line_that_called() -> None:
 def test_many_columns_have_fewer_thresholds_each_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     network = tabular_members().network
     for columns, most in ((341, 48), (1_000, 16), (10_000, 1), (20_000, 1)):
-        inputs = {"in_features": columns, "levels": [300] * columns, "calendar": []}
+        inputs = {"in_features": columns, "levels": [300] * columns, "discrete": []}
         assert {*network.model(inputs, 2, {})["thresholds"]} == {most}
         assert bool(network.reads(inputs)) == (most < 48)
-    flags = {"in_features": 20_000, "levels": [2] * 20_000, "calendar": []}
+    flags = {"in_features": 20_000, "levels": [2] * 20_000, "discrete": []}
     assert network.reads(flags) == (), "a bit each is all there is"
     monkeypatch.setattr("htaf.training.families.mlp.MOST_BITS", 50)
     made = classifier(recipe="tabular-members", hidden=(4,), epochs=1).fit(X, Y)

@@ -183,6 +183,17 @@ def test_a_second_fit_goes_on_with_the_same_leaves() -> None:
     assert torch.equal(before, after)
 
 
+def test_whole_numbers_that_repeat_have_a_threshold_for_each_value() -> None:
+    rng, rows = np.random.default_rng(0), 1000
+    firm, year = rng.integers(0, 100, rows) * 7, rng.integers(1990, 1999, rows)
+    x = pd.DataFrame({"firm": firm, "year": year, "size": rng.random(rows), "id": rng.permutation(rows)})
+    model = htaf.HtafRegressor(**QUICK).fit(x, rng.normal(size=100)[firm // 7])
+    assert model.run_.record["model"]["thresholds"] == [99, 8, 48, 48]
+    pixels = pd.DataFrame(rng.integers(0, 100, (rows, 12))).add_prefix("p")
+    model = htaf.HtafRegressor(**QUICK).fit(pixels, rng.normal(size=rows))
+    assert model.run_.record["model"]["thresholds"] == [48] * 12
+
+
 def test_weights_on_a_grid() -> None:
     x, y = made()
     model = htaf.HtafRegressor(**QUICK, fields={"weights": "int8"}).fit(x, y)
@@ -191,7 +202,7 @@ def test_weights_on_a_grid() -> None:
 
 def test_leaves_need_a_thermometer() -> None:
     recipe = ready_recipe("mlp", "tabular-residual").replace(thresholds=0)
-    assert "leaves" not in recipe.model({"in_features": 2, "levels": [4, 4], "calendar": []}, 1)
+    assert "leaves" not in recipe.model({"in_features": 2, "levels": [4, 4], "discrete": []}, 1)
     with pytest.raises(ValueError, match="thresholds 0 does not read leaves"):
         recipe.refuse_unread(["leaves"])
     with pytest.raises(ValueError, match="leaves must be 0 without a thermometer, got 3"):

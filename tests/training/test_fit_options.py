@@ -87,7 +87,7 @@ def test_what_members_say_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = torch.rand(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
     for members in (1, 4):
         recipe = ready_recipe("mlp", "tabular-exact").replace(hidden=(5,), members=members, compile=True)
-        net = build(recipe.model({"in_features": 3, "levels": [6, 6, 6], "calendar": []}, 2))
+        net = build(recipe.model({"in_features": 3, "levels": [6, 6, 6], "discrete": []}, 2))
         losses = [
             Training(net, one, "classification", 10).objective(x, y) for one in (recipe, recipe.replace(compile=False))
         ]

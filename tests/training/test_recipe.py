@@ -168,8 +168,8 @@ def test_full_scale_recipes() -> None:
         ready_recipe("mlp", "cifar10")
 
 
-def test_parts_of_dates_have_a_threshold_for_each_value() -> None:
-    inputs = {"in_features": 4, "levels": [365, 365, 2, 7], "calendar": [1, 3]}
+def test_inputs_told_by_each_value_have_a_threshold_for_each() -> None:
+    inputs = {"in_features": 4, "levels": [365, 365, 2, 7], "discrete": [1, 3]}
     model = ready_recipe("mlp", "tabular-members").model(inputs, 1)
     assert model["thresholds"] == [48, 364, 1, 6]
 

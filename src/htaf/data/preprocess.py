@@ -272,6 +272,11 @@ class Preprocessor:
             )
         return inputs, _in_order(notes)
 
+    def spans(self) -> list[tuple[int, float]]:
+        """Of each input that is a number its place, and by how much the number grows from 0 to 1."""
+        numbers = ((self._inputs[column.name, "number"], column) for column in self.columns if column.kind == "number")
+        return [(place, column.high - column.low) for places, column in numbers for place in places]
+
     def inputs_of(self, name: str) -> Int64[np.ndarray, " inputs"]:
         """Which inputs of a network a raw column makes, by place in `feature_names`; none of a dropped one."""
         return np.array([place for block in BLOCKS for place in self._inputs[name, block]], dtype=np.int64)

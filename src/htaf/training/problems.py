@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float32
 from torch import Tensor
 
 from htaf._errors import suggestion
@@ -321,12 +322,23 @@ def _choosing_weights(
 
 
 def _columns(train: Part, preprocessor: Preprocessor) -> dict[str, Any]:
-    """Of the inputs of a table: in_features; levels, how many different values each has in the training part; calendar,
-    which ones are parts of a date but its hour and elapsed days."""
+    """Of the inputs of a table: in_features; levels, how many different values each has in the training part; discrete,
+    which ones are to be told by each single value: parts of a date but its hour and elapsed days, and whole numbers
+    that repeat, as the number of a firm."""
     assert isinstance(train.data, TableBatches)
     x = train.data.x.numpy()
     levels = [len(np.unique(x[:, j])) for j in range(x.shape[1])]
-    return {"in_features": x.shape[1], "levels": levels, "calendar": list(preprocessor.calendar)}
+    repeated = [(place, span) for place, span in preprocessor.spans() if levels[place] * REPEATED <= len(x)]
+    whole = [place for place, span in repeated if _whole(x[:, place], span)]
+    if sum(levels[place] for place in whole) > MOST_WHOLE:
+        whole = []
+    return {"in_features": x.shape[1], "levels": levels, "discrete": sorted({*preprocessor.calendar, *whole})}
+
+
+def _whole(scaled: Float32[np.ndarray, " rows"], span: float) -> bool:
+    """Whether the values of a number column differ by whole numbers; span: what is scaled to 1."""
+    steps = scaled.astype(np.float64) * span
+    return span < 2**20 and bool((np.abs(steps - steps.round()) < 0.1).all())  # beyond it float32 does not tell
 
 
 def _images(recipe: Recipe, options: ImageData, images: Images, test: bool, given: ImagePreprocessor | None) -> Problem:
@@ -375,6 +387,8 @@ def _at_hand(part: ImagePart) -> ImagePart:
 
 
 IN_MEMORY = 2**30  # bytes
+REPEATED = 4  # rows for each value of a whole number that is told by each value
+MOST_WHOLE = 1024  # such values of all columns; of more all are measures
 FEWEST = 10  # validation rows of a class by which something is chosen
 FITTED = 20_000  # images for norms and last layer
 FITTED_ROWS = 65_536  # of a table

@@ -40,8 +40,8 @@ class MLPNetwork(Network):
         batch_norm: Normalise the pre-activations.
         members: Networks of one hidden layer beside each other, each with its own loss; the output is their mean.
         thresholds: Most bits of a thermometer for each input, at quantiles of the training rows, fewer where there are
-            more than 16,384 in all: the network reads bits alone; year, month, weekday and day of year have one for
-            each value, so that a single day can be told; 0: it reads the inputs.
+            more than 16,384 in all: the network reads bits alone; year, month, weekday, day of year and whole numbers
+            that repeat have one for each value, so that a single day or firm can be told; 0: it reads the inputs.
         dropout: Of the activations, in training.
         direct: Add a linear part, a linear model of the inputs themselves: fitted first, so that the bits learn what it
             leaves.
@@ -85,10 +85,9 @@ class MLPNetwork(Network):
         if self.direct:
             more["direct"] = True
         if self.thresholds:
-            days = {*inputs["calendar"]}  # a holiday is one day of the year
-            most = self._most(inputs["levels"])
+            most, told = self._most(inputs["levels"]), {*inputs["discrete"]}  # a holiday is one day of the year
             more["thresholds"] = [
-                levels - 1 if place in days else min(most, levels - 1) for place, levels in enumerate(inputs["levels"])
+                levels - 1 if place in told else min(most, levels - 1) for place, levels in enumerate(inputs["levels"])
             ]
             if self.leaves and any(more["thresholds"]):
                 more["leaves"] = self.leaves
