@@ -251,6 +251,8 @@ UNEXPECTED = frozenset(
      "mixed", "mixed dates", "text as missing", "gives the target away", "skewed", "drawn in time",
      "class without weight", "classes alike", "busy", "never predicted", "few for a threshold"}
 )  # fmt: skip
+# how other rows are unlike those of training: `predict` of an estimator warns of it
+UNLIKE = frozenset({"ignored", "no unit", "unseen", "unseen or rare", "unseen, mean", "unseen or rare, mean", "outside"})
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
     "UTF-16": "read as UTF-16",
