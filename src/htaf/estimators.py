@@ -61,6 +61,8 @@ Fitted = TypeVar("Fitted", bound="_TableEstimator")
 FIELDS = (
     "method",
     "hidden",
+    "members",
+    "leaves",
     "epochs",
     "batch_size",
     "lr",
@@ -117,6 +119,8 @@ class _TableEstimator(BaseEstimator):
         recipe: str | None = None,
         method: str | None = None,
         hidden: Sequence[int] | None = None,
+        members: int | None = None,
+        leaves: int | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         lr: float | None = None,
@@ -143,6 +147,8 @@ class _TableEstimator(BaseEstimator):
         self.recipe = recipe
         self.method = method
         self.hidden = hidden
+        self.members = members
+        self.leaves = leaves
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
@@ -496,6 +502,8 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
             this recipe has it.
         method: htaf, ste (straight-through), ss (scaled sigmoid) or relu, which has no exact step.
         hidden: sizes of the hidden layers.
+        members: networks beside each other, whose mean is the output.
+        leaves: of the boosted trees beside the bits, at most, together; 0: none.
         epochs, batch_size, lr, weight_decay: of the training.
         alpha0, alpha1: of HTAF at the end of the training.
         sharpen: move the parameters from a soft start.

@@ -229,7 +229,7 @@ def _to_nir(model: nn.Module, example: Tensor, path: Path, *, table: bool) -> No
             raise
         raise ExportError(
             "expected a network of linear layers, batch norms and steps for NIR, got one of a table with thresholds of "
-            "its columns, several members or other parts that NIR does not know: give --to onnx, which writes every "
+            "its columns, several members or other parts that NIR does not know: give ONNX, which writes every "
             "network of a table with its preparation"
         ) from error
 
