@@ -94,10 +94,9 @@ def threshold_on_test(kept: Mapping[str, tuple[Tensor, Tensor]], posed: Problem,
         return []
     from sklearn.metrics import f1_score
 
-    (outputs, targets), of = kept["test"], posed.weights.get("test")
-    with_it, without = (
-        float(f1_score(targets, decided(outputs, by), sample_weight=of, zero_division=0.0)) for by in (at, None)
-    )
+    (outputs, targets), weights = kept["test"], posed.weights.get("test")
+    of: Any = {"sample_weight": weights, "zero_division": 0.0}
+    with_it, without = (float(f1_score(targets, decided(outputs, by), **of)) for by in (at, None))
     how = f"the best {asked} on the validation part" if isinstance(asked, str) else "as asked"
     values = (at, how, known.target.classes[1], with_it, without)
     return [Note("threshold on test", known.target.name, len(targets), values)]
