@@ -84,6 +84,13 @@ print(json.dumps([name for name in names if name in sys.modules]), file=sys.stde
 """
 
 
+def test_a_packed_file_is_not_evaluated(htaf, tmp_path: Path) -> None:
+    (tmp_path / "net.packed").touch()
+    code, _, err = htaf("evaluate", tmp_path / "net.packed")
+    assert code == 2
+    assert f"predict with it, htaf predict {tmp_path / 'net.packed'} ROWS" in err
+
+
 def test_pack_and_predict(htaf, run: Path, images: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "net.packed"
     code, text, err = htaf("pack", run, "--out", out, "--json")

@@ -200,7 +200,7 @@ def test_is_trained_by_name(htaf: Any, run: Path, folder: Path) -> None:
 
 
 def test_a_run_is_read_with_its_class_alone(htaf: Any, run: Path, folder: Path, algebraic: Any) -> None:
-    with pytest.raises(RunError, match=f"class of method {METHOD}.* method=Algebraic in Python"):
+    with pytest.raises(RunError, match=f"class of method {METHOD}.* give method=Algebraic"):
         open_run(run)
     with pytest.raises(RunError, match="kind algebraic, got HTAF of kind htaf"):
         open_run(run, method=HTAF)

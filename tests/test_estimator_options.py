@@ -25,6 +25,8 @@ from sklearn.preprocessing import OrdinalEncoder
 
 import htaf
 from htaf import HtafClassifier, HtafRegressor
+from htaf._errors import said_by_command
+from htaf.data.notes import Note
 from htaf.data.reading import DataError
 from htaf.estimators import FIELDS, _below, _every_field, _threads
 from htaf.training.distributed import thread_count
@@ -473,6 +475,29 @@ def test_a_class_that_is_missing_from_a_fold_is_told_by_scikit_learn() -> None:
         found = cross_val_predict(classifier(epochs=1), X, few, cv=KFold(3), method="predict_proba")
     assert found.shape == (ROWS, 3)
     np.testing.assert_array_equal(found[:40, sorted({*few}).index("rare")], 0)
+
+
+def test_a_search_sets_leaves_and_members_by_name() -> None:
+    model = HtafClassifier().set_params(leaves=0, members=2)
+    recipe = model._recipe()[0].flat()
+    assert (recipe["leaves"], recipe["members"]) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("note", "flag", "python"),
+    [
+        (Note("row number", "id"), "--exclude 'id'", "frame.drop(columns='id')"),
+        (Note("rows in time", "day", 90), "--time 'day'", "time='day'"),
+        (Note("skewed", "y", 90, (2.5, 0.2)), "--exclude 'y'", "TransformedTargetRegressor"),
+        (Note("trained on", count=5, values=(9,)), "--data", "other data"),
+        (Note("never predicted", "y", 9, (("a",), (("threshold", "f1"),))), "--threshold f1", "threshold='f1'"),
+    ],
+)
+def test_flags_are_named_to_those_alone_who_gave_a_command(note: Note, flag: str, python: str) -> None:
+    assert python in str(note)
+    assert "--" not in str(note)
+    with said_by_command():
+        assert flag in str(note)
 
 
 def test_warnings_point_at_the_line_that_called() -> None:

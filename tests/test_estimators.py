@@ -182,6 +182,24 @@ def test_columns_are_found_by_name(classifier: HtafClassifier) -> None:
         classifier.predict(frame().drop(columns="kind"))
 
 
+def test_rows_unlike_those_of_training_are_told_in_one_warning_once_a_line() -> None:
+    rows = frame()[["whole", "kind", "code"]].assign(name=[f"n{i}" for i in range(60)], y=LABELS)
+    model = fit_frame(rows, "y", **TINY)
+    new = rows.head(3).assign(whole=9, kind=40, more=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        model.predict(rows)
+        assert not caught, "a column of training is none that is new, be it left out"
+        for number in (9, 11):
+            model.predict(new.assign(whole=number))
+    assert [str(one.message) for one in caught] == [
+        "rows unlike those of training: column 'kind': 3 rows with categories not seen in training ('40'), all inputs "
+        "0; values outside the range of training: whole (3 rows, up to 9 where training had 0 to 4); ignored, not used "
+        "in training: 'more'"
+    ]
+    assert caught[0].filename == __file__
+
+
 def test_pickle_and_copies_predict_the_same(classifier: HtafClassifier) -> None:
     data = pickle.dumps(classifier)
     assert not any(name in data for name in (b"torch.", b"htaf.models", b"_rebuild")), "tensors as safetensors"

@@ -37,13 +37,13 @@ ORDER = [
 ]
 # Lines that a room may have; "": the files beside the rooms. A change that raises one says what it bought.
 BUDGETS = {
-    "cli": 4_440,
+    "cli": 4_445,
     "concepts": 8_600,
     "convert": 3_210,
-    "data": 7_200,
+    "data": 7_225,
     "diagnostics": 750,
     "explorer": 1_900,
-    "export": 1_270,
+    "export": 1_272,
     "hardening": 2_060,
     "kernels": 4_000,
     "language": 3_750,
@@ -54,8 +54,8 @@ BUDGETS = {
     "rules": 2_270,
     "runs": 2_645,
     "spiking": 850,
-    "training": 7_570,
-    "": 5_090,
+    "training": 7_620,
+    "": 5_150,
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}

@@ -261,7 +261,7 @@ def test_dates_and_parts_drawn_by_chance() -> None:
     frame = pd.DataFrame({"day": days, "x": rng.normal(size=200), "y": rng.normal(size=200)})
     table = from_frame(frame, "y")
     said = told(divided_notes(table, 0, "random"))
-    assert any("--time 'day' shows" in line for line in said), said
+    assert any("time='day' shows" in line for line in said), said
     frame["day"] = np.repeat(days[:20], 10)
     assert not told(divided_notes(from_frame(frame, "y"), 0, "random"))
 
@@ -289,7 +289,7 @@ def test_missing_labels_are_named_by_their_rows(kind: Any, missing: Any) -> None
 
 
 def test_a_class_that_is_not_in_training_is_named() -> None:
-    with pytest.raises(DataError, match=r"got 'no' only \('yes' has its rows in other parts\).*--split stratified"):
+    with pytest.raises(DataError, match=r"got 'no' only \('yes' has its rows in other parts\).*stratified"):
         learn_target(np.zeros(30, dtype=np.int64), "classification", "y", ("no", "yes"), [])
 
 
@@ -400,7 +400,7 @@ def test_words_among_numbers_of_the_training_are_missing_where_asked(tmp_path: P
     frame = pd.DataFrame({"age": age, "x": rng.normal(size=120)})
     frame["y"] = np.where((age > 40) ^ (frame["x"] > 1), "yes", "no")
     frame.loc[[3, 7], "age"] = ["unknown", "n.k."]
-    with pytest.raises(DataError, match=r"got 'unknown' .*say that they are missing \(text_as_missing, --text-as-"):
+    with pytest.raises(DataError, match=r"got 'unknown' .*say that they are missing \(text_as_missing="):
         htaf_fit(frame, "y", **TINY)
     said = "column 'age': 2 rows with a text that is no number or date read as missing ('unknown', 'n.k.')"
     with pytest.warns(UserWarning, match=re.escape(said)):

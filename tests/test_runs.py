@@ -179,7 +179,7 @@ def test_a_record_names_the_commit_of_this_tree(tmp_path: Path) -> None:
 def test_another_run_is_named(tmp_path: Path) -> None:
     start_run(tmp_path, IDENTITY)
     other = IDENTITY | {"recipe": IDENTITY["recipe"] | {"lr": 0.5}, "seed": 3}
-    with pytest.raises(RunError, match=r"recipe.lr: 0.1 there, 0.5 here; seed: 0 there, 3 here.*choose another --out"):
+    with pytest.raises(RunError, match=r"recipe.lr: 0.1 there, 0.5 here; seed: 0 there, 3 here.*choose another folder"):
         start_run(tmp_path, other)
 
 
@@ -513,7 +513,7 @@ def test_no_two_processes_are_inside_at_once(tmp_path: Path) -> None:
 
 
 def test_a_busy_folder_names_its_holder(tmp_path: Path) -> None:
-    held = rf"in {re.escape(str(tmp_path))} \(process {os.getpid()} on \S+\): wait for it, or choose another --out"
+    held = rf"in {re.escape(str(tmp_path))} \(process {os.getpid()} on \S+\): wait for it, or choose another folder"
     study = partial(locked, tmp_path, "another study runs in")
     with study(), pytest.raises(RunError, match=held), study():
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -461,18 +462,18 @@ def test_a_class_that_is_never_predicted_is_warned_of() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 3))
     y = (x[:, 0] + 0.3 * rng.normal(size=600) > 1.6).astype(int)
-    with pytest.warns(UserWarning, match=r"never predicts '1' of 'target' \(\d rows\): class_weight balanced finds"):
+    with pytest.warns(UserWarning, match=r"never predicts '1' of 'target' \(\d rows\): class_weight='balanced' finds"):
         HtafClassifier(threshold=0.9999, **SMALL).fit(x, y)
 
 
 @pytest.mark.parametrize(
     ("classes", "threshold", "weighted", "said"),
     [
-        (2, None, False, "class_weight balanced or threshold f1 finds more of a rare class"),
-        (2, None, True, "threshold f1 finds more of a rare class"),
-        (2, 0.9, False, "class_weight balanced finds more of a rare class"),
+        (2, None, False, "class_weight='balanced' or threshold='f1' finds more of a rare class"),
+        (2, None, True, "threshold='f1' finds more of a rare class"),
+        (2, 0.9, False, "class_weight='balanced' finds more of a rare class"),
         (2, 0.9, True, "it takes more rows of a rare class to find it"),
-        (3, None, False, "class_weight balanced finds more of a rare class"),
+        (3, None, False, "class_weight='balanced' finds more of a rare class"),
         (3, None, True, "it takes more rows of a rare class to find it"),
     ],
 )
@@ -578,6 +579,9 @@ def test_the_command_trains_measures_and_compares_by_weights(file: Path, tmp_pat
     assert record["recipe"]["class_weight"] == ["balanced"]
     assert record["data"]["weight"] == "w"
     assert 0 < record["threshold"] < 1
+    (line,) = re.findall(r"threshold \S+, the best balanced_accuracy on the validation .*", error)
+    code, explained, _ = htaf("explain", tmp_path / "run", file, "--row", 1)
+    assert f"threshold: 'yes' is predicted from a probability of {record['threshold']:.4g}" in explained
     table = run.data()
     assert isinstance(table, Table)
     assert table.weights is not None
@@ -594,6 +598,8 @@ def test_the_command_trains_measures_and_compares_by_weights(file: Path, tmp_pat
         roc_auc_score(known, p, sample_weight=table.weights[rows]), abs=1e-6
     )
     assert found["exact"]["accuracy"] == pytest.approx(accuracy_score(known, said, sample_weight=table.weights[rows]))
+    with_it, without = (f1_score(known, of, sample_weight=table.weights[rows]) for of in (said, p > 0.5))
+    assert line.endswith(f"test rows {with_it:.4f}, without it {without:.4f}")
     code, out, error = htaf("evaluate", tmp_path / "run")
     assert "rows weighted by 'w', positive class 'yes'" in " ".join(out.split())
     other = tmp_path / "other.csv"

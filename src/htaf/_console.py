@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from htaf._compat import no_trace
-from htaf._errors import HtafError, MissingError, expect_seed, installed
+from htaf._errors import HtafError, MissingError, expect_seed, installed, said_by_command
 from htaf._files import OutputError
 
 with no_trace():  # rich draws a number of `random`
@@ -239,7 +239,7 @@ def plain_errors() -> Iterator[None]:
     """One clear line and an exit code instead of a traceback, for errors that a user can cause."""
     before, warnings.formatwarning = warnings.formatwarning, _warning
     try:
-        with installed():
+        with installed(), said_by_command():
             yield
         sys.stdout.flush()  # here, where an error of it is told, not at the end of Python
     except (UsageError, OutputError) as error:

@@ -9,6 +9,7 @@ import math
 import numbers
 import os
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 
 LEAST, MOST = 2.0**-123, 2.0**123  # of parameters, whatever the dtype of x: small multiples are normal in float32 too
@@ -93,6 +94,24 @@ class MissingError(ModuleNotFoundError):
 
 class TooLargeError(HtafError):
     """What was asked for cannot fit into the memory of this machine."""
+
+
+_SAID_BY_COMMAND = ContextVar("said by the command", default=False)
+
+
+@contextlib.contextmanager
+def said_by_command() -> Iterator[None]:
+    """In the block messages are read by someone who gave a command: `option` says flags."""
+    before = _SAID_BY_COMMAND.set(True)
+    try:
+        yield
+    finally:
+        _SAID_BY_COMMAND.reset(before)
+
+
+def option(flag: str, python: str) -> str:
+    """What to give in another way: a flag where the command says it, else how Python calls it."""
+    return flag if _SAID_BY_COMMAND.get() else python
 
 
 def suggestion(wanted: str, known: Sequence[str], most: int = 1) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from htaf._errors import HtafError, first_line
+from htaf._errors import HtafError, first_line, option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -405,7 +405,9 @@ def _owner(place: Path) -> tuple[str, Path] | None:
 def expect_folder(path: Path, what: str, error: type[HtafError]) -> None:
     """Raises `error` where a path that must become a folder for something is, or lies in, a file."""
     if nearest(path).is_file():
-        raise error(f"expected a folder for {what}, {path} is or lies in a file: choose another --out")
+        raise error(
+            f"expected a folder for {what}, {path} is or lies in a file: choose another {option('--out', 'folder')}"
+        )
 
 
 def nearest(path: Path) -> Path:
@@ -467,7 +469,7 @@ def hold(lock: Path, busy: str, error: type[HtafError] = BusyError) -> Iterator[
     try:
         ours.acquire()
     except Timeout:
-        raise error(f"{busy}{holder(lock)}: wait for it, or choose another --out") from None
+        raise error(f"{busy}{holder(lock)}: wait for it, or choose another {option('--out', 'folder')}") from None
     try:
         if type(ours) is FileLock:  # without flock the file itself is the lock, and says the same
             with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from htaf._errors import check_positive
+from htaf._errors import check_positive, option
 
 if TYPE_CHECKING:
     from torch import nn
@@ -152,7 +152,7 @@ def from_outside(method: str, step: StepFactory | None) -> StepFactory:
     if step is None:
         raise ContractError(
             f"expected the class of method {method}, which was given by its path and is never imported by a name in a "
-            f"file: give method={method.rpartition(':')[2]} in Python, or to a command --method {method}"
+            f"file: give {option(f'--method {method}', 'method=' + method.rpartition(':')[2])}"
         )
     return step
 

@@ -34,7 +34,7 @@ from htaf._console import say_notes
 from htaf._errors import expect_seed, meant
 from htaf.data.cautions import cautions, drawn_in_time
 from htaf.data.columns import spelled
-from htaf.data.notes import MOST_NAMED, UNEXPECTED, Note, from_record, told
+from htaf.data.notes import MOST_NAMED, UNEXPECTED, UNLIKE, Note, from_record, told
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import (
     DataError,
@@ -61,6 +61,8 @@ Fitted = TypeVar("Fitted", bound="_TableEstimator")
 FIELDS = (
     "method",
     "hidden",
+    "members",
+    "leaves",
     "epochs",
     "batch_size",
     "lr",
@@ -117,6 +119,8 @@ class _TableEstimator(BaseEstimator):
         recipe: str | None = None,
         method: str | None = None,
         hidden: Sequence[int] | None = None,
+        members: int | None = None,
+        leaves: int | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         lr: float | None = None,
@@ -143,6 +147,8 @@ class _TableEstimator(BaseEstimator):
         self.recipe = recipe
         self.method = method
         self.hidden = hidden
+        self.members = members
+        self.leaves = leaves
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
@@ -254,6 +260,10 @@ class _TableEstimator(BaseEstimator):
             raise DataError(f"{self.run_.path} was trained on images: expected a run on a table")
         self._preprocessor = preprocessor
         self._networks = {exact: _head_in_double(self.run_.model(exact=exact)) for exact in (True, False)}
+        said = [note for note in from_record(self.run_.record["notes"]) if isinstance(note, Note)]
+        of_notes = [name for note in said for name in (note.values if note.kind == "asked" else [note.column])]
+        of_table = [*(column.name for column in preprocessor.columns), *preprocessor.ids, preprocessor.target.name]
+        self._columns = {*of_table, *of_notes}  # of the training, left out or not
 
     def _take(self: Fitted, run: Run) -> Fitted:
         """Be fitted as this run is."""
@@ -426,11 +436,16 @@ class _TableEstimator(BaseEstimator):
     def _outputs(self, X: Any) -> Float64[np.ndarray, "rows outputs"]:
         """What the network gives for raw rows."""
         check_is_fitted(self)
+        X = in_pandas(X)
         frame = self._frame(X, reset=False)
         if self.text_as_missing:
             frame, notes = self._preprocessor.without_texts(frame)
             _warn(notes)
-        inputs = self._preprocessor.transform(frame)
+        inputs, notes = self._preprocessor.transform_with_notes(frame)
+        if isinstance(X, pd.DataFrame) and X.shape[1] > frame.shape[1]:
+            others = [str(name) for name in X if str(name) not in self._columns and name not in frame]
+            notes += [Note("ignored", values=tuple(others))] if others else []
+        _warn_of_rows([note for note in notes if note.kind in UNLIKE])
         return forward(self._networks[bool(self.exact)], torch.from_numpy(inputs)).double().numpy()
 
     def _frame(self, X: Any, *, reset: bool) -> pd.DataFrame:
@@ -472,7 +487,7 @@ class _TableEstimator(BaseEstimator):
         return frame
 
 
-_BUILT = ("_networks", "_preprocessor", "_looked_at")  # a file of a model holds no rows
+_BUILT = ("_networks", "_preprocessor", "_columns", "_looked_at")  # a file of a model holds no rows
 
 
 class HtafClassifier(ClassifierMixin, _TableEstimator):
@@ -487,6 +502,8 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
             this recipe has it.
         method: htaf, ste (straight-through), ss (scaled sigmoid) or relu, which has no exact step.
         hidden: sizes of the hidden layers.
+        members: networks beside each other, whose mean is the output.
+        leaves: of the boosted trees beside the bits, at most, together; 0: none.
         epochs, batch_size, lr, weight_decay: of the training.
         alpha0, alpha1: of HTAF at the end of the training.
         sharpen: move the parameters from a soft start.
@@ -964,21 +981,43 @@ def _first() -> str:
 
 def _warn(notes: Sequence[Note | str]) -> None:
     """Warn of what the caller may not have meant, at the line outside htaf that called it."""
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
-        frame, level = frame.f_back, level + 1
+    frame, level = _caller()
     for note in notes:
         if isinstance(note, Note) and note.kind in UNEXPECTED and not _told_already(str(note), frame):
             warnings.warn(str(note), UserWarning, stacklevel=level)
 
 
-_TOLD: set[tuple[str, str, int]] = set()
+def _warn_of_rows(notes: Sequence[Note]) -> None:
+    """One warning of rows that are unlike those of training; a line of a program is told once of a kind in a column,
+    whatever the values."""
+    if not notes:
+        return
+    frame, level = _caller()
+    if new := [note for note in notes if not _told_already(UNLIKE_TRAINING, frame, (note.kind, note.column))]:
+        warnings.warn(UNLIKE_TRAINING + "; ".join(told(new)), UserWarning, stacklevel=level)
 
 
-def _told_already(text: str, frame: FrameType) -> bool:
+UNLIKE_TRAINING = "rows unlike those of training: "
+
+
+def _caller() -> tuple[FrameType, int]:
+    """The frame outside htaf that called the function that calls this one, and its level for `warnings.warn` there."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    return frame, level
+
+
+_TOLD: set[tuple[Any, str, int]] = set()
+
+
+def _told_already(text: str, frame: FrameType, what: Any = None) -> bool:
     """Whether a line of a program gave this warning before, where Python's filters want it once: a training changes the
-    filters for a while, and Python then forgets what it has given, as in each fit of a search."""
-    module, key = frame.f_globals.get("__name__", ""), (text, frame.f_code.co_filename, frame.f_lineno)
+    filters for a while, and Python then forgets what it has given, as in each fit of a search.
+
+    what: it is about; None: its text.
+    """
+    module, key = frame.f_globals.get("__name__", ""), (what or text, frame.f_code.co_filename, frame.f_lineno)
     matching = (
         action
         for action, said, kind, of, line in warnings.filters

@@ -419,7 +419,7 @@ def test_notes_on_repeats_blanks_and_lone_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [
-        (frame(), {}, "expected the name of the target column (--target), got none; columns: 'x', 'colour', 'y'"),
+        (frame(), {}, "expected the name of the target column (target=), got none; columns: 'x', 'colour', 'y'"),
         (frame(), {"target": "color"}, "'color' (did you mean 'colour'?), got the columns 'x', 'colour', 'y'"),
         (frame(19), {"target": "y"}, "expected at least 20 rows with a target, got 19"),
         (frame().assign(y=1.5), {"target": "y"}, "expected a target 'y' that varies, got 1.5 in every row"),

@@ -38,11 +38,11 @@ from htaf.training import problems
 from htaf.training.averaging import Averaging
 from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import Processes, thread_count
-from htaf.training.families import continuing, make_recipe
+from htaf.training.families import continuing, make_recipe, ready_recipe
 from htaf.training.finish import finished
 from htaf.training.fit import fit
 from htaf.training.module import Training, TrainingError
-from htaf.training.notes import best_of, constant_notes, dead_notes
+from htaf.training.notes import best_of, constant_notes, dead_notes, pair_notes
 from htaf.training.recipe import Recipe
 from htaf.training.running import Running
 
@@ -783,6 +783,25 @@ def test_better_than_a_constant() -> None:
         assert len(notes) == bool(words), notes
 
 
+def test_a_rare_class_that_is_told_apart_is_something_learned() -> None:
+    target = (torch.arange(1000) % 50 == 0).long()
+    found = {"accuracy": 0.98, "loss": 0.2, "auroc": 0.93}
+    (note,) = constant_notes(found, target, target)
+    assert note.kind == "loss above a constant"
+    assert "AUROC 0.930" in str(note)
+    (note,) = constant_notes(found | {"auroc": 0.6}, target, target)  # of 20 rows chance gives as much
+    assert note.kind == "learned nothing"
+
+
+def test_a_pair_on_its_way_is_not_advised_to_end_higher() -> None:
+    recipe = ready_recipe("mlp", "tabular-exact").replace(alpha1=8.0)
+    (note,) = pair_notes(nn.Sequential(HTAF(2.0, 4.49)), recipe)
+    assert "alpha1 4.49 instead of 8" in note
+    assert "had not yet passed ln 99 = 4.595 on its way to 8" in note
+    (note,) = pair_notes(nn.Sequential(HTAF(2.0, 4.0)), recipe.replace(alpha1=4.0, sharpen=False))
+    assert "Choose a larger alpha1" in note
+
+
 def test_dead_units_are_said() -> None:
     layers = [
         {"path": "block.act", "units": 16, "dead": 0.75},
@@ -798,6 +817,21 @@ def test_dead_units_are_said() -> None:
 
 
 # --- progress ---
+
+
+def test_the_kept_epoch_and_the_threads_of_all_processes_are_said() -> None:
+    said: list[str] = []
+    bar: Any = EpochBar.__new__(EpochBar)
+    bar.bar, bar.say, bar.progressive = SimpleNamespace(stop=lambda: None), said.append, None
+    bar.recipe = ready_recipe("mlp", "tabular-exact")
+    of = {"rows": [{}], "last": False, "stopped": False, "epochs": 9, "best_epoch": 3, "best_loss": 0.25}
+    bar.history = SimpleNamespace(**of)
+    root = SimpleNamespace(root_device=torch.device("cpu"))
+    trainer: Any = SimpleNamespace(is_global_zero=True, world_size=2, current_epoch=0, strategy=root)
+    bar.on_train_end(trainer, None)
+    assert said == ["kept: epoch 4, with the lowest validation loss, 0.2500"]
+    with thread_count(1):
+        assert bar._threads(trainer) == "; 1 thread in each of 2 processes"
 
 
 def test_a_line_an_epoch_without_a_terminal(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

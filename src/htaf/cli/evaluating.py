@@ -54,6 +54,11 @@ def evaluate(
 
         refuse_flags({"part": part, "data-dir": data_dir, "method": method, "layers": layers, "out": out}, run)
         return evaluate_llm(run, data, json)
+    if run.is_file():
+        raise UsageError(
+            f"expected a run folder, got the file {run}: evaluate the run that it was packed from, or predict with it, "
+            f"htaf predict {run} ROWS"
+        )
     opened = open_run(run, method=step_of_run(method))
     if layers and not opened.has_step:
         raise UsageError("--layers is for networks with a step, this run's has real activations")

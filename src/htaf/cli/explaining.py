@@ -134,10 +134,15 @@ def explain(
         with progress("importance", min(len(found.columns.names), MOST_COLUMNS), shown=not json) as more:
             shuffled = importance(opened, table, repeats=repeats, seed=seed, told=more)
         answers["importance"] = shuffled.to_json()
+    of = found.bits.preprocessor.target
+    if of.threshold is not None:
+        answers["threshold"] = of.threshold
     if out is not None:
         write_atomic(out, to_json(answers) if out.suffix == ".json" else _csv(known))
     if json:
         return print_json(answers)
+    if of.threshold is not None:
+        say(f"threshold: {of.classes[1]!r} is predicted from a probability of {of.threshold:.4g}")
     if reasons is not None:
         _show_decision(reasons, found, row)
     if changed is not None:

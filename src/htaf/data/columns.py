@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from htaf._errors import listed
+from htaf._errors import listed, option
 from htaf.data import stored
 from htaf.data.notes import Note
 from htaf.data.reading import DataError, finite_numbers, is_date, is_text, to_text
@@ -375,7 +375,7 @@ def learn_target(
         raise DataError(
             f"target {name!r}: expected at least two of {len(classes)} classes in the training part, got "
             f"{listed(there)} only ({listed(lost)} has its rows in other parts): add rows of it, or divide the rows in "
-            "another way (--split stratified, another --seed)"
+            f"another way ({option('--split stratified, another --seed', 'stratified, or by another seed')})"
         )
     absent = [label for label, count in zip(classes, counts, strict=True) if not count]
     if absent:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import sklearn.datasets
 
-from htaf._errors import first_line, listed
+from htaf._errors import first_line, listed, option
 from htaf.data.notes import Note
 from htaf.data.reading import DataError, data_folders, to_number
 from htaf.data.table_files import read_frame
@@ -56,7 +56,7 @@ class Named:
     @property
     def supply(self) -> str:
         """What to do where no usable copy was found."""
-        return f"put {self.file} into a folder and name the folder in HTAF_DATA or --data-dir"
+        return f"put {self.file} into a folder and name the folder in HTAF_DATA or {option('--data-dir', 'data_dir=')}"
 
 
 def _digits() -> pd.DataFrame:

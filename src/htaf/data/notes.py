@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from htaf._errors import counted, listed
+from htaf._errors import counted, listed, option
 
 MOST_NAMED = 1000  # values that a note keeps; of more it is known that there are as many
 SHOWN = 10  # columns in a sentence about several
@@ -222,9 +222,48 @@ def _few_to_choose_by(note: Note) -> str:
     )
 
 
+def _row_number(note: Note) -> str:
+    leave_out = option(f"--exclude {note.column!r}", f"frame.drop(columns={note.column!r})")
+    return f"column {note.column!r} looks like a row number and is kept: {leave_out} if it is one"
+
+
+def _rows_in_time(note: Note) -> str:
+    """count: of dates."""
+    shown = option(f"--time {note.column!r}", f"time={note.column!r}")
+    return (
+        f"column {note.column!r}: {note.count:,} different dates, about one a row, and rows are divided by chance, so "
+        f"that test rows lie between training rows: figures for later rows may be far worse, {shown} shows them"
+    )
+
+
+def _skewed(note: Note) -> str:
+    """count: of rows. values: the skewness, and the share of the error that the logarithm takes away."""
+    learn = option(
+        f"Write log(1 + target) into a column of the file, make it --target and --exclude {note.column!r} to learn it",
+        "sklearn.compose.TransformedTargetRegressor(htaf.HtafRegressor(), func=np.log1p, inverse_func=np.expm1) learns "
+        "it",
+    )
+    return (
+        f"target {note.column!r} is skewed (skewness {note.values[0]:.1f}), and a linear model of log(1 + target) has "
+        f"{note.values[1]:.0%} less error (RMSE) than one of the target, each half of {note.count:,} training rows "
+        f"predicted from the other: so may the network. {learn}"
+    )
+
+
+def _trained_on(note: Note) -> str:
+    """count: of rows. values: of how many."""
+    own = option("Without --data they are", "Without other data they are")
+    return (
+        f"{note.count:,} of {note.values[0]:,} rows are in the training part too, with the same target: the figures "
+        f"count what the network has seen. {own} of the run's own test part, which it has not"
+    )
+
+
 def _never_predicted(note: Note) -> str:
-    """count: of rows. values: the names of the classes, and what of a recipe would find more of them."""
-    names, ways = note.values
+    """count: of rows. values: the names of the classes, and the fields of a recipe, with their values, that would find
+    more of them."""
+    names = note.values[0]
+    ways = [option(f"--{name.replace('_', '-')} {value}", f"{name}={value!r}") for name, value in note.values[1]]
     words = _words(note)
     return (
         "WARNING: on the validation part the network never predicts "
@@ -251,6 +290,10 @@ UNEXPECTED = frozenset(
      "mixed", "mixed dates", "text as missing", "gives the target away", "skewed", "drawn in time",
      "class without weight", "classes alike", "busy", "never predicted", "few for a threshold"}
 )  # fmt: skip
+# how other rows are unlike those of training: `predict` of an estimator warns of it
+UNLIKE = frozenset(
+    {"ignored", "no unit", "unseen", "unseen or rare", "unseen, mean", "unseen or rare, mean", "outside"}
+)
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
     "UTF-16": "read as UTF-16",
@@ -296,7 +339,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "numbers name rows": "column {column!r} dropped: text with {values[0]:,} distinct values in {count:row}; "
     + NUMBERS_AS_TEXT,
     "number as text": "column {column!r} is text: " + NO_PLAIN_NUMBER.replace("{!r}", "{values[0]!r}"),
-    "row number": "column {column!r} looks like a row number and is kept: --exclude {column!r} if it is one",
+    "row number": _row_number,
     "repeated": "{count:row} repeating an earlier row; a grouped split keeps them on one side",
     # its target
     "task": "task {values[0]} inferred: target {column!r} holds {values[1]}",
@@ -323,18 +366,13 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # its parts, before a training
     "gives the target away": "WARNING: column {column!r} alone says the target {values[2]!r} almost without error "
     "({values[0]} {values[1]:.4g} on {count:,} training rows): exclude it unless it is known when you predict",
-    "rows in time": "column {column!r}: {count:,} different dates, about one a row, and rows are divided by chance, so "
-    "that test rows lie between training rows: figures for later rows may be far worse, --time {column!r} shows them",
+    "rows in time": _rows_in_time,
     "drawn in time": "column {column!r}: {count:,} different dates, about one a row, and validation rows are drawn by "
     "chance, between training rows: later rows may be predicted far worse. Validate on the last rows: "
     "htaf.fit(..., time={column!r}), or eval_set",
     "test dates outside": "column {column!r}: {count:,} of {values[0]:,} test rows, {values[1]} to {values[2]}, lie "
     "outside the dates of training, {values[3]} to {values[4]}",
-    "skewed": "target {column!r} is skewed (skewness {values[0]:.1f}), and a linear model of log(1 + target) has "
-    "{values[1]:.0%} less error (RMSE) than one of the target, each half of {count:,} training rows predicted from the "
-    "other: so may the network. In Python sklearn.compose.TransformedTargetRegressor(htaf.HtafRegressor(), "
-    "func=np.log1p, inverse_func=np.expm1) learns it; for the command write log(1 + target) into a column of the file, "
-    "make it --target and --exclude {column!r}",
+    "skewed": _skewed,
     "busy": "the load average is {values[0]:.1f} on {values[1]} cores. Where other processes cause it, these threads "
     "wait for one another: {values[2]}",
     # what its network learned
@@ -343,6 +381,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "never predicted": _never_predicted,
     "threshold": "{values[2]!r} is predicted from a probability of {values[0]:.4g}, the best {values[1]} on the "
     "validation part ({values[3]:.4f}; {values[4]:.4f} from 0.5), {count:row} of it",
+    "threshold on test": "threshold {values[0]:.4g}, {values[1]}: F1 of {values[2]!r} on the {count:test row} "
+    "{values[3]:.4f}, without it {values[4]:.4f}",
     "few to choose by": _few_to_choose_by,
     "few for a threshold": "the threshold is chosen by {count:validation row} of the rarer class {column!r}, so chance "
     "has much of a say in it: validate on more rows, or give a number",
@@ -352,8 +392,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "ignored": "ignored, not used in training: {names}",
     "text as missing": "column {column!r}: {count:row} with a text that is no number or date read as missing ({names})",
     "ignored target": "ignored: {column!r}, the target",
-    "trained on": "{count:,} of {values[0]:,} rows are in the training part too, with the same target: the figures "
-    "count what the network has seen. Without --data they are of the run's own test part, which it has not",
+    "trained on": _trained_on,
     "unseen": _unseen("not seen in training", "all inputs 0"),
     "unseen or rare": _unseen("rare in training or not seen", "input {column}=other"),
     "unseen, mean": _unseen("not seen in training", "the target's mean"),

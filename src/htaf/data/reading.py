@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Shaped
 
-from htaf._errors import HtafError, listed
+from htaf._errors import HtafError, listed, option
 from htaf.data.notes import MOST_NAMED, Note
 
 if TYPE_CHECKING:
@@ -331,7 +331,8 @@ def typed(
         if count < WORDS * (numbers + count) and distinct > MIXED_CATEGORIES:
             raise TableError(
                 f"expected a number as in {numbers:,} other rows, got {text[row - 1]!r} ({count:,} such rows); correct "
-                "them, leave them blank, or say that they are missing (text_as_missing, --text-as-missing)",
+                "them, leave them blank, or say that they are missing "
+                f"({option('--text-as-missing', 'text_as_missing=True')})",
                 str(name),
                 row,
             )
@@ -360,7 +361,7 @@ def _refuse_containers(name: str, column: pd.Series) -> None:
         if isinstance(value, list | tuple | dict | set | np.ndarray | bytes):
             raise TableError(
                 f"expected numbers, text or dates, got a {type(value).__name__}: make a column of each of its values, "
-                f"or exclude it (--exclude {name})",
+                f"or leave it out ({option(f'--exclude {name}', f'frame.drop(columns={name!r})')})",
                 name,
                 row + 1,
             )

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from htaf._errors import expect_seed, listed, suggestion
+from htaf._errors import expect_seed, listed, option, suggestion
 from htaf.data.columns import (
     Target,
     numbers_as_text,
@@ -217,7 +217,7 @@ def load(
     name, column = (Path(given).name, target) if known is None else (known.name, known.target)
     if column is None:
         raise DataError(
-            f"{given}: expected the name of the target column (--target), got none; columns: "
+            f"{given}: expected the name of the target column ({option('--target', 'target=')}), got none; columns: "
             f"{listed([*map(str, frame)])}"
         )
     _check_target(given, frame, column)

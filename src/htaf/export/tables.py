@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from htaf._errors import option
 from htaf._files import check_output, write_atomic
 from htaf.convert.exported import cause_of
 from htaf.data import dates
@@ -434,12 +435,12 @@ def _prepared(preprocessor: Preprocessor) -> tuple[Graph, str]:
         names = listed([column.name for column in unknown if column.kind == kind], 5)
         raise ExportError(
             f"a column of the kind {kind} cannot be written as ONNX yet ({names}); those that can: "
-            f"{', '.join(KINDS)}. Write the network alone with --raw False"
+            f"{', '.join(KINDS)}. Write the network alone with {option('--raw False', 'raw=False')}"
         )
     if taken := [column.name for column in columns if column.name in OUTPUTS]:
         raise ExportError(
             f"expected columns with other names than {', '.join(OUTPUTS)}, which the file uses, got {listed(taken)}: "
-            "rename them and train again, or write the network alone with --raw False"
+            f"rename them and train again, or write the network alone with {option('--raw False', 'raw=False')}"
         )
     graph = Graph(columns)
     groups = [[c for c in columns if c.kind == kind] for kind in KINDS]

@@ -27,7 +27,7 @@ from typing import Any, get_args
 import torch
 
 from htaf import _files
-from htaf._errors import HtafError
+from htaf._errors import HtafError, option
 from htaf._files import LOCK, expect_folder, hold, sealed, to_json, write_atomic
 from htaf.data.notes import from_record
 from htaf.models.build import KINDS
@@ -285,13 +285,14 @@ def check_folder(path: Path, identity: Mapping[str, Any], *, part: bool = False)
         differing = sorted(k for k in (here if part else there | here) if there.get(k) != here.get(k))
         if differing if part else record["key"] != content_hash(identity):
             first = "; ".join(f"{k}: {shown(there.get(k))} there, {shown(here.get(k))} here" for k in differing[:4])
-            further = f", or train it further with --continue-from {path}" if "recipe.epochs" in differing else ""
-            raise RunError(f"{path} holds another run ({first}): choose another --out{further}")
+            more = option(f"--continue-from {path}", "warm_start=True")
+            further = f", or train it further with {more}" if "recipe.epochs" in differing else ""
+            raise RunError(f"{path} holds another run ({first}): choose another {option('--out', 'folder')}{further}")
         return record
     left = (LOCK, f".{RECORD}.")  # of a process that was killed while it claimed the folder
     if path.exists() and (not path.is_dir() or not all(p.name.startswith(left) for p in path.iterdir())):
         what = "holds other files" if path.is_dir() else "is a file"
-        raise RunError(f"expected a new or empty folder, {path} {what}: choose another --out")
+        raise RunError(f"expected a new or empty folder, {path} {what}: choose another {option('--out', 'folder')}")
     return None
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from htaf import packed
 from htaf._console import progress as progress_of
-from htaf._errors import HtafError
+from htaf._errors import HtafError, option
 from htaf._files import check_output, hold, lock_beside
 from htaf.activations import Heaviside, thresholds_of
 from htaf.data.images import Images
@@ -229,8 +229,8 @@ def _to_nir(model: nn.Module, example: Tensor, path: Path, *, table: bool) -> No
             raise
         raise ExportError(
             "expected a network of linear layers, batch norms and steps for NIR, got one of a table with thresholds of "
-            "its columns, several members or other parts that NIR does not know: give --to onnx, which writes every "
-            "network of a table with its preparation"
+            f"its columns, several members or other parts that NIR does not know: give {option('--to onnx', 'ONNX')}, "
+            "which writes every network of a table with its preparation"
         ) from error
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from htaf._console import Terminal, span, visible
+from htaf._errors import counted, option
 from htaf._files import csv_text, written_whole
 from htaf.runs import METRICS, write_atomic
 from htaf.training._lightning import Callback, Checkpoint, L, TorchCheckpointIO
@@ -335,7 +336,12 @@ class EpochBar(Callback):
                 f"stopped early, after epoch {seen.epochs} of {of.epochs}: no better exact network in the last "
                 f"{of.patience} epochs (patience)"
             )
-        if not trainer.is_global_zero or not seen.last or not seen.rows:
+        if not trainer.is_global_zero or not seen.rows:
+            return
+        if not seen.last:
+            if self.progressive is None and 0 <= seen.best_epoch < seen.epochs - 1:
+                of = _figure(seen.best_loss)
+                self.say(f"kept: epoch {seen.best_epoch + 1}, with the lowest validation loss, {of}")
             return
         lowest = min(seen.rows, key=lambda row: row["val_loss"])
         if seen.rows[-1]["val_loss"] > lowest["val_loss"]:
@@ -349,8 +355,10 @@ class EpochBar(Callback):
         number = torch.get_num_threads()
         if trainer.strategy.root_device.type != "cpu":
             return ""
-        text = f"; {number} thread{'s' if number > 1 else ''}"
-        fewer = "--threads 1 can be much faster (in Python torch.set_num_threads(1))"
+        text = f"; {counted(number, 'thread')}"
+        if trainer.world_size > 1:
+            text += f" in each of {trainer.world_size} processes"
+        fewer = option("--threads 1 can be much faster", "one thread can be much faster: torch.set_num_threads(1)")
         told = waiting(number, "a resumed training keeps their number" if trainer.current_epoch else fewer)
         return text if told is None else f"{text}\nnote: {told}"
 

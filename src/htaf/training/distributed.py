@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from htaf._errors import HtafError
+from htaf._errors import HtafError, option
 from htaf.data.notes import Note
 from htaf.runs import read_record, shown
 from htaf.training._lightning import Callback, L, ModelParallelStrategy, SLURMEnvironment, rank_zero_only
@@ -90,7 +90,9 @@ class Processes:
             return
         cuda = there["cuda"] and device != "cpu"
         if device == "mps" or (device == "auto" and there["mps"] and not cuda):
-            raise TrainingError("several processes train on cpu or cuda, not on mps: use --device cpu")
+            raise TrainingError(
+                "several processes train on cpu or cuda, not on mps: use " + option("--device cpu", "device='cpu'")
+            )
         if cuda and self.devices > torch.cuda.device_count():
             raise TrainingError(f"expected {self.devices} GPUs, this machine has {torch.cuda.device_count()}")
         if self.sync_batch_norm and not cuda:

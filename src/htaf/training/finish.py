@@ -16,7 +16,7 @@ from htaf.data.images import ImagePreprocessor
 from htaf.data.notes import Note
 from htaf.hardening.finishing import Make, kept_where_better
 from htaf.runs.evaluation import measure
-from htaf.runs.metrics import loss_function, threshold_for
+from htaf.runs.metrics import decided, loss_function, threshold_for
 from htaf.training.problems import FEWEST, Problem
 from htaf.training.progressive import loss_of
 from htaf.training.recipe import DataOptions, Recipe, TableData
@@ -81,6 +81,25 @@ def with_threshold(net: nn.Module, posed: Problem, options: DataOptions) -> tupl
     if counts[rarer] < FEWEST:
         notes.append(Note("few for a threshold", known.target.classes[rarer], int(counts[rarer])))
     return replace(posed, preprocessor=known.with_threshold(chosen)), notes
+
+
+def threshold_on_test(kept: Mapping[str, tuple[Tensor, Tensor]], posed: Problem, options: DataOptions) -> list[Note]:
+    """What the threshold of two classes, where there is one, does to the F1 of the second on the test part.
+
+    Args:
+        kept: outputs and targets by part, of the exact network where there is one.
+    """
+    known, asked = posed.preprocessor, isinstance(options, TableData) and options.threshold
+    if isinstance(known, ImagePreprocessor) or (at := known.target.threshold) is None or "test" not in kept:
+        return []
+    from sklearn.metrics import f1_score
+
+    (outputs, targets), weights = kept["test"], posed.weights.get("test")
+    of: Any = {"sample_weight": weights, "zero_division": 0.0}
+    with_it, without = (float(f1_score(targets, decided(outputs, by), **of)) for by in (at, None))
+    how = f"the best {asked} on the validation part" if isinstance(asked, str) else "as asked"
+    values = (at, how, known.target.classes[1], with_it, without)
+    return [Note("threshold on test", known.target.name, len(targets), values)]
 
 
 def _averaged(net: nn.Module, mean: Mapping[str, Tensor], posed: Problem) -> tuple[nn.Module, hardening.Report]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from htaf import convert
 from htaf._compat import free_start_method
-from htaf._errors import expect_memory, expect_seed, release_memory
+from htaf._errors import expect_memory, expect_seed, option, release_memory
 from htaf.contract import StepFactory
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
@@ -67,7 +67,7 @@ from htaf.training.distributed import (
     threads,
     wait,
 )
-from htaf.training.finish import finished, with_threshold
+from htaf.training.finish import finished, threshold_on_test, with_threshold
 from htaf.training.frozen import Fixed, given_once, learns_from_features, on_features
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, check_loggers, close, loggers
@@ -280,8 +280,8 @@ def _with_ids(run: Run, data: Data) -> Run:
         return run
     raise RunError(
         f"{run.path} holds this training, finished, which keeps {listed(there) if there else 'no column'} beside "
-        f"predictions, not {listed(here) if here else 'none'}: choose another --out, or leave these columns to htaf "
-        "predict --id"
+        f"predictions, not {listed(here) if here else 'none'}: choose another {option('--out', 'folder')}, or leave "
+        "these columns to htaf predict --id"
     )
 
 
@@ -541,7 +541,8 @@ def _written(
     if progressive is not None and how == "epoch":
         losses = [row["val_loss"] for row in history.rows] + [progressive.best_loss] * progressive.done
         record["notes"] += stage_notes(losses, best_epoch, progressive.stages.begins[0])
-    record["notes"] += to_record([*of_threshold, *result_notes(record, posed, net, exact, recipe, kept)])
+    record["notes"] += to_record([*of_threshold, *threshold_on_test(kept, posed, recipe.data)])
+    record["notes"] += to_record([*result_notes(record, posed, net, exact, recipe, kept)])
     history.write()
     begins = () if progressive is None else progressive.stages.begins
     title = f"{posed.name}, {recipe.activation.method}, seed {train.seed}"

@@ -73,8 +73,13 @@ def pair_notes(net: nn.Module, recipe: Recipe, stage: tuple[int, int] | None = N
                 "large, train longer (epochs), sharpen sooner (a smaller sharpen_fraction) or not at all (sharpen "
                 "False)"
             )
-    alpha1 = used.get("alpha1", float("inf"))
-    if alpha1 <= SATURATION:
+    alpha1, asked = used.get("alpha1", math.inf), final.get("alpha1", -math.inf)
+    if alpha1 <= SATURATION < asked:
+        notes[-1] += (
+            f". Its alpha1 had not yet passed ln 99 = {SATURATION:.3f} on its way to {asked:g}, so no smooth output "
+            "passes 0.99 and binarity is 0; the exact network has 0 and 1 anyway"
+        )
+    elif alpha1 <= SATURATION:
         notes.append(
             f"alpha1 is {alpha1:.4g}, and no smooth output passes 0.99 unless it is above ln 99 = {SATURATION:.3f}: "
             "binarity is 0. Choose a larger alpha1 if smooth outputs near 0 and 1 matter; the exact network has them "
@@ -174,7 +179,10 @@ def constant_notes(
         entropy = loss_function("classification")(same, validation, of_validation).item()
         better = loss is not None and loss < entropy
         said = f"accuracy {accuracy:.1%}, the most frequent class {always:.1%}"
-        if not better and accuracy > always:
+        ordered = (found.get("auroc") or 0.0) > by_chance(torch.bincount(validation))
+        if ordered:  # a rare class can be told apart and yet never be the likelier one
+            said += f", AUROC {found['auroc']:.3f}"
+        if not better and (accuracy > always or ordered):
             far = loss is None or loss > FAR * entropy
             shown = (
                 "is not finite"
@@ -185,6 +193,17 @@ def constant_notes(
     if better:
         return []
     return [Note("learned nothing", values=(said,))]
+
+
+def by_chance(counts: Tensor) -> float:
+    """The AUROC that outputs which say nothing exceed by chance in one of a thousand cases, 3 deviations above 0.5.
+
+    Args:
+        counts: rows of each class, of which the rarest decides.
+    """
+    rows, rarest = int(counts.sum()), int(counts[counts > 0].min())
+    pairs = rarest * (rows - rarest)
+    return 0.5 + 3 * math.sqrt((rows + 1) / (12 * pairs)) if pairs else math.inf
 
 
 def never_predicted(outputs: Tensor, targets: Tensor, target: Target, weighted: bool) -> list[Note]:
@@ -202,9 +221,9 @@ def never_predicted(outputs: Tensor, targets: Tensor, target: Target, weighted: 
     if not absent:
         return []
     names = tuple(target.classes[code] for code in absent)
-    ways = () if weighted else ("class_weight balanced",)
+    ways = () if weighted else (("class_weight", "balanced"),)
     if classes == 2 and target.threshold is None:
-        ways += ("threshold f1",)
+        ways += (("threshold", "f1"),)
     return [Note("never predicted", target.name, int(rows[absent].sum()), (names, ways))]
 
 

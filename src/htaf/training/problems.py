@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from htaf._errors import suggestion
+from htaf._errors import option, suggestion
 from htaf.data import attributes
 from htaf.data.attributes import Attributes
 from htaf.data.cautions import cautions
@@ -212,10 +212,10 @@ def _table(options: TableData, table: Table, parts: Split, test: bool, told: tup
         preprocessor = preprocessor.with_threshold(options.threshold)
     present = np.unique(table.target[parts.validation])
     if isinstance(options.threshold, str) and len(present) < 2:
-        only = listed([table.classes[code] for code in present])
+        only, by_class = listed([table.classes[code] for code in present]), option("--split stratified", "stratified")
         raise DataError(
             f"threshold: expected validation rows of both classes to choose {options.threshold} by, got only those of "
-            f"{only}: validate on more rows, divide them by class (--split stratified), or give a number"
+            f"{only}: validate on more rows, divide them by class ({by_class}), or give a number"
         )
     of_classes = class_weights(options, table, parts.train)
     choosing, notes = _choosing_weights(of_classes, table, parts.validation)
