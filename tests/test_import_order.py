@@ -40,7 +40,7 @@ BUDGETS = {
     "cli": 4_445,
     "concepts": 8_600,
     "convert": 3_210,
-    "data": 7_225,
+    "data": 7_232,
     "diagnostics": 750,
     "explorer": 1_900,
     "export": 1_272,
@@ -54,7 +54,7 @@ BUDGETS = {
     "rules": 2_270,
     "runs": 2_645,
     "spiking": 850,
-    "training": 7_620,
+    "training": 7_630,
     "": 5_150,
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
