@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,7 @@ from htaf import HtafClassifier, HtafRegressor
 from htaf._errors import said_by_command
 from htaf.data.notes import Note
 from htaf.data.reading import DataError
-from htaf.estimators import FIELDS, _below, _every_field, _threads
+from htaf.estimators import FIELDS, _below, _every_field, _threads, _told_already
 from htaf.training.distributed import thread_count
 from htaf.training.families.mlp import tabular_members
 
@@ -524,9 +525,24 @@ def test_many_columns_have_fewer_thresholds_each_and_it_is_said(monkeypatch: pyt
         inputs = {"in_features": columns, "levels": [300] * columns, "discrete": []}
         assert {*network.model(inputs, 2, {})["thresholds"]} == {most}
         assert bool(network.reads(inputs)) == (most < 48)
+    inputs = {"in_features": 200, "rows": 210, "levels": [210] * 200, "discrete": []}
+    assert {*network.model(inputs, 2, {})["thresholds"]} == {16}
+    (told,) = network.reads(inputs)
+    assert "bits are at most 3,360 in all, 16 for each of 210 training rows, or one each" in told
     flags = {"in_features": 20_000, "levels": [2] * 20_000, "discrete": []}
     assert network.reads(flags) == (), "a bit each is all there is"
     monkeypatch.setattr("htaf.training.families.mlp.MOST_BITS", 50)
     made = classifier(recipe="tabular-members", hidden=(4,), epochs=1).fit(X, Y)
     assert any(note.startswith("5 inputs: at most 23 thresholds each instead of 48") for note in made.notes_)
     assert made.run_.record["model"]["thresholds"] == [23, 23, 1, 1, 1]
+
+
+def test_what_was_told_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("htaf.estimators._TOLD", {})
+    monkeypatch.setattr("htaf.estimators.MOST_TOLD", 3)
+    frame = sys._getframe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        told = [_told_already(text, frame) for text in "aabcda"]
+    assert told == [False, True, False, False, False, False], "of four the first is forgotten"
+    assert len(htaf.estimators._TOLD) == 3

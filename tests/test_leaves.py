@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_leaves_are_the_tree(seed: int, outputs: int) -> None:
     known, counts = crossed(60, outputs, seed)
     rng = np.random.default_rng(seed)
     slope, curve = rng.normal(size=(60, outputs)), rng.random((60, outputs))
-    tree = _grown(known.codes, slope, curve, np.array(counts) + 1, np.array([0, 2]))
+    tree = _grown(known.codes, slope, curve, np.array(counts) + 1, np.array([0, 2]), boosting.LEAST)
     paths = tree.paths()
     found = _as_bits(paths, np.cumsum([0, *counts]), outputs)
     bits, made = bits_of(known.codes, counts), placed(found)
@@ -88,12 +89,27 @@ def test_a_row_of_weight_two_is_two_rows(outputs: int, monkeypatch: pytest.Monke
     doubled = np.repeat(np.arange(200), 1 + twice)
     weighted = Known(known.codes, known.start, known.y, 1.0 + twice)
     repeated = Known(known.codes[doubled], known.start[doubled], known.y[doubled])
-    assert weighted.loss(known.start + 0.1) == pytest.approx(repeated.loss(repeated.start + 0.1))
+    of_mean_1 = replace(weighted, weights=(1.0 + twice) / (1.0 + twice).mean())
+    assert of_mean_1.loss(known.start + 0.1) == pytest.approx(repeated.loss(repeated.start + 0.1))
     one, other = (boosted(k, seen, counts, 300, 0) for k in (weighted, repeated))
     bits, plain = bits_of(seen.codes, counts).double(), boosted(known, seen, counts, 300, 0)
     with torch.no_grad():
         torch.testing.assert_close(placed(one)(bits), placed(other)(bits))
         assert not torch.allclose(placed(plain)(bits), placed(one)(bits))
+
+
+def test_leaves_have_more_rows_where_a_tree_has_many_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    codes, y = rng.integers(0, 17, (100, 100)), rng.normal(size=(100, 1))
+    known, seen = (Known(codes[part], np.zeros((50, 1)), y[part]) for part in (slice(50), slice(50, 100)))
+    asked = list[int]()
+    grown = boosting._grown
+    monkeypatch.setattr(boosting, "_grown", lambda *given: (asked.append(given[-1]), grown(*given))[1])
+    for columns, least in ((100, 20), (40, 12), (5, boosting.LEAST)):
+        asked.clear()
+        few, other = (replace(part, codes=part.codes[:, :columns]) for part in (known, seen))
+        boosted(few, other, [16] * columns, 64, 0)
+        assert {*asked} == {least}
 
 
 def test_many_columns_stay_within_memory() -> None:

@@ -1008,7 +1008,8 @@ def _caller() -> tuple[FrameType, int]:
     return frame, level
 
 
-_TOLD: set[tuple[Any, str, int]] = set()
+MOST_TOLD = 1000  # the oldest is forgotten first
+_TOLD: dict[tuple[Any, str, int], None] = {}
 
 
 def _told_already(text: str, frame: FrameType, what: Any = None) -> bool:
@@ -1028,7 +1029,9 @@ def _told_already(text: str, frame: FrameType, what: Any = None) -> bool:
     )
     action = next(matching, "default")
     before = key in _TOLD
-    _TOLD.add(key)
+    _TOLD[key] = None
+    if len(_TOLD) > MOST_TOLD:
+        del _TOLD[next(iter(_TOLD))]
     return before and action in ("default", "module", "once")
 
 

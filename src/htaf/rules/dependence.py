@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float32, Float64
+from scipy.special import expit, logit
 from torch import nn
 
 from htaf.data.columns import Column
@@ -159,7 +160,7 @@ def band(
 ) -> Float64[np.ndarray, "2 values outputs"]:
     """The middle 80% of the curves of single rows, each moved to the level of their mean; probabilities are moved as
     logits, so that they stay probabilities."""
-    there, back = (_logit, _sigmoid) if chances else (np.array, np.array)
+    there, back = (_logit, expit) if chances else (np.array, np.array)
     moved = there(of_rows)
     moved -= moved.mean(0)
     moved -= np.average(moved, axis=1, weights=weights)[:, None]
@@ -167,12 +168,7 @@ def band(
 
 
 def _logit(chance: np.ndarray) -> np.ndarray:
-    inside = chance.clip(1e-12, 1 - 1e-12)
-    return np.log(inside) - np.log1p(-inside)
-
-
-def _sigmoid(logit: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-logit))
+    return logit(chance.clip(1e-12, 1 - 1e-12))
 
 
 def values_of(column: Column, training: np.ndarray, quantiles: Sequence[float]) -> list[Tried]:

@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float32, Float64, Int64, Integer, Shaped
+
+from htaf.runs.metrics import loss_function
 
 RATE = 0.15  # of what a tree says
 DEPTH = 4
-LEAST = 3  # rows of a leaf
+LEAST, MOST_LEAST = 3, 20  # rows of a leaf: more where a tree has many cuts to choose from, each with few rows
 RIDGE = 1.0  # added to the curvature of a leaf
 SHARE = 0.75  # of the columns, for each tree
 PATIENCE = 30  # trees without a better validation loss
@@ -41,11 +44,10 @@ class Known:
 
     def loss(self, outputs: Float64[np.ndarray, "rows outputs"]) -> float:
         """The mean squared error, or the mean cross-entropy."""
-        if self.y.ndim == 2:
-            each = np.square(outputs - self.y)[:, 0]
-        else:
-            each = np.logaddexp.reduce(outputs, axis=1) - outputs[np.arange(len(outputs)), self.y]
-        return float(np.average(each, weights=self.weights))
+        task = "regression" if self.y.ndim == 2 else "classification"
+        weights = None if self.weights is None else torch.from_numpy(self.weights)
+        y = self.y.astype(np.float64 if self.y.ndim == 2 else np.int64, copy=False)
+        return float(loss_function(task)(torch.from_numpy(outputs), torch.from_numpy(y), weights))
 
     def derivatives(
         self, outputs: Float64[np.ndarray, "rows outputs"]
@@ -120,7 +122,7 @@ def boosted(train: Known, validation: Known, counts: Sequence[int], most: int, s
     Source: Friedman 2001, "Greedy function approximation"; second order as Chen and Guestrin 2016.
     """
     rng, bins, classes = np.random.default_rng(seed), np.array(counts) + 1, train.start.shape[1]
-    asked = np.flatnonzero(bins > 1)
+    asked, least = np.flatnonzero(bins > 1), least_rows(sum(counts), len(train.start))
     now, seen = train.start.copy(), validation.start.copy()
     best, rounds, kept = validation.loss(seen), 0, 0
     found = dict[And, list[tuple[int, Said]]]()
@@ -130,7 +132,7 @@ def boosted(train: Known, validation: Known, counts: Sequence[int], most: int, s
             slope, curve = slope[:, 1:], curve[:, 1:]  # those of the first class are the same with another sign
         columns = _columns(rng, asked, min(len(now), MOST_ROWS) * slope.shape[1])
         rows = _rows(rng, len(now))
-        tree = _grown(train.codes[rows], slope[rows], curve[rows], bins, columns)
+        tree = _grown(train.codes[rows], slope[rows], curve[rows], bins, columns, least)
         if classes > 1:  # with all classes' curvatures along the diagonal a step goes too far
             value = tree.value * (classes - 1) / classes
             tree = _Tree(tree.levels, np.hstack([-value, value]) if classes == 2 else value)
@@ -146,6 +148,12 @@ def boosted(train: Known, validation: Known, counts: Sequence[int], most: int, s
             best, kept = loss, rounds
     told = {path: [value for at, value in each if at < kept] for path, each in found.items()}
     return _as_bits({path: np.sum(each, 0) for path, each in told.items() if each}, np.cumsum([0, *counts]), classes)
+
+
+def least_rows(cuts: int, rows: int) -> int:
+    """Of a leaf: with 48 cuts of 200 columns and 300 rows the best of them all is one by chance, and more so the fewer
+    rows it parts off."""
+    return min(max(LEAST, cuts // rows), MOST_LEAST)
 
 
 def _columns(rng: np.random.Generator, asked: Int64[np.ndarray, " columns"], cells: int) -> Int64[np.ndarray, " some"]:
@@ -196,8 +204,9 @@ def _grown(
     curve: Float64[np.ndarray, "rows outputs"],
     bins: Int64[np.ndarray, " columns"],
     columns: Int64[np.ndarray, " some"],
+    least: int,
 ) -> _Tree:
-    """The tree that lowers the loss most, node by node, of these columns."""
+    """The tree that lowers the loss most, node by node, of these columns, with so many rows in a leaf or more."""
     cuts = _Cuts.of(bins[columns])
     flat = codes[:, columns] + cuts.first
     plain, rows = bool((curve == 1).all()), np.arange(len(codes))
@@ -213,7 +222,7 @@ def _grown(
             gain -= whole**2 / (whole_curve + RIDGE)
             if k == 0:
                 count = left_curve if plain else cuts.below(np.ones(len(codes)), place, nodes)
-        few = np.minimum(count, np.bincount(node, minlength=nodes)[:, None] - count) < LEAST
+        few = np.minimum(count, np.bincount(node, minlength=nodes)[:, None] - count) < least
         gain[few] = -np.inf
         chosen = gain.argmax(1)
         asks = gain[np.arange(nodes), chosen] > 1e-12

@@ -322,9 +322,9 @@ def _choosing_weights(
 
 
 def _columns(train: Part, preprocessor: Preprocessor) -> dict[str, Any]:
-    """Of the inputs of a table: in_features; levels, how many different values each has in the training part; discrete,
-    which ones are to be told by each single value: parts of a date but its hour and elapsed days, and whole numbers
-    that repeat, as the number of a firm."""
+    """Of the inputs of a table: in_features; rows of the training part; levels, how many different values each has
+    there; discrete, which ones are to be told by each single value: parts of a date but its hour and elapsed days, and
+    whole numbers that repeat, as the number of a firm."""
     assert isinstance(train.data, TableBatches)
     x = train.data.x.numpy()
     levels = [len(np.unique(x[:, j])) for j in range(x.shape[1])]
@@ -332,7 +332,8 @@ def _columns(train: Part, preprocessor: Preprocessor) -> dict[str, Any]:
     whole = [place for place, span in repeated if _whole(x[:, place], span)]
     if sum(levels[place] for place in whole) > MOST_WHOLE:
         whole = []
-    return {"in_features": x.shape[1], "levels": levels, "discrete": sorted({*preprocessor.calendar, *whole})}
+    discrete = sorted({*preprocessor.calendar, *whole})
+    return {"in_features": x.shape[1], "rows": len(x), "levels": levels, "discrete": discrete}
 
 
 def _whole(scaled: Float32[np.ndarray, " rows"], span: float) -> bool:

@@ -649,8 +649,8 @@ class Recipe:
         """The network as `models.build.build` takes it.
 
         Args:
-            inputs: {"in_features": n, "levels": [how many different values each input has], "discrete": [places of
-                those that are told by each value]} of a table;
+            inputs: {"in_features": n, "rows": of the training, may lack, "levels": [how many different values each
+                input has], "discrete": [places of those that are told by each value]} of a table;
                 {"in_channels": n, "image_size": [H, W]} of images, and "concepts" where attributes say how many.
             outputs: classes, or 1 for a regression.
         """

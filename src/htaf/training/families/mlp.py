@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 MOST_BITS = 16_384  # of all inputs together, where each can have more than one
+BITS_OF_A_ROW = 16  # more are not supported by the rows, and take time
 FEWEST_LEAVES, MOST_LEAVES = 16, 65_536  # a tree has 16
 
 
@@ -40,8 +41,9 @@ class MLPNetwork(Network):
         batch_norm: Normalise the pre-activations.
         members: Networks of one hidden layer beside each other, each with its own loss; the output is their mean.
         thresholds: Most bits of a thermometer for each input, at quantiles of the training rows, fewer where there are
-            more than 16,384 in all: the network reads bits alone; year, month, weekday, day of year and whole numbers
-            that repeat have one for each value, so that a single day or firm can be told; 0: it reads the inputs.
+            more than 16,384 in all, or 16 for each training row: the network reads bits alone; year, month, weekday,
+            day of year and whole numbers that repeat have one for each value, so that a single day or firm can be told;
+            0: it reads the inputs.
         dropout: Of the activations, in training.
         direct: Add a linear part, a linear model of the inputs themselves: fitted first, so that the bits learn what it
             leaves.
@@ -85,7 +87,7 @@ class MLPNetwork(Network):
         if self.direct:
             more["direct"] = True
         if self.thresholds:
-            most, told = self._most(inputs["levels"]), {*inputs["discrete"]}  # a holiday is one day of the year
+            most, told = self._most(inputs), {*inputs["discrete"]}  # a holiday is one day of the year
             more["thresholds"] = [
                 levels - 1 if place in told else min(most, levels - 1) for place, levels in enumerate(inputs["levels"])
             ]
@@ -102,19 +104,21 @@ class MLPNetwork(Network):
         }
         return weighted(model, self.weights)
 
-    def _most(self, levels: Sequence[int]) -> int:
+    def _most(self, inputs: Mapping[str, Any]) -> int:
         """Thresholds of an input, by how many values each has: fewer where there are so many inputs that their bits
-        would be more than `MOST_BITS`, at least one."""
-        fits = (count for count in range(self.thresholds, 1, -1) if sum(min(count, n - 1) for n in levels) <= MOST_BITS)
+        would be more than `_most_bits`, at least one."""
+        most, levels = _most_bits(inputs), inputs["levels"]
+        fits = (count for count in range(self.thresholds, 1, -1) if sum(min(count, n - 1) for n in levels) <= most)
         return next(fits, min(self.thresholds, 1))
 
     def reads(self, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-        count, levels = self._most(inputs["levels"]), inputs["levels"]
+        count, levels, most = self._most(inputs), inputs["levels"], _most_bits(inputs)
         if count == self.thresholds or max(levels) - 1 <= count:
             return ()
+        rows = f", {BITS_OF_A_ROW} for each of {inputs['rows']:,} training rows" if most < MOST_BITS else ""
         return (
             f"{len(levels):,} inputs: at most {count} threshold{'' if count == 1 else 's'} each instead of "
-            f"{self.thresholds}, as their bits are at most {MOST_BITS:,} in all, or one each. Leave out columns "
+            f"{self.thresholds}, as their bits are at most {most:,} in all{rows}, or one each. Leave out columns "
             "that do not help, to have more",
         )
 
@@ -191,6 +195,11 @@ class MLPNetwork(Network):
             return super().loss(net, outputs, x, y, loss)
         found = outputs(x)
         return loss(found.flatten(0, 1), y.repeat_interleave(self.members, 0)), found.mean(1)
+
+
+def _most_bits(inputs: Mapping[str, Any]) -> int:
+    """Of all inputs together; without a number of rows as for many."""
+    return min(MOST_BITS, BITS_OF_A_ROW * inputs.get("rows", MOST_BITS))
 
 
 def tabular_exact() -> Recipe:
