@@ -378,7 +378,7 @@ def test_a_hint_names_no_word_that_is_then_refused(word: str, edit: str, place: 
     [
         ("learning_rate", " (did you mean 'lr'?)"),
         ("n_estimators", " (did you mean 'epochs'?)"),
-        ("max_depth", " (did you mean 'hidden'?)"),
+        ("max_depth", " (did you mean 'leaves'?)"),
         ("hidden_layer_sizes", " (did you mean 'hidden'?)"),
         ("early_stopping_rounds", " (did you mean 'n_iter_no_change'?)"),
         ("random_seed", " (did you mean 'random_state'?)"),

@@ -324,7 +324,7 @@ def test_spellings_of_one_class(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cell", [[1, 2], {"a": 1}, np.arange(3), b"raw"])
 def test_cells_that_hold_several_values_are_refused(cell: object) -> None:
     column = pd.Series([None, cell, cell], dtype=object)
-    with pytest.raises(DataError, match=r"column 'c', row 2: expected numbers, text or dates, got a .*--exclude c"):
+    with pytest.raises(DataError, match=r"column 'c', row 2: expected numbers, text or dates, got a .*frame.drop"):
         typed(pd.DataFrame({"c": column}))
 
 

@@ -277,7 +277,7 @@ def test_no_network_names_the_file(
     with pytest.raises(DataError) as caught:
         load("fico", data_dir=tmp_path)
     message = str(caught.value)
-    for part in ("heloc_dataset_v1.csv", "HTAF_DATA", "--data-dir", "46932", str(tmp_path)):
+    for part in ("heloc_dataset_v1.csv", "HTAF_DATA", "data_dir=", "46932", str(tmp_path)):
         assert part in message
     assert "\n" not in message
 

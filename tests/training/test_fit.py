@@ -887,8 +887,9 @@ def test_an_early_stop_is_said(
 ) -> None:
     validation_losses(monkeypatch, float)
     train(tmp_path / "run", table, QUICK.replace(epochs=9, patience=3, method="ste"), progress=True)
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "stopped early, after epoch 4 of 9: no better exact network in the last 3 epochs (patience)"
+    stopped, kept = capsys.readouterr().err.splitlines()[-2:]
+    assert kept.startswith("kept: epoch 1, with the lowest validation loss")
+    assert stopped == "stopped early, after epoch 4 of 9: no better exact network in the last 3 epochs (patience)"
 
 
 @pytest.mark.parametrize(("number", "load", "said"), [(2, 4.0, True), (1, 4.0, False)])
