@@ -380,7 +380,9 @@ class _Writer:
             return f"x[{flat(self.program.values[0].shape, at)}]"
         if number in self.buffers:
             buffer = self.buffers[number]
-            return f"({buffer.place(at)} >> {_wrapped(buffer.bit(at))} & 1)" if buffer.word else buffer.place(at)
+            return (
+                f"(int32_t)({buffer.place(at)} >> {_wrapped(buffer.bit(at))} & 1)" if buffer.word else buffer.place(at)
+            )
         return self.computed(number, at)
 
     def computed(self, number: int, at: At) -> str:
