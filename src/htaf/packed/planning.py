@@ -186,7 +186,8 @@ def segment(planning: Planning, first: int, last: int, wanted: set[int]) -> Segm
             else:
                 takes[root] = None
     outside = {root for v in wanted if (root := planning.origin(v)[0]) in made}
-    places, scratch = _places({v: (made[v], spans[v]) for v in made if v not in outside}, layouts)
+    there = {v: (made[v], spans[v]) for v in made if v not in outside}
+    begins, scratch = places(there, {v: layouts[v].bytes() for v in there})
     gives = tuple((v, layouts[v].shape, layouts[v].stride, layouts[v].dtype) for v in sorted(outside))
     tensors = {v: k for k, v in enumerate([*takes, *(g[0] for g in gives)])}
 
@@ -194,7 +195,7 @@ def segment(planning: Planning, first: int, last: int, wanted: set[int]) -> Segm
         if at.value is None:
             return 0, 0
         root, offset = planning.origin(at.value)
-        return (1, places[root] + offset) if root in places else (tensors[root] + 2, offset)
+        return (1, begins[root] + offset) if root in begins else (tensors[root] + 2, offset)
 
     plan = extension().Plan()
     for step in steps:
@@ -237,15 +238,23 @@ def _placed(argument: Any, place: Callable[[At], tuple[int, int]]) -> Any:
     return argument
 
 
-def _places(spans: Mapping[int, tuple[int, int]], layouts: Mapping[int, Layout]) -> tuple[dict[int, int], int]:
-    """Bytes at which values begin, so that no two overlap that are there at the same step; how many these are."""
+def places(
+    spans: Mapping[int, tuple[int, int]], sizes: Mapping[int, int], line: int = LINE
+) -> tuple[dict[int, int], int]:
+    """Where values begin in one memory, so that no two overlap that are there at the same step; its bytes.
+
+    Args:
+        spans: the first and the last step at which each value is there.
+        sizes: bytes of each value.
+        line: bytes of which every beginning is a multiple.
+    """
     found: dict[int, int] = {}
     end = 0
     for value in sorted(spans, key=lambda v: spans[v]):
-        size = -(-layouts[value].bytes() // LINE) * LINE
+        size = -(-sizes[value] // line) * line
         first, last = spans[value]
         others = sorted(
-            (found[v], found[v] + -(-layouts[v].bytes() // LINE) * LINE)
+            (found[v], found[v] + -(-sizes[v] // line) * line)
             for v in found
             if spans[v][0] <= last and first <= spans[v][1]
         )

@@ -1,0 +1,165 @@
+"""Integer programs: each operation against loops of Python's own integers, proved ranges, files that were edited."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.integer.made import KINDS, random_program
+
+from htaf.integer import files
+from htaf.integer.ops import Add, Conv, IntegerError, Linear, Neuron, Pool, Shift, Steps, Value
+from htaf.integer.program import Input, IntegerProgram
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs_run_within_their_ranges(kind: str, seed: int, tmp_path: Path) -> None:
+    program, x = random_program(seed, kind)
+    y = program.run(x)
+    assert y.shape == (64, 4)
+    assert len(np.unique(y)) > 4
+    np.testing.assert_array_equal(program.run(x[5:6])[0], y[5])
+    files.save(program, tmp_path / "p.safetensors")
+    read = files.load(tmp_path / "p.safetensors")
+    assert read.digest == program.digest
+    np.testing.assert_array_equal(read.run(x), y)
+
+
+@given(st.integers(-(2**40), 2**40), st.integers(-30, 10))
+def test_shift_is_half_to_even(x: int, shift: int) -> None:
+    op = Shift("s", 0, np.array([shift]), -(2**61), 2**61)
+    from fractions import Fraction
+
+    wanted = round(Fraction(x) * Fraction(2) ** shift)
+    assert op.run(np.array([[x]])).tolist() == [[wanted]]
+    assert op.value(Value((1,), x, x)) == Value((1,), wanted, wanted)
+
+
+@pytest.mark.parametrize(
+    ("groups", "stride", "padding", "dilation"),
+    [(1, (1, 1), (0, 0), (1, 1)), (2, (2, 1), (1, 2), (1, 2)), (4, (1, 3), (2, 0), (2, 1))],
+)
+def test_convolution_by_loops(groups: int, stride: tuple, padding: tuple, dilation: tuple) -> None:
+    rng = np.random.default_rng(0)
+    x, w, b = rng.integers(-9, 9, (2, 4, 7, 8)), rng.integers(-5, 5, (8, 4 // groups, 3, 2)), rng.integers(-9, 9, 8)
+    y = Conv("c", 0, w, b, stride, padding, dilation, groups).run(x)
+    for n, o, i, j in itertools.product(*map(range, y.shape)):
+        total = int(b[o])
+        for c, p, q in itertools.product(*map(range, w.shape[1:])):
+            row, column = i * stride[0] + p * dilation[0] - padding[0], j * stride[1] + q * dilation[1] - padding[1]
+            if 0 <= row < 7 and 0 <= column < 8:
+                total += int(w[o, c, p, q]) * int(x[n, o // (8 // groups) * (4 // groups) + c, row, column])
+        assert y[n, o, i, j] == total
+
+
+def test_large_sums_are_exact() -> None:
+    op = Linear("l", 0, np.array([[2**30, -(2**30) + 1]]), np.array([1]))
+    assert op.run(np.array([[2**30 - 1, 2**30 - 3]])).tolist() == [
+        [2**30 * (2**30 - 1) + (1 - 2**30) * (2**30 - 3) + 1]
+    ]
+
+
+@given(st.integers(1, 4), st.integers(0, 2), st.booleans(), st.integers(0, 10**6))
+def test_neuron_by_loops(steps: int, leak: int, soft: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scale = leak * steps
+    thresholds = rng.integers(-5, 30, (3, steps * steps if soft else steps)) << scale
+    x, sign = rng.integers(-9, 20, (2, steps, 3)), rng.choice([-1, 1], 3)
+    y = Neuron("n", 0, steps, thresholds, sign, leak, scale, soft).run(x)
+    for n, c in itertools.product(range(2), range(3)):
+        m = k = j = 0
+        for t in range(steps):
+            if leak:
+                m -= m >> leak
+            m += (int(sign[c]) * int(x[n, t, c])) << scale
+            k += 1
+            spike = m >= thresholds[c, (k - 1) * steps + j if soft else k - 1]
+            assert y[n, t, c] == spike
+            if spike and soft:
+                j += 1
+            elif spike:
+                m = k = 0
+
+
+def test_pool_takes_the_least_where_it_says_and_no_border() -> None:
+    x = np.arange(-8, 24).reshape(1, 2, 4, 4)
+    op = Pool("p", 0, (2, 2), (2, 2), (1, 1), np.array([0, 1]))
+    assert op.run(x)[0].tolist() == [[[-8, -6, -5], [0, 2, 3], [4, 6, 7]], [[8, 9, 11], [12, 13, 15], [20, 21, 23]]]
+
+
+def test_steps_and_add() -> None:
+    x = np.array([[-3, 2], [5, -2]])
+    op = Steps("s", 0, np.array([[0, 5], [2, 9]]), np.array([1, -1]), -1, 2)
+    assert op.run(x).tolist() == [[-1, -1], [3, 1]]
+    assert Add("a", 0, 0, np.array([0, 3]), np.array([1, 0])).run(x, x).tolist() == [[-9, 18], [15, -18]]
+
+
+def _one(op: object) -> IntegerProgram:
+    return IntegerProgram(Input("columns", (2,), -4, 4), (op,), 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Linear("fc", 0, np.ones((2, 3)), None), "fc: expected integers in weight"),
+        (lambda: Linear("fc", 0, np.ones((2, 3), int), None), "fc: expected rows of 3, got"),
+        (lambda: Linear("fc", 1, np.ones((2, 2), int), None), "fc: expected values in 0 to 0, got"),
+        (lambda: Linear("fc", 0, np.full((2, 2), 2**61), None), "fc: expected sums that an int64 holds"),
+        (
+            lambda: Linear("fc", 0.5, np.ones((2, 2), int), None),  # pyright: ignore[reportArgumentType]
+            "fc: expected an integer as x, got 0.5",
+        ),
+        (lambda: Steps("act", 0, np.ones((3, 1), int), np.ones(3, int), 0, 1), "act: expected 2 channels in thresh"),
+        (lambda: Steps("act", 0, np.ones((2, 1), int), np.zeros(2, int), 0, 1), "act: expected signs 1 or -1"),
+        (lambda: Conv("c", 0, np.ones((2, 2, 1, 1), int), None, (1, 1), (0, 0), (1, 1), 1), "c: expected images"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(make: object, message: str) -> None:
+    with pytest.raises(IntegerError, match=message):
+        _one(make())  # type: ignore[operator]
+
+
+def test_inputs_out_of_range_are_refused() -> None:
+    program = _one(Linear("fc", 0, np.ones((2, 2), int), None))
+    with pytest.raises(IntegerError, match=r"expected inputs in \[-4, 4\], got some in \[0, 5\]"):
+        program.run(np.array([[0, 5]]))
+    with pytest.raises(IntegerError, match="expected integers"):
+        program.run(np.array([[0.0, 1.0]]))
+    columns = Input("columns", (2,), -4, 4, 1)
+    assert columns.quantised(np.array([[0.25, 0.75], [9, -0.76]])).tolist() == [[0, 2], [4, -2]]
+
+
+def test_edited_and_foreign_files_are_refused(tmp_path: Path) -> None:
+    program, _ = random_program(0, "conv")
+    file = tmp_path / "p.safetensors"
+    files.save(program, file)
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    (tmp_path / "edited").write_bytes(data)
+    with pytest.raises(IntegerError, match="got one that was changed"):
+        files.load(tmp_path / "edited")
+    (tmp_path / "text").write_text("no")
+    with pytest.raises(IntegerError, match="cannot be read as an integer program"):
+        files.load(tmp_path / "text")
+    safetensors.torch.save_file({}, tmp_path / "other")
+    with pytest.raises(IntegerError, match="expected the format htaf-integer 1"):
+        files.load(tmp_path / "other")
+
+
+def test_a_digest_is_of_every_number() -> None:
+    program, _ = random_program(1, "mlp")
+    assert json.dumps(program.described())
+    first = program.ops[0]
+    assert isinstance(first, Linear)
+    weight = first.weight.copy()
+    weight[0, 0] += 1
+    other = dataclasses.replace(program, ops=(dataclasses.replace(first, weight=weight), *program.ops[1:]))
+    assert other.digest != program.digest
