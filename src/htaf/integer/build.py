@@ -283,7 +283,8 @@ class Walk:
         """The node is what an operation gives."""
         value = self.put(op)
         self.known[node] = Known(value, unit, node, **more)
-        if self.most[value].max() > 2**24 and node.meta["val"].dtype == torch.float32:
+        exact = 2**24 if node.meta["val"].dtype == torch.float32 else 2**53
+        if isinstance(op, (Conv, Linear, Add, Count)) and self.most[value].max() > exact:
             self.unproved.append(op.name)
 
     def _look_up(self, node: Node) -> None:
