@@ -17,9 +17,12 @@ from htaf.grid import (
     Bits,
     GridConv2d,
     GridLinear,
+    LayerBits,
+    Mean,
     WideBatchNorm1d,
     WideBatchNorm2d,
-    WideLinear,
+    WideMean,
+    bias_of,
     fixed_point,
     grid_weight,
     integers_and_steps,
@@ -62,6 +65,35 @@ def test_a_filter_is_integers_times_a_power_of_two(shape: tuple[int, ...], seed:
     assert holds(image, "int8")
 
 
+@settings(max_examples=40, deadline=None)
+@given(shape=shapes, seed=st.integers(0, 999), bits=st.sampled_from([4, 8, 16]))
+def test_filters_can_share_their_power_of_two(shape: tuple[int, ...], seed: int, bits: LayerBits) -> None:
+    w = drawn(shape, seed) * (torch.arange(shape[0]) > 0).view(-1, *[1] * (len(shape) - 1))  # the first is of zeros
+    k, s = integers_and_steps(w, bits, shared=True)
+    assert len(s.unique()) == 1
+    assert torch.equal(k, k.round())
+    assert float(k.abs().max()) < 2 ** (bits - 1)
+    made = grid_weight(w, bits, shared=True)
+    assert torch.equal(made, k * s[0])
+    assert torch.equal(grid_weight(made, bits, shared=True), made)
+    if bits == 16:
+        assert float((made - w).abs().max()) <= float(w.abs().max()) * 2**-14
+
+
+def test_what_compares_outputs_has_one_unit_for_weights_and_bias() -> None:
+    net = nn.Sequential(nn.Linear(3, 40), htaf.HTAF(), nn.Linear(40, 5))
+    grid: Any = htaf.on_grid(net, torch.randn(5, 3))
+    assert [(layer.shared, layer.real) for layer in (grid[0], grid[2])] == [(False, True), (True, False)]
+    layer, bits = grid[2].eval(), (torch.rand(50, 40) < 0.5).float()
+    unit = integers_and_steps(layer.weight, 8, shared=True)[1][0]
+    y = layer(bits) / unit
+    assert torch.equal(y, y.round())
+    assert torch.equal(bias_of(layer) / unit, (layer.bias / unit).round())  # pyright: ignore[reportOptionalOperand]
+    layer(bits).sum().backward()
+    assert torch.equal(layer.bias.grad, torch.full((5,), 50.0)), "straight through"
+    assert torch.equal(settled(grid)[2](bits), layer(bits))  # pyright: ignore[reportIndexIssue]
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_the_error_is_small(bits: Bits) -> None:
     w = torch.randn(64, 64, 3, 3, generator=torch.Generator().manual_seed(0))
@@ -90,7 +122,7 @@ def test_zeros_and_tiny_filters_are_kept() -> None:
 @pytest.mark.parametrize(("w", "bits", "error", "words"), [
     (torch.ones(2, 2, dtype=torch.int64), 8, TypeError, "floating-point"),
     (torch.ones(2), 8, ValueError, "at least two dimensions"),
-    (torch.ones(2, 2), 3, ValueError, "bits must be 4 or 8, got 3"),
+    (torch.ones(2, 2), 3, ValueError, "bits must be 4, 8 or 16, got 3"),
 ])  # fmt: skip
 def test_bad_arguments(unchecked: None, w: Tensor, bits: Bits, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
@@ -99,9 +131,9 @@ def test_bad_arguments(unchecked: None, w: Tensor, bits: Bits, error: type[Excep
 
 def test_bad_bits_of_layers_and_models(unchecked: None) -> None:
     for make in (partial(GridConv2d, 1, 1, 1), partial(GridLinear, 1, 1)):
-        with pytest.raises(ValueError, match="bits must be 4 or 8"):
+        with pytest.raises(ValueError, match=r"bits must be 4, 8 or 16|bits must be 4 or 8"):
             make(bits=5)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="bits must be 4 or 8"):
+    with pytest.raises(ValueError, match=r"bits must be 4, 8 or 16|bits must be 4 or 8"):
         htaf.on_grid(nn.Linear(2, 2), torch.zeros(1, 2), bits=2)  # pyright: ignore[reportArgumentType]
     with pytest.raises(
         ValueError, match=r"expected a model with an nn\.Linear or a convolution over the outputs of steps"
@@ -197,7 +229,7 @@ def test_on_grid_says_by_its_types_what_each_layer_reads() -> None:
     assert grid.get_submodule("stem").bits == 8
     assert grid.get_submodule("stages.0.0.conv1").bits == 4
     assert not grid.get_submodule("stages.0.0.conv1").real
-    assert (kinds["norm"], kinds["head"]) == (WideBatchNorm2d, WideLinear)
+    assert (kinds["norm"], kinds["head"]) == (WideBatchNorm2d, GridLinear)
     assert {k: v.tolist() for k, v in net.state_dict().items()} == {k: v.tolist() for k, v in grid.state_dict().items()}
     assert type(net.stem) is nn.Conv2d
     next(grid.get_submodule("head").parameters()).data.zero_()  # the copies are its own
@@ -205,27 +237,26 @@ def test_on_grid_says_by_its_types_what_each_layer_reads() -> None:
     mlp = htaf.on_grid(
         nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), htaf.HTAF(), nn.Linear(4, 2)), torch.randn(5, 3)
     )
-    assert [type(module) for module in mlp.children()] == [WideLinear, WideBatchNorm1d, htaf.HTAF, GridLinear]
+    assert [type(module) for module in mlp.children()] == [GridLinear, WideBatchNorm1d, htaf.HTAF, GridLinear]
 
 
 def test_large_integers_are_real_numbers() -> None:
     """Columns of whole numbers, such as incomes, are no bits: their sums would leave what float32 holds."""
     net, x = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2)), torch.randint(0, 9, (20, 3)).float()
-    kinds = [type(module) for module in htaf.on_grid(net, x).children()]
-    assert kinds == [GridLinear, htaf.HTAF, GridLinear]
-    x[3, 1] = 2**24 // (3 * 127) + 1
-    kinds = [type(module) for module in htaf.on_grid(net, x).children()]
-    assert kinds == [WideLinear, htaf.HTAF, GridLinear]
+    for real in (False, True):
+        layers = [module for module in htaf.on_grid(net, x).children() if isinstance(module, GridLinear)]
+        assert [layer.real for layer in layers] == [real, False]
+        x[3, 1] = 2**24 // (3 * 127) + 1
 
 
 def test_training_mode_is_that_of_the_plain_layers() -> None:
     torch.manual_seed(0)
     x = torch.randn(6, 3)
-    for plain, wide in ((nn.Linear(3, 4), WideLinear(3, 4)), (nn.BatchNorm1d(3), WideBatchNorm1d(3))):
+    for plain, wide in ((Mean((1,)), WideMean((1,))), (nn.BatchNorm1d(3), WideBatchNorm1d(3))):
         wide.load_state_dict(plain.state_dict())
         assert torch.equal(plain(x), wide(x))
-        torch.testing.assert_close(plain.eval()(x), wide.eval()(x))
-        assert wide(x).dtype == torch.float32
+        torch.testing.assert_close(plain.eval()(x), wide.eval()(x).float())
+    assert WideMean((1,)).eval()(x).dtype == torch.float64
 
 
 @settings(max_examples=20, deadline=None)
@@ -308,4 +339,4 @@ def test_what_a_layer_is_does_not_hang_on_the_weights(bias: float) -> None:
     nn.init.constant_(net.get_submodule("2").get_parameter("bias"), bias)
     made = htaf.on_grid(net, torch.randn(2, 3, 8, 8))
     assert isinstance(made.get_submodule("2"), GridConv2d)
-    assert isinstance(made.get_submodule("6"), WideLinear)
+    assert made.get_submodule("6").real

@@ -248,7 +248,7 @@ def test_grids_take_levels_whose_shares_float32_holds() -> None:
     x = torch.randn(50, 6)
     net: Any = on_grid(network(lambda: htaf.HTAF(levels=2)), x)
     assert [type(m).__name__ for m in net if hasattr(m, "weight")] == [
-        "WideLinear",
+        "GridLinear",
         "WideBatchNorm1d",
         "GridLinear",
         "GridLinear",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast, final
+from typing import Any, Literal, cast, final, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from htaf.activations import Heaviside
 from htaf.convert import harden
@@ -18,6 +21,7 @@ from htaf.convert.modes import evaluating
 from htaf.kernels.table_convolution.reference import LARGEST, ranges
 
 Bits = Literal[4, 8]
+LayerBits = Literal[4, 8, 16]
 _SLACK = 6  # that rounding may add to the sum of two sixes of integers: half of each
 _FINEST, _COARSEST = -126, 120  # exponents of a grid's step: normal numbers of float32, with room for the sums
 EXACT = 2**24  # up to here float32 holds every integer
@@ -25,19 +29,21 @@ REACH = 8.0  # of real inputs: standardised ones beyond are rare
 FEWEST = 512  # steps that the grid of real inputs must have on either side
 
 
-def grid_weight(w: Float[Tensor, "*shape"], bits: Bits = 8) -> Float[Tensor, "*shape"]:
+def grid_weight(w: Float[Tensor, "*shape"], bits: LayerBits = 8, *, shared: bool = False) -> Float[Tensor, "*shape"]:
     """Weights rounded to s k: k integer in [-127, 127] (8 bits) or [-7, 7] (4 bits), s one power of two a filter.
 
     So the sum of the weights of any inputs that are 0 or 1 is s times an integer, and float32 holds it exactly, in any
     order of summation. Gradient: that of w itself (straight-through), as k moves with w but for its rounding.
 
     s with 8 bits: the least for which max |w| < 128 s and the integers of 12 neighbouring inputs sum to at most 255, so
-    that tables of bytes hold their sums (docs/kernels.md). With 4 bits: that of the least squared error. Values on the
-    grid stay as they are: the function of its own result is that result.
+    that tables of bytes hold their sums (docs/kernels.md). With 4 bits: that of the least squared error. With 16 bits:
+    the least for which max |w| < 2^15 s. Values on the grid stay as they are: the function of its own result is that
+    result.
 
     Args:
         w: floating-point tensor [filters, ...] of two dimensions or more, of nn.Linear or nn.Conv2d.
-        bits: of an integer, 4 or 8.
+        bits: of an integer, 4, 8 or 16.
+        shared: one s for all filters, as what compares them needs.
 
     Returns:
         Tensor of the shape and dtype of w.
@@ -50,12 +56,12 @@ def grid_weight(w: Float[Tensor, "*shape"], bits: Bits = 8) -> Float[Tensor, "*s
         tensor([[ 0.2500, -1.0000],
                 [ 0.0098,  0.0000]])
     """
-    k, step = integers_and_steps(w, bits)
+    k, step = integers_and_steps(w, bits, shared=shared)
     return (k * _along(step, w)).to(w.dtype) + (w - w.detach())  # 0 with the gradient of w
 
 
 def integers_and_steps(
-    w: Float[Tensor, "*shape"], bits: Bits = 8
+    w: Float[Tensor, "*shape"], bits: LayerBits = 8, *, shared: bool = False
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, " filters"]]:
     """The two factors of `grid_weight`, in float32: integers k of the shape of w, and powers of two s [filters].
 
@@ -65,23 +71,32 @@ def integers_and_steps(
         raise TypeError(f"w must be a floating-point tensor, got dtype {w.dtype}")
     if w.ndim < 2:
         raise ValueError(f"w must have at least two dimensions, got shape {tuple(w.shape)}")
-    if bits not in (4, 8):
-        raise ValueError(f"bits must be 4 or 8, got {bits!r}")
+    _checked(bits, LayerBits)
     w = w.detach().float()
     flat, most = w.flatten(1), 2 ** (bits - 1) - 1
-    largest = flat.abs().amax(1) if flat.shape[1] else flat.new_zeros(len(flat))
+    if not flat.numel():
+        return _rounded(w, torch.zeros(len(w), dtype=torch.int32, device=w.device), most)
+    largest = _largest(flat.abs().amax(1), shared)
     exponent = largest.frexp().exponent - (bits - 1)  # max |w| < 2^(bits - 1) 2^exponent
+    if bits == 16:
+        return _rounded(w, exponent, most)
     if bits == 8:
         taps = w.flatten(2).transpose(1, 2) if w.ndim > 2 else w.unsqueeze(1)  # [filters, taps, channels]
-        reach = ranges(taps, "int8")  # of the sums of every two sixes of inputs, which a table of bytes holds
+        reach = _largest(ranges(taps, "int8"), shared)  # of the sums of every two sixes of inputs, as tables hold them
         exact = torch.maximum(exponent, _least(reach / LARGEST["int8"]))
         k, step = _rounded(w, exact, most)
-        there = (k * _along(step, w) == w).flatten(1).all(1)  # on the grid: there is nothing that rounding adds
+        off = (k * _along(step, w) != w).flatten(1).any(1)  # else there is nothing that rounding adds
         exponent = torch.maximum(exponent, _least(reach / (LARGEST["int8"] - _SLACK)))
-        return _rounded(w, torch.where(there, exact, exponent), most)
+        return _rounded(w, torch.where(_largest(off, shared), exponent, exact), most)
     tried = [_rounded(w, exponent - finer, most) for finer in range(3)]
     errors = torch.stack([(k * _along(s, w) - w).square().flatten(1).sum(1) for k, s in tried])
+    errors = errors.sum(1, keepdim=True).expand_as(errors) if shared else errors
     return _rounded(w, exponent - errors.argmin(0), most)
+
+
+def _largest(x: Tensor, shared: bool) -> Tensor:
+    """Of each filter, or of all for each."""
+    return x.amax().expand_as(x) if shared else x
 
 
 def _rounded(w: Tensor, exponent: Tensor, most: int) -> tuple[Tensor, Tensor]:
@@ -102,21 +117,32 @@ def _least(x: Tensor) -> Tensor:
 class _Grid(nn.Module):
     """What the layers on a grid share: `weight` holds real weights, of which a forward takes `grid_weight`."""
 
-    bits: Bits
-    weight: Any  # the parameter of the layer
+    bits: LayerBits
+    weight: Any  # the parameters of the layer
+    bias: Any
     real: bool = False  # the inputs are real numbers
-    settled: bool = False  # `weight` lies on the grid already
+    shared: bool = False  # one power of two for all filters, of which the bias holds multiples too
+    settled: bool = False  # the parameters lie on the grid already
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, bits={self.bits}{', real=True' * self.real}"
+        more = ", real=True" * self.real + ", shared=True" * self.shared
+        return f"{super().extra_repr()}, bits={self.bits}{more}"
 
     def grid_weight(self) -> Tensor:
         """The weights that the layer computes with, `grid_weight(weight, bits)`."""
-        return self.weight if self.settled else grid_weight(self.weight, self.bits)
+        return self.weight if self.settled else grid_weight(self.weight, self.bits, shared=self.shared)
+
+    def grid_bias(self) -> Tensor | None:
+        """The bias that it computes with: where all filters share their power of two, rounded to multiples of it."""
+        if self.bias is None or self.settled or not self.shared:
+            return self.bias
+        step = integers_and_steps(self.weight, self.bits, shared=True)[1].to(self.bias.dtype)
+        return (self.bias.detach() / step).round() * step + (self.bias - self.bias.detach())
 
 
 def settled(model: nn.Module) -> nn.Module:
-    """The model with the weights of its layers on a grid rounded once, for inference; itself where it has none.
+    """The model with the weights and biases of its layers on a grid rounded once, for inference; itself where it has
+    none.
 
     Returns:
         A new model that shares all other parameters and buffers; or the model.
@@ -126,14 +152,20 @@ def settled(model: nn.Module) -> nn.Module:
     new = duplicate(model, parameters=True, buffers=True)
     for module in new.modules():
         if isinstance(module, _Grid):
-            weight = nn.Parameter(module.grid_weight().detach().clone(), requires_grad=False)
-            module._parameters, module.settled = {**module._parameters, "weight": weight}, True
+            rounded = {"weight": module.grid_weight(), "bias": module.grid_bias()}
+            held = {name: nn.Parameter(x.detach().clone(), False) for name, x in rounded.items() if x is not None}
+            module._parameters, module.settled = {**module._parameters, **held}, True
     return new
 
 
 def weight_of(layer: nn.Module) -> Tensor:
     """The weights that a layer computes with: of layers on a grid those on the grid, else its own."""
     return layer.grid_weight() if isinstance(layer, _Grid) else layer.weight  # pyright: ignore[reportReturnType]
+
+
+def bias_of(layer: nn.Module) -> Tensor | None:
+    """The bias that a layer computes with, as `weight_of`."""
+    return layer.grid_bias() if isinstance(layer, _Grid) else layer.bias  # pyright: ignore[reportReturnType]
 
 
 class _GridConv(_Grid):
@@ -200,7 +232,12 @@ class GridLinear(_Grid, nn.Linear):
 
     A bias is added to the sum, in one rounding. The state dict is that of nn.Linear, with the real weights.
 
-    Args, shapes: as nn.Linear; and bits: of an integer weight, 4 or 8.
+    Args, shapes: as nn.Linear; and
+        bits: of an integer weight, 4, 8 or 16.
+        real: the inputs are real numbers, as means of bits. Outside of training the sums are taken in float64 and
+            rounded once, so that they do not depend on their order, but for one float32 in some 10^8.
+        shared: one power of two for all outputs, and a bias rounded to multiples of it: what compares outputs, as of
+            classes, can compare integers.
 
     Raises:
         ValueError: other bits.
@@ -214,28 +251,46 @@ class GridLinear(_Grid, nn.Linear):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        bits: Bits = 8,
+        bits: LayerBits = 8,
+        real: bool = False,
+        shared: bool = False,
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
-        self.bits = _checked(bits)
+        self.bits, self.real, self.shared = _checked(bits, LayerBits), real, shared
 
     def forward(self, input: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out_features"]:
-        y = nn.functional.linear(input, self.grid_weight())
-        return y if self.bias is None else y + self.bias
+        weight, bias = self.grid_weight(), self.grid_bias()
+        if self.training or not self.real:
+            y = nn.functional.linear(input, weight)
+            return y if bias is None else y + bias
+        bias = None if bias is None else bias.double()
+        return nn.functional.linear(input.double(), weight.double(), bias).to(weight.dtype)
+
+
+class Mean(nn.Module):
+    """The mean over some dimensions of the input.
+
+    Args:
+        dims: of the input, which the output has not.
+    """
+
+    def __init__(self, dims: Sequence[int]) -> None:
+        super().__init__()
+        self.dims = tuple(dims)
+
+    def forward(self, input: Float[Tensor, "*shape"]) -> Float[Tensor, "*rest"]:
+        return input.mean(self.dims)
+
+    def extra_repr(self) -> str:
+        return f"{self.dims}"
 
 
 @final
-class WideLinear(nn.Linear):
-    """nn.Linear over real inputs whose sums, outside of training, are taken in float64 and rounded once.
+class WideMean(Mean):
+    """`Mean` that outside of training is taken in float64, and stays so for the layer behind it."""
 
-    So they do not depend on the order of summation, but for one float32 in some 10^8.
-    """
-
-    def forward(self, input: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out_features"]:
-        if self.training:
-            return super().forward(input)
-        bias = None if self.bias is None else self.bias.double()
-        return nn.functional.linear(input.double(), self.weight.double(), bias).to(input.dtype)
+    def forward(self, input: Float[Tensor, "*shape"]) -> Float[Tensor, "*rest"]:
+        return super().forward(input if self.training else input.double())
 
 
 class _WideNorm(nn.modules.batchnorm._BatchNorm):
@@ -285,9 +340,10 @@ def fixed_point(x: Tensor, weights: int, reach: float = REACH) -> Tensor:
     return made + (clipped - clipped.detach()) if x.requires_grad else made
 
 
-def _checked(bits: Any) -> Bits:
-    if bits not in (4, 8):
-        raise ValueError(f"bits must be 4 or 8, got {bits!r}")
+def _checked(bits: Any, of: Any = Bits) -> Any:
+    if bits not in get_args(of):
+        *others, last = get_args(of)
+        raise ValueError(f"bits must be {', '.join(map(str, others))} or {last}, got {bits!r}")
     return bits
 
 
@@ -295,9 +351,11 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     """Return a new model whose sums are exact in the hardened network: weights on a grid, the rest in float64.
 
         nn.Linear over 0/1 activations and sums of these   GridLinear
-        nn.Linear over real inputs                         WideLinear
+        nn.Linear over real inputs, means of bits too      GridLinear with real=True and 16 bits
         nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d and 2d    GridConv1d, ...; over real inputs with real=True and 8 bits
         nn.BatchNorm1d, nn.BatchNorm2d                     WideBatchNorm1d, WideBatchNorm2d
+
+    A linear layer with no step behind it has shared=True: one power of two for all outputs.
 
     Then the hardened network computes the same bits on every processor, in any order of summation, and `htaf.pack`
     keeps all of them, if no other layer comes before a step. Train it as any other: the weights are real numbers that a
@@ -324,22 +382,22 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
         >>> net = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2))
         >>> on_grid(net, torch.randn(5, 3))
         Sequential(
-          (0): WideLinear(in_features=3, out_features=4, bias=True)
+          (0): GridLinear(in_features=3, out_features=4, bias=True, bits=16, real=True)
           (1): HTAF(alpha0=2.0, alpha1=11.0)
-          (2): GridLinear(in_features=4, out_features=2, bias=True, bits=8)
+          (2): GridLinear(in_features=4, out_features=2, bias=True, bits=8, shared=True)
         )
     """
     _checked(bits)
     if any(isinstance(module, _Grid) for module in model.modules()):
         raise ValueError("expected a model with real weights, got one that is on a grid already")
     ran: list[str] = []
-    whole = _over_integers(model, example, bits, ran)
-    left = _left(model, whole, ran)
-    if not any(whole.values()):
+    seen = _over_integers(model, example, bits, ran)
+    left = _left(model, seen, ran)
+    if not any(layer.whole for layer in seen.values()):
         others = f", and {'; '.join(left)}" if left else ""
         raise ValueError(
             "expected a model with an nn.Linear or a convolution over the outputs of steps, "
-            f"got {len(whole)} of them over real inputs{others}"
+            f"got {len(seen)} of them over real inputs{others}"
         )
     if left:
         shown = "; ".join(left[:_SHOWN]) + (f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
@@ -348,7 +406,7 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     modules: list[tuple[str, nn.Module]] = list(new.named_modules(remove_duplicate=False))
     for path, module in modules:
         if module not in known:  # a layer under two names stays one
-            known[module] = _made(module, whole.get(path), bits)
+            known[module] = _made(module, seen.get(path), bits)
         if (made := known[module]) is not None:
             if not path:
                 return cast(Model, made)
@@ -367,20 +425,31 @@ _SUMS = (  # what sums products of real weights or of values: its last bit depen
     nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm,
 )  # fmt: skip
 _SHOWN = 6  # layers that a warning names
-_NORMS: dict[type, type[nn.Module]] = {nn.BatchNorm1d: WideBatchNorm1d, nn.BatchNorm2d: WideBatchNorm2d}
+_PLAIN: dict[type, type[nn.Module]] = {
+    nn.BatchNorm1d: WideBatchNorm1d, nn.BatchNorm2d: WideBatchNorm2d, Mean: WideMean,
+}  # fmt: skip
 
 
-def _made(module: nn.Module, whole: bool | None, bits: Bits) -> nn.Module | None:
-    """What stands for a module, with its parameters; None where it stays. whole: of a layer: it reads integers."""
+@dataclass
+class _Seen:
+    """A layer in the hardened model. whole: it reads integers alone, so small that float32 holds every sum.
+    last: no step stands between it and the outputs."""
+
+    whole: bool = True
+    last: bool = False
+
+
+def _made(module: nn.Module, seen: _Seen | None, bits: Bits) -> nn.Module | None:
+    """What stands for a module, with its parameters; None where it stays."""
     kind = type(module)
-    if kind in _NORMS:
-        return _as(_NORMS[kind], module)
-    if whole is None or kind not in _LAYERS:
+    if kind in _PLAIN:
+        return _as(_PLAIN[kind], module)
+    if seen is None or kind not in _LAYERS:
         return None
+    real = not seen.whole
     if isinstance(module, nn.Linear):
-        return _as(GridLinear, module, bits=bits) if whole else _as(WideLinear, module)
-    exact = whole or not _many(module)
-    return _as(_CONVOLUTIONS[kind], module, bits=bits if whole else 8, real=not whole) if exact else None
+        return _as(GridLinear, module, bits=16 if real else bits, real=real, shared=seen.last)
+    return None if real and _many(module) else _as(_CONVOLUTIONS[kind], module, bits=8 if real else bits, real=real)
 
 
 def _inputs(layer: Any) -> int:
@@ -397,14 +466,14 @@ def _many(layer: nn.Module) -> bool:
     return _inputs(layer) * 127 * FEWEST > EXACT
 
 
-def _left(model: nn.Module, whole: dict[str, bool], ran: list[str]) -> list[str]:
+def _left(model: nn.Module, seen: dict[str, _Seen], ran: list[str]) -> list[str]:
     """The layers that `on_grid` leaves as they are, each with its class; of a convolution with its many inputs."""
     found: list[str] = []
     for path in dict.fromkeys(ran):
         kind = type(module := model.get_submodule(path))
-        if kind in _CONVOLUTIONS and whole.get(path) is False and _many(module):
+        if kind in _CONVOLUTIONS and not seen[path].whole and _many(module):
             found.append(f"{path or 'the model'} ({kind.__name__}, {_inputs(module)} real inputs for each output)")
-        elif isinstance(module, _SUMS) and kind not in (*_LAYERS, *_NORMS, WideLinear, *_NORMS.values()):
+        elif isinstance(module, _SUMS) and kind not in (*_LAYERS, *_PLAIN, *_PLAIN.values()):
             found.append(f"{path or 'the model'} ({kind.__name__})")
     return found
 
@@ -417,25 +486,28 @@ def _as(kind: type[nn.Module], module: nn.Module, **more: Any) -> nn.Module:
     return made
 
 
-def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -> dict[str, bool]:
-    """The layers that run, by their paths, and whether each reads integers alone when the model is hardened, of which
-    float32 holds every sum.
+def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -> dict[str, _Seen]:
+    """The layers that run, by their paths, as they are in the hardened model.
 
     The steps give random bits: so the answer is that of the architecture. Of a fresh network whose steps all give 0, a
-    mean of bits would look like an integer. ran: takes the paths of all layers of `_SUMS` that run.
+    mean of bits would look like an integer. These bits have no gradient, so a layer whose outputs have one is the last.
+    ran: takes the paths of all layers of `_SUMS` that run.
     """
     try:
         exact = harden(model, share=True)
     except ValueError:  # it has no smooth step: it is hardened, or has none at all
         exact = duplicate(model, parameters=True, buffers=True)
-    found: dict[str, bool] = {}
+    found: dict[str, _Seen] = {}
+    probes: list[tuple[str, Tensor]] = []
 
-    def see(path: str, module: nn.Module, given: tuple[Any, ...]) -> None:
-        x = given[0]
-        x = x * finest
+    def see(path: str, module: nn.Module, given: tuple[Any, ...], y: Tensor) -> Tensor:
+        x = given[0].detach() * finest
         largest = float(x.abs().max()) if x.numel() else 0.0
         held = largest * _inputs(module) * (2 ** (bits - 1) - 1) <= EXACT
-        found[path] = found.get(path, True) and held and bool((x == x.round()).all())
+        known = found.setdefault(path, _Seen())
+        known.whole = known.whole and held and bool((x == x.round()).all())
+        probes.append((path, torch.zeros((), dtype=y.dtype, device=y.device, requires_grad=True)))
+        return y + probes[-1][1]
 
     random = torch.Generator().manual_seed(0)
     steps = [module for module in exact.modules() if isinstance(module, Heaviside)]
@@ -453,9 +525,14 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -
         if isinstance(module, _SUMS):
             module.register_forward_pre_hook(lambda *_, path=path: ran.append(path))
         if type(module) in _LAYERS:
-            module.register_forward_pre_hook(partial(see, path))
+            module.register_forward_hook(partial(see, path))
         elif isinstance(module, Heaviside):
             module.register_forward_hook(bits_of)
-    with evaluating(exact):
-        exact(*(example if isinstance(example, tuple) else (example,)))
+    with evaluating(exact), torch.enable_grad():
+        y = exact(*(example if isinstance(example, tuple) else (example,)))
+        ends = [x.sum() for x in tree_leaves(y) if isinstance(x, Tensor) and x.requires_grad]
+        if ends and probes:
+            reached = torch.autograd.grad(ends, [probe for _, probe in probes], allow_unused=True)
+            for (path, _), gradient in zip(probes, reached, strict=True):
+                found[path].last |= gradient is not None
     return found

@@ -15,7 +15,7 @@ from tests.kernels.instruction_sets import INSTRUCTION_SETS, using
 from torch import Tensor, nn
 
 import htaf
-from htaf.grid import Bits
+from htaf.grid import Bits, integers_and_steps
 from htaf.kernels import native
 from htaf.kernels.layers import Geometry
 from htaf.models.mlp import MLP
@@ -63,15 +63,33 @@ def same(packed: PackedModel, exact: nn.Module, traced: Traced, x: Tensor, wande
 
 NETS: dict[str, tuple[Make, tuple[int, ...], float]] = {
     "wrn": (lambda: WideResNet(10, 2, 5, ACT), (3, 16, 16), 0.0),
-    "whitened": (lambda: WhitenedConvNet(5, ACT, widths=(8, 70)), (3, 14, 14), 1e-6),
+    "whitened": (lambda: WhitenedConvNet(5, ACT, widths=(8, 70)), (3, 14, 14), 0.0),
     "mlp without norms": (lambda: MLP(7, 3, (70, 20), ACT), (7,), 0.0),
     "thermometer": (lambda: MLP(7, 3, (70, 20), ACT, True, thresholds=[3] * 7), (7,), 0.0),
-    "sew": (lambda: SEWResNet(18, 5, lambda: IF(ACT()), steps=2, width=8, stem="cifar"), (3, 8, 8), 1e-6),
-    "sew lif": (lambda: SEWResNet(18, 5, lambda: LIF(ACT()), steps=3, width=8, stem="imagenet"), (3, 16, 16), 1e-6),
+    "sew": (lambda: SEWResNet(18, 5, lambda: IF(ACT()), steps=2, width=8, stem="cifar"), (3, 8, 8), 0.0),
+    "sew lif": (lambda: SEWResNet(18, 5, lambda: LIF(ACT()), steps=3, width=8, stem="imagenet"), (3, 16, 16), 0.0),
 }
 
 
 CASES = [("wrn", 8), ("whitened", 4), ("thermometer", 8), ("mlp without norms", 4), ("sew", 8), ("sew lif", 4)]
+
+
+COUNTS = {"wrn": 16, "whitened": 9, "sew": 2, "sew lif": 3}  # what the last mean divides by
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_outputs_are_integers_times_one_unit(name: str) -> None:
+    """Of all outputs together, so that comparing integers is comparing outputs; rounded to float32 once."""
+    make, shape, _ = NETS[name]
+    exact, x = drawn(make, shape, 8, 5)
+    head: Any = exact.get_submodule("fc" if name.startswith("sew") else "head")
+    unit = float(integers_and_steps(head.weight, head.bits, shared=True)[1][0]) / COUNTS.get(name, 1)
+    with torch.no_grad():
+        y = exact(x).double()
+    whole = (y / unit).round()
+    assert float(whole.abs().max()) < 2**24
+    assert bool((whole != 0).any())
+    assert ((whole * unit).float() - y).abs().max() <= 1e-15
 
 
 @pytest.mark.skipif(not INSTRUCTION_SETS, reason="no compiled kernels")

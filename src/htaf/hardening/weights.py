@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from htaf.binary import BinaryConv2d, BinaryLinear
+from htaf.grid import bias_of
 
 BINARY_WEIGHTS = (BinaryConv2d, BinaryLinear)
 
@@ -32,7 +33,8 @@ def not_plain(layer: Any, made: Tensor, output: Tensor) -> str:
     Args:
         made: what the weights give, without the bias, in float32 or wider; [..., channels] as `output`.
     """
-    made = made if layer.bias is None else made + layer.bias.to(made)
+    bias = bias_of(layer)
+    made = made if bias is None else made + bias.to(made)
     tolerance = max(1e-3, 8 * torch.finfo(output.dtype).eps)  # 0.06 in bfloat16: it rounds to 3 digits
     if (made - output.to(made)).abs().max() > tolerance * output.abs().max() + 1e-6:
         return f"its output is not that of a plain {type(layer).__name__}"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from htaf.activations import HTAF
 from htaf.binary import BinaryConv2d
+from htaf.grid import Mean
 from htaf.models.stem import Stem, stem_layers
 
 _BLOCKS = {18: (4, 4, 4, 4), 34: (6, 8, 12, 6)}
@@ -67,10 +68,11 @@ class BiRealNet(nn.Module):
                 stage.append(_Block(channels, width << i, 2 if i > 0 and j == 0 else 1, act))
                 channels = width << i
             self.stages.append(stage)
+        self.mean = Mean((2, 3))
         self.head = nn.Linear(channels, classes)
 
     def forward(self, x: Float[Tensor, "batch in_channels height width"]) -> Float[Tensor, "batch classes"]:
-        return self.head(self.stages(self.stem(x)).mean((2, 3)))
+        return self.head(self.mean(self.stages(self.stem(x))))
 
 
 @final

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf.activations import HTAF, Heaviside
-from htaf.grid import weight_of
+from htaf.grid import bias_of, weight_of
 
 
 @final
@@ -237,6 +237,8 @@ class MLP(nn.Module):
         bits = self.thermometer(x)
         h = self.hidden(bits).unflatten(1, (self.members, -1))
         weight = weight_of(self.head).unflatten(1, (self.members, -1))
-        outputs = self.members * torch.einsum("bmh,omh->bmo", h, weight) + self.head.bias
+        bias = bias_of(self.head)
+        assert bias is not None
+        outputs = self.members * torch.einsum("bmh,omh->bmo", h, weight) + bias
         plain = self.beside(x, bits)
         return outputs if plain is None else outputs + plain[:, None]

@@ -8,6 +8,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from htaf.grid import Mean
 from htaf.models.stem import Stem, stem_layers
 
 _BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
@@ -62,13 +63,14 @@ class ResNet(nn.Module):
                 stage.append(_Block(channels, width << i, 2 if i > 0 and j == 0 else 1, act))
                 channels = width << i
             self.stages.append(stage)
+        self.mean = Mean((2, 3))
         self.head = nn.Linear(channels, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Float[Tensor, "batch in_channels height width"]) -> Float[Tensor, "batch classes"]:
-        return self.head(self.stages(self.stem(x)).mean((2, 3)))
+        return self.head(self.mean(self.stages(self.stem(x))))
 
 
 @final

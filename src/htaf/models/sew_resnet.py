@@ -8,6 +8,7 @@ from typing import Literal, final, get_args
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from htaf.grid import Mean
 from htaf.models.stem import Stem
 from htaf.spiking.neurons import IF
 
@@ -81,6 +82,7 @@ class SEWResNet(nn.Module):
                 layer.append(_Block(channels, inner, stride, depth >= 50, neuron, connect))
                 channels = inner * (4 if depth >= 50 else 1)
             self.add_module(f"layer{stage + 1}", layer)
+        self.mean = Mean((0, 3, 4))
         self.fc = nn.Linear(channels, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -93,7 +95,7 @@ class SEWResNet(nn.Module):
             y = self.pool(y.flatten(0, 1)).unflatten(0, (self.steps, -1))
         for stage in range(1, 5):
             y = self.get_submodule(f"layer{stage}")(y)
-        return self.fc(y.mean((0, 3, 4)))
+        return self.fc(self.mean(y))
 
     def extra_repr(self) -> str:
         return f"steps={self.steps}"

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf.activations import HTAF
+from htaf.grid import Mean
 
 PATCH = 2  # pixels on a side of what is whitened
 EPS = 5e-4  # added to the variances of the patches, as in the source
@@ -63,15 +64,16 @@ class WhitenedConvNet(nn.Module):
         for i, width in enumerate(widths):
             self.blocks.append(_Block(channels, width, act, conv if i else nn.Conv2d, conv))
             channels = width
+        self.mean = Mean((2, 3) if steps is None else (0, 3, 4))
         self.head = nn.Linear(channels, classes)
 
     def forward(self, x: Float[Tensor, "batch in_channels height width"]) -> Float[Tensor, "batch classes"]:
         x = self.whitening(x)
         if self.steps is None:
-            return self.head(self.blocks(x).mean((2, 3)))
+            return self.head(self.mean(self.blocks(x)))
         for i, block in enumerate(self.blocks):
             x = block(x, self.steps if i == 0 else None)
-        return self.head(x.mean((0, 3, 4)))
+        return self.head(self.mean(x))
 
     @torch.no_grad()
     def whiten(self, images: Float[Tensor, "n in_channels height width"]) -> None:

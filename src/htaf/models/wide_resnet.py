@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf.activations import HTAF
+from htaf.grid import Mean
 
 
 @final
@@ -64,6 +65,7 @@ class WideResNet(nn.Module):
             self.stages.append(stage)
         self.norm = nn.BatchNorm2d(channels)
         self.act = act()
+        self.mean = Mean((2, 3))
         self.head = nn.Linear(channels, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -72,7 +74,7 @@ class WideResNet(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch in_channels height width"]) -> Float[Tensor, "batch classes"]:
         out = self.act(self.norm(self.stages(self.stem(x))))
-        return self.head(out.mean((2, 3)))
+        return self.head(self.mean(out))
 
 
 @final

@@ -144,18 +144,28 @@ def integers(weight: Tensor, most: int = 1) -> tuple[Tensor, Tensor] | None:
     Returns:
         int8 of the weight's shape and float64 [outputs]; None where there are no such numbers.
     """
-    flat = weight.detach().flatten(1).double()
-    if not len(flat) or not flat.shape[1] or not bool(flat.isfinite().all()) or most > LARGEST_INPUT - 1:
+    if not weight.numel() or not bool(weight.isfinite().all()) or most > LARGEST_INPUT - 1:
         return None
+    whole, step = on_powers(weight)
+    whole = whole.flatten(1)
+    if bool((whole.abs() > MOST).any()) or bool((whole.abs().sum(1) * most >= EXACT).any()):
+        return None
+    return whole.to(torch.int8).reshape(weight.shape).contiguous(), step
+
+
+def on_powers(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers of float32, finite, as integers times the greatest power of two a filter with which all are.
+
+    Returns:
+        float64 of the shape of weight and float64 [filters].
+    """
+    flat = weight.detach().flatten(1).double()
     mantissa, exponent = flat.frexp()
     digits = (mantissa * 2**24).long()  # float32 has so many
     lowest = (digits & -digits).double().frexp().exponent - 25 + exponent  # of the last one that is set
     lowest = torch.where(flat == 0, 10_000, lowest).amin(1)
     step = torch.ldexp(torch.ones(len(flat), dtype=torch.float64), torch.where(lowest == 10_000, 0, lowest))
-    whole = flat / step[:, None]
-    if bool((whole.abs() > MOST).any()) or bool((whole.abs().sum(1) * most >= EXACT).any()):
-        return None
-    return whole.to(torch.int8).reshape(weight.shape).contiguous(), step
+    return (flat / step[:, None]).reshape(weight.shape), step
 
 
 def counts(g: Geometry, kind: Bits) -> bool:

@@ -19,7 +19,7 @@ from htaf.data.columns import Column
 from htaf.data.notes import Note
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import listed
-from htaf.grid import weight_of
+from htaf.grid import bias_of, weight_of
 from htaf.models.mlp import MLP
 from htaf.runs import Run, forward
 from htaf.runs.metrics import decided
@@ -73,7 +73,7 @@ class TableBits:
         if not isinstance(head, nn.Linear) or not isinstance(preprocessor, Preprocessor):
             raise RulesError(f"expected a network with a linear head over bits, {run.path} has {type(head).__name__}")
         weight = weight_of(head).detach().double().numpy()
-        bias = np.zeros(len(weight)) if head.bias is None else head.bias.detach().double().numpy()
+        bias = np.zeros(len(weight)) if (b := bias_of(head)) is None else b.detach().double().numpy()
         steps = [module for module in network.modules() if isinstance(module, Heaviside)]
         levels = steps[-1].levels if steps else 1
         weight = np.repeat(weight / levels, levels, axis=1)

@@ -33,7 +33,7 @@ from htaf.data.notes import from_record
 from htaf.models.build import KINDS
 from htaf.names import Method, is_outside
 
-FORMAT = 2  # of a record, and of what makes two runs the same
+FORMAT = 3  # of a record, and of what makes two runs the same
 RECORD, MODEL, SMOOTH, PREPROCESSING, METRICS, PLOT = (
     "record.json",
     "model.safetensors",
