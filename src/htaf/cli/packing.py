@@ -6,7 +6,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import FlagConversionOff, arg
+from tyro.conf import FlagConversionOff, Positional, arg
 
 from htaf._console import UsageError, print_json, say
 from htaf.cli.flags import DataDir, Json, RunDir, Source, is_language_model, needs_source, refuse_flags
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from htaf.runs import PackedRun, Run
     from htaf.runs.packing import WrittenFile
     from htaf.runs.predictions import Agreement
+    from htaf.runs.verify import Checked
 
 OutFile = Annotated[
     Path, arg(help="File to write, of a language model a folder. Nothing is written if a check fails.", metavar="FILE")
@@ -90,10 +91,13 @@ def pack(
 def export(
     run: RunDir,
     *,
-    to: Literal["onnx", "nir"],
+    to: Literal["onnx", "nir", "integer", "c", "verilog", "onnx-integer", "qonnx"],
     out: OutFile,
     opset: int = 18,
     raw: FlagConversionOff[bool] = True,
+    name: str = "network",
+    flash: Annotated[str | None, arg(metavar="BYTES")] = None,
+    pipelined: bool = False,
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
@@ -101,15 +105,46 @@ def export(
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Write the exact network as ONNX, compared by onnxruntime where it is installed, or as a NIR graph.
+    """Write the exact network as ONNX or NIR; or one with weights on a grid as integers alone: a program, C, Verilog, ONNX.
 
     Args:
-        to: ONNX for any runtime; NIR for spiking networks.
+        to: onnx for any runtime; nir for spiking networks; of weights int8 or int4: integer, a program in a file; c or
+            verilog, a folder; onnx-integer; qonnx, for FPGA tools.
         opset: ONNX operator set.
         raw: ONNX of a table: raw columns in, predictions out. False: the network alone, with prepared inputs.
-        differing: Rows of that part that may have another prediction, from rounding; none: 0.2%.
+        name: Of the functions in C, of the module in Verilog.
+        flash: Of C: the most bytes that the constants may take, as 256k.
+        pipelined: Verilog: a register behind each layer; False: combinational.
+        differing: Rows of that part that may have another prediction, from rounding; none: 0.2%, of integers 0.
     """
     _check_differing(differing)
+    if to not in ("onnx", "nir"):
+        given = {"opset": opset != 18, "no-raw": not raw, "differing": differing is not None}
+        given |= {"name": name != "network" and to not in ("c", "verilog"), "flash": flash is not None and to != "c"}
+        given |= {"pipelined": pipelined and to != "verilog"}
+        _refuse(given, to)
+        from htaf.runs import open_run
+        from htaf.runs.verify import export_program
+
+        with needs_source("give --data"):
+            integers = export_program(
+                open_run(run, method=step_of_run(method)),
+                out,
+                to=to,
+                name=name,
+                flash=flash,
+                pipelined=pipelined,
+                part=part,
+                data=data,
+                data_dir=data_dir,
+            )
+        if json:
+            return print_json(integers.to_json())
+        for note in integers.notes:
+            say(note)
+        say(f"{integers.network.rows:,} {part} rows: {_differ(integers.network)} from the network in PyTorch")
+        return say(f"{integers.path}: program {integers.digest[:12]}; htaf verify {integers.path} {run} checks it")
+    _refuse({"name": name != "network", "flash": flash is not None, "pipelined": pipelined}, to)
     from htaf.runs import export_run, open_run
 
     opened = open_run(run, method=step_of_run(method))
@@ -135,6 +170,55 @@ def export(
     else:
         say("not compared: a NIR graph is run by the software of a chip or simulator (docs/export.md)")
     return say(_sizes(made))
+
+
+def verify(
+    exported: Annotated[Positional[Path], arg(help="What `htaf export` or `htaf pack` wrote.", metavar="EXPORTED")],
+    run: RunDir,
+    *,
+    rows: int = 1000,
+    target: tuple[str, ...] = (),
+    part: Part = "test",
+    data: Source = None,
+    data_dir: DataDir = None,
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
+    """Run the same rows through a network and an exported form of it, and count the numbers that differ.
+
+    Args:
+        rows: Of that part, the first ones.
+        target: Where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog, verilator.
+            None: all whose tools are installed.
+    """
+    if rows < 1:
+        raise UsageError(f"--rows must be > 0, got {rows}")
+    from htaf.runs import open_run
+    from htaf.runs.verify import verify_export
+
+    with needs_source("give --data"):
+        opened = open_run(run, method=step_of_run(method))
+        found = verify_export(exported, opened, rows=rows, targets=target, part=part, data=data, data_dir=data_dir)
+    if json:
+        print_json([one.to_json() for one in found])
+    else:
+        width = max(len(one.where) for one in found)
+        for one in found:
+            what = f"not run: {one.wrong}" if one.wrong else f"{one.rows:,} rows: {_differ(one)}"
+            say(f"{one.where:{width}}  {what}")
+    if any(one.predictions or one.outputs for one in found):
+        raise SystemExit(1)
+    if all(one.wrong for one in found[1:]):
+        raise UsageError(f"nothing here runs {exported}")
+
+
+def _differ(one: Checked) -> str:
+    return f"{one.predictions:,} predictions and {one.outputs:,} outputs differ"
+
+
+def _refuse(given: dict[str, bool], to: str) -> None:
+    if unread := [f"--{flag}" for flag, is_given in given.items() if is_given]:
+        raise UsageError(f"--to {to} does not read {', '.join(unread)}")
 
 
 def opened(path: Path, *, exact: bool, method: str | None) -> Run | PackedRun:

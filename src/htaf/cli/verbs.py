@@ -83,7 +83,12 @@ VERBS = {
     "pack": Verb("htaf.cli.packing:pack", "Pack the exact network: bits instead of floats."),
     "export": Verb(
         "htaf.cli.packing:export",
-        "Write the exact network as ONNX, compared by onnxruntime where it is installed, or as a NIR graph.",
+        "Write the exact network as ONNX or NIR; or one with weights on a grid as integers alone: a program, C, "
+        "Verilog, ONNX.",
+    ),
+    "verify": Verb(
+        "htaf.cli.packing:verify",
+        "Run the same rows through a network and an exported form of it, and count the numbers that differ.",
     ),
     "concepts extract": Verb(
         "htaf.cli.concepts:extract", "Write the bits of images, and both networks' predictions, to a folder."

@@ -128,9 +128,9 @@ def pack_run(
         RunError: a damaged run, one without steps, other data than its own, or a part without rows.
         PackedError: an operator that cannot be packed. OutputError, BusyError: the file cannot be written.
     """
-    part = _known_part(run, part)
-    with _at(run, out, data, differing) as path:
-        rows, training = _parts(run, data, data_dir, part)
+    part = known_part(run, part)
+    with to_write(run, out, data, differing) as path:
+        rows, training = parts_of(run, data, data_dir, part)
         model = run.model()
         example = _some(training, 64)
         traced = packed.trace(model, example, progress=progress)
@@ -186,10 +186,10 @@ def export_run(
         from htaf.export.onnx import check_opset
 
         check_opset(opset)
-    part = _known_part(run, part)
-    with _at(run, out, data, differing) as path:
-        own = _own(run, data, data_dir)
-        rows, training = _parts(run, own, data_dir, part)
+    part = known_part(run, part)
+    with to_write(run, out, data, differing) as path:
+        own = own_data(run, data, data_dir)
+        rows, training = parts_of(run, own, data_dir, part)
         model, example, found = run.model(), _some(training, 2), None
         path.parent.mkdir(parents=True, exist_ok=True)
         written = path.with_name(f".{path.name}.unchecked")
@@ -235,7 +235,9 @@ def _to_nir(model: nn.Module, example: Tensor, path: Path, *, table: bool) -> No
 
 
 @contextmanager
-def _at(run: Run, out: str | PathLike[str], data: Data | Place | None, differing: int | None) -> Iterator[Path]:
+def to_write(
+    run: Run, out: str | PathLike[str], data: Data | Place | None, differing: int | None = None
+) -> Iterator[Path]:
     """The file to write, held, once it is sure that it can be and that there is something to write."""
     path, source = Path(out), (run.record.get("source") or {}).get("name")
     read = [run.path, *(place for place in (data, source) if isinstance(place, str | PathLike) and place)]
@@ -248,20 +250,20 @@ def _at(run: Run, out: str | PathLike[str], data: Data | Place | None, differing
         yield path
 
 
-def _own(run: Run, data: Data | Place | None, data_dir: Place | None) -> Data:
+def own_data(run: Run, data: Data | Place | None, data_dir: Place | None) -> Data:
     return run.data(data, data_dir=data_dir) if data is None or isinstance(data, str | PathLike) else data
 
 
-def _parts(run: Run, data: Data | Place | None, data_dir: Place | None, part: PartName) -> tuple[RunPart, RunPart]:
+def parts_of(run: Run, data: Data | Place | None, data_dir: Place | None, part: PartName) -> tuple[RunPart, RunPart]:
     """The rows that are compared, and those that the run was trained on."""
-    own = _own(run, data, data_dir)
+    own = own_data(run, data, data_dir)
     rows = run.part(part, own)
     if not len(rows):
         raise RunError(f"{run.path} has no rows in its {part} part: choose another part")
     return rows, rows if not run.takes_images and not rows_are_known(run) else run.part("train", own)
 
 
-def _known_part(run: Run, part: PartName) -> PartName:
+def known_part(run: Run, part: PartName) -> PartName:
     """A part, or all rows where the run does not say which it was trained on: labelled rows of any origin will do."""
     if run.takes_images or rows_are_known(run):
         return part

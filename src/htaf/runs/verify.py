@@ -1,0 +1,344 @@
+"""The exact network of a run in other forms, number by number: written, and verified where each form can run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from htaf.data.image_preprocess import ImagePreprocessor
+from htaf.data.parts import Data
+from htaf.integer import files
+from htaf.integer.ops import Array, IntegerError
+from htaf.integer.program import IntegerProgram
+from htaf.runs.data import PartName, Place, RunPart
+from htaf.runs.folder import RunError
+from htaf.runs.integer import build_run, pixel_table
+from htaf.runs.packing import CheckError, known_part, own_data, parts_of, to_write
+from htaf.runs.run import Run
+
+Form = Literal["integer", "c", "verilog", "onnx-integer", "qonnx"]
+FORMS: tuple[Form, ...] = get_args(Form)
+ROWS = 64  # at once through the definition of a program
+ULPS = 4 * 2.0**-24  # of a float32 output, relative
+
+Outputs = Int64[Array, "rows outputs"]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How one form of a network compares with the integer program of the run.
+
+    where: what ran it. rows, predictions, outputs: how many were compared, and of them how many rows have another
+    prediction and how many numbers differ. wrong: why it was not run, else "".
+    """
+
+    where: str
+    rows: int = 0
+    predictions: int = 0
+    outputs: int = 0
+    wrong: str = ""
+
+    @property
+    def same(self) -> bool:
+        return not (self.predictions or self.outputs or self.wrong)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class WrittenProgram:
+    """An export of integers. network: how the run's network in PyTorch compares with it. notes: sizes and the like."""
+
+    path: Path
+    form: Form
+    digest: str
+    network: Checked
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As `htaf export --json` prints it."""
+        about = {"path": str(self.path), "form": self.form, "program_sha256": self.digest}
+        return {**about, "compared": self.network.to_json(), "notes": list(self.notes)}
+
+
+def export_program(
+    run: Run,
+    out: str | PathLike[str],
+    *,
+    to: Form,
+    name: str = "network",
+    flash: str | int | None = None,
+    pipelined: bool = False,
+    part: PartName = "test",
+    data: Data | Place | None = None,
+    data_dir: Place | None = None,
+    progress: bool = False,
+) -> WrittenProgram:
+    """Write the exact network of a run as integers alone: a program, C99, Verilog, or ONNX.
+
+    The network was trained with weights on a grid. Its integer program is compared with it on all rows of a part before
+    anything is written: no prediction may differ.
+
+    Args:
+        out: a file; of C and Verilog a folder.
+        name: of the module or the functions, in C and Verilog.
+        flash: the most bytes of constants in C, as "256k".
+        pipelined: Verilog with a register behind each layer.
+        part, data, data_dir, progress: as `pack_run` takes them.
+
+    Raises:
+        CheckError: predictions differ. IntegerError: the network has no integer form, or a form cannot hold it.
+        RunError, OutputError, BusyError: as `pack_run`.
+    """
+    part = known_part(run, part)
+    folder = to in ("c", "verilog")  # whose writers look at what is there
+    with nullcontext(Path(out)) if folder else to_write(run, out, data) as path:
+        program = build_run(run)
+        rows = parts_of(run, own_data(run, data, data_dir), data_dir, part)[0]
+        found = _network(run, program, rows)
+        if found.predictions:
+            raise CheckError(
+                f"expected the predictions of the run's exact network on {part} rows, got {found.predictions:,} others "
+                f"of {found.rows:,}: nothing is written"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        notes = _written(program, path, to, name, flash, pipelined, _first(run, program, rows))
+        return WrittenProgram(path, to, program.digest, found, notes)
+
+
+def _written(
+    program: IntegerProgram, path: Path, to: Form, name: str, flash: str | int | None, pipelined: bool, rows: Array
+) -> tuple[str, ...]:
+    if to == "c":
+        from htaf.integer.c import to_c
+
+        made = to_c(program, path, name=name, flash=flash, rows=rows)
+        return (f"{made.flash_bytes:,} bytes of constants, {made.ram_bytes:,} bytes of buffers",)
+    if to == "verilog":
+        from htaf.integer.verilog import to_verilog
+
+        to_verilog(program, path, name=name, pipelined=pipelined)
+    elif to == "integer":
+        files.save(program, path)
+    else:
+        from htaf.integer.onnx import to_integer_onnx, to_qonnx
+
+        (to_qonnx if to == "qonnx" else to_integer_onnx)(program, path)
+    return ()
+
+
+def verify_export(
+    exported: str | PathLike[str],
+    run: Run,
+    *,
+    rows: int = 1000,
+    targets: tuple[str, ...] = (),
+    part: PartName = "test",
+    data: Data | Place | None = None,
+    data_dir: Place | None = None,
+) -> list[Checked]:
+    """The same rows through a run's network, its integer program and an exported form of it.
+
+    Args:
+        exported: what `htaf export` or `htaf pack` wrote: a file, or a folder of C or Verilog.
+        rows: of the part, the first ones.
+        targets: where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog, verilator.
+            None given: all whose tools are here, and those that are not are said.
+
+    Returns:
+        The network first, then a line for each place where the export ran, or was to run.
+
+    Raises:
+        IntegerError: no export, an edited one, or one of another network. RunError, PackedError: as `pack_run`.
+    """
+    path = Path(exported)
+    if not path.exists():
+        raise IntegerError(f"expected an exported file or folder, there is none at {path}")
+    program, part = build_run(run), known_part(run, part)
+    held = parts_of(run, own_data(run, data, data_dir), data_dir, part)[0]
+    found = [_network(run, program, held, rows)]
+    x = _first(run, program, held, rows)
+    wanted = _run(program, x)
+    for where, call in _places(path, program, run, held, targets, rows):
+        try:
+            found.append(_compared(where, call(x), wanted))
+        except NotThereError as error:
+            found.append(Checked(where, wrong=str(error)))
+    return found
+
+
+class NotThereError(Exception):
+    """A tool that runs a form is not installed."""
+
+
+def _places(
+    path: Path, program: IntegerProgram, run: Run, held: RunPart, targets: tuple[str, ...], rows: int
+) -> Iterator[tuple[str, Callable[[Array], Outputs]]]:
+    """Where an export runs, and how."""
+    if path.is_dir() and any(path.glob("*.v")):
+        from htaf.integer.simulate import run_verilog
+
+        _expect_digest(path, *path.glob("*.v"), program=program)
+        for tool in targets or ("iverilog", "verilator"):
+            if tool not in ("iverilog", "verilator"):
+                raise IntegerError(f"expected a target of iverilog, verilator, got {tool!r}")
+            yield tool, lambda x, tool=tool: _if_there(tool, lambda: run_verilog(path, x, tool))
+    elif path.is_dir():
+        from htaf.integer.execute import TARGETS, missing, run_c
+
+        _expect_digest(path, *path.glob("*.c"), program=program)
+        for target in targets or TARGETS:
+            lacking = missing(target)
+            yield (
+                target,
+                lambda x, target=target, lacking=lacking: _unless(lacking, lambda: run_c(path, x, target=target)),
+            )
+    elif path.suffix == ".onnx":
+        yield "onnxruntime", lambda x: _if_module("onnxruntime", lambda: _onnx(path, program, x))
+    else:
+        try:
+            held_program = files.load(path)
+        except IntegerError:
+            yield "packed", lambda x: _packed(path, run, program, held, rows)
+            return
+        _expect(held_program.digest, program, path)
+        yield "integer program", lambda x: _run(held_program, x)
+
+
+def _unless(lacking: dict[str, str], call: Callable[[], Outputs]) -> Outputs:
+    if lacking:
+        raise NotThereError(", ".join(f"{tool} is not installed (Debian: {of})" for tool, of in lacking.items()))
+    return call()
+
+
+def _if_there(tool: str, call: Callable[[], Outputs]) -> Outputs:
+    return _unless({} if shutil.which(tool) else {tool: tool}, call)
+
+
+def _if_module(module: str, call: Callable[[], Outputs]) -> Outputs:
+    try:
+        __import__(module)
+    except ImportError:
+        raise NotThereError(f"{module} is not installed (pip install 'htaf[export]')") from None
+    return call()
+
+
+def _expect(found: str, program: IntegerProgram, path: Path) -> None:
+    if found != program.digest:
+        raise IntegerError(f"{path}: expected the program {program.digest[:12]} of the run, got {found[:12]}")
+
+
+def _expect_digest(path: Path, *sources: Path, program: IntegerProgram) -> None:
+    """That a source names the program of the run; it is whole where its text holds its own digest."""
+    from htaf.integer.sealing import is_whole
+
+    texts = [source.read_text() for source in sources]
+    named = [match[1] for text in texts for match in re.finditer(r"program (?:sha256: )?([0-9a-f]{64})", text)]
+    if not named:
+        raise IntegerError(f"{path}: expected an export with the digest of its program, got none")
+    _expect(named[0], program, path)
+    for source, text in zip(sources, texts, strict=True):
+        if "text sha256" in text and not is_whole(text):
+            raise IntegerError(f"{source}: expected a text as it was written, got one that was changed")
+
+
+def _onnx(path: Path, program: IntegerProgram, x: Array) -> Outputs:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    about = session.get_modelmeta().custom_metadata_map
+    _expect(about.get("program_sha256", ""), program, path)
+    given = session.get_inputs()[0]
+    kinds = {"tensor(uint8)": np.uint8, "tensor(int32)": np.int32, "tensor(float)": np.float32}
+    one = given.shape[0] == 1
+    parts = np.split(x, len(x)) if one else [x]
+    found = [session.run(None, {given.name: part.astype(kinds[given.type])})[0] for part in parts]
+    return np.concatenate([np.asarray(y) for y in found]).astype(np.int64)
+
+
+def _packed(path: Path, run: Run, program: IntegerProgram, held: RunPart, rows: int) -> Outputs:
+    """The outputs of a packed file in the unit of the program."""
+    from htaf import packed
+
+    model = packed.load(path)
+    if model.extra.get("run") not in (None, run.record["key"]):
+        raise IntegerError(f"{path}: expected a packed file of the run {run.record['key']}, got {model.extra['run']}")
+    with torch.no_grad():
+        return np.concatenate([_integers(model(x), program) for x in _inputs(held, rows)])
+
+
+def _network(run: Run, program: IntegerProgram, held: RunPart, rows: int | None = None) -> Checked:
+    """How the run's network in PyTorch compares with its program."""
+    model, found = run.model(), Checked("network in PyTorch")
+    with torch.no_grad():
+        for x in _inputs(held, rows):
+            some = _compared(found.where, _integers(model(x), program), _run(program, quantised(run, program, x)))
+            found = Checked(
+                found.where,
+                found.rows + some.rows,
+                found.predictions + some.predictions,
+                found.outputs + some.outputs,
+            )
+    return found
+
+
+def _integers(outputs: Tensor, program: IntegerProgram) -> Outputs:
+    """Real outputs in the unit of the program; what is within a few units in the last place of float32 is equal."""
+    exponent, divisor = program.unit
+    real = np.ldexp(outputs.double().numpy(), -exponent) * divisor
+    near = np.rint(real)
+    away = np.abs(real - near) > np.maximum(np.abs(real) * ULPS, ULPS)
+    return near.astype(np.int64) + away  # another number where it is no multiple
+
+
+def _compared(where: str, found: Outputs, wanted: Outputs) -> Checked:
+    differ = int((found != wanted).sum())
+    others = differ if wanted.shape[1] == 1 else int((found.argmax(1) != wanted.argmax(1)).sum())
+    return Checked(where, len(wanted), others, differ)
+
+
+def _run(program: IntegerProgram, x: Array) -> Outputs:
+    parts = [program.run(x[start : start + ROWS]) for start in range(0, len(x), ROWS)]
+    return np.concatenate(parts)
+
+
+def _inputs(held: RunPart, rows: int | None = None) -> Iterator[Tensor]:
+    """What the network is given for the first rows of a part."""
+    left = len(held) if rows is None else min(rows, len(held))
+    for inputs, _ in held:
+        for x in inputs.split(256):
+            if left <= 0:
+                return
+            yield x[:left]
+            left -= len(x)
+
+
+def _first(run: Run, program: IntegerProgram, held: RunPart, rows: int = 16) -> Array:
+    return np.concatenate([quantised(run, program, x) for x in _inputs(held, rows)])
+
+
+def quantised(run: Run, program: IntegerProgram, x: Float32[Tensor, "rows ..."]) -> Int64[Array, "rows ..."]:
+    """What a program takes for inputs of the run's network: the pixels behind them, or columns as integers."""
+    known = run.preprocessor()
+    if not isinstance(known, ImagePreprocessor):
+        return program.input.quantised(x.numpy())
+    found = torch.empty(x.shape, dtype=torch.int64)
+    for channel, values in enumerate(pixel_table(known)):
+        ordered, pixels = values.sort()
+        place = torch.searchsorted(ordered, x[:, channel].contiguous()).clamp(max=255)
+        if not torch.equal(ordered[place], x[:, channel]):
+            raise RunError("expected prepared pixels, got other numbers")
+        found[:, channel] = pixels[place]
+    return found.numpy()
