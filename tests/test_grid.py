@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import htaf
 from htaf.grid import (
     Bits,
+    FixedPoint,
     GridConv2d,
     GridLinear,
     LayerBits,
@@ -23,6 +24,7 @@ from htaf.grid import (
     WideBatchNorm2d,
     WideMean,
     bias_of,
+    columns_grid,
     fixed_point,
     grid_weight,
     integers_and_steps,
@@ -31,6 +33,7 @@ from htaf.grid import (
 )
 from htaf.kernels.table_convolution.reference import holds
 from htaf.models.build import build
+from htaf.models.mlp import MLP
 from htaf.models.wide_resnet import WideResNet
 
 ACT = partial(htaf.HTAF, 2.0, 11.0)
@@ -92,6 +95,48 @@ def test_what_compares_outputs_has_one_unit_for_weights_and_bias() -> None:
     layer(bits).sum().backward()
     assert torch.equal(layer.bias.grad, torch.full((5,), 50.0)), "straight through"
     assert torch.equal(settled(grid)[2](bits), layer(bits))  # pyright: ignore[reportIndexIssue]
+
+
+MLPS: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
+    "columns": ({"batch_norm": True}, (16, 2**21)),  # 6 columns
+    "thermometer": ({"thresholds": [3] * 6, "direct": True, "leaves": 5}, (16, 2**30)),
+}
+
+
+@pytest.mark.parametrize("name", MLPS)
+def test_columns_are_rounded_once(name: str) -> None:
+    """The network of rounded columns is the network; first layer and linear part are sums of integers."""
+    options, grid = MLPS[name]
+    net: Any = htaf.on_grid(MLP(6, 3, (20,), ACT, **options), torch.randn(5, 6))
+    assert type(net.columns) is FixedPoint
+    assert (net.columns.exponent, net.columns.limit) == grid
+    x, exact = torch.randn(200, 6) * 10.0 ** torch.randint(-6, 6, (200, 6)), htaf.harden(net).eval()
+    q = (x.double() * 2.0 ** grid[0]).round().clamp(-grid[1], grid[1])
+    assert torch.equal(exact(x), exact((q / 2.0 ** grid[0]).float()))
+    layer = net.hidden[0].linear if name == "columns" else net.direct
+    assert (layer.bits, layer.real, layer.rounds, layer.shared) == ((8, True, False, False), (16, True, False, True))[
+        name == "thermometer"
+    ]
+    k, s = integers_and_steps(layer.weight, layer.bits, shared=layer.shared)
+    whole = q.long() @ k.long().T
+    bias = torch.zeros(len(s)) if layer.bias is None else layer.grid_bias()
+    y = (whole * (s * 2.0 ** -grid[0]).double() + bias.double()).float()
+    assert torch.equal(layer.eval()(net.columns(x)), y)
+
+
+def test_many_columns_keep_their_steps() -> None:
+    assert columns_grid(64) == (15, 2**18)
+    assert columns_grid(100_000) == (11, 2**14)
+    assert all(127 * n * columns_grid(n)[1] < 2**31 for n in range(1, 1000))
+
+
+def test_layers_of_other_models_round_what_they_are_given() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2))
+    layer: Any = htaf.on_grid(net, torch.randn(5, 3)).eval()[0]  # pyright: ignore[reportIndexIssue]
+    assert (layer.bits, layer.rounds) == (8, True)
+    x, (exponent, limit) = 9 * torch.randn(50, 3), columns_grid(3)
+    assert torch.equal(layer(x), layer(FixedPoint(exponent, limit)(x)))
+    assert not torch.equal(layer(x), layer.train()(x))
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast, final, get_args
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from htaf.activations import Heaviside
 from htaf.convert import harden
@@ -121,11 +121,12 @@ class _Grid(nn.Module):
     weight: Any  # the parameters of the layer
     bias: Any
     real: bool = False  # the inputs are real numbers
+    rounds: bool = False  # and are rounded first
     shared: bool = False  # one power of two for all filters, of which the bias holds multiples too
     settled: bool = False  # the parameters lie on the grid already
 
     def extra_repr(self) -> str:
-        more = ", real=True" * self.real + ", shared=True" * self.shared
+        more = ", real=True" * self.real + ", rounds=True" * self.rounds + ", shared=True" * self.shared
         return f"{super().extra_repr()}, bits={self.bits}{more}"
 
     def grid_weight(self) -> Tensor:
@@ -236,6 +237,7 @@ class GridLinear(_Grid, nn.Linear):
         bits: of an integer weight, 4, 8 or 16.
         real: the inputs are real numbers, as means of bits. Outside of training the sums are taken in float64 and
             rounded once, so that they do not depend on their order, but for one float32 in some 10^8.
+        rounds: outside of training real inputs are rounded first, as `FixedPoint` does, by `columns_grid`.
         shared: one power of two for all outputs, and a bias rounded to multiples of it: what compares outputs, as of
             classes, can compare integers.
 
@@ -253,16 +255,19 @@ class GridLinear(_Grid, nn.Linear):
         *,
         bits: LayerBits = 8,
         real: bool = False,
+        rounds: bool = False,
         shared: bool = False,
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
-        self.bits, self.real, self.shared = _checked(bits, LayerBits), real, shared
+        self.bits, self.real, self.rounds, self.shared = _checked(bits, LayerBits), real, rounds, shared
 
     def forward(self, input: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out_features"]:
         weight, bias = self.grid_weight(), self.grid_bias()
         if self.training or not self.real:
             y = nn.functional.linear(input, weight)
             return y if bias is None else y + bias
+        if self.rounds:
+            input = _fixed(input, *columns_grid(self.in_features if self.bits < 16 else None))
         bias = None if bias is None else bias.double()
         return nn.functional.linear(input.double(), weight.double(), bias).to(weight.dtype)
 
@@ -291,6 +296,35 @@ class WideMean(Mean):
 
     def forward(self, input: Float[Tensor, "*shape"]) -> Float[Tensor, "*rest"]:
         return super().forward(input if self.training else input.double())
+
+
+class Columns(nn.Module):
+    """Where the columns of a table come in: they stay as they are. On a grid `FixedPoint` stands there.
+
+    Args:
+        exponent, limit: of that, see `columns_grid`.
+    """
+
+    def __init__(self, exponent: int, limit: int) -> None:
+        super().__init__()
+        self.exponent, self.limit = exponent, limit
+
+    def forward(self, input: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        return input
+
+
+@final
+class FixedPoint(Columns):
+    """Columns as integers q: q / 2^exponent with q = round(2^exponent x), half to even, clipped to +-limit.
+
+    Gradient: 1 where x is not clipped, else 0.
+    """
+
+    def forward(self, input: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        return _fixed(input, self.exponent, self.limit)
+
+    def extra_repr(self) -> str:
+        return f"exponent={self.exponent}, limit={self.limit}"
 
 
 class _WideNorm(nn.modules.batchnorm._BatchNorm):
@@ -334,10 +368,27 @@ def fixed_point(x: Tensor, weights: int, reach: float = REACH) -> Tensor:
         Tensor of the shape and dtype of x.
     """
     limit = max(EXACT // weights, 1)
-    steps = 2.0 ** math.floor(math.log2(limit / reach))
+    return _fixed(x, math.floor(math.log2(limit / reach)), limit)
+
+
+def _fixed(x: Tensor, exponent: int, limit: int) -> Tensor:
+    """Multiples of 2^-exponent of at most `limit` steps."""
+    steps = 2.0**exponent
     clipped = x.clamp(-limit / steps, limit / steps)
     made = (clipped * steps).round() * (1 / steps)
     return made + (clipped - clipped.detach()) if x.requires_grad else made
+
+
+def columns_grid(columns: int | None) -> tuple[int, int]:
+    """The exponent e and limit L of `FixedPoint` for so many columns of a table that a linear layer of 8 bits reads.
+
+    e is at most 16. An int32 holds the sums, where they are not so many that fewer than 2^11 steps to a deviation were
+    left. None: nothing but thresholds and layers of 16 bits read them.
+    """
+    if columns is None:
+        return 16, 2**30
+    limit = 2 ** max(math.floor(math.log2((2**31 - 1) / (127 * columns))), 14)
+    return min(16, int(math.log2(limit / REACH))), limit
 
 
 def _checked(bits: Any, of: Any = Bits) -> Any:
@@ -351,7 +402,8 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     """Return a new model whose sums are exact in the hardened network: weights on a grid, the rest in float64.
 
         nn.Linear over 0/1 activations and sums of these   GridLinear
-        nn.Linear over real inputs, means of bits too      GridLinear with real=True and 16 bits
+        nn.Linear over means of bits                       GridLinear with real=True and 16 bits
+        nn.Linear over real inputs                         the same with rounds=True; with 8 bits if a step follows
         nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d and 2d    GridConv1d, ...; over real inputs with real=True and 8 bits
         nn.BatchNorm1d, nn.BatchNorm2d                     WideBatchNorm1d, WideBatchNorm2d
 
@@ -382,7 +434,7 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
         >>> net = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2))
         >>> on_grid(net, torch.randn(5, 3))
         Sequential(
-          (0): GridLinear(in_features=3, out_features=4, bias=True, bits=16, real=True)
+          (0): GridLinear(in_features=3, out_features=4, bias=True, bits=8, real=True, rounds=True)
           (1): HTAF(alpha0=2.0, alpha1=11.0)
           (2): GridLinear(in_features=4, out_features=2, bias=True, bits=8, shared=True)
         )
@@ -427,15 +479,19 @@ _SUMS = (  # what sums products of real weights or of values: its last bit depen
 _SHOWN = 6  # layers that a warning names
 _PLAIN: dict[type, type[nn.Module]] = {
     nn.BatchNorm1d: WideBatchNorm1d, nn.BatchNorm2d: WideBatchNorm2d, Mean: WideMean,
+    Columns: FixedPoint,
 }  # fmt: skip
 
 
 @dataclass
 class _Seen:
     """A layer in the hardened model. whole: it reads integers alone, so small that float32 holds every sum.
-    last: no step stands between it and the outputs."""
+    given: it reads what the model is given, with no step between. fixed: it reads multiples of 2^-16. last: no step
+    stands between it and the outputs."""
 
     whole: bool = True
+    given: bool = False
+    fixed: bool = True
     last: bool = False
 
 
@@ -448,7 +504,9 @@ def _made(module: nn.Module, seen: _Seen | None, bits: Bits) -> nn.Module | None
         return None
     real = not seen.whole
     if isinstance(module, nn.Linear):
-        return _as(GridLinear, module, bits=16 if real else bits, real=real, shared=seen.last)
+        held = bits if not real else 8 if seen.given and not seen.last else 16
+        rounds = real and seen.given and not seen.fixed
+        return _as(GridLinear, module, bits=held, real=real, rounds=rounds, shared=seen.last)
     return None if real and _many(module) else _as(_CONVOLUTIONS[kind], module, bits=8 if real else bits, real=real)
 
 
@@ -486,11 +544,17 @@ def _as(kind: type[nn.Module], module: nn.Module, **more: Any) -> nn.Module:
     return made
 
 
+def _followed(x: Tensor) -> Tensor:
+    """The tensor, so that what is made of it has a gradient."""
+    return x.detach().requires_grad_(x.is_floating_point())
+
+
 def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -> dict[str, _Seen]:
     """The layers that run, by their paths, as they are in the hardened model.
 
     The steps give random bits: so the answer is that of the architecture. Of a fresh network whose steps all give 0, a
-    mean of bits would look like an integer. These bits have no gradient, so a layer whose outputs have one is the last.
+    mean of bits would look like an integer. These bits have no gradient: by gradients it is seen what stands before and
+    behind all steps.
     ran: takes the paths of all layers of `_SUMS` that run.
     """
     try:
@@ -501,11 +565,15 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -
     probes: list[tuple[str, Tensor]] = []
 
     def see(path: str, module: nn.Module, given: tuple[Any, ...], y: Tensor) -> Tensor:
+        fine, limit = columns_grid(None)
         x = given[0].detach() * finest
         largest = float(x.abs().max()) if x.numel() else 0.0
         held = largest * _inputs(module) * (2 ** (bits - 1) - 1) <= EXACT
         known = found.setdefault(path, _Seen())
         known.whole = known.whole and held and bool((x == x.round()).all())
+        known.given |= given[0].requires_grad
+        q = given[0].detach() * 2**fine
+        known.fixed = known.fixed and bool(((q == q.round()) & (q.abs() <= limit)).all())
         probes.append((path, torch.zeros((), dtype=y.dtype, device=y.device, requires_grad=True)))
         return y + probes[-1][1]
 
@@ -521,6 +589,9 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -
         drawn = torch.randint(step.levels + 1, y.shape, generator=random).to(y) / step.levels
         return 2 * drawn - 1 if step.bipolar else drawn
 
+    def rounded(columns: Any, given: tuple[Any, ...], y: Tensor) -> Tensor:
+        return _fixed(y, columns.exponent, columns.limit)
+
     for path, module in exact.named_modules():
         if isinstance(module, _SUMS):
             module.register_forward_pre_hook(lambda *_, path=path: ran.append(path))
@@ -528,8 +599,11 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -
             module.register_forward_hook(partial(see, path))
         elif isinstance(module, Heaviside):
             module.register_forward_hook(bits_of)
+        elif type(module) is Columns:
+            module.register_forward_hook(rounded)
+    given = tree_map_only(Tensor, _followed, example if isinstance(example, tuple) else (example,))
     with evaluating(exact), torch.enable_grad():
-        y = exact(*(example if isinstance(example, tuple) else (example,)))
+        y = exact(*given)
         ends = [x.sum() for x in tree_leaves(y) if isinstance(x, Tensor) and x.requires_grad]
         if ends and probes:
             reached = torch.autograd.grad(ends, [probe for _, probe in probes], allow_unused=True)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from htaf._errors import option
 from htaf.integer.ops import (
     Add,
     And,
@@ -49,7 +50,6 @@ from htaf.packed.layers import LayerSite, on_powers, read_layer
 MOST = 2**15 - 1  # of a weight
 FINEST = 2**24  # steps of an input's grid, at most: what float32 holds
 COLUMNS = (16, 2**30)  # exponent and clip of columns that only thresholds read
-OFF_GRID = "train the run with --weights int8, or the model after htaf.on_grid(model, example)"
 _COMPARED = ("ge", "gt", "le", "lt")
 _SIZE = aten.sym_size.int
 
@@ -132,6 +132,12 @@ def module_of(node: Node) -> str:
     """The path of the module that a node is of, or its own name."""
     stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     return next((path for path in reversed(stack) if path and not path.startswith("_")), node.name)
+
+
+def off_grid() -> str:
+    """What to do with real weights."""
+    flag = option("--weights int8", 'weights="int8"')
+    return f"train a run with {flag}, or a model of your own after htaf.on_grid(model, example)"
 
 
 def refuse(node: Node, expected: str, got: object) -> NoReturn:
@@ -294,7 +300,7 @@ class Walk:
             refuse(node, "finite numbers of each pixel", values)
         whole, unit = on_powers(values[None].float())
         if float(whole.abs().max()) > FINEST:
-            refuse(node, "pixels that are rounded to a grid before a layer", f"real ones ({node.name}): {OFF_GRID}")
+            refuse(node, "pixels that are rounded to a grid before a layer", f"real ones ({node.name}): {off_grid()}")
         table = whole[0].numpy().astype(np.int64)
         self._hold(node, Lookup(module_of(node), 0, table), np.full(len(table), float(unit)))
 
@@ -361,7 +367,7 @@ class Walk:
         finer = self._in_units(settled, np.where(shift == 0, scale, np.minimum(finest, 1) * scale))
         bias = shift * known.divisor / (scale if finer is None else finer.unit)
         if finer is None or (bias != np.rint(bias)).any() or np.abs(bias).max() > 2**52:
-            refuse(node, "a bias on the grid of the layer's sums", f"a real one: {OFF_GRID}")
+            refuse(node, "a bias on the grid of the layer's sums", f"a real one: {off_grid()}")
         made, whole = self.ops[finer.value - 1], bias.astype(np.int64)
         assert isinstance(made, (Linear, Conv))
         return replace(finer, value=self.put(replace(made, bias=whole if made.bias is None else made.bias + whole)))
@@ -475,7 +481,7 @@ class Walk:
             refuse(node, "finite weights", "others")
         whole, step = on_powers(weight)
         if float(whole.abs().max()) > MOST:
-            refuse(node, "weights on a grid of integers", f"real ones: {OFF_GRID}")
+            refuse(node, "weights on a grid of integers", f"real ones: {off_grid()}")
         k = whole.numpy().astype(np.int64)
         if site.form == "row":
             op: Op = Linear(name, known.value, k[:, :, 0, 0], None)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf.activations import HTAF, Heaviside
-from htaf.grid import bias_of, weight_of
+from htaf.grid import Columns, bias_of, columns_grid, weight_of
 
 
 @final
@@ -185,6 +185,7 @@ class MLP(nn.Module):
         self.members = members
         self.given = False  # whether inputs are followed by what `beside` gives for them
         self.thermometer = Thermometer(thresholds) if any(thresholds) else nn.Identity()
+        self.columns = Columns(*columns_grid(None if any(thresholds) else in_features))
         if leaves and not isinstance(self.thermometer, Thermometer):
             raise ValueError(f"leaves must be 0 without a thermometer, got {leaves}")
         sizes = [getattr(self.thermometer, "out_features", in_features), *(members * size for size in hidden)]
@@ -213,18 +214,21 @@ class MLP(nn.Module):
         return [part for part in (self.direct, self.leaves) if part is not None]
 
     def forward(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch out_features"]:
-        bits = self.thermometer(x)
-        plain = self.beside(x, bits)
+        bits, plain = self._bits_and_plain(x)
         outputs = self.head(self.hidden(bits))
         return outputs if plain is None else outputs + plain
 
+    def _bits_and_plain(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the hidden layers read, and what is added to the head's outputs."""
+        columns = self.columns(x)
+        bits = self.thermometer(columns)
+        return bits, x[:, -self.head.out_features :] if self.given else self.beside(columns, bits)
+
     def beside(
-        self, x: Float[Tensor, "batch in_features"], bits: Float[Tensor, "batch bits"]
+        self, columns: Float[Tensor, "batch in_features"], bits: Float[Tensor, "batch bits"]
     ) -> Float[Tensor, "batch out_features"] | None:
-        """What is added to the head's outputs, by the inputs and their thermometer; None: nothing."""
-        if self.given:
-            return x[:, -self.head.out_features :]
-        plain = None if self.direct is None else self.direct(x)
+        """What is added to the head's outputs, by the columns and their thermometer; None: nothing."""
+        plain = None if self.direct is None else self.direct(columns)
         if self.leaves is None:
             return plain
         return self.leaves(bits) if plain is None else plain + self.leaves(bits)
@@ -234,11 +238,10 @@ class MLP(nn.Module):
 
         y_m = members W_m h_m + b, where W_m are the columns of the head's weight that read member m.
         """
-        bits = self.thermometer(x)
+        bits, plain = self._bits_and_plain(x)
         h = self.hidden(bits).unflatten(1, (self.members, -1))
         weight = weight_of(self.head).unflatten(1, (self.members, -1))
         bias = bias_of(self.head)
         assert bias is not None
         outputs = self.members * torch.einsum("bmh,omh->bmo", h, weight) + bias
-        plain = self.beside(x, bits)
         return outputs if plain is None else outputs + plain[:, None]

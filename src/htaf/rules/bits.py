@@ -145,7 +145,11 @@ class TableBits:
         layer = self._direct
         if layer is None:
             return np.zeros((len(inputs), len(self.bias)))
-        return forward(layer, torch.from_numpy(inputs)).double().numpy()
+        return (
+            forward(nn.Sequential(self.network.get_submodule("columns"), layer), torch.from_numpy(inputs))
+            .double()
+            .numpy()
+        )
 
     @property
     def linear_weight(self) -> Float64[np.ndarray, "outputs inputs"] | None:

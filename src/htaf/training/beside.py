@@ -52,7 +52,8 @@ def _known(net: MLP, part: Part) -> Known:
     first = np.cumsum([0, *(net.thermometer.counts[j] for j in asked)])[:-1]
     codes, starts, ys = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
     with torch.no_grad():
-        for x, y in part:
+        for given, y in part:
+            x = net.columns(given)
             reached = np.zeros((len(x), len(net.thermometer.counts)), np.int16)
             reached[:, asked] = np.add.reduceat(net.thermometer(x).numpy(), first, axis=1)
             codes.append(reached)
@@ -77,7 +78,7 @@ def shrunk(net: nn.Module, posed: Problem) -> tuple[nn.Module, hardening.Report]
     device, loss = made.head.weight.device, loss_function(posed.task)
     rows = [(x.to(device), y.to(device)) for x, y in part]
     whole = torch.cat([net(x).double() for x, _ in rows])
-    learned = torch.cat([made.head(made.hidden(made.thermometer(x))).double() for x, _ in rows])
+    learned = torch.cat([made.head(made.hidden(made.thermometer(made.columns(x)))).double() for x, _ in rows])
     plain, y = whole - learned, torch.cat([y for _, y in rows])
     weights = None if part.weights is None else part.weights.to(device)
     of_y = y.double() if y.is_floating_point() else y
