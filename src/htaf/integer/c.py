@@ -408,7 +408,7 @@ class _Writer:
                 return self.add(number, op, at, channel)
             case And():
                 a, b = self.scalar(op.a, at), self.scalar(op.b, at)
-                return self.local("int32_t", f"{'!' * op.inverted}({a}) & {b}")
+                return self.local("int32_t", f"({a} ^ 1) & {b}" if op.inverted else f"{a} & {b}")
             case Pool():
                 return self.pool(number, op, x, at)
             case Count():
