@@ -105,7 +105,7 @@ def export(
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Write the exact network as ONNX or NIR; or one with weights on a grid as integers alone: a program, C, Verilog, ONNX.
+    """Write the exact network as ONNX or NIR; or one with weights on a grid as integers alone: C, Verilog, ONNX.
 
     Args:
         to: onnx for any runtime; nir for spiking networks; of weights int8 or int4: integer, a program in a file; c or

@@ -83,8 +83,7 @@ VERBS = {
     "pack": Verb("htaf.cli.packing:pack", "Pack the exact network: bits instead of floats."),
     "export": Verb(
         "htaf.cli.packing:export",
-        "Write the exact network as ONNX or NIR; or one with weights on a grid as integers alone: a program, C, "
-        "Verilog, ONNX.",
+        "Write the exact network as ONNX or NIR; or one with weights on a grid as integers alone: C, Verilog, ONNX.",
     ),
     "verify": Verb(
         "htaf.cli.packing:verify",
