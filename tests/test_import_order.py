@@ -54,7 +54,7 @@ BUDGETS = {
     "rules": 2_270,
     "runs": 2_645,
     "spiking": 850,
-    "training": 7_630,
+    "training": 7_640,
     "": 5_410,
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
