@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import htaf
+from htaf.functional import sign
 from htaf.grid import (
     Bits,
     FixedPoint,
+    GridBinaryLinear,
     GridConv2d,
     GridLinear,
     LayerBits,
@@ -122,6 +124,41 @@ def test_columns_are_rounded_once(name: str) -> None:
     bias = torch.zeros(len(s)) if layer.bias is None else layer.grid_bias()
     y = (whole * (s * 2.0 ** -grid[0]).double() + bias.double()).float()
     assert torch.equal(layer.eval()(net.columns(x)), y)
+
+
+@pytest.mark.parametrize("kind", [htaf.BinaryLinear, partial(htaf.BinaryConv2d, kernel_size=3, padding=1)])
+def test_binary_layers_sum_signs(kind: Any) -> None:
+    """Sums of signs times one scale, so the steps behind see integers; the training is that of the plain layer."""
+    rows = (5, 16) if kind is htaf.BinaryLinear else (5, 16, 6, 6)
+    plain: Any = kind(16, 8, bias=True)
+    bits = torch.randint(2, rows).float() * 2 - 1
+    plain.weight.data[0] = 0
+    net = nn.Sequential(htaf.HTAF(bipolar=True), plain, htaf.HTAF(), *([] if len(rows) == 4 else [nn.Linear(8, 2)]))
+    layer: Any = htaf.on_grid(net, torch.randn(rows))[1]  # pyright: ignore[reportIndexIssue]
+    assert type(layer).__name__ == f"Grid{type(plain).__name__}"
+    assert "bits" not in str(layer)
+    g, grads = torch.randn_like(plain(bits)), []
+    for one in (plain, layer):
+        assert torch.equal(one.train()(bits), plain(bits))
+        one.zero_grad()
+        (one(bits) * g).sum().backward()
+        grads.append(one.weight.grad.clone())
+    assert torch.equal(*grads)
+    k, s = sign(plain.weight), plain.weight.double().abs().flatten(1).mean(1).float()
+    sums = nn.functional.linear(bits, k) if len(rows) == 2 else nn.functional.conv2d(bits, k, padding=1)
+    assert torch.equal(sums, sums.round())
+    at = (-1, *[1] * (len(rows) - 2))
+    assert torch.equal(layer.eval()(bits), sums * s.view(at) + plain.bias.view(at))
+    assert torch.equal(settled(layer)(bits), layer(bits))
+    assert torch.equal(weight_of(settled(layer)), weight_of(layer))
+    assert layer.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_binary_layers_over_real_inputs_are_named() -> None:
+    net = nn.Sequential(htaf.BinaryLinear(3, 4), htaf.HTAF(), htaf.BinaryLinear(4, 2))
+    with pytest.warns(UserWarning, match=r"rounded in 0 \(BinaryLinear, real inputs\)$"):
+        grid: Any = htaf.on_grid(net, torch.randn(5, 3))
+    assert [type(grid[i]) for i in (0, 2)] == [htaf.BinaryLinear, GridBinaryLinear]
 
 
 def test_many_columns_keep_their_steps() -> None:

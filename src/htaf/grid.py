@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from htaf.activations import Heaviside
+from htaf.binary import BinaryConv2d, BinaryLinear, binary_weight
 from htaf.convert import harden
 from htaf.convert.functional_sites import Model, duplicate
 from htaf.convert.modes import evaluating
+from htaf.functional import sign
 from htaf.kernels.table_convolution.reference import LARGEST, ranges
 
 Bits = Literal[4, 8]
@@ -140,6 +142,14 @@ class _Grid(nn.Module):
         step = integers_and_steps(self.weight, self.bits, shared=True)[1].to(self.bias.dtype)
         return (self.bias.detach() / step).round() * step + (self.bias - self.bias.detach())
 
+    def settle(self) -> None:
+        """Take the weights and the bias that it computes with for its own, for inference."""
+        self._hold(weight=self.grid_weight(), bias=self.grid_bias())
+
+    def _hold(self, **rounded: Tensor | None) -> None:
+        held = {name: nn.Parameter(x.detach().clone(), False) for name, x in rounded.items() if x is not None}
+        self._parameters, self.settled = {**self._parameters, **held}, True
+
 
 def settled(model: nn.Module) -> nn.Module:
     """The model with the weights and biases of its layers on a grid rounded once, for inference; itself where it has
@@ -153,9 +163,7 @@ def settled(model: nn.Module) -> nn.Module:
     new = duplicate(model, parameters=True, buffers=True)
     for module in new.modules():
         if isinstance(module, _Grid):
-            rounded = {"weight": module.grid_weight(), "bias": module.grid_bias()}
-            held = {name: nn.Parameter(x.detach().clone(), False) for name, x in rounded.items() if x is not None}
-            module._parameters, module.settled = {**module._parameters, **held}, True
+            module.settle()
     return new
 
 
@@ -270,6 +278,61 @@ class GridLinear(_Grid, nn.Linear):
             input = _fixed(input, *columns_grid(self.in_features if self.bits < 16 else None))
         bias = None if bias is None else bias.double()
         return nn.functional.linear(input.double(), weight.double(), bias).to(weight.dtype)
+
+
+class _GridBinary(_Grid):
+    """What the layers with binary weights share: the signs are summed, and the sums are multiplied by the scales."""
+
+    has_binary_weights = True
+    scales: Any  # of a settled one, whose weights are signs
+
+    def extra_repr(self) -> str:
+        return super(_Grid, self).extra_repr()
+
+    def grid_weight(self) -> Tensor:
+        signs, scales = self._signs_and_scales()
+        return signs * _along(scales, signs)
+
+    def _signs_and_scales(self) -> tuple[Tensor, Tensor]:
+        if self.settled:
+            return self.weight, self.scales
+        wide = self.weight.detach().double()  # in which the mean is the same on every processor
+        return sign(self.weight.detach()), wide.abs().flatten(1).mean(1).to(self.weight.dtype)
+
+    def settle(self) -> None:
+        signs, scales = self._signs_and_scales()
+        self._hold(weight=signs, scales=scales)
+
+    def _sums(self, input: Tensor, weight: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, input: Float[Tensor, "*batch"]) -> Float[Tensor, "*out"]:
+        places = (-1, *[1] * (self.weight.ndim - 2))
+        if self.training:
+            y = self._sums(input, binary_weight(self.weight))
+        else:
+            signs, scales = self._signs_and_scales()
+            y = self._sums(input, signs) * scales.view(places)
+        return y if self.bias is None else y + self.bias.view(places)
+
+
+@final
+class GridBinaryConv2d(_GridBinary, nn.Conv2d):
+    """`BinaryConv2d` that outside of training sums signs and multiplies the sums by mean |w|, each in one rounding.
+
+    So over bits the sums are exact. Training, and the state dict, are those of `BinaryConv2d`.
+    """
+
+    def _sums(self, input: Tensor, weight: Tensor) -> Tensor:
+        return self._conv_forward(input, weight, None)
+
+
+@final
+class GridBinaryLinear(_GridBinary, nn.Linear):
+    """`BinaryLinear`, as `GridBinaryConv2d`."""
+
+    def _sums(self, input: Tensor, weight: Tensor) -> Tensor:
+        return nn.functional.linear(input, weight)
 
 
 class Mean(nn.Module):
@@ -405,6 +468,7 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
         nn.Linear over means of bits                       GridLinear with real=True and 16 bits
         nn.Linear over real inputs                         the same with rounds=True; with 8 bits if a step follows
         nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d and 2d    GridConv1d, ...; over real inputs with real=True and 8 bits
+        BinaryConv2d, BinaryLinear over 0/1 or -1/1        the same, which sum signs and scale the sums
         nn.BatchNorm1d, nn.BatchNorm2d                     WideBatchNorm1d, WideBatchNorm2d
 
     A linear layer with no step behind it has shared=True: one power of two for all outputs.
@@ -471,7 +535,8 @@ _CONVOLUTIONS: dict[type, type[_GridConv]] = {
     nn.Conv1d: GridConv1d, nn.Conv2d: GridConv2d,
     nn.ConvTranspose1d: GridConvTranspose1d, nn.ConvTranspose2d: GridConvTranspose2d,
 }  # fmt: skip
-_LAYERS = (nn.Linear, *_CONVOLUTIONS)
+_BINARY: dict[type, type[_GridBinary]] = {BinaryConv2d: GridBinaryConv2d, BinaryLinear: GridBinaryLinear}
+_LAYERS = (nn.Linear, *_CONVOLUTIONS, *_BINARY)
 _SUMS = (  # what sums products of real weights or of values: its last bit depends on the order
     nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention,
     nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm,
@@ -503,6 +568,8 @@ def _made(module: nn.Module, seen: _Seen | None, bits: Bits) -> nn.Module | None
     if seen is None or kind not in _LAYERS:
         return None
     real = not seen.whole
+    if kind in _BINARY:
+        return None if real else _as(_BINARY[kind], module)
     if isinstance(module, nn.Linear):
         held = bits if not real else 8 if seen.given and not seen.last else 16
         rounds = real and seen.given and not seen.fixed
@@ -531,6 +598,8 @@ def _left(model: nn.Module, seen: dict[str, _Seen], ran: list[str]) -> list[str]
         kind = type(module := model.get_submodule(path))
         if kind in _CONVOLUTIONS and not seen[path].whole and _many(module):
             found.append(f"{path or 'the model'} ({kind.__name__}, {_inputs(module)} real inputs for each output)")
+        elif kind in _BINARY and not seen[path].whole:
+            found.append(f"{path or 'the model'} ({kind.__name__}, real inputs)")
         elif isinstance(module, _SUMS) and kind not in (*_LAYERS, *_PLAIN, *_PLAIN.values()):
             found.append(f"{path or 'the model'} ({kind.__name__})")
     return found

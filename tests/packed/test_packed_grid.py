@@ -30,6 +30,7 @@ from htaf.spiking.neurons import IF, LIF
 from quick import slow_but
 
 ACT = partial(htaf.HTAF, 2.0, 11.0)
+SIGN = partial(htaf.HTAF, 2.0, 11.0, bipolar=True)
 Make = Callable[[], nn.Module]
 
 
@@ -66,15 +67,24 @@ NETS: dict[str, tuple[Make, tuple[int, ...], float]] = {
     "whitened": (lambda: WhitenedConvNet(5, ACT, widths=(8, 70)), (3, 14, 14), 0.0),
     "mlp without norms": (lambda: MLP(7, 3, (70, 20), ACT), (7,), 0.0),
     "thermometer": (lambda: MLP(7, 3, (70, 20), ACT, True, thresholds=[3] * 7), (7,), 0.0),
+    "binary": (lambda: WhitenedConvNet(5, SIGN, widths=(8, 70), conv=htaf.BinaryConv2d), (3, 14, 14), 0.0),
     "sew": (lambda: SEWResNet(18, 5, lambda: IF(ACT()), steps=2, width=8, stem="cifar"), (3, 8, 8), 0.0),
     "sew lif": (lambda: SEWResNet(18, 5, lambda: LIF(ACT()), steps=3, width=8, stem="imagenet"), (3, 16, 16), 0.0),
 }
 
 
-CASES = [("wrn", 8), ("whitened", 4), ("thermometer", 8), ("mlp without norms", 4), ("sew", 8), ("sew lif", 4)]
+CASES = [
+    ("wrn", 8),
+    ("whitened", 4),
+    ("binary", 8),
+    ("thermometer", 8),
+    ("mlp without norms", 4),
+    ("sew", 8),
+    ("sew lif", 4),
+]
 
 
-COUNTS = {"wrn": 16, "whitened": 9, "sew": 2, "sew lif": 3}  # what the last mean divides by
+COUNTS = {"wrn": 16, "whitened": 9, "binary": 9, "sew": 2, "sew lif": 3}  # what the last mean divides by
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -101,7 +111,7 @@ def test_our_networks(name: str, bits: Bits, tmp_path: Path) -> None:
     packed = pack(traced, x)
     layers = [i for i in packed.program.instructions if isinstance(i, Layer)]
     assert layers
-    assert all(layer.weights == "integer" for layer in layers)
+    assert {layer.weights for layer in layers} == {"binary" if name == "binary" else "integer"}
     for name in INSTRUCTION_SETS[: None if bits == 8 else 1]:
         with using(name):
             same(PackedModel(packed.program, packed.report), exact, traced, x, wander)

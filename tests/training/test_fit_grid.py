@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,17 @@ def test_a_float_run_is_continued_on_a_grid_and_resumed_to_the_bit(real: Run, di
     assert resumed.record["model_sha256"] == whole.record["model_sha256"]
 
 
-@pytest.mark.parametrize("family", slow_but(["dhn", "snn"], "dhn"))
+@pytest.mark.parametrize("family", slow_but(["dhn", "snn", "bnn"], "dhn", "bnn"))
 def test_a_packed_run_predicts_every_row_as_the_run_does(family: str, digits: Images, tmp_path: Path) -> None:
-    small = {"dhn": {"depth": 10}, "snn": {"depth": 18, "width": 4, "steps": 2}}[family]
-    recipe = ready_recipe(family, "reduced").replace(**SMALL | {"epochs": 1}, **small, weights="int4")
+    small: dict[str, Any] = {
+        "dhn": {"depth": 10, "weights": "int4"}, "snn": {"depth": 18, "width": 4, "steps": 2, "weights": "int4"},
+        "bnn": {"layout": "whitened", "widths": (8, 16), "weights": "int8"},
+    }[family]  # fmt: skip
+    recipe = ready_recipe(family, "reduced").replace(**SMALL | {"epochs": 1}, **small)
     run = fit(recipe, digits, tmp_path / "run", source={"name": "digits"})
     run = open_run(tmp_path / "run")
+    scale = [255 * s for s in run.preprocessor().std]  # pyright: ignore[reportAttributeAccessIssue]
+    assert scale == [2.0 ** round(math.log2(s)) for s in scale]
     made = pack_run(run, tmp_path / "net.packed", data=digits, differing=0)
     assert made.agreement.predictions == made.agreement.rows
     packed, exact = open_packed(tmp_path / "net.packed"), run.model()
@@ -81,9 +87,10 @@ def test_a_packed_run_predicts_every_row_as_the_run_does(family: str, digits: Im
 def test_the_field_is_checked(unchecked: None) -> None:
     with pytest.raises(ValueError, match="weights must be one of"):
         make_recipe("dhn", weights="int3")
-    for family in ("bnn", "icbm"):
-        with pytest.raises(ValueError, match=f"family {family} does not read weights"):
-            make_recipe(family, weights="int8")
+    with pytest.raises(ValueError, match="family icbm does not read weights"):
+        make_recipe("icbm", weights="int8")
+    with pytest.raises(ValueError, match="layout residual does not read weights"):
+        make_recipe("bnn", weights="int8").refuse_unread(["weights"])
     with pytest.raises(ValueError, match="method relu does not read weights"):
         make_recipe("dhn", weights="int8", method="relu").refuse_unread(["weights"])
     float_, grid = (make_recipe("dhn", weights=weights) for weights in ("float", "int8"))

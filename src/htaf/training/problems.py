@@ -344,7 +344,8 @@ def _whole(scaled: Float32[np.ndarray, " rows"], span: float) -> bool:
 
 def _images(recipe: Recipe, options: ImageData, images: Images, test: bool, given: ImagePreprocessor | None) -> Problem:
     rows = image_rows(images, options.train_images, options.validation_images)
-    preprocessor = given or _for_weights(recipe, images) or fit_preprocessor(images, rows.train)
+    grid = recipe.effective().get("weights", "float") != "float"
+    preprocessor = given or _for_weights(recipe, images) or fit_preprocessor(images, rows.train, grid=grid)
     settled = resolved(recipe, images)[0].data
     assert isinstance(settled, ImageData)
     augment = settled.augment

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from htaf.training.families import scales
 from htaf.training.families.quick import ImageNetwork, quick
+from htaf.training.families.weights import titled, weighted
 from htaf.training.recipe import Activation, Family, ImageData, Optimization, Recipe, expect
 
 DEPTHS = (18, 34)
@@ -23,6 +24,8 @@ class BNNNetwork(ImageNetwork):
         depth: 18 or 34.
         width: Channels of the first stage.
         stem: First layers: cifar: 3x3, no pooling; imagenet: 7x7 and pooling.
+        weights: Of whitened: int8: of the layers over pixels on a grid of integers, so that all sums are exact, see
+            docs/packed.md.
     """
 
     family: ClassVar[str] = "bnn"
@@ -32,6 +35,7 @@ class BNNNetwork(ImageNetwork):
     depth: int = 18
     width: int = 64
     stem: Literal["cifar", "imagenet"] = "cifar"
+    weights: Literal["float", "int8"] = "float"
 
     def check(self) -> None:
         super().check()
@@ -41,9 +45,12 @@ class BNNNetwork(ImageNetwork):
     def residual_fields(self) -> tuple[str, ...]:
         return ("depth", "width", "stem")
 
+    def unread(self, method: str) -> dict[str, str]:
+        return super().unread(method) | ({"weights": "layout residual"} if self.layout == "residual" else {})
+
     def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
         if self.layout == "whitened":
-            return self.whitened_model(inputs, outputs, activation, binary_weights=True)
+            return weighted(self.whitened_model(inputs, outputs, activation, binary_weights=True), self.weights)
         return {
             "kind": "bireal",
             "in_channels": inputs["in_channels"],
@@ -54,7 +61,7 @@ class BNNNetwork(ImageNetwork):
 
     def title(self) -> str:
         if self.layout == "whitened":
-            return f"whitened network {'-'.join(map(str, self.widths))}, binary weights"
+            return titled(f"whitened network {'-'.join(map(str, self.widths))}, binary weights", self.weights)
         return f"Bi-Real Net, depth {self.depth}, width {self.width}"
 
 
