@@ -152,6 +152,7 @@ def same(
 IMAGES: dict[str, tuple[Make, tuple[int, ...]]] = {
     "wrn": (lambda: WideResNet(10, 2, 5, ACT), (3, 16, 16)),
     "digits": (lambda: WideResNet(16, 1, 10, ACT, in_channels=1), (1, 8, 8)),
+    "one pixel": (lambda: WhitenedConvNet(5, ACT, widths=(8, 16)), (3, 6, 6)),
     "whitened": (lambda: WhitenedConvNet(5, ACT, widths=(8, 16)), (3, 14, 14)),
     "sew": (lambda: SEWResNet(18, 5, lambda: IF(ACT()), steps=2, width=4, stem="cifar"), (3, 8, 8)),
     "sew lif": (lambda: SEWResNet(18, 5, lambda: LIF(ACT()), steps=3, width=4, stem="imagenet"), (3, 16, 16)),
@@ -165,7 +166,7 @@ IMAGES: dict[str, tuple[Make, tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(IMAGES, "digits", "whitened", "spiking"))
+@pytest.mark.parametrize("name", slow_but(IMAGES, "digits", "one pixel", "whitened", "spiking"))
 def test_images_from_pixels(name: str) -> None:
     make, shape = IMAGES[name]
     exact, x, pixels, table = images(make, shape)
@@ -372,3 +373,16 @@ def test_columns_that_only_a_layer_rounds_and_those_that_none_does() -> None:
     same(exact, x, input.quantised(x.numpy()), input)
     raw = trace(htaf.harden(htaf.on_grid(nn.Sequential(ACT(), nn.Linear(5, 3)), x)), x)
     assert build(raw, x, input=columns_input(raw)).about["unproved"] == ["0"]
+
+
+def test_sums_that_the_next_layer_clips() -> None:
+    torch.manual_seed(0)
+    shape = (3, 8, 8)
+    pre, pixels = preprocessor(shape), rows(shape, 24, 0)
+    x = pre.normalise(torch.from_numpy(pixels))
+    net = nn.Sequential(nn.Conv2d(3, 8, 2, bias=False), nn.Conv2d(8, 6, 3), ACT(), nn.Flatten(), nn.Linear(150, 3))
+    nn.init.normal_(net[0].weight)  # pyright: ignore
+    exact = disturbed(htaf.on_grid(net, x), x)
+    sums = exact[0](x)  # pyright: ignore
+    assert float((sums.abs() > 2**24 // (72 * 127) / 128).float().mean()) > 0.01
+    same(exact, x, pixels, Input("pixels", shape), pixel_table(pre))
