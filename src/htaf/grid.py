@@ -272,7 +272,7 @@ class GridLinear(_Grid, nn.Linear):
     def forward(self, input: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out_features"]:
         weight, bias = self.grid_weight(), self.grid_bias()
         if self.training or not self.real:
-            y = nn.functional.linear(input, weight)
+            y = nn.functional.linear(input if self.training else input.to(weight.dtype), weight)  # a mean is float64
             return y if bias is None else y + bias
         if self.rounds:
             input = _fixed(input, *columns_grid(self.in_features if self.bits < 16 else None))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_breast_cancer
 
+from htaf.data import tabular
 from htaf.data.images import Images, load
 from htaf.integer import files
 from htaf.integer.ops import IntegerError
@@ -56,3 +59,23 @@ def test_runs_without_integer_weights_are_refused(digits: Images, tmp_path: Path
     run.record["recipe"]["method"] = "relu"
     with pytest.raises(RunError, match="expected a run with steps"):
         build_run(run)
+
+
+@pytest.mark.parametrize("name", slow_but(["exact", "members", "residual"], "exact"))
+def test_a_run_of_a_table(name: str, tmp_path: Path) -> None:
+    bunch: Any = load_breast_cancer(as_frame=True)
+    bunch.frame.to_csv(tmp_path / "table.csv", index=False)
+    table = tabular.load(tmp_path / "table.csv", target="target")
+    recipe = ready_recipe("mlp", f"tabular-{name}").replace(epochs=1, weights="int8")
+    run = fit(recipe, table, tmp_path / "run")
+    program = build_run(run)
+    assert program.input.kind == "columns"
+    assert program.about["classes"] == ["0", "1"]
+    x = torch.cat([inputs for inputs, _ in run.part("test", table)])
+    with torch.no_grad():
+        expected = run.model()(x).numpy()
+    logits = program.run(program.input.quantised(x.numpy()))
+    np.testing.assert_array_equal(logits.argmax(1), expected.argmax(1))
+    made = np.ldexp(logits.astype(np.float64), program.unit[0]) / program.unit[1]
+    exact = name != "residual"  # which adds three parts in float32
+    np.testing.assert_allclose(made, expected, rtol=2**-23 if exact else 2**-21, atol=1e-15 if exact else 2**-20)

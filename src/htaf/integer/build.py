@@ -86,7 +86,7 @@ def build(model: nn.Module | Traced, example: Any, *, input: Input, table: Tenso
 
     Returns:
         The program, simplified. about["unproved"] names the layers whose sums may be beyond what float32 holds exactly,
-        so that PyTorch may round them.
+        so that PyTorch may round them, and what reads columns that the network does not round.
 
     Raises:
         IntegerError: a part of the network has no integer form; the message names it and says what to do.
@@ -169,9 +169,21 @@ class Walk:
             self.pixels[placeholder] = table[None, :, None]
         else:
             self.known[placeholder] = Known(0, np.full(given.shape[-1], 2.0**-given.exponent), placeholder)
+            self.unproved += self._raw(placeholder)
         for node in traced.graph.nodes:
             if node.op == "call_function" and node not in self.constants and isinstance(node.meta.get("val"), Tensor):
                 self._see(node)
+
+    def _raw(self, node: Node) -> list[str]:
+        """What reads columns that the network does not round: near a threshold it may tell apart what integers do
+        not."""
+        found = list[str]()
+        for user in node.users:
+            if user.target is aten.clamp.default or read_affine(user, self.constants) is not None:
+                found += self._raw(user)
+            elif user.target not in (aten.round.default, _SIZE):
+                found.append(module_of(user))
+        return found
 
     def program(self) -> IntegerProgram:
         """All that the output needs.
