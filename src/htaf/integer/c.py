@@ -584,11 +584,12 @@ class _Writer:
                     minus = f"{self.constant(number, 'minus', packed(weight < 0, word), buffer.kind)}[{place}]"
                 self.line(f"{total} += {ones}({bits} & {plus}[{place}]) - {ones}({bits} & {minus});")
                 return
-            array = self.constant(number, "weight", weight)
-            w, kind = self.new("w"), stored(int(weight.min()), int(weight.max()))
+            array, w, at_once = self.constant(number, "weight", weight), self.new("w"), min(8, inputs)
             start = flat(weight.shape, (*tap, "0" if words == 1 else f"{k} * {word}"))
-            with self.block(f"for (const {kind} *{w} = {array} + {_wrapped(start)}; {bits}; {bits} >>= 1, {w}++)"):
-                self.line(f"if ({bits} & 1) {total} += *{w};")
+            step = f"{bits} >>= {at_once}, {w} += {at_once}"
+            with self.block(f"for (int32_t {w} = {start}; {bits}; {step})"):
+                for bit in range(at_once):
+                    self.line(f"if ({bits} & {1 << bit}u) {total} += {array}[{w}{f' + {bit}' * (bit > 0)}];")
 
     # whole values
 
