@@ -82,7 +82,29 @@ def columns() -> tuple[IntegerProgram, np.ndarray]:
     return IntegerProgram(made.input, tuple(made.ops), made.here()), made.seen[0]
 
 
-OTHERS = {"images": images, "narrow": lambda: images(5, 12), "columns": columns}
+def signs() -> tuple[IntegerProgram, np.ndarray]:
+    """-1 and 1, and 3 and 5, through pools, views and joins into sums of few and of many weights."""
+    made = Made(6, Input("pixels", (3, 8, 7)))
+    made.add(Conv, 0, made.rng.integers(-9, 9, (20, 3, 3, 3)), None, (1, 1), (1, 1), (1, 1), 1)
+    a = made.add(Steps, 1, made.thresholds(1), made.signs(), -1, 2)
+    made.add(Pool, a, (2, 2), (2, 1), (1, 0), made.rng.integers(0, 2, 20))
+    b = made.here()
+    made.add(Conv, b, made.rng.choice([-1, 1], (40, 20, 3, 3)), made.rng.integers(-9, 9, 40), (1, 1), (2, 1), (1, 1), 1)
+    made.add(Steps, made.here(), made.thresholds(1), made.signs(), -1, 2)
+    made.add(Conv, made.here(), made.rng.integers(-90, 90, (9, 40, 2, 2)), None, (1, 1), (1, 0), (1, 1), 1)
+    made.add(Steps, made.here(), made.thresholds(1), made.signs(), 3, 2)
+    made.add(View, made.here(), (made.last.size,))
+    made.add(Join, (made.here(), made.here()), -1)
+    c = made.here()
+    made.add(View, b, (made.values[b].size,))
+    d = made.here()
+    made.linear(33, 1)
+    made.add(Steps, made.here(), made.thresholds(1), made.signs(), -1, 2)
+    made.add(Join, (c, made.here(), d), -1)
+    return made.ended(), made.seen[0]
+
+
+OTHERS = {"images": images, "narrow": lambda: images(5, 12), "columns": columns, "signs": signs}
 
 
 def program_of(kind: str, seed: int = 0) -> tuple[IntegerProgram, np.ndarray]:
@@ -186,6 +208,14 @@ def test_buffers_share_bytes(tmp_path: Path) -> None:
         made.bits()
     written = to_c(made.ended(), tmp_path)
     assert written.ram_bytes == 2 * 256 // 8  # of two layers; the sums are nowhere
+
+
+def test_signs_lie_in_bits(tmp_path: Path) -> None:
+    made = Made(1, Input("columns", (64,), -99, 99))
+    for _ in range(2):
+        made.linear(256)
+        made.add(Steps, made.here(), made.thresholds(1), made.signs(), -1, 2)
+    assert to_c(made.ended(), tmp_path).ram_bytes == 2 * 256 // 8
 
 
 @pytest.mark.parametrize(

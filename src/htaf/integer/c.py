@@ -1,7 +1,8 @@
 """C99 of an integer program: constant arrays, static buffers, functions of loops; no floats, no malloc, no libraries.
 
 A value that is read once, element by element, is computed where it is read. Others have a buffer: channels last, bits
-as words of up to 32 channels. Buffers lie in one union and share bytes where they are not there at the same time.
+(and all else that is one of two numbers) as words of up to 32 channels. Buffers lie in one union and share bytes where
+they are not there at the same time.
 """
 
 from __future__ import annotations
@@ -71,13 +72,16 @@ static {T} {name}({T} x, int n)
     return whole + (n > 0 && (rest > unit / 2 || (rest == unit / 2 && whole % 2 != 0)));
 }}
 """,
-    "ones": """/* how many bits are set */
-static {T} {name}(uint32_t x)
+    "difference": """/* how many bits are set in a, less those in b */
+static {T} {name}(uint32_t a, uint32_t b)
 {{
-    x -= x >> 1 & 0x55555555u;
-    x = (x & 0x33333333u) + (x >> 2 & 0x33333333u);
-    x = (x + (x >> 4)) & 0x0f0f0f0fu;
-    return ({T})((x * 0x01010101u & 0xffffffffu) >> 24);
+    a -= a >> 1 & 0x55555555u;
+    b -= b >> 1 & 0x55555555u;
+    a = (a & 0x33333333u) + (a >> 2 & 0x33333333u);
+    b = (b & 0x33333333u) + (b >> 2 & 0x33333333u);
+    a += 0x44444444u - b; /* four bits each: 0 to 8 */
+    a = (a & 0x0f0f0f0fu) + (a >> 4 & 0x0f0f0f0fu);
+    return ({T})(a * 0x01010101u >> 24 & 0xffu) - 32;
 }}
 """,
 }
@@ -200,6 +204,7 @@ class Buffer:
     value: Value
     kind: str
     word: int
+    two: tuple[int, int] = (0, 1)  # what bits mean
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -282,10 +287,26 @@ class _Writer:
         self.body = list[str]()
 
     def _buffer(self, number: int, value: Value) -> Buffer:
-        if (value.low, value.high) != (0, 1):
+        two = self.two(number)
+        if two is None:
             return Buffer(f"buffer.v{number}.at", value, stored(value.low, value.high), 0)
         word = next(n for n in (8, 16, 32) if n == 32 or value.channels <= n)
-        return Buffer(f"buffer.v{number}.at", value, f"uint{word}_t", word)
+        return Buffer(f"buffer.v{number}.at", value, f"uint{word}_t", word, two)
+
+    def two(self, number: int) -> tuple[int, int] | None:
+        """The two numbers that a value holds, if it holds no others: it lies in bits."""
+        value = self.program.values[number]
+        if (value.low, value.high) == (0, 1):
+            return 0, 1
+        match self.program.ops[number - 1] if number else None:
+            case Steps() as op if op.thresholds.shape[1] == 1:
+                return value.low, value.high
+            case View() | Permute() | Pool() | Take() as op:
+                return self.two(op.x)
+            case Join() as op:
+                found = {self.two(read) for read in op.xs}
+                return found.pop() if len(found) == 1 else None
+        return None
 
     def _read_at(self, number: int) -> int:
         """The last kept value that is made from this one, directly or through values that are not kept."""
@@ -380,9 +401,11 @@ class _Writer:
             return f"x[{flat(self.program.values[0].shape, at)}]"
         if number in self.buffers:
             buffer = self.buffers[number]
-            return (
-                f"(int32_t)({buffer.place(at)} >> {_wrapped(buffer.bit(at))} & 1)" if buffer.word else buffer.place(at)
-            )
+            if not buffer.word:
+                return buffer.place(at)
+            low, high = buffer.two
+            bit = f"(int32_t)({buffer.place(at)} >> {_wrapped(buffer.bit(at))} & 1)"
+            return bit if buffer.two == (0, 1) else f"({bit} ? {literal(high)} : {literal(low)})"
         return self.computed(number, at)
 
     def computed(self, number: int, at: At) -> str:
@@ -550,10 +573,12 @@ class _Writer:
     def total(self, number: int, op: Conv | Linear, weight: Array, o: str) -> Iterator[str]:
         """A variable that begins with the bias and holds the sums in whatever order they are made."""
         x = self.program.values[op.x]
-        products = [
-            sum(abs(w) for w in row) * max(abs(x.low), abs(x.high)) for row in weight.reshape(len(weight), -1).tolist()
-        ]
-        bound = max(products) + (0 if op.bias is None else int(np.abs(op.bias).max()))
+        most, buffer = max(abs(x.low), abs(x.high)), self.buffers.get(op.x)
+        if buffer is not None and buffer.word and buffer.two != (0, 1):
+            most = most + abs(x.low) + x.high - x.low  # least * weights, then (high - least) * bits
+        rows = weight.reshape(len(weight), -1).tolist()
+        bound = max(sum(map(abs, row)) for row in rows) * most
+        bound += 0 if op.bias is None else int(np.abs(op.bias).max())
         op.expect(bound < 2**63, "sums that an int64 holds in any order", f"up to {bound:,}")
         self.kind = kind = working(bound)
         yield self.local(kind, "0" if op.bias is None else self.by(number, "bias", op.bias, o), const=False)
@@ -571,30 +596,44 @@ class _Writer:
                 x = self.scalar(read, (*front, channel, *pixel))
                 self.line(f"{total} += ({kind}){array}[{flat(weight.shape, (*tap, i))}] * {x};")
             return
-        word, words = buffer.word, buffer.sizes[-1]
+        least, unit = buffer.two[0], buffer.two[1] - buffer.two[0]
+        into = total if (least, unit) == (0, 1) else self.local(kind, "0", const=False)
+        self.bits_products(number, buffer, weight, into, tap, front, pixel)
+        if into != total:
+            every = self.by(number, "every", least * weight.sum(2), flat(weight.shape[:2], tap))
+            self.line(f"{total} += {every} + {into} * ({kind}){literal(unit)};")
+
+    def bits_products(
+        self, number: int, buffer: Buffer, weight: Array, total: str, tap: At, front: At, pixel: At
+    ) -> None:
+        """total += weights at a tap whose bits are set: by words, or eight bits at a time."""
+        word, words, inputs = buffer.word, buffer.sizes[-1], weight.shape[2]
         with self.loop(words) as k:
             bits = self.local("uint32_t", buffer.word_at((*front, "0", *pixel), k), const=False)
-            place = flat((len(weight), weight.shape[1], words), (*tap, k))
-            if np.abs(weight).max() <= 1:
-                ones = self.helper("ones", "int32_t")
+            if np.abs(weight).max() <= 1 and inputs > 4:
+                place = flat((len(weight), weight.shape[1], words), (*tap, k))
                 plus = self.constant(number, "plus", packed(weight > 0, word), buffer.kind)
                 if (weight != 0).all():
                     minus = f"~(uint32_t){plus}[{place}]"
                 else:
                     minus = f"{self.constant(number, 'minus', packed(weight < 0, word), buffer.kind)}[{place}]"
-                self.line(f"{total} += {ones}({bits} & {plus}[{place}]) - {ones}({bits} & {minus});")
+                difference = f"{self.helper('difference')}({bits} & {plus}[{place}], {bits} & {minus})"
+                self.line(f"{total} += {difference};")
                 return
-            array = self.constant(number, "weight", weight)
-            w, kind = self.new("w"), stored(int(weight.min()), int(weight.max()))
+            array, w, at_once = self.constant(number, "weight", weight), self.new("w"), min(8, inputs)
             start = flat(weight.shape, (*tap, "0" if words == 1 else f"{k} * {word}"))
-            with self.block(f"for (const {kind} *{w} = {array} + {_wrapped(start)}; {bits}; {bits} >>= 1, {w}++)"):
-                self.line(f"if ({bits} & 1) {total} += *{w};")
+            step = f"{bits} >>= {at_once}, {w} += {at_once}"
+            with self.block(f"for (int32_t {w} = {start}; {bits}; {step})"):
+                for bit in range(at_once):
+                    self.line(f"if ({bits} & {1 << bit}u) {total} += {array}[{w}{f' + {bit}' * (bit > 0)}];")
 
     # whole values
 
     def store(self, number: int, at: At, text: str) -> None:
         buffer = self.buffers[number]
         if buffer.word:
+            if buffer.two != (0, 1):
+                text = f"{text} > {literal(buffer.two[0])}"
             self.line(
                 f"{buffer.place(at)} |= ({buffer.kind})((uint32_t){_wrapped(text)} << {_wrapped(buffer.bit(at))});"
             )
