@@ -43,9 +43,9 @@ def test_verilog_gives_the_same_integers(kind: str, pipelined: bool, tmp_path: P
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_of_verilog(kind: str, tool: Tool, tmp_path: Path) -> None:
     needs(tool)
-    for seed in range(2, 4 if tool == "verilator" else 8):
+    for seed in range(2, 3 if tool == "verilator" else 5):
         program, x = random_program(seed, kind)
-        for pipelined in (False, True):
+        for pipelined in (True,) if tool == "verilator" else (False, True):  # it compiles C++
             to_verilog(program, tmp_path / f"{seed}{pipelined}", pipelined=pipelined)
             np.testing.assert_array_equal(run_verilog(tmp_path / f"{seed}{pipelined}", x, tool), program.run(x))
 
