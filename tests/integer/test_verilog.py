@@ -1,0 +1,108 @@
+"""Integer programs as Verilog: simulated, 0 numbers of random programs differ."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.integer.made import KINDS, random_program
+
+from htaf.integer import simulate
+from htaf.integer.ops import IntegerError, Linear, Steps
+from htaf.integer.program import Input, IntegerProgram
+from htaf.integer.simulate import Tool, run_verilog
+from htaf.integer.verilog import digits, to_verilog
+
+
+def needs(tool: str) -> None:
+    if not os.environ.get("CI") and shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed")
+
+
+def small(x: int = 8) -> IntegerProgram:
+    fc = Linear("fc", 0, np.array([[3, -7], [1, 4]]), None)
+    return IntegerProgram(Input("columns", (2,), -x, x - 1), (fc, Steps("act", 1, fc.weight, np.ones(2, int), 0, 1)), 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_verilog_gives_the_same_integers(kind: str, pipelined: bool, tmp_path: Path) -> None:
+    needs("iverilog")
+    program, x = random_program(int(pipelined), kind)
+    to_verilog(program, tmp_path, pipelined=pipelined)
+    np.testing.assert_array_equal(run_verilog(tmp_path, x), program.run(x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", ["iverilog", "verilator"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_of_verilog(kind: str, tool: Tool, tmp_path: Path) -> None:
+    needs(tool)
+    for seed in range(2, 3 if tool == "verilator" else 5):
+        program, x = random_program(seed, kind)
+        for pipelined in (True,) if tool == "verilator" else (False, True):  # it compiles C++
+            to_verilog(program, tmp_path / f"{seed}{pipelined}", pipelined=pipelined)
+            np.testing.assert_array_equal(run_verilog(tmp_path / f"{seed}{pipelined}", x, tool), program.run(x))
+
+
+def test_the_testbench_counts_rows_that_differ(tmp_path: Path) -> None:
+    needs("iverilog")
+    to_verilog(small(), tmp_path, name="tiny")
+    for command, said in ((None, "0 of 64 rows differ"), ("y", "1 of 64 rows differ")):
+        if command:
+            lines = (tmp_path / "outputs.hex").read_text().splitlines()
+            lines[5] = f"{int(lines[5], 16) ^ 1:x}"
+            (tmp_path / "outputs.hex").write_text("\n".join(lines))
+        subprocess.run(["iverilog", "-g2001", "-o", "sim", "tiny.v", "tiny_tb.v"], cwd=tmp_path, check=True)
+        done = subprocess.run(["vvp", "-n", "sim"], cwd=tmp_path, check=True, capture_output=True, text=True)
+        assert said in done.stdout
+
+
+def test_weights_are_few_powers_of_two() -> None:
+    for weight in range(-300, 301):
+        found = [*digits(weight)]
+        assert sum(sign << place for place, sign in found) == weight
+        places = [place for place, _ in found]
+        assert all(b - a > 1 for a, b in itertools.pairwise(places))
+
+
+@pytest.mark.parametrize("name", ["1a", "a b", "endmodule", "", "a;b"])
+def test_names_that_verilog_has_not_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(IntegerError, match="expected a name of letters, digits and _"):
+        to_verilog(small(), tmp_path / "v", name=name)
+
+
+def test_too_large_networks_are_refused(tmp_path: Path) -> None:
+    wide = Linear("layers.0", 0, np.ones((1_001, 2_000), int), None)
+    program = IntegerProgram(Input("columns", (2_000,), 0, 1), (wide,), 1)
+    with pytest.raises(IntegerError, match=r"at most 2,000,000 uses of weights.*got 2,002,000 \(layers\.0 2,002,000\)"):
+        to_verilog(program, tmp_path / "v")
+
+
+def test_comments_hold_no_text_of_strangers(tmp_path: Path) -> None:
+    op = Linear("fc\nendmodule // \\", 0, np.ones((1, 2), int), None)
+    to_verilog(IntegerProgram(Input("columns", (2,), 0, 1), (op,), 1), tmp_path)
+    assert (tmp_path / "network.v").read_text().count("endmodule") == 2
+    assert "// Linear fc_endmodule_____\n" in (tmp_path / "network.v").read_text()
+
+
+def test_what_cannot_run_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("iverilog")
+    to_verilog(small(), tmp_path)
+    with pytest.raises(IntegerError, match=r"expected inputs in \[-8, 7\], got some in \[8, 8\]"):
+        run_verilog(tmp_path, np.full((1, 2), 8))
+    with pytest.raises(IntegerError, match=r"expected integers \[rows, \[2\]\]"):
+        run_verilog(tmp_path, np.ones((1, 3), int))
+    with pytest.raises(IntegerError, match="expected a folder of to_verilog"):
+        run_verilog(tmp_path / "none", np.ones((1, 2), int))
+    (tmp_path / "network.v").write_text((tmp_path / "network.v").read_text() + "\n")
+    with pytest.raises(IntegerError, match=r"expected network\.v as it was written"):
+        run_verilog(tmp_path, np.ones((1, 2), int))
+    monkeypatch.setattr(simulate.shutil, "which", lambda tool: None)
+    with pytest.raises(IntegerError, match="expected verilator on the PATH, got none: apt-get install verilator"):
+        run_verilog(tmp_path, np.ones((1, 2), int), "verilator")
