@@ -39,7 +39,7 @@ ORDER = [
 ]
 # Lines that a room may have; "": the files beside the rooms. A change that raises one says what it bought.
 BUDGETS = {
-    "cli": 4_445,
+    "cli": 4_540,
     "concepts": 8_600,
     "convert": 3_210,
     "data": 7_232,
@@ -47,18 +47,18 @@ BUDGETS = {
     "explorer": 1_900,
     "export": 1_272,
     "hardening": 2_065,
-    "integer": 2_800,
+    "integer": 3_720,
     "kernels": 4_000,
     "language": 3_750,
     "llm": 750,
     "models": 2_190,
-    "packed": 6_000,
+    "packed": 6_010,
     "report": 2_010,
     "rules": 2_270,
-    "runs": 2_645,
+    "runs": 3_060,
     "spiking": 850,
     "": 5_410,
-    "training": 7_645,
+    "training": 7_660,
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
