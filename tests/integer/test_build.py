@@ -152,6 +152,10 @@ def same(
 IMAGES: dict[str, tuple[Make, tuple[int, ...]]] = {
     "wrn": (lambda: WideResNet(10, 2, 5, ACT), (3, 16, 16)),
     "digits": (lambda: WideResNet(16, 1, 10, ACT, in_channels=1), (1, 8, 8)),
+    "binary": (
+        lambda: WhitenedConvNet(5, partial(htaf.HTAF, 2.0, 11.0, bipolar=True), widths=(8, 16), conv=htaf.BinaryConv2d),
+        (3, 14, 14),
+    ),
     "one pixel": (lambda: WhitenedConvNet(5, ACT, widths=(8, 16)), (3, 6, 6)),
     "whitened": (lambda: WhitenedConvNet(5, ACT, widths=(8, 16)), (3, 14, 14)),
     "sew": (lambda: SEWResNet(18, 5, lambda: IF(ACT()), steps=2, width=4, stem="cifar"), (3, 8, 8)),
@@ -166,7 +170,7 @@ IMAGES: dict[str, tuple[Make, tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(IMAGES, "digits", "one pixel", "whitened", "spiking"))
+@pytest.mark.parametrize("name", slow_but(IMAGES, "binary", "digits", "one pixel", "whitened", "spiking"))
 def test_images_from_pixels(name: str) -> None:
     make, shape = IMAGES[name]
     exact, x, pixels, table = images(make, shape)
@@ -337,30 +341,6 @@ def test_activations_of_several_levels_and_user_layers() -> None:
     x = pre.normalise(torch.from_numpy(pixels))
     exact = disturbed(htaf.on_grid(net, x), x)
     same(exact, x, pixels, Input("pixels", shape), pixel_table(pre))
-
-
-class Signs(nn.Conv2d):
-    """Signs of weights, with a scale a filter behind the sum."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        signs, scales = htaf.binary.signs_and_scales(self.weight)
-        return self._conv_forward(input, signs, None) * scales.view(-1, 1, 1)
-
-
-def test_binary_weights_whose_scales_come_behind_the_sums() -> None:
-    torch.manual_seed(0)
-    shape = (3, 14, 14)
-    pre, pixels = preprocessor(shape), rows(shape, 24, 0)
-    x = pre.normalise(torch.from_numpy(pixels))
-    net = WhitenedConvNet(5, partial(htaf.HTAF, 2.0, 11.0, bipolar=True), widths=(8, 16))
-    net.whiten(x)
-    grid = htaf.on_grid(net, x)
-    for path in ("blocks.0.conv2", "blocks.1.conv1", "blocks.1.conv2"):
-        old = grid.get_submodule(path)
-        assert isinstance(old, nn.Conv2d)
-        parent, _, name = path.rpartition(".")
-        setattr(grid.get_submodule(parent), name, Signs(old.in_channels, old.out_channels, 3, padding=1, bias=False))
-    same(disturbed(grid, x), x, pixels, Input("pixels", shape), pixel_table(pre))
 
 
 def test_columns_that_only_a_layer_rounds_and_those_that_none_does() -> None:

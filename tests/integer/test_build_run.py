@@ -21,7 +21,11 @@ from htaf.training.fit import fit
 from quick import slow_but
 
 SMALL = {"epochs": 1, "batch_size": 50, "train_images": 200, "validation_images": 100, "precision": "float32"}
-FAMILIES = {"dhn": {"depth": 10}, "snn": {"depth": 18, "width": 4, "steps": 2}}
+FAMILIES = {
+    "dhn": {"depth": 10},
+    "snn": {"depth": 18, "width": 4, "steps": 2},
+    "bnn": {"layout": "whitened", "widths": (8, 16)},
+}
 
 
 @pytest.fixture(scope="module")
