@@ -130,8 +130,7 @@ def test_columns_are_rounded_once(name: str) -> None:
 def test_binary_layers_sum_signs(kind: Any) -> None:
     """Sums of signs times one scale, so the steps behind see integers; the training is that of the plain layer."""
     rows = (5, 16) if kind is htaf.BinaryLinear else (5, 16, 6, 6)
-    plain: Any = kind(16, 8, bias=True)
-    bits = torch.randint(2, rows).float() * 2 - 1
+    plain, bits = kind(16, 8, bias=True), torch.randint(2, rows).float() * 2 - 1
     plain.weight.data[0] = 0
     net = nn.Sequential(htaf.HTAF(bipolar=True), plain, htaf.HTAF(), *([] if len(rows) == 4 else [nn.Linear(8, 2)]))
     layer: Any = htaf.on_grid(net, torch.randn(rows))[1]  # pyright: ignore[reportIndexIssue]

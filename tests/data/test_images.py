@@ -201,18 +201,6 @@ def test_a_nearly_constant_channel_keeps_its_deviation() -> None:
     assert fitted.std[0] == pytest.approx(math.sqrt(share * (1 - share)) / 255, rel=1e-12)
 
 
-def test_on_a_grid_inputs_are_exact() -> None:
-    """(pixel - z) / 2^k: the nearest mean and deviation of this form."""
-    pixels = torch.randint(0, 256, (8, 3, 4, 4), dtype=torch.uint8)
-    pixels[:, 1] //= 9
-    images, rows = made([0, 1] * 4, pixels), torch.arange(8)
-    plain, grid = (fit_preprocessor(images, rows, grid=on) for on in (False, True))
-    x = grid.normalise(torch.arange(256, dtype=torch.uint8).view(1, 1, 1, -1).expand(1, 3, 1, -1)).double()
-    for channel in range(3):
-        z, k = round(255 * plain.mean[channel]), round(math.log2(255 * plain.std[channel]))
-        assert torch.equal(x[0, channel, 0], (torch.arange(256).double() - z) / 2.0**k)
-
-
 def test_a_constant_channel() -> None:
     pixels = torch.randint(0, 256, (8, 3, 4, 4), dtype=torch.uint8)
     pixels[:, 1] = 7

@@ -111,7 +111,7 @@ class ImagePreprocessor:
         return stored.read(cls, {key: top[key] for key in KEYS}, "preprocessing")
 
 
-def fit_preprocessor(images: Images, rows: Int64[Tensor, " rows"], *, grid: bool = False) -> ImagePreprocessor:
+def fit_preprocessor(images: Images, rows: Int64[Tensor, " rows"]) -> ImagePreprocessor:
     """Mean and standard deviation of each channel over the training rows.
 
     Exact for images in memory: sums of whole numbers. For files over 2,000 of the rows, drawn with a fixed seed.
@@ -120,8 +120,6 @@ def fit_preprocessor(images: Images, rows: Int64[Tensor, " rows"], *, grid: bool
     Args:
         images: the set.
         rows: int64 [rows], row numbers of `images.train`.
-        grid: round the mean to a pixel value z and the deviation to a power of two 2^k of them, so that inputs are
-            (pixel - z) / 2^k, which float32 holds exactly.
     Returns:
         the fitted preprocessor.
     Raises:
@@ -147,6 +145,4 @@ def fit_preprocessor(images: Images, rows: Int64[Tensor, " rows"], *, grid: bool
         std.append(math.sqrt(spread) / count / 255 if spread else 1.0)
         if not spread:
             notes.append(f"channel {channel + 1} has one value, {total // count}, in every pixel; its deviation is 1")
-    if grid:
-        mean, std = [round(255 * m) / 255 for m in mean], [2.0 ** round(math.log2(255 * s)) / 255 for s in std]
     return ImagePreprocessor(tuple(mean), tuple(std), part.size, part.channels, images.classes, tuple(notes))

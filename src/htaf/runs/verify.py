@@ -256,19 +256,23 @@ def _onnx(path: Path, program: IntegerProgram, x: Array) -> Outputs:
         model = onnx.load(str(path))
         _expect({one.key: one.value for one in model.metadata_props}.get("program_sha256", ""), program, path)
         given, output = model.graph.input[0], model.graph.output[0].name
+        kind = onnx.helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type)
+        one = given.type.tensor_type.shape.dim[0].dim_value == 1  # QONNX has a fixed number of rows
+        parts = [part.astype(kind) for part in (np.split(x, len(x)) if one else [x])]
         if any(node.domain.startswith("qonnx") for node in model.graph.node):
             from qonnx.core.modelwrapper import ModelWrapper  # pyright: ignore[reportMissingImports]
             from qonnx.core.onnx_exec import execute_onnx  # pyright: ignore[reportMissingImports]
 
             wrapped = ModelWrapper(model)
-            rows = [execute_onnx(wrapped, {given.name: row[None].astype(np.float32)})[output] for row in x]
-            return np.concatenate(rows).astype(np.int64)
-        import onnxruntime
+            found = [execute_onnx(wrapped, {given.name: part})[output] for part in parts]
+        else:
+            import onnxruntime
+
+            session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            found = [session.run([output], {given.name: part})[0] for part in parts]
     except ImportError as error:
         raise NotThereError(f"{error.name} is not installed (pip install {error.name})") from None
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    kind = np.uint8 if program.input.kind == "pixels" else np.int32
-    return np.asarray(session.run([output], {given.name: x.astype(kind)})[0]).astype(np.int64)
+    return np.concatenate([np.asarray(y) for y in found]).astype(np.int64)
 
 
 def _packed(path: Path, run: Run, program: IntegerProgram, held: RunPart, rows: int) -> Outputs:

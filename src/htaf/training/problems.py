@@ -344,8 +344,7 @@ def _whole(scaled: Float32[np.ndarray, " rows"], span: float) -> bool:
 
 def _images(recipe: Recipe, options: ImageData, images: Images, test: bool, given: ImagePreprocessor | None) -> Problem:
     rows = image_rows(images, options.train_images, options.validation_images)
-    grid = recipe.effective().get("weights", "float") != "float"
-    preprocessor = given or _for_weights(recipe, images) or fit_preprocessor(images, rows.train, grid=grid)
+    preprocessor = given or _for_weights(recipe, images) or fit_preprocessor(images, rows.train)
     settled = resolved(recipe, images)[0].data
     assert isinstance(settled, ImageData)
     augment = settled.augment
