@@ -52,7 +52,9 @@ def to_qonnx(program: IntegerProgram, path: str | Path, *, rows: int = 1) -> Non
     for _, op, value in program:
         widest = _widest(op, [program.values[place] for place in op.reads], value)
         op.expect(
-            widest < EXACT, "integers below 2 ** 24, as float32 holds", f"up to {widest:,}: write onnx-integer instead"
+            widest < EXACT,
+            "integers below 2 ** 24, which float32 holds",
+            f"up to {widest:,}: write onnx-integer instead",
         )
     _write(Graph(True), FLOATS, program, path, "FLOAT", rows)
 
