@@ -69,6 +69,18 @@ def test_an_export_equals_the_network(
     assert (export["predictions"], export["outputs"], export["wrong"]) == (0, 0, "")
 
 
+def test_a_packed_file_is_of_its_run(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert htaf(monkeypatch, "pack", run, "--out", tmp_path / "p.packed") == 0
+    capsys.readouterr()
+    assert htaf(monkeypatch, "verify", tmp_path / "p.packed", run, "--json") == 0
+    assert [(one["where"], one["outputs"]) for one in json.loads(capsys.readouterr().out)] == [
+        ("network in PyTorch", 0),
+        ("packed", 0),
+    ]
+
+
 def test_edited_and_foreign_exports_are_refused(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,7 +174,7 @@ def verify_export(
     for where, call in _places(path, program, run, held, targets, rows):
         try:
             found.append(_compared(where, call(x), wanted))
-        except IntegerError as error:  # of all places some have no tool, and some no room
+        except NotThereError as error:  # of all places some have no tool, and some no room
             if targets:
                 raise
             found.append(Checked(where, wrong=str(error)))
@@ -182,7 +182,7 @@ def verify_export(
 
 
 class NotThereError(IntegerError):
-    """A tool that runs a form is not installed."""
+    """A form cannot run at a place: a tool is not installed, or a processor has no room."""
 
 
 def _places(
@@ -198,14 +198,14 @@ def _places(
                 raise IntegerError(f"expected a target of iverilog, verilator, got {tool!r}")
             yield tool, lambda x, tool=tool: _if_there(tool, lambda: run_verilog(path, x, tool))
     elif path.is_dir():
-        from htaf.integer.execute import TARGETS, missing, run_c
+        from htaf.integer.execute import TARGETS, missing
 
         _expect_digest(path, *path.glob("*.c"), program=program)
         for target in targets or TARGETS:
             lacking = missing(target)
             yield (
                 target,
-                lambda x, target=target, lacking=lacking: _unless(lacking, lambda: run_c(path, x, target=target)),
+                lambda x, target=target, lacking=lacking: _unless(lacking, lambda: _in_c(path, x, target)),
             )
     elif path.suffix == ".onnx":
         yield "ONNX", lambda x: _onnx(path, program, x)
@@ -217,6 +217,15 @@ def _places(
             return
         _expect(held_program.digest, program, path)
         yield "integer program", lambda x: _run(held_program, x)
+
+
+def _in_c(path: Path, x: Array, target: str) -> Outputs:
+    from htaf.integer.execute import run_c
+
+    try:
+        return run_c(path, x, target=target)
+    except IntegerError as error:
+        raise NotThereError(str(error)) from None
 
 
 def _unless(lacking: dict[str, str], call: Callable[[], Outputs]) -> Outputs:
@@ -280,7 +289,7 @@ def _packed(path: Path, run: Run, program: IntegerProgram, held: RunPart, rows: 
     from htaf import packed
 
     model = packed.load(path)
-    key = model.extra.get("about", {}).get("key")
+    key = model.extra.get("run", {}).get("about", {}).get("key")
     if key != run.record["key"]:
         raise IntegerError(f"{path}: expected a packed file of the run {run.record['key']}, got one of {key}")
     with torch.no_grad():
