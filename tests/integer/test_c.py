@@ -32,6 +32,7 @@ def needs(*targets: str) -> None:
 
 def check(folder: Path, compiler: str, *flags: str, fails: bool = False) -> str:
     """The last line of `make check`, which must end well, or with `fails` must not."""
+    alone = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
     done = subprocess.run(
         ["make", "-B", "--no-print-directory", "check", f"CC={compiler}", f"CFLAGS={' '.join(flags)}"],
         cwd=folder, capture_output=True, text=True,

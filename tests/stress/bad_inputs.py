@@ -226,6 +226,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "doctor": (),
         "pack": (w["run"], "--out", "out.packed"),
         "export": (w["run"], "--to", "onnx", "--out", "out.onnx"),
+        "verify": (w["net.packed"], w["run"]),
         "explore": (w["run"], "--codes", w["codes"], "--out", "out"),
         "concepts extract": (w["run"], "--out", "out"),
         "paper binarise": (w["features"], "--out", "out"),

@@ -177,7 +177,7 @@ def verify(
     run: RunDir,
     *,
     rows: int = 1000,
-    target: tuple[str, ...] = (),
+    target: Annotated[str | None, arg(metavar="WHERE")] = None,
     part: Part = "test",
     data: Source = None,
     data_dir: DataDir = None,
@@ -188,8 +188,8 @@ def verify(
 
     Args:
         rows: Of that part, the first ones.
-        target: Where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog, verilator.
-            None: all whose tools are installed.
+        target: Where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog, verilator;
+            none: everywhere that has its tools.
     """
     if rows < 1:
         raise UsageError(f"--rows must be > 0, got {rows}")
@@ -198,7 +198,8 @@ def verify(
 
     with needs_source("give --data"):
         opened = open_run(run, method=step_of_run(method))
-        found = verify_export(exported, opened, rows=rows, targets=target, part=part, data=data, data_dir=data_dir)
+        only = () if target is None else (target,)
+        found = verify_export(exported, opened, rows=rows, targets=only, part=part, data=data, data_dir=data_dir)
     if json:
         print_json([one.to_json() for one in found])
     else:
