@@ -35,7 +35,7 @@ def check(folder: Path, compiler: str, *flags: str, fails: bool = False) -> str:
     alone = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
     done = subprocess.run(
         ["make", "-B", "--no-print-directory", "check", f"CC={compiler}", f"CFLAGS={' '.join(flags)}"],
-        cwd=folder, capture_output=True, text=True,
+        cwd=folder, capture_output=True, text=True, env=alone,
     )  # fmt: skip
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     assert not done.stderr or fails, done.stderr
