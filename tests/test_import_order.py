@@ -55,7 +55,7 @@ BUDGETS = {
     "packed": 6_010,
     "report": 2_010,
     "rules": 2_270,
-    "runs": 3_060,
+    "runs": 3_070,
     "spiking": 850,
     "": 5_410,
     "training": 7_660,
