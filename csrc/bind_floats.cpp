@@ -13,15 +13,11 @@ void bind_floats(nb::module_& m) {
         Convolution c = one_group(shape);
         kernels()->convolution(c, float_images(x, strides), at<const float>(weights), window(w, c), epilogue(e), threads);
     });
-    // weights: values, unit
-    m.def("rounded_convolution", [](const Shape2d& shape, std::uintptr_t x, const Strides& strides,
-                                    const std::tuple<std::uintptr_t, std::uintptr_t>& weights, const Window& w,
-                                    const Finishing& e, int threads) {
+    m.def("rounded_convolution", [](const Shape2d& shape, std::uintptr_t x, const Strides& strides, const Rounded& weights,
+                                    const Window& w, const Finishing& e, int threads) {
         nb::gil_scoped_release unlocked;
         Convolution c = one_group(shape);
-        auto [values, unit] = weights;
-        kernels()->rounded(c, float_images(x, strides), {at<const std::int16_t>(values), at<const float>(unit)},
-                           window(w, c), epilogue(e), threads);
+        kernels()->rounded(c, float_images(x, strides), rounded_weights(weights), window(w, c), epilogue(e), threads);
     });
     m.def("average_windows", [](std::uintptr_t x, std::uintptr_t y, const Shape2d& shape, int threads) {
         nb::gil_scoped_release unlocked;

@@ -19,9 +19,15 @@ void bind_maps(nb::module_& m) {
         nb::gil_scoped_release unlocked;
         kernels()->unpack(at<const std::uint64_t>(bits), at<float>(values), pixels, channels, below, threads);
     });
-    m.def("max_pool_bits", [](std::uintptr_t bits, std::uintptr_t found, const Shape2d& s, int threads) {
+    m.def("max_pool_bits", [](std::uintptr_t bits, std::uintptr_t found, const Shape2d& s, std::uintptr_t smallest, int threads) {
         nb::gil_scoped_release unlocked;
-        kernels()->max_pool(at<const std::uint64_t>(bits), at<std::uint64_t>(found), convolution(s), threads);
+        const std::uint64_t* least = at<const std::uint64_t>(smallest);
+        kernels()->max_pool(at<const std::uint64_t>(bits), at<std::uint64_t>(found), convolution(s), least, threads);
+    });
+    m.def("linear_of_means", [](std::uintptr_t bits, std::uintptr_t y, const Counted& sizes, const Means& means, int threads) {
+        nb::gil_scoped_release unlocked;
+        auto [steps, images, pixels] = sizes;
+        kernels()->means(at<const std::uint64_t>(bits), at<float>(y), steps, images, pixels, linear_of_means(means), threads);
     });
     // neuron: (scale, shift, leak, gain, threshold, soft)
     using Description = std::tuple<std::uintptr_t, std::uintptr_t, float, float, float, bool>;

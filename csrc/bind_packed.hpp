@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "floats.hpp"
+#include "maps.hpp"
 #include "packed.hpp"
 
 namespace nb = nanobind;
@@ -80,6 +81,12 @@ inline FloatImages float_images(std::uintptr_t first, const Strides& s) {
     auto [image, row, pixel, channel] = s;
     return {at<const float>(first), image, row, pixel, channel};
 }
+// Addresses of values and unit; steps and most.
+using Rounded = std::tuple<std::uintptr_t, std::uintptr_t, float, float>;
+inline RoundedWeights rounded_weights(const Rounded& r) {
+    auto [values, unit, steps, most] = r;
+    return {at<const std::int16_t>(values), at<const float>(unit), steps, most};
+}
 inline MaxWindow window(const Window& w, const Convolution& c) {
     auto [kernel, stride, padding] = w;
     auto [k0, k1] = kernel;
@@ -89,6 +96,13 @@ inline MaxWindow window(const Window& w, const Convolution& c) {
     if (!k1 || !s0 || !s1 || 2 * p0 > k0 || 2 * p1 > k1 || c.out_height() + 2 * p0 < k0 || c.out_width() + 2 * p1 < k1)
         throw std::invalid_argument("expected windows of at most the padded image, padded by at most their half");
     return {{k0, k1}, {s0, s1}, {p0, p1}};
+}
+// Steps, images, pixels; addresses of weights and bias, unit, channels, outputs.
+using Counted = std::tuple<std::size_t, std::size_t, std::size_t>;
+using Means = std::tuple<std::uintptr_t, std::uintptr_t, double, std::size_t, std::size_t>;
+inline LinearOfMeans linear_of_means(const Means& m) {
+    auto [weights, bias, unit, channels, outputs] = m;
+    return {at<const std::int32_t>(weights), at<const std::int64_t>(bias), unit, channels, outputs};
 }
 inline Convolution one_group(const Shape2d& s) {
     Convolution c = convolution(s);

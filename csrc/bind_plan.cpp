@@ -92,11 +92,9 @@ class Plan {
             k.floats->convolution(c, images, htaf::at<const float>(weights), w, epilogue_at(e, m), threads);
         });
     }
-    void rounded(const Shape2d& shape, Place x, const Strides& strides, const std::tuple<Address, Address>& weights,
-                 const Window& w, const Ends& e) {
+    void rounded(const Shape2d& shape, Place x, const Strides& strides, const Rounded& weights, const Window& w, const Ends& e) {
         Convolution c = one_group(shape);
-        RoundedWeights r = {htaf::at<const std::int16_t>(std::get<0>(weights)), htaf::at<const float>(std::get<1>(weights))};
-        add({x}, e, [c, x, strides, r, w = window(w, c), e](const Kernels& k, const Memory& m, int threads) {
+        add({x}, e, [c, x, strides, r = rounded_weights(weights), w = window(w, c), e](const Kernels& k, const Memory& m, int threads) {
             FloatImages images = float_images(reinterpret_cast<Address>(m.at<const float>(x)), strides);
             k.floats->rounded(c, images, r, w, epilogue_at(e, m), threads);
         });
@@ -111,9 +109,16 @@ class Plan {
             k.maps->unpack(m.at<const std::uint64_t>(bits), m.at<float>(y), pixels, channels, below, threads);
         });
     }
-    void max_bits(const Shape2d& shape, Place bits, Place found) {
-        add({bits, found}, {}, [c = convolution(shape), bits, found](const Kernels& k, const Memory& m, int threads) {
-            k.maps->max_pool(m.at<const std::uint64_t>(bits), m.at<std::uint64_t>(found), c, threads);
+    void max_bits(const Shape2d& shape, Place bits, Place found, Address smallest) {
+        add({bits, found}, {}, [c = convolution(shape), bits, found, smallest](const Kernels& k, const Memory& m, int threads) {
+            const std::uint64_t* least = htaf::at<const std::uint64_t>(smallest);
+            k.maps->max_pool(m.at<const std::uint64_t>(bits), m.at<std::uint64_t>(found), c, least, threads);
+        });
+    }
+    void means(Place bits, Place y, const Counted& sizes, const Means& means) {
+        auto [steps, images, pixels] = sizes;
+        add({bits, y}, {}, [=, linear = linear_of_means(means)](const Kernels& k, const Memory& m, int threads) {
+            k.maps->means(m.at<const std::uint64_t>(bits), m.at<float>(y), steps, images, pixels, linear, threads);
         });
     }
     void spikes(Place x, std::size_t stride, Place bits, std::size_t steps, std::size_t pixels, std::size_t channels,
@@ -215,6 +220,7 @@ void bind_plan(nb::module_& m) {
         .def("finish", &Plan::finish)
         .def("unpack", &Plan::unpack)
         .def("max_bits", &Plan::max_bits)
+        .def("means", &Plan::means)
         .def("spikes", &Plan::spikes)
         .def("average", &Plan::average)
         .def("maximum", &Plan::maximum)

@@ -176,55 +176,60 @@ constexpr MultipliesPairs all_multiplies_pairs(std::index_sequence<I...>) {
 }
 constexpr MultipliesPairs multiplies_pairs = all_multiplies_pairs(std::make_index_sequence<down * across>{});
 
-// Integers of images with their border, and the unit of each image.
+// n floats, `apart` from one to the next, as integers that lie side by side; whether one is NaN.
+HTAF_INLINE bool round_floats(const float* from, size_t apart, size_t n, float steps, float most, std::int16_t* to) {
+    int wrong = 0;
+    auto one = [&](size_t i, float x) __attribute__((always_inline)) {
+        float v = __builtin_rintf(x * steps);
+        wrong |= x != x;
+        v = v >= -most ? v : -most;  // of NaN too
+        to[i] = static_cast<std::int16_t>(v <= most ? v : most);
+    };
+    if (apart == 1) for (size_t i = 0; i < n; ++i) one(i, from[i]);
+    else for (size_t i = 0; i < n; ++i) one(i, from[i * apart]);
+    return wrong;
+}
+
+// Integers of images with their border, and of each image 1, or NaN.
 struct RoundedImages {
     const std::int16_t* first;
     size_t pixel, row, image;
-    const float* unit;
+    const float* one;
 
-    RoundedImages(const Convolution& c, const FloatImages& x, Arena& arena, int threads) {
-        size_t height = c.height + 2 * c.padding[0], width = c.width + 2 * c.padding[1];
+    RoundedImages(const Convolution& c, const FloatImages& x, const RoundedWeights& w, Arena& arena, int threads) {
+        size_t height = c.height + 2 * c.padding[0], width = c.width + 2 * c.padding[1], rows = c.batch * height;
         pixel = c.channels, row = width * pixel, image = height * row;
         // of the last pair of a row, the second input may be one behind it
-        auto [to, units] = arrays<std::int16_t, float>(arena, c.batch * image + 1, c.batch);
+        auto [to, ones, wrong] = arrays<std::int16_t, float, bool>(arena, c.batch * image + 1, c.batch, rows);
         to[c.batch * image] = 0;
-        first = to, unit = units;
-        parallel(c.batch, threads, [&, units = units](size_t begin, size_t end) {
-            for (size_t n = begin; n < end; ++n) {
-                float most = 0;
-                for (size_t k = 0; k < c.channels; ++k)
-                    for (size_t y = 0; y < c.height; ++y) {
-                        const float* from = x.first + n * x.image + k * x.channel + y * x.row;
-                        for (size_t j = 0; j < c.width; ++j) {
-                            float size = __builtin_fabsf(from[j * x.pixel]);
-                            most = size <= most || most != most ? most : size;  // NaN stays
-                        }
-                    }
-                units[n] = most < INFINITY ? std::max(most / most_rounded, least_unit) : NAN;
-            }
-        });
-        size_t rows = c.batch * height;
-        parallel(rows, rows * row < copied ? 1 : threads, [&, this, to = to, units = units](size_t begin, size_t end) {
-            constexpr float most = most_rounded;
+        first = to, one = ones;
+        parallel(rows, rows * row < copied ? 1 : threads, [&, this, to = to, wrong = wrong](size_t begin, size_t end) {
+            static thread_local Arena of_planes;
+            auto [planes] = arrays<std::int16_t>(of_planes, c.width * c.channels);
             for (size_t i = begin; i < end; ++i) {
                 size_t y = i % height - c.padding[0], side = c.padding[1] * pixel;  // above the image it wraps around
                 std::int16_t* at = to + i * row;
+                wrong[i] = false;
                 if (y >= c.height) {
                     std::fill_n(at, row, std::int16_t{0});
                     continue;
                 }
                 std::fill_n(at, side, std::int16_t{0});
                 std::fill_n(at + row - side, side, std::int16_t{0});
-                float inverse = 1 / units[i / height];
                 const float* from = x.first + i / height * x.image + y * x.row;
+                if (x.channel == 1 && x.pixel == c.channels) {
+                    wrong[i] = round_floats(from, 1, c.width * c.channels, w.steps, w.most, at + side);
+                    continue;
+                }
                 for (size_t k = 0; k < c.channels; ++k)
-                    for (size_t j = 0; j < c.width; ++j) {
-                        float v = __builtin_rintf(from[j * x.pixel + k * x.channel] * inverse);
-                        v = v >= -most ? v : -most;  // of NaN too, where the unit is NaN
-                        at[side + j * pixel + k] = static_cast<std::int16_t>(v <= most ? v : most);
-                    }
+                    wrong[i] |= round_floats(from + k * x.channel, x.pixel, c.width, w.steps, w.most, planes + k * c.width);
+                for (size_t j = 0; j < c.width; ++j)
+                    for (size_t k = 0; k < c.channels; ++k) at[side + j * pixel + k] = planes[k * c.width + j];
             }
+            of_planes.forget_much();
         });
+        for (size_t n = 0; n < c.batch; ++n)
+            ones[n] = std::any_of(wrong + n * height, wrong + (n + 1) * height, [](bool b) { return b; }) ? NAN : 1;
     }
 };
 
@@ -246,10 +251,10 @@ struct RoundedJob : Sizes {
             multiplies_pairs.of[(n - 1) * across + registers - 1](c.kernel[0], pairs, c.dilation[0] * x.row, pixels,
                                                                   values + 2 * from, totals);
             for (size_t p = 0; p < n; ++p) {
-                float unit = x.unit[(first + p) / width / height];
+                float one = x.one[(first + p) / width / height];
                 for (size_t r = 0; r < registers; ++r) {
                     size_t o = from + r * HTAF_LANES;
-                    reg y = __builtin_convertvector(totals[p][r], reg) * (read<reg>(weights.unit + b * block + o) * unit);
+                    reg y = __builtin_convertvector(totals[p][r], reg) * (read<reg>(weights.unit + b * block + o) * one);
                     std::memcpy(sums[p] + o, &y, sizeof y);
                 }
             }
@@ -354,7 +359,7 @@ void rounded(const Convolution& c, const FloatImages& x, const RoundedWeights& w
     if (!c.pixels()) return;
     if (c.pixels() * c.outputs * c.channels * c.kernel[0] * c.kernel[1] < small) threads = 1;
     static thread_local Arena of_images;
-    RoundedJob job(c, weights, RoundedImages(c, x, of_images, threads));
+    RoundedJob job(c, weights, RoundedImages(c, x, weights, of_images, threads));
     if (window.kernel[0]) pooled_sums(job, window, e, threads);
     else all_sums(job, e, threads);
     of_images.forget_much();

@@ -17,15 +17,14 @@ struct MaxWindow {
     std::size_t extent(std::size_t size, int i) const { return (size + 2 * padding[i] - kernel[i]) / stride[i] + 1; }
 };
 
-// Weights as integers: values [blocks of 64 outputs, kernel height, pairs, 64, 2], the inputs of a row of taps in pairs; a
-// weight is unit [outputs filled up to blocks] times its integer. Inputs become integers of at most `most_rounded`, in units of
-// the largest |x| of their image / most_rounded, or of `least_unit` where that is more; NaN or inf in an image makes all its sums
-// NaN. The caller checks that `most_rounded` times the sum of an output's |integers| fits in 32 bits.
-constexpr int most_rounded = 8191;
-constexpr float least_unit = 0x1p-126f;  // whose inverse is finite
+// Inputs become integers round(x steps), half to even, clipped to +-most, of 16 bits. Weights are integers of as many, values
+// [blocks of 64 outputs, kernel height, pairs, 64, 2], the inputs of a row of taps in pairs; a sum is unit [outputs filled up to
+// blocks] times that of the integers, which the caller keeps within 2^24, so that float32 holds it. NaN in an image makes all its
+// sums NaN.
 struct RoundedWeights {
     const std::int16_t* values;
     const float* unit;
+    float steps, most;
 };
 
 struct FloatKernels {

@@ -1,6 +1,7 @@
 // Compiled once per instruction set.
 #include "maps.hpp"
 
+#include "arena.hpp"
 #include "epilogue.hpp"
 #include "parallel.hpp"
 
@@ -47,13 +48,15 @@ void unpack(const std::uint64_t* bits, float* values, size_t pixels, size_t chan
     });
 }
 
-void max_pool(const std::uint64_t* bits, std::uint64_t* found, const Convolution& s, int threads) {
+void max_pool(const std::uint64_t* bits, std::uint64_t* found, const Convolution& s, const std::uint64_t* smallest,
+              int threads) {
     size_t n = words(s.channels), rows = s.out_height(), columns = s.out_width();
     parallel(s.batch * rows, threads, [&](size_t begin, size_t end) {
         for (size_t i = begin; i < end; ++i) {
             const std::uint64_t* image = bits + i / rows * s.height * s.width * n;
             for (size_t column = 0; column < columns; ++column) {
                 std::uint64_t* to = found + (i * columns + column) * n;
+                // the and is the or of what is inverted, inverted again
                 std::fill_n(to, n, 0);
                 for (size_t ky = 0; ky < s.kernel[0]; ++ky) {
                     size_t y = i % rows * s.stride[0] + ky * s.dilation[0] - s.padding[0];  // below 0: wraps around
@@ -62,9 +65,11 @@ void max_pool(const std::uint64_t* bits, std::uint64_t* found, const Convolution
                         size_t x = column * s.stride[1] + kx * s.dilation[1] - s.padding[1];
                         if (x >= s.width) continue;
                         const std::uint64_t* from = image + (y * s.width + x) * n;
-                        for (size_t w = 0; w < n; ++w) to[w] |= from[w];
+                        if (!smallest) for (size_t w = 0; w < n; ++w) to[w] |= from[w];
+                        else for (size_t w = 0; w < n; ++w) to[w] |= from[w] ^ smallest[w];
                     }
                 }
+                if (smallest) for (size_t w = 0; w < n; ++w) to[w] ^= smallest[w];
             }
         }
     });
@@ -108,9 +113,44 @@ void spikes(const float* x, size_t stride, std::uint64_t* bits, size_t steps, si
     });
 }
 
+void means(const std::uint64_t* bits, float* y, size_t steps, size_t images, size_t pixels, const LinearOfMeans& l,
+           int threads) {
+    size_t n = words(l.channels), wide = (l.outputs + 7) / 8 * 8, seen = steps * pixels;
+    if (images * seen * n < piece) threads = 1;
+    parallel(images, threads, [&](size_t begin, size_t end) {
+        static thread_local Arena arena;
+        auto [counts, sums] = arrays<std::int32_t, std::int64_t>(arena, n * 64, wide);
+        for (size_t image = begin; image < end; ++image) {
+            std::fill_n(counts, n * 64, 0);
+            for (size_t t = 0; t < steps; ++t)
+                for (size_t p = 0; p < pixels; ++p)
+                    for (size_t w = 0; w < n; ++w) {
+                        std::uint64_t word = bits[((t * images + image) * pixels + p) * n + w];
+                        std::int32_t* to = counts + w * 64;
+#if defined(__AVX512F__)
+                        for (int j = 0; j < 64; j += 16) {
+                            __m512i had = _mm512_load_si512(to + j);
+                            __mmask16 some = static_cast<__mmask16>(word >> j);
+                            _mm512_store_si512(to + j, _mm512_mask_add_epi32(had, some, had, _mm512_set1_epi32(1)));
+                        }
+#else
+                        for (int j = 0; j < 64; ++j) to[j] += static_cast<std::int32_t>(word >> j & 1);
+#endif
+                    }
+            std::fill_n(sums, wide, 0);
+            for (size_t c = 0; c < l.channels; ++c)
+                for (size_t o = 0; o < wide; ++o) sums[o] += std::int64_t{counts[c]} * l.weights[c * wide + o];
+            for (size_t o = 0; o < l.outputs; ++o) {
+                double sum = static_cast<double>(sums[o] + static_cast<std::int64_t>(seen) * l.bias[o]);
+                y[image * l.outputs + o] = static_cast<float>(sum * l.unit / static_cast<double>(seen));
+            }
+        }
+    });
+}
+
 }  // namespace
 
 extern const MapKernels maps;
-const MapKernels maps = {finish_all, unpack, max_pool, spikes};
+const MapKernels maps = {finish_all, unpack, max_pool, spikes, means};
 
 }  // namespace htaf::HTAF_NAMESPACE

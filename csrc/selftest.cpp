@@ -178,6 +178,7 @@ struct Checks {
     void floats(const Convolution&, const MaxWindow&);
     void columns(std::size_t rows, std::size_t inputs, std::size_t outputs);
     void packed_spikes(std::size_t pixels, std::size_t channels, bool soft, bool scaled);
+    void means(std::size_t channels, std::size_t outputs);
     void neurons(const Format&, Fire, std::size_t n, bool soft, bool carried);
     void gated(std::size_t inputs, std::size_t neurons, std::size_t outputs, std::size_t tokens, bool half, bool eight);
     void decoder(std::size_t size, std::size_t heads, std::size_t groups, std::size_t width, bool half);
@@ -841,8 +842,35 @@ void Checks::pools(const Convolution& c) {
                 for (std::size_t w = 0; w < words; ++w)
                     want[p * words + w] |= bits[((image * c.height + y) * c.width + x) * words + w];
         }
-    for_packed(&k)->maps->max_pool(bits.data(), found.data(), c, 2);
+    for_packed(&k)->maps->max_pool(bits.data(), found.data(), c, nullptr, 2);
     must(found == want, "max pooling of " + std::to_string(c.channels) + " channels");
+    std::vector<std::uint64_t> some = random_bits(1, c.channels, 12), turned = bits;  // inverted there: the least of these
+    for (std::size_t i = 0; i < bits.size(); ++i) turned[i] ^= some[i % words];
+    for (std::size_t i = 0; i < want.size(); ++i) want[i] ^= some[i % words];
+    for_packed(&k)->maps->max_pool(turned.data(), found.data(), c, some.data(), 2);
+    must(found == want, "min pooling of some of " + std::to_string(c.channels) + " channels");
+}
+
+void Checks::means(std::size_t channels, std::size_t outputs) {
+    const std::size_t steps = 2, images = 3, pixels = 5, words = (channels + 63) / 64, wide = (outputs + 7) / 8 * 8;
+    std::vector<std::uint64_t> bits = random_bits(steps * images * pixels, channels, 13);
+    std::vector<std::int32_t> weights(channels * wide);
+    std::vector<std::int64_t> bias(outputs);
+    std::vector<float> y(images * outputs);
+    for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<std::int32_t>(i * 7919 % 65535) - 32767;
+    for (std::size_t o = 0; o < outputs; ++o) bias[o] = static_cast<std::int64_t>(o) * 1000 - 2500;
+    for_packed(&k)->maps->means(bits.data(), y.data(), steps, images, pixels, {weights.data(), bias.data(), 0.25, channels, outputs}, 2);
+    bool good = true;
+    for (std::size_t n = 0; n < images; ++n)
+        for (std::size_t o = 0; o < outputs; ++o) {
+            std::int64_t sum = 10 * bias[o];
+            for (std::size_t t = 0; t < steps; ++t)
+                for (std::size_t p = 0; p < pixels; ++p)
+                    for (std::size_t c = 0; c < channels; ++c)
+                        if (bits[((t * images + n) * pixels + p) * words + c / 64] >> c % 64 & 1) sum += weights[c * wide + o];
+            good = good && y[n * outputs + o] == static_cast<float>(static_cast<double>(sum) / 4 / 10);
+        }
+    must(good, "linear layer over means of " + std::to_string(channels) + " channels");
 }
 
 void Checks::packed_spikes(std::size_t pixels, std::size_t channels, bool soft, bool scaled) {
@@ -897,19 +925,20 @@ void Checks::floats(const Convolution& c, const MaxWindow& w) {
             }
         }
     const FloatKernels& kernels = *for_packed(&k)->floats;
-    if (c.dilation[1] == 1) {  // in integers: eighths are integers times the units that these inputs and weights get
+    if (c.dilation[1] == 1) {  // in integers of eighths, those of inputs beyond 4 clipped
         std::size_t across = c.kernel[1] * c.channels, pairs = (across + 1) / 2;
         std::vector<std::int16_t> values(blocks * c.kernel[0] * pairs * 128);
-        std::vector<float> unit(blocks * 64, 0.125f), rounded(sums.size()), scaled = x;
+        std::vector<float> unit(blocks * 64, 1.0f / 64), rounded(sums.size()), scaled = x;
         for (std::size_t o = 0; o < c.outputs; ++o)
             for (std::size_t i = 0; i < inputs; ++i)
                 values[((o / 64 * c.kernel[0] + i / across) * pairs + i % across / 2) * 128 + o % 64 * 2 + i % across % 2] =
                     static_cast<std::int16_t>(std::lround(all[o * inputs + i] * 8));
-        // the largest of each image is 8191 / 8, so that a unit is 1 / 8; its place has no other use
-        std::size_t each = c.height * c.width * c.channels;
-        for (std::size_t n = 0; n < c.batch; ++n) scaled[n * each] = 8191 / 8.0f;
+        for (std::size_t i = 0; i < scaled.size(); i += 7) scaled[i] = i % 2 ? 4.0f : -4.0f;
+        std::vector<float> given = scaled;
+        for (std::size_t i = 0; i < scaled.size(); i += 7) given[i] *= 3;
         Epilogue plain = {nullptr, nullptr, nullptr, rounded.data(), nullptr, nullptr, nullptr};
-        kernels.rounded(c, {scaled.data(), each, c.width * c.channels, c.channels, 1}, {values.data(), unit.data()}, {}, plain, 2);
+        FloatImages images = {given.data(), c.height * c.width * c.channels, c.width * c.channels, c.channels, 1};
+        kernels.rounded(c, images, {values.data(), unit.data(), 8, 32}, {}, plain, 2);
         bool close = true;
         for (std::size_t p = 0; p < c.batch * rows * columns; ++p)
             for (std::size_t o = 0; o < c.outputs; ++o) {
@@ -921,7 +950,7 @@ void Checks::floats(const Convolution& c, const MaxWindow& w) {
                     if (y < c.height && k < c.width)
                         exact += double{scaled[((image * c.height + y) * c.width + k) * c.channels + i % c.channels]} * all[o * inputs + i];
                 }
-                close = close && std::fabs(rounded[p * c.outputs + o] - exact) <= 1e-6 * (1 + std::fabs(exact));
+                close = close && rounded[p * c.outputs + o] == exact;
             }
         must(close, "convolution in integers of " + std::to_string(c.channels) + " to " + std::to_string(c.outputs));
     }
@@ -1134,6 +1163,7 @@ void Checks::everything() {
         pools({2, 7, 9, channels, channels, {3, 2}, {2, 1}, {1, 1}, {1, 2}, 1});
         for (bool soft : {false, true})
             for (bool scaled : {false, true}) packed_spikes(9, channels, soft, scaled);
+        for (std::size_t outputs : {1, 10, 17}) means(channels, outputs);
     }
     for (MaxWindow w : {MaxWindow{}, {{3, 2}, {2, 1}, {1, 1}}}) {
         floats({2, 9, 11, 3, 70, {3, 5}, {2, 1}, {1, 2}, {1, 1}, 1}, w);

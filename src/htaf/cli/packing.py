@@ -33,7 +33,6 @@ def pack(
     out: OutFile,
     tables: Literal["float32", "int16", "int8", "auto"] = "float32",
     budget: float = 1e-3,
-    stem: Literal["float32", "int16"] = "float32",
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
@@ -48,7 +47,6 @@ def pack(
     Args:
         tables: Sums of real weights over bits. float32: exact; int16, int8: faster and rounded; auto: as measured.
         budget: With --tables auto: largest relative rms error of a layer's sums.
-        stem: Convolutions that take the images. float32: exact; int16: faster and rounded.
         differing: Rows of that part that may have another prediction, from rounding; none: 0.2%.
         weights: Of a language model, which becomes a folder for `htaf generate`.
     """
@@ -56,7 +54,7 @@ def pack(
         from htaf.cli.language import pack_llm
 
         given = {
-            "tables": tables != "float32", "budget": budget != 1e-3, "stem": stem != "float32", "part": part != "test",
+            "tables": tables != "float32", "budget": budget != 1e-3, "part": part != "test",
             "differing": differing, "data": data, "data-dir": data_dir, "method": method,
         }  # fmt: skip
         refuse_flags(given, run)
@@ -73,7 +71,6 @@ def pack(
             out,
             tables=tables,
             budget=budget,
-            stem=stem,
             part=part,
             differing=differing,
             data=data,

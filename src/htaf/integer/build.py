@@ -46,6 +46,7 @@ from htaf.packed.affine import Affine, aten, compose, read_affine, shape_of
 from htaf.packed.graph import Traced, trace
 from htaf.packed.kinds import cat_dim, is_pool, is_spikes, maps_each, pool_sizes, read_step
 from htaf.packed.layers import LayerSite, on_powers, read_layer
+from htaf.packed.whole import before_rounding
 
 MOST = 2**15 - 1  # of a weight
 FINEST = 2**24  # steps of an input's grid, at most: what float32 holds
@@ -106,26 +107,11 @@ def columns_input(traced: Traced) -> Input:
     found = list[tuple[int, int]]()
     for node in traced.graph.nodes:
         if node.op == "call_function" and node.target is aten.round.default:
-            source, factor, limits = _before_rounding(node, traced)
+            source, factor, limits, _ = before_rounding(node, traced.constants)
             if source is given and limits is not None:
                 found.append((round(math.log2(factor)), round(min(-limits[0], limits[1]))))
     exponent, limit = max(found, default=COLUMNS)
     return Input("columns", tuple(int(n) for n in shape_of(given)[1:]), -limit, limit, exponent)
-
-
-def _before_rounding(node: Node, traced: Traced) -> tuple[Node, float, tuple[float, float] | None]:
-    """What a node rounds to integers: the value before, by how much it is multiplied, and where it is clipped then."""
-    source: Any = node.args[0]
-    factor, limits = 1.0, None
-    while True:
-        affine = read_affine(source, traced.constants)
-        if affine is not None and affine.scale.ndim == 0 and float(affine.shift) == 0:
-            factor, source = factor * float(affine.scale), affine.source
-        elif source.target is aten.clamp.default and limits is None and None not in source.args and not source.kwargs:
-            limits = (float(source.args[1]) * factor, float(source.args[2]) * factor)
-            source = source.args[0]
-        else:
-            return source, factor, limits
 
 
 def module_of(node: Node) -> str:
@@ -509,7 +495,7 @@ class Walk:
 
     def _round(self, node: Node) -> None:
         """The grid of a layer's inputs: a shift, half to even, and a clip."""
-        source, factor, limits = _before_rounding(node, self.traced)
+        source, factor, limits, _ = before_rounding(node, self.constants)
         known = self._settled(source)
         unit = known.unit * factor
         if known.divisor != 1 or not _powers(unit) or factor <= 0:

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.fx import Node
 
 from htaf.packed.affine import Affine, Constants, aten, compose, interval, is_float, read_affine, same, shape_of
-from htaf.packed.kinds import Bits, Step, is_spikes, read_step
-from htaf.packed.layers import LayerSite, integers, over_bits, read_layer, slower
+from htaf.packed.kinds import Bits, Step, is_pool, is_spikes, read_step
+from htaf.packed.layers import LayerSite, binary_scales, counts, integers, over_bits, read_layer, slower
+from htaf.packed.whole import MeansSite, RoundedSite, read_means, read_rounded
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Tail:
 
 @dataclass
 class Chain:
-    """A layer over bits up to `end`: end = affine(sums) + residual."""
+    """A layer over bits up to `end`: end = affine(sums) + residual. pool: a maximum over windows of it, before the tail."""
 
     site: LayerSite
     kind: Bits
@@ -41,11 +42,13 @@ class Chain:
     residual: Node | None = None
     tail: Tail | None = None
     keep: bool = True
+    pool: Node | None = None
 
 
 @dataclass
 class Fusion:
-    """chains by their end; tails by their step; folded: affine maps after a float layer, by their last node.
+    """chains by their end; tails by their step; folded: affine maps after a float layer, by their last node; rounded:
+    layers of integers over floats; means: heads over means of bits.
 
     absorbed: nodes that have no value of their own, and the node with which they are computed. reasons:
     why a layer over bits runs in float.
@@ -54,6 +57,8 @@ class Fusion:
     chains: dict[Node, Chain] = field(default_factory=dict)
     tails: dict[Node, Tail] = field(default_factory=dict)
     folded: dict[Node, tuple[LayerSite, Affine]] = field(default_factory=dict)
+    rounded: dict[Node, RoundedSite] = field(default_factory=dict)
+    means: dict[Node, MeansSite] = field(default_factory=dict)
     absorbed: dict[Node, Node] = field(default_factory=dict)
     reasons: dict[Node, str] = field(default_factory=dict)
 
@@ -71,6 +76,9 @@ def fuse(nodes: list[Node], kinds: dict[Node, Bits], constants: Constants, outpu
             step = read_step(node, constants)
             if step is not None:
                 _find_tail(node, step, kinds, constants, outputs, found)
+        elif node not in kinds and (means := read_means(node, kinds, constants, outputs)) is not None:
+            found.means[node] = means
+            found.absorbed |= dict.fromkeys(means.inside, node)
     order = {node: i for i, node in enumerate(nodes)}
     for node in reversed(nodes):  # where two layers are added, the later takes the earlier one's output
         if node in found.absorbed or node in kinds or (site := read_layer(node, constants)) is None:
@@ -80,7 +88,10 @@ def fuse(nodes: list[Node], kinds: dict[Node, Bits], constants: Constants, outpu
         if fitting is not None and kind is not None and (reason := slower(fitting, kind)) is not None:
             found.reasons[node] = reason
             fitting = None
-        if fitting is None or kind is None:
+        if kind is None and (rounded := read_rounded(site, constants, outputs)) is not None:
+            found.rounded[node] = rounded
+            found.absorbed |= dict.fromkeys(rounded.inside, node)
+        elif fitting is None or kind is None:
             _fold(site, constants, outputs, found)
         else:
             _find_chain(node, fitting, kind, kinds, constants, outputs, order, found)
@@ -157,9 +168,33 @@ def _find_chain(
         reader = _reader(chain.end, chain.tail, found)
         chain.keep = _only(chain.end, outputs) is not reader
         found.absorbed[chain.tail.step] = chain.end
+    elif (pool := _only(chain.end, outputs)) is not None and chain.residual is None and _exact(site, kind):
+        _take_pool(chain, pool, axis, kinds, outputs, found)
     for part in inside[:-1]:
         found.absorbed[part] = chain.end
     found.chains[chain.end] = chain
+
+
+def _exact(site: LayerSite, kind: Bits) -> bool:
+    """Whether the sums are integers, so that a larger one is never taken for a smaller one."""
+    binary = counts(site.geometry, kind) and binary_scales(site.weight) is not None
+    return binary or integers(site.weight, kind.most) is not None
+
+
+def _take_pool(
+    chain: Chain, pool: Node, axis: int, kinds: dict[Node, Bits], outputs: set[Node], found: Fusion
+) -> None:
+    """A step behind a pooling, as both may change places: the bits are pooled in place of the sums."""
+    if chain.site.form != "image" or chain.site.more is not None or pool in kinds or not is_pool(pool):
+        return
+    tails = [t for t in found.tails.values() if t.affine.source is pool and t.affine.axis in (None, axis)]
+    if len(tails) != 1 or kinds[tails[0].step].axis != axis:
+        return
+    if _reader(pool, tails[0], found) is not _only(pool, outputs):
+        return
+    chain.pool, chain.tail, chain.keep = pool, tails[0], False
+    del found.tails[chain.tail.step]
+    found.absorbed |= {pool: chain.end, chain.tail.step: chain.end}
 
 
 def _reader(end: Node, tail: Tail, found: Fusion) -> Node | None:

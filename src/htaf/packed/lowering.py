@@ -19,7 +19,7 @@ from htaf.packed.emission import Emission
 from htaf.packed.errors import PackedError
 from htaf.packed.fusion import Chain, Fusion, Tail, fuse
 from htaf.packed.graph import Traced
-from htaf.packed.instructions import Layer, Pool, Spikes, Threshold, Transposed
+from htaf.packed.instructions import Layer, Means, Pool, Rounded, Spikes, Threshold, Transposed
 from htaf.packed.instructions.layer import SMALL, Kind, to_nibbles
 from htaf.packed.kinds import (
     CONVOLUTIONS,
@@ -37,6 +37,7 @@ from htaf.packed.layers import LayerSite, prepare
 from htaf.packed.program import Input, Program
 from htaf.packed.report import Report, Row
 from htaf.packed.rewriting import rewritten
+from htaf.packed.whole import MeansSite, RoundedSite
 
 # why what takes no bits runs in float
 NOT_OF_BITS, NOT_READ = "float: its input is not bits", "float: no layer over bits takes its output"
@@ -75,6 +76,10 @@ class Lowering(Emission):
             return
         elif node in fusion.folded:
             self._folded(node, *fusion.folded[node])
+        elif node in fusion.rounded:
+            self._rounded(node, fusion.rounded[node])
+        elif node in fusion.means:
+            self._means(node, fusion.means[node])
         elif node in fusion.tails:
             self._threshold(node, fusion.tails[node])
         elif node in self.kinds and is_spikes(node):
@@ -119,7 +124,7 @@ class Lowering(Emission):
             kept = to_nibbles(kept)
         weight = self._tensor(f"{node.name}.weight", kept)
         layer = Layer(
-            name=node.name if chain.tail is None else chain.tail.step.name,
+            name=node.name if chain.tail is None or chain.pool else chain.tail.step.name,
             weights=ready.kind, form=site.form, geometry=ready.geometry, weight=weight,
             bipolar=ready.bipolar, tables=self.tables, input=source, residual=residual,
             scale=None if plain_scale else self._channels(f"{node.name}.scale", scale.float()),
@@ -127,13 +132,14 @@ class Lowering(Emission):
             lower=lower, upper=upper,
             y=self._value() if chain.keep else None,
             bits=self._value() if chain.tail is not None else None,
-            slope=slope, planes=ready.planes, wide=wide,
+            slope=slope, planes=ready.planes, wide=wide, pooled=chain.pool is not None,
         )  # fmt: skip
         self.instructions.append(layer if site.more is None else Transposed.of(layer, site.more))
         if layer.y is not None:
             self.floats[chain.end] = layer.y
         if layer.bits is not None and chain.tail is not None:
-            self.bits[chain.tail.step] = (layer.bits,)
+            made = layer.bits if chain.pool is None else self._pooled(chain.pool, layer, chain.tail)
+            self.bits[chain.tail.step] = (made,)
         self.packed_bytes += kept.nbytes + (4 * outputs if layer.scale else 0) + (16 * outputs if wide else 0)
         self.float_bytes += 4 * site.weight.numel()
         bits = 8 if kept.dtype == torch.int8 else 4
@@ -148,6 +154,38 @@ class Lowering(Emission):
             self._row(chain.end, f"with {node.name}")
         else:
             self._row(node, how)
+
+    def _pooled(self, node: Node, layer: Layer, tail: Tail) -> int:
+        """The bits of a step behind a pooling: the least where a larger sum is no bit."""
+        assert layer.bits is not None and layer.lower is not None and layer.upper is not None
+        channels, smallest = layer.geometry.outputs, None
+        falls = self.tensors[layer.lower].isneginf() & self.tensors[layer.upper].isfinite()
+        if bool(falls.any()):
+            mask = torch.zeros(8 * row_bytes(channels), dtype=torch.bool)
+            mask[:channels] = falls
+            smallest = self._tensor(f"{node.name}.smallest", pack(mask))
+        sizes = pool_sizes(node)
+        pool = Pool(tail.step.name, layer.bits, *sizes, self._value(), smallest=smallest, stepped=True)
+        self.instructions.append(pool)
+        return pool.bits
+
+    def _rounded(self, node: Node, found: RoundedSite) -> None:
+        """A convolution over floats in integers of 16 bits."""
+        weights = found.weights
+        names = (self._tensor(f"{node.name}.weight", weights.values), self._channels(f"{node.name}.unit", weights.unit))
+        sizes = (found.site.geometry, *names, weights.exponent, weights.limit)
+        layer = Rounded(node.name, self._float(found.source), *sizes, self._value())
+        self.instructions.append(layer)
+        self.floats[node] = layer.y
+        self._row(node, "integers of 16 bits: its input is rounded")
+
+    def _means(self, node: Node, found: MeansSite) -> None:
+        """A linear layer over means of bits."""
+        names = (self._tensor(f"{node.name}.weight", found.weight), self._tensor(f"{node.name}.bias", found.bias))
+        head = Means(node.name, self._planes(found.source)[0], *names, found.unit, self._value())
+        self.instructions.append(head)
+        self.floats[node] = head.y
+        self._row(node, "packed: means of bits")
 
     def _with_ones(self, node: Node, kind: Bits, source: int, places: int) -> int:
         """The bits with one more channel, which is always 1."""

@@ -15,7 +15,6 @@ from htaf.packed.instructions.layer import Kind
 from htaf.packed.lowering import NOT_OF_BITS, NOT_READ, lower
 from htaf.packed.model import PackedModel
 from htaf.packed.report import Report
-from htaf.packed.stem import Stem, rounded_stem
 from htaf.packed.verification import compare
 
 
@@ -26,7 +25,6 @@ def pack(
     tables: Kind | Literal["auto"] = "float32",
     budget: float = 1e-3,
     dynamic_batch: bool = True,
-    stem: Stem = "float32",
     progress: bool = False,
 ) -> PackedModel:
     """A model that computes the same over packed bits, on the CPU.
@@ -48,8 +46,6 @@ def pack(
             are faster; "auto" takes for every layer the fastest of the three on the example within the budget.
         budget: of "auto": the largest rms error of a layer's sums, over their rms.
         dynamic_batch: the packed model takes batches of any size; False for models whose graph is tied to one.
-        stem: of convolutions that take the input itself: "float32", or "int16": inputs and weights are rounded to
-            integers of 14 and 16 bits, and sums are integers. The report of `verify` says which bits that changes.
         progress: show bars, and plain lines where there is no terminal.
 
     Returns:
@@ -59,7 +55,7 @@ def pack(
     Raises:
         PackedError: a model that is smooth, has NaN, cannot be exported, holds nothing to pack or operators that a
             packed model does not know, or whose packed form does not agree with it on the example; another value of
-            `tables`, `stem` or `budget`; a stem of int16 where no convolution takes the input.
+            `tables` or `budget`.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(8, 64), htaf.Heaviside(), nn.Linear(64, 2))
@@ -68,8 +64,6 @@ def pack(
     """
     if tables not in (*get_args(Kind), "auto"):
         raise PackedError(f"expected tables of {', '.join(get_args(Kind))} or auto, got {tables!r}")
-    if stem not in get_args(Stem):
-        raise PackedError(f"expected a stem of {' or '.join(get_args(Stem))}, got {stem!r}")
     if isinstance(budget, str) or not budget >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PackedError(f"expected a budget >= 0, got {budget!r}")
     if isinstance(model, PackedModel):
@@ -79,8 +73,6 @@ def pack(
     program, report = lower(traced, "float32" if tables == "auto" else tables)
     if not report.layers:
         raise PackedError(f"there is nothing to pack: {_why_none(report)}")
-    if stem == "int16":
-        program, report = rounded_stem(program, report)
     packed = PackedModel(program, report)
     if tables == "auto":
         with shown_progress("timing tables", len(packed.tables), shown=progress) as advance:

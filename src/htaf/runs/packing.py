@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from htaf.runs.data import PartName, Place, RunPart
 
 Tables = Literal["float32", "int16", "int8", "auto"]
-Stem = Literal["float32", "int16"]
 TIE = 1e-6  # of the largest pre-activation of a layer: float32 sums differ by less in another order
 ROUNDING = 0.002  # of the rows: a sum in another order that is rounded across a threshold may carry on to the output
 NUMBERS = 256 * 3 * 32 * 32  # of the inputs that are compared layer by layer
@@ -97,7 +96,6 @@ def pack_run(
     *,
     tables: Tables = "float32",
     budget: float = 1e-3,
-    stem: Stem = "float32",
     part: PartName = "test",
     differing: int | None = None,
     data: Data | Place | None = None,
@@ -112,7 +110,7 @@ def pack_run(
     Args:
         run: from `htaf.runs.open_run`; not of method relu.
         out: the file. Its folders are made.
-        tables, budget: of sums of real weights over bits; stem: of convolutions of the images. See `htaf.pack`.
+        tables, budget: of sums of real weights over bits, see `htaf.pack`.
         part: of the run's data, on which predictions are compared. Of a run on a data frame, which does not say on
             which rows: all of `data`, any rows with the target.
         differing: rows of it that may have another prediction, from rounding; None: 0.2%, one at least.
@@ -134,10 +132,9 @@ def pack_run(
         model = run.model()
         example = _some(training, 64)
         traced = packed.trace(model, example, progress=progress)
-        made = packed.pack(traced, example, tables=tables, budget=budget, stem=stem, progress=progress)
+        made = packed.pack(traced, example, tables=tables, budget=budget, progress=progress)
         found = _compared(model, made, rows, progress)
-        rounded = [f"{name} float32" for name, of in (("tables", tables), ("stem", stem)) if of != "float32"]
-        instead = f"; choose {' and '.join(rounded)}" if rounded else ""
+        instead = "" if tables == "float32" else "; choose tables float32"
         _expect_equal(found, differing, part, instead and f"{instead}, or allow more rows by differing")
         compared = _some(rows, 256)
         layers = packed.verify(made, traced, compared, progress=progress)

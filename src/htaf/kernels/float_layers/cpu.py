@@ -57,20 +57,28 @@ class Laid(NamedTuple):
 
     values: Tensor
     unit: Tensor
+    steps: float
+    most: float
+
+    def held(self) -> tuple[int, int, float, float]:
+        """As csrc/bind_packed.hpp reads it."""
+        return self.values.data_ptr(), self.unit.data_ptr(), self.steps, self.most
 
 
 def prepare_rounded(weights: Rounded) -> Laid:
-    """From the integers that `reference.rounding` finds."""
+    """Raises ValueError as `Rounded.check`."""
+    weights.check()
     outputs, channels, height, width = weights.values.shape
     blocks, pairs = (outputs + BLOCK - 1) // BLOCK, (channels * width + 1) // 2
     rows = torch.zeros(blocks * BLOCK, height, 2 * pairs, dtype=torch.int16, device=CPU)
-    rows[:outputs, :, : channels * width] = weights.values.permute(0, 2, 3, 1).flatten(2).short()
+    rows[:outputs, :, : channels * width] = weights.values.permute(0, 2, 3, 1).flatten(2)
     unit = torch.zeros(blocks * BLOCK, dtype=torch.float32, device=CPU)
-    unit[:outputs] = weights.unit
-    return Laid(rows.view(blocks, BLOCK, height, pairs, 2).permute(0, 2, 3, 1, 4).contiguous(), unit)
+    unit[:outputs] = weights.unit * 2.0**-weights.exponent
+    values = rows.view(blocks, BLOCK, height, pairs, 2).permute(0, 2, 3, 1, 4).contiguous()
+    return Laid(values, unit, 2.0**weights.exponent, float(weights.limit))
 
 
-def rounded(x: Tensor, weights: Laid, bias: Tensor | None, geometry: Geometry) -> Tensor:
+def rounded(x: Tensor, weights: Laid, geometry: Geometry) -> Tensor:
     """As `convolution`, in integers of 16 bits. Raises as that; ValueError for taps of a row that lie apart too."""
     g = geometry
     g.check()
@@ -79,9 +87,9 @@ def rounded(x: Tensor, weights: Laid, bias: Tensor | None, geometry: Geometry) -
     if x.ndim != 4 or x.shape[1] != g.channels or g.groups != 1 or g.dilation[1] != 1:
         raise ValueError(f"expected images of {g.channels} channels, one group, no dilation, got {tuple(x.shape)}, {g}")
     blocks, pairs = (g.outputs + BLOCK - 1) // BLOCK, (g.channels * g.kernel[1] + 1) // 2
-    values = check_weights("weights", weights.values, torch.int16, (blocks, g.kernel[0], pairs, BLOCK, 2))
-    unit = check_floats("unit", weights.unit, (blocks * BLOCK,))
-    return _layer(extension().rounded_convolution, x, (values.data_ptr(), unit.data_ptr()), bias, g)
+    check_weights("weights", weights.values, torch.int16, (blocks, g.kernel[0], pairs, BLOCK, 2))
+    check_floats("unit", weights.unit, (blocks * BLOCK,))
+    return _layer(extension().rounded_convolution, x, weights.held(), None, g)
 
 
 def shape_of(x: Tensor, geometry: Geometry) -> Shape2d:

@@ -11,6 +11,8 @@ from torch import Tensor
 from htaf.kernels.layers import Geometry
 
 Images = Float[Tensor, "_ _ _ _"]
+WIDEST = 2**15 - 1  # of an integer of 16 bits
+EXACT = 2**24  # up to here float32 holds every integer
 
 
 def convolution(x: Images, weight: Images, bias: Float[Tensor, " outputs"] | None, geometry: Geometry) -> Images:
@@ -29,59 +31,37 @@ def maximum(x: Images, kernel: tuple[int, int], stride: tuple[int, int], padding
     return torch.nn.functional.max_pool2d(x, kernel, stride, padding)
 
 
-MOST = 8191  # of an integer input, as in csrc/floats.hpp
-LIMIT = (2**31 - 1) // MOST  # of the sum of an output's |integers|, so that sums fit in 32 bits
-LEAST = 2.0**-126  # of the unit of an image's integers, so that its inverse is finite; as in csrc/floats.hpp
-
-
 class Rounded(NamedTuple):
-    """Weights as integers, from `rounding`: weight = unit values, values int32 [outputs, channels, height, width]."""
+    """Weights that are integers, and how inputs become integers.
+
+    values: int16 [outputs, channels, height, width]; a weight is unit[output] values. An input is round(x 2^exponent),
+    half to even, clipped to +-limit, in units of 2^-exponent.
+    """
 
     values: Tensor
     unit: Float[Tensor, " outputs"]
+    exponent: int
+    limit: int
+
+    def check(self) -> None:
+        """Raises ValueError for integers beyond 16 bits, and for sums that float32 does not hold."""
+        if self.values.dtype != torch.int16 or self.values.ndim != 4 or not 1 <= self.limit <= WIDEST:
+            got = f"{self.values.dtype} {tuple(self.values.shape)} and {self.limit}"
+            raise ValueError(f"expected weights int16 of 4 dimensions and inputs up to {WIDEST} at most, got {got}")
+        most = int(self.values.long().abs().flatten(1).sum(1).max()) * self.limit if self.values.numel() else 0
+        if most > EXACT:
+            raise ValueError(f"expected sums of at most {EXACT:,}, which float32 holds, got {most:,}")
+        if not -100 <= self.exponent <= 100:
+            raise ValueError(f"expected an exponent of -100 to 100, got {self.exponent}")
 
 
-def rounding(weight: Images) -> Rounded:
-    """The finest integers of 16 bits of which no sum with inputs of at most 8191 leaves 32 bits.
+def rounded(x: Images, weights: Rounded, geometry: Geometry) -> Images:
+    """A convolution of integers times 2^-exponent and unit, see `Rounded`; float32 holds every sum.
 
-    Raises:
-        ValueError: weights that are not finite, or more than 2^17 inputs of an output.
+    An image that holds NaN gives NaN everywhere.
     """
-    w, inputs = weight.double(), weight[0].numel()
-    if not w.isfinite().all():
-        raise ValueError(f"expected finite weights, got {int((~w.isfinite()).sum())} of {w.numel()} not")
-    if inputs > 2**17:
-        raise ValueError(f"expected weights of at most {2**17} inputs, got {inputs}")
-    flat = w.flatten(1).abs()
-    unit = torch.maximum(flat.amax(1) / 32767, flat.sum(1) / (LIMIT - inputs)).clamp(min=2.0**-100)
-    unit = unit.float().nextafter(torch.tensor(torch.inf))  # or sums might be a little too large
-    return Rounded((w / unit.double().reshape(-1, 1, 1, 1)).round().int(), unit)
-
-
-def steps(x: Images) -> Float[Tensor, " batch"]:
-    """The unit of each image's integers, max |x| / 8191 and at least `LEAST`; NaN where a number is not finite."""
-    largest = x.abs().flatten(1).amax(1)
-    return torch.where(largest < torch.inf, (largest / MOST).clamp(min=LEAST), torch.nan)
-
-
-def rounded(x: Images, weights: Rounded, bias: Float[Tensor, " outputs"] | None, geometry: Geometry) -> Images:
-    """A convolution of integers, round(x / step) with the step of each image, times both units, plus bias.
-
-    An image that holds NaN or inf gives NaN everywhere.
-    """
-    g, step = geometry, steps(x).reshape(-1, 1, 1, 1)
-    q = (x * (1 / step)).round().clamp(-MOST, MOST)
-    sums = torch.nn.functional.conv2d(
-        q.double(), weights.values.double(), None, g.stride, g.padding, g.dilation, g.groups
-    )
-    y = sums.float() * (weights.unit.reshape(1, -1, 1, 1) * step)
-    return y if bias is None else y + bias.reshape(1, -1, 1, 1)
-
-
-def rounding_error(x: Images, weight: Images, weights: Rounded) -> Float[Tensor, " outputs"]:
-    """How far `rounded` may lie from the convolution, of each output, float64. x: finite."""
-    flat, inputs = weight.double().abs().flatten(1).sum(1), weight[0].numel()
-    largest = x.double().abs().max() if x.numel() else torch.zeros((), dtype=torch.float64)
-    half = 0.5 * (1 + 2.0**-10)  # x times a rounded inverse, beside a half
-    error = half * (largest / MOST).clamp(min=LEAST) * flat + half * weights.unit.double() * inputs * largest
-    return error + 8 * 2.0**-24 * flat * largest + 2.0**-118  # 2^31 times the product of units below normal numbers
+    g, w = geometry, weights
+    q = (x * 2.0**w.exponent).round().clamp(-w.limit, w.limit).nan_to_num()
+    sums = torch.nn.functional.conv2d(q.double(), w.values.double(), None, g.stride, g.padding, g.dilation, g.groups)
+    wrong = x.isnan().flatten(1).any(1).reshape(-1, 1, 1, 1)
+    return torch.where(wrong, torch.nan, sums.float() * (w.unit * 2.0**-w.exponent).reshape(1, -1, 1, 1))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from htaf.kernels.layers import Epilogue, Geometry, Outputs, row_bytes
 from htaf.kernels.native import address, extension
-from htaf.kernels.packed_maps.reference import pack
-from htaf.kernels.packed_native import CPU, aligned, check_bits, check_floats, constants, shape2d
+from htaf.kernels.packed_maps.reference import LinearOfMeans, pack
+from htaf.kernels.packed_native import CPU, aligned, check_bits, check_floats, check_weights, constants, shape2d
 
-__all__ = ["finish", "max_pool", "pack", "spikes", "unpack"]
+__all__ = ["finish", "max_pool", "means", "pack", "prepare_means", "spikes", "unpack"]
 
 
 def unpack(bits: Tensor, channels: int, *, bipolar: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -40,7 +41,12 @@ def finish(sums: Tensor, epilogue: Epilogue) -> Outputs:
 
 
 def max_pool(
-    bits: Tensor, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
+    bits: Tensor,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    smallest: Tensor | None = None,
 ) -> Tensor:
     channels = 8 * bits.shape[-1]
     bits = check_bits(bits, channels)
@@ -50,8 +56,40 @@ def max_pool(
     size = geometry.out_size(*bits.shape[1:3])
     found = torch.empty(bits.shape[0], *size, bits.shape[-1], dtype=torch.uint8, device=CPU)
     shape = shape2d(bits, geometry)
-    extension().max_pool_bits(bits.data_ptr(), found.data_ptr(), shape, torch.get_num_threads())
+    if smallest is not None:
+        smallest = aligned(check_weights("smallest", smallest, torch.uint8, (bits.shape[-1],)))
+    extension().max_pool_bits(bits.data_ptr(), found.data_ptr(), shape, address(smallest), torch.get_num_threads())
     return found
+
+
+class Laid(NamedTuple):
+    """A `LinearOfMeans` as csrc/maps.hpp has it: weights [channels, outputs filled up to 8]."""
+
+    weights: Tensor
+    bias: Tensor
+    unit: float
+
+    def held(self) -> tuple[int, int, float, int, int]:
+        """As csrc/bind_packed.hpp reads it."""
+        return self.weights.data_ptr(), self.bias.data_ptr(), self.unit, len(self.weights), len(self.bias)
+
+
+def prepare_means(layer: LinearOfMeans) -> Laid:
+    """Raises ValueError as `LinearOfMeans.check`."""
+    layer.check()
+    outputs, channels = layer.weight.shape
+    wide = torch.zeros(channels, (outputs + 7) // 8 * 8, dtype=torch.int32, device=CPU)
+    wide[:, :outputs] = layer.weight.T
+    return Laid(wide, layer.bias.contiguous(), layer.unit)
+
+
+def means(bits: Tensor, layer: Laid) -> Tensor:
+    bits = check_bits(bits, len(layer.weights))
+    steps, images, pixels, _ = bits.shape
+    y = torch.empty(images, len(layer.bias), dtype=torch.float32, device=CPU)
+    sizes = (steps, images, pixels)
+    extension().linear_of_means(bits.data_ptr(), y.data_ptr(), sizes, layer.held(), torch.get_num_threads())
+    return y
 
 
 def spikes(

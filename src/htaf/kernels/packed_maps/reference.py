@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from htaf.kernels.heaviside import reference
 from htaf.kernels.layers import Epilogue, Outputs, row_bytes
+
+MOST_WEIGHT, MOST_BIAS = 2**16, 2**40  # with which sums over 2^24 bits are exact in float64
 
 
 def pack(values: Tensor) -> Tensor:
@@ -38,9 +42,19 @@ def finish(sums: Tensor, epilogue: Epilogue) -> Outputs:
 
 
 def max_pool(
-    bits: Tensor, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
+    bits: Tensor,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    smallest: Tensor | None = None,
 ) -> Tensor:
-    """Bits [batch, height, width, bytes] -> the or of every window, for 0, 1 and for -1, 1. Padding never counts."""
+    """Bits [batch, height, width, bytes] -> the or of every window, for 0, 1 and for -1, 1. Padding never counts.
+
+    smallest: [bytes], the channels of which it is the and.
+    """
+    if smallest is not None:
+        return max_pool(bits ^ smallest, kernel, stride, padding, dilation) ^ smallest
     channels = 8 * bits.shape[-1]
     images = unpack(bits, channels).permute(0, 3, 1, 2)
     pooled = torch.nn.functional.max_pool2d(images, kernel, stride, padding, dilation)
@@ -71,3 +85,38 @@ def spikes(
         v = h - threshold * fired if soft else torch.where(fired, 0.0, h)
         found.append(pack(fired))
     return torch.stack(found)
+
+
+class LinearOfMeans(NamedTuple):
+    """A linear layer over the means of bits: y = unit (weight mean + bias), integers; exact but for one rounding.
+
+    weight: int32 [outputs, channels] of at most 17 bits; bias: int64 [outputs].
+    """
+
+    weight: Tensor
+    bias: Tensor
+    unit: float
+
+    def check(self) -> None:
+        """Raises ValueError for other integers."""
+        shapes = (self.weight.dtype, self.bias.dtype, self.weight.ndim, tuple(self.bias.shape))
+        if shapes != (torch.int32, torch.int64, 2, tuple(self.weight.shape[:1])):
+            raise ValueError(f"expected weight int32 [outputs, channels] and bias int64 [outputs], got {shapes}")
+        largest = [int(x.abs().max()) if x.numel() else 0 for x in (self.weight.long(), self.bias)]
+        if largest[0] > MOST_WEIGHT or not 0 <= largest[1] <= MOST_BIAS:
+            raise ValueError(f"expected weights up to {MOST_WEIGHT:,} and a bias up to {MOST_BIAS:,}, got {largest}")
+
+
+def prepare_means(layer: LinearOfMeans) -> LinearOfMeans:
+    """Itself, checked."""
+    layer.check()
+    return layer
+
+
+def means(bits: Tensor, layer: LinearOfMeans) -> Tensor:
+    """Bits [steps, images, pixels, bytes] -> float32 [images, outputs]: the layer over the means of each image."""
+    steps, _, pixels, _ = bits.shape
+    counts = unpack(bits, layer.weight.shape[1], dtype=torch.float64).sum((0, 2))
+    n = steps * pixels
+    sums = counts @ layer.weight.double().T + n * layer.bias.double()
+    return (sums * layer.unit / n).float()

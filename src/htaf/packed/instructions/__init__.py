@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from htaf.packed.instructions.call import Call
 from htaf.packed.instructions.contract import Instruction
 from htaf.packed.instructions.layer import Layer
+from htaf.packed.instructions.means import Means
 from htaf.packed.instructions.pool import Pool
 from htaf.packed.instructions.rounded import Rounded
 from htaf.packed.instructions.spikes import Spikes
@@ -17,6 +18,7 @@ __all__ = [
     "Call",
     "Instruction",
     "Layer",
+    "Means",
     "Pool",
     "Rounded",
     "Spikes",
@@ -26,7 +28,9 @@ __all__ = [
     "by_opcode",
 ]
 
-INSTRUCTIONS: tuple[type[Instruction], ...] = (Layer, Threshold, Spikes, Pool, Unpack, Call, Rounded, Transposed)
+INSTRUCTIONS: tuple[type[Instruction], ...] = (
+    Layer, Threshold, Spikes, Pool, Unpack, Call, Rounded, Transposed, Means,
+)  # fmt: skip
 
 
 def by_opcode(more: Iterable[type[Instruction]] = ()) -> dict[str, type[Instruction]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,7 +42,8 @@ def _geometry(value: Any) -> Geometry:
 Written = Annotated[Geometry, Field(_geometry)]
 Planes = Annotated[int, Field(integer(1, 8))]
 SMALL = 7  # of an integer weight that takes four bits
-FEW = 24  # output pixels up to which products of bytes are faster than tables of bytes, by AVX-512 and AVX2
+FEW, MANY = 16, 512  # output pixels: products of bytes are faster below, tables of bytes above; between is measured
+ROUNDS = 5  # of such a measurement
 
 
 @final
@@ -54,6 +56,7 @@ class Layer(Instruction):
     planes: of a table, the bit planes of its input, which lie side by side as channels; its weights are kept once. Of
         integers and depthwise layers the same, but the geometry's channels are those of one plane.
     wide: float64 [2, outputs], scale and shift that are computed in float64.
+    pooled: the model pools before it compares, so that its step has other bits: those of the `Pool` behind.
     """
 
     opcode = "layer"
@@ -76,6 +79,7 @@ class Layer(Instruction):
     slope: float = 1.0
     planes: Planes = 1
     wide: TensorName | None = None
+    pooled: bool = False
 
     def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
         g = self.geometry
@@ -279,7 +283,7 @@ class Layer(Instruction):
         return [bound] * (self.y is not None) + [bound * self.slope] * (self.bits is not None)
 
     def decided(self) -> Decided | None:
-        return None if self.bits is None else Decided(self.bits, 1 if self.form in ("image", "line") else -1)
+        return None if self.bits is None or self.pooled else Decided(self.bits, 1 if self.form in ("image", "line") else -1)
 
     def holds(self) -> tuple[int, ...]:
         return ()
@@ -291,23 +295,39 @@ class Layer(Instruction):
 class _ByPixels:
     """A layer of integer weights by two kernels with the same sums: products of bytes for few pixels, else tables.
 
-    Tables are made anew in every call, which few pixels do not repay. Products are prepared when first wanted.
+    Tables are made anew in every call, which few pixels do not repay; how many do, depends on the processor and on the
+    layer. So the first call of a size takes the time of both. Products are prepared when first wanted.
     """
 
     def __init__(self, many: Any, products: Callable[[], Any], geometry: Geometry) -> None:
         self.many, self._products, self.geometry = many, products, geometry
+        self.measured: dict[tuple[int, int], Any] = {}  # by pixels and threads
 
     @cached_property
     def few(self) -> Any:
         return self._products()
 
-    def of(self, bits: Tensor) -> Any:
+    def of(self, bits: Tensor, residual: Tensor | None = None) -> Any:
         """The kernel for bits uint8 [batch, height, width, bytes]."""
         pixels = bits.shape[0] * math.prod(self.geometry.out_size(*bits.shape[1:3]))
-        return self.few if pixels <= FEW else self.many
+        if not FEW < pixels < MANY:
+            return self.few if pixels <= FEW else self.many
+        key = pixels, torch.get_num_threads()
+        if key not in self.measured:
+            self.measured[key] = self._faster(bits, residual)
+        return self.measured[key]
+
+    def _faster(self, bits: Tensor, residual: Tensor | None) -> Any:
+        seconds: dict[Any, list[float]] = {self.few: [], self.many: []}
+        for _ in range(ROUNDS):
+            for layer, taken in seconds.items():
+                begin = time.perf_counter()
+                layer(bits, residual)
+                taken.append(time.perf_counter() - begin)
+        return min(seconds, key=lambda layer: min(seconds[layer]))
 
     def __call__(self, bits: Tensor, residual: Tensor | None, spare: Any) -> tuple[Tensor | None, Tensor | None]:
-        return self.of(bits)(bits, residual, spare)
+        return self.of(bits, residual)(bits, residual, spare)
 
 
 def to_nibbles(weight: Tensor) -> Tensor:
