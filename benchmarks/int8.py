@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import measuring
-import packed as whole_networks
 import torch
 from torch import Tensor, nn
 
 import htaf
+import packed as whole_networks
 from htaf.binary import BinaryConv2d
 from htaf.grid import settled
 from htaf.models.whitened import WhitenedConvNet
@@ -101,13 +101,10 @@ def measure(batch: int, threads: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    cells = [
-        (
-            str(row["batch"]), str(row["threads"]), row["side"], f"{row['ms']:.3f}", str(measuring.Spread(**row["speed"])),
-            f"{row['difference']:.1g}" if "difference" in row else "",
-        )
-        for row in rows
-    ]  # fmt: skip
+    cells = []
+    for row in rows:
+        speed, apart = str(measuring.Spread(**row["speed"])), f"{row['difference']:.1g}" if "difference" in row else ""
+        cells.append((str(row["batch"]), str(row["threads"]), row["side"], f"{row['ms']:.3f}", speed, apart))
     columns = ("batch", "threads", "side", "ms", "speed", "difference")
     measuring.show(f"Speed over {BASE}: median over the rounds and (quartiles)", columns, cells, ["side"])
 

@@ -57,12 +57,11 @@ class Net(NamedTuple):
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
     kinds: tuple[str, ...]  # of tables that its layers can take
-    large_stem: bool = False  # whose convolution of the images is worth integers of 16 bits
     grid: bool = False  # also with int8 and int4 weights
 
 
 NETS: dict[str, Net] = {
-    "bireal18": Net(lambda: BiRealNet(18, 1000), (3, 224, 224), ("float32",), True),
+    "bireal18": Net(lambda: BiRealNet(18, 1000), (3, 224, 224), ("float32",)),
     "wrn-40-2": Net(lambda: WideResNet(40, 2, 10), (3, 32, 32), TABLES, grid=True),
     "mlp": Net(lambda: MLP(16, 1, (256, 256, 128), batch_norm=True), (16,), TABLES),
     "sew18": Net(lambda: SEWResNet(18, 10, lambda: IF(), steps=4, stem="cifar"), (3, 32, 32), TABLES, grid=True),
@@ -181,8 +180,6 @@ def packings(net: Net, model: nn.Module, x: Tensor) -> dict[str, tuple[nn.Module
     """The networks that are packed, and as they are packed, by name."""
     traced = htaf.packed.trace(model, x)  # once for all kinds: it takes most of the time
     made = {f"packed {kind}": (model, htaf.pack(traced, x, tables=kind)) for kind in net.kinds}  # pyright: ignore
-    if net.large_stem:
-        made["packed float32, stem int16"] = (model, htaf.pack(traced, x, stem="int16"))
     for bits in (8, 4) if net.grid else ():
         one = htaf.on_grid(model, x, bits=bits)
         made[f"packed, int{bits} weights"] = (one, htaf.pack(one, x))

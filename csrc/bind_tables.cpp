@@ -21,6 +21,7 @@ void bind_tables(nb::module_& m) {
                                               threads);
     });
     m.def("tables_take_rough", [] { return for_packed(chosen().load())->tables->rough; });
+    m.def("tables_take_fours", [] { return for_packed(chosen().load())->tables->fours; });
     m.def("permute_peak", [](int kind) {
         nb::gil_scoped_release unlocked;
         return for_packed(chosen().load())->tables->peak(TableKind(kind));

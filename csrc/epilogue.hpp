@@ -60,6 +60,21 @@ HTAF_INLINE reg widened(reg v, double scale, double shift) {
 }
 #endif
 
+// n <= 64 floats; std::memcpy of a number that is not known costs more than these.
+HTAF_INLINE void copy(const float* from, std::size_t n, float* to) {
+    std::size_t j = 0;
+    for (; j + HTAF_LANES <= n; j += HTAF_LANES) {
+        reg v = read<reg>(from + j);
+        std::memcpy(to + j, &v, sizeof v);
+    }
+#if defined(__AVX512F__)
+    auto rest = static_cast<__mmask16>((1u << (n - j)) - 1);
+    _mm512_mask_storeu_ps(to + j, rest, _mm512_maskz_loadu_ps(rest, from + j));
+#else
+    for (; j < n; ++j) to[j] = from[j];
+#endif
+}
+
 // A whole register of one pixel's channels, the first of which is `channel`; `row` is pixel * channels + channel.
 HTAF_INLINE reg finish_floats(const Epilogue& e, reg y, std::size_t channel, std::size_t row) {
     if (e.wide_scale) y = widened(y, e.wide_scale + channel, e.wide_shift + channel);
@@ -81,6 +96,10 @@ HTAF_INLINE void finish(const Epilogue& e, const float* sums, std::size_t pixel,
         for (; j < n; j += HTAF_LANES)
             word |= within(read<reg>(sums + j), read<reg>(e.lower + first + j), read<reg>(e.upper + first + j)) << j;
         e.bits[pixel * ((channels + 63) / 64) + first / 64] = word;
+        return;
+    }
+    if (e.y && !e.bits && !e.wide_scale && !e.scale && !e.shift && !e.residual) {
+        copy(sums, n, e.y + row);
         return;
     }
     for (; j + HTAF_LANES <= n; j += HTAF_LANES) {

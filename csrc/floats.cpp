@@ -104,10 +104,21 @@ struct Sizes {
     explicit Sizes(const Convolution& c)
         : c(c), width(c.out_width()), height(c.out_height()), blocks((c.outputs + block - 1) / block) {}
     size_t size(size_t b) const { return std::min(block, c.outputs - b * block); }
-    template <class Images>
-    auto at(const Images& x, size_t pixel) const {
-        size_t column = pixel % width, y = pixel / width % height, image = pixel / width / height;
-        return x.first + image * x.image + y * c.stride[0] * x.row + column * c.stride[1] * x.pixel;
+    // f(p, address of its first tap, image) of pixels first + p, p < n.
+    template <class Images, class F>
+    HTAF_INLINE void each(const Images& x, size_t first, size_t n, const F& f) const {
+        size_t column = first % width, row = first / width, y = row % height, image = row / height;
+        auto line = [&] { return x.first + image * x.image + y * c.stride[0] * x.row; };
+        auto at = line() + column * c.stride[1] * x.pixel;
+        for (size_t p = 0; p < n; ++p, at += c.stride[1] * x.pixel) {
+            if (column == width) {
+                column = 0;
+                if (++y == height) y = 0, ++image;
+                at = line();
+            }
+            f(p, at, image);
+            ++column;
+        }
     }
 };
 
@@ -122,7 +133,7 @@ struct Job : Sizes {
     // The sums of pixels [first, first + n), n <= down, and block b.
     void sum(size_t first, size_t n, size_t b, float (*sums)[block]) const {
         const float* pixels[down];
-        for (size_t p = 0; p < n; ++p) pixels[p] = at(x, first + p);
+        each(x, first, n, [&](size_t p, const float* at, size_t) { pixels[p] = at; });
         for (size_t from = 0; from < size(b); from += span) {
             size_t registers = std::min<size_t>(across, (size(b) - from + HTAF_LANES - 1) / HTAF_LANES);
             auto to = reinterpret_cast<float(*)[block]>(sums[0] + from);
@@ -243,7 +254,8 @@ struct RoundedJob : Sizes {
 
     void sum(size_t first, size_t n, size_t b, float (*sums)[block]) const {
         const std::int16_t* pixels[down];
-        for (size_t p = 0; p < n; ++p) pixels[p] = at(x, first + p);
+        float ones[down];
+        each(x, first, n, [&](size_t p, const std::int16_t* at, size_t image) { pixels[p] = at, ones[p] = x.one[image]; });
         const std::int16_t* values = weights.values + b * c.kernel[0] * pairs * 2 * block;
         for (size_t from = 0; from < size(b); from += span) {
             size_t registers = std::min<size_t>(across, (size(b) - from + HTAF_LANES - 1) / HTAF_LANES);
@@ -251,10 +263,9 @@ struct RoundedJob : Sizes {
             multiplies_pairs.of[(n - 1) * across + registers - 1](c.kernel[0], pairs, c.dilation[0] * x.row, pixels,
                                                                   values + 2 * from, totals);
             for (size_t p = 0; p < n; ++p) {
-                float one = x.one[(first + p) / width / height];
                 for (size_t r = 0; r < registers; ++r) {
                     size_t o = from + r * HTAF_LANES;
-                    reg y = __builtin_convertvector(totals[p][r], reg) * (read<reg>(weights.unit + b * block + o) * one);
+                    reg y = __builtin_convertvector(totals[p][r], reg) * (read<reg>(weights.unit + b * block + o) * ones[p]);
                     std::memcpy(sums[p] + o, &y, sizeof y);
                 }
             }

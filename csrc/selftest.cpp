@@ -692,13 +692,14 @@ void Checks::depthwise(const Convolution& c, std::size_t planes, bool bipolar) {
     }
 }
 
-// Real weights on bits: the sum of one entry a field of each tap, float32's being one weight or 0.
+// Real weights on bits: the sum of one entry a part of each tap: of 3 inputs, of 4, or float32's of one, a weight or 0.
 template <class Entry>
 void Checks::tables(TableKind kind, Convolution c) {
     std::mt19937 random(5);
-    bool floats = kind == TableKind::float32;
+    bool floats = kind == TableKind::float32, fours = kind == TableKind::fours;
     std::size_t words = (c.channels + 63) / 64, taps = c.kernel[0] * c.kernel[1], each = c.channels / c.groups;
-    std::size_t fields = floats ? (each + 31) / 32 : each / 64 * 11 + (each % 64 + 5) / 6, width = floats ? 32 : 16;
+    std::size_t fields = floats ? (each + 31) / 32 : fours ? (each + 15) / 16 : each / 64 * 11 + (each % 64 + 5) / 6;
+    std::size_t width = floats ? 32 : fours ? 64 : 16, parts = fours ? 4 : 2, in_part = fours ? 4 : 3, in_word = fours ? 4 : 11;
     std::vector<std::uint64_t> bits(c.batch * c.height * c.width * words);
     auto bit = [&](std::size_t pixel, std::size_t i) { return bits[pixel * words + i / 64] >> i % 64 & 1; };
     for (std::size_t i = 0; i < bits.size(); ++i)
@@ -728,17 +729,17 @@ void Checks::tables(TableKind kind, Convolution c) {
             const Entry* v = &values[(o * taps + tap) * fields * width];
             for (std::size_t k = 0; floats && inside && k < each; ++k) sum += bit(pixel, first + k) ? v[k] : 0;
             for (std::size_t f = 0; !floats && f < fields; ++f)
-                for (std::size_t half = 0; half < 2; ++half) {
+                for (std::size_t part = 0; part < parts; ++part) {
                     std::size_t pattern = 0;
-                    for (std::size_t b = 0; b < 3; ++b) {
-                        std::size_t k = f / 11 * 64 + f % 11 * 6 + half * 3 + b;
-                        bool there = inside && k < std::min(each, f / 11 * 64 + 64);
+                    for (std::size_t b = 0; b < in_part; ++b) {
+                        std::size_t k = f / in_word * 64 + (f % in_word * parts + part) * in_part + b;
+                        bool there = inside && k < std::min(each, f / in_word * 64 + 64);
                         pattern |= static_cast<std::size_t>(there && bit(pixel, first + k)) << b;
                     }
-                    sum += v[f * 16 + half * 8 + pattern];
+                    sum += v[f * width + part * (width / parts) + pattern];
                 }
         }
-        want[i] = static_cast<float>(floats ? sum : (sum - bias[o]) * unit[o]);
+        want[i] = static_cast<float>(floats ? sum : (sum - bias[o]) * (fours ? 1 : unit[o]));
     }
     Epilogue both = {nullptr, nullptr, nullptr, y.data(), lower.data(), upper.data(), packed.data()}, step = both;
     step.y = nullptr;
@@ -753,8 +754,8 @@ void Checks::tables(TableKind kind, Convolution c) {
         const Entry* weights = &values[i / (sixes * 16) * fields * width];  // of an output and a tap
         rough[i] = 96;
         for (std::size_t b = 0; b < 3; ++b) {
-            std::size_t field = i / 16 % sixes, in_word = field % 11 * 6 + i / 8 % 2 * 3 + b, k = field / 11 * 64 + in_word;
-            if (in_word < 64 && k < each && i >> b & 1) rough[i] = static_cast<std::uint16_t>(rough[i] + weights[k]);
+            std::size_t field = i / 16 % sixes, within = field % 11 * 6 + i / 8 % 2 * 3 + b, k = field / 11 * 64 + within;
+            if (within < 64 && k < each && i >> b & 1) rough[i] = static_cast<std::uint16_t>(rough[i] + weights[k]);
         }
     }
     std::vector<float> one(c.outputs, 1), ends(4 * c.outputs, static_cast<float>(inf));
@@ -1198,6 +1199,7 @@ void Checks::everything() {
         tables<float>(TableKind::float32, c);
         tables<std::uint16_t>(TableKind::int16, c);
         tables<std::uint8_t>(TableKind::int8, c);
+        tables<std::uint8_t>(TableKind::fours, c);
     }
     for (std::size_t bytes : {0, 1, 15, 16, 63, 64, 65, 200, 5000})
         for (auto [m, n] : {std::pair<std::size_t, std::size_t>{1, 1}, {4, 3}, {5, 2}, {33, 10}, {70, 65}, {0, 3}})

@@ -68,7 +68,10 @@ struct Integers {
 #endif
     static constexpr size_t scratch = sixes * outputs * 64;
 
+    static constexpr index none = 0;
+
     static size_t fields(size_t channels) { return channels / 64 * 11 + (channels % 64 + 5) / 6; }
+    static index of(std::uint64_t bits) { return static_cast<index>(bits); }
 
     static float finished(const Tables& t, size_t o, std::int32_t sum) {
         return static_cast<float>(sum - t.bias[o]) * t.unit[o];
@@ -298,6 +301,14 @@ double peak(TableKind kind) {
                     return _mm512_add_epi8(s, _mm512_permutexvar_epi8(i, table));
                 });
                 break;
+            case TableKind::fours: {
+                each = 2 * 64 * 4;
+                const __m512i ones = _mm512_set1_epi8(1);
+                run([&](__m512i s) __attribute__((always_inline)) {
+                    return _mm512_dpbusd_epi32(s, _mm512_permutexvar_epi8(i, table), ones);
+                });
+                break;
+            }
         }
         for (auto& s : total) asm volatile("" ::"v"(s));
         double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -105,7 +105,10 @@ struct Floats {
     static constexpr size_t words = 4;                          // of inputs whose tables are made together
     static constexpr size_t scratch = words * 8 * outputs * 16;
 
+    static constexpr index none = 0;
+
     static size_t fields(size_t channels) { return (channels + 31) / 32; }
+    static index of(std::uint64_t bits) { return static_cast<index>(bits); }
 
     static HTAF_INLINE reg look_up(const float* table, reg_u32 i) {
 #if defined(__AVX512F__)

@@ -4,7 +4,7 @@
 #include "tables.hpp"
 
 #include "parallel.hpp"
-#include "table_integers.hpp"
+#include "table_fours.hpp"
 #include "table_layer.hpp"
 #if defined(__AVX512VBMI__)
 #include "table_repair.hpp"
@@ -25,6 +25,15 @@ void fields_of_row(const std::uint64_t* bits, size_t words, size_t width, size_t
                    typename Kind::index* out, size_t plane) {
     constexpr size_t bits_each = Kind::bits_each;
     size_t count = (n + bits_each - 1) / bits_each, x = 0;
+#if defined(HTAF_FOURS)
+    if constexpr (bits_each == 16) {
+        for (; x + 8 <= width; x += 8) {
+            alignas(64) std::uint64_t eight[8];
+            for (size_t i = 0; i < 8; ++i) eight[i] = word_at(bits + (x + i) * words, from, n);
+            Kind::eight(_mm512_load_si512(eight), count, out + x, plane);
+        }
+    }
+#endif
 #if defined(__AVX512VBMI__)
     if constexpr (bits_each == 6) {
         // 8 pixels: fields 0 to 7 of each, then 8 to 10, as bytes turned so that those of one field lie together
@@ -50,11 +59,11 @@ void fields_of_row(const std::uint64_t* bits, size_t words, size_t width, size_t
     for (; x < width; ++x) {
         std::uint64_t v = word_at(bits + x * words, from, n);
         for (size_t f = 0; f < count; ++f, v >>= bits_each)
-            out[f * plane + x] = static_cast<typename Kind::index>(v & ((std::uint64_t{1} << bits_each) - 1));
+            out[f * plane + x] = Kind::of(v & ((std::uint64_t{1} << bits_each) - 1));
     }
 }
 
-// The indices of rows [begin, end) of all images: planes [groups, fields, rows, row], zeros beside the pixels. Columns that
+// The indices of rows [begin, end) of all images: planes [groups, fields, rows, row], no inputs beside the pixels. Columns that
 // are a stride apart lie together.
 template <class Kind>
 void make_planes(const Layer<Kind>& l, const std::uint64_t* bits, typename Kind::index* planes, size_t begin, size_t end) {
@@ -71,10 +80,10 @@ void make_planes(const Layer<Kind>& l, const std::uint64_t* bits, typename Kind:
                 const std::uint64_t* row = bits + r * l.width * l.words;
                 for (size_t f = 0; f < count; ++f) {
                     if (step > 1) {
-                        std::fill_n(out + f * plane, l.row, Index{});
+                        std::fill_n(out + f * plane, l.row, Kind::none);
                     } else {
-                        std::fill_n(out + f * plane, pad, Index{});
-                        std::fill_n(out + f * plane + pad + l.width, pad, Index{});
+                        std::fill_n(out + f * plane, pad, Kind::none);
+                        std::fill_n(out + f * plane + pad + l.width, pad, Kind::none);
                     }
                 }
                 if (step == 1) {
@@ -119,7 +128,7 @@ void gather(const Layer<Kind>& l, const typename Kind::index* planes, size_t gro
                 auto* to = out + f * stride + done;
                 for (size_t i = 0; i < run; i += 16) {
                     if (inside) sixteen(source + i, to + i);
-                    else std::fill_n(to + i, 16, 0);
+                    else std::fill_n(to + i, 16, Kind::none);
                 }
             }
             done += run;
@@ -168,7 +177,7 @@ void layer(const Tables& t, const std::uint64_t* bits, const Convolution& c, int
     static thread_local Arena of_planes;
     size_t size = l.groups * l.fields * rows * l.row;
     auto [planes] = arrays<typename Kind::index>(of_planes, size + 16);
-    std::fill_n(planes + size, 16, typename Kind::index{});
+    std::fill_n(planes + size, 16, Kind::none);
     parallel(rows, threads, [&, planes = planes](size_t begin, size_t end) { make_planes(l, bits, planes, begin, end); });
 
     // blocks of pixels of about the same size, as many as keep all threads busy
@@ -263,6 +272,7 @@ void forward(Tables t, const std::uint64_t* bits, const Convolution& c, const Ep
         case TableKind::float32: return layer<Floats>(t, bits, c, threads, finish);
         case TableKind::int16: return layer<Integers<std::uint16_t>>(t, bits, c, threads, finish);
         case TableKind::int8: return layer<Integers<std::uint8_t>>(t, bits, c, threads, finish);
+        case TableKind::fours: return layer<Fours>(t, bits, c, threads, finish);
     }
 }
 
@@ -271,9 +281,14 @@ constexpr bool rough = true;
 #else
 constexpr bool rough = false;
 #endif
+#if defined(HTAF_FOURS)
+constexpr bool fours = true;
+#else
+constexpr bool fours = false;
+#endif
 
 }  // namespace
 
 extern const TableKernels tables;
-const TableKernels tables = {forward, peak, rough};
+const TableKernels tables = {forward, peak, rough, fours};
 }  // namespace htaf::HTAF_NAMESPACE

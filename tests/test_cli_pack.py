@@ -124,15 +124,6 @@ def test_pack_and_predict(htaf, run: Path, images: Path, tmp_path: Path) -> None
     assert htaf("predict", out, images)[0] == 1
 
 
-def test_a_rounded_stem_is_said(htaf, run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "net.htaf"
-    code, text, err = htaf("pack", run, "--out", out, "--stem", "int16", "--differing", "1000", "--json")
-    assert code == 0, err
-    hows = [row[3] for row in json.loads(text)["report"]["rows"]]
-    assert sum("in int16" in how for how in hows) == 1
-    assert load(out)(torch.rand(2, *load(out).program.inputs[0].sizes[1:])).shape[0] == 2
-
-
 def test_images_that_cannot_be_read_keep_their_row(htaf, run: Path, images: Path, tmp_path: Path) -> None:
     good, packed = [images / f"{i}.png" for i in range(2)], tmp_path / "net.packed"
     assert htaf("pack", run, "--out", packed)[0] == 0

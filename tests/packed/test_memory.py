@@ -69,7 +69,7 @@ def on_grid(x: Tensor) -> nn.Module:
 IMAGES = (3, 8, 8)
 NETS: dict[str, tuple[Callable[[Tensor], nn.Module], tuple[int, ...], dict[str, Any]]] = {
     "rows": (lambda x: settled(MLP(9, 3, (70, 64), batch_norm=True), x), (9,), {}),
-    "kinds": (lambda x: settled(Kinds(), x), IMAGES, {"stem": "int16"}),
+    "kinds": (lambda x: settled(Kinds(), x), IMAGES, {}),
     "grid": (on_grid, IMAGES, {}),
 }
 

@@ -228,10 +228,11 @@ class _Unchecked:
         self.program, self.report, self.extra = program, packed.report, packed.extra
 
 
-@pytest.mark.parametrize("few", [0, 24, 10**6])
-def test_products_and_tables_give_the_same_sums(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From few pixels to many, by one kernel, by both, by the other: all as the hardened network."""
+@pytest.mark.parametrize(("few", "many"), [(-1, 0), (16, 512), (10**6, 10**6)])
+def test_products_and_tables_give_the_same_sums(few: int, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From few pixels to many, by one kernel, by the faster, by the other: all as the hardened network."""
     monkeypatch.setattr(layer, "FEW", few)
+    monkeypatch.setattr(layer, "MANY", many)
     exact, x = drawn(partial(WideResNet, 10, 1, 4, ACT), (3, 8, 8), 8, seed=3)
     packed = pack(exact, x)
     with torch.no_grad():
@@ -240,7 +241,23 @@ def test_products_and_tables_give_the_same_sums(few: int, monkeypatch: pytest.Mo
                 assert float((packed(x[:rows]) - exact(x[:rows])).abs().max()) <= 1e-6
 
 
-def test_few_pixels_take_products() -> None:
-    of = _ByPixels("tables", lambda: "products", Geometry(64, 64, (3, 3), (2, 2), (1, 1))).of
-    assert of(torch.zeros(1, 8, 8, 8, dtype=torch.uint8)) == "products"  # 16 pixels
-    assert of(torch.zeros(2, 8, 8, 8, dtype=torch.uint8)) == "tables"
+@pytest.mark.parametrize("quick", ["products", "tables"])
+def test_the_faster_kernel_is_measured_once(quick: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, now = list[str](), [0.0]
+
+    def kernel(name: str) -> Callable[..., None]:
+        def run(bits: torch.Tensor, residual: torch.Tensor | None) -> None:
+            calls.append(name)
+            now[0] += 1.0 if name == quick else 2.0
+
+        return run
+
+    monkeypatch.setattr(layer.time, "perf_counter", lambda: now[0])
+    tables, products = kernel("tables"), kernel("products")
+    both = _ByPixels(tables, lambda: products, Geometry(64, 64, (3, 3), (2, 2), (1, 1)))
+    assert both.of(torch.zeros(1, 8, 8, 8, dtype=torch.uint8)) is products  # 16 pixels
+    assert both.of(torch.zeros(99, 8, 8, 8, dtype=torch.uint8)) is tables
+    assert not calls
+    for _ in range(2):
+        assert both.of(torch.zeros(2, 8, 8, 8, dtype=torch.uint8)) is {"products": products, "tables": tables}[quick]
+    assert sorted(calls) == ["products"] * layer.ROUNDS + ["tables"] * layer.ROUNDS

@@ -33,7 +33,7 @@ class Tail:
 
 @dataclass
 class Chain:
-    """A layer over bits up to `end`: end = affine(sums) + residual. pool: a maximum over windows of it, before the tail."""
+    """A layer over bits up to `end`: end = affine(sums) + residual. pool: its maxima over windows, before the tail."""
 
     site: LayerSite
     kind: Bits
@@ -181,9 +181,7 @@ def _exact(site: LayerSite, kind: Bits) -> bool:
     return binary or integers(site.weight, kind.most) is not None
 
 
-def _take_pool(
-    chain: Chain, pool: Node, axis: int, kinds: dict[Node, Bits], outputs: set[Node], found: Fusion
-) -> None:
+def _take_pool(chain: Chain, pool: Node, axis: int, kinds: dict[Node, Bits], outputs: set[Node], found: Fusion) -> None:
     """A step behind a pooling, as both may change places: the bits are pooled in place of the sums."""
     if chain.site.form != "image" or chain.site.more is not None or pool in kinds or not is_pool(pool):
         return

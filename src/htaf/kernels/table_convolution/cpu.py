@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,11 +12,12 @@ from htaf.kernels.float_layers import cpu as float_layers
 from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs
 from htaf.kernels.native import extension
 from htaf.kernels.packed_native import bound, check_weights
-from htaf.kernels.table_convolution.reference import ENTRIES, Kind, Weights, holds, prepare
+from htaf.kernels.table_convolution import reference
+from htaf.kernels.table_convolution.reference import ENTRIES, Kind, Weights, fours, prepare
 
-__all__ = ["Kind", "Weights", "bind", "forward", "holds", "peak", "prepare"]
+__all__ = ["Kind", "Weights", "bind", "forward", "peak", "prepare", "prepare_whole"]
 
-KINDS: dict[Kind, int] = {"float32": 0, "int16": 1, "int8": 2}  # the order of TableKind in csrc/tables.hpp
+KINDS: dict[str, int] = {"float32": 0, "int16": 1, "int8": 2, "fours": 3}  # the order of TableKind in csrc/tables.hpp
 FEW_INPUTS, FEW_OUTPUTS = 64, 16  # of a group: below, int16 sums and repairs are not faster than float32 ones
 DEPTH = 64  # and one for every 32 inputs: at least as many additions as a float32 weight goes through
 TINY = 2.0**-126  # what an operation loses where denormal numbers are flushed to 0
@@ -38,12 +40,19 @@ def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilog
     return _bind(weights, geometry, epilogue._replace(residual=None), rough=False)(bits, epilogue.residual)
 
 
+def prepare_whole(weight: Tensor, geometry: Geometry) -> Weights | None:
+    made = fours(weight, geometry) if extension().tables_take_fours() else None
+    return made or reference.prepare_whole(weight, geometry)
+
+
 def _bind(weights: Weights, geometry: Geometry, epilogue: Epilogue, rough: bool) -> Bound:
     g, w = geometry, weights
     g.check()
     per_group, taps, dtype = g.channels // g.groups, math.prod(g.kernel), torch.float32
     shape = (g.outputs, taps, (per_group + 31) // 32, 32)
-    if w.kind != "float32":
+    if w.kind == "fours":
+        dtype, shape = torch.uint8, (g.outputs, taps, (per_group + 15) // 16, 4, 16)
+    elif w.kind != "float32":
         dtype, shape = ENTRIES[w.kind], (g.outputs, taps, per_group // 64 * 11 + (per_group % 64 + 5) // 6, 2, 8)
     values = check_weights("weights", w.values, dtype, shape)
     unit = check_weights("unit", w.unit, torch.float32, (g.outputs,))
@@ -106,6 +115,6 @@ def _outward(x: Tensor, to: float) -> Tensor:
     return torch.where(x.isinf(), rounded, rounded.nextafter(torch.tensor(to)))
 
 
-def peak(kind: Kind) -> float:
+def peak(kind: Kind | Literal["fours"]) -> float:
     """Operations a second (two a multiply-add) of lookups and additions on registers, 0 where there are none."""
     return extension().permute_peak(KINDS[kind])

@@ -10,6 +10,8 @@ last one of 64 channels may be smaller. For every output and triple there are 8 
 and a layer's sum is float32(sum of the integers q of all triples) * unit, one unit an output: the smallest for which
 the ranges (largest - smallest) of the entries of 16 (int16) or 2 (int8) sixes in a row, over all taps, add up to what
 16 or 8 bits hold. Every implementation gives the same integers.
+
+fours: weights that are integers, whose sums are exact. The inputs of a tap are cut into fours, with 16 entries each.
 """
 
 from __future__ import annotations
@@ -25,9 +27,13 @@ from htaf.kernels.layers import Epilogue, Geometry, Outputs, bind_of
 from htaf.kernels.packed_maps import reference as maps
 
 Kind = Literal["float32", "int16", "int8"]
+Entries = Literal[Kind, "fours"]
 
 PATTERNS = torch.tensor(  # [triple, 8]
     [[p >> b & 1 for p in range(8)] for b in range(3)], dtype=torch.float64, device="cpu"
+)
+FOUR = torch.tensor(  # [four, 16]
+    [[p >> b & 1 for p in range(16)] for b in range(4)], dtype=torch.float64, device="cpu"
 )
 ENTRIES = {"int16": torch.int16, "int8": torch.uint8}  # int16 holds the bits of an unsigned one
 SIXES = {"int16": 16, "int8": 2}  # in a row, whose sum fits an entry
@@ -38,7 +44,8 @@ class Weights(NamedTuple):
     """Made by `prepare`: what `forward` takes.
 
     values: float32 [outputs, taps, ceil(channels of a group / 32), 32], 0 beyond the channels; or int16 (unsigned) or
-        uint8 [outputs, taps, sixes, 2, 8], the entries q - the smallest of their 8.
+        uint8 [outputs, taps, sixes, 2, 8], the entries q - the smallest of their 8; or of fours uint8 [outputs, taps,
+        ceil(channels of a group / 16), 4, 16].
     unit: float32 [outputs], 1 for float32.
     bias: int32 [outputs], what was added to the sum of all q: - the sum of the smallest ones; 0 for float32.
     error: float64 [outputs], a bound of |sum - exact sum| over all activations, rounding of float32 left aside: reached
@@ -46,7 +53,7 @@ class Weights(NamedTuple):
     """
 
     values: Tensor
-    kind: Kind
+    kind: Entries
     unit: Tensor
     bias: Tensor
     error: Tensor
@@ -87,6 +94,25 @@ def prepare(weight: Tensor, geometry: Geometry, kind: Kind, *, whole: bool = Fal
     off = (q * unit.double().view(-1, 1, 1, 1, 1) - exact).flatten(1, -2)
     error = torch.maximum(off.amax(-1).sum(1), -off.amin(-1).sum(1))
     return Weights(entries.to(torch.int32).to(ENTRIES[kind]).contiguous(), kind, unit, bias.int(), error)
+
+
+def prepare_whole(weight: Tensor, geometry: Geometry) -> Weights | None:
+    """The fastest tables that hold the sums of integer weights exactly; None where none do. Args: as `prepare`."""
+    return prepare(weight, geometry, "int8", whole=True) if holds(weight, "int8") else None
+
+
+def fours(weight: Tensor, geometry: Geometry) -> Weights | None:
+    """Tables of the sums of four integer weights; None where a byte does not hold them. Args: as `prepare`."""
+    _check(weight, geometry, "int8")
+    taps = weight.detach().double().permute(0, 2, 3, 1).flatten(1, 2)  # [outputs, taps, channels]
+    each = pad(taps, (0, -taps.shape[-1] % 16)).unflatten(-1, (-1, 4, 4))
+    if not bool((weight == weight.round()).all() and (each.abs().sum(-1) <= LARGEST["int8"]).all()):
+        return None
+    exact = each @ FOUR  # [outputs, taps, sixteens, 4, 16]
+    least = exact.amin(-1, keepdim=True)
+    zeros = torch.zeros(geometry.outputs, dtype=torch.float64, device=weight.device)
+    bias = -least.flatten(1).sum(1)
+    return Weights((exact - least).to(torch.uint8).contiguous(), "fours", zeros.float() + 1, bias.int(), zeros)
 
 
 def holds(weight: Tensor, kind: Kind) -> bool:

@@ -211,8 +211,9 @@ class Layer(Instruction):
         Products of bytes are faster for a few rows or pixels, and for several planes, which they take at once.
         """
         g, weight = self.geometry, self._whole(machine.tensors[self.weight])
-        if self.planes == 1 and self.form in ("image", "line") and machine.tables.holds(weight, "int8"):
-            return machine.tables, machine.tables.prepare(weight.float(), g, "int8", whole=True)
+        if self.planes == 1 and self.form in ("image", "line"):
+            if (made := machine.tables.prepare_whole(weight.float(), g)) is not None:
+                return machine.tables, made
         return machine.integers, machine.integers.prepare(weight, g, planes=self.planes)
 
     def _products(self, kernel: Any, weight: Tensor, epilogue: Epilogue) -> Any:
@@ -283,7 +284,11 @@ class Layer(Instruction):
         return [bound] * (self.y is not None) + [bound * self.slope] * (self.bits is not None)
 
     def decided(self) -> Decided | None:
-        return None if self.bits is None or self.pooled else Decided(self.bits, 1 if self.form in ("image", "line") else -1)
+        return (
+            None
+            if self.bits is None or self.pooled
+            else Decided(self.bits, 1 if self.form in ("image", "line") else -1)
+        )
 
     def holds(self) -> tuple[int, ...]:
         return ()
