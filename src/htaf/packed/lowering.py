@@ -157,7 +157,9 @@ class Lowering(Emission):
 
     def _pooled(self, node: Node, layer: Layer, tail: Tail) -> int:
         """The bits of a step behind a pooling: the least where a larger sum is no bit."""
-        assert layer.bits is not None and layer.lower is not None and layer.upper is not None
+        assert layer.bits is not None
+        assert layer.lower is not None
+        assert layer.upper is not None
         channels, smallest = layer.geometry.outputs, None
         falls = self.tensors[layer.lower].isneginf() & self.tensors[layer.upper].isfinite()
         if bool(falls.any()):

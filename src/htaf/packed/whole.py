@@ -1,9 +1,10 @@
-"""What networks with weights on a grid hold beside layers over bits: inputs that are rounded first, and heads over means."""
+"""What a grid leaves beside layers over bits: convolutions whose inputs are rounded first, and heads over means."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -110,7 +111,7 @@ def read_means(node: Node, kinds: dict[Node, Bits], constants: Constants, output
     dims = tuple(sorted(int(d) % rank for d in mean.args[1]))  # pyright: ignore
     if (rank, kind.axis, dims) not in ((4, 1, (2, 3)), (5, 2, (0, 3, 4))):
         return None
-    if any(set(inner.users) != {outer} or inner in outputs for outer, inner in zip(chain, chain[1:4], strict=False)):
+    if any(set(inner.users) != {outer} or inner in outputs for outer, inner in pairwise(chain[:4])):
         return None
     given = [constants.get(a) for a in linear.args[1:]]  # pyright: ignore
     weight, bias = (*given, None)[:2]

@@ -211,9 +211,9 @@ class Layer(Instruction):
         Products of bytes are faster for a few rows or pixels, and for several planes, which they take at once.
         """
         g, weight = self.geometry, self._whole(machine.tensors[self.weight])
-        if self.planes == 1 and self.form in ("image", "line"):
-            if (made := machine.tables.prepare_whole(weight.float(), g)) is not None:
-                return machine.tables, made
+        looked_up = self.planes == 1 and self.form in ("image", "line")
+        if looked_up and (made := machine.tables.prepare_whole(weight.float(), g)) is not None:
+            return machine.tables, made
         return machine.integers, machine.integers.prepare(weight, g, planes=self.planes)
 
     def _products(self, kernel: Any, weight: Tensor, epilogue: Epilogue) -> Any:

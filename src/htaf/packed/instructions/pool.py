@@ -23,8 +23,8 @@ from htaf.packed.planning import At, Planning
 class Pool(Instruction):
     """Maximum over windows of bits [batch, height, width, bytes].
 
-    smallest: uint8 [bytes], the channels of which it is the minimum. stepped: what comes out is what the model's step of
-    this name makes, behind a pooling of what the step takes.
+    smallest: uint8 [bytes], the channels of which it is the minimum.
+    stepped: the model pools first; the bits are those that its step of this name makes then.
     """
 
     opcode = "pool"
