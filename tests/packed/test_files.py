@@ -124,7 +124,7 @@ SAID = {
     "not finite": (lambda g, m: _step(g, "threshold").update(slope="nan"), "expected a number"),
     "size": (lambda g, m: _call(g, "repeat.default", [2**40, 2**20, 1, 1]), "overflow"),
     "list of extras": (lambda g, m: m.update(extra="[]"), "to be an object"),
-    "other version": (lambda g, m: m.update(version="3"), "version 4"),
+    "other version": (lambda g, m: m.update(version="4"), "version 5"),
     "other format": (lambda g, m: m.update(format="safetensors"), "another safetensors file"),
     "residual": (lambda g, m: _step(g, "layer").update(residual=0), r"float32 \[2, 4, 3, 3\]"),
     "one end": (lambda g, m: _step(g, "layer").update(lower=None), "both ends"),

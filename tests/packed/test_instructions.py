@@ -29,6 +29,7 @@ from htaf.packed.instructions import (
     Call,
     Instruction,
     Layer,
+    Means,
     Pool,
     Rounded,
     Spikes,
@@ -104,14 +105,22 @@ def _call() -> Example:
 
 
 def _rounded() -> Example:
-    weight, bias = torch.randn(3, 5, 3, 2, generator=torch.Generator().manual_seed(4)), torch.tensor([1.0, 0.0, -1.0])
-    g = Geometry(5, 3, (3, 2), (2, 1), (1, 0))
-    integers = float_layers.rounding(weight)
-    wanted = float_layers.rounded(IMAGE, integers, bias, g)
-    assert (wanted - float_layers.convolution(IMAGE, weight, bias, g)).abs().max() < 1e-2
-    own = float(float_layers.rounding_error(IMAGE, weight, integers).max())
-    bound = own + float(weight.double().abs().flatten(1).sum(1).max())
-    return Example(Rounded("r", 0, g, "w", "b", 1), [IMAGE], {"w": weight, "b": bias}, [wanted], [bound])
+    weight = torch.randint(-127, 128, (3, 5, 3, 2), generator=torch.Generator().manual_seed(4)).short()
+    g, unit = Geometry(5, 3, (3, 2), (2, 1), (1, 0)), torch.tensor([0.5, 1.0, 0.25])
+    wanted = float_layers.rounded(IMAGE, float_layers.Rounded(weight, unit, 8, 4096), g)
+    exact = float_layers.convolution(IMAGE, weight * unit.view(-1, 1, 1, 1), None, g)
+    assert 0 < (wanted - exact).abs().max() < 2.0**-9 * 30 * 127
+    bound = float((weight.double().abs().flatten(1).sum(1) * unit).max()) * (1 + 2.0**-8)
+    rounded = Rounded("r", 0, g, "w", "u", 8, 4096, 1)
+    return Example(rounded, [IMAGE], {"w": weight, "u": unit}, [wanted], [bound])
+
+
+def _means() -> Example:
+    bits = (IMAGE >= 0).movedim(1, -1)
+    weight, bias = torch.arange(-5, 5).reshape(2, 5).int(), torch.tensor([3, -100])
+    wanted = (bits.double().mean((1, 2)) @ weight.double().T + bias) / 4
+    means = Means("m", 0, "w", "b", 0.25, 1)
+    return Example(means, [packed_bits(bits)], {"w": weight, "b": bias}, [wanted.float()], [0.0])
 
 
 def _transposed() -> Example:
@@ -131,7 +140,7 @@ def _transposed() -> Example:
 
 EXAMPLES: dict[type[Instruction], Callable[[], Example]] = {
     Layer: _layer, Threshold: _threshold, Spikes: _spikes, Pool: _pool, Unpack: _unpack, Call: _call,
-    Rounded: _rounded, Transposed: _transposed,
+    Rounded: _rounded, Transposed: _transposed, Means: _means,
 }  # fmt: skip
 
 

@@ -81,7 +81,7 @@ class Transposed(Instruction):
     @classmethod
     def of(cls, layer: Layer, more: tuple[int, int]) -> Transposed:
         """That whose geometry and constants a layer has."""
-        fields = {name: getattr(layer, name) for name in layer.fields if name != "residual"}
+        fields = {name: getattr(layer, name) for name in layer.fields if name not in ("residual", "pooled")}
         return cls(more=more, **fields)
 
     def layers(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[tuple[Phase, Phase], Layer, dict[str, Tensor]]]:
