@@ -100,8 +100,8 @@ def test_what_compares_outputs_has_one_unit_for_weights_and_bias() -> None:
 
 
 MLPS: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
-    "columns": ({"batch_norm": True}, (16, 2**21)),  # 6 columns
-    "thermometer": ({"thresholds": [3] * 6, "direct": True, "leaves": 5}, (16, 2**30)),
+    "columns": ({"batch_norm": True}, (18, 2**21)),  # 6 columns
+    "thermometer": ({"thresholds": [3] * 6, "direct": True, "leaves": 5}, (20, 2**23)),
 }
 
 
@@ -163,6 +163,7 @@ def test_binary_layers_over_real_inputs_are_named() -> None:
 def test_many_columns_keep_their_steps() -> None:
     assert columns_grid(64) == (15, 2**18)
     assert columns_grid(100_000) == (11, 2**14)
+    assert columns_grid(1) == columns_grid(None) == (20, 2**23)
     assert all(127 * n * columns_grid(n)[1] < 2**31 for n in range(1, 1000))
 
 

@@ -443,15 +443,15 @@ def _fixed(x: Tensor, exponent: int, limit: int) -> Tensor:
 
 
 def columns_grid(columns: int | None) -> tuple[int, int]:
-    """The exponent e and limit L of `FixedPoint` for so many columns of a table that a linear layer of 8 bits reads.
+    """The exponent e and limit L = 8 2^e of `FixedPoint` for so many columns of a table that a linear layer of 8 bits
+    reads: columns in [-8, 8] are not clipped.
 
-    e is at most 16. An int32 holds the sums, where they are not so many that fewer than 2^11 steps to a deviation were
-    left. None: nothing but thresholds and layers of 16 bits read them.
+    L is at most 2^23, so that float32 holds every step. An int32 holds the sums, where the columns are not so many that
+    fewer than 2^14 steps were left. None: nothing but thresholds and layers of 16 bits read them.
     """
-    if columns is None:
-        return 16, 2**30
-    limit = 2 ** max(math.floor(math.log2((2**31 - 1) / (127 * columns))), 14)
-    return min(16, int(math.log2(limit / REACH))), limit
+    most = EXACT // 2 if columns is None else (2**31 - 1) // (127 * columns)
+    limit = 2 ** min(max(most.bit_length() - 1, 14), 23)
+    return round(math.log2(limit / REACH)), limit
 
 
 def _checked(bits: Any, of: Any = Bits) -> Any:
@@ -551,7 +551,7 @@ _PLAIN: dict[type, type[nn.Module]] = {
 @dataclass
 class _Seen:
     """A layer in the hardened model. whole: it reads integers alone, so small that float32 holds every sum.
-    given: it reads what the model is given, with no step between. fixed: it reads multiples of 2^-16. last: no step
+    given: it reads what the model is given, with no step between. fixed: it reads multiples of 2^-20. last: no step
     stands between it and the outputs."""
 
     whole: bool = True
