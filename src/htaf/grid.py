@@ -125,10 +125,16 @@ class _Grid(nn.Module):
     real: bool = False  # the inputs are real numbers
     rounds: bool = False  # and are rounded first
     shared: bool = False  # one power of two for all filters, of which the bias holds multiples too
+    wide: bool = False  # the outputs are float64
     settled: bool = False  # the parameters lie on the grid already
 
     def extra_repr(self) -> str:
-        more = ", real=True" * self.real + ", rounds=True" * self.rounds + ", shared=True" * self.shared
+        more = (
+            ", real=True" * self.real
+            + ", rounds=True" * self.rounds
+            + ", shared=True" * self.shared
+            + ", wide=True" * self.wide
+        )
         return f"{super().extra_repr()}, bits={self.bits}{more}"
 
     def grid_weight(self) -> Tensor:
@@ -175,6 +181,11 @@ def weight_of(layer: nn.Module) -> Tensor:
 def bias_of(layer: nn.Module) -> Tensor | None:
     """The bias that a layer computes with, as `weight_of`."""
     return layer.grid_bias() if isinstance(layer, _Grid) else layer.bias  # pyright: ignore[reportReturnType]
+
+
+class Addend(nn.Linear):
+    """nn.Linear whose outputs are a part of a sum: on a grid they are float64 outside of training, so that the sum is
+    rounded once."""
 
 
 class _GridConv(_Grid):
@@ -248,6 +259,7 @@ class GridLinear(_Grid, nn.Linear):
         rounds: outside of training real inputs are rounded first, as `FixedPoint` does, by `columns_grid`.
         shared: one power of two for all outputs, and a bias rounded to multiples of it: what compares outputs, as of
             classes, can compare integers.
+        wide: outside of training the outputs are float64, as of an `Addend`.
 
     Raises:
         ValueError: other bits.
@@ -265,19 +277,23 @@ class GridLinear(_Grid, nn.Linear):
         real: bool = False,
         rounds: bool = False,
         shared: bool = False,
+        wide: bool = False,
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
         self.bits, self.real, self.rounds, self.shared = _checked(bits, LayerBits), real, rounds, shared
+        self.wide = wide
 
     def forward(self, input: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out_features"]:
         weight, bias = self.grid_weight(), self.grid_bias()
         if self.training or not self.real:
             y = nn.functional.linear(input if self.training else input.to(weight.dtype), weight)  # a mean is float64
+            y = y.double() if self.wide and not self.training else y
             return y if bias is None else y + bias
         if self.rounds:
             input = _fixed(input, *columns_grid(self.in_features if self.bits < 16 else None))
         bias = None if bias is None else bias.double()
-        return nn.functional.linear(input.double(), weight.double(), bias).to(weight.dtype)
+        y = nn.functional.linear(input.double(), weight.double(), bias)
+        return y if self.wide else y.to(weight.dtype)
 
 
 class _GridBinary(_Grid):
@@ -536,7 +552,7 @@ _CONVOLUTIONS: dict[type, type[_GridConv]] = {
     nn.ConvTranspose1d: GridConvTranspose1d, nn.ConvTranspose2d: GridConvTranspose2d,
 }  # fmt: skip
 _BINARY: dict[type, type[_GridBinary]] = {BinaryConv2d: GridBinaryConv2d, BinaryLinear: GridBinaryLinear}
-_LAYERS = (nn.Linear, *_CONVOLUTIONS, *_BINARY)
+_LAYERS = (nn.Linear, Addend, *_CONVOLUTIONS, *_BINARY)
 _SUMS = (  # what sums products of real weights or of values: its last bit depends on the order
     nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention,
     nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm,
@@ -573,7 +589,8 @@ def _made(module: nn.Module, seen: _Seen | None, bits: Bits) -> nn.Module | None
     if isinstance(module, nn.Linear):
         held = bits if not real else 8 if seen.given and not seen.last else 16
         rounds = real and seen.given and not seen.fixed
-        return _as(GridLinear, module, bits=held, real=real, rounds=rounds, shared=seen.last)
+        wide = kind is Addend
+        return _as(GridLinear, module, bits=held, real=real, rounds=rounds, shared=seen.last, wide=wide)
     return None if real and _many(module) else _as(_CONVOLUTIONS[kind], module, bits=8 if real else bits, real=real)
 
 
