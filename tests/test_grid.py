@@ -193,6 +193,14 @@ def test_layers_over_means_sum_integers() -> None:
     assert (one[4].over, one[4].bits, one[4].real) == (25, 16, True)
 
 
+def test_inputs_that_would_be_clipped_are_told() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2))
+    with pytest.warns(
+        UserWarning, match="expected inputs of about 1, as normalised ones, got some beyond 8, where 0 clips"
+    ):
+        htaf.on_grid(net, 30 * torch.randn(50, 3))
+
+
 def test_many_columns_keep_their_steps() -> None:
     assert columns_grid(64) == (15, 2**18)
     assert columns_grid(100_000) == (11, 2**14)

@@ -550,6 +550,9 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
             "expected a model with an nn.Linear or a convolution over the outputs of steps, "
             f"got {len(seen)} of them over real inputs{others}"
         )
+    if far := [path or "the model" for path, layer in seen.items() if layer.far]:
+        wanted = f"expected inputs of about 1, as normalised ones, got some beyond {REACH:g}, where"
+        warnings.warn(f"on_grid: {wanted} {', '.join(far[:_SHOWN])} clips them outside of training", stacklevel=2)
     if left:
         shown = "; ".join(left[:_SHOWN]) + (f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
         warnings.warn(f"on_grid: sums stay rounded in {shown}", stacklevel=2)
@@ -587,12 +590,13 @@ _PLAIN: dict[type, type[nn.Module]] = {
 class _Seen:
     """A layer in the hardened model. whole: it reads integers alone, so small that float32 holds every sum.
     given: it reads what the model is given, with no step between. over: by what number else its inputs become integers,
-    as means of so many bits do; 0: by none. fixed: it reads multiples of 2^-20. last: no step
-    stands between it and the outputs."""
+    as means of so many bits do; 0: by none. far: it clips some of what it is given. fixed: it reads multiples of 2^-20.
+    last: no step stands between it and the outputs."""
 
     whole: bool = True
     given: bool = False
     over: int = 1
+    far: bool = False
     fixed: bool = True
     last: bool = False
 
@@ -694,6 +698,7 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -
         known = found.setdefault(path, _Seen())
         known.whole = known.whole and held and bool((x == x.round()).all())
         known.given |= given[0].requires_grad
+        known.far |= beyond and known.given and not known.whole and largest > REACH * finest
         if not known.whole and known.over:
             known.over = 0 if known.given else math.lcm(known.over, _over(x))
         q = given[0].detach() * 2**fine
@@ -732,6 +737,7 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -
         elif type(module) is Mean:
             module.register_forward_hook(real)
     given = tree_map_only(Tensor, _followed, example if isinstance(example, tuple) else (example,))
+    beyond = any(x.numel() and float(x.abs().max()) > REACH for x in tree_leaves(given) if isinstance(x, Tensor))
     with evaluating(exact), torch.enable_grad():
         y = exact(*given)
         ends = [x.sum() for x in tree_leaves(y) if isinstance(x, Tensor) and x.requires_grad]
