@@ -130,7 +130,7 @@ def _written(
     if to == "verilog":
         from htaf.integer.verilog import to_verilog
 
-        to_verilog(program, path, name=name, pipelined=pipelined)
+        to_verilog(program, path, name=name, pipelined=pipelined, rows=rows)
     elif to == "integer":
         files.save(program, path)
     else:
