@@ -199,6 +199,9 @@ def test_inputs_that_would_be_clipped_are_told() -> None:
         UserWarning, match="expected inputs of about 1, as normalised ones, got some beyond 8, where 0 clips"
     ):
         htaf.on_grid(net, 30 * torch.randn(50, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        htaf.on_grid(net, torch.randn(50, 3))
 
 
 def test_many_columns_keep_their_steps() -> None:

@@ -737,7 +737,7 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -
         elif type(module) is Mean:
             module.register_forward_hook(real)
     given = tree_map_only(Tensor, _followed, example if isinstance(example, tuple) else (example,))
-    beyond = any(x.numel() and float(x.abs().max()) > REACH for x in tree_leaves(given) if isinstance(x, Tensor))
+    beyond = any(bool((x.detach().abs() > REACH).any()) for x in tree_leaves(given) if isinstance(x, Tensor))
     with evaluating(exact), torch.enable_grad():
         y = exact(*given)
         ends = [x.sum() for x in tree_leaves(y) if isinstance(x, Tensor) and x.requires_grad]
