@@ -100,8 +100,8 @@ def test_what_compares_outputs_has_one_unit_for_weights_and_bias() -> None:
 
 
 MLPS: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
-    "columns": ({"batch_norm": True}, (16, 2**21)),  # 6 columns
-    "thermometer": ({"thresholds": [3] * 6, "direct": True, "leaves": 5}, (16, 2**30)),
+    "columns": ({"batch_norm": True}, (18, 2**21)),  # 6 columns
+    "thermometer": ({"thresholds": [3] * 6, "direct": True, "leaves": 5}, (20, 2**23)),
 }
 
 
@@ -160,9 +160,54 @@ def test_binary_layers_over_real_inputs_are_named() -> None:
     assert [type(grid[i]) for i in (0, 2)] == [htaf.BinaryLinear, GridBinaryLinear]
 
 
+def test_layers_over_means_sum_integers() -> None:
+    """Of means of 9 and of 36 bits, by modules and as calls: the same bits in any order; a network of these alone."""
+
+    class Means(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.act, self.pool = nn.Conv2d(1, 4, 3), htaf.HTAF(), nn.AvgPool2d(3, 1)
+            self.conv, self.act2, self.head = nn.Conv2d(4, 6, 3), htaf.HTAF(), nn.Conv2d(6, 2, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.act(self.stem(x))
+            return self.head(self.act2(self.conv(self.pool(x))).mean((2, 3), True))
+
+    grid: Any = htaf.harden(htaf.on_grid(Means(), torch.randn(5, 1, 12, 12), bits=4)).eval()
+    assert [(layer.over, layer.bits, layer.shared) for layer in (grid.conv, grid.head)] == [
+        (9, 4, False),
+        (36, 4, True),
+    ]
+    counts = torch.randint(0, 10, (7, 4, 8, 8))
+    k, s = integers_and_steps(grid.conv.weight, 4)
+    sums = nn.functional.conv2d(counts.double(), k.double()) * s.view(-1, 1, 1) / 9
+    expected = sums.float() + grid.conv.bias.view(-1, 1, 1)
+    assert torch.equal(grid.conv(counts / 9), expected)
+    assert torch.equal(grid.conv((counts / 9).nextafter(torch.tensor(9.0))), expected), "a last bit does not matter"
+    assert torch.equal(settled(grid.conv)(counts / 9), expected)
+    assert not torch.equal(grid.conv.train()(counts / 9), expected)
+    unit = integers_and_steps(grid.head.weight, 4, shared=True)[1]
+    assert torch.equal(grid.head.grid_bias() / unit, (grid.head.bias / unit).round())
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), htaf.HTAF(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    one: Any = htaf.on_grid(net, torch.randn(5, 1, 7, 7))
+    assert (one[4].over, one[4].bits, one[4].real) == (25, 16, True)
+
+
+def test_inputs_that_would_be_clipped_are_told() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2))
+    with pytest.warns(
+        UserWarning, match="expected inputs of about 1, as normalised ones, got some beyond 8, where 0 clips"
+    ):
+        htaf.on_grid(net, 30 * torch.randn(50, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        htaf.on_grid(net, torch.randn(50, 3))
+
+
 def test_many_columns_keep_their_steps() -> None:
     assert columns_grid(64) == (15, 2**18)
     assert columns_grid(100_000) == (11, 2**14)
+    assert columns_grid(1) == columns_grid(None) == (20, 2**23)
     assert all(127 * n * columns_grid(n)[1] < 2**31 for n in range(1, 1000))
 
 

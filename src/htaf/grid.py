@@ -28,6 +28,7 @@ _SLACK = 6  # that rounding may add to the sum of two sixes of integers: half of
 _FINEST, _COARSEST = -126, 120  # exponents of a grid's step: normal numbers of float32, with room for the sums
 EXACT = 2**24  # up to here float32 holds every integer
 REACH = 8.0  # of real inputs: standardised ones beyond are rare
+MOST_BITS, NEAR = 4096, 0.01  # of a mean; and how near to an integer its multiple is, rounded in float32
 FEWEST = 512  # steps that the grid of real inputs must have on either side
 
 
@@ -125,10 +126,14 @@ class _Grid(nn.Module):
     real: bool = False  # the inputs are real numbers
     rounds: bool = False  # and are rounded first
     shared: bool = False  # one power of two for all filters, of which the bias holds multiples too
+    wide: bool = False  # the outputs are float64
+    over: int = 1  # the inputs are multiples of 1 / over, as means of so many bits
     settled: bool = False  # the parameters lie on the grid already
 
     def extra_repr(self) -> str:
-        more = ", real=True" * self.real + ", rounds=True" * self.rounds + ", shared=True" * self.shared
+        flags = ("real", "rounds", "shared", "wide")
+        more = "".join(f", {name}=True" for name in flags if getattr(self, name))
+        more += f", over={self.over}" * (self.over > 1)
         return f"{super().extra_repr()}, bits={self.bits}{more}"
 
     def grid_weight(self) -> Tensor:
@@ -141,6 +146,10 @@ class _Grid(nn.Module):
             return self.bias
         step = integers_and_steps(self.weight, self.bits, shared=True)[1].to(self.bias.dtype)
         return (self.bias.detach() / step).round() * step + (self.bias - self.bias.detach())
+
+    def counts(self, input: Tensor) -> Tensor:
+        """The inputs times `over`, integers again, in float64."""
+        return (input.double() * self.over).round()
 
     def settle(self) -> None:
         """Take the weights and the bias that it computes with for its own, for inference."""
@@ -177,6 +186,11 @@ def bias_of(layer: nn.Module) -> Tensor | None:
     return layer.grid_bias() if isinstance(layer, _Grid) else layer.bias  # pyright: ignore[reportReturnType]
 
 
+class Addend(nn.Linear):
+    """nn.Linear whose outputs are a part of a sum: on a grid they are float64 outside of training, so that the sum is
+    rounded once."""
+
+
 class _GridConv(_Grid):
     """Convolution with `grid_weight(weight, bits)`: of inputs that are 0 or 1, or small integers, its sums are exact.
 
@@ -186,14 +200,19 @@ class _GridConv(_Grid):
         bits: of an integer weight, 4 or 8.
         real: the inputs are real numbers, as of an image. Outside of training they are rounded to multiples of
             2^-e and clipped so that the sums stay exact: e is the largest for which inputs in [-8, 8] do.
+        shared: one power of two for all filters, and a bias rounded to multiples of it, as of `GridLinear`.
+        over: the inputs are multiples of 1 / over, as means of so many bits. Outside of training the integers are
+            summed, and the sums divided.
 
     Raises:
         ValueError: other bits.
     """
 
-    def __init__(self, *sizes: Any, bits: Bits = 8, real: bool = False, **options: Any) -> None:
+    def __init__(
+        self, *sizes: Any, bits: Bits = 8, real: bool = False, shared: bool = False, over: int = 1, **options: Any
+    ) -> None:
         super().__init__(*sizes, **options)
-        self.bits, self.real = _checked(bits), real
+        self.bits, self.real, self.shared, self.over = _checked(bits), real, shared, over
 
     def grid_weight(self) -> Tensor:
         if self.settled or not self.transposed:
@@ -204,7 +223,10 @@ class _GridConv(_Grid):
         layer: Any = self
         if self.real and not self.training:
             input = fixed_point(input, _inputs(self) * (2 ** (self.bits - 1) - 1))
-        weight, dimensions = self.grid_weight(), self.weight.ndim - 2
+        weight, bias, dimensions = self.grid_weight(), self.grid_bias(), self.weight.ndim - 2
+        counted = self.over > 1 and not self.training
+        if counted:
+            input, weight = self.counts(input), weight.double()
         if layer.transposed:
             sizes = (layer.stride, layer.padding, layer.kernel_size, dimensions, layer.dilation)
             more = layer._output_padding(input, output_size, *sizes)
@@ -212,7 +234,8 @@ class _GridConv(_Grid):
             y = convolve(input, weight, None, layer.stride, layer.padding, more, layer.groups, layer.dilation)
         else:
             y = layer._conv_forward(input, weight, None)
-        return y if layer.bias is None else y + layer.bias.view(-1, *[1] * dimensions)
+        y = (y / self.over).to(self.weight.dtype) if counted else y
+        return y if bias is None else y + bias.view(-1, *[1] * dimensions)
 
 
 @final
@@ -248,6 +271,9 @@ class GridLinear(_Grid, nn.Linear):
         rounds: outside of training real inputs are rounded first, as `FixedPoint` does, by `columns_grid`.
         shared: one power of two for all outputs, and a bias rounded to multiples of it: what compares outputs, as of
             classes, can compare integers.
+        wide: outside of training the outputs are float64, as of an `Addend`.
+        over: real inputs are multiples of 1 / over, as means of so many bits. Outside of training the integers are
+            summed, and the sums divided.
 
     Raises:
         ValueError: other bits.
@@ -265,19 +291,27 @@ class GridLinear(_Grid, nn.Linear):
         real: bool = False,
         rounds: bool = False,
         shared: bool = False,
+        wide: bool = False,
+        over: int = 1,
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
         self.bits, self.real, self.rounds, self.shared = _checked(bits, LayerBits), real, rounds, shared
+        self.wide, self.over = wide, over
 
     def forward(self, input: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out_features"]:
         weight, bias = self.grid_weight(), self.grid_bias()
         if self.training or not self.real:
             y = nn.functional.linear(input if self.training else input.to(weight.dtype), weight)  # a mean is float64
+            y = y.double() if self.wide and not self.training else y
             return y if bias is None else y + bias
         if self.rounds:
             input = _fixed(input, *columns_grid(self.in_features if self.bits < 16 else None))
-        bias = None if bias is None else bias.double()
-        return nn.functional.linear(input.double(), weight.double(), bias).to(weight.dtype)
+        if self.over > 1:
+            y = nn.functional.linear(self.counts(input), weight.double()) / self.over
+            y = y if bias is None else y + bias
+        else:
+            y = nn.functional.linear(input.double(), weight.double(), None if bias is None else bias.double())
+        return y if self.wide else y.to(weight.dtype)
 
 
 class _GridBinary(_Grid):
@@ -443,15 +477,15 @@ def _fixed(x: Tensor, exponent: int, limit: int) -> Tensor:
 
 
 def columns_grid(columns: int | None) -> tuple[int, int]:
-    """The exponent e and limit L of `FixedPoint` for so many columns of a table that a linear layer of 8 bits reads.
+    """The exponent e and limit L = 8 2^e of `FixedPoint` for so many columns of a table that a linear layer of 8 bits
+    reads: columns in [-8, 8] are not clipped.
 
-    e is at most 16. An int32 holds the sums, where they are not so many that fewer than 2^11 steps to a deviation were
-    left. None: nothing but thresholds and layers of 16 bits read them.
+    L is at most 2^23, so that float32 holds every step. An int32 holds the sums, where the columns are not so many that
+    fewer than 2^14 steps were left. None: nothing but thresholds and layers of 16 bits read them.
     """
-    if columns is None:
-        return 16, 2**30
-    limit = 2 ** max(math.floor(math.log2((2**31 - 1) / (127 * columns))), 14)
-    return min(16, int(math.log2(limit / REACH))), limit
+    most = EXACT // 2 if columns is None else (2**31 - 1) // (127 * columns)
+    limit = 2 ** min(max(most.bit_length() - 1, 14), 23)
+    return round(math.log2(limit / REACH)), limit
 
 
 def _checked(bits: Any, of: Any = Bits) -> Any:
@@ -465,7 +499,8 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     """Return a new model whose sums are exact in the hardened network: weights on a grid, the rest in float64.
 
         nn.Linear over 0/1 activations and sums of these   GridLinear
-        nn.Linear over means of bits                       GridLinear with real=True and 16 bits
+        nn.Linear over means of bits                       GridLinear with real=True, and 16 bits if it is the last
+        convolutions over means of bits                    GridConv1d, ... with over, the number of bits of a mean
         nn.Linear over real inputs                         the same with rounds=True; with 8 bits if a step follows
         nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d and 2d    GridConv1d, ...; over real inputs with real=True and 8 bits
         BinaryConv2d, BinaryLinear over 0/1 or -1/1        the same, which sum signs and scale the sums
@@ -509,12 +544,15 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     ran: list[str] = []
     seen = _over_integers(model, example, bits, ran)
     left = _left(model, seen, ran)
-    if not any(layer.whole for layer in seen.values()):
+    if not any(layer.whole or not layer.given for layer in seen.values()):
         others = f", and {'; '.join(left)}" if left else ""
         raise ValueError(
             "expected a model with an nn.Linear or a convolution over the outputs of steps, "
             f"got {len(seen)} of them over real inputs{others}"
         )
+    if far := [path or "the model" for path, layer in seen.items() if layer.far]:
+        wanted = f"expected inputs of about 1, as normalised ones, got some beyond {REACH:g}, where"
+        warnings.warn(f"on_grid: {wanted} {', '.join(far[:_SHOWN])} clips them outside of training", stacklevel=2)
     if left:
         shown = "; ".join(left[:_SHOWN]) + (f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
         warnings.warn(f"on_grid: sums stay rounded in {shown}", stacklevel=2)
@@ -536,7 +574,7 @@ _CONVOLUTIONS: dict[type, type[_GridConv]] = {
     nn.ConvTranspose1d: GridConvTranspose1d, nn.ConvTranspose2d: GridConvTranspose2d,
 }  # fmt: skip
 _BINARY: dict[type, type[_GridBinary]] = {BinaryConv2d: GridBinaryConv2d, BinaryLinear: GridBinaryLinear}
-_LAYERS = (nn.Linear, *_CONVOLUTIONS, *_BINARY)
+_LAYERS = (nn.Linear, Addend, *_CONVOLUTIONS, *_BINARY)
 _SUMS = (  # what sums products of real weights or of values: its last bit depends on the order
     nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention,
     nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm,
@@ -551,11 +589,14 @@ _PLAIN: dict[type, type[nn.Module]] = {
 @dataclass
 class _Seen:
     """A layer in the hardened model. whole: it reads integers alone, so small that float32 holds every sum.
-    given: it reads what the model is given, with no step between. fixed: it reads multiples of 2^-16. last: no step
-    stands between it and the outputs."""
+    given: it reads what the model is given, with no step between. over: by what number else its inputs become integers,
+    as means of so many bits do; 0: by none. far: it clips some of what it is given. fixed: it reads multiples of 2^-20.
+    last: no step stands between it and the outputs."""
 
     whole: bool = True
     given: bool = False
+    over: int = 1
+    far: bool = False
     fixed: bool = True
     last: bool = False
 
@@ -571,10 +612,15 @@ def _made(module: nn.Module, seen: _Seen | None, bits: Bits) -> nn.Module | None
     if kind in _BINARY:
         return None if real else _as(_BINARY[kind], module)
     if isinstance(module, nn.Linear):
-        held = bits if not real else 8 if seen.given and not seen.last else 16
-        rounds = real and seen.given and not seen.fixed
-        return _as(GridLinear, module, bits=held, real=real, rounds=rounds, shared=seen.last)
-    return None if real and _many(module) else _as(_CONVOLUTIONS[kind], module, bits=8 if real else bits, real=real)
+        held = bits if not real or (seen.over > 1 and not seen.last) else 8 if seen.given and not seen.last else 16
+        more: dict[str, Any] = {"rounds": real and seen.given and not seen.fixed, "wide": kind is Addend}
+        return _as(GridLinear, module, bits=held, real=real, shared=seen.last, over=max(seen.over, 1), **more)
+    last = seen.last and not module.transposed
+    if real and seen.over > 1:
+        return _as(_CONVOLUTIONS[kind], module, bits=bits, shared=last, over=seen.over)
+    if real and _many(module):
+        return None
+    return _as(_CONVOLUTIONS[kind], module, bits=8 if real else bits, real=real, shared=last)
 
 
 def _inputs(layer: Any) -> int:
@@ -596,7 +642,7 @@ def _left(model: nn.Module, seen: dict[str, _Seen], ran: list[str]) -> list[str]
     found: list[str] = []
     for path in dict.fromkeys(ran):
         kind = type(module := model.get_submodule(path))
-        if kind in _CONVOLUTIONS and not seen[path].whole and _many(module):
+        if kind in _CONVOLUTIONS and not seen[path].whole and seen[path].over < 2 and _many(module):
             found.append(f"{path or 'the model'} ({kind.__name__}, {_inputs(module)} real inputs for each output)")
         elif kind in _BINARY and not seen[path].whole:
             found.append(f"{path or 'the model'} ({kind.__name__}, real inputs)")
@@ -611,6 +657,17 @@ def _as(kind: type[nn.Module], module: nn.Module, **more: Any) -> nn.Module:
     made.__dict__.update(module.__dict__)
     made.__dict__.update(more)
     return made
+
+
+def _over(x: Tensor) -> int:
+    """The least number, to MOST_BITS, of which 1 / number all are multiples; 0: there is none."""
+    flat, tried = x.flatten().double(), torch.arange(1.0, MOST_BITS + 1, dtype=torch.float64, device=x.device)
+
+    def near(y: Tensor) -> Tensor:
+        return ((y - y.round()).abs() < NEAR).all(0)
+
+    found = (int(n) for n in tried[near(flat[:64, None] * tried)].tolist() if bool(near(flat * n)))
+    return next(found, 0)
 
 
 def _followed(x: Tensor) -> Tensor:
@@ -641,10 +698,17 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -
         known = found.setdefault(path, _Seen())
         known.whole = known.whole and held and bool((x == x.round()).all())
         known.given |= given[0].requires_grad
+        known.far |= beyond and known.given and not known.whole and largest > REACH * finest
+        if not known.whole and known.over:
+            known.over = 0 if known.given else math.lcm(known.over, _over(x))
         q = given[0].detach() * 2**fine
         known.fixed = known.fixed and bool(((q == q.round()) & (q.abs() <= limit)).all())
         probes.append((path, torch.zeros((), dtype=y.dtype, device=y.device, requires_grad=True)))
         return y + probes[-1][1]
+
+    def real(module: nn.Module, given: tuple[Any, ...], y: Tensor) -> Tensor | None:
+        """On a grid it is float64, so that nothing is to be counted again."""
+        return None if bool((y == y.round()).all()) else y + torch.rand(y.shape, generator=random).to(y)
 
     random = torch.Generator().manual_seed(0)
     steps = [module for module in exact.modules() if isinstance(module, Heaviside)]
@@ -670,7 +734,10 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -
             module.register_forward_hook(bits_of)
         elif type(module) is Columns:
             module.register_forward_hook(rounded)
+        elif type(module) is Mean:
+            module.register_forward_hook(real)
     given = tree_map_only(Tensor, _followed, example if isinstance(example, tuple) else (example,))
+    beyond = any(bool((x.detach().abs() > REACH).any()) for x in tree_leaves(given) if isinstance(x, Tensor))
     with evaluating(exact), torch.enable_grad():
         y = exact(*given)
         ends = [x.sum() for x in tree_leaves(y) if isinstance(x, Tensor) and x.requires_grad]

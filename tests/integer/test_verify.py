@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -67,6 +68,20 @@ def test_an_export_equals_the_network(
     network, export = json.loads(capsys.readouterr().out)
     assert network["rows"] == export["rows"] > 20
     assert (export["predictions"], export["outputs"], export["wrong"]) == (0, 0, "")
+
+
+def test_qonnx_runs_where_its_package_is(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Thresholds and small sums fit float32, so that nothing is said of float64."""
+    assert htaf(monkeypatch, "export", run, "--to", "qonnx", "--out", tmp_path / "q.onnx") == 0
+    assert "float64" not in capsys.readouterr().out
+    htaf(monkeypatch, "verify", tmp_path / "q.onnx", run, "--json")
+    found = json.loads(capsys.readouterr().out)[1]
+    if importlib.util.find_spec("qonnx"):
+        assert (found["predictions"], found["outputs"], found["wrong"]) == (0, 0, "")
+    else:
+        assert found["wrong"] == "qonnx is not installed (pip install qonnx)"
 
 
 def test_a_packed_file_is_of_its_run(

@@ -64,6 +64,13 @@ def test_the_testbench_counts_rows_that_differ(tmp_path: Path) -> None:
         assert said in done.stdout
 
 
+def test_vectors_may_be_rows_of_data(tmp_path: Path) -> None:
+    x = np.array([[1, -2], [7, 0], [-8, 3]])
+    to_verilog(small(), tmp_path, rows=x)
+    assert (tmp_path / "inputs.hex").read_text().split() == ["e1", "07", "38"]
+    assert "parameter ROWS = 3;" in (tmp_path / "network_tb.v").read_text()
+
+
 def test_weights_are_few_powers_of_two() -> None:
     for weight in range(-300, 301):
         found = [*digits(weight)]
@@ -101,9 +108,10 @@ def test_what_cannot_run_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         run_verilog(tmp_path, np.ones((1, 3), int))
     with pytest.raises(IntegerError, match="expected a folder of to_verilog"):
         run_verilog(tmp_path / "none", np.ones((1, 2), int))
-    (tmp_path / "network.v").write_text((tmp_path / "network.v").read_text() + "\n")
-    with pytest.raises(IntegerError, match=r"expected network\.v as it was written"):
-        run_verilog(tmp_path, np.ones((1, 2), int))
+    for file in ("network_tb.v", "network.v"):
+        (tmp_path / file).write_text((tmp_path / file).read_text() + "\n")
+        with pytest.raises(IntegerError, match=f"expected {file} as it was written"):
+            run_verilog(tmp_path, np.ones((1, 2), int))
     monkeypatch.setattr(simulate.shutil, "which", lambda tool: None)
     with pytest.raises(IntegerError, match="expected verilator on the PATH, got none: apt-get install verilator"):
         run_verilog(tmp_path, np.ones((1, 2), int), "verilator")

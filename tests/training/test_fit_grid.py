@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from htaf.data import tabular
 from htaf.data.images import Images, load
-from htaf.grid import GridConv2d, WideBatchNorm2d, weight_of
+from htaf.grid import FixedPoint, GridConv2d, WideBatchNorm2d, weight_of
+from htaf.models.mlp import MLP, Thermometer
 from htaf.runs import Run, open_packed, open_run, pack_run
 from htaf.training.families import continuing, make_recipe, ready_recipe
 from htaf.training.fit import fit
@@ -95,3 +99,29 @@ def test_the_field_is_checked(unchecked: None) -> None:
     assert "int8 weights" in grid.network.title()
     same = make_recipe("dhn", weights="int8", method="relu").effective()
     assert same == make_recipe("dhn", method="relu").effective()
+
+
+def test_thresholds_lie_between_columns_as_they_are_rounded(tmp_path: Path) -> None:
+    """Of a column with a long tail many values are one on the grid: it has fewer thresholds, each between two of it."""
+    rng = np.random.default_rng(0)
+    tail = np.exp(9 * rng.standard_normal(120))
+    frame = pd.DataFrame({"tail": tail, "other": rng.standard_normal(120), "y": rng.integers(0, 2, 120)})
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    table = tabular.load(tmp_path / "table.csv", target="y")
+    small = {"epochs": 1, "hidden": (8,), "thresholds": 200, "least_steps": 0, "leaves": 16}
+    recipe = ready_recipe("mlp", "tabular-residual").replace(**small)
+    counts = dict[str, tuple[int, ...]]()
+    for weights in ("float", "int8"):
+        net = fit(recipe.replace(weights=weights), table, tmp_path / weights).model()
+        assert isinstance(net, MLP)
+        assert isinstance(net.thermometer, Thermometer)
+        counts[weights] = net.thermometer.counts
+        if weights == "float":
+            continue
+        assert isinstance(net.columns, FixedPoint)
+        run = open_run(tmp_path / weights)
+        x = torch.cat([inputs for inputs, _ in run.part("train", table)])
+        bits = net.thermometer(net.columns(x))
+        assert len(bits.unique(dim=1).T) == sum(net.thermometer.counts), "each tells other rows apart"
+    assert counts["int8"][0] < counts["float"][0]
+    assert counts["int8"][1] == counts["float"][1]

@@ -31,6 +31,7 @@ from htaf.integer.ops import (
     Lookup,
     Neuron,
     Op,
+    Permute,
     Pool,
     Shift,
     Steps,
@@ -53,6 +54,23 @@ FINEST = 2**24  # steps of an input's grid, at most: what float32 holds
 COLUMNS = (16, 2**30)  # exponent and clip of columns that only thresholds read
 _COMPARED = ("ge", "gt", "le", "lt")
 _SIZE = aten.sym_size.int
+_VIEWS = (aten.reshape.default, aten.squeeze.dim, aten.unsqueeze.default)
+_MOVES = (  # what gives each number of a row another place, and none a new value
+    "permute", "transpose", "slice", "select", "chunk", "split", "split_with_sizes", "unbind", "flip", "roll", "pad",
+    "index_select", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "getitem",
+)  # fmt: skip
+_AVERAGES = ("avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d")
+_INSTEAD = {  # what to do where a layer has no integer form
+    "put a step such as htaf.HTAF() in its place": (
+        "relu", "relu6", "leaky_relu", "prelu", "elu", "gelu", "silu", "mish", "hardtanh", "hardswish", "sigmoid",
+        "tanh", "softplus",
+    ),
+    "use nn.BatchNorm1d or 2d before a step, which is a threshold of integers": (
+        "layer_norm", "group_norm", "instance_norm", "rms_norm", "native_layer_norm", "native_group_norm",
+    ),
+    "use nn.MaxPool2d with the size of the image": ("adaptive_max_pool1d", "adaptive_max_pool2d", "amax", "max"),
+    "return its input, and leave the rest to the loss": ("softmax", "log_softmax", "_softmax", "_log_softmax"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,10 +126,13 @@ def columns_input(traced: Traced) -> Input:
     for node in traced.graph.nodes:
         if node.op == "call_function" and node.target is aten.round.default:
             source, factor, limits, _ = before_rounding(node, traced.constants)
+            while source.target in _VIEWS:
+                (source,) = source.all_input_nodes[:1]
             if source is given and limits is not None:
                 found.append((round(math.log2(factor)), round(min(-limits[0], limits[1]))))
     exponent, limit = max(found, default=COLUMNS)
-    return Input("columns", tuple(int(n) for n in shape_of(given)[1:]), -limit, limit, exponent)
+    shape = _line(tuple(int(n) for n in shape_of(given)[1:]))
+    return Input("columns", shape, -limit, limit, exponent)
 
 
 def module_of(node: Node) -> str:
@@ -130,6 +151,16 @@ def refuse(node: Node, expected: str, got: object) -> NoReturn:
     raise IntegerError(f"{module_of(node)}: expected {expected}, got {got}")
 
 
+def _line(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Lines [channels, places] as images of one row."""
+    return (shape[0], 1, shape[1]) if len(shape) == 2 else shape
+
+
+def _operator(node: Node) -> str:
+    """As `relu` of aten.relu.default."""
+    return getattr(node.target, "__name__", str(node.target)).partition(".")[0]
+
+
 class Walk:
     """One pass over a graph: `known` holds its values by integers, `pixels` those that are functions of each pixel."""
 
@@ -146,15 +177,15 @@ class Walk:
             raise IntegerError(f"expected a network with one input, got {len(traced.inputs)}")
         (placeholder,) = traced.inputs
         shape = tuple(shape_of(placeholder)[1:])
-        if shape != given.shape:
+        if given.shape not in (shape, _line(shape)):
             raise IntegerError(f"expected an input {list(given.shape)}, got a network of {list(shape)}")
         if given.kind == "pixels":
             if table is None or tuple(table.shape) != (given.shape[0], 256):
                 got = None if table is None else list(table.shape)
                 raise IntegerError(f"expected a table [{given.shape[0]}, 256] of what each pixel is, got {got}")
-            self.pixels[placeholder] = table[None, :, None]
+            self.pixels[placeholder] = table[None, :, None] if len(shape) == 3 else table[None]
         else:
-            self.known[placeholder] = Known(0, np.full(given.shape[-1], 2.0**-given.exponent), placeholder)
+            self.known[placeholder] = Known(0, np.full(self.values[0].channels, 2.0**-given.exponent), placeholder)
             self.unproved += self._raw(placeholder)
         for node in traced.graph.nodes:
             if node.op == "call_function" and node not in self.constants and isinstance(node.meta.get("val"), Tensor):
@@ -165,7 +196,8 @@ class Walk:
         not."""
         found = list[str]()
         for user in node.users:
-            if user.target is aten.clamp.default or read_affine(user, self.constants) is not None:
+            moved = user.target in (aten.clamp.default, *_VIEWS)
+            if moved or read_affine(user, self.constants) is not None:
                 found += self._raw(user)
             elif user.target not in (aten.round.default, _SIZE):
                 found.append(module_of(user))
@@ -206,11 +238,13 @@ class Walk:
         target, sources = node.target, node.all_input_nodes
         moved: list[Any] = [n for n in sources if n not in self.constants and n.target is not _SIZE]
         if moved and all(n in self.pixels for n in moved) and self._of_each_pixel(node):
-            self.pixels[node] = self._run(node, self.pixels)
+            self.pixels[node] = self.pixels[moved[0]] if target in _VIEWS else self._run(node, self.pixels)
             return
         for source in moved:
             if source in self.pixels and source not in self.known:
                 self._look_up(source)
+        if node.target is aten.batch_norm.default and len(shape_of(node)) == 3:
+            self._laid(node.args[0], line=True)
         if (step := read_step(node, self.constants)) is not None:
             self._step(node, step.low, step.high)
         elif is_spikes(node):
@@ -223,11 +257,11 @@ class Walk:
             self._pool(node)
         elif target in (aten.mean.dim, aten.sum.dim_IntList):
             self._count(node)
-        elif target in (aten.reshape.default, aten.squeeze.dim, aten.unsqueeze.default):
+        elif target in _VIEWS:
             self._view(node)
         elif target is aten.expand.default:
             self._expand(node)
-        elif target is aten.index_select.default:
+        elif target is aten.index_select.default and len(shape_of(node)) == 2:
             self._take(node)
         elif target is aten.cat.default:
             self._join(node)
@@ -239,11 +273,27 @@ class Walk:
             self._map(node, affine)
         elif self._monotone(node):
             self.known[node] = self.known[node.args[0]]  # pyright: ignore
+        elif _operator(node) in _AVERAGES:
+            self._average(node)
+        elif target is aten.constant_pad_nd.default:
+            self._pad(node)
+        elif _operator(node) in _MOVES:
+            self._move(node)
         else:
-            what = f"{target} ({node.name})"
-            refuse(node, "layers on a grid, norms, steps, poolings, sums and what only moves numbers", what)
+            self._refuse_kind(node)
+
+    def _refuse_kind(self, node: Node) -> NoReturn:
+        """No operation of a program is like the node."""
+        instead = next((f": {what}" for what, those in _INSTEAD.items() if _operator(node) in those), "")
+        what = f"{node.target} ({node.name}){instead}"
+        refuse(node, "layers on a grid, norms, steps, poolings, sums and what only moves numbers", what)
 
     def _of_each_pixel(self, node: Node) -> bool:
+        if node.target in _VIEWS:
+            return True
+        shaped = {str(shape_of(n)[1:]) for n in (node, *self.traced.inputs)}
+        if len(shaped) > 1 and any(n in self.constants and shape_of(n) for n in node.all_input_nodes):
+            return False  # of each place in another shape than that of the image
         if self._affine(node) is not None or maps_each(node):
             return True
         return self._monotone(node) or read_step(node, self.constants) is not None
@@ -256,10 +306,22 @@ class Walk:
         """The node as an affine map whose constants vary by channel at most."""
         affine = read_affine(node, self.constants)
         if affine is not None and affine.axis is not None:
-            shape = shape_of(node)
-            if affine.axis != len(shape) + (-1 if len(shape) < 4 else -3):
+            rank = len(shape_of(node))
+            if affine.axis != (1 if self._of_lines(affine.source) else rank + (-1 if rank < 4 else -3)):
                 return None
         return affine
+
+    def _of_lines(self, node: Node) -> bool:
+        """Whether a node [N, C, L] is held as images of one row, not as L features of each of C rows."""
+        known = self.known.get(node)
+        held = 3 if known is None else len(self.values[known.value].shape)
+        return len(shape_of(node)) == 3 and (known is not None or node in self.pixels) and held == 3
+
+    def _laid(self, node: Any, *, line: bool) -> None:
+        """Hold a node [N, C, L] as lines, or as rows."""
+        if len(shape_of(node)) == 3 and self._of_lines(node) != line:
+            row = self.row_shape(node)
+            self.known[node] = self._viewed(node, self._settled(node), _line(row) if line else row)
 
     def _run(self, node: Node, known: dict[Node, Tensor]) -> Tensor:
         """The node on values of what it takes, constants among it."""
@@ -268,6 +330,8 @@ class Walk:
 
     def put(self, op: Op) -> int:
         """Append an operation."""
+        if isinstance(op, View) and op.x and isinstance(before := self.ops[op.x - 1], View):
+            op = replace(op, x=before.x)
         self.ops.append(op)
         given = [self.values[i] for i in op.reads]
         self.values.append(value := op.value(*given))
@@ -293,7 +357,7 @@ class Walk:
 
     def _look_up(self, node: Node) -> None:
         """A value of each pixel, as integers of one unit."""
-        values = self.pixels[node][0, :, 0]
+        values = self.pixels[node].flatten(0, -2)
         if not bool(values.isfinite().all()):
             refuse(node, "finite numbers of each pixel", values)
         whole, unit = on_powers(values[None].float())
@@ -301,6 +365,8 @@ class Walk:
             refuse(node, "pixels that are rounded to a grid before a layer", f"real ones ({node.name}): {off_grid()}")
         table = whole[0].numpy().astype(np.int64)
         self._hold(node, Lookup(module_of(node), 0, table), np.full(len(table), float(unit)))
+        if self.row_shape(node) not in (shape := self.values[-1].shape, (shape[0], *shape[2:])):
+            self._shaped(node, node)
 
     def _of(self, node: Any) -> Known:
         if node not in self.known:
@@ -327,9 +393,7 @@ class Walk:
 
     def _passes(self, node: Node) -> bool:
         """Whether a node only moves numbers, so that its channels are those of its argument."""
-        return node.target in (aten.reshape.default, aten.expand.default, aten.squeeze.dim, aten.unsqueeze.default) or (
-            is_pool(node)
-        )
+        return node.target in (*_VIEWS, aten.expand.default) or is_pool(node)
 
     def _settled(self, node: Any) -> Known:
         """A value without anything between base and node: its shift goes into the operation that made it.
@@ -356,7 +420,8 @@ class Walk:
             refuse(
                 node,
                 "sums of integers in units that are powers of two",
-                "real numbers, as of a norm that no step follows: put a step behind it",
+                "real numbers, as of a norm or of binary weights that no step follows: put a step behind it, or leave "
+                "it out; of columns, normalise them before they come in",
             )
         settled = replace(known, unit=scale, base=node, shift=None)
         if not shift.any():
@@ -365,7 +430,8 @@ class Walk:
         finer = self._in_units(settled, np.where(shift == 0, scale, np.minimum(finest, 1) * scale))
         bias = shift * known.divisor / (scale if finer is None else finer.unit)
         if finer is None or (bias != np.rint(bias)).any() or np.abs(bias).max() > 2**52:
-            refuse(node, "a bias on the grid of the layer's sums", f"a real one: {off_grid()}")
+            what = "a real one: give the layer bias=False, or let its step or norm come right behind it"
+            refuse(node, "a bias on the grid of the layer's sums", what)
         made, whole = self.ops[finer.value - 1], bias.astype(np.int64)
         assert isinstance(made, (Linear, Conv))
         return replace(finer, value=self.put(replace(made, bias=whole if made.bias is None else made.bias + whole)))
@@ -430,7 +496,7 @@ class Walk:
         if self._passes(node):
             return before
         rank = len(shape_of(source))
-        shaped = before.reshape(-1, 1, 1) if rank >= 4 else before
+        shaped = before.reshape(-1, 1, 1) if rank >= 4 else before.reshape(-1, 1) if self._of_lines(source) else before
         return self._run(node, {source: shaped.reshape(*[1] * (rank - shaped.ndim), *shaped.shape)}).flatten()
 
     def _neuron(self, node: Node) -> None:
@@ -463,12 +529,11 @@ class Walk:
         self._hold(node, op, np.ones(channels))
 
     def _layer(self, node: Node, site: LayerSite) -> None:
-        known, name = self._settled(site.source), module_of(node)
-        self._expect_time(node, known)
         if site.more is not None:
             refuse(node, "a convolution", "a transposed one: its network has no integer form")
-        if site.form == "line":
-            refuse(node, "a convolution of images", "one of lines: give it images of one row")
+        self._laid(site.source, line=site.form == "line")
+        known, name = self._settled(site.source), module_of(node)
+        self._expect_time(node, known)
         g, weight = site.geometry, site.weight.double()
         one = float(known.unit.min())
         if (known.unit != one).any():
@@ -497,13 +562,13 @@ class Walk:
         """The grid of a layer's inputs: a shift, half to even, and a clip."""
         source, factor, limits, _ = before_rounding(node, self.constants)
         known = self._settled(source)
-        unit = known.unit * factor
-        if known.divisor != 1 or not _powers(unit) or factor <= 0:
+        unit = known.unit * factor / known.divisor
+        if not _powers(unit) or factor <= 0:
             refuse(node, "numbers that are rounded to a power of two", f"multiples of {factor:g}")
         shift, value = np.log2(unit).astype(np.int64), self.values[known.value]
         low, high = limits or (-math.inf, math.inf)
         if not shift.any() and low <= value.low and value.high <= high:
-            self.known[node] = replace(known, unit=np.ones_like(unit), base=node)
+            self.known[node] = replace(known, unit=np.ones_like(unit), base=node, divisor=1)
             return
         widest = max(abs(value.low), abs(value.high)) << max(int(shift.max()), 0)
         least, most = (round(max(low, -widest)), round(min(high, widest)))
@@ -517,14 +582,20 @@ class Walk:
         exact = known.base is affine.source and known.shift is None and known.divisor == 1
         scale = affine.scale.numpy()
         held = max(abs(value.low), abs(value.high)) <= 2**24
-        if exact and held and not affine.shift.numpy().any() and (scale > 0).all() and _powers(scale):
+        if not exact or affine.shift.numpy().any() or not (scale > 0).all():
+            return
+        if held and _powers(scale):
             self.known[node] = replace(known, unit=known.unit * scale, base=node)
+        elif scale.ndim == 0 and not _powers(scale) and 1 / (over := round(1 / float(scale))) == float(scale):  # a mean
+            self.known[node] = replace(known, base=node, divisor=over)
 
     def _pool(self, node: Node) -> None:
         source: Any = node.args[0]
+        if len(shape_of(node)) == 3:
+            self._laid(source, line=True)
         known = self._of(source)
         kernel, stride, padding, dilation = pool_sizes(node)
-        if dilation != (1, 1) or len(shape_of(node)) != 4:
+        if dilation != (1, 1):
             refuse(node, "a pooling of images without dilation", f"dilation {dilation}")
         falls = np.broadcast_to(self._between(source).scale.numpy() < 0, (len(known.unit),))
         op = Pool(module_of(node), known.value, kernel, stride, padding, falls.astype(np.int64))
@@ -537,6 +608,8 @@ class Walk:
         self._expect_time(node, known)
         shape, row = shape_of(source), self.row_shape(source)
         axes = [int(dim) % len(shape) - len(shape) for dim in dims]
+        if self._of_lines(source):
+            row, axes = _line(row), [-1, -2] if axes == [-1] else axes
         if isinstance(shape[0], int):  # [T, N, ...]: of a row time lies where the rows do
             batch, axes = 1 - len(shape), [axis + (axis == -len(shape)) for axis in axes]
             mixed = batch in [int(dim) - len(shape) for dim in dims]
@@ -550,18 +623,113 @@ class Walk:
         self._hold(node, made, known.unit, divisor=known.divisor * number)
         self._shaped(node, node)
 
+    def _average(self, node: Node) -> None:
+        """Means over windows: sums, by a convolution with ones, over one divisor."""
+        source: Any = node.args[0]
+        if len(shape_of(node)) == 3:
+            self._laid(source, line=True)
+        known = self._settled(source)
+        self._expect_time(node, known)
+        value = self.values[known.value]
+        if len(value.shape) < 3:
+            refuse(node, "a pooling of images or lines", f"one of rows {list(value.shape)}")
+        size, line = value.shape[-2:], len(shape_of(node)) == 3
+
+        def pair(given: Any, fill: int) -> tuple[int, int]:
+            items = [*given] if isinstance(given, (list, tuple)) else [given]
+            return (fill, int(items[-1])) if line else (int(items[0]), int(items[-1]))
+
+        if "adaptive" in _operator(node):
+            wanted = pair(node.args[1], 1)
+            if any(n % w for n, w in zip(size, wanted, strict=True)):
+                refuse(node, "windows of one size", f"{list(wanted)} of an image {list(size)}")
+            kernel = stride = (size[0] // wanted[0], size[1] // wanted[1])
+            padding, held, divisor = (0, 0), True, None
+        else:
+            names = ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
+            given: dict[str, Any] = dict(zip(names, node.args, strict=False)) | node.kwargs
+            kernel = pair(given["kernel_size"], 1)
+            stride, padding = pair(given.get("stride") or given["kernel_size"], 1), pair(given.get("padding", 0), 0)
+            held = not given.get("ceil_mode") and (given.get("count_include_pad", True) or padding == (0, 0))
+            divisor = given.get("divisor_override")
+        if not held:
+            refuse(node, "an average pooling that divides all sums by one number", "ceil_mode, or no count_include_pad")
+        ones = np.ones((value.channels, 1, *kernel), np.int64)
+        op = Conv(module_of(node), known.value, ones, None, stride, padding, (1, 1), value.channels)
+        if kernel == size and padding == (0, 0):
+            held_by = self.put(Count(module_of(node), known.value, (-2, -1)))
+            op = View(module_of(node), held_by, (*value.shape[:-2], 1, 1))
+        self._hold(node, op, known.unit, divisor=known.divisor * (divisor or math.prod(kernel)))
+
+    def _pad(self, node: Node) -> None:
+        """Zeros around images, by a convolution with kernels of size 1."""
+        source: Any = node.args[0]
+        left, right, up, down = [*node.args[1], 0, 0][:4]  # pyright: ignore
+        if len(shape_of(node)) == 3:
+            self._laid(source, line=True)
+        known = self._settled(source)
+        value, level = self.values[known.value], [*node.args[2:], 0][0]
+        if level or left != right or up != down or left < 0 or up < 0 or len(node.args[1]) > 4 or len(value.shape) < 3:  # pyright: ignore
+            refuse(node, "a padding with zeros, alike on both sides", f"{node.args[1]} with {level}")
+        ones = np.ones((value.channels, 1, 1, 1), np.int64)
+        op = Conv(module_of(node), known.value, ones, None, (1, 1), (up, left), (1, 1), value.channels)
+        self._hold(node, op, known.unit, divisor=known.divisor, still=known.still)
+
+    def _move(self, node: Node) -> None:
+        """What gives the numbers of a row other places: it is run on their places."""
+        path = [node]
+        while _operator(path[-1]) == "getitem":
+            path.append(path[-1].args[0])  # pyright: ignore
+        source: Any = path[-1].args[0]
+        known, row, wanted = self._settled(source), self.row_shape(source), self.row_shape(node)
+        self._expect_time(node, known)
+        size, found = math.prod(row), dict[Node, Any]()
+        if _operator(path[-1]) not in _MOVES or len(row) != len(shape_of(source)) - 1:
+            self._refuse_kind(path[-1])
+        found[source] = torch.arange(2 * size, dtype=torch.float64).reshape(2, *row)
+        for one in reversed(path):
+            found[one] = self._run(one, found)
+        places = found[node]
+        if places.shape != (2, *wanted) or not torch.equal(places[0] + size, places[1]):
+            refuse(node, "what moves numbers within a row", f"{path[-1].target} ({node.name})")
+        index, value = places[0].flatten().long().numpy(), self.values[known.value]
+        unit = np.broadcast_to(by_channel(known.unit, value.shape), value.shape).reshape(-1)[index]
+        units, shape = _by_channel(unit, wanted), wanted
+        if units is None:
+            units, shape = _by_channel(unit, _line(wanted)), _line(wanted)
+        if units is None:
+            refuse(node, "one unit a channel", f"units that {path[-1].target} mixes: put it behind a step")
+        name, held = module_of(node), known.value
+        if _operator(node) == "permute" and len(row) == len(value.shape) == len(shape):
+            held = self.put(Permute(name, held, tuple(int(axis) - 1 for axis in node.args[1][1:])))  # pyright: ignore
+        else:
+            if len(value.shape) > 1:
+                held = self.put(View(name, held, (size,)))
+            if not np.array_equal(index, np.arange(size)):
+                held = self.put(Take(name, held, index))
+            if len(shape) > 1:
+                held = self.put(View(name, held, shape))
+        self.known[node] = Known(held, units, node, known.divisor)
+
+    def _viewed(self, node: Node, known: Known, wanted: tuple[int, ...]) -> Known:
+        """In another shape."""
+        before = self.values[known.value].shape
+        if before == wanted:
+            return known
+        units = _by_channel(np.broadcast_to(by_channel(known.unit, before), before), wanted)
+        if units is None:
+            refuse(node, "a view that keeps one unit a channel", f"{list(before)} as {list(wanted)}")
+        return replace(known, value=self.put(View(module_of(node), known.value, wanted)), unit=units)
+
     def _shaped(self, node: Node, base: Node) -> None:
         """As the node's own shape, by a view where it is another."""
         known, wanted = self.known[node], self.row_shape(node)
         before = self.values[known.value].shape
-        if before == wanted:
-            return
-        full = np.broadcast_to(by_channel(known.unit, before), before).reshape(wanted)
-        units = np.moveaxis(full, channel_axis(wanted), 0).reshape(wanted[channel_axis(wanted)], -1)
-        if (units != units[:, :1]).any():
-            refuse(node, "a view that keeps one unit a channel", f"{list(before)} as {list(wanted)}")
-        value = self.put(View(module_of(node), known.value, wanted))
-        self.known[node] = replace(known, value=value, unit=units[:, 0].copy(), base=base)
+        lines = len(shape_of(node)) == 3 and not isinstance(shape_of(node)[0], int)
+        if lines and len(before) > 2 and before[0] == wanted[0]:  # the channels of images stay those of lines
+            wanted = _line(wanted)
+        if before != wanted:
+            self.known[node] = replace(self._viewed(node, known, wanted), base=base)
 
     def _view(self, node: Node) -> None:
         source: Any = node.args[0]
@@ -572,6 +740,7 @@ class Walk:
             self.known[node] = replace(known, base=node) if known.base is source else known
             return
         self._expect_time(node, known)
+        row = self.values[known.value].shape
         kept = len(row) and len(wanted) and row[channel_axis(row)] == wanted[channel_axis(wanted)]
         if known.base is source or not kept:
             known = self._settled(source)
@@ -598,10 +767,17 @@ class Walk:
         self._hold(node, Take(module_of(node), known.value, taken), known.unit[taken], divisor=known.divisor)
 
     def _join(self, node: Node) -> None:
+        line = any(self._of_lines(source) for source in node.args[0])  # pyright: ignore
+        for source in node.args[0]:  # pyright: ignore
+            self._laid(source, line=line)
         parts = [self._settled(source) for source in node.args[0]]  # pyright: ignore
         row, rank = self.row_shape(node), len(shape_of(node))
         axis = cat_dim(node) - rank
-        if axis < -len(row) or any(p.still or p.divisor != parts[0].divisor for p in parts):
+        if line:
+            row, axis = _line(row), {-2: -3}.get(axis, axis)
+        if len(divisors := {p.divisor for p in parts}) > 1:
+            refuse(node, "means of as many bits side by side", f"means of {sorted(divisors)}")
+        if axis < -len(row) or any(p.still for p in parts):
             refuse(node, "values side by side along their channels", f"dimension {cat_dim(node)}")
         if axis == channel_axis(row):
             unit = np.concatenate([p.unit for p in parts])
@@ -616,8 +792,13 @@ class Walk:
         if "nested" in node.meta:
             self._levels(node, a, b)
             return
+        line = self._of_lines(a) or self._of_lines(b)
+        for source in (a, b):
+            self._laid(source, line=line)
         one, other = self._settled(a), self._settled(b)
-        if node.kwargs or len(node.args) > 2 or one.divisor != other.divisor or one.still != other.still:
+        if one.divisor != other.divisor:
+            refuse(node, "a sum of means of as many bits", f"means of {one.divisor} and {other.divisor}")
+        if node.kwargs or len(node.args) > 2 or one.still != other.still:
             refuse(node, "a plain sum of two values", f"{node.args} {node.kwargs}")
         if len(one.unit) != len(other.unit):
             refuse(node, "two values of one shape", f"{shape_of(a)} and {shape_of(b)}")
@@ -660,6 +841,12 @@ class Walk:
             return None
         by = {(float(s), float(t)) for s, t in zip(affine.scale.flatten(), affine.shift.flatten(), strict=True)}
         return {(1.0, 0.0): 1, (-1.0, 1.0): -1}.get(by.pop()) if len(by) == 1 else None
+
+
+def _by_channel(numbers: Array, shape: tuple[int, ...]) -> Array | None:
+    """The one number of each channel, of a number for each place; None where a channel has several."""
+    each = np.moveaxis(numbers.reshape(shape), channel_axis(shape), 0).reshape(shape[channel_axis(shape)], -1)
+    return None if (each != each[:, :1]).any() else each[:, 0].copy()
 
 
 def _powers(numbers: Array) -> bool:

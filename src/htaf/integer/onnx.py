@@ -22,7 +22,8 @@ from htaf.integer.program import IntegerProgram
 OPSET = 18
 IR = 10  # of ONNX's files: read by onnxruntime from 1.18
 QONNX = "qonnx.custom_op.general"
-EXACT = 2**24  # float32 holds every integer below
+DTYPES: dict[str, Any] = {"INT64": np.int64, "FLOAT": np.float32, "DOUBLE": np.float64}
+EXACT = {"FLOAT": 2**24, "DOUBLE": 2**53}  # each holds every integer below
 
 
 def to_integer_onnx(program: IntegerProgram, path: str | Path) -> None:
@@ -39,28 +40,31 @@ def to_integer_onnx(program: IntegerProgram, path: str | Path) -> None:
     _write(Graph(False), INTEGERS, program, path, kind, "batch")
 
 
-def to_qonnx(program: IntegerProgram, path: str | Path, *, rows: int = 1) -> None:
+def to_qonnx(program: IntegerProgram, path: str | Path, *, rows: int = 1) -> tuple[str, ...]:
     """Write a program as QONNX: float32 tensors that hold integers, annotated with their types; steps are
-    MultiThreshold, sums Conv and MatMul, each exact as no part of a sum reaches 2 ** 24.
+    MultiThreshold, sums Conv and MatMul, each exact as no part of a sum reaches 2 ** 24. Where one does, the tensors of
+    its layer are float64.
 
     Args:
         rows: the first dimension of input and output; the readers of QONNX want a fixed one.
+    Returns:
+        The names of layers in float64, which tools for FPGAs may not read.
     Raises:
-        IntegerError: numbers from 2 ** 24, with the layer's name; onnx is not installed. HtafError: the path is that of
+        IntegerError: numbers from 2 ** 53, with the layer's name; onnx is not installed. HtafError: the path is that of
             a folder, or of a file of a run.
     """
     for _, op, value in program:
         widest = _widest(op, [program.values[place] for place in op.reads], value)
-        op.expect(
-            widest < EXACT,
-            "integers below 2 ** 24, which float32 holds",
-            f"up to {widest:,}: write onnx-integer instead",
-        )
-    _write(Graph(True), FLOATS, program, path, "FLOAT", rows)
+        held = widest < EXACT["DOUBLE"]
+        op.expect(held, "integers below 2 ** 53, which float64 holds", f"up to {widest:,}: write onnx-integer instead")
+    graph, ends = Graph(True), (program.input.low, program.input.high)
+    _write(graph, FLOATS, program, path, _kind(max(map(abs, ends))), rows)
+    return tuple(dict.fromkeys(graph.wide))
 
 
 class Graph:
-    """Nodes and constants of an ONNX graph while it is made; its numbers are int64, or float32 with `floats`."""
+    """Nodes and constants of an ONNX graph while it is made; its numbers are int64, or float32 with `floats`, and
+    float64 where these do not hold them."""
 
     def __init__(self, floats: bool) -> None:
         try:
@@ -68,7 +72,8 @@ class Graph:
         except ImportError as error:
             raise IntegerError(f"this needs onnx: pip install 'htaf[export]' ({error})") from None
         self.floats = floats
-        self.dtype: Any = np.float32 if floats else np.int64
+        self.kind = "FLOAT" if floats else "INT64"  # of the numbers of the operation at hand
+        self.wide: list[str] = []  # the operations in float64
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.types: dict[str, str] = {}  # QONNX's, of tensors
@@ -83,7 +88,7 @@ class Graph:
 
     def constant(self, value: Any, dtype: Any = None) -> str:
         made = f"{self.op}/constant_{len(self.constants)}"
-        array = np.asarray(value).astype(dtype or self.dtype)
+        array = np.asarray(value).astype(dtype or DTYPES[self.kind])
         self.constants.append(self.onnx.numpy_helper.from_array(array, made))
         if self.floats and dtype is None and np.array_equal(array, array.astype(np.int64)):
             self.types[made] = datatype(int(array.min()), int(array.max()))
@@ -95,7 +100,7 @@ class Graph:
 
     def cast(self, x: str, kind: str = "") -> str:
         """As numbers of the graph, or of another kind."""
-        return self.add("Cast", x, to=getattr(self.onnx.TensorProto, kind or ("FLOAT" if self.floats else "INT64")))
+        return self.add("Cast", x, to=getattr(self.onnx.TensorProto, kind or self.kind))
 
     def indices(self, x: str) -> str:
         return self.cast(x, "INT64") if self.floats else x
@@ -116,6 +121,11 @@ class Graph:
         return self.add("Div", self.add("Sub", x, self.add("Mod", x, by)), by)  # Div alone rounds towards 0
 
 
+def _kind(widest: int) -> str:
+    """The floats that hold such integers."""
+    return "FLOAT" if widest < EXACT["FLOAT"] else "DOUBLE"
+
+
 Written = Callable[[Graph, Any, list[str], list[Value], Value], str]
 
 
@@ -130,19 +140,24 @@ def _write(
     check_output(Path(path), flag="path")
     helper, number = graph.onnx.helper, graph.onnx.TensorProto
     graph.op, tensors = "input", ["input"]
-    if kind != "FLOAT":
+    if not graph.floats:
         tensors = [graph.cast("input")]
+    kinds = [kind if graph.floats else graph.kind]
     for _, op, value in program:
         graph.op = f"{len(tensors)}.{op.name}"
-        made = written[type(op)](
-            graph, op, [tensors[i] for i in op.reads], [program.values[i] for i in op.reads], value
-        )
-        tensors.append(made)
+        values = [program.values[i] for i in op.reads]
+        if graph.floats:
+            graph.kind = _kind(_widest(op, values, value))
+        if graph.kind == "DOUBLE":
+            graph.wide.append(op.name)
+        given = [tensors[i] if kinds[i] == graph.kind else graph.cast(tensors[i]) for i in op.reads]
+        tensors.append(written[type(op)](graph, op, given, values, value))
+        kinds.append(graph.kind)
     graph.op = "output"
     graph.nodes.append(helper.make_node("Identity", [tensors[program.output]], ["output"], "output"))
     last = program.values[program.output]
     given = helper.make_tensor_value_info("input", getattr(number, kind), [rows, *program.input.shape])
-    gives = helper.make_tensor_value_info("output", number.FLOAT if graph.floats else number.INT64, [rows, *last.shape])
+    gives = helper.make_tensor_value_info("output", getattr(number, kinds[program.output]), [rows, *last.shape])
     proto = helper.make_graph(graph.nodes, "htaf", [given], [gives], graph.constants)
     opsets = [helper.make_opsetid("", OPSET)]
     if graph.floats:
@@ -172,7 +187,7 @@ def datatype(low: int, high: int) -> str:
 
 def _lookup(graph: Graph, op: ops.Lookup, given: list[str], values: list[Value], made: Value) -> str:
     slope = np.diff(op.table, axis=1)
-    if graph.floats and (slope == slope[:, :1]).all() and int(np.abs(slope).max()) * 255 < EXACT:
+    if graph.floats and (slope == slope[:, :1]).all() and int(np.abs(slope).max()) * 255 < EXACT["FLOAT"]:
         scaled = graph.times(given[0], slope[:, 0], made.shape)
         return graph.add("Add", scaled, by_channel(op.table[:, 0], made.shape))
     first = graph.places(by_channel(np.arange(len(op.table)) * 256, made.shape))

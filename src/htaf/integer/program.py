@@ -34,7 +34,8 @@ class Input:
         if self.kind not in KINDS:
             raise IntegerError(f"expected an input of pixels or columns, got {self.kind!r}")
         if len(self.shape) not in (1, 3) or min(self.shape) < 1:
-            raise IntegerError(f"expected an input [features] or [channels, height, width], got {list(self.shape)}")
+            shapes = "[features] or [channels, height, width], of lines [channels, 1, places]"
+            raise IntegerError(f"expected an input {shapes}, got {list(self.shape)}")
         if not -(2**31) <= self.low < self.high < 2**31 or (
             self.kind == "pixels" and (self.low, self.high) != (0, 255)
         ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from jaxtyping import Int64, Integer
 from htaf._errors import first_line
 from htaf._files import parse_json, regular
 from htaf.integer.ops import Array, IntegerError
+from htaf.integer.sealing import is_whole
 from htaf.integer.verilog import hexadecimal
 
 Tool = Literal["iverilog", "verilator"]
@@ -64,12 +64,15 @@ def _held(folder: Path) -> dict[str, Any]:
     found = sorted(folder.glob("*.json"))
     try:
         held = parse_json(regular(found[0]).read_bytes())
-        text = regular(folder / f"{held['name']}.v").read_bytes()
-        whole = hashlib.sha256(text).hexdigest() == held["sha256"]
+        edited = [
+            file
+            for end in ("", "_tb")
+            if not is_whole(regular(folder / (file := f"{held['name']}{end}.v")).read_text())
+        ]
     except (IndexError, KeyError, TypeError, OSError, ValueError) as error:
         raise IntegerError(f"{folder}: expected a folder of to_verilog, got {first_line(error)}") from None
-    if not whole:
-        raise IntegerError(f"{folder}: expected {held['name']}.v as it was written, got one that was changed")
+    if edited:
+        raise IntegerError(f"{folder}: expected {edited[0]} as it was written, got one that was changed")
     return held
 
 

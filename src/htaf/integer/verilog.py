@@ -6,7 +6,6 @@ object arrays of the shapes of one row: what only moves numbers is then the oper
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,8 @@ from htaf._files import check_output_folder, to_json, write_atomic
 from htaf.integer import ops
 from htaf.integer.ops import Array, IntegerError, Op, Value, channel_axis
 from htaf.integer.program import IntegerProgram
+from htaf.integer.sealing import OPEN, sealed
+from htaf.integer.vectors import vectors
 
 MOST = 2_000_000  # weights times the places where they are used
 ROWS = 64  # of the vectors that are written beside the network
@@ -36,16 +37,25 @@ xor"""
 RESERVED = frozenset(_WORDS.split())
 
 
-def to_verilog(program: IntegerProgram, folder: str | Path, *, name: str = "network", pipelined: bool = False) -> None:
+def to_verilog(
+    program: IntegerProgram,
+    folder: str | Path,
+    *,
+    name: str = "network",
+    pipelined: bool = False,
+    rows: int | Array = ROWS,
+) -> None:
     """Write a program as one Verilog module, with a testbench and vectors.
 
     The module NAME of NAME.v has an input vector x and an output vector y, number 0 of a row in the lowest bits, in
     the widths that NAME.json says. Combinational; or with `pipelined` registers after each step, and clk, rst, in_valid
     and out_valid: a row comes out as many clocks later as NAME.json and the head of the module say, one every clock.
 
-    NAME_tb.v reads inputs.hex and outputs.hex, 64 random rows, and prints how many rows differ:
+    NAME_tb.v reads inputs.hex and outputs.hex, the vectors, and prints how many rows differ:
     `iverilog -o sim NAME.v NAME_tb.v && vvp -n sim` in that folder.
 
+    Args:
+        rows: of the vectors, see `htaf.integer.vectors.vectors`.
     Raises:
         IntegerError: the name is no identifier of Verilog's, or the program has more than two million uses of weights.
         HtafError: the folder cannot be written to.
@@ -66,12 +76,10 @@ def to_verilog(program: IntegerProgram, folder: str | Path, *, name: str = "netw
     text = _text(module, program, name, given, y, pipelined)
     held = {"name": name, "program_sha256": program.digest, "latency": module.stages if pipelined else 0}
     held |= {"input": _format(program.values[0]), "output": _format(last), "unit": list(program.unit)}
-    held["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    rng = np.random.default_rng(0)
-    x = rng.integers(program.input.low, program.input.high + 1, (ROWS, *program.input.shape))
-    files = {f"{name}.v": text, f"{name}_tb.v": _testbench(name, held), f"{name}.json": to_json(held)}
-    files["inputs.hex"] = hexadecimal(x, held["input"]["width"])
-    files["outputs.hex"] = hexadecimal(program.run(x), held["output"]["width"])
+    x, wanted = vectors(program, rows)
+    files = {f"{name}.v": sealed(text), f"{name}_tb.v": sealed(_testbench(name, held, len(x)))}
+    files |= {f"{name}.json": to_json(held), "inputs.hex": hexadecimal(x, held["input"]["width"])}
+    files["outputs.hex"] = hexadecimal(wanted, held["output"]["width"])
     Path(folder).mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
         write_atomic(Path(folder) / file, content)
@@ -216,6 +224,7 @@ def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: A
     said = "clk, rst, in_valid, x, out_valid, y" if pipelined else "x, y"
     lines = [
         f"// {name}: made by htaf of the integer program {program.digest}",
+        f"// text sha256: {OPEN}",
         f"// x: {given.size} numbers of {first['width']} bits in {first['low']} to {first['high']}, the first lowest",
         f"// y: {y.size} numbers of {last['width']} bits, {'signed' if last['signed'] else 'unsigned'}; one times "
         f"2 ** {program.unit[0]} / {program.unit[1]} is an output of the network",
@@ -247,7 +256,7 @@ def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: A
     return "\n".join([*lines, "endmodule", ""])
 
 
-def _testbench(name: str, held: dict[str, Any]) -> str:
+def _testbench(name: str, held: dict[str, Any], rows: int) -> str:
     x, y = (math.prod(held[which]["shape"]) * held[which]["width"] for which in ("input", "output"))
     check = """begin
       if (y !== expected[seen]) differ = differ + 1;
@@ -275,9 +284,10 @@ def _testbench(name: str, held: dict[str, Any]) -> str:
     end
     #1;"""
     return f"""// rows of inputs.hex through {name}, compared with outputs.hex; what it gives goes to results.hex
+// text sha256: {OPEN}
 `timescale 1ns/1ns
 module {name}_tb;
-  parameter ROWS = {ROWS};
+  parameter ROWS = {rows};
   reg [{x - 1}:0] inputs [0:ROWS-1];
   reg [{y - 1}:0] expected [0:ROWS-1];
   reg [{x - 1}:0] x;

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf.activations import HTAF, Heaviside
-from htaf.grid import Columns, bias_of, columns_grid, weight_of
+from htaf.grid import Addend, Columns, bias_of, columns_grid, weight_of
 
 
 @final
@@ -103,7 +103,7 @@ class Leaves(nn.Module):
     def __init__(self, bits: int, leaves: int, out_features: int) -> None:
         super().__init__()
         self.linear, self.step = nn.Linear(bits, leaves), Heaviside()
-        self.head = nn.Linear(leaves, out_features, bias=False)
+        self.head = Addend(leaves, out_features, bias=False)
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
 
@@ -203,7 +203,7 @@ class MLP(nn.Module):
         self.head = nn.Linear(sizes[-1], out_features)
         if members > 1:  # a member's own head is `members` times its part, and starts as one of its size does
             self.head.weight.data /= math.sqrt(members)
-        self.direct = nn.Linear(in_features, out_features) if direct else None
+        self.direct = Addend(in_features, out_features) if direct else None
         if self.direct is not None:
             nn.init.zeros_(self.direct.weight)
             nn.init.zeros_(self.direct.bias)
@@ -216,7 +216,7 @@ class MLP(nn.Module):
     def forward(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch out_features"]:
         bits, plain = self._bits_and_plain(x)
         outputs = self.head(self.hidden(bits))
-        return outputs if plain is None else outputs + plain
+        return outputs if plain is None else (outputs + plain).to(outputs.dtype)
 
     def _bits_and_plain(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """What the hidden layers read, and what is added to the head's outputs."""
@@ -244,4 +244,4 @@ class MLP(nn.Module):
         bias = bias_of(self.head)
         assert bias is not None
         outputs = self.members * torch.einsum("bmh,omh->bmo", h, weight) + bias
-        return outputs if plain is None else outputs + plain[:, None]
+        return outputs if plain is None else (outputs + plain[:, None]).to(outputs.dtype)

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from htaf._errors import first_line, listed
 from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.parts import Data
 from htaf.integer import files
@@ -30,7 +31,7 @@ from htaf.runs.run import Run
 Form = Literal["integer", "c", "verilog", "onnx-integer", "qonnx"]
 FORMS: tuple[Form, ...] = get_args(Form)
 ROWS = 64  # at once through the definition of a program
-ROUNDING = 2.0**-21  # of float32 sums of a few parts, relative to the largest output of a row
+ROUNDING = 2.0**-23  # of an output that is rounded to float32
 
 Outputs = Int64[Array, "rows outputs"]
 
@@ -129,13 +130,16 @@ def _written(
     if to == "verilog":
         from htaf.integer.verilog import to_verilog
 
-        to_verilog(program, path, name=name, pipelined=pipelined)
+        to_verilog(program, path, name=name, pipelined=pipelined, rows=rows)
     elif to == "integer":
         files.save(program, path)
     else:
         from htaf.integer.onnx import to_integer_onnx, to_qonnx
 
-        (to_qonnx if to == "qonnx" else to_integer_onnx)(program, path)
+        if to == "onnx-integer":
+            to_integer_onnx(program, path)
+        elif wide := to_qonnx(program, path):
+            return (f"sums from 2 ** 24 are float64, which tools for FPGAs may not read: {listed(wide)}",)
     return ()
 
 
@@ -269,11 +273,7 @@ def _onnx(path: Path, program: IntegerProgram, x: Array) -> Outputs:
         one = given.type.tensor_type.shape.dim[0].dim_value == 1  # QONNX has a fixed number of rows
         parts = [part.astype(kind) for part in (np.split(x, len(x)) if one else [x])]
         if any(node.domain.startswith("qonnx") for node in model.graph.node):
-            from qonnx.core.modelwrapper import ModelWrapper  # pyright: ignore[reportMissingImports]
-            from qonnx.core.onnx_exec import execute_onnx  # pyright: ignore[reportMissingImports]
-
-            wrapped = ModelWrapper(model)
-            found = [execute_onnx(wrapped, {given.name: part})[output] for part in parts]
+            found = _qonnx(model, given.name, parts, output)
         else:
             import onnxruntime
 
@@ -282,6 +282,19 @@ def _onnx(path: Path, program: IntegerProgram, x: Array) -> Outputs:
     except ImportError as error:
         raise NotThereError(f"{error.name} is not installed (pip install {error.name})") from None
     return np.concatenate([np.asarray(y) for y in found]).astype(np.int64)
+
+
+def _qonnx(model: Any, given: str, parts: list[Array], output: str) -> list[Array]:
+    """By the qonnx package, which runs each node alone."""
+    from qonnx.core.modelwrapper import ModelWrapper  # pyright: ignore[reportMissingImports]
+    from qonnx.core.onnx_exec import execute_onnx  # pyright: ignore[reportMissingImports]
+    from qonnx.transformation.infer_shapes import InferShapes  # pyright: ignore[reportMissingImports]
+
+    wrapped = ModelWrapper(model).transform(InferShapes())
+    try:
+        return [execute_onnx(wrapped, {given: part})[output] for part in parts]
+    except Exception as error:  # it takes whatever onnx and onnxruntime are there, of versions that may not fit
+        raise NotThereError(f"the qonnx package ends with {first_line(error)}: try it with onnx 1.19") from error
 
 
 def _packed(path: Path, run: Run, program: IntegerProgram, held: RunPart, rows: int) -> Outputs:
@@ -317,7 +330,7 @@ def _integers(outputs: Tensor, program: IntegerProgram, wanted: Outputs) -> Outp
     """Real outputs in the unit of the program; within the rounding of float32 they are what is wanted."""
     exponent, divisor = program.unit
     real = np.ldexp(outputs.double().numpy(), -exponent) * divisor
-    near = np.abs(real - wanted) <= np.maximum(np.abs(wanted).max(1, keepdims=True) * ROUNDING, 1e-6)
+    near = np.abs(real - wanted) <= np.maximum(np.abs(wanted) * ROUNDING, 1e-6)
     return np.where(near, wanted, np.rint(real).astype(np.int64) + (np.rint(real) == wanted))
 
 

@@ -146,7 +146,7 @@ def given_once(posed: Problem, net: MLP) -> tuple[Problem, Given]:
         assert isinstance(data, TableBatches)
         if id(data) not in seen:
             found = (net.beside(x, net.thermometer(x)) for x in map(net.columns, data.x.split(CHUNK)))
-            added = torch.cat([outputs for outputs in found if outputs is not None])
+            added = torch.cat([outputs.to(data.x) for outputs in found if outputs is not None])
             seen[id(data)] = replace(data, beside=added)
         return replace(part, data=seen[id(data)])
 

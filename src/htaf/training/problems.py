@@ -22,6 +22,7 @@ from htaf.data.parts import IMAGE_CHUNK, Data, Part, TableBatches, image_part, i
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, listed
 from htaf.data.tabular import Split, Table, far_shares, split
+from htaf.grid import FixedPoint, columns_grid
 from htaf.runs.metrics import headline
 from htaf.training.recipe import ImageData, Recipe, TableData
 
@@ -130,7 +131,8 @@ def problem(
         raise DataError(f"expected no attributes for {recipe.network.title()}, which learns none, got some")
     if isinstance(recipe.data, TableData) and isinstance(data, Table):
         divided = rows or split(data, seed, mode=mode)  # pyright: ignore[reportArgumentType]
-        return _table(recipe.data, data, divided, test, divided_notes(data, seed, mode, rows))
+        rounded = getattr(recipe.network, "weights", "float") != "float"
+        return _table(recipe.data, data, divided, test, divided_notes(data, seed, mode, rows), rounded)
     if not isinstance(recipe.data, ImageData) or not isinstance(data, Images):
         raise DataError(f"expected {recipe.data.kind} for a recipe of family {recipe.family}, got {data.name}")
     posed = _images(recipe, recipe.data, data, test, preprocessor)
@@ -203,7 +205,9 @@ def divided_notes(data: Data, seed: int, mode: str, rows: Split | None = None) -
     return (*([far] if far else []), *noted)
 
 
-def _table(options: TableData, table: Table, parts: Split, test: bool, told: tuple[Note | str, ...] = ()) -> Problem:
+def _table(
+    options: TableData, table: Table, parts: Split, test: bool, told: tuple[Note | str, ...], rounded: bool
+) -> Problem:
     if options.threshold is not None and len(table.classes) != 2:
         got = f"{len(table.classes)} classes" if table.classes else "a number"
         raise DataError(f"threshold: expected a target {table.target_name!r} of two classes, got {got}: leave it out")
@@ -233,7 +237,7 @@ def _table(options: TableData, table: Table, parts: Split, test: bool, told: tup
         name=table.name,
         task=table.task,
         headline=headline(table.task, outputs),
-        inputs=_columns(made["train"], preprocessor),
+        inputs=_columns(made["train"], preprocessor, rounded),
         outputs=outputs,
         preprocessor=preprocessor,
         train=made["train"],
@@ -321,13 +325,14 @@ def _choosing_weights(
     return lower, [told] if names else []
 
 
-def _columns(train: Part, preprocessor: Preprocessor) -> dict[str, Any]:
+def _columns(train: Part, preprocessor: Preprocessor, rounded: bool) -> dict[str, Any]:
     """Of the inputs of a table: in_features; rows of the training part; levels, how many different values each has
-    there; discrete, which ones are to be told by each single value: parts of a date but its hour and elapsed days, and
-    whole numbers that repeat, as the number of a firm."""
+    there, rounded as thermometers on a grid read them or not; discrete, which ones are to be told by each single value:
+    parts of a date but its hour and elapsed days, and whole numbers that repeat, as the number of a firm."""
     assert isinstance(train.data, TableBatches)
     x = train.data.x.numpy()
-    levels = [len(np.unique(x[:, j])) for j in range(x.shape[1])]
+    read = FixedPoint(*columns_grid(None))(train.data.x).numpy() if rounded else x
+    levels = [len(np.unique(read[:, j])) for j in range(x.shape[1])]
     repeated = [(place, span) for place, span in preprocessor.spans() if levels[place] * REPEATED <= len(x)]
     whole = [place for place, span in repeated if _whole(x[:, place], span)]
     if sum(levels[place] for place in whole) > MOST_WHOLE:

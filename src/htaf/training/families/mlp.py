@@ -136,7 +136,7 @@ class MLPNetwork(Network):
 
         assert isinstance(net, MLP)
         if isinstance(net.thermometer, Thermometer):
-            net.thermometer.place(posed.examples(sys.maxsize))
+            net.thermometer.place(net.columns(posed.examples(sys.maxsize)))
         if net.direct is not None:
             fit_direct(net, posed)
         if net.leaves is not None:
