@@ -168,7 +168,7 @@ class Walk:
                 raise IntegerError(f"expected a table [{given.shape[0]}, 256] of what each pixel is, got {got}")
             self.pixels[placeholder] = table[None, :, None]
         else:
-            self.known[placeholder] = Known(0, np.full(given.shape[-1], 2.0**-given.exponent), placeholder)
+            self.known[placeholder] = Known(0, np.full(self.values[0].channels, 2.0**-given.exponent), placeholder)
             self.unproved += self._raw(placeholder)
         for node in traced.graph.nodes:
             if node.op == "call_function" and node not in self.constants and isinstance(node.meta.get("val"), Tensor):
