@@ -6,12 +6,13 @@ python benchmarks/foreign_tables.py --out again.jsonl --part again  # eight more
 python benchmarks/foreign_tables.py --out numbered.jsonl --part numbered  # eight with numbers of persons or firms
 python benchmarks/foreign_tables.py --out chose.jsonl --part choose # those by which the defaults were chosen
 python benchmarks/foreign_tables.py --table foreign.jsonl           # prints; computes nothing
+python benchmarks/foreign_tables.py --out int8.jsonl --methods htaf --options '{"fields": {"weights": "int8"}}'
 
 All get the same data frame, 80% of its rows, and the test part is the rest; each is at its defaults, on one thread. For
 the linear model and the forest categories are one-hot and blanks medians. Loss: RMSE in percent above CatBoost's; AUROC
 (of more classes: one against the rest, their mean) in points below. Means over splits, then over the tables with the
-95% interval of Student's t. Times are CPU seconds of `fit` and of `predict` on the test part.
-A record that is there is not computed again.
+95% interval of Student's t. Where no record is CatBoost's, the first way stands for it. Times are CPU seconds of `fit`
+and of `predict` on the test part. A record that is there is not computed again.
 """
 
 from __future__ import annotations
@@ -235,11 +236,12 @@ def show(records: list[dict[str, Any]]) -> None:
         if some.empty:
             continue
         mean = some.pivot_table(index="table", columns="way", values=metric)[list(dict.fromkeys(some.way))]
-        peer = mean[PEER]
+        base = PEER if PEER in mean else mean.columns[0]
+        peer = mean[base]
         loss = mean.rsub(peer, axis=0) * 100 if metric == "auroc" else mean.sub(peer, axis=0) * 100
         if metric == "rmse":
             loss = mean.div(peer, axis=0).sub(1) * 100
-        table = Table("table", *mean.columns, title=f"{metric}: loss against {PEER} in brackets")
+        table = Table("table", *mean.columns, title=f"{metric}: loss against {base} in brackets")
         for name in mean.index:
             table.add_row(name, *(f"{mean.loc[name, w]:.4g} ({loss.loc[name, w]:+.1f})" for w in mean))
         whole = loss.dropna()

@@ -2,9 +2,10 @@
 
 Random networks with weights of 8 bits (and one of -1, 0 and 1), exported by `htaf.integer.c.to_c` and compiled with
 -O2. Flash and RAM are the sections of `network.o`: code with constants, and buffers; what a C library brings is not in
-them. Instructions are counted by QEMU with `-icount shift=0`, where each takes one nanosecond of the emulated time: by
-SysTick on Cortex-M, whose ticks are calibrated by a loop of known length, by minstret on RISC-V. They are no
-cycles: a Cortex-M0 takes one or two an instruction, more for a branch. Every row is compared before it is counted.
+them. Instructions are the mean over 16 rows, counted by QEMU with `-icount shift=0`, where each takes one nanosecond of
+the emulated time: by SysTick on Cortex-M, whose ticks are calibrated by a loop of known length, by minstret on RISC-V.
+They are no cycles: a Cortex-M0 takes one or two an instruction, more for a branch. Every row is compared before it is
+counted.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from htaf.integer.c import to_c
-from htaf.integer.execute import TARGETS, missing, run_c, run_program
-from htaf.integer.ops import Conv, Linear, Lookup, Op, Pool, Steps, Value, View
+from htaf.integer.c import numbers, to_c
+from htaf.integer.execute import TARGETS, exported, missing, run_c, run_program
+from htaf.integer.ops import Array, Conv, Linear, Lookup, Op, Pool, Steps, Value, View
 from htaf.integer.program import Input, IntegerProgram
 from htaf.integer.vectors import vectors
 
@@ -51,22 +52,25 @@ static void start(void)
 #define REGISTER "l"
 #endif
 
+static const X_TYPE x[ROWS][NETWORK_INPUTS] = {
+X_ROWS};
+
 int main(void)
 {
-    static X_TYPE x[NETWORK_INPUTS];
-    static Y_TYPE y[NETWORK_OUTPUTS];
-    uint32_t seed = 1, loops = 1000000;
-    for (long i = 0; i < NETWORK_INPUTS; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        x[i] = (X_TYPE)(seed >> 24) - OFFSET;
-    }
+    static Y_TYPE y[ROWS][NETWORK_OUTPUTS];
+    uint32_t loops = 1000000;
     start();
     const uint32_t a = now();
     __asm__ volatile(LOOP : "+" REGISTER (loops) : : "cc");
     const uint32_t b = now();
-    network_run(x, y);
+    for (int i = 0; i < ROWS; i++) network_run(x[i], y[i]);
     const uint32_t c = now();
-    printf("%lu %lu\\n", (unsigned long)PASSED(a, b), (unsigned long)PASSED(b, c));
+    printf("%lu %lu", (unsigned long)PASSED(a, b), (unsigned long)PASSED(b, c));
+    for (int i = 0; i < ROWS; i++) {
+        int most = 0;
+        for (int k = 1; k < NETWORK_OUTPUTS; k++) most = y[i][k] > y[i][most] ? k : most;
+        printf(" %d", most);
+    }
     return 0;
 }
 """
@@ -134,6 +138,19 @@ NETWORKS = {
 }
 
 
+def counted(folder: Path, x: Array, target: str) -> tuple[float, list[int]]:
+    """Instructions a row of an export called network, and the class that it gives each row."""
+    export = exported(folder)
+    rows = "".join(f"    {{\n{numbers(row)}    }},\n" for row in x.reshape(len(x), -1))
+    text = COUNTING.replace("X_TYPE", export.x_type).replace("Y_TYPE", export.y_type)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "count.c"
+        file.write_text(text.replace("X_ROWS", rows).replace("ROWS", str(len(x))))
+        said = run_program(folder, file, target=target, options=("-icount", "shift=0"))
+    loop, passed, *classes = map(int, said.split())
+    return passed * LOOPED.get(target, 3_000_000) / loop / len(x), classes
+
+
 def sections(folder: Path, compiler: tuple[str, ...]) -> tuple[int, int]:
     """Bytes of code and constants, and of buffers."""
     prefix = compiler[0].removesuffix("gcc")
@@ -151,18 +168,13 @@ def main() -> None:
     print("| Network | Processor | Flash, bytes | RAM, bytes | Instructions a row |\n|---|---|---|---|---|")
     for name, make in NETWORKS.items():
         program = make()
-        pixels = program.input.kind == "pixels"
-        types = COUNTING.replace("X_TYPE", "uint8_t" if pixels else "int32_t").replace("Y_TYPE", "int32_t")
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             to_c(program, folder)
-            (folder / "count.c").write_text(types.replace("OFFSET", "0" if pixels else "128"))
-            x, y = vectors(program, 4)
+            x, y = vectors(program, 16)
             for target in chosen:
                 assert np.array_equal(run_c(folder, x, target=target), y)
-                said = run_program(folder, folder / "count.c", target=target, options=("-icount", "shift=0"))
-                loop, row = map(int, said.split())
-                each = row * LOOPED.get(target, 3_000_000) / loop
+                each, _ = counted(folder, x, target)
                 flash, ram = sections(folder, TARGETS[target].compiler)
                 print(f"| {name} | {target} | {flash:,} | {ram:,} | {each:,.0f} |", flush=True)
 

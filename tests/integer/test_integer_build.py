@@ -433,6 +433,16 @@ def test_columns_that_only_a_layer_rounds_and_those_that_none_does() -> None:
     assert build(raw, x, input=columns_input(raw)).about["unproved"] == ["0"]
 
 
+def test_images_that_are_no_pixels() -> None:
+    torch.manual_seed(0)
+    shape = (2, 6, 5)
+    net = nn.Sequential(nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), ACT(), nn.Flatten(), nn.Linear(4 * 12, 3))
+    x = torch.randint(0, 17, (30, *shape)) / 16
+    exact = disturbed(htaf.on_grid(net, x), x)
+    input = Input("columns", shape, 0, 16, 4)
+    same(exact, x, input.quantised(x.numpy()), input)
+
+
 def test_sums_that_the_next_layer_clips() -> None:
     torch.manual_seed(0)
     shape = (3, 8, 8)
