@@ -53,7 +53,8 @@ class RoundedSite:
 def read_rounded(site: LayerSite, constants: Constants, outputs: set[Node]) -> RoundedSite | None:
     """The layer as one of integers of 16 bits whose sums float32 holds; None where it is none."""
     g, back = site.geometry, read_affine(site.source, constants)
-    if site.form != "image" or g.groups != 1 or g.dilation[1] != 1 or site.bias is not None or back is None:
+    plain = site.form == "image" and site.more is None and g.groups == 1 and g.dilation[1] == 1
+    if not plain or site.bias is not None or back is None:
         return None
     rounding = back.source
     if rounding.target is not aten.round.default or back.scale.ndim or float(back.shift):
