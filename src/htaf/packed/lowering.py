@@ -156,12 +156,10 @@ class Lowering(Emission):
             self._row(node, how)
 
     def _pooled(self, node: Node, layer: Layer, tail: Tail) -> int:
-        """The bits of a step behind a pooling: the least where a larger sum is no bit."""
+        """The bits of a step behind a pooling: the least of them where the step falls with what is pooled."""
         assert layer.bits is not None
-        assert layer.lower is not None
-        assert layer.upper is not None
         channels, smallest = layer.geometry.outputs, None
-        falls = self.tensors[layer.lower].isneginf() & self.tensors[layer.upper].isfinite()
+        falls = tail.affine.scale < 0 if not tail.read.below else tail.affine.scale > 0
         if bool(falls.any()):
             mask = torch.zeros(8 * row_bytes(channels), dtype=torch.bool)
             mask[:channels] = falls
