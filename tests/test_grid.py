@@ -466,3 +466,14 @@ def test_what_a_layer_is_does_not_hang_on_the_weights(bias: float) -> None:
     made = htaf.on_grid(net, torch.randn(2, 3, 8, 8))
     assert isinstance(made.get_submodule("2"), GridConv2d)
     assert made.get_submodule("6").real
+
+
+def test_means_over_images_of_another_size_are_refused() -> None:
+    """What is counted again would be rounded to the wrong multiples."""
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), htaf.HTAF(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
+    )
+    exact = htaf.harden(htaf.on_grid(net, torch.randn(4, 1, 8, 8))).eval()
+    assert exact(torch.randn(16, 1, 8, 8)).shape == (16, 3)
+    with pytest.raises(ValueError, match=r"1 / 64, .* on_grid with an example of this size"):
+        exact(torch.randn(16, 1, 12, 12))

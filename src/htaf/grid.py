@@ -148,8 +148,15 @@ class _Grid(nn.Module):
         return (self.bias.detach() / step).round() * step + (self.bias - self.bias.detach())
 
     def counts(self, input: Tensor) -> Tensor:
-        """The inputs times `over`, integers again, in float64."""
-        return (input.double() * self.over).round()
+        """The inputs times `over`, integers again, in float64. Raises ValueError for inputs that are no such multiples."""
+        times = input.double() * self.over
+        whole = times.round()
+        if not torch.compiler.is_compiling() and not bool(((times - whole).abs() < NEAR).all()):
+            raise ValueError(
+                f"expected multiples of 1 / {self.over}, as of means over images of the size that on_grid was given, "
+                "got others: call on_grid with an example of this size"
+            )
+        return whole
 
     def settle(self) -> None:
         """Take the weights and the bias that it computes with for its own, for inference."""
@@ -518,7 +525,8 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
             their subclasses; it cannot see functional calls with weights (F.linear).
         example: inputs, a tensor or a tuple. A layer reads bits if its inputs in the hardened model are integers when
             the steps give random bits, so small that no sum of them with the largest weights is beyond 2^24. Shares of
-            steps with several levels, a power of two, are counted in units of the finest.
+            steps with several levels, a power of two, are counted in units of the finest. Where a layer reads means
+            over pixels, the example is of the size that the model will get.
         bits: of an integer weight, 4 or 8.
 
     Returns:

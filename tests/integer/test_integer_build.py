@@ -454,3 +454,32 @@ def test_sums_that_the_next_layer_clips() -> None:
     sums = exact[0](x)  # pyright: ignore
     assert float((sums.abs() > 2**24 // (72 * 127) / 128).float().mean()) > 0.01
     same(exact, x, pixels, Input("pixels", shape), pixel_table(pre))
+
+
+class Times(nn.Module):
+    """Bits times a number."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+@pytest.mark.parametrize("factor", [3.0, 1.5])
+def test_a_factor_between_layers_is_built_or_refused(factor: float) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(32, 4)
+    net = nn.Sequential(nn.Linear(4, 16), htaf.HTAF(), Times(factor), nn.Linear(16, 16), htaf.HTAF(), nn.Linear(16, 3))
+    exact = htaf.harden(htaf.on_grid(net.eval(), x))
+    given = Input("columns", (4,), -(2**15), 2**15, 12)
+    try:
+        program = build(exact, x, input=given)
+    except IntegerError as error:
+        assert str(error)  # by the name of a layer
+        return
+    q = given.quantised(x.numpy())
+    with torch.no_grad():
+        expected = exact(torch.from_numpy(q / 2**12).float()).argmax(1)
+    assert np.array_equal(program.run(q).argmax(1), expected.numpy())

@@ -584,9 +584,10 @@ class Walk:
         held = max(abs(value.low), abs(value.high)) <= 2**24
         if not exact or affine.shift.numpy().any() or not (scale > 0).all():
             return
+        over = round(1 / float(scale)) if scale.ndim == 0 else 0
         if held and _powers(scale):
             self.known[node] = replace(known, unit=known.unit * scale, base=node)
-        elif scale.ndim == 0 and not _powers(scale) and 1 / (over := round(1 / float(scale))) == float(scale):  # a mean
+        elif over and not _powers(scale) and 1 / over == float(scale):  # a mean
             self.known[node] = replace(known, base=node, divisor=over)
 
     def _pool(self, node: Node) -> None:
