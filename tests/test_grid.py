@@ -19,6 +19,7 @@ from htaf.grid import (
     FixedPoint,
     GridBinaryLinear,
     GridConv2d,
+    GridConvTranspose2d,
     GridLinear,
     LayerBits,
     Mean,
@@ -477,3 +478,8 @@ def test_means_over_images_of_another_size_are_refused() -> None:
     assert exact(torch.randn(16, 1, 8, 8)).shape == (16, 3)
     with pytest.raises(ValueError, match=r"1 / 64, .* on_grid with an example of this size"):
         exact(torch.randn(16, 1, 12, 12))
+
+
+def test_a_transposed_convolution_shares_no_power_of_two() -> None:
+    with pytest.raises(ValueError, match="a transposed one"):
+        GridConvTranspose2d(3, 4, 2, shared=True)

@@ -148,7 +148,7 @@ class _Grid(nn.Module):
         return (self.bias.detach() / step).round() * step + (self.bias - self.bias.detach())
 
     def counts(self, input: Tensor) -> Tensor:
-        """The inputs times `over`, integers again, in float64. Raises ValueError for inputs that are no such multiples."""
+        """The inputs times `over`, integers again, in float64. Raises ValueError for others than such multiples."""
         times = input.double() * self.over
         whole = times.round()
         if not torch.compiler.is_compiling() and not bool(((times - whole).abs() < NEAR).all()):
@@ -207,18 +207,21 @@ class _GridConv(_Grid):
         bits: of an integer weight, 4 or 8.
         real: the inputs are real numbers, as of an image. Outside of training they are rounded to multiples of
             2^-e and clipped so that the sums stay exact: e is the largest for which inputs in [-8, 8] do.
-        shared: one power of two for all filters, and a bias rounded to multiples of it, as of `GridLinear`.
+        shared: one power of two for all filters, and a bias rounded to multiples of it, as of `GridLinear`. Not of
+            transposed ones.
         over: the inputs are multiples of 1 / over, as means of so many bits. Outside of training the integers are
             summed, and the sums divided.
 
     Raises:
-        ValueError: other bits.
+        ValueError: other bits, or `shared` of a transposed one.
     """
 
     def __init__(
         self, *sizes: Any, bits: Bits = 8, real: bool = False, shared: bool = False, over: int = 1, **options: Any
     ) -> None:
         super().__init__(*sizes, **options)
+        if shared and cast(Any, self).transposed:
+            raise ValueError("expected shared=True of a convolution, got a transposed one")
         self.bits, self.real, self.shared, self.over = _checked(bits), real, shared, over
 
     def grid_weight(self) -> Tensor:
