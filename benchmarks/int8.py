@@ -5,7 +5,7 @@
 It needs `pip install openvino nncf`. All are `WhitenedConvNet` of some widths on images of 32 x 32 with random weights,
 batch norms that have seen random images. Sides: ReLU in OpenVINO int8 (NNCF after training, its defaults) and bf16;
 the network of steps in OpenVINO int8; packed, with int8 and with binary weights. The base is ReLU int8 of 64-256-256. A
-ratio is the median over the rounds of base / time in the same round, with its quartiles. `equal`: the largest
+ratio is the median over the rounds of base / time in the same round, with its quartiles. `difference`: the largest
 difference of the outputs from those of the network itself, 0 where a packed one is the network.
 """
 

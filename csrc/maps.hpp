@@ -14,7 +14,7 @@ struct SpikingNeuron {
 };
 
 // y = unit (sum of weights count / n + bias), n = steps pixels, exact but for one rounding: weights are [channels, outputs filled
-// up to 8], of 16 bits and a sign.
+// up to 8], of at most 2^16.
 struct LinearOfMeans {
     const std::int32_t* weights;
     const std::int64_t* bias;

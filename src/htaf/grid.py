@@ -510,7 +510,7 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
 
         nn.Linear over 0/1 activations and sums of these   GridLinear
         nn.Linear over means of bits                       GridLinear with real=True, and 16 bits if it is the last
-        convolutions over means of bits                    GridConv1d, ... with over, the number of bits of a mean
+        linear layers, convolutions over means of bits     GridLinear, GridConv1d, ... with over, the bits of a mean
         nn.Linear over real inputs                         the same with rounds=True; with 8 bits if a step follows
         nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d and 2d    GridConv1d, ...; over real inputs with real=True and 8 bits
         BinaryConv2d, BinaryLinear over 0/1 or -1/1        the same, which sum signs and scale the sums

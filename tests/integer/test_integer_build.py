@@ -469,13 +469,13 @@ class Times(nn.Module):
 
 @pytest.mark.parametrize("factor", [3.0, 1.5])
 def test_a_factor_between_layers_is_built_or_refused(factor: float) -> None:
-    """Bits times 3 are integers to the layer behind them, whose sums no program holds; times 1.5 they are real."""
+    """Bits times 3 are integers to the layer behind them; times 1.5 they are real, and no power of two."""
     torch.manual_seed(0)
     x = torch.rand(32, 4)
     net = nn.Sequential(nn.Linear(4, 16), htaf.HTAF(), Times(factor), nn.Linear(16, 16), htaf.HTAF(), nn.Linear(16, 3))
     exact = htaf.harden(htaf.on_grid(net.eval(), x))
     given = Input("columns", (4,), -(2**15), 2**15, 12)
-    if factor == 3.0:
+    if factor == 1.5:
         with pytest.raises(IntegerError, match="rounded to a power of two, got multiples of 3"):
             build(exact, x, input=given)
         return

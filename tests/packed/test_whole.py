@@ -132,7 +132,7 @@ def test_integers_that_do_not_fit_are_refused() -> None:
 def test_layers_over_means_are_their_formula(instruction_set: str, channels: int, outputs: int) -> None:
     bits = map_formulas.pack(torch.rand(2, 3, 7, channels) > 0.5)
     weight = torch.randint(-(2**16), 2**16, (outputs, channels), dtype=torch.int32)
-    layer = LinearOfMeans(weight, torch.randint(-(2**30), 2**30, (outputs,)), 2.0**-12)
+    layer = LinearOfMeans(weight, torch.randint(-(2**28), 2**28, (outputs,)), 2.0**-12)
     with using(instruction_set):
         assert torch.equal(maps.means(bits, maps.prepare_means(layer)), map_formulas.means(bits, layer))
 
@@ -162,6 +162,10 @@ def test_tables_of_fours_hold_all_sums(instruction_set: str, seed: int, batch: i
     assert made is not None
     x = (torch.rand(batch, channels, 8, 7) > 0.5).float()
     wanted = nn.functional.conv2d(x.double(), weight.double(), None, g.stride, g.padding, g.dilation, groups).float()
+    plain = Epilogue(None, None, None, None, None, True)
+    formula, _ = table_formulas.forward(map_formulas.pack(x.permute(0, 2, 3, 1) > 0), made, g, plain)
+    assert formula is not None
+    assert torch.equal(formula.permute(0, 3, 1, 2), wanted)
     with using(instruction_set):
         bits = map_formulas.pack(x.permute(0, 2, 3, 1) > 0)
         lower = torch.zeros(outputs)

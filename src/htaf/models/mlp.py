@@ -216,7 +216,7 @@ class MLP(nn.Module):
     def forward(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch out_features"]:
         bits, plain = self._bits_and_plain(x)
         outputs = self.head(self.hidden(bits))
-        return outputs if plain is None else (outputs + plain).to(outputs.dtype)
+        return outputs if plain is None else (outputs + plain).to(self.head.weight.dtype)
 
     def _bits_and_plain(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """What the hidden layers read, and what is added to the head's outputs."""
@@ -244,4 +244,4 @@ class MLP(nn.Module):
         bias = bias_of(self.head)
         assert bias is not None
         outputs = self.members * torch.einsum("bmh,omh->bmo", h, weight) + bias
-        return outputs if plain is None else (outputs + plain[:, None]).to(outputs.dtype)
+        return outputs if plain is None else (outputs + plain[:, None]).to(self.head.weight.dtype)

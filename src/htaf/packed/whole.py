@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from htaf.kernels.float_layers.reference import EXACT, WIDEST, Rounded
+from htaf.kernels.packed_maps.reference import MOST_BIAS
 from htaf.packed.affine import Constants, aten, read_affine, shape_of
 from htaf.packed.kinds import Bits
 from htaf.packed.layers import LayerSite, on_powers
@@ -122,9 +123,10 @@ def read_means(node: Node, kinds: dict[Node, Bits], constants: Constants, output
     if not bool(held.isfinite().all()) or not bool((held == held.float()).all()):
         return None
     whole, unit = on_powers(held.flatten()[None].float())  # one unit for all of them
-    whole = whole.reshape(held.shape).long()
-    if int(whole[:, : weight.shape[1]].abs().max()) > WIDEST:
+    whole = whole.reshape(held.shape)
+    if float(whole[:, : weight.shape[1]].abs().max()) > WIDEST or float(whole.abs().max()) > MOST_BIAS / 2:
         return None
+    whole = whole.long()
     added = whole[:, weight.shape[1] :].flatten() if bias is not None else torch.zeros(len(weight), dtype=torch.int64)
     low, span = int(kind.low), int(kind.high - kind.low)
     whole = whole[:, : weight.shape[1]]

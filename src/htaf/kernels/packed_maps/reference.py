@@ -10,7 +10,7 @@ from torch import Tensor
 from htaf.kernels.heaviside import reference
 from htaf.kernels.layers import Epilogue, Outputs, row_bytes
 
-MOST_WEIGHT, MOST_BIAS = 2**16, 2**40  # with which sums over 2^24 bits are exact in float64
+MOST_WEIGHT, MOST_BIAS = 2**16, 2**28  # with which sums over 2^24 bits are exact in float64
 
 
 def pack(values: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def spikes(
 class LinearOfMeans(NamedTuple):
     """A linear layer over the means of bits: y = unit (weight mean + bias), integers; exact but for one rounding.
 
-    weight: int32 [outputs, channels] of at most 17 bits; bias: int64 [outputs].
+    weight: int32 [outputs, channels] of at most 2^16; bias: int64 [outputs].
     """
 
     weight: Tensor

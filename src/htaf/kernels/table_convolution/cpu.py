@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs
 from htaf.kernels.native import extension
 from htaf.kernels.packed_native import bound, check_weights
 from htaf.kernels.table_convolution import reference
-from htaf.kernels.table_convolution.reference import ENTRIES, Kind, Weights, fours, prepare
+from htaf.kernels.table_convolution.reference import ENTRIES, Entries, Kind, Weights, fours, prepare
 
 __all__ = ["Kind", "Weights", "bind", "forward", "peak", "prepare", "prepare_whole"]
 
@@ -115,6 +114,6 @@ def _outward(x: Tensor, to: float) -> Tensor:
     return torch.where(x.isinf(), rounded, rounded.nextafter(torch.tensor(to)))
 
 
-def peak(kind: Kind | Literal["fours"]) -> float:
+def peak(kind: Entries) -> float:
     """Operations a second (two a multiply-add) of lookups and additions on registers, 0 where there are none."""
     return extension().permute_peak(KINDS[kind])

@@ -131,7 +131,12 @@ def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilog
     g, per_group = geometry, geometry.channels // geometry.groups
     images = maps.unpack(bits, g.channels)
     where = (g.stride, g.padding, g.dilation, g.groups)
-    if weights.kind == "float32":
+    if weights.kind == "fours":
+        entries = weights.values.double()
+        each = (entries - entries[..., :1])[..., [1, 2, 4, 8]]  # the patterns of one input
+        weight = each.flatten(2)[..., :per_group].unflatten(1, g.kernel).permute(0, 3, 1, 2)
+        sums = conv2d(images.double().permute(0, 3, 1, 2), weight, None, *where).float()
+    elif weights.kind == "float32":
         weight = weights.values.flatten(2)[..., :per_group].unflatten(1, g.kernel).permute(0, 3, 1, 2)
         sums = conv2d(images.permute(0, 3, 1, 2), weight, None, *where)
     else:

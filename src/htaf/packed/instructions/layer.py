@@ -42,7 +42,7 @@ def _geometry(value: Any) -> Geometry:
 Written = Annotated[Geometry, Field(_geometry)]
 Planes = Annotated[int, Field(integer(1, 8))]
 SMALL = 7  # of an integer weight that takes four bits
-FEW, MANY = 16, 512  # output pixels: products of bytes are faster below, tables of bytes above; between is measured
+FEW, MANY = 16, 512  # output pixels: products of bytes are faster below, tables of sums above; between is measured
 ROUNDS = 5  # of such a measurement
 
 
@@ -211,6 +211,7 @@ class Layer(Instruction):
         Products of bytes are faster for a few rows or pixels, and for several planes, which they take at once.
         """
         g, weight = self.geometry, self._whole(machine.tensors[self.weight])
+        check_exact(weight, self.planes)
         looked_up = self.planes == 1 and self.form in ("image", "line")
         if looked_up and (made := machine.tables.prepare_whole(weight.float(), g)) is not None:
             return machine.tables, made
@@ -300,8 +301,9 @@ class Layer(Instruction):
 class _ByPixels:
     """A layer of integer weights by two kernels with the same sums: products of bytes for few pixels, else tables.
 
-    Tables are made anew in every call, which few pixels do not repay; how many do, depends on the processor and on the
-    layer. So the first call of a size takes the time of both. Products are prepared when first wanted.
+    Tables are four times as large as the weights of products, and tables of bytes are made anew in every call: few pixels
+    do not repay that. How many do, depends on the processor and on the layer. So the first call of a size takes the time
+    of both. Products are prepared when first wanted.
     """
 
     def __init__(self, many: Any, products: Callable[[], Any], geometry: Geometry) -> None:

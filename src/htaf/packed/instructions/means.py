@@ -43,8 +43,8 @@ class Means(Instruction):
         expect(weight, [outputs, channels], torch.int32)
         expect(tensors[self.bias], [outputs], torch.int64)
         expect_bits(x, 5 if x.ndim == 5 else 4, channels)
-        if not 0 < math.prod(x.shape[:-4]) * math.prod(x.shape[-3:-1]) <= LARGEST:
-            raise PackedError(f"expected images of up to {LARGEST:,} pixels, got {list(x.shape)}")
+        if not 0 < math.prod(x.shape[:-4]) * math.prod(x.shape[-3:-1]) * channels <= LARGEST:
+            raise PackedError(f"expected images of up to {LARGEST:,} bits, got {list(x.shape)} bytes")
         return [empty([x.shape[-4], outputs], torch.float32)]
 
     def prepare(self, machine: Machine) -> Ready:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from htaf.kernels.layers import Geometry
-from htaf.kernels.packed_native import shape2d
+from htaf.kernels.packed_native import aligned, shape2d
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
 from htaf.packed.instructions.schema import Border, Made, Read, TensorName, Window
@@ -54,7 +54,7 @@ class Pool(Instruction):
     def prepare(self, machine: Machine) -> Ready:
         pool, source, bits = machine.maps.max_pool, self.input, self.bits
         windows = (self.kernel, self.stride, self.padding, self.dilation)
-        smallest = None if self.smallest is None else machine.tensors[self.smallest]
+        smallest = None if self.smallest is None else aligned(machine.tensors[self.smallest])
 
         def run(values: Values, batch: int) -> None:
             values[bits] = pool(values[source], *windows, smallest)
