@@ -483,3 +483,17 @@ def test_means_over_images_of_another_size_are_refused() -> None:
 def test_a_transposed_convolution_shares_no_power_of_two() -> None:
     with pytest.raises(ValueError, match="a transposed one"):
         GridConvTranspose2d(3, 4, 2, shared=True)
+
+
+@pytest.mark.parametrize("levels", [1, 4])
+def test_means_of_levels_are_counted_in_their_own_units(levels: int) -> None:
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), htaf.HTAF(levels=levels), nn.AvgPool2d(3), nn.Conv2d(8, 4, 1), nn.Flatten()
+    )
+    exact = htaf.harden(htaf.on_grid(net, torch.randn(4, 1, 9, 9))).eval()
+    x = torch.randn(16, 1, 9, 9)
+    with torch.no_grad():
+        means, layer = exact[:3](x), exact[3]
+        sums = nn.functional.conv2d(means.double(), weight_of(layer).double()) + layer.grid_bias().view(-1, 1, 1)
+        torch.testing.assert_close(layer(means).double(), sums)
+        layer(torch.full_like(means, torch.nan))  # raises nothing

@@ -151,7 +151,7 @@ class _Grid(nn.Module):
         """The inputs times `over`, integers again, in float64. Raises ValueError for others than such multiples."""
         times = input.double() * self.over
         whole = times.round()
-        if not torch.compiler.is_compiling() and not bool(((times - whole).abs() < NEAR).all()):
+        if not torch.compiler.is_compiling() and bool(((times - whole).abs() >= NEAR).any()):
             raise ValueError(
                 f"expected multiples of 1 / {self.over}, as of means over images of the size that on_grid was given, "
                 "got others: call on_grid with an example of this size"
@@ -711,7 +711,7 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -
         known.given |= given[0].requires_grad
         known.far |= beyond and known.given and not known.whole and largest > REACH * finest
         if not known.whole and known.over:
-            known.over = 0 if known.given else math.lcm(known.over, _over(x))
+            known.over = 0 if known.given else math.lcm(known.over, _over(given[0].detach()))
         q = given[0].detach() * 2**fine
         known.fixed = known.fixed and bool(((q == q.round()) & (q.abs() <= limit)).all())
         probes.append((path, torch.zeros((), dtype=y.dtype, device=y.device, requires_grad=True)))

@@ -218,6 +218,26 @@ def test_only_poolings_of_a_step_alone_move(shared: bool, norm_first: bool) -> N
         assert (moved[0].smallest is None) == norm_first
 
 
+@pytest.mark.parametrize("bound", [{"min": 0}, {"max": 2}, {"min": -2, "max": 2}])
+def test_rounding_with_one_end_stays_floats(bound: dict[str, int]) -> None:
+    """Of a user's own rounding, both ends must be there and alike for integers of 16 bits."""
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.act, self.last = nn.Conv2d(3, 16, 3, bias=False), htaf.HTAF(), nn.Conv2d(16, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.act(self.first((x.clamp(**bound) * 16).round() / 16))).mean((2, 3))
+
+    torch.manual_seed(0)
+    x, net = torch.randn(4, *SIZE), htaf.harden(Own().eval())
+    packed = pack(net, x)
+    assert not any(isinstance(i, Rounded) for i in packed.program.instructions)
+    with torch.no_grad():
+        torch.testing.assert_close(packed(x), net(x))
+
+
 def test_a_file_with_other_integers_is_refused(both: tuple[nn.Module, PackedModel], tmp_path: Path) -> None:
     _, packed = both
     instructions: list[Any] = list(packed.program.instructions)

@@ -13,6 +13,7 @@ from torch.fx import Node
 from htaf.kernels.float_layers.reference import EXACT, WIDEST, Rounded
 from htaf.kernels.packed_maps.reference import MOST_BIAS
 from htaf.packed.affine import Constants, aten, read_affine, shape_of
+from htaf.packed.instructions.schema import LARGEST
 from htaf.packed.kinds import Bits
 from htaf.packed.layers import LayerSite, on_powers
 
@@ -33,7 +34,9 @@ def before_rounding(node: Node, constants: Constants) -> tuple[Node, float, Limi
         if affine is not None and affine.scale.ndim == 0 and float(affine.shift) == 0:
             between.append(source)
             factor, source = factor * float(affine.scale), affine.source
-        elif source.target is aten.clamp.default and limits is None and None not in source.args and not source.kwargs:
+        elif source.target is aten.clamp.default and limits is None and len(source.args) == 3 and not source.kwargs:
+            if None in source.args:
+                return source, factor, limits, between
             between.append(source)
             limits = (float(source.args[1]) * factor, float(source.args[2]) * factor)  # pyright: ignore
             source = source.args[0]
@@ -112,6 +115,9 @@ def read_means(node: Node, kinds: dict[Node, Bits], constants: Constants, output
     rank = len(shape_of(source))
     dims = tuple(sorted(int(d) % rank for d in mean.args[1]))  # pyright: ignore
     if (rank, kind.axis, dims) not in ((4, 1, (2, 3)), (5, 2, (0, 3, 4))):
+        return None
+    counted = [shape_of(source)[d] for d in dims]
+    if not all(isinstance(n, int) for n in counted) or math.prod(counted) * kind.channels > LARGEST:
         return None
     if any(set(inner.users) != {outer} or inner in outputs for outer, inner in pairwise(chain[:4])):
         return None

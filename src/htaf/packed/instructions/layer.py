@@ -301,9 +301,9 @@ class Layer(Instruction):
 class _ByPixels:
     """A layer of integer weights by two kernels with the same sums: products of bytes for few pixels, else tables.
 
-    Tables are four times as large as the weights of products, and tables of bytes are made anew in every call: few pixels
-    do not repay that. How many do, depends on the processor and on the layer. So the first call of a size takes the time
-    of both. Products are prepared when first wanted.
+    Tables are four times as large as the weights of products, and tables of bytes are made anew in every call: few
+    pixels do not repay that. How many do, depends on the processor and on the layer. So the first call of a size takes
+    the time of both. Products are prepared when first wanted.
     """
 
     def __init__(self, many: Any, products: Callable[[], Any], geometry: Geometry) -> None:
