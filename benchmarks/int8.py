@@ -1,6 +1,7 @@
 """Networks of bits beside int8 networks of ReLU in OpenVINO, which is what people deploy on processors like this one.
 
     python benchmarks/int8.py [--batches 1 32] [--threads 1 2] [--rounds 15] [--json FILE] [--no-test]
+    python benchmarks/int8.py --draw FILE --to docs/figures/int8.png    # of what --json wrote; times nothing
 
 It needs `pip install openvino nncf`. All are `WhitenedConvNet` of some widths on images of 32 x 32 with random weights,
 batch norms that have seen random images. Sides: ReLU in OpenVINO int8 (NNCF after training, its defaults) and bf16;
@@ -12,6 +13,7 @@ difference of the outputs from those of the network itself, 0 where a packed one
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -32,6 +34,12 @@ from htaf.models.whitened import WhitenedConvNet
 SHAPE = (3, 32, 32)
 WIDTHS = {"64-256-256": (64, 256, 256), "48-192-192": (48, 192, 192), "32-128-128": (32, 128, 128)}
 BASE = "ReLU 64-256-256, OpenVINO int8"
+ACCURACY = {  # % of CIFAR-10's test images, docs/where-it-pays.md says of which runs
+    BASE: 92.3,
+    "ReLU 32-128-128, OpenVINO int8": 90.0,
+    "bits 64-256-256, packed, int8 weights": 85.4,
+    "bits 64-256-256, packed, binary weights": 78.4,
+}
 
 
 def seen(net: nn.Module) -> nn.Module:
@@ -109,8 +117,37 @@ def show(rows: list[dict[str, Any]]) -> None:
     measuring.show(f"Speed over {BASE}: median over the rounds and (quartiles)", columns, cells, ["side"])
 
 
+def draw(record: Path, file: Path) -> None:
+    """Accuracy over speed, on one thread."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 3.6))
+    for batch, mark in ((1, "o"), (32, "s")):
+        for row in json.loads(record.read_text())["rows"]:
+            if (row["batch"], row["threads"]) != (batch, 1) or row["side"] not in ACCURACY:
+                continue
+            color = "tab:blue" if row["side"].startswith("bits") else "tab:gray"
+            axes.plot(row["speed"]["median"], ACCURACY[row["side"]], mark, color=color)
+            if batch == 1:
+                place = (row["speed"]["median"], ACCURACY[row["side"]])
+                axes.annotate(row["side"], place, (6, 6), textcoords="offset points", fontsize=8)
+    axes.set(xlabel="times as fast as the int8 ReLU network (o: batch 1, squares: 32)", ylabel="CIFAR-10, %")
+    axes.set(xlim=(0.5, 5), ylim=(76, 95))
+    axes.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(file, dpi=150)
+
+
 def main() -> None:
     parser = measuring.parser(__doc__, rounds=15, batches=(1, 32), threads=(1, 2))
+    parser.add_argument("--draw", type=Path, help="a file of --json: only draw it")
+    parser.add_argument("--to", type=Path, default=Path("int8.png"), help="the figure")
+    if (given := parser.parse_args()).draw:
+        draw(given.draw, given.to)
+        return
     arguments = measuring.begin(parser, *measuring.kernel_tests(), "packed")
     rows: list[dict[str, Any]] = []
     for batch, threads in itertools.product(arguments.batches, arguments.threads):

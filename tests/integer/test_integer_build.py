@@ -484,3 +484,10 @@ def test_a_factor_between_layers_is_built_or_refused(factor: float) -> None:
     with torch.no_grad():
         expected = exact(torch.from_numpy(q / 2**12).float()).argmax(1)
     assert np.array_equal(program.run(q).argmax(1), expected.numpy())
+
+
+def test_columns_without_a_number_are_refused() -> None:
+    given = Input("columns", (2,), -(2**15), 2**15, 12)
+    with pytest.raises(IntegerError, match="got NaN in 1 rows"):
+        given.quantised(np.array([[1.0, np.nan], [2.0, 3.0]], np.float32))
+    assert given.quantised(np.array([[np.inf, -np.inf]], np.float32)).tolist() == [[2**15, -(2**15)]]

@@ -238,6 +238,7 @@ def test_rounding_with_one_end_stays_floats(bound: dict[str, int]) -> None:
         torch.testing.assert_close(packed(x), net(x))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_file_with_other_integers_is_refused(both: tuple[nn.Module, PackedModel], tmp_path: Path) -> None:
     _, packed = both
     instructions: list[Any] = list(packed.program.instructions)

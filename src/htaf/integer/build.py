@@ -323,7 +323,7 @@ class Walk:
             row = self.row_shape(node)
             self.known[node] = self._viewed(node, self._settled(node), _line(row) if line else row)
 
-    def _run(self, node: Node, known: dict[Node, Tensor]) -> Tensor:
+    def _run(self, node: Node, known: dict[Node, Tensor]) -> Any:
         """The node on values of what it takes, constants among it."""
         given: Any = map_arg((node.args, node.kwargs), lambda n: known[n] if n in known else self.constants[n])
         return node.target(*given[0], **given[1])  # pyright: ignore[reportCallIssue]

@@ -45,6 +45,8 @@ class Input:
         """Prepared columns as integers; pixels are integers already."""
         if self.kind == "pixels":
             return x.astype(np.int64)
+        if np.isnan(x).any():
+            raise IntegerError(f"expected numbers in all columns, got NaN in {int(np.isnan(x).any(-1).sum())} rows")
         return np.rint(np.ldexp(x.astype(np.float64), self.exponent)).clip(self.low, self.high).astype(np.int64)
 
 

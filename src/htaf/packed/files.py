@@ -82,7 +82,9 @@ def load(path: str | Path, *, instructions: Iterable[type[Instruction]] = ()) ->
         if metadata.get("format") != FORMAT:
             raise PackedError(f"expected a packed model (format {FORMAT}), got another safetensors file")
         if metadata.get("version") != VERSION:
-            raise PackedError(f"expected version {VERSION} of the format, got {metadata.get('version')!r:.40}")
+            raise PackedError(
+                f"expected version {VERSION} of the format, got {metadata.get('version')!r:.40}: pack again"
+            )
         if not whole:
             raise PackedError("it is damaged: its SHA-256 differs from the one in its metadata; put back a copy of it")
         tensors = safetensors.torch.load(data)
