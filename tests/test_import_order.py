@@ -52,7 +52,7 @@ BUDGETS = {
     "language": 3_750,
     "llm": 750,
     "models": 2_190,
-    "packed": 6_260,
+    "packed": 6_292,
     "report": 2_010,
     "rules": 2_270,
     "runs": 3_080,

@@ -317,8 +317,10 @@ class GridLinear(_Grid, nn.Linear):
         if self.rounds:
             input = _fixed(input, *columns_grid(self.in_features if self.bits < 16 else None))
         if self.over > 1:
-            y = nn.functional.linear(self.counts(input), weight.double()) / self.over
-            y = y if bias is None else y + bias
+            # a bias on the grid of the sums is one more of them, and the whole is rounded once
+            times = None if bias is None or not self.shared else self.over * bias.double()
+            y = nn.functional.linear(self.counts(input), weight.double(), times) / self.over
+            y = y if bias is None or self.shared else y + bias
         else:
             y = nn.functional.linear(input.double(), weight.double(), None if bias is None else bias.double())
         return y if self.wide else y.to(weight.dtype)

@@ -238,6 +238,76 @@ def test_rounding_with_one_end_stays_floats(bound: dict[str, int]) -> None:
         torch.testing.assert_close(packed(x), net(x))
 
 
+class Head(nn.Module):
+    """A linear layer over means, as users write it. also: another layer reads the means too."""
+
+    def __init__(self, channels: int, convolutions: int, *, flat: bool, bipolar: bool = False, also: bool = False):
+        super().__init__()
+        sizes = [(3, channels), *[(channels, channels)] * (convolutions - 1)]
+        layers = [(nn.Conv2d(*s, 3, padding=1), nn.BatchNorm2d(channels), ACT(bipolar=bipolar)) for s in sizes]
+        self.body, self.pool = nn.Sequential(*(part for layer in layers for part in layer)), nn.AdaptiveAvgPool2d(1)
+        self.flat, self.also, self.last = flat, also, nn.Linear(channels, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.body(x)
+        mean = self.pool(x).flatten(1) if self.flat else x.mean((2, 3))
+        return self.last(mean) + mean[:, :1] if self.also else self.last(mean)
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "convolutions", "flat", "bipolar"),
+    [(8, 10, 1, True, False), (8, 8, 2, False, False), (32, 7, 1, False, True), (64, 10, 2, True, True)],
+)
+def test_heads_of_users_are_counted(channels: int, size: int, convolutions: int, flat: bool, bipolar: bool) -> None:
+    """Of a network of one convolution nothing else runs over bits. Over -1/1 means of 100 are multiples of 1 / 50."""
+    torch.manual_seed(channels)
+    x = torch.randn(8, 3, size, size)
+    net = settled(Head(channels, convolutions, flat=flat, bipolar=bipolar), x)
+    exact = htaf.on_grid(net, x)
+    packed = pack(exact, x[:2])
+    assert [type(i) for i in packed.program.instructions][-1] is Means
+    assert packed.report.layers == convolutions, packed.report
+    x = torch.randn(300, 3, size, size)
+    with torch.no_grad():
+        assert torch.equal(packed(x), exact(x))
+        assert torch.equal(packed(x[:1]), exact(x)[:1])
+    assert verify(packed, exact, x[:4]).ok
+
+
+class Otherwise(nn.Module):
+    """A linear layer over means that are clipped, or rounded to other numbers than counts, or divided by another."""
+
+    def __init__(self, over: float, divisor: float | None = None, most: float | None = None, bipolar: bool = False):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 8, 1), htaf.Heaviside(), nn.Conv2d(8, 8, 1), htaf.Heaviside(bipolar=bipolar)
+        )
+        self.over, self.divisor, self.most = over, divisor or over, most
+        self.weight = nn.Parameter(torch.randint(-9, 9, (5, 8)) / 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = self.body(x).mean((2, 3))
+        mean = mean if self.most is None else mean.clamp(-self.most, self.most)
+        return (nn.functional.linear((mean.double() * self.over).round(), self.weight.double()) / self.divisor).float()
+
+
+def test_other_heads_stay_floats() -> None:
+    """Of images of 25 bits."""
+    torch.manual_seed(0)
+    x = torch.randn(40, 3, 5, 5)
+    found = {
+        "these": Otherwise(25.0), "more": Otherwise(25.0, 50.0), "clipped": Otherwise(25.0, most=0.5),
+        "coarser": Otherwise(5.0), "halves": Otherwise(12.5, bipolar=True), "finer": Otherwise(25.0 * 2**20),
+        "none": Otherwise(0.0, 1.0),
+        "shared": htaf.on_grid(settled(Head(8, 2, flat=True, also=True), x), x),
+    }  # fmt: skip
+    for name, exact in found.items():
+        packed = pack(exact.eval(), x)
+        assert any(isinstance(i, Means) for i in packed.program.instructions) == (name == "these"), name
+        with torch.no_grad():
+            assert torch.equal(packed(x), exact(x)), name
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_a_file_with_other_integers_is_refused(both: tuple[nn.Module, PackedModel], tmp_path: Path) -> None:
     _, packed = both

@@ -579,16 +579,17 @@ class Walk:
         """An affine map: a power of two goes into the unit, a cast that loses nothing changes nothing."""
         known = self.known[node] = self._of(affine.source)
         value = self.values[known.value]
-        exact = known.base is affine.source and known.shift is None and known.divisor == 1
+        wide = node.meta["val"].dtype == torch.float64  # a head's bias, on the grid of its sums, may be divided too
+        exact = known.base is affine.source and (known.shift is None or wide) and known.divisor == 1
         scale = affine.scale.numpy()
         held = max(abs(value.low), abs(value.high)) <= 2**24
         if not exact or affine.shift.numpy().any() or not (scale > 0).all():
             return
         over = round(1 / float(scale)) if scale.ndim == 0 else 0
-        if held and _powers(scale):
+        if held and _powers(scale) and known.shift is None:
             self.known[node] = replace(known, unit=known.unit * scale, base=node)
         elif over and not _powers(scale) and 1 / over == float(scale):  # a mean
-            self.known[node] = replace(known, base=node, divisor=over)
+            self.known[node] = replace(self._settled(affine.source), base=node, divisor=over)
 
     def _pool(self, node: Node) -> None:
         source: Any = node.args[0]

@@ -45,8 +45,8 @@ class Report:
     @property
     def layers(self) -> int:
         """Layers that run over bits."""
-        kinds = ("packed: binary", "packed: table", "packed: integer", "packed: depthwise", "packed: transposed")
-        return sum(row.how.startswith(kinds) for row in self.rows)
+        kinds = ("binary", "table", "integer", "depthwise", "transposed", "means")
+        return sum(row.how.startswith(tuple(f"packed: {kind}" for kind in kinds)) for row in self.rows)
 
     def __str__(self) -> str:
         cells = [("operator", "module", "what", "how"), *((r.name, r.path, r.operator, r.how) for r in self.rows)]

@@ -12,16 +12,17 @@ from torch.fx import Node
 
 from htaf.kernels.float_layers.reference import EXACT, WIDEST, Rounded
 from htaf.kernels.packed_maps.reference import MOST_BIAS
-from htaf.packed.affine import Constants, aten, read_affine, shape_of
+from htaf.packed.affine import Constants, aten, is_float, read_affine, shape_of
 from htaf.packed.instructions.schema import LARGEST
 from htaf.packed.kinds import Bits
 from htaf.packed.layers import LayerSite, on_powers
 
 Limits = tuple[float, float]
+MOST_OVER = 2**20  # by which a mean in float32 is a count but for less than a half
 
 
 def before_rounding(node: Node, constants: Constants) -> tuple[Node, float, Limits | None, list[Node]]:
-    """What a node rounds to integers.
+    """What a node rounds, to integers or to float32.
 
     Returns:
         The value before, by how much it is multiplied, where it is clipped then, and the nodes between.
@@ -98,33 +99,62 @@ class MeansSite:
     inside: tuple[Node, ...]
 
 
+def _over_means(node: Node, constants: Constants) -> tuple[list[Node], Node, Node, float] | None:
+    """A cast to float32 of a linear layer over means, as `GridLinear` has them.
+
+    Returns:
+        The nodes from the layer's end to the means; the layer; the means; by what they are multiplied before they are
+        rounded to integers, of whose sums it is a divisor again: 0 where they are not rounded.
+    """
+    if node.target is not aten._to_copy.default:
+        return None
+    linear, share, limits, inside = before_rounding(node, constants)
+    if linear.target is not aten.linear.default or not isinstance(mean := linear.args[0], Node):
+        return None
+    inside, over = [*inside, linear], 0.0
+    if mean.target is aten.round.default:
+        before, over, clipped, between = before_rounding(mean, constants)
+        limits, inside, mean = limits or clipped, [*inside, mean, *between], before
+        if not over >= 1 or over % 1:
+            return None
+    if mean.target is aten.reshape.default:  # a flatten
+        inside, mean = [*inside, mean], mean.all_input_nodes[0]
+    if mean.target is not aten.mean.dim or share != 1 / (over or 1) or limits:
+        return None
+    return [*inside, mean], linear, mean, over
+
+
 def read_means(node: Node, kinds: dict[Node, Bits], constants: Constants, outputs: set[Node]) -> MeansSite | None:
     """The node as such a layer, of images, or of images over time; None where it is none."""
-    chain = [node]  # to float32, linear, mean, to float64
-    for target in (aten._to_copy.default, aten.linear.default, aten.mean.dim, aten._to_copy.default):
-        last = chain[-1]
-        if last.target is not target or not isinstance(last.args[0], Node):
-            return None
-        chain.append(last.args[0])
-    rounded, linear, mean, widened, source = chain
-    kind, values = kinds.get(source), [n.meta["val"].dtype for n in (rounded, linear, mean, widened)]
-    if kind is None or values != [torch.float32, torch.float64, torch.float64, torch.float64] or mean.args[2:]:
+    if (found := _over_means(node, constants)) is None:
         return None
-    if kind.most != 1 or kind.whole is not None or not {kind.low, kind.high} <= {-1.0, 0.0, 1.0}:
+    inside, linear, mean, over = found
+    (source,) = mean.all_input_nodes
+    if source.target is aten._to_copy.default:
+        inside, source = [*inside, source], source.all_input_nodes[0]
+    kind = kinds.get(source)
+    if kind is None or kind.most != 1 or kind.whole is not None or not {kind.low, kind.high} <= {-1.0, 0.0, 1.0}:
         return None
     rank = len(shape_of(source))
-    dims = tuple(sorted(int(d) % rank for d in mean.args[1]))  # pyright: ignore
+    dims = tuple(sorted(int(d) % rank for d in mean.args[1] or ()))  # pyright: ignore
     if (rank, kind.axis, dims) not in ((4, 1, (2, 3)), (5, 2, (0, 3, 4))):
         return None
-    counted = [shape_of(source)[d] for d in dims]
+    counted, taken = [shape_of(source)[d] for d in dims], shape_of(linear.all_input_nodes[0])
     if not all(isinstance(n, int) for n in counted) or math.prod(counted) * kind.channels > LARGEST:
         return None
-    if any(set(inner.users) != {outer} or inner in outputs for outer, inner in pairwise(chain[:4])):
+    if len(taken) != 2 or taken[1] != kind.channels:
+        return None
+    low, span = int(kind.low), int(kind.high - kind.low)
+    exact = over <= MOST_OVER and span * over % math.prod(counted) == 0 if over else _is_double(mean)
+    if not exact or not _is_double(linear) or not is_float(node):
+        return None
+    if any(_readers(inner) != {outer} or inner in outputs for outer, inner in pairwise([node, *inside])):
         return None
     given = [constants.get(a) for a in linear.args[1:]]  # pyright: ignore
     weight, bias = (*given, None)[:2]
     if weight is None or (len(given) > 1 and bias is None) or weight.ndim != 2:
         return None
+    bias = bias if bias is None else bias / (over or 1)
     held = weight if bias is None else torch.cat([weight, bias[:, None]], 1)
     if not bool(held.isfinite().all()) or not bool((held == held.float()).all()):
         return None
@@ -134,8 +164,14 @@ def read_means(node: Node, kinds: dict[Node, Bits], constants: Constants, output
         return None
     whole = whole.long()
     added = whole[:, weight.shape[1] :].flatten() if bias is not None else torch.zeros(len(weight), dtype=torch.int64)
-    low, span = int(kind.low), int(kind.high - kind.low)
     whole = whole[:, : weight.shape[1]]
-    return MeansSite(
-        source, dims, (span * whole).int(), added + low * whole.sum(1), float(unit), (linear, mean, widened)
-    )
+    return MeansSite(source, dims, (span * whole).int(), added + low * whole.sum(1), float(unit), tuple(inside))
+
+
+def _is_double(node: Node) -> bool:
+    return node.meta["val"].dtype == torch.float64
+
+
+def _readers(node: Node) -> set[Node]:
+    """What takes its numbers, not its sizes."""
+    return {user for user in node.users if user.target is not aten.sym_size.int}
