@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from htaf._console import progress as progress_of
 from htaf._errors import first_line, listed
 from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.parts import Data
@@ -30,7 +31,7 @@ from htaf.runs.run import Run
 
 Form = Literal["integer", "c", "verilog", "onnx-integer", "qonnx"]
 FORMS: tuple[Form, ...] = get_args(Form)
-ROWS = 64  # at once through the definition of a program
+ROWS = 32  # at once through the definition of a program
 ROUNDING = 2.0**-23  # of an output that is rounded to float32
 
 Outputs = Int64[Array, "rows outputs"]
@@ -108,14 +109,15 @@ def export_program(
     with nullcontext(Path(out)) if folder else to_write(run, out, data) as path:
         program = build_run(run)
         rows = parts_of(run, own_data(run, data, data_dir), data_dir, part)[0]
-        found = _network(run, program, rows)
+        x = _integers_of(run, program, rows)
+        found = _network(run, program, rows, _run(program, x, progress))
         if found.predictions:
             raise CheckError(
                 f"expected the predictions of the run's exact network on {part} rows, got {found.predictions:,} others "
                 f"of {found.rows:,}: nothing is written"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        notes = _written(program, path, to, name, flash, pipelined, _first(run, program, rows))
+        notes = _written(program, path, to, name, flash, pipelined, x[:16])
         return WrittenProgram(path, to, program.digest, found, notes)
 
 
@@ -152,7 +154,8 @@ def verify_export(
     part: PartName = "test",
     data: Data | Place | None = None,
     data_dir: Place | None = None,
-) -> list[Checked]:
+    progress: bool = False,
+) -> Iterator[Checked]:
     """The same rows through a run's network, its integer program and an exported form of it.
 
     Args:
@@ -160,9 +163,10 @@ def verify_export(
         rows: of the part, the first ones.
         targets: where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog, verilator.
             None given: all whose tools are here, and those that are not are said.
+        progress: show bars on the error stream.
 
-    Returns:
-        The network first, then a line for each place where the export ran, or was to run.
+    Yields:
+        The network first, then what came of each place where the export ran, or was to run.
 
     Raises:
         IntegerError: no export, an edited one, or one of another network. RunError, PackedError: as `pack_run`.
@@ -172,17 +176,18 @@ def verify_export(
         raise IntegerError(f"expected an exported file or folder, there is none at {path}")
     program, part = build_run(run), known_part(run, part)
     held = parts_of(run, own_data(run, data, data_dir), data_dir, part)[0]
-    found = [_network(run, program, held, rows)]
-    x = _first(run, program, held, rows)
-    wanted = _run(program, x)
-    for where, call in _places(path, program, run, held, targets, rows):
+    x = _integers_of(run, program, held, rows)
+    wanted = _run(program, x, progress)
+    yield _network(run, program, held, wanted)
+    for where, call in _places(path, program, run, held, targets, wanted):
         try:
-            found.append(_compared(where, call(x), wanted))
+            with progress_of(f"running it in {where}", None, shown=progress):
+                found = _compared(where, call(x), wanted)
         except NotThereError as error:  # of all places some have no tool, and some no room
             if targets:
                 raise
-            found.append(Checked(where, wrong=str(error)))
-    return found
+            found = Checked(where, wrong=str(error))
+        yield found
 
 
 class NotThereError(IntegerError):
@@ -190,7 +195,7 @@ class NotThereError(IntegerError):
 
 
 def _places(
-    path: Path, program: IntegerProgram, run: Run, held: RunPart, targets: tuple[str, ...], rows: int
+    path: Path, program: IntegerProgram, run: Run, held: RunPart, targets: tuple[str, ...], wanted: Outputs
 ) -> Iterator[tuple[str, Callable[[Array], Outputs]]]:
     """Where an export runs, and how."""
     if path.is_dir() and any(path.glob("*.v")):
@@ -217,7 +222,7 @@ def _places(
         try:
             held_program = files.load(path)
         except IntegerError:
-            yield "packed", lambda x: _packed(path, run, program, held, rows)
+            yield "packed", lambda x: _packed(path, run, program, held, wanted)
             return
         _expect(held_program.digest, program, path)
         yield "integer program", lambda x: _run(held_program, x)
@@ -297,7 +302,7 @@ def _qonnx(model: Any, given: str, parts: list[Array], output: str) -> list[Arra
         raise NotThereError(f"the qonnx package ends with {first_line(error)}: try it with onnx 1.19") from error
 
 
-def _packed(path: Path, run: Run, program: IntegerProgram, held: RunPart, rows: int) -> Outputs:
+def _packed(path: Path, run: Run, program: IntegerProgram, held: RunPart, wanted: Outputs) -> Outputs:
     """The outputs of a packed file in the unit of the program."""
     from htaf import packed
 
@@ -305,29 +310,18 @@ def _packed(path: Path, run: Run, program: IntegerProgram, held: RunPart, rows: 
     key = model.extra.get("run", {}).get("about", {}).get("key")
     if key != run.record["key"]:
         raise IntegerError(f"{path}: expected a packed file of the run {run.record['key']}, got one of {key}")
-    with torch.no_grad():
-        found = [(model(x), _run(program, quantised(run, program, x))) for x in _inputs(held, rows)]
-    return np.concatenate([_integers(y, program, wanted) for y, wanted in found])
+    return _integers(model, program, held, wanted)
 
 
-def _network(run: Run, program: IntegerProgram, held: RunPart, rows: int | None = None) -> Checked:
+def _network(run: Run, program: IntegerProgram, held: RunPart, wanted: Outputs) -> Checked:
     """How the run's network in PyTorch compares with its program."""
-    model, found = run.model(), Checked("network in PyTorch")
-    with torch.no_grad():
-        for x in _inputs(held, rows):
-            wanted = _run(program, quantised(run, program, x))
-            some = _compared(found.where, _integers(model(x), program, wanted), wanted)
-            found = Checked(
-                found.where,
-                found.rows + some.rows,
-                found.predictions + some.predictions,
-                found.outputs + some.outputs,
-            )
-    return found
+    return _compared("network in PyTorch", _integers(run.model(), program, held, wanted), wanted)
 
 
-def _integers(outputs: Tensor, program: IntegerProgram, wanted: Outputs) -> Outputs:
+@torch.no_grad()
+def _integers(network: Callable[[Tensor], Tensor], program: IntegerProgram, held: RunPart, wanted: Outputs) -> Outputs:
     """Real outputs in the unit of the program; within the rounding of float32 they are what is wanted."""
+    outputs = torch.cat([network(x) for x in _inputs(held, len(wanted))])
     exponent, divisor = program.unit
     real = np.ldexp(outputs.double().numpy(), -exponent) * divisor
     near = np.abs(real - wanted) <= np.maximum(np.abs(wanted) * ROUNDING, 1e-6)
@@ -340,9 +334,13 @@ def _compared(where: str, found: Outputs, wanted: Outputs) -> Checked:
     return Checked(where, len(wanted), others, differ)
 
 
-def _run(program: IntegerProgram, x: Array) -> Outputs:
-    parts = [program.run(x[start : start + ROWS]) for start in range(0, len(x), ROWS)]
-    return np.concatenate(parts)
+def _run(program: IntegerProgram, x: Array, progress: bool = False) -> Outputs:
+    found = list[Outputs]()
+    with progress_of("integer program", len(x), shown=progress) as advance:
+        for rows in np.array_split(x, range(ROWS, len(x), ROWS)):
+            found.append(program.run(rows))
+            advance(len(rows))
+    return np.concatenate(found)
 
 
 def _inputs(held: RunPart, rows: int | None = None) -> Iterator[Tensor]:
@@ -356,7 +354,8 @@ def _inputs(held: RunPart, rows: int | None = None) -> Iterator[Tensor]:
             left -= len(x)
 
 
-def _first(run: Run, program: IntegerProgram, held: RunPart, rows: int = 16) -> Array:
+def _integers_of(run: Run, program: IntegerProgram, held: RunPart, rows: int | None = None) -> Array:
+    """What the program takes for the first rows of a part."""
     return np.concatenate([quantised(run, program, x) for x in _inputs(held, rows)])
 
 
