@@ -17,7 +17,8 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from htaf._console import progress as progress_of
-from htaf._errors import first_line, listed
+from htaf._errors import first_line, listed, option
+from htaf._files import OutputError
 from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.parts import Data
 from htaf.integer import files
@@ -32,6 +33,7 @@ from htaf.runs.run import Run
 Form = Literal["integer", "c", "verilog", "onnx-integer", "qonnx"]
 FORMS: tuple[Form, ...] = get_args(Form)
 ROWS = 32  # at once through the definition of a program
+MOST = 2**20  # bytes of Verilog that Verilator is given unasked
 ROUNDING = 2.0**-23  # of an output that is rounded to float32
 
 Outputs = Int64[Array, "rows outputs"]
@@ -105,6 +107,9 @@ def export_program(
         RunError, OutputError, BusyError: as `pack_run`.
     """
     part = known_part(run, part)
+    if to not in ("c", "verilog") and (Path(out).suffix == ".onnx") != (to in ("onnx-integer", "qonnx")):
+        wanted = "that ends with .onnx" if to != "integer" else "without .onnx behind it"
+        raise OutputError(f"{option('--out', 'out')}: expected a name {wanted} for {to}, got {out}")
     folder = to in ("c", "verilog")  # whose writers look at what is there
     with nullcontext(Path(out)) if folder else to_write(run, out, data) as path:
         program = build_run(run)
@@ -176,13 +181,15 @@ def verify_export(
         raise IntegerError(f"expected an exported file or folder, there is none at {path}")
     program, part = build_run(run), known_part(run, part)
     held = parts_of(run, own_data(run, data, data_dir), data_dir, part)[0]
+    places = [*_places(path, program, run, held, targets)]  # what cannot be is said before all rows are run
     x = _integers_of(run, program, held, rows)
     wanted = _run(program, x, progress)
     yield _network(run, program, held, wanted)
-    for where, call in _places(path, program, run, held, targets, wanted):
+    for where, call in places:
+        size = max(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
         try:
-            with progress_of(f"running it in {where}", None, shown=progress):
-                found = _compared(where, call(x), wanted)
+            with progress_of(f"{where}: {size:,} bytes, {len(x):,} rows", None, shown=progress):
+                found = _compared(where, call(x, wanted), wanted)
         except NotThereError as error:  # of all places some have no tool, and some no room
             if targets:
                 raise
@@ -195,37 +202,52 @@ class NotThereError(IntegerError):
 
 
 def _places(
-    path: Path, program: IntegerProgram, run: Run, held: RunPart, targets: tuple[str, ...], wanted: Outputs
-) -> Iterator[tuple[str, Callable[[Array], Outputs]]]:
-    """Where an export runs, and how."""
+    path: Path, program: IntegerProgram, run: Run, held: RunPart, targets: tuple[str, ...]
+) -> Iterator[tuple[str, Callable[[Array, Outputs], Outputs]]]:
+    """Where an export runs, and how: by the integers, and the outputs that are wanted, within the rounding of which
+    real ones are taken for them."""
     if path.is_dir() and any(path.glob("*.v")):
-        from htaf.integer.simulate import run_verilog
+        from htaf.integer.simulate import run_verilog, written
 
-        _expect_digest(path, *path.glob("*.v"), program=program)
+        source = path / f"{written(path)['name']}.v"
+        _expect_digest(source, program)
         for tool in targets or ("iverilog", "verilator"):
             if tool not in ("iverilog", "verilator"):
                 raise IntegerError(f"expected a target of iverilog, verilator, got {tool!r}")
-            yield tool, lambda x, tool=tool: _if_there(tool, lambda: run_verilog(path, x, tool))
+            if tool == "verilator" and not targets and (size := source.stat().st_size) > MOST:
+                yield tool, lambda x, _, size=size: _too_long(size)
+            else:
+                yield tool, lambda x, _, tool=tool: _if_there(tool, lambda: run_verilog(path, x, tool))
     elif path.is_dir():
-        from htaf.integer.execute import TARGETS, missing
+        from htaf.integer.execute import TARGETS, exported, missing
 
-        _expect_digest(path, *path.glob("*.c"), program=program)
+        name = exported(path).name
+        _expect_digest(path / f"{name}.c", program)
+        for file in (f"{name}.c", f"{name}.h", "test.c"):
+            if (path / file).exists():
+                _expect_whole(path / file)
         for target in targets or TARGETS:
             lacking = missing(target)
             yield (
                 target,
-                lambda x, target=target, lacking=lacking: _unless(lacking, lambda: _in_c(path, x, target)),
+                lambda x, _, target=target, lacking=lacking: _unless(lacking, lambda: _in_c(path, x, target)),
             )
+    elif targets:
+        raise IntegerError(f"{path}: expected no target, which C and Verilog alone have, got {listed(targets)}")
     elif path.suffix == ".onnx":
-        yield "ONNX", lambda x: _onnx(path, program, x)
-    else:
-        try:
-            held_program = files.load(path)
-        except IntegerError:
-            yield "packed", lambda x: _packed(path, run, program, held, wanted)
-            return
+        _expect_whole(path)
+        yield "ONNX", lambda x, _: _onnx(path, program, x)
+    elif files.is_program(path):
+        held_program = files.load(path)
         _expect(held_program.digest, program, path)
-        yield "integer program", lambda x: _run(held_program, x)
+        yield "integer program", lambda x, _: _run(held_program, x)
+    else:
+        yield "packed", lambda x, wanted: _packed(path, run, program, held, wanted)
+
+
+def _too_long(size: int) -> Outputs:
+    minutes = "Verilator compiles that for minutes or hours"
+    raise NotThereError(f"{size:,} bytes of Verilog, {minutes}: give {option('--target verilator', 'it as a target')}")
 
 
 def _in_c(path: Path, x: Array, target: str) -> Outputs:
@@ -252,18 +274,19 @@ def _expect(found: str, program: IntegerProgram, path: Path) -> None:
         raise IntegerError(f"{path}: expected the program {program.digest[:12]} of the run, got {found[:12]}")
 
 
-def _expect_digest(path: Path, *sources: Path, program: IntegerProgram) -> None:
-    """That a source names the program of the run; it is whole where its text holds its own digest."""
+def _expect_digest(source: Path, program: IntegerProgram) -> None:
+    """That a source names the program of the run."""
+    named = re.search(r"program (?:sha256: )?([0-9a-f]{64})", source.read_text())
+    if not named:
+        raise IntegerError(f"{source}: expected an export with the digest of its program, got none")
+    _expect(named[1], program, source)
+
+
+def _expect_whole(file: Path) -> None:
     from htaf.integer.sealing import is_whole
 
-    texts = [source.read_text() for source in sources]
-    named = [match[1] for text in texts for match in re.finditer(r"program (?:sha256: )?([0-9a-f]{64})", text)]
-    if not named:
-        raise IntegerError(f"{path}: expected an export with the digest of its program, got none")
-    _expect(named[0], program, path)
-    for source, text in zip(sources, texts, strict=True):
-        if "text sha256" in text and not is_whole(text):
-            raise IntegerError(f"{source}: expected a text as it was written, got one that was changed")
+    if not is_whole(file.read_bytes()):
+        raise IntegerError(f"{file}: expected a file as it was written, got one that was changed: export it again")
 
 
 def _onnx(path: Path, program: IntegerProgram, x: Array) -> Outputs:
@@ -275,8 +298,8 @@ def _onnx(path: Path, program: IntegerProgram, x: Array) -> Outputs:
         _expect({one.key: one.value for one in model.metadata_props}.get("program_sha256", ""), program, path)
         given, output = model.graph.input[0], model.graph.output[0].name
         kind = onnx.helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type)
-        one = given.type.tensor_type.shape.dim[0].dim_value == 1  # QONNX has a fixed number of rows
-        parts = [part.astype(kind) for part in (np.split(x, len(x)) if one else [x])]
+        at_once = given.type.tensor_type.shape.dim[0].dim_value or ROWS  # QONNX has a fixed number of rows: 1
+        parts = [part.astype(kind) for part in np.array_split(x, range(at_once, len(x), at_once))]
         if any(node.domain.startswith("qonnx") for node in model.graph.node):
             found = _qonnx(model, given.name, parts, output)
         else:
