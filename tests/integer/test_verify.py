@@ -185,6 +185,7 @@ def test_lines_show_as_they_come_and_large_verilog_is_not_for_verilator(
         (("--to", "c", "--flash", "1"), "expected constants of at most 1 bytes"),
         (("--to", "c", "--name", "while"), "expected a name in C"),
         (("--to", "qonnx", "--flash", "1k"), "--to qonnx does not read --flash"),
+        (("--to", "c", "--stem", "int16"), "got 'stem': integers in a first layer come of training"),
         (("--to", "onnx", "--pipelined"), "--to onnx does not read --pipelined"),
     ],
 )
