@@ -88,7 +88,9 @@ def test_onnx_runs_a_few_rows_at_once(
     monkeypatch.setattr(onnxruntime.InferenceSession, "run", counted)
     assert htaf(monkeypatch, "verify", tmp_path / "p.onnx", run) == 0
     assert sizes == [7, 7, 7, 7, 2]
-    assert "ONNX                30 rows: 0 predictions and 0 outputs differ" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "ONNX                30 rows: 0 predictions and 0 outputs differ" in said.out
+    assert f"ONNX: {(tmp_path / 'p.onnx').stat().st_size:,} bytes, 30 rows" in said.err
 
 
 def test_qonnx_runs_where_its_package_is(
@@ -171,12 +173,12 @@ def test_lines_show_as_they_come_and_large_verilog_is_not_for_verilator(
     assert htaf(monkeypatch, "export", run, "--to", "verilog", "--out", tmp_path / "v") == 0
     capsys.readouterr()
     monkeypatch.setattr("htaf.runs.verify.MOST", 100)
-    monkeypatch.setattr("htaf.runs.verify.shutil.which", lambda tool: None)
+    monkeypatch.setattr("htaf.runs.verify.shutil.which", {"verilator": "/bin/verilator"}.get)
     assert htaf(monkeypatch, "verify", tmp_path / "v", run) == 2
     said = capsys.readouterr()
     assert [line.split("  ")[0] for line in said.out.splitlines()] == ["network in PyTorch", "iverilog", "verilator"]
     assert "bytes of Verilog, Verilator compiles that for minutes or hours: give --target verilator" in said.out
-    assert "bytes, 30 rows" in said.err
+    assert "iverilog is not installed (Debian: iverilog)" in said.out
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,8 @@ def verify_export(
     for where, call in places:
         size = max(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
         try:
+            if isinstance(call, str):
+                raise NotThereError(call)
             with progress_of(f"{where}: {size:,} bytes, {len(x):,} rows", None, shown=progress):
                 found = _compared(where, call(x, wanted), wanted)
         except NotThereError as error:  # of all places some have no tool, and some no room
@@ -203,9 +205,9 @@ class NotThereError(IntegerError):
 
 def _places(
     path: Path, program: IntegerProgram, run: Run, held: RunPart, targets: tuple[str, ...]
-) -> Iterator[tuple[str, Callable[[Array, Outputs], Outputs]]]:
-    """Where an export runs, and how: by the integers, and the outputs that are wanted, within the rounding of which
-    real ones are taken for them."""
+) -> Iterator[tuple[str, Callable[[Array, Outputs], Outputs] | str]]:
+    """Where an export runs, and how, or why not: by the integers, and the outputs that are wanted, within the rounding
+    of which real ones are taken for them."""
     if path.is_dir() and any(path.glob("*.v")):
         from htaf.integer.simulate import run_verilog, written
 
@@ -214,10 +216,11 @@ def _places(
         for tool in targets or ("iverilog", "verilator"):
             if tool not in ("iverilog", "verilator"):
                 raise IntegerError(f"expected a target of iverilog, verilator, got {tool!r}")
-            if tool == "verilator" and not targets and (size := source.stat().st_size) > MOST:
-                yield tool, lambda x, _, size=size: _too_long(size)
-            else:
-                yield tool, lambda x, _, tool=tool: _if_there(tool, lambda: run_verilog(path, x, tool))
+            wrong = _lacking({} if shutil.which(tool) else {tool: tool})
+            if not wrong and tool == "verilator" and not targets and (size := source.stat().st_size) > MOST:
+                asked = option("--target verilator", "it as a target")
+                wrong = f"{size:,} bytes of Verilog, Verilator compiles that for minutes or hours: give {asked}"
+            yield tool, wrong or (lambda x, _, tool=tool: run_verilog(path, x, tool))
     elif path.is_dir():
         from htaf.integer.execute import TARGETS, exported, missing
 
@@ -227,11 +230,7 @@ def _places(
             if (path / file).exists():
                 _expect_whole(path / file)
         for target in targets or TARGETS:
-            lacking = missing(target)
-            yield (
-                target,
-                lambda x, _, target=target, lacking=lacking: _unless(lacking, lambda: _in_c(path, x, target)),
-            )
+            yield target, _lacking(missing(target)) or (lambda x, _, target=target: _in_c(path, x, target))
     elif targets:
         raise IntegerError(f"{path}: expected no target, which C and Verilog alone have, got {listed(targets)}")
     elif path.suffix == ".onnx":
@@ -245,11 +244,6 @@ def _places(
         yield "packed", lambda x, wanted: _packed(path, run, program, held, wanted)
 
 
-def _too_long(size: int) -> Outputs:
-    minutes = "Verilator compiles that for minutes or hours"
-    raise NotThereError(f"{size:,} bytes of Verilog, {minutes}: give {option('--target verilator', 'it as a target')}")
-
-
 def _in_c(path: Path, x: Array, target: str) -> Outputs:
     from htaf.integer.execute import run_c
 
@@ -259,14 +253,8 @@ def _in_c(path: Path, x: Array, target: str) -> Outputs:
         raise NotThereError(str(error)) from None
 
 
-def _unless(lacking: dict[str, str], call: Callable[[], Outputs]) -> Outputs:
-    if lacking:
-        raise NotThereError(", ".join(f"{tool} is not installed (Debian: {of})" for tool, of in lacking.items()))
-    return call()
-
-
-def _if_there(tool: str, call: Callable[[], Outputs]) -> Outputs:
-    return _unless({} if shutil.which(tool) else {tool: tool}, call)
+def _lacking(tools: dict[str, str]) -> str:
+    return ", ".join(f"{tool} is not installed (Debian: {of})" for tool, of in tools.items())
 
 
 def _expect(found: str, program: IntegerProgram, path: Path) -> None:
