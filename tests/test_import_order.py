@@ -39,7 +39,7 @@ ORDER = [
 ]
 # Lines that a room may have; "": the files beside the rooms. A change that raises one says what it bought.
 BUDGETS = {
-    "cli": 4_540,
+    "cli": 4_560,
     "concepts": 8_600,
     "convert": 3_210,
     "data": 7_232,
@@ -47,18 +47,18 @@ BUDGETS = {
     "explorer": 1_900,
     "export": 1_272,
     "hardening": 2_065,
-    "integer": 3_900,
+    "integer": 3_970,
     "kernels": 4_100,
     "language": 3_750,
     "llm": 750,
-    "models": 2_270,
+    "models": 2_240,
     "packed": 6_292,
     "report": 2_010,
     "rules": 2_270,
-    "runs": 3_080,
+    "runs": 3_120,
     "spiking": 850,
     "": 5_460,
-    "training": 7_710,
+    "training": 7_720,
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}

@@ -81,6 +81,7 @@ INSTEAD = {
         ("subsample", "colsample_bytree", "feature_fraction", "bagging_fraction", "min_child_samples", "booster"),
         "the trees beside the bits have no settings but how many leaves they may have together",
     ),
+    "stem": "integers in a first layer come of training: htaf train ... --weights int8",
 }
 
 

@@ -20,13 +20,13 @@ from htaf.convert import harden
 from htaf.convert.functional_sites import Model, duplicate
 from htaf.convert.modes import evaluating
 from htaf.functional import sign
+from htaf.kernels.layers import EXACT
 from htaf.kernels.table_convolution.reference import LARGEST, ranges
 
 Bits = Literal[4, 8]
 LayerBits = Literal[4, 8, 16]
 _SLACK = 6  # that rounding may add to the sum of two sixes of integers: half of each
 _FINEST, _COARSEST = -126, 120  # exponents of a grid's step: normal numbers of float32, with room for the sums
-EXACT = 2**24  # up to here float32 holds every integer
 REACH = 8.0  # of real inputs: standardised ones beyond are rare
 MOST_BITS, NEAR = 4096, 0.01  # of a mean; and how near to an integer its multiple is, rounded in float32
 FEWEST = 512  # steps that the grid of real inputs must have on either side
@@ -531,7 +531,8 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
         example: inputs, a tensor or a tuple. A layer reads bits if its inputs in the hardened model are integers when
             the steps give random bits, so small that no sum of them with the largest weights is beyond 2^24. Shares of
             steps with several levels, a power of two, are counted in units of the finest. Where a layer reads means
-            over pixels, the example is of the size that the model will get.
+            over pixels, the example is of the size that the model will get. A warning names layers that clip numbers of
+            it beyond 8; not where a layer alone makes them so large for the next one, with no step between.
         bits: of an integer weight, 4 or 8.
 
     Returns:
@@ -674,7 +675,7 @@ def _as(kind: type[nn.Module], module: nn.Module, **more: Any) -> nn.Module:
 
 def _over(x: Tensor) -> int:
     """The least number, to MOST_BITS, of which 1 / number all are multiples; 0: there is none."""
-    flat, tried = x.flatten().double(), torch.arange(1.0, MOST_BITS + 1, dtype=torch.float64, device=x.device)
+    flat, tried = x.double().unique(), torch.arange(1.0, MOST_BITS + 1, dtype=torch.float64, device=x.device)
 
     def near(y: Tensor) -> Tensor:
         return ((y - y.round()).abs() < NEAR).all(0)

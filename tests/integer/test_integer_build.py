@@ -348,8 +348,14 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "smooth": (lambda: chain(nn.Conv2d(4, 4, 1), nn.ReLU()), "3: expected layers on a grid, .* got aten.relu"),
     "means": (
         lambda: chain(nn.AvgPool2d(3, 2, 1, count_include_pad=False), nn.Conv2d(4, 4, 1)),
-        "2: expected an average pooling that divides all sums by one number, got ceil_mode, or no count_include_pad",
+        "2: expected an average pooling that divides all sums by one number, got count_include_pad=False",
     ),
+    "means rounded up": (lambda: chain(nn.AvgPool2d(3, 2, ceil_mode=True)), "2: .*, got ceil_mode=True"),
+    "the greatest, rounded up": (
+        lambda: chain(nn.MaxPool2d(3, 2, ceil_mode=True)),
+        "2: .* got aten.max_pool2d.default .*: give it ceil_mode=False",
+    ),
+    "dilation": (lambda: chain(nn.MaxPool2d(2, dilation=2)), r"2: .* without dilation, got dilation \(2, 2\)"),
     "other windows": (
         lambda: chain(nn.AdaptiveAvgPool2d(4), nn.Conv2d(4, 4, 1)),
         r"2: expected windows of one size, got \[4, 4\] of an image \[6, 6\]",

@@ -67,6 +67,25 @@ def test_large_sums_are_exact() -> None:
     ]
 
 
+def test_a_program_shows_its_operations_without_their_numbers() -> None:
+    program, _ = random_program(0, "mlp")
+    first, *ops, last = str(program).splitlines()
+    assert first.startswith(f"IntegerProgram {program.digest[:12]}: Input(")
+    assert len(ops) == len(program.ops)
+    assert last == f"output: {program.output}, times 2 ** {program.unit[0]} / {program.unit[1]}"
+    assert max(map(len, ops)) < 120
+
+
+@pytest.mark.parametrize("bits", [12, 13, 26, 27, 31])
+def test_sums_of_one_more_than_a_float_holds(bits: int) -> None:
+    """2^24 + 1 and 2^53 + 1 are between two numbers of float32 and float64."""
+    w, x = np.array([[2**bits, 1]]), np.array([[2 ** (bits - bits % 2), 1]])
+    wanted = [2 ** (2 * bits - bits % 2) + 1]
+    assert Linear("l", 0, w, None).run(x).tolist() == [wanted]
+    images = Conv("c", 0, w[..., None, None], None, (1, 1), (0, 0), (1, 1), 1).run(x[..., None, None])
+    assert images.flatten().tolist() == wanted
+
+
 @given(st.integers(1, 4), st.integers(0, 2), st.booleans(), st.integers(0, 10**6))
 def test_neuron_by_loops(steps: int, leak: int, soft: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)

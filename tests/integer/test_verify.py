@@ -6,6 +6,7 @@ import importlib.util
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sklearn.datasets import load_iris
@@ -70,6 +71,28 @@ def test_an_export_equals_the_network(
     assert (export["predictions"], export["outputs"], export["wrong"]) == (0, 0, "")
 
 
+def test_onnx_runs_a_few_rows_at_once(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All at once, the windows of 10,000 images are more than a memory holds."""
+    import onnxruntime
+
+    once, sizes = onnxruntime.InferenceSession.run, list[int]()
+
+    def counted(session: Any, names: Any, given: dict[str, Any]) -> Any:
+        sizes.extend(map(len, given.values()))
+        return once(session, names, given)
+
+    assert htaf(monkeypatch, "export", run, "--to", "onnx-integer", "--out", tmp_path / "p.onnx") == 0
+    monkeypatch.setattr("htaf.runs.verify.ROWS", 7)
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run", counted)
+    assert htaf(monkeypatch, "verify", tmp_path / "p.onnx", run) == 0
+    assert sizes == [7, 7, 7, 7, 2]
+    said = capsys.readouterr()
+    assert "ONNX                30 rows: 0 predictions and 0 outputs differ" in said.out
+    assert f"ONNX: {(tmp_path / 'p.onnx').stat().st_size:,} bytes, 30 rows" in said.err
+
+
 def test_qonnx_runs_where_its_package_is(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,11 +129,56 @@ def test_edited_and_foreign_exports_are_refused(
     assert htaf(monkeypatch, "verify", tmp_path / "c", run) == 1
     assert "got one that was changed" in capsys.readouterr().err
     digest = text.split("program sha256: ")[1][:64]
+    source.write_text(text)
+    test = tmp_path / "c" / "test.c"
+    test.write_text(test.read_text().replace("ROWS 16", "ROWS 15"))
+    assert htaf(monkeypatch, "verify", tmp_path / "c", run) == 1
+    assert "test.c: expected a file as it was written, got one that was changed" in capsys.readouterr().err
     source.write_text(text.replace(digest, "0" * 64))
     assert htaf(monkeypatch, "verify", tmp_path / "c", run) == 1
     assert f"expected the program {digest[:12]} of the run, got 000000000000" in capsys.readouterr().err
     assert htaf(monkeypatch, "verify", tmp_path / "none", run) == 1
     assert "there is none at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["onnx-integer", "qonnx", "integer"])
+def test_an_edited_file_is_refused(
+    form: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One bit of one number."""
+    out = tmp_path / ("p.program" if form == "integer" else "p.onnx")
+    assert htaf(monkeypatch, "export", run, "--to", form, "--out", out) == 0
+    written = bytearray(out.read_bytes())
+    written[-100 if form == "integer" else len(written) // 2] ^= 1
+    out.write_bytes(written)
+    capsys.readouterr()
+    assert htaf(monkeypatch, "verify", out, run) == 1
+    assert "expected a file as it was written, got one that was changed" in capsys.readouterr().err
+
+
+def test_names_of_files_and_targets_that_nothing_reads(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert htaf(monkeypatch, "export", run, "--to", "qonnx", "--out", tmp_path / "q") == 2
+    assert f"--out: expected a name that ends with .onnx for qonnx, got {tmp_path / 'q'}" in capsys.readouterr().err
+    assert htaf(monkeypatch, "export", run, "--to", "integer", "--out", tmp_path / "p.onnx") == 2
+    assert htaf(monkeypatch, "export", run, "--to", "onnx-integer", "--out", tmp_path / "p.onnx") == 0
+    assert htaf(monkeypatch, "verify", tmp_path / "p.onnx", run, "--target", "host") == 1
+    assert "expected no target, which C and Verilog alone have, got 'host'" in capsys.readouterr().err
+
+
+def test_lines_show_as_they_come_and_large_verilog_is_not_for_verilator(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert htaf(monkeypatch, "export", run, "--to", "verilog", "--out", tmp_path / "v") == 0
+    capsys.readouterr()
+    monkeypatch.setattr("htaf.runs.verify.MOST", 100)
+    monkeypatch.setattr("htaf.runs.verify.shutil.which", {"verilator": "/bin/verilator"}.get)
+    assert htaf(monkeypatch, "verify", tmp_path / "v", run) == 2
+    said = capsys.readouterr()
+    assert [line.split("  ")[0] for line in said.out.splitlines()] == ["network in PyTorch", "iverilog", "verilator"]
+    assert "bytes of Verilog, Verilator compiles that for minutes or hours: give --target verilator" in said.out
+    assert "iverilog is not installed (Debian: iverilog)" in said.out
 
 
 @pytest.mark.parametrize(
@@ -119,6 +187,7 @@ def test_edited_and_foreign_exports_are_refused(
         (("--to", "c", "--flash", "1"), "expected constants of at most 1 bytes"),
         (("--to", "c", "--name", "while"), "expected a name in C"),
         (("--to", "qonnx", "--flash", "1k"), "--to qonnx does not read --flash"),
+        (("--to", "c", "--stem", "int16"), "got 'stem': integers in a first layer come of training"),
         (("--to", "onnx", "--pipelined"), "--to onnx does not read --pipelined"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -134,6 +135,7 @@ def export(
                 part=part,
                 data=data,
                 data_dir=data_dir,
+                progress=not json,
             )
         if json:
             return print_json(integers.to_json())
@@ -191,19 +193,29 @@ def verify(
     if rows < 1:
         raise UsageError(f"--rows must be > 0, got {rows}")
     from htaf.runs import open_run
-    from htaf.runs.verify import verify_export
+    from htaf.runs.verify import Checked, verify_export
 
     with needs_source("give --data"):
         opened = open_run(run, method=step_of_run(method))
         only = () if target is None else (target,)
-        found = verify_export(exported, opened, rows=rows, targets=only, part=part, data=data, data_dir=data_dir)
+        found = list[Checked]()
+        for one in verify_export(
+            exported,
+            opened,
+            rows=rows,
+            targets=only,
+            part=part,
+            data=data,
+            data_dir=data_dir,
+            progress=not json,
+        ):
+            found.append(one)
+            if not json:  # as soon as it is known: others may take minutes
+                what = f"not run: {one.wrong}" if one.wrong else f"{one.rows:,} rows: {_differ(one)}"
+                say(f"{one.where:{len(found[0].where)}}  {what}")
+                sys.stdout.flush()
     if json:
         print_json([one.to_json() for one in found])
-    else:
-        width = max(len(one.where) for one in found)
-        for one in found:
-            what = f"not run: {one.wrong}" if one.wrong else f"{one.rows:,} rows: {_differ(one)}"
-            say(f"{one.where:{width}}  {what}")
     if any(one.predictions or one.outputs for one in found):
         raise SystemExit(1)
     if all(one.wrong for one in found[1:]):

@@ -51,7 +51,7 @@ from htaf.packed.whole import before_rounding
 
 MOST = 2**15 - 1  # of a weight
 FINEST = 2**24  # steps of an input's grid, at most: what float32 holds
-COLUMNS = (16, 2**30)  # exponent and clip of columns that only thresholds read
+COLUMNS = (16, 2**30)  # exponent and clip of columns that a graph does not round; those of runs do
 _COMPARED = ("ge", "gt", "le", "lt")
 _SIZE = aten.sym_size.int
 _VIEWS = (aten.reshape.default, aten.squeeze.dim, aten.unsqueeze.default)
@@ -68,6 +68,7 @@ _INSTEAD = {  # what to do where a layer has no integer form
     "use nn.BatchNorm1d or 2d before a step, which is a threshold of integers": (
         "layer_norm", "group_norm", "instance_norm", "rms_norm", "native_layer_norm", "native_group_norm",
     ),
+    "give it ceil_mode=False, and windows with a pixel each": ("max_pool1d", "max_pool2d"),
     "use nn.MaxPool2d with the size of the image": ("adaptive_max_pool1d", "adaptive_max_pool2d", "amax", "max"),
     "return its input, and leave the rest to the loss": ("softmax", "log_softmax", "_softmax", "_log_softmax"),
 }  # fmt: skip
@@ -121,7 +122,6 @@ def columns_input(traced: Traced) -> Input:
     Where it rounds none, as where only thresholds read them: multiples of 2^-16 in +-2^14.
     """
     (given,) = traced.inputs
-    exponent, limit = COLUMNS
     found = list[tuple[int, int]]()
     for node in traced.graph.nodes:
         if node.op == "call_function" and node.target is aten.round.default:
@@ -646,16 +646,17 @@ class Walk:
             if any(n % w for n, w in zip(size, wanted, strict=True)):
                 refuse(node, "windows of one size", f"{list(wanted)} of an image {list(size)}")
             kernel = stride = (size[0] // wanted[0], size[1] // wanted[1])
-            padding, held, divisor = (0, 0), True, None
+            padding, wrong, divisor = (0, 0), "", None
         else:
             names = ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
             given: dict[str, Any] = dict(zip(names, node.args, strict=False)) | node.kwargs
             kernel = pair(given["kernel_size"], 1)
             stride, padding = pair(given.get("stride") or given["kernel_size"], 1), pair(given.get("padding", 0), 0)
-            held = not given.get("ceil_mode") and (given.get("count_include_pad", True) or padding == (0, 0))
+            kept = given.get("count_include_pad", True) or padding == (0, 0)
+            wrong = "ceil_mode=True" if given.get("ceil_mode") else "" if kept else "count_include_pad=False"
             divisor = given.get("divisor_override")
-        if not held:
-            refuse(node, "an average pooling that divides all sums by one number", "ceil_mode, or no count_include_pad")
+        if wrong:
+            refuse(node, "an average pooling that divides all sums by one number", wrong)
         ones = np.ones((value.channels, 1, *kernel), np.int64)
         op = Conv(module_of(node), known.value, ones, None, stride, padding, (1, 1), value.channels)
         if kernel == size and padding == (0, 0):

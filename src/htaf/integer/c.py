@@ -706,7 +706,7 @@ class _Writer:
 
     # files
 
-    def source(self) -> str:
+    def source(self) -> bytes:
         self.body = []
         calls = [self.function(number) for number in self.kept]
         if self.program.output == 0:
@@ -733,7 +733,7 @@ class _Writer:
             *self.body,
             f"void {self.name}_run(const {self.x_type} *x, {self.y_type} *y)\n{{\n" + "\n".join(calls) + "\n}\n",
         ]
-        return sealed("\n".join(parts))
+        return sealed("\n".join(parts).encode())
 
     def head(self, of: str) -> str:
         return f"""/* {self.name}.{of}: an integer program of htaf in C99. Do not edit: write it again from the network.
@@ -741,7 +741,7 @@ class _Writer:
    constants (flash): {self.flash:,} bytes; buffers (RAM): {self.ram:,} bytes; without code, stack, x and y. */
 """
 
-    def header(self) -> str:
+    def header(self) -> bytes:
         upper, given, end = self.name.upper(), self.program.input, self.program.values[self.program.output]
         exponent, divisor = self.program.unit
         what = "pixels [channels, height, width]"
@@ -775,7 +775,7 @@ void {self.name}_run(const {self.x_type} *x, {self.y_type} *y);
 
 #endif
 """
-        return sealed(text)
+        return sealed(text.encode())
 
 
 def unflat(shape: tuple[int, ...], place: str) -> At:
@@ -806,7 +806,7 @@ def numbers(array: Array, mask: str = "") -> str:
     return "\n".join([*lines, line, ""])
 
 
-def _test(name: str, arrays: Sequence[tuple[str, str, Array]]) -> str:
+def _test(name: str, arrays: Sequence[tuple[str, str, Array]]) -> bytes:
     upper, rows = name.upper(), len(arrays[0][2])
     texts = [
         f"static const {kind} {of}[ROWS][{upper}_{size}] = {{\n"
@@ -814,7 +814,8 @@ def _test(name: str, arrays: Sequence[tuple[str, str, Array]]) -> str:
         + "};\n"
         for (of, kind, array), size in zip(arrays, ("INPUTS", "OUTPUTS"), strict=True)
     ]
-    return f"""/* Rows with the outputs that the program gives for them; what differs is counted. */
+    text = f"""/* Rows with the outputs that the program gives for them; what differs is counted.
+   text sha256: {OPEN} */
 #include <stdio.h>
 
 #include "{name}.h"
@@ -835,6 +836,7 @@ int main(void)
     return differ != 0;
 }}
 """
+    return sealed(text.encode())
 
 
 def _makefile(name: str) -> str:

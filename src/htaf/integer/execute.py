@@ -175,8 +175,11 @@ def _run(command: Sequence[str], wrong: str, fails: bool = False) -> str:
     except subprocess.TimeoutExpired:
         raise IntegerError(f"{wrong}: no end after {TIMEOUT} seconds") from None
     if done.returncode and not fails:
+        if lacking := re.search(r"region `(\w+)' overflowed by (\d+) bytes", done.stderr):
+            target, too_many = wrong.partition(":")[0], f"{int(lacking[2]):,} bytes too many for its {lacking[1]}"
+            raise IntegerError(f"{target}: no room: {too_many}, with the rows that are compiled in")
         said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        told = next((line for line in said if "error" in line or "overflowed" in line), said[-1] if said else "")
+        told = next((line for line in said if "error" in line), said[-1] if said else "")
         raise IntegerError(f"{wrong}: {told.strip() or f'code {done.returncode}'}")
     return done.stdout + done.stderr
 

@@ -39,6 +39,15 @@ def save(program: IntegerProgram, path: str | Path) -> None:
         raise IntegerError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
+def is_program(path: Path) -> bool:
+    """Whether a file says that it is one of `save`, whole or not."""
+    try:
+        with regular(path).open("rb") as opened:
+            return read_seal(opened)[0].get("format") == FORMAT
+    except (OSError, ValueError):
+        return False
+
+
 def load(path: str | Path) -> IntegerProgram:
     """Read a program; nothing of the file is run before it is checked.
 

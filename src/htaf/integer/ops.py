@@ -221,21 +221,22 @@ class Conv(Op):
         (x,) = given
         images = x.reshape(-1, *x.shape[-3:])
         (up, left), (down, right) = self.padding, self.reach
-        padded = np.pad(images, ((0, 0), (0, 0), (up, up), (left, left)))
+        kind = exact(self.weight, x)
+        padded = np.pad(images.astype(kind), ((0, 0), (0, 0), (up, up), (left, left)))
         windows = np.lib.stride_tricks.sliding_window_view(padded, (down, right), (2, 3))
         windows = windows[:, :, :: self.stride[0], :: self.stride[1], :: self.dilation[0], :: self.dilation[1]]
-        parts = zip(np.split(windows, self.groups, 1), np.split(self.weight, self.groups), strict=True)
-        y = np.concatenate([product(w.transpose(0, 2, 3, 1, 4, 5), k) for w, k in parts], -1)
-        y = y if self.bias is None else y + self.bias
+        windows = windows.transpose(0, 2, 3, 1, 4, 5)
+        parts = zip(np.split(windows, self.groups, 3), np.split(self.weight.astype(kind), self.groups), strict=True)
+        y = np.concatenate([w.reshape(*w.shape[:3], -1) @ k.reshape(len(k), -1).T for w, k in parts], -1)
+        y = y.astype(np.int64) if self.bias is None else y.astype(np.int64) + self.bias
         return y.transpose(0, 3, 1, 2).reshape(*x.shape[:-3], *y.shape[3:], *y.shape[1:3])
 
 
-def product(x: Array, weight: Array) -> Array:
-    """Sums over all but the first axis of the weights: in float64 where these are exact, as that is faster."""
-    rows, flat = x.reshape(*x.shape[: x.ndim - weight.ndim + 1], -1), weight.reshape(len(weight), -1)
-    if not flat.size or int(np.abs(flat).sum(1).max()) * max(int(np.abs(rows).max(initial=0)), 1) < 2**53:
-        return (rows.astype(np.float64) @ flat.T.astype(np.float64)).astype(np.int64)
-    return rows @ flat.T
+def exact(weight: Array, x: Array) -> Any:
+    """The numbers in which sums of x over all but the first axis of the weights are exact in any order: floats where
+    these hold every part of a sum, as that is faster."""
+    most = int(np.abs(weight).reshape(len(weight), -1).sum(1).max(initial=0)) * max(int(np.abs(x).max(initial=0)), 1)
+    return np.float32 if most < 2**24 else np.float64 if most < 2**53 else np.int64
 
 
 def sums(weight: Array, bias: Array | None, x: Value) -> tuple[int, int]:
@@ -264,7 +265,8 @@ class Linear(Op):
         return Value((*x.shape[:-1], len(self.weight)), *sums(self.weight, self.bias, x))
 
     def run(self, *given: Array) -> Array:
-        y = product(given[0], self.weight)
+        kind = exact(self.weight, given[0])
+        y = (given[0].astype(kind) @ self.weight.T.astype(kind)).astype(np.int64)
         return y if self.bias is None else y + self.bias
 
 

@@ -78,6 +78,11 @@ class IntegerProgram:
         if len(self.values[self.output].shape) != 1:
             raise IntegerError(f"expected outputs [classes], got {list(self.values[self.output].shape)}")
 
+    def __repr__(self) -> str:
+        """Its operations without their numbers."""
+        lines = [f"IntegerProgram {self.digest[:12]}: {self.input}", *(f"{n}: {_short(op, v)}" for n, op, v in self)]
+        return "\n".join([*lines, f"output: {self.output}, times 2 ** {self.unit[0]} / {self.unit[1]}"])
+
     @cached_property
     def values(self) -> tuple[Value, ...]:
         """All values, the input first; their ranges hold for every input."""
@@ -137,3 +142,8 @@ class IntegerProgram:
                 found.update(f"{name} {array.shape}".encode())
                 found.update(array.astype("<i8").tobytes())
         return found.hexdigest()
+
+
+def _short(op: Op, value: Value) -> str:
+    reads, shape = ", ".join(map(str, op.reads)), list(value.shape)
+    return f"{type(op).__name__} {op.name} of {reads}: {shape} in {value.low:,} to {value.high:,}"

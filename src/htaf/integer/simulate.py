@@ -34,7 +34,7 @@ def run_verilog(
     """
     if shutil.which(tool) is None:
         raise IntegerError(f"expected {tool} on the PATH, got none: apt-get install {tool}")
-    held = _held(Path(folder))
+    held = written(Path(folder))
     name, wanted = held["name"], held["input"]
     if x.dtype.kind not in "iu" or list(x.shape[1:]) != wanted["shape"] or not len(x):
         raise IntegerError(f"expected integers [rows, {wanted['shape']}], got {x.dtype} {list(x.shape)}")
@@ -59,15 +59,15 @@ def run_verilog(
         return _numbers((here / "results.hex").read_text(), held["output"], len(x))
 
 
-def _held(folder: Path) -> dict[str, Any]:
-    """What `to_verilog` says of its folder."""
+def written(folder: Path) -> dict[str, Any]:
+    """What `to_verilog` says of its folder. Raises IntegerError: it is none, or one that was edited."""
     found = sorted(folder.glob("*.json"))
     try:
         held = parse_json(regular(found[0]).read_bytes())
         edited = [
             file
             for end in ("", "_tb")
-            if not is_whole(regular(folder / (file := f"{held['name']}{end}.v")).read_text())
+            if not is_whole(regular(folder / (file := f"{held['name']}{end}.v")).read_bytes())
         ]
     except (IndexError, KeyError, TypeError, OSError, ValueError) as error:
         raise IntegerError(f"{folder}: expected a folder of to_verilog, got {first_line(error)}") from None

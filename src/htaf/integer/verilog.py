@@ -77,7 +77,8 @@ def to_verilog(
     held = {"name": name, "program_sha256": program.digest, "latency": module.stages if pipelined else 0}
     held |= {"input": _format(program.values[0]), "output": _format(last), "unit": list(program.unit)}
     x, wanted = vectors(program, rows)
-    files = {f"{name}.v": sealed(text), f"{name}_tb.v": sealed(_testbench(name, held, len(x)))}
+    files = {f"{name}.v": sealed(text.encode())}
+    files |= {f"{name}_tb.v": sealed(_testbench(name, held, len(x)).encode())}
     files |= {f"{name}.json": to_json(held), "inputs.hex": hexadecimal(x, held["input"]["width"])}
     files["outputs.hex"] = hexadecimal(wanted, held["output"]["width"])
     Path(folder).mkdir(parents=True, exist_ok=True)

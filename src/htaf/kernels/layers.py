@@ -19,6 +19,7 @@ def row_bytes(channels: int) -> int:
 
 WIDEST = 1 << 16  # padding, stride, dilation: what is computed from them stays small in 64 bits
 LARGEST = 1 << 31  # channels, outputs, a kernel
+EXACT = 1 << 24  # up to here float32 holds every integer
 
 
 class Geometry(NamedTuple):

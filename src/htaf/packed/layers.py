@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.fx import Node
 
 from htaf.kernels.depthwise_convolution.reference import MOST_PLANES, depthwise
-from htaf.kernels.integer_convolution.reference import EXACT, LARGEST_INPUT, MOST
-from htaf.kernels.layers import Geometry, row_bytes
+from htaf.kernels.integer_convolution.reference import LARGEST_INPUT, MOST
+from htaf.kernels.layers import EXACT, Geometry, row_bytes
 from htaf.kernels.packed_maps.reference import pack
 from htaf.packed.affine import Constants, aten, shape_of
 from htaf.packed.instructions.layer import Form

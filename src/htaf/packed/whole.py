@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from htaf.kernels.float_layers.reference import EXACT, WIDEST, Rounded
+from htaf.kernels.float_layers.reference import WIDEST, Rounded
+from htaf.kernels.layers import EXACT
 from htaf.kernels.packed_maps.reference import MOST_BIAS
 from htaf.packed.affine import Constants, aten, is_float, read_affine, shape_of
 from htaf.packed.instructions.schema import LARGEST

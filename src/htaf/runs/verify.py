@@ -16,7 +16,9 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from htaf._errors import first_line, listed
+from htaf._console import progress as progress_of
+from htaf._errors import first_line, listed, option
+from htaf._files import OutputError
 from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.parts import Data
 from htaf.integer import files
@@ -30,7 +32,8 @@ from htaf.runs.run import Run
 
 Form = Literal["integer", "c", "verilog", "onnx-integer", "qonnx"]
 FORMS: tuple[Form, ...] = get_args(Form)
-ROWS = 64  # at once through the definition of a program
+ROWS = 32  # at once through the definition of a program
+MOST = 2**20  # bytes of Verilog that Verilator is given unasked
 ROUNDING = 2.0**-23  # of an output that is rounded to float32
 
 Outputs = Int64[Array, "rows outputs"]
@@ -104,18 +107,22 @@ def export_program(
         RunError, OutputError, BusyError: as `pack_run`.
     """
     part = known_part(run, part)
+    if to not in ("c", "verilog") and (Path(out).suffix == ".onnx") != (to in ("onnx-integer", "qonnx")):
+        wanted = "that ends with .onnx" if to != "integer" else "without .onnx behind it"
+        raise OutputError(f"{option('--out', 'out')}: expected a name {wanted} for {to}, got {out}")
     folder = to in ("c", "verilog")  # whose writers look at what is there
     with nullcontext(Path(out)) if folder else to_write(run, out, data) as path:
         program = build_run(run)
         rows = parts_of(run, own_data(run, data, data_dir), data_dir, part)[0]
-        found = _network(run, program, rows)
+        x = _integers_of(run, program, rows)
+        found = _network(run, program, rows, _run(program, x, progress))
         if found.predictions:
             raise CheckError(
                 f"expected the predictions of the run's exact network on {part} rows, got {found.predictions:,} others "
                 f"of {found.rows:,}: nothing is written"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        notes = _written(program, path, to, name, flash, pipelined, _first(run, program, rows))
+        notes = _written(program, path, to, name, flash, pipelined, x[:16])
         return WrittenProgram(path, to, program.digest, found, notes)
 
 
@@ -152,7 +159,8 @@ def verify_export(
     part: PartName = "test",
     data: Data | Place | None = None,
     data_dir: Place | None = None,
-) -> list[Checked]:
+    progress: bool = False,
+) -> Iterator[Checked]:
     """The same rows through a run's network, its integer program and an exported form of it.
 
     Args:
@@ -160,9 +168,10 @@ def verify_export(
         rows: of the part, the first ones.
         targets: where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog, verilator.
             None given: all whose tools are here, and those that are not are said.
+        progress: show bars on the error stream.
 
-    Returns:
-        The network first, then a line for each place where the export ran, or was to run.
+    Yields:
+        The network first, then what came of each place where the export ran, or was to run.
 
     Raises:
         IntegerError: no export, an edited one, or one of another network. RunError, PackedError: as `pack_run`.
@@ -172,17 +181,22 @@ def verify_export(
         raise IntegerError(f"expected an exported file or folder, there is none at {path}")
     program, part = build_run(run), known_part(run, part)
     held = parts_of(run, own_data(run, data, data_dir), data_dir, part)[0]
-    found = [_network(run, program, held, rows)]
-    x = _first(run, program, held, rows)
-    wanted = _run(program, x)
-    for where, call in _places(path, program, run, held, targets, rows):
+    places = [*_places(path, program, run, held, targets)]  # what cannot be is said before all rows are run
+    x = _integers_of(run, program, held, rows)
+    wanted = _run(program, x, progress)
+    yield _network(run, program, held, wanted)
+    for where, call in places:
+        size = max(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
         try:
-            found.append(_compared(where, call(x), wanted))
+            if isinstance(call, str):
+                raise NotThereError(call)
+            with progress_of(f"{where}: {size:,} bytes, {len(x):,} rows", None, shown=progress):
+                found = _compared(where, call(x, wanted), wanted)
         except NotThereError as error:  # of all places some have no tool, and some no room
             if targets:
                 raise
-            found.append(Checked(where, wrong=str(error)))
-    return found
+            found = Checked(where, wrong=str(error))
+        yield found
 
 
 class NotThereError(IntegerError):
@@ -190,37 +204,44 @@ class NotThereError(IntegerError):
 
 
 def _places(
-    path: Path, program: IntegerProgram, run: Run, held: RunPart, targets: tuple[str, ...], rows: int
-) -> Iterator[tuple[str, Callable[[Array], Outputs]]]:
-    """Where an export runs, and how."""
+    path: Path, program: IntegerProgram, run: Run, held: RunPart, targets: tuple[str, ...]
+) -> Iterator[tuple[str, Callable[[Array, Outputs], Outputs] | str]]:
+    """Where an export runs, and how, or why not: by the integers, and the outputs that are wanted, within the rounding
+    of which real ones are taken for them."""
     if path.is_dir() and any(path.glob("*.v")):
-        from htaf.integer.simulate import run_verilog
+        from htaf.integer.simulate import run_verilog, written
 
-        _expect_digest(path, *path.glob("*.v"), program=program)
+        source = path / f"{written(path)['name']}.v"
+        _expect_digest(source, program)
         for tool in targets or ("iverilog", "verilator"):
             if tool not in ("iverilog", "verilator"):
                 raise IntegerError(f"expected a target of iverilog, verilator, got {tool!r}")
-            yield tool, lambda x, tool=tool: _if_there(tool, lambda: run_verilog(path, x, tool))
+            wrong = _lacking({} if shutil.which(tool) else {tool: tool})
+            if not wrong and tool == "verilator" and not targets and (size := source.stat().st_size) > MOST:
+                asked = option("--target verilator", "it as a target")
+                wrong = f"{size:,} bytes of Verilog, Verilator compiles that for minutes or hours: give {asked}"
+            yield tool, wrong or (lambda x, _, tool=tool: run_verilog(path, x, tool))
     elif path.is_dir():
-        from htaf.integer.execute import TARGETS, missing
+        from htaf.integer.execute import TARGETS, exported, missing
 
-        _expect_digest(path, *path.glob("*.c"), program=program)
+        name = exported(path).name
+        _expect_digest(path / f"{name}.c", program)
+        for file in (f"{name}.c", f"{name}.h", "test.c"):
+            if (path / file).exists():
+                _expect_whole(path / file)
         for target in targets or TARGETS:
-            lacking = missing(target)
-            yield (
-                target,
-                lambda x, target=target, lacking=lacking: _unless(lacking, lambda: _in_c(path, x, target)),
-            )
+            yield target, _lacking(missing(target)) or (lambda x, _, target=target: _in_c(path, x, target))
+    elif targets:
+        raise IntegerError(f"{path}: expected no target, which C and Verilog alone have, got {listed(targets)}")
     elif path.suffix == ".onnx":
-        yield "ONNX", lambda x: _onnx(path, program, x)
-    else:
-        try:
-            held_program = files.load(path)
-        except IntegerError:
-            yield "packed", lambda x: _packed(path, run, program, held, rows)
-            return
+        _expect_whole(path)
+        yield "ONNX", lambda x, _: _onnx(path, program, x)
+    elif files.is_program(path):
+        held_program = files.load(path)
         _expect(held_program.digest, program, path)
-        yield "integer program", lambda x: _run(held_program, x)
+        yield "integer program", lambda x, _: _run(held_program, x)
+    else:
+        yield "packed", lambda x, wanted: _packed(path, run, program, held, wanted)
 
 
 def _in_c(path: Path, x: Array, target: str) -> Outputs:
@@ -232,14 +253,8 @@ def _in_c(path: Path, x: Array, target: str) -> Outputs:
         raise NotThereError(str(error)) from None
 
 
-def _unless(lacking: dict[str, str], call: Callable[[], Outputs]) -> Outputs:
-    if lacking:
-        raise NotThereError(", ".join(f"{tool} is not installed (Debian: {of})" for tool, of in lacking.items()))
-    return call()
-
-
-def _if_there(tool: str, call: Callable[[], Outputs]) -> Outputs:
-    return _unless({} if shutil.which(tool) else {tool: tool}, call)
+def _lacking(tools: dict[str, str]) -> str:
+    return ", ".join(f"{tool} is not installed (Debian: {of})" for tool, of in tools.items())
 
 
 def _expect(found: str, program: IntegerProgram, path: Path) -> None:
@@ -247,18 +262,19 @@ def _expect(found: str, program: IntegerProgram, path: Path) -> None:
         raise IntegerError(f"{path}: expected the program {program.digest[:12]} of the run, got {found[:12]}")
 
 
-def _expect_digest(path: Path, *sources: Path, program: IntegerProgram) -> None:
-    """That a source names the program of the run; it is whole where its text holds its own digest."""
+def _expect_digest(source: Path, program: IntegerProgram) -> None:
+    """That a source names the program of the run."""
+    named = re.search(r"program (?:sha256: )?([0-9a-f]{64})", source.read_text())
+    if not named:
+        raise IntegerError(f"{source}: expected an export with the digest of its program, got none")
+    _expect(named[1], program, source)
+
+
+def _expect_whole(file: Path) -> None:
     from htaf.integer.sealing import is_whole
 
-    texts = [source.read_text() for source in sources]
-    named = [match[1] for text in texts for match in re.finditer(r"program (?:sha256: )?([0-9a-f]{64})", text)]
-    if not named:
-        raise IntegerError(f"{path}: expected an export with the digest of its program, got none")
-    _expect(named[0], program, path)
-    for source, text in zip(sources, texts, strict=True):
-        if "text sha256" in text and not is_whole(text):
-            raise IntegerError(f"{source}: expected a text as it was written, got one that was changed")
+    if not is_whole(file.read_bytes()):
+        raise IntegerError(f"{file}: expected a file as it was written, got one that was changed: export it again")
 
 
 def _onnx(path: Path, program: IntegerProgram, x: Array) -> Outputs:
@@ -270,8 +286,8 @@ def _onnx(path: Path, program: IntegerProgram, x: Array) -> Outputs:
         _expect({one.key: one.value for one in model.metadata_props}.get("program_sha256", ""), program, path)
         given, output = model.graph.input[0], model.graph.output[0].name
         kind = onnx.helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type)
-        one = given.type.tensor_type.shape.dim[0].dim_value == 1  # QONNX has a fixed number of rows
-        parts = [part.astype(kind) for part in (np.split(x, len(x)) if one else [x])]
+        at_once = given.type.tensor_type.shape.dim[0].dim_value or ROWS  # QONNX has a fixed number of rows: 1
+        parts = [part.astype(kind) for part in np.array_split(x, range(at_once, len(x), at_once))]
         if any(node.domain.startswith("qonnx") for node in model.graph.node):
             found = _qonnx(model, given.name, parts, output)
         else:
@@ -297,7 +313,7 @@ def _qonnx(model: Any, given: str, parts: list[Array], output: str) -> list[Arra
         raise NotThereError(f"the qonnx package ends with {first_line(error)}: try it with onnx 1.19") from error
 
 
-def _packed(path: Path, run: Run, program: IntegerProgram, held: RunPart, rows: int) -> Outputs:
+def _packed(path: Path, run: Run, program: IntegerProgram, held: RunPart, wanted: Outputs) -> Outputs:
     """The outputs of a packed file in the unit of the program."""
     from htaf import packed
 
@@ -305,29 +321,18 @@ def _packed(path: Path, run: Run, program: IntegerProgram, held: RunPart, rows: 
     key = model.extra.get("run", {}).get("about", {}).get("key")
     if key != run.record["key"]:
         raise IntegerError(f"{path}: expected a packed file of the run {run.record['key']}, got one of {key}")
-    with torch.no_grad():
-        found = [(model(x), _run(program, quantised(run, program, x))) for x in _inputs(held, rows)]
-    return np.concatenate([_integers(y, program, wanted) for y, wanted in found])
+    return _integers(model, program, held, wanted)
 
 
-def _network(run: Run, program: IntegerProgram, held: RunPart, rows: int | None = None) -> Checked:
+def _network(run: Run, program: IntegerProgram, held: RunPart, wanted: Outputs) -> Checked:
     """How the run's network in PyTorch compares with its program."""
-    model, found = run.model(), Checked("network in PyTorch")
-    with torch.no_grad():
-        for x in _inputs(held, rows):
-            wanted = _run(program, quantised(run, program, x))
-            some = _compared(found.where, _integers(model(x), program, wanted), wanted)
-            found = Checked(
-                found.where,
-                found.rows + some.rows,
-                found.predictions + some.predictions,
-                found.outputs + some.outputs,
-            )
-    return found
+    return _compared("network in PyTorch", _integers(run.model(), program, held, wanted), wanted)
 
 
-def _integers(outputs: Tensor, program: IntegerProgram, wanted: Outputs) -> Outputs:
+@torch.no_grad()
+def _integers(network: Callable[[Tensor], Tensor], program: IntegerProgram, held: RunPart, wanted: Outputs) -> Outputs:
     """Real outputs in the unit of the program; within the rounding of float32 they are what is wanted."""
+    outputs = torch.cat([network(x) for x in _inputs(held, len(wanted))])
     exponent, divisor = program.unit
     real = np.ldexp(outputs.double().numpy(), -exponent) * divisor
     near = np.abs(real - wanted) <= np.maximum(np.abs(wanted) * ROUNDING, 1e-6)
@@ -340,9 +345,13 @@ def _compared(where: str, found: Outputs, wanted: Outputs) -> Checked:
     return Checked(where, len(wanted), others, differ)
 
 
-def _run(program: IntegerProgram, x: Array) -> Outputs:
-    parts = [program.run(x[start : start + ROWS]) for start in range(0, len(x), ROWS)]
-    return np.concatenate(parts)
+def _run(program: IntegerProgram, x: Array, progress: bool = False) -> Outputs:
+    found = list[Outputs]()
+    with progress_of("integer program", len(x), shown=progress) as advance:
+        for rows in np.array_split(x, range(ROWS, len(x), ROWS)):
+            found.append(program.run(rows))
+            advance(len(rows))
+    return np.concatenate(found)
 
 
 def _inputs(held: RunPart, rows: int | None = None) -> Iterator[Tensor]:
@@ -356,7 +365,8 @@ def _inputs(held: RunPart, rows: int | None = None) -> Iterator[Tensor]:
             left -= len(x)
 
 
-def _first(run: Run, program: IntegerProgram, held: RunPart, rows: int = 16) -> Array:
+def _integers_of(run: Run, program: IntegerProgram, held: RunPart, rows: int | None = None) -> Array:
+    """What the program takes for the first rows of a part."""
     return np.concatenate([quantised(run, program, x) for x in _inputs(held, rows)])
 
 

@@ -131,8 +131,8 @@ def problem(
         raise DataError(f"expected no attributes for {recipe.network.title()}, which learns none, got some")
     if isinstance(recipe.data, TableData) and isinstance(data, Table):
         divided = rows or split(data, seed, mode=mode)  # pyright: ignore[reportArgumentType]
-        rounded = getattr(recipe.network, "weights", "float") != "float"
-        return _table(recipe.data, data, divided, test, divided_notes(data, seed, mode, rows), rounded)
+        told = divided_notes(data, seed, mode, rows)
+        return _table(recipe.data, data, divided, test, told, rounded=recipe.network.on_grid)
     if not isinstance(recipe.data, ImageData) or not isinstance(data, Images):
         raise DataError(f"expected {recipe.data.kind} for a recipe of family {recipe.family}, got {data.name}")
     posed = _images(recipe, recipe.data, data, test, preprocessor)
@@ -206,7 +206,7 @@ def divided_notes(data: Data, seed: int, mode: str, rows: Split | None = None) -
 
 
 def _table(
-    options: TableData, table: Table, parts: Split, test: bool, told: tuple[Note | str, ...], rounded: bool
+    options: TableData, table: Table, parts: Split, test: bool, told: tuple[Note | str, ...], *, rounded: bool
 ) -> Problem:
     if options.threshold is not None and len(table.classes) != 2:
         got = f"{len(table.classes)} classes" if table.classes else "a number"

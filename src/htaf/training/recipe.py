@@ -449,6 +449,11 @@ class Network(RecipePart, ABC):
         """The network in words, as reports name it: "WideResNet, depth 16, width 1"."""
 
     @property
+    def on_grid(self) -> bool:
+        """Whether its weights are on a grid of integers, see `htaf.grid`: of the families that have such."""
+        return getattr(self, "weights", "float") != "float"
+
+    @property
     def normalised(self) -> bool:
         """Whether it has batch norm, which needs two rows in a batch."""
         return True
@@ -601,7 +606,7 @@ class Recipe:
         expect(fits, f"method for {self.family} must be htaf, ste or ss", "'relu'")
         levels, why = self.activation.levels, self.network.one_level
         expect(levels == 1 or not why, f"levels for {self.family} must be 1: {why}", levels)
-        exact = levels.bit_count() == 1 or getattr(self.network, "weights", "float") == "float"
+        exact = levels.bit_count() == 1 or not self.network.on_grid
         expect(exact, "levels must be 1, 2, 4 or another power of two with weights on a grid", levels)
 
     @property

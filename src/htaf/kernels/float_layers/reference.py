@@ -8,11 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from htaf.kernels.layers import Geometry
+from htaf.kernels.layers import EXACT, Geometry
 
 Images = Float[Tensor, "_ _ _ _"]
 WIDEST = 2**15 - 1  # of an integer of 16 bits
-EXACT = 2**24  # up to here float32 holds every integer
 
 
 def convolution(x: Images, weight: Images, bias: Float[Tensor, " outputs"] | None, geometry: Geometry) -> Images:

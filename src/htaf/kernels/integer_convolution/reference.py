@@ -10,12 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from htaf.kernels.layers import Epilogue, Geometry, Outputs, bind_of, row_bytes
+from htaf.kernels.layers import EXACT, Epilogue, Geometry, Outputs, bind_of, row_bytes
 from htaf.kernels.packed_maps import reference as maps
 
 MOST = 127  # of a weight
 LARGEST_INPUT = 128  # so that two products fit 16 bits
-EXACT = 2**24  # up to here float32 holds every integer
 
 
 class Weights(NamedTuple):
