@@ -39,8 +39,8 @@ ORDER = [
 ]
 # Lines that a room may have; "": the files beside the rooms. A change that raises one says what it bought.
 BUDGETS = {
-    "cli": 4_560,
-    "concepts": 8_600,
+    "cli": 4_707,
+    "concepts": 9_220,
     "convert": 3_210,
     "data": 7_232,
     "diagnostics": 750,
@@ -52,7 +52,7 @@ BUDGETS = {
     "language": 3_750,
     "llm": 750,
     "models": 2_240,
-    "packed": 6_292,
+    "packed": 6_293,
     "report": 2_010,
     "rules": 2_270,
     "runs": 3_120,

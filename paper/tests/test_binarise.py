@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htaf._errors import TooLargeError
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_of
 from htaf.concepts.store import Features, open_features
 from htaf.concepts.writing import write_codes
@@ -28,7 +25,7 @@ def values(seed: int = 0) -> np.ndarray:
     return (rng.normal(size=(N, C)) * rng.uniform(0.5, 3, C) + rng.normal(size=C)).astype(np.float32)
 
 
-def folder(path: Path, features: np.ndarray, parts: np.ndarray | None = None) -> Path:
+def folder(path: Path, features: np.ndarray, parts: np.ndarray | None = None, layer: str = "") -> Path:
     """Features of a plain network on disk: 120 training, 30 validation and 50 test images, in no order."""
     rng = np.random.default_rng(1)
     n, c = features.shape
@@ -38,7 +35,7 @@ def folder(path: Path, features: np.ndarray, parts: np.ndarray | None = None) ->
     labels = rng.integers(0, K, n).astype(np.int32)
     smooth = (features @ head[0].T + head[1]).argmax(1).astype(np.int32)
     made = Features(features, tuple("abcd"), labels, parts, list(map(str, range(n))), *head, smooth, {})
-    write_codes(path, made, {"features": str(path)}, info={"run": "/runs/plain", "method": "relu"})
+    write_codes(path, made, {"features": str(path), "layer": layer}, info={"run": "/runs/plain", "method": "relu"})
     return path
 
 
@@ -150,82 +147,18 @@ def test_what_cannot_be_done(tmp_path: Path) -> None:
         binarise(source, tmp_path / "bm", "rates", like=some)
 
 
-def test_random_hyperplanes_halve_the_training_images(tmp_path: Path) -> None:
-    x = values()
-    x[:, 3] = 1000 + 0.1 * x[:, 3]  # a mean far from 0
-    x[:, 5] = 2.5  # never changes
-    source = folder(tmp_path / "f", x)
-    codes = binarise(source, tmp_path / "r", "random", concepts=40, seed=3)
-    assert (codes.concepts, codes.info["seed"]) == (40, 3)
-    here = train(source)
-    spread = x[here].astype(np.float64).std(0)
-    normal = np.random.default_rng(3).standard_normal((C, 40))
-    standard = np.divide(x - x[here].mean(0), spread, out=np.zeros(x.shape), where=spread > 0)
-    projected = standard @ normal
-    bits = projected >= np.median(projected[here], axis=0)
-    away = np.abs(projected - np.median(projected[here], axis=0)) > 0.01  # float32 beside a mean of a thousand
-    assert away.mean() > 0.99
-    np.testing.assert_array_equal(codes.unpack()[away], bits[away])
-    assert (np.abs(codes.part("train").unpack().mean(0) - 0.5) < 0.05).all()
-    again = binarise(source, tmp_path / "r", "random", concepts=40, seed=3)
-    np.testing.assert_array_equal(again.bits, codes.bits)
-    assert (binarise(source, tmp_path / "s", "random", concepts=40, seed=4).bits != codes.bits).any()
-    assert binarise(source, tmp_path / "t", "random").concepts == C
-
-
-def test_bits_without_a_head_get_one(tmp_path: Path) -> None:
+def test_bits_of_a_backbone_get_a_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
-    source = folder(tmp_path / "f", np.zeros((N, C), np.float32))
-    labels = np.asarray(open_features(source).labels)
-    told = (rng.normal(size=(N, C)) + 4 * rng.normal(size=(K, C))[labels]).astype(np.float32)
-    codes = binarise(folder(tmp_path / "told", told), tmp_path / "r", "random", concepts=30)
-    test = codes.part("test")
-    assert (test.exact == test.labels).mean() > 0.8
-    np.testing.assert_array_equal(test.exact, test.logits().argmax(1))
-    drawn = binarise(tmp_path / "told", tmp_path / "m", "median", concepts=5, seed=1)
-    nodes = np.sort(np.random.default_rng(1).permutation(C)[:5])
-    whole = binarise(tmp_path / "told", tmp_path / "w", "median")
-    np.testing.assert_array_equal(drawn.unpack(), whole.unpack()[:, nodes])
-    assert (drawn.exact == labels).mean() > (whole.exact == labels).mean()  # whose head is no one's
-    # without validation images
-    parts = np.repeat(np.array([0, 2], np.uint8), [150, 50])
-    labels = np.asarray(open_features(folder(tmp_path / "g", told, parts)).labels)
-    told = (rng.normal(size=(N, C)) + 4 * rng.normal(size=(K, C))[labels]).astype(np.float32)
-    alone = binarise(folder(tmp_path / "two", told, parts), tmp_path / "a", "random")
-    assert (alone.exact == alone.labels).mean() > 0.8
-
-
-def test_more_bits_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = folder(tmp_path / "f", values())
-    monkeypatch.setattr("htaf._errors._memory", lambda: 1e6)
-    with pytest.raises(TooLargeError, match=r"20,000 random bits .* choose fewer"):
-        binarise(source, tmp_path / "x", "random", concepts=20_000)
-    assert not (tmp_path / "x").exists()
-
-
-def test_progress_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "progress_of", functools.partial(module.progress_of, every=0))
-    source = folder(tmp_path / "f", values())
-    binarise(source, tmp_path / "r", "random", concepts=30, progress=True)
-    said = capsys.readouterr().err
-    for line in ("hyperplanes: 30 of 30", "head on 30 bits"):
-        assert line in said
-    binarise(source, tmp_path / "s", "random", concepts=30)
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    ("how", "given", "said"),
-    [
-        ("random", {"concepts": 0}, "concepts must be in 1 to 20,000 for random bits, got 0"),
-        ("random", {"concepts": 20_001}, "in 1 to 20,000 for random bits, got 20,001: choose fewer"),
-        ("random", {"seed": -1}, "seed must be >= 0"),
-        ("median", {"concepts": C + 1}, f"concepts must be in 1 to {C}"),
-        ("rates", {"concepts": 3}, "concepts is for"),
-        ("random", {"sorted": True}, "for how='rates'"),
-    ],
-)
-def test_numbers_of_concepts_are_checked(tmp_path: Path, how: Any, given: dict[str, Any], said: str) -> None:
-    source = folder(tmp_path / "f", values())
-    with pytest.raises(ConceptError, match=said):
-        binarise(source, tmp_path / "x", how, **given)  # pyright: ignore[reportArgumentType]
+    for name, parts in (
+        ("f", None),
+        ("g", np.repeat(np.array([0, 2], np.uint8), [150, 50])),
+    ):  # g: no validation images
+        plain = folder(tmp_path / name, np.zeros((N, C), np.float32), parts)
+        labels = np.asarray(open_features(plain).labels)
+        told = (rng.normal(size=(N, C)) + 4 * rng.normal(size=(K, C))[labels]).astype(np.float32)
+        source = folder(tmp_path / f"{name}-told", told, parts, layer="backbone")
+        codes = binarise(source, tmp_path / f"{name}-bits", progress=name == "f")
+        test = codes.part("test")
+        assert (test.exact == test.labels).mean() > 0.8
+        np.testing.assert_array_equal(test.exact, test.logits().argmax(1))
+        assert (f"head on {C} bits" in capsys.readouterr().err) == (name == "f")

@@ -1,4 +1,4 @@
-"""`htaf paper binarise|leakage|sparse`: what the bits of a run are compared with."""
+"""`htaf paper binarise|leakage`: what the bits of a run are compared with."""
 
 from __future__ import annotations
 
@@ -8,72 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from htaf.concepts.store import open_codes, open_features
+from htaf.concepts.store import open_codes
 from made_runs import PLAIN, digits, made_run
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root, images = tmp_path_factory.mktemp("sparse"), digits()
+    root, images = tmp_path_factory.mktemp("verbs"), digits()
     made_run(root / "run", images, concepts=21, shares={"train_images": 300, "validation_images": 100})
     made_run(root / "plain", images, PLAIN)
     return root
-
-
-def test_sparse_heads_beside_random_bits(htaf, folder: Path) -> None:
-    out = folder / "result"
-    words = ("paper", "sparse", folder / "run", "--out", out, "--nec", 3, "--baseline", "random", "median")
-    code, text, err = htaf(*words, "--seeds", 2, "--shuffled", "--json")
-    assert code == 0, err
-    found = json.loads(text)
-    assert found == json.loads((out / "sparse.json").read_text())
-    assert "| random | 3 |" in (out / "sparse.md").read_text()
-    summary = {(row["bits"], row["target"]): row for row in found["summary"]}
-    assert {row["concepts"] for row in found["rows"]} == {21}
-    assert summary["random", 3]["seeds"] == summary["shuffled labels", None]["seeds"] == 2
-    assert summary["these", 3]["nec"] <= 3
-    assert summary["these", None]["accuracy"] > 0.5 > 0.25 > summary["shuffled labels", None]["accuracy"]
-    codes, features = open_codes(out / "codes"), open_features(out / "backbone")
-    assert list(codes.ids) == list(features.ids)
-    assert features.values.shape[1] == 64
-
-
-def test_codes_of_another_network_beside_them(htaf, folder: Path) -> None:
-    for words in (("concepts", "extract", folder / "run", "--out", folder / "codes"),
-                  ("concepts", "extract", folder / "run", "--keep", "backbone", "--out", folder / "features"),
-                  ("paper", "binarise", folder / "features", "--how", "random", "--concepts", 9, "--seed", 2,
-                   "--out", folder / "nine")):  # fmt: skip
-        code, _, err = htaf(*words)
-        assert code == 0, err
-    nine = open_codes(folder / "nine")
-    assert (nine.concepts, nine.info["seed"]) == (9, 2)
-    words = ("paper", "sparse", folder / "run", "--codes", folder / "codes", "--out", folder / "beside")
-    code, text, err = htaf(*words, "--nec", 2, "--baseline", folder / "nine", "--json")
-    assert code == 0, err
-    rows = json.loads(text)["rows"]
-    assert {(row["bits"], row["concepts"]) for row in rows} == {("these", 21), (f"codes {folder / 'nine'}", 9)}
-    code, text, err = htaf(*words, "--nec", 2)
-    assert code == 0, err
-    assert "21 concepts, 10 classes" in text
-    code, _, err = htaf(*words[:3], "--codes", folder / "nine", "--out", folder / "other")
-    assert code == 2
-    assert "codes of the run" in err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--seeds", "0"), "--seeds must be in 1 to 1000, got 0"),
-        (("--baseline", "random", "random"), "expected different names for --baseline"),
-        (("--baseline", "no-such"), "expected random, median or a folder of codes, got 'no-such'"),
-    ],
-)
-def test_bad_words_leave_nothing_behind(htaf, folder: Path, words: tuple[str, ...], said: str) -> None:
-    before = sorted(folder.iterdir())
-    code, _, err = htaf("paper", "sparse", folder / "run", "--out", folder / "bad", *words)
-    assert code != 0
-    assert said in " ".join(err.split())
-    assert sorted(folder.iterdir()) == before
 
 
 def test_leakage(htaf, folder: Path) -> None:

@@ -296,7 +296,6 @@ def test_the_command_makes_codes_that_the_others_read(
     np.testing.assert_allclose(cos_cubed(wanted, made), codes.info["similarity"], atol=1e-3)
     for more in (
         ("paper", "leakage", out),
-        ("paper", "sparse", run, "--out", tmp_path / "sparse", "--nec", 2, "--baseline", out, f"soft:{out}"),
         ("explore", run, "--codes", out, "--out", tmp_path / "page"),
         (*words, "--similarity", -0.99, "--clip-cutoff", -0.99, "--features", tmp_path / "codes-backbone"),
     ):
@@ -307,10 +306,6 @@ def test_the_command_makes_codes_that_the_others_read(
     code, _, err = htaf("concepts", "sparse", run, "--out", tmp_path / "other", "--codes", out)
     assert code == 2
     assert "expected the run's own concepts" in " ".join(err.split())
-    rows = json.loads((tmp_path / "sparse" / "sparse.json").read_text())["rows"]
-    assert {(row["bits"], row["concepts"]) for row in rows} == {
-        ("these", 21), (f"codes {out}", 4), (f"soft {out}", 4),
-    }  # fmt: skip
 
 
 def test_bad_words_of_the_command(htaf, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from sklearn.metrics import mutual_info_score
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.store import Features
 from htaf.data.attributes import Attributes
-from htaf_paper.leakage import beyond, entropy, information, named_leakage, soft_leakage
+from htaf_paper.leakage import beyond, entropy, information, named_leakage, paired, soft_leakage
 
 SIZES = (400, 150, 300)
 
@@ -30,6 +30,15 @@ def test_information_is_scikit_learns(seed: int, classes: int) -> None:
     found = information(np.pad(counted(bits, labels, classes), ((0, 0), (0, 1))), sizes)
     np.testing.assert_allclose(found, [mutual_info_score(bits[:, j], labels) for j in range(4)], atol=1e-12)
     assert entropy(sizes) == pytest.approx(mutual_info_score(labels, labels), abs=1e-12)
+
+
+def test_the_paired_interval_covers_the_mean() -> None:
+    r, covered = np.random.default_rng(0), 0
+    for _ in range(300):
+        one, two = r.random(200) < 0.8, r.random(200) < 0.7
+        low, high = paired(one.astype(float) - two)["interval"]
+        covered += low <= 0.1 <= high
+    assert 0.9 <= covered / 300 <= 0.99
 
 
 @settings(max_examples=30, deadline=None)

@@ -267,7 +267,10 @@ KINDS = {
         (("cells", "plan.json"), ("cells", "outcomes.jsonl")), ("cells.jsonl", "report.json", "report.md", "work")
     ),
     "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
-    "folder of scores": FolderKind((("scores.json",),), ("scores.md", "histograms.png", "completeness.png")),
+    "folder of scores": FolderKind(
+        (("scores.json",),),
+        ("scores.md", "histograms.png", "completeness.png", "beside.md", "beside.csv", "codes", "backbone"),
+    ),
     "folder of sparse heads": FolderKind((("sparse.json",),), ("sparse.md", "codes", "backbone")),
     "folder of maps": FolderKind((("where.json",),), ("index.jsonl",)),
     "language model": FolderKind(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
 
 from htaf.concepts.codes import Codes, ConceptError, codes_of
@@ -23,6 +24,7 @@ from htaf.concepts.sparse import (
     refit,
     sparse_heads,
     start_of,
+    wilson,
 )
 from htaf.concepts.sparsity import effective
 
@@ -192,3 +194,11 @@ def test_bad_input_is_refused() -> None:
         sparse_heads(codes, cap=0)
     with pytest.raises(ConceptError, match="validation"):
         sparse_heads(codes.part("train"))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 500), st.floats(0, 1))
+def test_wilsons_interval_is_scipys(images: int, share: float) -> None:
+    hits = round(share * images)
+    low, high = binomtest(hits, images).proportion_ci(method="wilson")
+    assert wilson(hits, images) == pytest.approx((low, high), abs=1e-6)

@@ -235,7 +235,6 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
             *("--similarity", "-0.999", "--clip-cutoff", "-0.999"),
         ),
         "paper leakage": (w["codes"], "--names", w["names.json"], "--attributes", w["attributes.csv"]),
-        "paper sparse": (w["run"], "--codes", w["codes"], "--out", "out", "--nec", "2"),
         "concepts score": (w["codes"], "--out", "out"),
         "concepts minimal-set": (w["codes"], "--out", "out.json"),
         "concepts sparse": (w["run"], "--codes", w["codes"], "--out", "out", "--nec", "2"),

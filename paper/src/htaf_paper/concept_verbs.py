@@ -1,15 +1,15 @@
-"""`htaf paper binarise|labelfree|leakage|sparse`: what the bits of a run are compared with."""
+"""`htaf paper binarise|labelfree|leakage`: what the bits of a run are compared with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, check_seed, err, print_json, quiet_transformers, say, say_notes
-from htaf._files import LOCK, check_output_folder, check_place, to_json, write_atomic
+from htaf._console import UsageError, check_seed, print_json, quiet_transformers, say, say_notes
+from htaf._files import LOCK, check_output_folder, check_place
 from htaf.cli.concepts import (
     CodesDir,
     Out,
@@ -19,27 +19,16 @@ from htaf.cli.concepts import (
     own_images,
     summary,
 )
-from htaf.cli.flags import CodesOf, DataDir, Folder, Json, RunDir
+from htaf.cli.flags import DataDir, Json, RunDir
 from htaf.cli.methods import MethodOfRun, step_of_run
-from htaf.cli.sparse_heads import (
-    CODES,
-    RESULT,
-    TABLE,
-    codes_of_run,
-    limits_of,
-    say_choosing,
-)
 from htaf.cli.tables import Rows, show
 
 if TYPE_CHECKING:
-    from htaf.concepts.codes import Codes, PartName
-    from htaf.concepts.store import CodesFolder, Features
-    from htaf.runs import Run
+    from htaf.concepts.codes import PartName
+    from htaf.concepts.store import CodesFolder
 
 SHOWN = 10  # concepts in the table
-MOST_STEPS, MOST_SEEDS = 1_000_000, 1000
-SOFT, BACKBONE = "soft:", "backbone"
-MADE = ("random", "median")  # bits that are made of the backbone's features
+MOST_STEPS = 1_000_000
 
 
 def binarise(
@@ -47,11 +36,8 @@ def binarise(
     *,
     out: Out,
     how: Annotated[
-        Literal["median", "rates", "random"],
-        arg(
-            help="median: each node's median is its threshold; rates: nodes are 1 as often as the concepts of --like; "
-            "random: random hyperplanes, each with half of the training images on either side."
-        ),
+        Literal["median", "rates"],
+        arg(help="median: each node's median is its threshold; rates: nodes are 1 as often as the concepts of --like."),
     ] = "median",
     like: Annotated[
         Path | None, arg(help="Codes for --how rates.", metavar="CODES", help_behavior_hint="(default: none)")
@@ -59,28 +45,16 @@ def binarise(
     sorted: Annotated[
         bool, arg(help="With --how rates: pair nodes and concepts by the order of their rates, not by number.")
     ] = False,
-    concepts: Annotated[
-        int | None,
-        arg(
-            help="With --how random (at most 20,000) or median: how many; of median so many nodes, drawn at random.",
-            metavar="N",
-            help_behavior_hint="(default: as many as features)",
-        ),
-    ] = None,
-    seed: Annotated[int, arg(help="Seed of random hyperplanes and of nodes drawn.")] = 0,
     json: Json = False,
 ) -> None:
-    """Make codes of features by one threshold for each node, from the training images, or by random hyperplanes."""
-    check_seed(seed)
+    """Make codes of features by one threshold for each node, from the training images."""
     if (how == "rates") != (like is not None) or (sorted and how != "rates"):
         raise UsageError("--how rates needs --like CODES; --like and --sorted are for --how rates alone")
-    if concepts is not None and (how == "rates" or concepts < 1):
-        raise UsageError(f"--concepts must be >= 1, and is not for --how rates, got {concepts}")
     from htaf.concepts.store import open_codes, open_folder
     from htaf_paper.binarise import binarise as make
 
     copied = None if like is None else open_codes(like)
-    make(source, out, how, like=copied, sorted=sorted, concepts=concepts, seed=seed, progress=not json)
+    make(source, out, how, like=copied, sorted=sorted, progress=not json)
     summary(open_folder(out), out, json)
 
 
@@ -246,97 +220,3 @@ def _leakage_rows(leakage: Mapping[str, Any]) -> Rows:
 def _gain(found: Mapping[str, Any]) -> str:
     low, high = found["interval"]
     return f"{found['difference']:+.4f} ({low:+.4f} to {high:+.4f})"
-
-
-def sparse(
-    run: RunDir,
-    *,
-    out: Folder,
-    codes: CodesOf = None,
-    nec: Annotated[tuple[int, ...], arg(metavar="N ...", help_behavior_hint="(default: 5 10)")] = (),
-    baseline: Annotated[
-        tuple[str, ...],
-        arg(
-            help="Other bits beside them. random: random hyperplanes of the backbone's features; median: those "
-            "features cut at their medians; a folder: codes of the same images; soft: with it: its pre-activations.",
-            metavar="random|median|CODES|soft:CODES ...",
-            help_behavior_hint="(default: none)",
-        ),
-    ] = (),
-    seeds: Annotated[int, arg(help="How many times random bits are drawn, and labels shuffled.")] = 3,
-    seed: Annotated[int, arg(help="The first of these seeds.")] = 0,
-    shuffled: Annotated[bool, arg(help="Fit to permuted labels too: what chance gives.")] = False,
-    part: ScoredPart = "test",
-    data_dir: DataDir = None,
-    method: MethodOfRun = None,
-    json: Json = False,
-) -> None:
-    """Compare sparse heads of a run's bits with such heads of other bits, as random ones of the same size.
-
-    Args:
-        out: Folder of the result: a new one, or an earlier one.
-        codes: Codes of this run; none: DIR/codes, made or finished where needed.
-        nec: Most concepts of a class; all of them are tried besides.
-    """
-    check_seed(seed)
-    if not 1 <= seeds <= MOST_SEEDS:
-        raise UsageError(f"--seeds must be in 1 to {MOST_SEEDS}, got {seeds}")
-    if len(set(baseline)) < len(baseline):
-        raise UsageError(f"expected different names for --baseline, got {', '.join(baseline)}")
-    given = [name for name in baseline if name not in MADE]
-    folders = {f"codes {name}": Path(name) for name in given if not name.startswith(SOFT)}
-    soft = {f"soft {name.removeprefix(SOFT)}": Path(name.removeprefix(SOFT)) for name in given if name.startswith(SOFT)}
-    for folder in (*folders.values(), *soft.values()):
-        if not (folder / "concepts.json").is_file():
-            raise UsageError(f"--baseline: expected random, median or a folder of codes, got {str(folder)!r}")
-    inputs = [run, *folders.values(), *soft.values(), *([codes] if codes else [])]
-    check_output_folder(out, inputs, own="folder of sparse heads")
-    from htaf.concepts.store import open_codes, open_features
-    from htaf.runs import open_run
-    from htaf_paper.protocol import Outcome
-    from htaf_paper.reports import text_of
-    from htaf_paper.sparse_report import compare, table
-
-    opened = of_images(open_run(run, method=step_of_run(method)))
-    limits = limits_of(opened, nec)
-    others: dict[str, list[Codes | Features]] = {name: [open_codes(folder)] for name, folder in folders.items()}
-    others |= {name: [open_features(folder)] for name, folder in soft.items()}
-    images: Any = None
-    if codes is None or any(name in MADE for name in baseline):
-        images = own_images(opened, data_dir, "give --codes alone, without --baseline random or median")
-    own = codes_of_run(opened, codes, images, out / CODES, not json)
-    for name in baseline:
-        if name in MADE:
-            others[name] = [*_made(name, opened, images, out / BACKBONE, own.concepts, seeds, seed, not json)]
-    say_choosing(part)
-    told = None if json else lambda line: err.print(line, markup=False, highlight=False)
-    shuffles = seeds if shuffled else 0
-    found = compare(own, others, targets=(*limits, None), shuffles=shuffles, part=part, seed=seed, progress=told)
-    result = {"run": str(run), "key": opened.record["key"], **found}
-    shown = table(result)
-    title = f"Sparse heads of {run.name}"
-    write_atomic(out / TABLE, text_of(title, Outcome((shown,), notes=(result["algorithm"],))))
-    write_atomic(out / RESULT, to_json(result))
-    if json:
-        return print_json(result)
-    show(shown.title, shown.columns, shown.rows)
-    return say(f"result: {out / RESULT}, {out / TABLE}")
-
-
-def _made(
-    how: str, run: Run, images: Any, out: Path, concepts: int, seeds: int, seed: int, progress: bool
-) -> list[Codes]:
-    """Bits of the backbone's features, as many as there are concepts, one for each seed."""
-    import numpy as np
-
-    from htaf.concepts.codes import PARTS
-    from htaf.concepts.extract import extract
-    from htaf_paper.binarise import How, bits_of
-
-    features = extract(run, images, out, keep=["backbone"], progress=progress).features()
-    rows = np.flatnonzero(features.parts == PARTS.index("train"))
-    kind: How = next(name for name in get_args(How) if name == how)
-    size = features.values.shape[1]
-    if how == "median" and concepts >= size:  # there are no more to draw from
-        return [bits_of(features, rows, kind).codes(features)]
-    return [bits_of(features, rows, kind, concepts=concepts, seed=seed + i).codes(features) for i in range(seeds)]

@@ -17,10 +17,9 @@ from jaxtyping import Bool, Float, Float64, Int64
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.counts import class_counts, class_sizes, labelled
 from htaf.concepts.heads import balanced_rows, correct
-from htaf.concepts.sparse import CAP, STRENGTHS, StandardBits, refit, start_of
+from htaf.concepts.sparse import CAP, STRENGTHS, StandardBits, Z, refit, start_of
 from htaf.concepts.store import Features
 from htaf.data.attributes import Attributes
-from htaf_paper.sparse_report import paired
 
 NEIGHBOURS = 3  # of the estimate for soft values, as the source has it
 MOST = 2000  # images of that estimate
@@ -32,6 +31,13 @@ DEFINITION = (
     "one on the bits with a verified name. Beyond the name: I(bit; class | attribute) / I(bit; class), the share of "
     "what a bit tells of the class that the attribute it is named after does not (Makonnen et al. 2025)."
 )
+
+
+def paired(difference: Float64[np.ndarray, " images"]) -> dict[str, Any]:
+    """The mean of what each image differs by, with its 95% interval by the normal approximation."""
+    mean, n = float(difference.mean()), len(difference)
+    half = float(Z * difference.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan")
+    return {"difference": mean, "interval": [mean - half, mean + half]}
 
 
 def entropy(sizes: Int64[np.ndarray, " classes"]) -> float:

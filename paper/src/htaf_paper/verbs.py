@@ -24,7 +24,7 @@ VERBS = {
     ),
     "paper binarise": Verb(
         "htaf_paper.concept_verbs:binarise",
-        "Make codes of features by one threshold for each node, from the training images, or by random hyperplanes.",
+        "Make codes of features by one threshold for each node, from the training images.",
     ),
     "paper labelfree": Verb(
         "htaf_paper.concept_verbs:labelfree",
@@ -33,9 +33,5 @@ VERBS = {
     "paper leakage": Verb(
         "htaf_paper.concept_verbs:leakage",
         "State leakage: what soft values, and bits beyond their names, tell of the class.",
-    ),
-    "paper sparse": Verb(
-        "htaf_paper.concept_verbs:sparse",
-        "Compare sparse heads of a run's bits with such heads of other bits, as random ones of the same size.",
     ),
 }

@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from htaf._console import UsageError, check_seed, err, print_json, say, say_notes, say_unread
 from htaf._files import LOCK, check_output, check_output_folder, check_place
+from htaf.cli.benching import CODES, THESE, BesideFlags, beside, groups_of, is_run, show_table, write_table
 from htaf.cli.flags import NONE, Concepts, DataDir, File, Folder, Json, Place, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
@@ -130,32 +131,50 @@ def summary(found: CodesFolder, out: Path, json: bool) -> None:
 
 
 def score(
-    codes: CodesDir,
+    codes: Annotated[Positional[Path], arg(help="Codes; or a run, whose codes are made in --out.", metavar="CODES")],
     *,
-    baseline: Annotated[tuple[Path, ...], arg(metavar="CODES ...", help_behavior_hint=NONE)] = (),
+    baseline: Annotated[tuple[str, ...], arg(metavar="[NAME=]CODES ...", help_behavior_hint=NONE)] = (),
+    bench: OmitArgPrefixes[BesideFlags] = BesideFlags(),  # noqa: B008
     part: ScoredPart = "test",
     out: Annotated[Path | None, arg(metavar="DIR")] = None,
+    data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy, sparsity.
 
+    With --beside also against bits that need no training of this kind: are they concepts?
+
     Args:
-        baseline: Codes of other networks, to compare class specificity with.
+        baseline: Codes of other networks, to compare with. The same NAME for several seeds of one training; these=CODES
+            for other seeds of the codes that are scored.
         out: Also write tables and plots to this folder.
     """
+    from htaf.concepts.extract import extract as extracted
     from htaf.concepts.report import write_report
     from htaf.concepts.scores import score as scores_of
     from htaf.concepts.store import open_folder
+    from htaf.runs import open_run
 
+    groups = groups_of(codes, baseline)
+    bench.check(out)
     if out is not None:
-        check_output_folder(out, [codes, *baseline], own="folder of scores")
-    others = {folder.name: open_folder(folder) for folder in baseline}
-    if len(others) < len(baseline):
-        raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
+        inputs = [*(folder for some in groups.values() for folder in some), *([bench.beside] if bench.beside else [])]
+        check_output_folder(out, inputs, own="folder of scores")
+    if out is not None and is_run(codes):
+        run = of_images(open_run(codes))
+        groups[THESE] = [extracted(run, own_images(run, data_dir, "give codes"), out / CODES, progress=not json).path,
+                         *groups[THESE][1:]]  # fmt: skip
+    opened = {name: [open_folder(folder) for folder in some] for name, some in groups.items()}
+    own, *others = [
+        (name if i == 0 else f"{name} ({i + 1})", one) for name, some in opened.items() for i, one in enumerate(some)
+    ]
     with offering_parts(part):
-        opened = open_folder(codes)
-        scores = scores_of(opened, baseline=others, scored=part, progress=not json)
+        scores = scores_of(own[1], baseline=dict(others), scored=part, progress=not json)
+        if bench.beside is not None:
+            scores["beside"] = beside(opened, bench, out, part, data_dir, told=not json)
     files = write_report(scores, out, title=codes.name) if out is not None else []
+    if out is not None and bench.beside is not None:
+        files += write_table(scores["beside"], out, f"Are they concepts? {codes.name}")
     if json:
         return print_json(scores)
     accuracy, found, same = scores["accuracy"][part], scores["concept_accuracy"], scores["redundancy"]
@@ -177,6 +196,8 @@ def score(
         ("concepts of a decision (NCC)", scores["sparsity"]["ncc"]),
     ]
     show(f"{scores['concepts']} concepts, part {part}", ("score", "value"), rows)
+    if "beside" in scores:
+        show_table(scores["beside"])
     for file in files:
         say(file)
     return None

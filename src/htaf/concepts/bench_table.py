@@ -1,0 +1,156 @@
+"""What each figure of the bench shows, and what not; the bench as tables in Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from htaf._console import markdown_text
+from htaf.concepts.reasons import SHOWN
+
+PROBE, NOTHING = "linear probe, no bits", "random class splits"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure: its key and name, how it is written, what it shows, what not. ahead: more of it is better."""
+
+    key: str
+    name: str
+    form: str
+    shows: str
+    not_shown: str
+    ahead: bool = False
+
+
+COLUMNS = (
+    Column(
+        "accuracy", "accuracy, %", ".1%", "accuracy of a linear head on all bits: what they keep of the features.",
+        "Not meaning: random class splits keep as much.", ahead=True,
+    ),
+    Column(
+        "accuracy_5", "5 a class, %", ".1%", "accuracy of a head in which a class draws on at most 5 bits: whether "
+        "decisions can be short.",
+        "Not that what is read means something: random class splits, which mean nothing, win here.", ahead=True,
+    ),
+    Column("accuracy_10", "10 a class, %", ".1%", "the same with 10 bits.", "Not meaning, as before.", ahead=True),
+    Column(
+        "ncc", "NCC", ".0f", "how many bits make up 95% of a logit of the head on all bits.",
+        "Not how few would do: the head was not asked to be sparse.",
+    ),
+    Column(
+        "attributes", "attributes, AUROC", ".3f", "how well a bit follows one attribute of the table, the one that it "
+        "follows best on half of the classes, on images of the other half. 0.5: chance.",
+        "Not that it is this attribute: bits of groups of similar classes do well. Concepts that the table lacks, or "
+        "that differ within a class, do not count.", ahead=True,
+    ),
+    Column(
+        "clear", "clear pairs", ".2f", "share of (bit, class) pairs in which at most 10%, or at least 90%, of the "
+        "class's images have the bit.", "Not meaning: class splits are clear, and rare bits, see the next column.",
+    ),
+    Column(
+        "clear_by_chance", "by chance", ".2f", "the clear pairs of bits that are on as often, in random images.",
+        "Nothing of the bits but how rare they are.",
+    ),
+    Column(
+        "one_class", "of one class", ".2f", "share of bits that half or more of the images have of exactly one class: "
+        "detectors of a class, not what classes share.", "Not that the other bits are concepts.",
+    ),
+    Column(
+        "rate", "on, %", ".0%", "share of the bits that an image has.", "No quality: clear pairs depend on it.",
+    ),
+    Column(
+        "stability", "stability", ".2f", "mean |correlation| of bits with those of another seed, matched one to one: "
+        "whether another training finds the same.", "Not meaning: what the features fix is stable too.", ahead=True,
+    ),
+    Column(
+        "undone", "undone, all", ".2f", f"share of decisions of the head on all bits that change when the {SHOWN} "
+        "reasons shown are flipped: whether these hold the decision.",
+        "Not that they make sense. A poor head has small margins and is undone easily.",
+    ),
+    Column(
+        "undone_5", "undone, 5 a class", ".2f", "the same of the head of 5 a class.",
+        "Not that they make sense: with so few bits it is nearly always 1.",
+    ),
+)  # fmt: skip
+
+
+def cells(row: Mapping[str, Any], *, spread: bool = True) -> list[str]:
+    """A row's figures as they are shown, with the standard deviation over its seeds."""
+    found = []
+    for column in COLUMNS:
+        value, sd = row["mean"].get(column.key), row["sd"].get(column.key)
+        text = "-" if value is None else format(value, column.form).rstrip("%")
+        found.append(f"{text} ± {format(sd, column.form).rstrip('%')}" if spread and sd is not None else text)
+    return found
+
+
+def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """(name, how many bits, row) of all bits, then of the probe."""
+    for row in result["rows"]:
+        size = f"{row['concepts']:.0f}"
+        yield row["bits"], size if row["live"] == row["concepts"] else f"{row['live']:.0f} of {size}", row
+    yield PROBE, "-", {"mean": {"accuracy": result["probe"]["accuracy"]}, "sd": {}}
+
+
+def verdicts(result: Mapping[str, Any]) -> list[str]:
+    """Of each of the given bits, where they are ahead of all baselines, and where behind meaningless ones."""
+    made = [row["mean"] for row in result["rows"] if row["made"]]
+    nothing = next(row["mean"] for row in result["rows"] if row["bits"] == NOTHING)
+    said = []
+    for row in result["rows"]:
+        if row["made"]:
+            continue
+        own = {
+            column: row["mean"][column.key]
+            for column in COLUMNS
+            if column.ahead and row["mean"][column.key] is not None
+        }
+        ahead = [c.name for c, value in own.items() if value > max(other[c.key] or 0 for other in made)]
+        behind = [c.name for c, value in own.items() if nothing[c.key] is not None and value < nothing[c.key]]
+        said.append(
+            f"{row['bits']}: ahead of all baselines in {' and '.join(ahead) or 'no column'}; behind {NOTHING}, "
+            f"which mean nothing, in {' and '.join(behind) or 'none'}."
+        )
+    return said
+
+
+def table(result: Mapping[str, Any], *, title: str = "Are they concepts?") -> str:
+    """The result of `htaf.concepts.bench.bench` as Markdown."""
+    part, p = result["part"], result["probe"]["accuracy"]
+    error = 100 * np.sqrt(p * (1 - p) / result["images"][part])
+    about = (
+        f"{result['concepts']} bits, {result['classes']} classes, {result['features']:,} features, "
+        f"{result['images'][part]:,} images of the part {part!r} (standard error of an accuracy: some {error:.1f} "
+        "points). Means; ±: standard deviation over seeds. All bits are of the same images, read by heads fitted alike."
+    )
+    names = ("bits", "live bits", *(column.name for column in COLUMNS))
+    lines = [f"# {markdown_text(title)}", "", about, "", _line(names), _line(["---"] * len(names))]
+    lines += [_line([markdown_text(name), size, *cells(row)]) for name, size, row in rows_of(result)]
+    lines += ["", *(f"- {markdown_text(line)}" for line in verdicts(result)), ""]
+    lines += [f"- *{c.name}*: {c.shows} {c.not_shown}" for c in COLUMNS]
+    return "\n".join([*lines, "", f"Heads: {result['algorithm']}", ""])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def as_csv(result: Mapping[str, Any]) -> str:
+    """A line for each bits and seed, and for the mean and the standard deviation over seeds."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    keys = [column.key for column in COLUMNS]
+    writer.writerow(["bits", "seed", "concepts", "live", *keys])
+    for row in result["rows"]:
+        for number, one in enumerate(row["seeds"]):
+            writer.writerow([row["bits"], number, one["concepts"], one["live"], *(one.get(key) for key in keys)])
+        for what in ("mean", "sd"):
+            writer.writerow([row["bits"], what, row["concepts"], row["live"], *(row[what][key] for key in keys)])
+    writer.writerow([PROBE, "mean", "", "", result["probe"]["accuracy"], *[""] * (len(keys) - 1)])
+    return file.getvalue()
