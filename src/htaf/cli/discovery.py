@@ -60,7 +60,7 @@ def discover(
     shown: Shown = Shown(),  # noqa: B008
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train an ICBM, keep a head that can be read, extract its codes, score, name where something names, write the page.
+    """Train an ICBM, keep a head that can be read, extract codes, score, name where something names, write the page.
 
     What is finished is kept: a stopped call is continued when it is made again. Writes under `out`: icbm, the run;
     codes; concepts, the scores; names.json where there are names; explorer, the page.
