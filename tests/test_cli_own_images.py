@@ -50,7 +50,8 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     assert found["exact"] > 0.9
     assert found["concepts"] == 8
     assert found["weights"]["file"] == "w.pth"
-    assert {"read", "train", "extract", "score", "page"} == found["steps"].keys()
+    assert {"read", "train", "heads", "extract", "score", "page"} == found["steps"].keys()
+    assert [row["target"] for row in found["heads"]["rows"]] == [None, 5, None]
     assert Path(found["page"]).is_file()
     assert (tmp_path / "d/concepts/scores.md").is_file()
     run = open_run(tmp_path / "d/icbm")
@@ -62,6 +63,7 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     assert code == 0
     assert "2 classes: names of the concepts cannot be checked on classes" in " ".join(err.split())
     assert "page: open" in out
+    assert "How many concepts a class draws on" in out
     assert (tmp_path / "d/icbm/record.json").read_bytes() == before
     (took,) = re.findall(r"^seconds: (.*); (\d+) in all$", out, re.MULTILINE)
     steps = [int(part.split()[-1]) for part in took[0].split(", ")]
@@ -74,6 +76,32 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     assert (tmp_path / "d/classes/confusion.png").is_file()
     assert (tmp_path / "d/where/index.jsonl").is_file()
     assert htaf(*words, "--json")[0] == 0  # what they wrote is in the way of nothing
+
+
+def test_a_training_keeps_a_head_that_can_be_read(htaf, folder: Path, weights: Path, tmp_path: Path) -> None:
+    words = ("train", "icbm", "--data", folder, "--backbone", "resnet10t", "--pretrained", weights, "--freeze", "True")
+    words = (*words, "--concepts", "12", "--epochs", "5")
+    code, out, err = htaf(*words, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert "How many concepts a class draws on" in out
+    rows = open_run(tmp_path / "run").record["heads"]["rows"]
+    assert [row["target"] for row in rows] == [None, 5, 10, None]
+    code, out, err = htaf(*words, "--out", tmp_path / "run")
+    assert (code, "already done" in err, "How many concepts" in out) == (0, True, True)
+    code, _, err = htaf(*words, "--out", tmp_path / "run", "--concepts-per-class", "0")
+    assert code == 1
+    assert "--concepts-per-class auto, not 0: choose another --out" in " ".join(err.split())
+    code, out, err = htaf(*words, "--out", tmp_path / "dense", "--concepts-per-class", "0")
+    assert (code, "How many concepts" in out) == (0, False), err
+    code, out, err = htaf(*words, "--out", tmp_path / "dense")  # what is there stays as it is
+    assert (code, "How many concepts" in out) == (0, False), err
+    for more, said in (
+        (("--concepts-per-class", "-1"), "must be auto or >= 0, got -1"),
+        (("--concepts-per-class", "5", "--method", "relu"), "does not go with method relu"),
+    ):
+        code, _, err = htaf(*words, "--out", tmp_path / "bad", *more)
+        assert code == 2
+        assert said in " ".join(err.split())
 
 
 def test_what_a_demonstration_refuses(htaf, folder: Path, weights: Path, tmp_path: Path) -> None:

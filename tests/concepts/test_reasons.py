@@ -41,6 +41,11 @@ def test_worth_is_what_a_flip_takes_from_the_margin(seed: int, classes: int, con
             assert found.worth[row, concept] == pytest.approx(found.margin[row] - (after[first] - after[second]))
         strongest = found.strongest(row, 3)
         assert all(found.worth[row, concept] > 0 for concept in strongest)
+        flipped = np.where(np.isin(np.arange(concepts), strongest), 1 - bits[row].astype(float), bits[row])
+        after = (weight @ flipped + bias)[[first, second]] @ [1, -1]  # the margin without these reasons
+        left = max(0.0, after) / found.margin[row]
+        assert found.shown(row, 3) == pytest.approx(1 - left)
+        assert 0 <= found.shown(row, 3) <= 1
         assert [*found.worth[row, strongest]] == sorted(found.worth[row, strongest], reverse=True)
 
 
@@ -87,9 +92,12 @@ def test_the_command_gives_bits_names_and_reasons(htaf, run: Run, pictures: Path
     assert [row["prediction"] for row in rows[:6]] == [str(number) for number in reasons.predicted]
     assert [row["runner_up"] for row in rows[:6]] == [str(number) for number in reasons.runner_up]
     best = reasons.strongest(0)[0]
+    assert [float(row["shown"]) for row in rows[:6]] == pytest.approx([reasons.shown(i) for i in range(6)], abs=1e-4)
+    assert f"hold {np.mean([reasons.shown(i) for i in range(6)]):.0%} of the margin on average" in err
+    assert "names are not verified: nothing has shown that they fit; in these reasons '" in err
     state = "on" if bits[0, best] else "off"
     assert rows[0]["reasons"].startswith(f"concept {best} (stroke {best}, unverified) is {state}, +")
-    assert "note: 21 of 21 names are not verified: nothing has shown that they fit\n" in err
+    assert "note: 21 of 21 names are not verified: " in err
     assert not rows[6]["concept_0 stroke 0 (unverified)"]
     assert not rows[6]["reasons"]
     made = json.loads(htaf(*words, "--json")[1])
@@ -113,7 +121,7 @@ def test_notes_tell_where_numbers_are_explained_and_what_is_left_out(htaf, run: 
     concept = said.split()[1]
     (note,) = err.splitlines()
     assert note.startswith("note: concepts have numbers, not names: the page of `htaf explore`")
-    assert f"index.html#/concept/{concept}." in note
+    assert f"index.html#/concept/{concept}; where it is off, the image lacks what they have" in note
     (tmp_path / "names.csv").write_text("concept,name\n0,stroke\n")
     err = htaf("predict", run.path, folder, "--explain", "--names", tmp_path / "names.csv")[2]
     assert err == "note: 1 of 1 names are not verified: nothing has shown that they fit\n"

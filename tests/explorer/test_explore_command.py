@@ -85,7 +85,7 @@ def test_a_run_becomes_a_page(htaf, folder: Path, tmp_path: Path) -> None:
     images = load("digits").test
     torch_logits = runs.forward(exact.model(), exact.preprocessor().normalise(images.pixels))
     np.testing.assert_allclose(bits @ arrays["weight"].astype(float).T + arrays["bias"], torch_logits, atol=1e-4)
-    assert head["title"] == "digits: concepts of run"
+    assert head["title"] == "digits"
     about = dict(head["about"])
     assert (about["Run"], about["Data"], about["Seed"]) == ("run", "digits", "0")
     assert about["Method"] == "htaf (alpha0 2, alpha1 11)"

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from htaf.concepts.codes import codes_of
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Shown
-from visits import Site, Visit, until
+from visits import Site, Visit, pictures, until
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]
@@ -232,12 +233,12 @@ def test_a_concept_shows_no_image_that_was_picked(site: Site, visit: Open, tmp_p
     assert "left out" in page.inner_text("section[aria-labelledby=images]")
 
 
-def test_what_bits_add_sums_to_the_logit_and_to_the_lead(site: Site, visit: Open) -> None:
+def test_what_bits_add_sums_to_the_logit_and_to_the_difference_of_two(site: Site, visit: Open) -> None:
     tab, shown = visit(site), site.shown
     logits = shown.logits()[4]
     for address, name, expected in [
         ("#/image/{}?class=2", "Logit", logits[2]),
-        ("#/image/{}?class=2&than=1&flip=0", "Lead", None),
+        ("#/image/{}?class=2&than=1&flip=0", "Ahead by", None),
     ]:
         page = tab.go(address.format(quote(shown.ids[4], safe="")))
         rows = page.locator("table.bits tbody tr")
@@ -327,3 +328,45 @@ def test_colours_follow_the_system_or_the_switch(site: Site, visit: Open) -> Non
     page.reload()
     page.wait_for_selector("main h1")
     assert page.evaluate(paper) == light
+
+
+def test_the_page_of_a_sparse_head_shows_the_concepts_that_it_uses(site: Site, visit: Open, tmp_path: Path) -> None:
+    weight = np.zeros_like(site.codes.weight)
+    for k in range(5):
+        weight[k, [k, k + 1, 9]] = site.codes.weight[k, [k, k + 1, 9]]  # 7 of 21 concepts, 3 a class
+    codes = codes_of(
+        site.codes.unpack(), site.codes.labels, weight, site.codes.bias, classes=site.codes.classes,
+        parts=np.asarray(site.codes.parts), ids=site.codes.ids,
+    )  # fmt: skip
+    build_page(codes, tmp_path / "page", pixels=pictures, seconds=0.0)
+    sparse = Site(tmp_path / "page", codes)
+    tab = visit(sparse)
+    page = tab.go()
+    assert "decides by 7 concepts" in page.inner_text(".view-head .lead")
+    assert "14 more have no weight" in page.inner_text(".view-head .lead")
+    for address, rows, used in [
+        ("#/concepts?as=table", [0, 1, 2, 3, 4, 5, 9], "7 of 21 concepts are used"),
+        (image(sparse, 4, "?class=3"), [3, 4, 9], "3 of 21 concepts are used for dogwood"),
+        (image(sparse, 4, "?class=3&than=1"), [1, 2, 3, 4, 9], "5 of 21 concepts are used to tell dogwood from birch"),
+        ("#/class/2", [2, 3, 9], "3 of 21 concepts are used for this class"),
+        ("#/pair?a=2&b=3", [2, 3, 4, 9], ""),
+    ]:
+        page = tab.go(address)
+        listed = page.locator("table.list tbody tr")
+        assert listed.count() == len(rows), address
+        numbers = page.eval_on_selector_all("table.list .number", "all => all.map(one => +one.textContent)")
+        assert sorted(numbers) == rows, address
+        if used:
+            assert used in page.inner_text(".used-only")
+            page.click(".used-only >> text=Show all")
+            page.wait_for_selector(".used-only >> text=Hide them")
+            assert listed.count() == (20 if "class/" in address else 21)
+    page = tab.go(image(sparse, 4))
+    bits, logits = sparse.shown.unpack(np.array([4]))[0], sparse.shown.logits(np.array([4]))[0]
+    k, than = np.argsort(-logits, kind="stable")[:2]
+    shown = page.eval_on_selector_all("[data-reason]", "all => all.map(row => +row.dataset.reason)")
+    assert sorted(shown) == np.flatnonzero(weight[k] != weight[than]).tolist()
+    assert "other concept" not in page.inner_text(".waterfall")
+    assert page.locator(".have-it >> text=these have it").count() == sum(not bits[concept] for concept in shown)
+    assert "no part in any decision" in tab.go("#/concept/15").inner_text("section[aria-labelledby=numbers]")
+    assert visit(site).go("#/concepts").locator(".used-only").count() == 0  # a dense head uses all

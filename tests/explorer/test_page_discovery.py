@@ -39,7 +39,7 @@ def test_the_first_decision_adds_up(site: Site, visit: Open) -> None:
     assert len(found) == 8
     np.testing.assert_allclose([value for _, value in found], adds[[concept for concept, _ in found]], atol=1e-6)
     assert np.all(np.diff(np.abs([value for _, value in found])) <= 1e-9), "the strongest first"
-    lead = float(page.get_attribute("[data-lead]", "data-lead"))
+    lead = float(page.get_attribute("[data-ahead]", "data-ahead"))
     assert lead == pytest.approx(logits[first] - logits[second], abs=1e-6)
     column = [number(text) for text in page.locator(".waterfall td.num").all_inner_texts()]
     assert sum(column[:-1]) == pytest.approx(lead, abs=0.06)
@@ -214,7 +214,8 @@ def test_a_mistake_leads_to_what_separates_the_classes(site: Site, visit: Open) 
         assert by[part].sum() == pytest.approx(leads_apart[-1], abs=1e-4), "what the page says of the sum"
     said = page.inner_text("section[aria-labelledby=separating]").replace("\u2212", "-")
     assert (
-        f"{leads_apart[0]:.2f} higher for test images of A than for those of B (training: {leads_apart[1]:.2f})" in said
+        f"by {leads_apart[0]:.2f} more for test images of A than for those of B (training: {leads_apart[1]:.2f})"
+        in said
     )
     learned = by["train"] > 0
     assert (

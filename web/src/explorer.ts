@@ -21,6 +21,7 @@ export interface Explorer {
   page: PageData;
   concepts: ConceptData[];
   head: Head;
+  used: boolean[]; // of each concept, whether the weight of some class is not 0
   bits: Uint8Array; // [images, width]
   width: number; // bytes an image
   labels: Int32Array; // -1: unknown
@@ -62,15 +63,17 @@ export function open(found: Record<string, unknown>): Explorer {
   list(page.per_class, "per_class in data/page.js", classes);
   const size = page.concepts;
   const related = decodeRows(arrays, "related", "i4", 3 * size);
+  const weight = decode(arrays, "weight", "f4", [classes, size]);
   return {
     page,
     concepts,
     head: {
       classes,
       concepts: page.concepts,
-      weight: decode(arrays, "weight", "f4", [classes, page.concepts]),
+      weight,
       bias: decode(arrays, "bias", "f4", [classes]),
     },
+    used: Array.from({ length: size }, (_, concept) => page.per_class.some((_, k) => weight[k * size + concept] !== 0)),
     bits: new Uint8Array(count * width),
     width,
     labels: new Int32Array(0),
@@ -117,6 +120,13 @@ export const bitsOf = (explorer: Explorer, row: number): Uint8Array =>
   explorer.bits.subarray(row * explorer.width, (row + 1) * explorer.width);
 
 export const weightOf = ({ head }: Explorer, k: number, concept: number): number => head.weight[k * head.concepts + concept]!;
+
+/** The concepts on which some class draws. */
+export const usedConcepts = ({ used }: Explorer): number[] => used.flatMap((one, concept) => (one ? [concept] : []));
+
+/** Whether a class, or one of two and not both alike, draws on a concept. */
+export const drawsOn = (explorer: Explorer, concept: number, k: number, than: number | null = null): boolean =>
+  weightOf(explorer, k, concept) !== (than === null ? 0 : weightOf(explorer, than, concept));
 
 export const trainedShareOf = ({ trained, head }: Explorer, k: number, concept: number): number => trained[concept * head.classes + k]!;
 

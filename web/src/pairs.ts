@@ -1,5 +1,5 @@
 // Two classes, and what tells them apart.
-import { isHeldOut, isOpposite, shareOf, trainedShareOf, varianceOf, weightOf, type Explorer, type ShareOf } from "./explorer.ts";
+import { drawsOn, isHeldOut, isOpposite, shareOf, trainedShareOf, varianceOf, weightOf, type Explorer, type ShareOf } from "./explorer.ts";
 
 /** (share in a - share in b) * (weight for a - weight for b), and its shares. */
 export interface Separation {
@@ -18,7 +18,7 @@ export interface Separating {
 /** Whether both classes have images that did not teach the network. */
 export const pairIsHeldOut = (explorer: Explorer, a: number, b: number): boolean => isHeldOut(explorer, a) && isHeldOut(explorer, b);
 
-/** All concepts, those that separate the held-out images of the two classes most first. */
+/** The concepts whose weights for the two classes differ, those that separate their held-out images most first. */
 export function separating(explorer: Explorer, a: number, b: number): Separating[] {
   const of = pairIsHeldOut(explorer, a, b) ? shareOf : trainedShareOf;
   const found = explorer.concepts.map((_, concept): Separating => {
@@ -32,7 +32,8 @@ export function separating(explorer: Explorer, a: number, b: number): Separating
     const variance = (varianceOf(explorer, a, concept) + varianceOf(explorer, b, concept)) * (weights[0] - weights[1]) ** 2;
     return { concept, weights, held, trained, reversed: isOpposite(held.value, trained.value, variance) };
   });
-  return found.sort((x, y) => Math.abs(y.held.value) - Math.abs(x.held.value) || x.concept - y.concept);
+  const told = found.filter(({ concept }) => drawsOn(explorer, concept, a, b));
+  return told.sort((x, y) => Math.abs(y.held.value) - Math.abs(x.held.value) || x.concept - y.concept);
 }
 
 /** How many images of a class are predicted as each: [class, images], of the whole part. */

@@ -2,10 +2,10 @@
 import type { ComponentChildren, JSX } from "preact";
 import { isHeldOut, isReversed, shareOf, trainedShareOf, type Explorer } from "./explorer.ts";
 import { Term, type TermKey } from "./glossary.tsx";
-import { format, setQuery } from "./route.ts";
+import { format, setQuery, useQuery } from "./route.ts";
 import { namingOf, stateOf, useEdits, type State } from "./names.ts";
 import { Text } from "./text.tsx";
-import { count, percent, plain, signed } from "./words.ts";
+import { count, percent, plain, plural, signed } from "./words.ts";
 
 export const classLink = (k: number): string => format("class", k);
 export const conceptLink = (concept: number, query: Record<string, number> = {}): string => format("concept", concept, query);
@@ -46,10 +46,10 @@ export function ConceptName({ explorer, concept, limit = 60, query }: { explorer
   );
 }
 
-/** How well the class tells the bit, in a sentence; null where nothing is known of it. */
+/** How well one can tell from the class whether an image has it, in a sentence; null where nothing is known of it. */
 export const classTells = (explorer: Explorer, concept: number): string | null => {
   const { balanced, dead } = explorer.concepts[concept]!;
-  return balanced === null || dead ? null : `The class tells this bit in ${balanced < 0.75 ? "only " : ""}${percent(balanced)} of images`;
+  return balanced === null || dead ? null : `Whether an image has it can be told from its class in ${balanced < 0.75 ? "only " : ""}${percent(balanced)} of images`;
 };
 
 export const conceptText = (explorer: Explorer, concept: number): string => {
@@ -63,6 +63,20 @@ export function Badge({ explorer, concept }: { explorer: Explorer; concept: numb
   const naming = namingOf(explorer, concept, useEdits());
   const state = stateOf(explorer, concept, naming);
   return <span class={`badge ${naming.edited ? "edited" : state}`}>{naming.edited ? "edited" : SAYS[state]}</span>;
+}
+
+/** How many concepts are used, where not all are, and a way to see or hide the others: ?unused=show. */
+export function UsedOnly({ used, total, of = "" }: { used: number; total: number; of?: string }): JSX.Element | null {
+  const { unused = "" } = useQuery();
+  if (used === total) return null;
+  return (
+    <p class="muted used-only" data-used={used}>
+      {count(used)} of {plural(total, "concept")} {used === 1 ? "is" : "are"} used{of && ` ${of}`}; all others have the weight 0.{" "}
+      <button type="button" class="quiet" onClick={() => setQuery({ unused: unused ? null : "show", page: null })}>
+        {unused ? "Hide them" : "Show all"}
+      </button>
+    </p>
+  );
 }
 
 /** A share of 0 to 1 as a bar and a number. */

@@ -1,7 +1,7 @@
-// Why one class and not another: what each concept adds to the lead, against an image that has every concept as often
-// as training images have it.
+// Why one class and not another: what each concept adds to how far the one is ahead of the other, against an image that
+// has every concept as often as training images have it.
 import { bitOf } from "./bits.ts";
-import { weightOf, type Explorer } from "./explorer.ts";
+import { drawsOn, weightOf, type Explorer } from "./explorer.ts";
 
 export interface Reason {
   concept: number;
@@ -10,23 +10,24 @@ export interface Reason {
 }
 
 export interface Reasons {
-  start: number; // the lead of the average image
-  lead: number; // start and all that is added
-  all: Reason[]; // the strongest first, whatever their sign
+  start: number; // how far the class is ahead for the average image
+  ahead: number; // start and all that is added
+  all: Reason[]; // of the concepts that tell the two classes apart, the strongest first, whatever their sign
 }
 
 export function reasonsFor(explorer: Explorer, bits: Uint8Array, k: number, than: number): Reasons {
   let start = explorer.head.bias[k]! - explorer.head.bias[than]!;
-  let lead = start;
+  let ahead = start;
   const all = explorer.concepts.map(({ rate }, concept): Reason => {
     const difference = weightOf(explorer, k, concept) - weightOf(explorer, than, concept);
     const bit = bitOf(bits, concept);
     start += rate * difference;
-    lead += bit * difference;
+    ahead += bit * difference;
     return { concept, on: bit === 1, adds: (bit - rate) * difference };
   });
-  all.sort((a, b) => Math.abs(b.adds) - Math.abs(a.adds) || a.concept - b.concept);
-  return { start, lead, all };
+  const told = all.filter(({ concept }) => drawsOn(explorer, concept, k, than));
+  told.sort((a, b) => Math.abs(b.adds) - Math.abs(a.adds) || a.concept - b.concept);
+  return { start, ahead, all: told };
 }
 
 /** The largest and the second largest, the first of equal ones. */

@@ -7,7 +7,7 @@ import os
 import shlex
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, arg
 
@@ -15,6 +15,7 @@ from htaf._console import UsageError, check_seed, direction, err, print_json, sa
 from htaf._files import LOCK, check_output_folder, hold, to_json, write_atomic
 from htaf.cli.flags import DataDir, Folder, Json, Place, check_outside_images
 from htaf.cli.naming import ServerFlags, model_names
+from htaf.cli.sparse_heads import show_heads
 from htaf.cli.tables import show
 
 
@@ -29,6 +30,7 @@ class FolderFlags:
         concepts: How many bits; none: 128.
         epochs: Of the head, on the features; none: 60.
         size: Height and width in pixels to which images are scaled; none: by the images, from 32 to 224.
+        concepts_per_class: Most concepts that a class draws on, as of htaf train icbm; none: auto.
         enlarge: Pixels to which small images are enlarged before the backbone; 0: as they are.
         model: A language model that names the concepts; it sees the classes' names; none: OPENAI_MODEL, else no names.
     """
@@ -36,6 +38,7 @@ class FolderFlags:
     pretrained: Annotated[str, arg(metavar="PLACE")] = "hub"
     backbone: Annotated[str | None, arg(metavar="NAME")] = None
     concepts: int | None = None
+    concepts_per_class: Annotated[int | Literal["auto"] | None, arg(metavar="auto|INT")] = None
     epochs: int | None = None
     size: int | None = None
     enlarge: int = 0
@@ -54,8 +57,9 @@ def _own(
         ("concepts", flags.concepts, 1),
         ("epochs", flags.epochs, 1),
         ("enlarge", flags.enlarge, 0),
+        ("concepts-per-class", flags.concepts_per_class, 0),
     ):
-        if value is not None and value < least:
+        if isinstance(value, int) and value < least:
             raise UsageError(f"--{name} must be >= {least}, got {value}")
     if not flags.pretrained:
         raise UsageError("--pretrained: expected hub, a file, a wheel, a package or a run folder, got nothing")
@@ -71,7 +75,10 @@ def _own(
     check_output_folder(out, own="demonstration")
     named = (lambda codes, file: model_names(codes, model, server, file, quiet=json)) if model else None
     with hold(out / LOCK, f"another process writes {out}"):
-        found = discover(out, data, recipe, seed=seed, size=flags.size, data_dir=data_dir, name=named, quiet=json)
+        found = discover(
+            out, data, recipe, seed=seed, size=flags.size, data_dir=data_dir, name=named,
+            per_class=flags.concepts_per_class, quiet=json,
+        )  # fmt: skip
         write_atomic(out / "demo.json", to_json(found))
     if json:
         return print_json(found)
@@ -83,6 +90,8 @@ def _own(
     ]
     title = f"{found['data']}: {found['concepts']} concepts, {found['classes']} classes"
     show(title, ("test images", "value"), rows)
+    if found["heads"] is not None:
+        show_heads(found["heads"])
     steps, total = found["steps"], time.monotonic() - begun
     took = ", ".join(f"{name} {seconds:.0f}" for name, seconds in steps.items())
     say(f"seconds: {took}, start and other {max(0.0, total - sum(steps.values())):.0f}; {total:.0f} in all")

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from htaf._console import err, say_notes
-from htaf.cli.training import about_names
+from htaf.cli.training import about_names, kept_per_class
 from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract
 from htaf.concepts.pixels import Pictures
+from htaf.concepts.readable import PerClass, keep_readable
 from htaf.concepts.report import write_report
 from htaf.concepts.scores import score
 from htaf.data.images import Images, is_named, load
@@ -55,16 +56,18 @@ def discover(
     size: int | None = None,
     data_dir: str | None = None,
     name: Callable[[Codes, Path], Any] | None = None,
+    per_class: PerClass | None = None,
     shown: Shown = Shown(),  # noqa: B008
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train an ICBM, extract its codes, score, name where something names, write the page.
+    """Train an ICBM, keep a head that can be read, extract codes, score, name where something names, write the page.
 
     What is finished is kept: a stopped call is continued when it is made again. Writes under `out`: icbm, the run;
     codes; concepts, the scores; names.json where there are names; explorer, the page.
 
     Args:
         data: a set's name or a folder. size: of the images, as `htaf.data.images.load` takes it.
+        per_class: most concepts of a class, as `kept_per_class` takes it.
         name: finds names for the concepts of codes and writes them to a file. shown: how much is on the page.
         quiet: without progress and notes.
 
@@ -97,6 +100,10 @@ def discover(
             return fit(recipe, images, out / "icbm", seed=seed, source=source, notes=why, running=running)
 
     run: Run = step("train", train)
+    new = "heads" not in run.record and not (out / "codes").exists()  # codes know the head of their run
+    kept = kept_per_class(run, per_class, recipe, new=new)
+    if kept != 0:
+        run = step("heads", lambda: keep_readable(run, images, kept))
     codes = step("extract", lambda: extract(run, images, out / "codes", progress=not quiet).codes())
     scores = step("score", lambda: score(codes))
     write_report(scores, out / "concepts", title=f"Concepts of {images.name}")
@@ -132,6 +139,7 @@ def discover(
         "dead": scores["dead"]["count"],
         "bytes": {"packed": codes.bits.nbytes, "float32": 4 * len(codes) * codes.concepts},
         "weights": run.record.get("weights", {}),
+        "heads": run.record.get("heads"),
         "names": {"found": page["named"], "verified": page["verified"]},
         "run": str(run.path),
         "codes": str(out / "codes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,8 @@ from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
     from htaf.runs import PackedRun, Run
+
+NAMED = 8  # names that a note lists
 
 
 def predict(
@@ -44,8 +47,8 @@ def predict(
         text_as_missing: Of a table: a text in a column of numbers or dates, as "unknown", is missing; else refused.
         smooth: Use the smooth network instead of the exact one.
         bits: An ICBM's run: a column for each concept, 0 or 1.
-        explain: An ICBM's run: the class that comes next, the margin to it, and the bits without which the margin would
-            be smaller.
+        explain: An ICBM's run: the class that comes next, the margin to it, the bits without which the margin would be
+            smaller, and the share of it that they hold.
         names: Names of the concepts, .json or .csv, for --bits and --explain; none: numbers alone.
         strict: Images: stop at the first file that cannot be read.
     """
@@ -100,12 +103,24 @@ def _concepts_of(run: Run) -> tuple[int, str | None]:
     return net.size, network_key(preprocessor.classes, weight.numpy(), bias.numpy())
 
 
+def _of_reasons(frame: Any, reasons: Sequence[Sequence[Any]]) -> list[str]:
+    """How much of the predictions the reasons hold, in a note."""
+    found = frame["shown"].dropna()
+    if len(found) < 2:
+        return []
+    all_of_it = f"{int((found == 1).sum()):,} of {len(found):,} images"
+    return [
+        f"the reasons, {max(map(len, reasons))} at most, hold {found.mean():.0%} of the margin on average (column "
+        f"shown), for {all_of_it} all of it: flipped, they undo the prediction"
+    ]
+
+
 def _predict_images(
     run: Path, network: Run | PackedRun, inputs: tuple[Path, ...], out: Path | None, *, exact: bool,
     method: str | None, bits: bool, explain: bool, names: Path | None, strict: bool, json: bool,
 ) -> None:  # fmt: skip
     from htaf.data.image_reading import image_files
-    from htaf.data.reading import DataError
+    from htaf.data.reading import DataError, listed
 
     reasons: list[list[dict[str, Any]]] = []
     files, left_out = image_files(inputs)
@@ -120,14 +135,19 @@ def _predict_images(
         known = [] if names is None else [e for e in read_names(names, count, codes=key) if e["name"]]
         frame, reasons = predict_with_bits(known_run, files, bits=bits, explain=explain, names=known, strict=strict)
         frame = frame.reset_index()
+        say_notes(_of_reasons(frame, reasons) if explain else [])
         if doubtful := sum(not entry["verified"] for entry in known):
-            say_notes([f"{doubtful:,} of {len(known):,} names are not verified: nothing has shown that they fit"])
+            text = f"{doubtful:,} of {len(known):,} names are not verified: nothing has shown that they fit"
+            said = {one["concept"]: one["name"] for row in reasons for one in row if one["verified"] is False}
+            those = [f"{concept} {name}" for concept, name in sorted(said.items())]
+            say_notes([f"{text}; in these reasons {listed(those, NAMED)}" if those else text])
         shown = next((row[0]["concept"] for row in reasons if row), None)
         if names is None and shown is not None:
             say_notes(
                 [
                     "concepts have numbers, not names: the page of `htaf explore` shows their images, concept "
-                    f"{shown} at index.html#/concept/{shown}. --names FILE writes names in their place"
+                    f"{shown} at index.html#/concept/{shown}; where it is off, the image lacks what they have. --names "
+                    "FILE writes names in their place"
                 ]
             )
     else:

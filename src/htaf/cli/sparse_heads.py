@@ -134,6 +134,26 @@ def _saved(run: Run, out: Path, found: SparseHead, images: Any) -> dict[str, Any
     return made.record["metrics"]
 
 
+def show_heads(heads: Mapping[str, Any]) -> None:
+    """The heads that were tried for a run, and which one it has: what `htaf.concepts.readable` records."""
+    from htaf.concepts.readable import about_heads
+
+    rows: Rows = [
+        (
+            row["kind"],
+            row["target"] or "all",
+            row["validation"],
+            row["test"],
+            f"{row['nec']:.1f}",
+            "kept" if row["kept"] else "",
+        )
+        for row in heads["rows"]
+    ]
+    columns = ("head", "at most, a class", "validation", "test", "concepts a class", "")
+    show("How many concepts a class draws on, and the accuracy with exact bits", columns, rows)
+    say(about_heads(heads))
+
+
 def _shown(result: Mapping[str, Any]) -> None:
     own = result["own_head"]
     rows: Rows = [

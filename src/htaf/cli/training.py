@@ -33,6 +33,8 @@ from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, TableDat
 from htaf.training.running import LoggerName, Running, Strategy
 
 if TYPE_CHECKING:
+    from htaf.concepts.readable import PerClass
+    from htaf.runs import Run
     from htaf.training.plan import Source
 
 METAVARS = {
@@ -282,6 +284,39 @@ class ImageFlags:
         return Given(read, source.remembered(data_dir, images=True), options)
 
 
+@dataclasses.dataclass(frozen=True)
+class ConceptFlags(ImageFlags):
+    """The images, and the head on their concepts.
+
+    Args:
+        concepts_per_class: Most concepts that a class draws on; auto: 5, 10 or all, the fewest within two points of all
+            on validation images; 0: the head as it was trained.
+    """
+
+    concepts_per_class: Annotated[
+        int | Literal["auto"] | None,
+        arg(metavar="auto|INT", help_behavior_hint="(default: auto over a frozen backbone, else 0)"),
+    ] = None
+
+    def asked(self, recipe: Recipe) -> PerClass | None:
+        """What was asked for, None: nothing; UsageError where the concepts of the recipe are no bits of its own."""
+        per_class = self.concepts_per_class
+        if per_class in (None, 0):
+            return per_class
+        if per_class != "auto" and per_class < 0:
+            raise UsageError(f"--concepts-per-class must be auto or >= 0, got {per_class}")
+        if (why := no_heads(recipe)) is not None:
+            raise UsageError(f"--concepts-per-class does not go with {why}")
+        return per_class
+
+
+def no_heads(recipe: Recipe) -> str | None:
+    """Why no sparse head can be fitted to the bits of a recipe; None where one can."""
+    if recipe.activation.method == "relu":
+        return "method relu, which has no bits"
+    return None if recipe.network.supervised_by is None else "given attributes: expected bottleneck implicit"
+
+
 DATA_FLAGS: dict[type, tuple[type, str]] = {  # with the help of --data
     TableData: (TableFlags, "wine, abalone, churn, fico, digits, or a CSV or Parquet file."),
     ImageData: (ImageFlags, "cifar10, cifar100, tiny-imagenet, cub, digits, or a folder of class folders."),
@@ -297,6 +332,7 @@ def command_of(family: Family) -> Callable[..., None]:
     if family.network.data not in DATA_FLAGS:
         raise ValueError(f"expected a family of tables or images, got {family.name}")
     flags, (of_data, names_of_data) = flags_of(family), DATA_FLAGS[family.network.data]
+    of_data = ConceptFlags if family.verb == "icbm" else of_data
 
     def command(
         *,
@@ -317,7 +353,7 @@ def command_of(family: Family) -> Callable[..., None]:
         known = given.given(data, out, data_dir, chosen, changes)
         reading = {"workers": given.workers} if isinstance(given, ImageFlags) else {}
         how = running.as_running(device=device, checkpoint_seconds=given.checkpoint_seconds, **reading)
-        _train(chosen, running, how, known, out, seed, json, getattr(given, "baselines", False))
+        _train(chosen, running, how, known, out, seed, json, given)
 
     names, first = tuple(family.recipes), next(iter(family.recipes))
     named = "" if of_data is TableFlags else "that of the data set's name, else "
@@ -382,7 +418,7 @@ def _train(
     out: Path,
     seed: int,
     json: bool,
-    baselines: bool,
+    of_data: TableFlags | ImageFlags,
 ) -> None:
     """Check what can be checked before the data are read; load, train, report on a table, print."""
     try:
@@ -401,6 +437,9 @@ def _train(
 
     flags.check()
     recipe = chosen.recipe
+    baselines = isinstance(of_data, TableFlags) and of_data.baselines
+    if isinstance(of_data, ConceptFlags):
+        of_data.asked(recipe)  # what cannot be is refused before the training
     several = running.devices * running.nodes > 1
     check(recipe, running)
     before = None
@@ -435,9 +474,15 @@ def _train(
         raise SystemExit(1) from None  # the process that failed says why
     if several and not first_process():
         return None
+    finished = before is not None and before["status"] == "finished"
     if isinstance(data, Table):
         report_once(run, data, baselines=baselines)
-    if before is not None and before["status"] == "finished":
+    elif isinstance(of_data, ConceptFlags):
+        from htaf.concepts.readable import keep_readable
+
+        per_class = kept_per_class(run, of_data.asked(recipe), recipe, new=not finished)
+        run = keep_readable(run, data, per_class)
+    if before is not None and finished:
         commit = short_commit(before["commit"])
         err.print(f"already done: {out} holds this training, finished (commit {commit}). Delete it to train again")
     say_notes(told(note for note in from_record(run.record["notes"]) if note not in said))
@@ -457,9 +502,23 @@ def _train(
     show(title, ("part", "rows", "smooth", "exact", "exact - smooth"), rows)
     if found:
         say_baselines(found, run.record)
+    if "heads" in run.record:
+        from htaf.cli.sparse_heads import show_heads
+
+        show_heads(run.record["heads"])
     if (page := out / PAGE).is_file():
         say(f"report: {page}")
     return say(f"run folder: {out}")
+
+
+def kept_per_class(run: Run, per_class: PerClass | None, recipe: Recipe, *, new: bool) -> PerClass:
+    """As `htaf.concepts.readable.keep_readable` takes it. None, nothing was asked for: over a frozen backbone "auto",
+    for a run that was there before what it has."""
+    if per_class is not None:
+        return per_class
+    if not new:
+        return run.record.get("heads", {}).get("asked", 0)
+    return "auto" if recipe.flat().get("freeze") and no_heads(recipe) is None else 0
 
 
 def about_names(recipe: Recipe, data: Any) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,10 +16,13 @@ from torch import nn
 from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
 from htaf.concepts.counts import labelled
 from htaf.concepts.heads import Head
-from htaf.data.images import ImagePreprocessor
-from htaf.data.parts import Data
+from htaf.data.images import ImagePreprocessor, Images
+from htaf.data.parts import Data, Part
 from htaf.models.icbm import ICBM
 from htaf.runs import HASHED, Run, claim, finish_run, finished_run
+from htaf.runs.data import rows_of
+from htaf.runs.evaluation import measure
+from htaf.runs.features import FeatureBatches, FeatureStore, key_of
 
 GIVEN = ("attributes", "pretrained_sha256", "backbone_sha256")  # of the identity of a training, where they are
 Edit = tuple[int | str, int]  # class (name or number), concept
@@ -189,9 +192,27 @@ def measured_run(
     with TemporaryDirectory() as folder:
         trial = write(Path(folder) / "run", {})  # a change that cannot be is refused before reading
         own = run.data(data_dir=data_dir) if data is None else data
-        found = {part: trial.evaluate(part, own) for part in ("validation", "test")}
+        found = {part: _figures(trial, part, own) for part in ("validation", "test")}
     metrics = {kind: {part: result[kind] for part, result in found.items()} for kind in ("smooth", "exact")}
     return write(out, metrics if run.has_step else metrics | {"exact": None})
+
+
+def _figures(run: Run, part: Literal["validation", "test"], data: Data) -> dict[str, Any]:
+    """As `Run.evaluate` of both networks: on what the frozen backbone gave of the images, where that is kept."""
+    preprocessor = run.preprocessor()
+    if run.record["model"].get("freeze") and run.has_step and not run.has_own_smooth and isinstance(data, Images):
+        assert isinstance(preprocessor, ImagePreprocessor)
+        side, rows = rows_of(run, data)[part]
+        of = data.train if side == "train" else data.test
+        key = key_of(run.model(exact=False), run.record["model"], preprocessor, of, of.fingerprint())
+        if (store := FeatureStore.kept(key, rows)) is not None:
+            nets: list[Any] = [run.model(exact=False), run.model()]
+            for net in nets:
+                net.backbone = nn.Identity()
+            seen = Part(FeatureBatches((store,), of.labels), rows)
+            found = measure(nets[0], nets[1], {part: seen}, "classification")
+            return {kind: found[kind][part] for kind in ("smooth", "exact")}
+    return run.evaluate(part, data)
 
 
 def _pairs(off: Sequence[Edit], classes: Sequence[str], concepts: int) -> list[tuple[int, int]]:

@@ -46,6 +46,12 @@ class Reasons:
         order = np.argsort(-self.worth[row], kind="stable")[:most]
         return [int(concept) for concept in order if self.worth[row, concept] > 0]
 
+    def shown(self, row: int, most: int = SHOWN) -> float:
+        """The share of a row's margin that is lost where its strongest reasons are all flipped, in [0, 1]; 1: the
+        runner-up then draws level or wins, so they are enough to undo the prediction."""
+        lost = float(self.worth[row, self.strongest(row, most)].sum())
+        return 1.0 if lost >= self.margin[row] else lost / float(self.margin[row])
+
 
 def reasons_of(bits: UInt8[np.ndarray, "n concepts"], weight: np.ndarray, bias: np.ndarray) -> Reasons:
     """What the bits of images are worth to a linear head.
@@ -82,7 +88,7 @@ def predict_with_bits(
         run: of `htaf train icbm`, not plain. paths: image files of the kinds in `htaf.data.image_reading.FORMATS`.
         bits: a column for each concept, `concept_17`, 0 or 1. names: as `htaf.concepts.naming.read_names` gives them;
             they become part of these columns and of the reasons, those that are not verified with that word.
-        explain: the columns `runner_up`, `margin` and `reasons`.
+        explain: the columns `runner_up`, `margin`, `shown` (see `Reasons.shown`) and `reasons`.
         strict: raise for a file that cannot be read; else its row has only the reason, in a column `error`.
 
     Returns:
@@ -117,6 +123,7 @@ def predict_with_bits(
         listed = [_listed(reasons, found, row, known) if read[row] else [] for row in range(len(frame))]
         more["runner_up"] = [classes[k] if ok else None for k, ok in zip(reasons.runner_up, read, strict=True)]
         more["margin"] = np.where(read, reasons.margin, np.nan)
+        more["shown"] = [round(reasons.shown(row), 4) if ok else np.nan for row, ok in enumerate(read)]
         more["reasons"] = ["; ".join(map(said, row)) if row else None for row in listed]
     if bits:
         for concept in range(net.size):

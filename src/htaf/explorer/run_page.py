@@ -91,8 +91,7 @@ def build_run_page(
         given = read_names(names, found.concepts, codes=codes_key(found))
     else:
         given = None if labelled else _supervised(run, found, data_dir, notes)
-    name = run.path.resolve().name
-    title = f"{run.record['data']['name']}: concepts of {name}"
+    name, title = run.path.resolve().name, str(run.record["data"]["name"])
     seen = _pictures(run, preprocessor, found, own)
 
     def pixels(ids: Sequence[str]) -> np.ndarray:

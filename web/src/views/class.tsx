@@ -1,9 +1,9 @@
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { Spark } from "../charts.tsx";
-import { entries, groupOf, isHeldOut, shareOf, trainedShareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
+import { drawsOn, entries, groupOf, isHeldOut, shareOf, trainedShareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
 import { namingOf, useEdits } from "../names.ts";
-import { Choice, ClassName, classText, ConceptName, classLink, pageOf, Pages, Shares, Signed, SortHeader, Training } from "../parts.tsx";
+import { Choice, ClassName, classText, ConceptName, classLink, pageOf, Pages, Shares, Signed, SortHeader, Training, UsedOnly } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { format, setQuery, useQuery } from "../route.ts";
 import { Rest, Text } from "../text.tsx";
@@ -91,8 +91,8 @@ function ClassConcepts({ explorer, k }: { explorer: Explorer; k: number }): JSX.
   const { part, per_class } = explorer.page;
   const [heldOut, numbers] = [isHeldOut(explorer, k), per_class[k]!];
   const now = useEdits();
-  const { sort = "-weight", group = "", page: asked = "1" } = useQuery();
-  const { found, most } = useMemo(() => {
+  const { sort = "-weight", group = "", unused = "", page: asked = "1" } = useQuery();
+  const { found, most, used } = useMemo(() => {
     const down = sort.startsWith("-");
     const by = down ? sort.slice(1) : sort;
     const compared = new Intl.Collator("en", { numeric: true });
@@ -101,16 +101,19 @@ function ClassConcepts({ explorer, k }: { explorer: Explorer; k: number }): JSX.
     const name = (concept: number): string => namingOf(explorer, concept, now).name ?? `\uFFFF${concept}`;
     const rising = (a: number, b: number): number => (by === "name" ? compared.compare(name(a), name(b)) : value(a) - value(b));
     const all = explorer.concepts.map((_, concept) => concept);
+    const drawn = all.filter((concept) => drawsOn(explorer, concept, k));
     return {
+      used: drawn.length,
       most: all.reduce((top, concept) => Math.max(top, Math.abs(weightOf(explorer, k, concept))), 0),
-      found: all.filter((concept) => !group || groupOf(explorer, k, concept) === group).sort((a, b) => (down ? -1 : 1) * rising(a, b) || a - b),
+      found: (unused ? all : drawn).filter((concept) => !group || groupOf(explorer, k, concept) === group).sort((a, b) => (down ? -1 : 1) * rising(a, b) || a - b),
     };
-  }, [explorer, k, sort, group, now]);
+  }, [explorer, k, sort, group, unused, now]);
   const page = pageOf({ page: asked }, found.length, SIZE);
   return (
     <section aria-labelledby="concepts">
       <h2 id="concepts">Concepts</h2>
       <p class="muted">The weight is what a concept adds to this class's logit. {heldOut ? `The share is that of the class's ${plural(numbers.images, `${part} image`)}, that of its training images below it.` : `The share is that of the class's training images alone: ${part === "train" ? "this page shows them" : `it has no ${part} images`}.`}</p>
+      <UsedOnly used={used} total={explorer.page.concepts} of="for this class" />
       <div class="tools">
         <Choice label="Group" value={group} options={GROUPS} onChange={(value) => setQuery({ group: value, page: null })} />
         <p class="found" role="status">

@@ -60,6 +60,7 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
             <Fact label="Accuracy from the class" term="accuracy from the class" value={percent(data.accuracy, 1)} />
             <Fact label="The same, balanced" term="balanced accuracy" value={percent(data.balanced, 1)} />
           </dl>
+          {!explorer.used[concept] && <p class="warn">No class draws on this concept: it has no part in any decision.</p>}
           {data.dead && <p class="warn">
               <Term of="dead">Dead</Term>: always the same in training images. It tells nothing apart.
             </p>}

@@ -52,7 +52,7 @@ function Row({ explorer, concept, rows }: { explorer: Explorer; concept: number;
     <>
       <p class="muted">
         {!explorer.strongToWeak
-          ? "Drawn at random from the images that have it, the strongest first. The codes of this page have no margins, by which all of them would be in order."
+          ? "Drawn at random from the images that have it, the strongest first. This page has no margins, by which all of them would be in order."
           : explorer.page.maps!.whole
             ? "From the strongest to the barely on, evenly spaced in rank."
             : "From the strongest to the barely on, evenly spaced in rank among the images that have maps."}{" "}

@@ -1,8 +1,8 @@
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
-import { classesOf, entries, groupOf, type Explorer } from "../explorer.ts";
+import { classesOf, entries, groupOf, usedConcepts, type Explorer } from "../explorer.ts";
 import { namingOf, stateOf, useEdits, type Edits, type Naming } from "../names.ts";
-import { Badge, Choice, classTells, conceptLink, ConceptName, pageOf, Pages, SearchField, Share, SortHeader } from "../parts.tsx";
+import { Badge, Choice, classTells, conceptLink, ConceptName, pageOf, Pages, SearchField, Share, SortHeader, UsedOnly } from "../parts.tsx";
 import { Picture } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
 import { Text } from "../text.tsx";
@@ -74,16 +74,17 @@ function compare(explorer: Explorer, now: Edits, sort: string): (a: number, b: n
 
 export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
   const now = useEdits();
-  const { q = "", show = "", sort = "rank", as = "", page: asked = "1" } = useQuery();
+  const { q = "", show = "", sort = "rank", as = "", unused = "", page: asked = "1" } = useQuery();
   const found = useMemo(() => {
     const matches = search(explorer, now, q);
     const shown = (concept: number): boolean => {
+      if (!unused && !explorer.used[concept]) return false;
       if (!show) return true;
       const naming = namingOf(explorer, concept, now);
       return show === "edited" ? naming.edited : stateOf(explorer, concept, naming) === show;
     };
     return explorer.concepts.flatMap((_, i) => (shown(i) && matches(i) ? [i] : [])).sort(compare(explorer, now, sort));
-  }, [explorer, now, q, show, sort]);
+  }, [explorer, now, q, show, sort, unused]);
   const size = as === "table" ? SIZE : CARDS;
   const page = pageOf({ page: asked }, found.length, size);
   return (
@@ -114,6 +115,7 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
           {plural(found.length, "concept")}
         </p>
       </div>
+      <UsedOnly used={usedConcepts(explorer).length} total={explorer.page.concepts} of="by some class" />
       {found.length === 0 ? (
         <p class="empty">No concept matches. Classes count where most of their images have the concept.</p>
       ) : as === "table" ? (
@@ -156,9 +158,9 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
       )}
       <Pages page={page} size={size} total={found.length} what="concepts" />
       <p class="muted note">
-        Rank: by how much the concept moves the logits over all images. Check: how well the name sorts classes that did not choose it. Accuracy: how well the class alone tells the bit; rare concepts score high whatever they
-        mean. “The class tells this bit”: the same, images with and without it counted alike; chance: 50%. Most doubtful: those that move the logits much though the
-        class tells them badly.
+        Rank: by how much the concept moves the logits over all images. Check: how well the name sorts classes that did not choose it. Accuracy: how often one guesses right from the class alone whether an image has it; rare concepts score high whatever they
+        mean. “Can be told from its class”: the same, images with and without it counted alike; chance: 50%. Most doubtful: those that move the logits much though the
+        class says little about them.
       </p>
     </>
   );

@@ -3,13 +3,14 @@ import { useMemo } from "preact/hooks";
 import type { Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { namingOf, useEdits } from "../names.ts";
-import { ClassName, conceptLink, ConceptName } from "../parts.tsx";
+import { ClassName, classText, conceptLink, ConceptName } from "../parts.tsx";
 import { haveIt, Picture } from "../pictures.tsx";
 import { reasonsFor, type Reason } from "../reasons.ts";
 import { Text } from "../text.tsx";
 import { decimal, plural, signed } from "../words.ts";
 
 const BARS = 8;
+const ALL = 12; // bars, where there are no more
 const FOR = 3;
 const AGAINST = 2;
 const PICTURES = 3;
@@ -25,34 +26,44 @@ interface DecisionProps {
 
 /** A decision in a sentence, then as a waterfall. */
 export function Decision({ explorer, row, bits, k, than, subject }: DecisionProps): JSX.Element {
-  const { start, lead, all } = useMemo(() => reasonsFor(explorer, bits, k, than), [explorer, bits, k, than]);
+  const { start, ahead, all } = useMemo(() => reasonsFor(explorer, bits, k, than), [explorer, bits, k, than]);
   const pro = all.filter(({ adds }) => adds > 0).slice(0, FOR);
+  const bars = all.length <= ALL ? ALL : BARS;
   const contra = all.filter(({ adds }) => adds < 0).slice(0, AGAINST);
   return (
     <>
       <p class="sentence">
         {subject} <ClassName explorer={explorer} k={k} limit={40} /> rather than <ClassName explorer={explorer} k={than} limit={40} />
         {pro.length > 0 && <>: {said(explorer, pro)}</>}.{contra.length > 0 && <> Against it: {said(explorer, contra)}.</>}
-        <Others start={start} lead={lead} all={all} named={[...pro, ...contra]} />
+        <Others explorer={explorer} k={k} start={start} ahead={ahead} all={all} named={[...pro, ...contra]} />
       </p>
       {explorer.page.sprites && (
-        <p class="muted have-said">Beside each concept: images that have it{explorer.strongest ? " most strongly" : ", drawn at random"}.</p>
+        <p class="muted have-said">Beside each concept: other images that have it{explorer.strongest ? " most strongly" : ", drawn at random"}, also where this one lacks it.</p>
       )}
-      <Waterfall explorer={explorer} row={row} start={start} lead={lead} shown={all.slice(0, BARS)} others={all.slice(BARS)} />
+      <Waterfall explorer={explorer} row={row} k={k} start={start} ahead={ahead} shown={all.slice(0, bars)} others={all.slice(bars)} />
     </>
   );
 }
 
-/** What the named concepts leave open, where that is more than half of the lead or more than they add. */
-function Others({ start, lead, all, named }: { start: number; lead: number; all: Reason[]; named: Reason[] }): JSX.Element | null {
+interface OthersProps {
+  explorer: Explorer;
+  k: number;
+  start: number;
+  ahead: number;
+  all: Reason[];
+  named: Reason[];
+}
+
+/** What the named concepts leave open, where that is more than half of how far the class is ahead, or more than they add. */
+function Others({ explorer, k, start, ahead, all, named }: OthersProps): JSX.Element | null {
   const told = named.reduce((sum, { adds }) => sum + adds, 0);
-  const rest = lead - start - told;
-  if (told >= Math.max(lead / 2, rest) || all.length === named.length) return null;
+  const rest = ahead - start - told;
+  if (told >= Math.max(ahead / 2, rest) || all.length === named.length) return null;
   return (
     <span class="others">
       {" "}
       The rest ({plural(all.length - named.length, "concept")}) adds {signed(rest, 1)}
-      {start > rest && `, and the average image leads by ${signed(start, 1)} already`}: no few concepts decide this.
+      {start > rest && `, and for an average image ${classText(explorer, k, 40)} is ahead by ${signed(start, 1)} already`}: no few concepts decide this.
     </span>
   );
 }
@@ -85,19 +96,20 @@ export function ShortName({ explorer, concept, query }: { explorer: Explorer; co
 interface WaterfallProps {
   explorer: Explorer;
   row: number;
+  k: number;
   start: number;
-  lead: number;
+  ahead: number;
   shown: Reason[];
   others: Reason[];
 }
 
 /** Each bar begins where the one above ends. */
-function Waterfall({ explorer, row, start, lead, shown, others }: WaterfallProps): JSX.Element {
+function Waterfall({ explorer, row, k, start, ahead, shown, others }: WaterfallProps): JSX.Element {
   const rest = others.reduce((sum, { adds }) => sum + adds, 0);
   const ends = [start];
   for (const adds of [...shown.map((reason) => reason.adds), rest]) ends.push(ends.at(-1)! + adds);
-  const least = Math.min(0, ...ends, lead);
-  const span = Math.max(0, ...ends, lead) - least || 1;
+  const least = Math.min(0, ...ends, ahead);
+  const span = Math.max(0, ...ends, ahead) - least || 1;
   const at = (value: number): number => (100 * (value - least)) / span;
   const bar = (from: number, to: number, kind: string): JSX.Element => (
     <span class="fall" aria-hidden="true">
@@ -108,7 +120,7 @@ function Waterfall({ explorer, row, start, lead, shown, others }: WaterfallProps
   const step = (value: number): string => (value < 0 ? "down" : "up");
   return (
     <table class="waterfall">
-      <caption class="hidden">What each concept adds to the lead, the strongest first</caption>
+      <caption class="hidden">How far {classText(explorer, k, 40)} is ahead, and what each concept adds to it, the strongest first</caption>
       <colgroup>
         <col class="what" />
         <col />
@@ -124,7 +136,7 @@ function Waterfall({ explorer, row, start, lead, shown, others }: WaterfallProps
       <tbody>
         <tr>
           <th scope="row">
-            <Term of="lead">Lead</Term> of an <Term of="average image">average image</Term>
+            An <Term of="average image">average image</Term>: <Term of="ahead">ahead by</Term>
           </th>
           <td>{bar(0, start, "whole")}</td>
           <td class="num">{decimal(start)}</td>
@@ -137,6 +149,7 @@ function Waterfall({ explorer, row, start, lead, shown, others }: WaterfallProps
                 <ConceptName explorer={explorer} concept={concept} limit={36} />
                 {explorer.page.sprites && (
                   <a class="have-it" href={conceptLink(concept)} tabIndex={-1} aria-hidden="true">
+                    {!on && <span class="muted">these have it</span>}
                     {haveIt(explorer, concept, PICTURES, row).map((other) => (
                       <Picture key={other} explorer={explorer} row={other} size={40} decorative />
                     ))}
@@ -155,10 +168,10 @@ function Waterfall({ explorer, row, start, lead, shown, others }: WaterfallProps
             <td class="num">{signed(rest)}</td>
           </tr>
         )}
-        <tr class="sum" data-lead={lead}>
-          <th scope="row">Lead of this image</th>
-          <td>{bar(0, lead, "whole")}</td>
-          <td class="num">{decimal(lead)}</td>
+        <tr class="sum" data-ahead={ahead}>
+          <th scope="row">This image: ahead by</th>
+          <td>{bar(0, ahead, "whole")}</td>
+          <td class="num">{decimal(ahead)}</td>
         </tr>
       </tbody>
     </table>

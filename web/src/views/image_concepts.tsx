@@ -1,10 +1,10 @@
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { bitOf } from "../bits.ts";
-import { weightOf, type Explorer } from "../explorer.ts";
+import { drawsOn, weightOf, type Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { namingOf, useEdits } from "../names.ts";
-import { Choice, classText, ConceptName, conceptText, SearchField, Signed } from "../parts.tsx";
+import { Choice, classText, ConceptName, conceptText, SearchField, Signed, UsedOnly } from "../parts.tsx";
 import { setQuery, useQuery } from "../route.ts";
 import { count, plural, signed } from "../words.ts";
 import type { WhatIf } from "./image.tsx";
@@ -23,14 +23,14 @@ const SHOW: [string, string][] = [
   ["changed", "changed"],
 ];
 
-/** What a bit adds to the logit of the chosen class, or to its lead over the other one. */
+/** What a bit adds to the logit of the chosen class, or to how far that is ahead of the other one. */
 const adds = (explorer: Explorer, { chosen, than }: { chosen: number; than: number | null }, concept: number): number =>
   weightOf(explorer, chosen, concept) - (than === null ? 0 : weightOf(explorer, than, concept));
 
 /** The bits as switches. Their order is that of the image as it is, so that a flip moves nothing. */
 export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; view: WhatIf; toggle: (concept: number) => void }): JSX.Element {
   const now = useEdits();
-  const { bits: show = "", order = "" } = useQuery();
+  const { bits: show = "", order = "", unused = "" } = useQuery();
   const [words, setWords] = useState("");
   const [shown, setShown] = useState(SIZE);
   const { given, chosen, than } = view;
@@ -53,9 +53,11 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
     () => sorted.reduce((top, concept) => Math.max(top, Math.abs(adds(explorer, { chosen, than }, concept))), 0),
     [explorer, sorted, chosen, than],
   );
-  const lead = (values: ArrayLike<number>): number => values[chosen]! - (than === null ? 0 : values[than]!);
+  const ahead = (values: ArrayLike<number>): number => values[chosen]! - (than === null ? 0 : values[than]!);
   const wanted = words.trim().toLowerCase();
+  const drawn = sorted.filter((concept) => drawsOn(explorer, concept, chosen, than));
   const found = sorted.filter((concept) => {
+    if (!unused && !drawsOn(explorer, concept, chosen, than) && !view.flips.has(concept)) return false;
     const bit = bitOf(given, concept) === 1;
     if ((show === "on" && !bit) || (show === "off" && bit) || (show === "changed" && !view.flips.has(concept))) return false;
     if (!wanted) return true;
@@ -64,6 +66,7 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
   return (
     <section aria-labelledby="bits">
       <h2 id="bits">Concepts of this image</h2>
+      <UsedOnly used={drawn.length} total={sorted.length} of={than === null ? `for ${classText(explorer, chosen, 40)}` : `to tell ${classText(explorer, chosen, 40)} from ${classText(explorer, than, 40)}`} />
       <p class="muted">Press a switch to flip a bit. A concept that is on adds its weight to the logit of the class; one that is off adds nothing.</p>
       <div class="tools">
         <Choice label="Contributions to" value={String(chosen)} options={classes} onChange={(value) => setQuery({ class: value })} />
@@ -105,8 +108,8 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
             ))}
           </tbody>
           <tfoot>
-            <Total name="Bias of the class" value={lead(explorer.head.bias)} />
-            <Total name={than === null ? "Logit: the concepts that are on, and this" : "Lead: the difference of the two logits"} value={lead(view.logits)} />
+            <Total name="Bias of the class" value={ahead(explorer.head.bias)} />
+            <Total name={than === null ? "Logit: the concepts that are on, and this" : "Ahead by: the difference of the two logits"} value={ahead(view.logits)} />
           </tfoot>
         </table>
       )}

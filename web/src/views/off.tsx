@@ -1,7 +1,7 @@
 import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { bitOf, flipped } from "../bits.ts";
-import { bitsOf, type Explorer } from "../explorer.ts";
+import { bitsOf, usedConcepts, type Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { argmax, logits } from "../head.ts";
 import { Choice, ClassName, ConceptName, conceptText } from "../parts.tsx";
@@ -49,7 +49,7 @@ export function Off({ explorer }: { explorer: Explorer }): JSX.Element {
   const { predicted, done } = usePredictions(explorer, off);
   const set = (concepts: number[]): void => setQuery({ off: [...new Set(concepts)].join(",") });
   const options = useMemo((): [string, string][] => {
-    const all = [...explorer.concepts.keys()].sort((a, b) => explorer.concepts[a]!.rank - explorer.concepts[b]!.rank);
+    const all = usedConcepts(explorer).sort((a, b) => explorer.concepts[a]!.rank - explorer.concepts[b]!.rank);
     return [["", "–"], ...all.slice(0, OPTIONS).map((concept): [string, string] => [String(concept), conceptText(explorer, concept)])];
   }, [explorer]);
   const found = useMemo(() => {

@@ -1,6 +1,6 @@
 import type { JSX } from "preact";
 import { Histogram } from "../charts.tsx";
-import type { Explorer } from "../explorer.ts";
+import { usedConcepts, type Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { namingOf, stateOf, useEdits, type State } from "../names.ts";
 import { format } from "../route.ts";
@@ -22,7 +22,7 @@ export function scoreText({ value, kind }: Score): string {
 function Names({ explorer }: { explorer: Explorer }): JSX.Element {
   const now = useEdits();
   const tally: Record<State, number> = { verified: 0, unverified: 0, unnamed: 0, dead: 0 };
-  explorer.concepts.forEach((_, concept) => tally[stateOf(explorer, concept, namingOf(explorer, concept, now))]++);
+  usedConcepts(explorer).forEach((concept) => tally[stateOf(explorer, concept, namingOf(explorer, concept, now))]++);
   return (
     <section aria-labelledby="names">
       <h2 id="names">Names</h2>
@@ -49,6 +49,7 @@ function Names({ explorer }: { explorer: Explorer }): JSX.Element {
 export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
   const { page } = explorer;
   const { low, high } = page.groups;
+  const used = usedConcepts(explorer).length;
   return (
     <>
       <header class="view-head">
@@ -56,7 +57,8 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
           <Text value={page.title} limit={120} />
         </h1>
         <p class="lead">
-          A classifier that decides by <a href="#/concepts">{plural(page.concepts, "concept")}</a>: <Term of="bit">bits</Term> that an image has or has not. Here are{" "}
+          A classifier that decides by <a href="#/concepts">{plural(used, "concept")}</a>: <Term of="bit">bits</Term> that an image has or has not
+          {used < page.concepts && ` (${count(page.concepts - used)} more have no weight in any class)`}. Here are{" "}
           <a href="#/images">{plural(page.images, `${page.part} image`)}</a> of <a href="#/classes">{plural(page.classes.length, "class", "classes")}</a>.
           {page.beside !== null && (
             <>
@@ -111,7 +113,7 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
             </li>
             <li>Names were found afterwards. Look at images with and without the concept, which are drawn at random, and doubt the name.</li>
             <li>
-              Begin with the <a href="#/concepts?sort=-doubt">most doubtful concepts</a>: they move the decisions much, and the class tells them badly.
+              Begin with the <a href="#/concepts?sort=-doubt">most doubtful concepts</a>: they move the decisions much, and the class says little about them.
             </li>
             <li>
               On an <a href="#/images">image</a>, flip its concepts and see what the classifier would say. Rename a concept where its name is wrong; the names

@@ -1,7 +1,7 @@
 // What the overview begins with: one decision, and all concepts beside all classes.
 import type { JSX } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
-import { bitsOf, isHeldOut, shareOf, trainedShareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
+import { bitsOf, isHeldOut, shareOf, trainedShareOf, weightOf, usedConcepts, wrong, type Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { HeatMap, type Cell } from "../heatmap.tsx";
 import { logits } from "../head.ts";
@@ -64,10 +64,11 @@ const SHADES: [string, string][] = [
 /** Concepts across, classes down, similar ones beside each other. */
 export function ConceptsByClasses({ explorer }: { explorer: Explorer }): JSX.Element {
   const { map = "", shade = "" } = useQuery();
-  const { classes, concepts, per_class } = explorer.page;
+  const { classes, per_class } = explorer.page;
+  const concepts = useMemo(() => usedConcepts(explorer).length, [explorer]);
   const columns = useMemo(() => {
     const limit = map === "all" ? MOST : FEW;
-    return [...explorer.conceptOrder].filter((concept) => explorer.concepts[concept]!.rank <= limit);
+    return [...explorer.conceptOrder].filter((concept) => explorer.used[concept] && explorer.concepts[concept]!.rank <= limit);
   }, [explorer, map]);
   const rows = useMemo(() => {
     const kept = new Set([...classes.keys()].sort((a, b) => per_class[b]!.images - per_class[a]!.images || a - b).slice(0, CLASSES));

@@ -95,7 +95,7 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
               Concepts that separate them <Term of="separation" />
             </h2>
             <p class="muted">
-              Together they give the mean <Term of="lead">lead</Term> of A over B: {decimal(total)} higher for {shownPart} images of A than for those of B
+              Together they say how far A is <Term of="ahead">ahead</Term> of B on average: by {decimal(total)} more for {shownPart} images of A than for those of B
               {heldOut && ` (training: ${decimal(trained)})`}. Below 0: the concept misleads.
               {heldOut && ` Of the ${plural(learned.length, "concept")} that separate training images, ${count(lost)} do not separate ${part} images, or the wrong way round. The order is that of the ${part} images, so the first look somewhat better than on new ones.`}
             </p>

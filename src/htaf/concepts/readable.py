@@ -1,0 +1,117 @@
+"""Which head a run keeps: the sparsest that is nearly as accurate as the dense one, so that decisions can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+
+from htaf._files import sealed, write_atomic
+from htaf.concepts.codes import ConceptError
+from htaf.concepts.counts import labelled
+from htaf.concepts.edit_head import measured_run, write_with_head
+from htaf.concepts.extract import extract
+from htaf.concepts.heads import Head, accuracy_of
+from htaf.concepts.sparse import SparseHead, scored_heads
+from htaf.data.images import Images
+from htaf.runs import HASHED, RECORD, Run, RunError
+
+PerClass = int | Literal["auto"]
+TRIED = (5, 10)  # most concepts of a class
+NEAR = 0.02  # of accuracy on validation images, that reading a decision may cost
+
+
+def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run:
+    """Fit heads of few and of all concepts a class to the exact bits of a run, and give the run one of them.
+
+    The sparsest is kept whose accuracy on validation images is within `NEAR` of the best dense head's; where there is
+    none, the head stays as it was trained. The run stays in its folder, under its key, measured again with that head.
+    A kill before the last file is written leaves a training that the same command makes again.
+
+    Args:
+        run: of an implicit concept bottleneck model with a step, in a folder.
+        images: those that it was trained on.
+        per_class: most concepts of a class, whatever that costs; "auto": as above, of `TRIED`; 0: nothing is done.
+
+    Returns:
+        The run. Its record's "heads" has "asked", "near", "images" and "rows": of each head its "kind" (trained or
+        fitted), "target" (most concepts of a class, None: all), "validation", "test", "nec", "ncc" and "kept".
+
+    Raises:
+        ConceptError: a run without concepts, or fewer of them than asked for. RunError: it has another such head.
+    """
+    there = run.record.get("heads")
+    if there is not None:
+        if per_class != there["asked"]:
+            raise RunError(
+                f"{run.path} holds this training with the head of --concepts-per-class {there['asked']}, not "
+                f"{per_class}: choose another --out"
+            )
+        return run
+    if per_class == 0:
+        return run
+    size = int(run.record["model"].get("concepts") or getattr(run.model(), "size", 0))
+    if per_class != "auto" and not 0 < per_class <= size:
+        raise ConceptError(f"--concepts-per-class must be auto or in 0 to {size}, the concepts, got {per_class}")
+    targets = [n for n in TRIED if n < size] if per_class == "auto" else [per_class]
+    if not targets:
+        return run
+    with TemporaryDirectory() as folder:
+        codes = extract(run, images, Path(folder) / "codes", keep=("bits",)).codes()
+        result, heads = scored_heads(codes, (*targets, None), seed=run.record["seed"])
+        own = Head(codes.weight.astype(np.float64), codes.bias.astype(np.float64))
+        held = labelled(codes, "validation")
+        trained = {"kind": "trained", "target": None, "validation": accuracy_of(held, slice(None), own)}
+        rows: list[dict[str, Any]] = [
+            {**one, **{name: of[name] for name in ("nec", "ncc")}, "test": of["accuracy"]}
+            for one, of in (
+                (trained, result["own_head"]),
+                *(
+                    ({"kind": "fitted", "target": head.target, "validation": head.validation}, row)
+                    for head, row in zip(heads, result["rows"], strict=True)
+                ),
+            )
+        ]
+        dense = max(row["validation"] for row in rows if row["target"] is None)
+        least = -1.0 if per_class != "auto" else dense - NEAR - 1e-9
+        kept = next((row for row in rows if row["target"] is not None and row["validation"] >= least), rows[0])
+        rows = [{**row, "kept": row is kept} for row in rows]
+        said = {"asked": per_class, "near": NEAR, "images": len(held), "rows": rows}
+        if kept["kind"] == "trained":
+            record = {**run.record, "heads": said}
+            write_atomic(run.path / RECORD, sealed(record))
+            return replace(run, record=record)
+        (chosen,) = (head for head in heads if head.target == kept["target"])
+        return _with_head(run, images, chosen, said, Path(folder) / "run")
+
+
+def _with_head(run: Run, images: Images, chosen: SparseHead, said: Mapping[str, Any], aside: Path) -> Run:
+    """The run with another head, made aside and then written over it."""
+    about = {"what": "sparse", "target": chosen.target, "strength": chosen.strength, "ridge": chosen.ridge}
+    made = measured_run(run, aside, lambda out, m: write_with_head(run, out, chosen.head, about, "", m), images)
+    record = {**run.record, "metrics": made.record["metrics"], "heads": said}
+    record |= {entry: made.record[entry] for entry in HASHED.values() if entry in made.record}
+    write_atomic(run.path / RECORD, sealed({**run.record, "status": "running"}))  # files and record change together
+    return replace(made.in_memory(), record=record).save(run.path)
+
+
+def about_heads(heads: Mapping[str, Any]) -> str:
+    """Which head a run kept, and what that costs or would have cost, in a sentence."""
+    rows = heads["rows"]
+    dense = max(row["validation"] for row in rows if row["target"] is None)
+    of = f"of {heads['images']:,} validation images"
+
+    def cost(row: Mapping[str, Any]) -> str:
+        return f"{100 * (dense - row['validation']):.1f} points"
+
+    kept = next(row for row in rows if row["kept"])
+    if kept["target"] is not None:
+        lost = dense - kept["validation"]
+        how = f"{cost(kept)} fewer {of} right than with all" if lost > 0 else f"as many {of} right as with all"
+        return f"each class draws on at most {kept['target']} concepts: {how}"
+    would = ", ".join(f"at most {row['target']} would cost {cost(row)}" for row in rows if row["target"] is not None)
+    return f"each class draws on all concepts: {would} {of}; --concepts-per-class takes so many all the same"

@@ -1,0 +1,100 @@
+"""Which head a run keeps, and what its record says of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from htaf.concepts import readable
+from htaf.concepts.codes import ConceptError
+from htaf.concepts.readable import about_heads, keep_readable
+from htaf.data.images import Images
+from htaf.runs import Run, RunError, open_run
+from htaf.training.families import ready_recipe
+from htaf.training.fit import fit
+from made_runs import digits, made_run
+
+
+@pytest.fixture(scope="module")
+def images() -> Images:
+    return digits()
+
+
+@pytest.fixture
+def run(images: Images, tmp_path: Path) -> Run:
+    return made_run(tmp_path / "run", images, concepts=21, shares={"train_images": 300, "validation_images": 100})
+
+
+def kept(run: Run) -> dict[str, Any]:
+    (row,) = (row for row in run.record["heads"]["rows"] if row["kept"])
+    return row
+
+
+def used(run: Run) -> int:
+    head: Any = run.model().get_submodule("head")
+    return int((head.weight != 0).sum(1).max())
+
+
+def test_the_head_of_a_run_over_a_frozen_backbone(images: Images, tmp_path: Path) -> None:
+    small: dict[str, Any] = {"backbone": "wide_resnet", "pretrained": "", "depth": 10, "concepts": 16, "epochs": 1}
+    recipe = ready_recipe("icbm", "frozen").replace(**small, train_images=200, validation_images=100)
+    before = fit(recipe, images, tmp_path / "run", source={"name": "digits"})
+    assert used(before) == 16
+    after = keep_readable(before, images, 3)
+    assert open_run(after.path).record == after.record
+    assert after.record["key"] == before.record["key"]  # the same training
+    rows = after.record["heads"]["rows"]
+    assert [(row["kind"], row["target"]) for row in rows] == [("trained", None), ("fitted", 3), ("fitted", None)]
+    assert kept(after)["target"] == 3
+    assert used(after) <= 3
+    for part in ("validation", "test"):  # what is measured on kept features is what the whole network gives
+        found = open_run(after.path).evaluate(part, images)
+        assert kept(after)[part] == pytest.approx(found["exact"]["accuracy"])
+        for network in ("smooth", "exact"):
+            assert after.record["metrics"][network][part]["loss"] == pytest.approx(found[network]["loss"], rel=1e-4)
+    again = fit(recipe, images, tmp_path / "run", source={"name": "digits"})
+    assert again.record == after.record  # the same command finds it done
+    assert keep_readable(again, images, 3).record == after.record
+    with pytest.raises(RunError, match="--concepts-per-class 3, not auto"):
+        keep_readable(again, images)
+
+
+@pytest.mark.parametrize("near", [-1.0, 1.0])
+def test_auto_keeps_the_sparsest_that_is_near_enough(
+    run: Run, images: Images, near: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readable, "NEAR", near)
+    after = keep_readable(run, images)
+    said = about_heads(after.record["heads"])
+    assert open_run(run.path).record["heads"] == after.record["heads"]
+    if near > 0:
+        assert kept(after)["target"] == 5
+        assert used(after) <= 5
+        assert "each class draws on at most 5 concepts: " in said
+    else:
+        assert kept(after)["kind"] == "trained"
+        assert after.record["model_sha256"] == run.record["model_sha256"]
+        assert "at most 5 would cost " in said
+        assert "at most 10 would cost " in said
+        assert "of 100 validation images" in said
+
+
+def test_nothing_is_done_without_need(run: Run, images: Images, tmp_path: Path) -> None:
+    assert keep_readable(run, images, 0).record == run.record
+    few = made_run(tmp_path / "few", images, concepts=4, shares={"train_images": 50, "validation_images": 20})
+    assert keep_readable(few, images).record == few.record  # all of its concepts are fewer than 5
+    with pytest.raises(ConceptError, match="in 0 to 21, the concepts, got 22"):
+        keep_readable(run, images, 22)
+
+
+def test_a_kill_leaves_a_training_to_be_made_again(run: Run, images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "save", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        keep_readable(run, images, 5)
+    with pytest.raises(RunError, match="has not finished"):
+        open_run(run.path)
