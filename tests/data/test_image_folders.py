@@ -303,6 +303,46 @@ def test_equal_images_in_both_parts_or_of_two_classes_are_told(tmp_path: Path, s
     assert not [note for note in load(tmp_path, size=size).notes if "training part too" in note or "are equal" in note]
 
 
+def photo(seed: int, size: tuple[int, int]) -> Image.Image:
+    """A smooth picture."""
+    noise = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
+
+
+@pytest.mark.parametrize("size", [None, 96])  # in memory, by pixels; in files, by what was decoded when they were read
+def test_images_that_look_the_same_are_told(tmp_path: Path, size: int | None) -> None:
+    for part, first in (("train", 0), ("test", 50)):
+        for number, name in enumerate("ab"):
+            (tmp_path / part / name).mkdir(parents=True)
+            for place in range(4):
+                photo(first + 10 * number + place, (200, 150)).save(tmp_path / part / name / f"{place}.png")
+    size = size or 48
+    alone = load(tmp_path, size=size)
+    assert alone.look_alikes == ()
+    assert not [note for note in alone.notes if "equal" in note]
+    photo(0, (200, 150)).save(tmp_path / "test" / "a" / "saved_again.jpg", quality=70)
+    photo(1, (200, 150)).resize((120, 90)).save(tmp_path / "train" / "a" / "smaller.png")
+    upright = Image.Exif()
+    upright[0x0112] = 6  # turned by its tag
+    turned = photo(12, (200, 150)).transpose(Image.Transpose.ROTATE_90)
+    turned.save(tmp_path / "train" / "a" / "other_class.jpg", quality=80, exif=upright)
+    (tmp_path / "train" / "b" / "copy.png").write_bytes((tmp_path / "train" / "b" / "3.png").read_bytes())
+    for place in range(2):  # nothing is to be seen in them
+        Image.new("RGB", (200, 150), (0, 0, 255 - place)).save(tmp_path / "train" / "b" / f"plain{place}.png")
+    images = load(tmp_path, size=size)
+    assert (
+        "1 of 13 training images are equal to one before, and validation images are drawn from them all: "
+        "'train/b/copy.png = train/b/3.png'"
+    ) in images.notes
+    assert images.look_alikes == (
+        "1 of 9 test images look the same as one of the training part, so the figures of the test part are too good: "
+        "'test/a/saved_again.jpg ~ train/a/0.png'",
+        "2 of 13 training images look the same as one before, and validation images are drawn from them all: "
+        "'train/a/smaller.png ~ train/a/1.png', 'train/b/2.png ~ train/a/other_class.jpg'",
+        "2 images look the same as one of another class: 'train/a/other_class.jpg (a) ~ train/b/2.png (b)'",
+    )
+
+
 def test_mostly_unreadable(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 2, "b": 2})
     for place in range(5):

@@ -91,7 +91,7 @@ def discover(
     images: Images = step("read", lambda: load(data, size=size, data_dir=data_dir))
     recipe, why = resolved(recipe, images)
     if not quiet:
-        say_notes([*images.notes, *why, *about_names(recipe, images)])
+        say_notes([*images.notes, *images.look_alikes, *why, *about_names(recipe, images)])
     source = Source(data.lower() if is_named(data) else data, size=size).remembered(data_dir, images=True)
 
     def train() -> Run:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from htaf._errors import counted
 from htaf.data.image_parts import FilePart, Images, Part, as_images
+from htaf.data.image_reading import SMALL as THUMBNAIL
 from htaf.data.image_reading import advice, in_folder, look_all
 from htaf.data.reading import DataError, listed
 
@@ -144,9 +145,13 @@ def images_from_files(
             "with a warning"
         )
 
+    looked = {file: seen.small for (file, _), seen in zip(listing, looks, strict=True)} if whole else {}
+
     def part(chosen: Int64[Tensor, " rows"]) -> Part:
         names = tuple(usable[row][0] for row in chosen.tolist())
-        files = FilePart(folder, names, labels[chosen], (height, width))
+        small = torch.frombuffer(bytearray().join(map(looked.__getitem__, names)), dtype=torch.uint8) if whole else None
+        small = None if small is None else small.reshape(len(names), THUMBNAIL, THUMBNAIL, 3).permute(0, 3, 1, 2)
+        files = FilePart(folder, names, labels[chosen], (height, width), small=small)
         return files.in_memory() if in_memory else files
 
     return as_images(name, tuple(classes), part(rows), part(test_rows), notes)

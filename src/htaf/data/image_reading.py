@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
+from math import ceil, log2
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ MAX_PIXELS = 89_478_485  # PIL's own limit for a decompression bomb: 256 MiB in 
 LARGEST_FILE = 8 * MAX_PIXELS  # bytes: four channels of 16 bits, uncompressed
 STRIP = 16  # times the pixels that are asked for: an image that covers more when it is enlarged is cropped before
 ORIENTATION = 0x0112  # the EXIF tag
+SMALL = 8  # height and width of what tells images that look the same
 Content = Path | bytes
 
 
@@ -45,11 +46,13 @@ class Look:
         size: (H, W) in pixels, upright.
         handled: what `decode` has to do beside reading, such as "frames".
         problem: why it cannot be read, or "" where it can.
+        small: the image at SMALL x SMALL pixels, RGB; empty where it was not decoded.
     """
 
     size: tuple[int, int] = (0, 0)
     handled: tuple[str, ...] = ()
     problem: str = ""
+    small: bytes = b""
 
 
 def threads() -> int:
@@ -64,7 +67,7 @@ def look(path: Path, *, whole: bool = True) -> Look:
 
     Args:
         path: a file.
-        whole: decode all of it (JPEG at 1/8 size, which still reads every byte), not the header only.
+        whole: decode all of it (JPEG at down to 1/8 size, which still reads every byte), not the header only.
     Returns:
         its size and what has to be handled, or the problem.
     """
@@ -73,12 +76,17 @@ def look(path: Path, *, whole: bool = True) -> Look:
             width, height = image.size
             handled = tuple(word for word, found in _handled(image).items() if found)
             sideways = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) > 4  # TIFF is upright already
+            small = b""
             if whole:
-                image.draft(None, (1, 1))
-                _rgb(image)
+                image.draft(None, (8 * SMALL, 8 * SMALL))
+                part = 2 ** round(log2(width / image.width))  # of which JPEG decodes one pixel; its last may hang over
+                plain = _rgb(image)
+                box = None if part < 2 else (0, 0, min(width / part, plain.width), min(height / part, plain.height))
+                shrunk = plain.resize((SMALL, SMALL), Image.Resampling.BILINEAR, box)
+                small = ImageOps.exif_transpose(shrunk).tobytes()
     except Exception as error:  # PIL's readers raise nearly everything on damaged files
         return Look(problem=_reason(error, path))
-    return Look((width, height) if sideways else (height, width), handled)
+    return Look((width, height) if sideways else (height, width), handled, small=small)
 
 
 def look_all(paths: Sequence[Path], *, whole: bool = True) -> list[Look]:
