@@ -98,3 +98,10 @@ def test_a_kill_leaves_a_training_to_be_made_again(run: Run, images: Images, mon
         keep_readable(run, images, 5)
     with pytest.raises(RunError, match="has not finished"):
         open_run(run.path)
+
+
+@pytest.mark.parametrize(
+    ("cost", "error", "near"), [(0.01, 0.01, True), (0.02, 0.02, True), (0.021, 0.0, False), (0.0, 0.05, False)]
+)
+def test_few_images_do_not_show_that_a_head_is_near(cost: float, error: float, near: bool) -> None:
+    assert readable._is_near({"cost": cost, "error": error}) is near  # pyright: ignore[reportPrivateUsage]

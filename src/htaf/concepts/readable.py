@@ -15,21 +15,22 @@ from htaf.concepts.codes import ConceptError
 from htaf.concepts.counts import labelled
 from htaf.concepts.edit_head import measured_run, write_with_head
 from htaf.concepts.extract import extract
-from htaf.concepts.heads import Head, accuracy_of
+from htaf.concepts.heads import Head, correct
 from htaf.concepts.sparse import SparseHead, scored_heads
 from htaf.data.images import Images
 from htaf.runs import HASHED, RECORD, Run, RunError
 
 PerClass = int | Literal["auto"]
 TRIED = (5, 10)  # most concepts of a class
-NEAR = 0.02  # of accuracy on validation images, that reading a decision may cost
+NEAR = 0.02  # of accuracy on validation images, that reading a decision may cost; and twice that, with a standard error
 
 
 def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run:
     """Fit heads of few and of all concepts a class to the exact bits of a run, and give the run one of them.
 
-    The sparsest is kept whose accuracy on validation images is within `NEAR` of the best dense head's; where there is
-    none, the head stays as it was trained. The run stays in its folder, under its key, measured again with that head.
+    The sparsest is kept whose accuracy on validation images is within `NEAR` of the best dense head's, and within twice
+    that one standard error further: on few images a bad head is near by luck. Where there is none, the head stays as it
+    was trained. The run stays in its folder, under its key, measured again with that head.
     A kill before the last file is written leaves a training that the same command makes again.
 
     Args:
@@ -39,7 +40,8 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
 
     Returns:
         The run. Its record's "heads" has "asked", "near", "images" and "rows": of each head its "kind" (trained or
-        fitted), "target" (most concepts of a class, None: all), "validation", "test", "nec", "ncc" and "kept".
+        fitted), "target" (most concepts of a class, None: all), "validation", "test", "nec", "ncc", "kept", "cost" (of
+        validation accuracy, beside the best dense head) and its standard "error".
 
     Raises:
         ConceptError: a run without concepts, or fewer of them than asked for. RunError: it has another such head.
@@ -65,7 +67,8 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
         result, heads = scored_heads(codes, (*targets, None), seed=run.record["seed"])
         own = Head(codes.weight.astype(np.float64), codes.bias.astype(np.float64))
         held = labelled(codes, "validation")
-        trained = {"kind": "trained", "target": None, "validation": accuracy_of(held, slice(None), own)}
+        right = [correct(held, head) for head in (own, *(head.head for head in heads))]
+        trained = {"kind": "trained", "target": None, "validation": float(right[0].mean())}
         rows: list[dict[str, Any]] = [
             {**one, **{name: of[name] for name in ("nec", "ncc")}, "test": of["accuracy"]}
             for one, of in (
@@ -76,9 +79,12 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
                 ),
             )
         ]
-        dense = max(row["validation"] for row in rows if row["target"] is None)
-        least = -1.0 if per_class != "auto" else dense - NEAR - 1e-9
-        kept = next((row for row in rows if row["target"] is not None and row["validation"] >= least), rows[0])
+        dense = max((row["validation"], number) for number, row in enumerate(rows) if row["target"] is None)[1]
+        for row, hits in zip(rows, right, strict=True):
+            less = right[dense].astype(np.float64) - hits
+            row["cost"], row["error"] = float(less.mean()), float(less.std() / np.sqrt(len(less)))
+        near = [row for row in rows if row["target"] is not None and (per_class != "auto" or _is_near(row))]
+        kept = (near or rows)[0]
         rows = [{**row, "kept": row is kept} for row in rows]
         said = {"asked": per_class, "near": NEAR, "images": len(held), "rows": rows}
         if kept["kind"] == "trained":
@@ -87,6 +93,11 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
             return replace(run, record=record)
         (chosen,) = (head for head in heads if head.target == kept["target"])
         return _with_head(run, images, chosen, said, Path(folder) / "run")
+
+
+def _is_near(row: Mapping[str, Any]) -> bool:
+    """Whether a head costs no more than reading is worth, as far as its images say."""
+    return row["cost"] <= NEAR + 1e-9 and row["cost"] + row["error"] <= 2 * NEAR
 
 
 def _with_head(run: Run, images: Images, chosen: SparseHead, said: Mapping[str, Any], aside: Path) -> Run:
@@ -102,16 +113,14 @@ def _with_head(run: Run, images: Images, chosen: SparseHead, said: Mapping[str, 
 def about_heads(heads: Mapping[str, Any]) -> str:
     """Which head a run kept, and what that costs or would have cost, in a sentence."""
     rows = heads["rows"]
-    dense = max(row["validation"] for row in rows if row["target"] is None)
     of = f"of {heads['images']:,} validation images"
 
     def cost(row: Mapping[str, Any]) -> str:
-        return f"{100 * (dense - row['validation']):.1f} points"
+        return f"{100 * row['cost']:.1f} points (standard error {100 * row['error']:.1f})"
 
     kept = next(row for row in rows if row["kept"])
     if kept["target"] is not None:
-        lost = dense - kept["validation"]
-        how = f"{cost(kept)} fewer {of} right than with all" if lost > 0 else f"as many {of} right as with all"
+        how = f"{cost(kept)} fewer {of} right than with all" if kept["cost"] > 0 else f"as many {of} right as with all"
         return f"each class draws on at most {kept['target']} concepts: {how}"
     would = ", ".join(f"at most {row['target']} would cost {cost(row)}" for row in rows if row["target"] is not None)
     return f"each class draws on all concepts: {would} {of}; --concepts-per-class takes so many all the same"
