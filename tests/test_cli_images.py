@@ -52,6 +52,8 @@ def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path
     assert code == 0, err
     assert "colours: accuracy (htaf" in out
     assert "20% of each class held out" in err
+    hint = f"pretrained backbone is usually far better: htaf demo --pretrained hub --data {folder}"
+    assert hint in " ".join(err.split())
     record = json.loads((run / "record.json").read_text())
     assert record["source"] == {"name": str(folder), "data_dir": None, "size": None}
 

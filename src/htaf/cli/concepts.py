@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from htaf.concepts.store import CodesFolder
     from htaf.runs import Run
 
-CodesDir = Annotated[Positional[Path], arg(help="Folder of codes, such as extract writes.", metavar="CODES")]
+CodesDir = Annotated[
+    Positional[Path], arg(help="Folder of codes, the bits of each image, as extract writes it.", metavar="CODES")
+]
 Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
 ScoredPart = Annotated[PartName, arg(help="Which images are scored.")]
 
@@ -140,7 +142,7 @@ def score(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy, sparsity.
+    """Score concepts: accuracy, dead concepts, concept accuracy, class specificity, redundancy, sparsity.
 
     With --beside also against bits that need no training of this kind: are they concepts?
 
@@ -182,11 +184,11 @@ def score(
         ("accuracy, smooth", accuracy["smooth"]),
         ("accuracy, exact", accuracy["exact"]),
         ("predictions that differ", accuracy["flips"]),
-        ("binarity", scores["binarity"]),
+        ("outputs within 0.01 of 0 or 1 before the step", scores["binarity"]),
         ("dead concepts", scores["dead"]["count"]),
-        ("concept accuracy", found["mean"]),
+        ("whether an image has a concept, told from its class", found["mean"]),
         ("the same, balanced", found["balanced"]),
-        ("the same, trivial", found["trivial"]),
+        ("the same, always the more frequent value", found["trivial"]),
         ("proportions <= 0.1 or >= 0.9", scores["class_specificity"]["extreme"]),
         *((f"the same, {name}", row["extreme"]) for name, row in scores["class_specificity"]["baselines"].items()),
         ("duplicate pairs", same["duplicates"]["count"]),

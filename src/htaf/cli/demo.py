@@ -167,8 +167,8 @@ def demo(
         "accuracy, smooth": "smooth",
         "accuracy, exact bits": "exact",
         "outputs within 0.01 of 0 or 1 before the step": "binarity",
-        "a bit told from the class alone": "concept_accuracy",
-        "the same, balanced over bits 1 and 0": "balanced",
+        "whether an image has a concept, told from its class alone": "concept_accuracy",
+        "the same, images with and without it counted alike": "balanced",
         "the same, always the more frequent value": "trivial",
     }
     size = found["bytes"]
@@ -179,7 +179,7 @@ def demo(
     for one in found["strongest"]:
         classes = f"most of {', '.join(one['most']) or 'none'} have it, few of {', '.join(one['few']) or 'none'}"
         say(f"concept {one['concept']}: {classes}; {one['picture']}")
-    say(f"scores: {out / 'concepts' / 'scores.md'}; next: htaf concepts --help, with the codes in {found['codes']}")
+    say(f"scores: {out / 'concepts' / 'scores.md'}; next: htaf concepts --help, all bits are in {found['codes']}")
     names = found["names"]
     say(f"names: {names['found']} by strokes, {names['verified']} hold on digits that did not choose them")
     say(f"page: open {found['page']} in a browser, or serve it:")

@@ -34,7 +34,7 @@ def evaluate(
     out: Annotated[Path | None, arg(metavar="DIR")] = None,
     json: Json = False,
 ) -> None:
-    """Measure the smooth and the exact network of a run, and the gap between them.
+    """Measure the smooth and the exact network of a run, and how they differ.
 
     Of a language model: show the scores of its run, or measure it and its original on --data.
 

@@ -34,7 +34,7 @@ def explore(
     Args:
         run: Run folder; none: serve a finished page, with --serve.
         out: Folder of the page: a new one, or that of an earlier page.
-        codes: Codes of this run; none: DIR-codes, made or finished where needed.
+        codes: Codes of this run, the bits of its images; none: DIR-codes, made or finished where needed.
         names: Names, .json or .csv: from htaf concepts name, exported by the page, or your own; none: numbers alone.
         beside: Codes of another run on the same images, shown side by side.
         beside_names: Names of the other run's concepts; none: numbers alone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -457,7 +458,9 @@ def _train(
     divided = divided_notes(data, seed, given.options.get("split", ""))
     said = [*chosen.notes, *data.notes, *divided, *why]
     if not several or first_process():
-        say_notes(told([*said[len(chosen.notes) :], *about_names(recipe, data)]))
+        say_notes(
+            told([*said[len(chosen.notes) :], *about_names(recipe, data), *about_own(recipe, given.source["name"])])
+        )
     if flags.print_recipe:
         return _print_recipe(recipe, json)
     options = {**given.options, "continued": chosen.parent, "method": chosen.step, "running": running}
@@ -538,6 +541,16 @@ def about_names(recipe: Recipe, data: Any) -> list[str]:
         f"{count} classes: names of the concepts cannot be checked on classes, which takes {FEWEST_CLASSES}; "
         "htaf concepts name --pictures checks them on images"
     ]
+
+
+def about_own(recipe: Recipe, data: str) -> list[str]:
+    """What suits images of one's own better than a network that learns from them alone."""
+    from htaf.data.images import is_named
+
+    if recipe.network.family != "dhn" or is_named(data):
+        return []
+    command = f"htaf demo --pretrained hub --data {shlex.quote(data)}"
+    return [f"this network learns from these images alone; a pretrained backbone is usually far better: {command}"]
 
 
 def _print_recipe(recipe: Recipe, json: bool) -> None:

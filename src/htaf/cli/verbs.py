@@ -22,19 +22,19 @@ GROUPS = {
 VERBS = {
     "train tabular": Verb(
         "htaf.cli.training:train_tabular",
-        "Train an MLP with 0/1 activations on a table; smooth and exact results, and the gap.",
+        "Train an MLP with 0/1 activations on a table; smooth and exact results, and how they differ.",
     ),
     "train dhn": Verb(
         "htaf.cli.training:train_dhn",
-        "Train a WideResNet with 0/1 activations on images; smooth and exact results, and the gap.",
+        "Train a WideResNet with 0/1 activations on images; smooth and exact results, and how they differ.",
     ),
     "train bnn": Verb(
         "htaf.cli.training:train_bnn",
-        "Train a Bi-Real Net, binary activations and weights, on images; smooth and exact results, and the gap.",
+        "Train a Bi-Real Net, binary activations and weights, on images; smooth and exact results, side by side.",
     ),
     "train snn": Verb(
         "htaf.cli.training:train_snn",
-        "Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and the gap.",
+        "Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and how they differ.",
     ),
     "train icbm": Verb(
         "htaf.cli.training:train_icbm",
@@ -46,7 +46,7 @@ VERBS = {
     ),
     "generate": Verb("htaf.cli.language:generate", "Go on from a prompt with a language model, word by word."),
     "evaluate": Verb(
-        "htaf.cli.evaluating:evaluate", "Measure the smooth and the exact network of a run, and the gap between them."
+        "htaf.cli.evaluating:evaluate", "Measure the smooth and the exact network of a run, and how they differ."
     ),
     "report": Verb(
         "htaf.cli.reporting:report",
@@ -94,7 +94,7 @@ VERBS = {
     ),
     "concepts score": Verb(
         "htaf.cli.concepts:score",
-        "Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy, sparsity.",
+        "Score concepts: accuracy, dead concepts, concept accuracy, class specificity, redundancy, sparsity.",
     ),
     "concepts minimal-set": Verb(
         "htaf.cli.concepts:minimal_set",

@@ -75,7 +75,7 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
         f"{scores['concepts']} concepts, {len(scores['classes'])} classes; fitted on the part {fitted!r}, scored on "
         f"{scored!r}. All scores: {SCORES}.",
         "",
-        "| Part | images | smooth | exact | gap, points (below 0: exact is worse) | predictions that differ |",
+        "| Part | images | smooth | exact | exact - smooth, points (below 0: worse) | predictions that differ |",
         "|---|---|---|---|---|---|",
         *(
             f"| {part} | {row['images']:,} | {_percent(row['smooth'])} | {_percent(row['exact'])} | "
@@ -85,10 +85,10 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
         "",
         "| Concepts | |",
         "|---|---|",
-        f"| binarity (outputs > 0.99 or < 0.01) | {_percent(scores['binarity'])} |",
+        f"| outputs > 0.99 or < 0.01 before the step | {_percent(scores['binarity'])} |",
         f"| dead (the same in every image of {fitted!r}) | {scores['dead']['count']} "
         f"({_percent(scores['dead']['share'])}) |",
-        f"| a bit told from the class alone: balanced concept accuracy | {_percent(concept['balanced'])} |",
+        f"| whether an image has a concept, told from its class alone: balanced | {_percent(concept['balanced'])} |",
         f"| concept accuracy: all; live | {_percent(concept['mean'])}; {_percent(concept['live'])} |",
         f"| the same, always the more frequent value | {_percent(concept['trivial'])} |",
         f"| duplicate, complementary pairs | {same['duplicates']['count']}, {same['complementary']['count']} |",

@@ -83,7 +83,7 @@ def reduced() -> Recipe:
 FAMILY = Family(
     BNNNetwork,
     verb="bnn",
-    about="Train a Bi-Real Net, binary activations and weights, on images; smooth and exact results, and the gap.",
+    about="Train a Bi-Real Net, binary activations and weights, on images; smooth and exact results, side by side.",
     recipes={
         "small": lambda: scales.small(reduced()),
         "quick": lambda: quick(BNNNetwork(layout="whitened"), epochs=12),

@@ -92,7 +92,7 @@ def reduced() -> Recipe:
 FAMILY = Family(
     DHNNetwork,
     verb="dhn",
-    about="Train a WideResNet with 0/1 activations on images; smooth and exact results, and the gap.",
+    about="Train a WideResNet with 0/1 activations on images; smooth and exact results, and how they differ.",
     recipes={
         "small": lambda: scales.small(reduced()),
         "quick": lambda: quick(DHNNetwork(layout="whitened"), epochs=32),

@@ -267,7 +267,7 @@ def _suited(given: Mapping[str, Any]) -> str:
 FAMILY = Family(
     MLPNetwork,
     verb="tabular",
-    about="Train an MLP with 0/1 activations on a table; smooth and exact results, and the gap.",
+    about="Train an MLP with 0/1 activations on a table; smooth and exact results, and how they differ.",
     recipes={
         "tabular-residual": tabular_residual,
         "tabular-members": tabular_members,

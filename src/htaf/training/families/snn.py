@@ -113,7 +113,7 @@ def reduced() -> Recipe:
 FAMILY = Family(
     SNNNetwork,
     verb="snn",
-    about="Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and the gap.",
+    about="Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and how they differ.",
     recipes={
         "small": lambda: scales.small(reduced()),
         "quick": lambda: quick(SNNNetwork(layout="whitened", steps=2), epochs=8),
