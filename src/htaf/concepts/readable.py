@@ -23,14 +23,16 @@ from htaf.runs import HASHED, RECORD, Run, RunError
 PerClass = int | Literal["auto"]
 TRIED = (5, 10)  # most concepts of a class
 NEAR = 0.02  # of accuracy on validation images, that reading a decision may cost
+FEWEST = 50  # validation images: of fewer, one is more than that
 
 
 def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run:
     """Fit heads of few and of all concepts a class to the exact bits of a run, and give the run one of them.
 
     The sparsest is kept whose accuracy on validation images is within `NEAR` of the best dense head's; where there is
-    none, the head stays as it was trained. The run stays in its folder, under its key, measured again with that head.
-    A kill before the last file is written leaves a training that the same command makes again.
+    none, or fewer than `FEWEST` such images, the head stays as it was trained. The run stays in its folder, under its
+    key, measured again with that head. A kill before the last file is written leaves a training that the same command
+    makes again.
 
     Args:
         run: of an implicit concept bottleneck model with a step, in a folder.
@@ -77,7 +79,7 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
             )
         ]
         dense = max(row["validation"] for row in rows if row["target"] is None)
-        least = -1.0 if per_class != "auto" else dense - NEAR - 1e-9
+        least = -1.0 if per_class != "auto" else 2.0 if len(held) < FEWEST else dense - NEAR - 1e-9
         kept = next((row for row in rows if row["target"] is not None and row["validation"] >= least), rows[0])
         rows = [{**row, "kept": row is kept} for row in rows]
         said = {"asked": per_class, "near": NEAR, "images": len(held), "rows": rows}
@@ -113,5 +115,8 @@ def about_heads(heads: Mapping[str, Any]) -> str:
         lost = dense - kept["validation"]
         how = f"{cost(kept)} fewer {of} right than with all" if lost > 0 else f"as many {of} right as with all"
         return f"each class draws on at most {kept['target']} concepts: {how}"
+    if heads["images"] < FEWEST:
+        few = f"{heads['images']} validation images are too few to choose a sparser head by, it takes {FEWEST}"
+        return f"each class draws on all concepts: {few}; --concepts-per-class {TRIED[0]} takes one all the same"
     would = ", ".join(f"at most {row['target']} would cost {cost(row)}" for row in rows if row["target"] is not None)
     return f"each class draws on all concepts: {would} {of}; --concepts-per-class takes so many all the same"
