@@ -81,6 +81,15 @@ def test_auto_keeps_the_sparsest_that_is_near_enough(
         assert "of 100 validation images" in said
 
 
+def test_few_validation_images_choose_nothing(images: Images, tmp_path: Path) -> None:
+    few = made_run(tmp_path / "few", images, concepts=21, shares={"train_images": 300, "validation_images": 49})
+    after = keep_readable(few, images)  # of 49 images one is more than two points
+    assert kept(after)["kind"] == "trained"
+    assert "49 validation images are too few to choose a sparser head by, it takes 50" in about_heads(
+        after.record["heads"]
+    )
+
+
 def test_nothing_is_done_without_need(run: Run, images: Images, tmp_path: Path) -> None:
     assert keep_readable(run, images, 0).record == run.record
     few = made_run(tmp_path / "few", images, concepts=4, shares={"train_images": 50, "validation_images": 20})

@@ -23,15 +23,16 @@ from htaf.runs import HASHED, RECORD, Run, RunError
 PerClass = int | Literal["auto"]
 TRIED = (5, 10)  # most concepts of a class
 NEAR = 0.02  # of accuracy on validation images, that reading a decision may cost; and twice that, with a standard error
+FEWEST = 50  # validation images: of fewer, one is more than that
 
 
 def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run:
     """Fit heads of few and of all concepts a class to the exact bits of a run, and give the run one of them.
 
     The sparsest is kept whose accuracy on validation images is within `NEAR` of the best dense head's, and within twice
-    that one standard error further: on few images a bad head is near by luck. Where there is none, the head stays as it
-    was trained. The run stays in its folder, under its key, measured again with that head.
-    A kill before the last file is written leaves a training that the same command makes again.
+    that one standard error further: on few images a bad head is near by luck. Where there is none, or fewer than
+    `FEWEST` such images, the head stays as it was trained. The run stays in its folder, under its key, measured again
+    with that head. A kill before the last file is written leaves a training that the same command makes again.
 
     Args:
         run: of an implicit concept bottleneck model with a step, in a folder.
@@ -83,7 +84,8 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
         for row, hits in zip(rows, right, strict=True):
             less = right[dense].astype(np.float64) - hits
             row["cost"], row["error"] = float(less.mean()), float(less.std() / np.sqrt(len(less)))
-        near = [row for row in rows if row["target"] is not None and (per_class != "auto" or _is_near(row))]
+        enough = len(held) >= FEWEST
+        near = [row for row in rows if row["target"] is not None and (per_class != "auto" or enough and _is_near(row))]
         kept = (near or rows)[0]
         rows = [{**row, "kept": row is kept} for row in rows]
         said = {"asked": per_class, "near": NEAR, "images": len(held), "rows": rows}
@@ -122,5 +124,8 @@ def about_heads(heads: Mapping[str, Any]) -> str:
     if kept["target"] is not None:
         how = f"{cost(kept)} fewer {of} right than with all" if kept["cost"] > 0 else f"as many {of} right as with all"
         return f"each class draws on at most {kept['target']} concepts: {how}"
+    if heads["images"] < FEWEST:
+        few = f"{heads['images']} validation images are too few to choose a sparser head by, it takes {FEWEST}"
+        return f"each class draws on all concepts: {few}; --concepts-per-class {TRIED[0]} takes one all the same"
     would = ", ".join(f"at most {row['target']} would cost {cost(row)}" for row in rows if row["target"] is not None)
     return f"each class draws on all concepts: {would} {of}; --concepts-per-class takes so many all the same"
