@@ -66,7 +66,7 @@ def test_the_gradient_is_that_of_the_loss() -> None:
 def test_elastic_net_is_scikit_learns(mix: float) -> None:
     data = StandardBits(labelled(planted(), "train"))
     for strength in (0.03, 0.01):
-        w, b = elastic_net(data, strength, *start_of(data), mix=mix, precision=1e-12, steps=2000)
+        w, b = elastic_net(data, strength, *start_of(data), mix=mix, precision=1e-9, steps=5000)
         solver = LogisticRegression(
             C=1 / (strength * len(data.labels)), solver="saga", l1_ratio=mix, tol=1e-5, max_iter=3000
         )
@@ -86,8 +86,6 @@ def test_the_path_starts_at_nothing_and_grows() -> None:
     assert found[1][1] > 0
     assert found[-1][0] == pytest.approx(found[0][0] / 1000)
     assert all(later >= sooner - 0.5 for (_, sooner), (_, later) in itertools.pairwise(found))
-    short = list(path(data, points=12, until=3))
-    assert effective(short[-1][1]) >= 3 > effective(short[-2][1])
 
 
 @settings(max_examples=30, deadline=None)
