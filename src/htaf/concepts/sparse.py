@@ -34,8 +34,8 @@ ALGORITHM = (
     "Multinomial logistic regression on standardised concepts of the training part. An elastic net (99% L1) along a "
     "path of strengths, from the one at which all weights are 0, each fit started from the last (accelerated proximal "
     "gradient). For n concepts a class: of the first four points of the path with n or more a class, the n largest "
-    "weights of each class are kept and fitted again without the L1 penalty; validation accuracy chooses "
-    "the point, then the strength of the L2 penalty. For all concepts: the L2 penalty alone. The test part chooses nothing."
+    "weights of each class are kept and fitted again without the L1 penalty; validation accuracy chooses the point, "
+    "then the strength of the L2 penalty. For all concepts: the L2 penalty alone. The test part chooses nothing."
 )
 
 Progress = Callable[[str], None]

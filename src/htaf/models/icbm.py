@@ -152,6 +152,19 @@ class ICBM(nn.Module):
     def forward(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch classes"]:
         return self.head(self.concepts(x))
 
+    def taken_apart(
+        self, x: Float[Tensor, "batch ..."]
+    ) -> tuple[Float[Tensor, "batch features"], Float[Tensor, "batch concepts"], Float[Tensor, "batch classes"]]:
+        """Features, concepts and logits of one pass, as the terms of a training loss read them."""
+        features = x if x.ndim == 2 else self.features(x)
+        concepts = self.concepts(features)
+        return features, concepts, self.head(concepts)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether there are concepts: the plain network has none."""
+        return not isinstance(self.act, nn.Identity)
+
     @classmethod
     def from_timm(
         cls,

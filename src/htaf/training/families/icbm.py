@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from htaf.names import BACKBONES, Bottleneck
@@ -25,12 +26,14 @@ from htaf.training.recipe import (
 if TYPE_CHECKING:
     import torch
 
+    from htaf.models.icbm import ICBM
     from htaf.training.problems import Problem
 
 # depth and width of a backbone that is not the recipe's own
 _SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
 _SHAPE = ("depth", "width", "stem", "dropout")
 MOST_VIEWS, LARGEST = 64, 4096
+RATE_WEIGHT = 10.0  # of the term that holds concepts at their rate: the shares end within a few percent of it
 SGD_DECAY = 1e-4  # of SGD at its usual rate; AdamW's, at a hundredth of that rate, is larger
 
 
@@ -55,6 +58,8 @@ class ICBMNetwork(Network):
             an augment that is not auto or none: new views in every epoch, and nothing is kept.
         enlarge: Height and width in pixels to which images are enlarged before the backbone; 0: as the data are.
         feature_dropout: Of the backbone's features.
+        concept_rate: Share of the images for which a concept is to be on; 0: as it comes, about half.
+        neighbours: How much concepts are to agree among images whose features are alike, a term of the loss; 0: not.
         backbone_lr: Learning rate of the backbone, as a share of lr.
         bottleneck: implicit, or given attributes as concepts: joint (the gradient of the head reaches them),
             sequential (it does not), independent (the head learns on the true ones).
@@ -82,6 +87,8 @@ class ICBMNetwork(Network):
     views: int = 0
     enlarge: int = 0
     feature_dropout: float = 0.0
+    concept_rate: float = 0.0
+    neighbours: float = 0.0
 
     def check(self) -> None:
         self.expect_all(("width",), lambda v: v >= 1, "must be >= 1")
@@ -89,6 +96,8 @@ class ICBMNetwork(Network):
         self.expect_all(("views",), lambda v: 0 <= v <= MOST_VIEWS, f"must be in 0 to {MOST_VIEWS}")
         self.expect_all(("enlarge",), lambda v: 0 <= v <= LARGEST, f"must be in 0 to {LARGEST}")
         self.expect_all(("dropout", "feature_dropout"), lambda v: 0 <= v < 1, "must lie in [0, 1)")
+        self.expect_all(("concept_rate",), lambda v: 0 <= v < 1, "must lie in [0, 1)")
+        self.expect_all(("neighbours",), lambda v: 0 <= v < inf, "must be >= 0 and finite")
         self.expect_all(("backbone_lr",), lambda v: 0 < v < inf, "must be > 0 and finite")
         self.expect_all(("concept_weight",), lambda v: 0 <= v < inf, "must be >= 0 and finite")
         own = self.backbone in BACKBONES
@@ -106,8 +115,10 @@ class ICBMNetwork(Network):
         found = dict.fromkeys({*_SHAPE} - {*BACKBONES.get(self.backbone, ())}, f"backbone {self.backbone}")
         if self.bottleneck == "implicit":
             found |= dict.fromkeys(("attributes", "concept_weight"), "bottleneck implicit")
+        else:
+            found |= dict.fromkeys(("concept_rate", "neighbours"), f"bottleneck {self.bottleneck}")
         if method == "relu":
-            found |= dict.fromkeys(("concept_norm",), "method relu")
+            found |= dict.fromkeys(("concept_norm", "concept_rate", "neighbours"), "method relu")
         if not self.freeze:
             found |= dict.fromkeys(("views",), "freeze false")
         return found | dict.fromkeys(("backbone_lr", "keep_norms"), "freeze true") if self.freeze else found
@@ -162,9 +173,13 @@ class ICBMNetwork(Network):
         return fingerprint(self.backbone, self.pretrained)
 
     def initialise(self, net: torch.nn.Module, posed: Problem) -> dict[str, Any]:
+        from torch import nn
+
         from htaf.models.icbm import ICBM
         from htaf.training.pretrained import start_from
 
+        if isinstance(net, ICBM) and self.concept_rate and isinstance(net.norm, nn.BatchNorm1d):
+            nn.init.constant_(net.norm.bias, NormalDist().inv_cdf(self.concept_rate))  # so many are on from the start
         if not self.pretrained or not isinstance(net, ICBM):
             return {}
         return start_from(net, self.backbone, self.pretrained)
@@ -188,6 +203,37 @@ class ICBMNetwork(Network):
         own = {id(p) for p in backbone}
         groups = [{"params": [p for p in trained if id(p) not in own]}]
         return [*groups, {"params": backbone, "lr": lr * self.backbone_lr}] if backbone else groups
+
+    def called(self, net: torch.nn.Module) -> Callable[[torch.Tensor], Any]:
+        from htaf.models.icbm import ICBM
+
+        return net.taken_apart if isinstance(net, ICBM) and self._has_terms(net) else net
+
+    def loss(
+        self,
+        net: torch.nn.Module,
+        outputs: Callable[[torch.Tensor], Any],
+        x: torch.Tensor,
+        y: torch.Tensor,
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        from htaf.models.concept_terms import neighbour_term, rate_term
+        from htaf.models.icbm import ICBM
+
+        if not isinstance(net, ICBM) or not self._has_terms(net):
+            return super().loss(net, outputs, x, y, loss)
+        features, concepts, logits = outputs(x)
+        total = loss(logits, y)
+        if self.concept_rate:
+            total = total + RATE_WEIGHT * rate_term(concepts, self.concept_rate)
+        if self.neighbours:
+            share = self.concept_rate or 0.5
+            total = total + self.neighbours / (share * (1 - share)) * neighbour_term(concepts, features)
+        return total, logits
+
+    def _has_terms(self, net: ICBM) -> bool:
+        """Whether the loss has more than that of the outputs: of steps, not of a plain network."""
+        return bool(self.concept_rate or self.neighbours) and net.has_steps
 
     def supervised_loss(
         self,
@@ -236,11 +282,17 @@ def finetune() -> Recipe:
 
 
 def frozen() -> Recipe:
-    """An ICBM of 128 concepts over a pretrained, frozen EfficientNet-Lite0: AdamW on its features, 60 epochs."""
+    """An ICBM of 128 concepts over a pretrained, frozen EfficientNet-Lite0: AdamW on its features, 60 epochs.
+
+    Concepts are on for 15% of the images and agree among images that look alike: `htaf.models.concept_terms`.
+    """
     training = Optimization(
-        epochs=60, batch_size=64, lr=5e-3, weight_decay=0.01, schedule="one_cycle", patience=0, keep="last"
+        epochs=60, batch_size=128, lr=5e-3, weight_decay=0.01, schedule="one_cycle", patience=0, keep="last"
     )
-    network = ICBMNetwork("tf_efficientnet_lite0", pretrained="hub", concepts=128, freeze=True, feature_dropout=0.2)
+    network = ICBMNetwork(
+        "tf_efficientnet_lite0", pretrained="hub", concepts=128, freeze=True, feature_dropout=0.5, concept_rate=0.15,
+        neighbours=0.5,
+    )  # fmt: skip
     return Recipe(network, ImageData(), Activation(alpha0=2.0, alpha1=8.0, start=(0.5, 2.0)), optimization=training)
 
 

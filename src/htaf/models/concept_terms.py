@@ -1,0 +1,50 @@
+"""Terms of a training loss that make bits like attributes: on in few images, and alike for images that are alike."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+LEAST = 1e-4  # share of a batch, so that its logarithm is finite
+NEAREST = 5  # images that each image is compared with
+
+
+def rate_term(h: Float[Tensor, "batch concepts"], rate: float) -> Float[Tensor, ""]:
+    """sum_j KL(rate || r_j) / C, where r_j is the share of the batch that has concept j.
+
+    Args:
+        h: concepts in [0, 1]. rate: in (0, 1), the wanted share.
+
+    Source: the sparsity penalty of autoencoders (Ng 2011, CS294A lecture notes).
+    """
+    share = h.float().mean(0).clamp(LEAST, 1 - LEAST)
+    wanted = torch.full_like(share, rate)
+    return (wanted * (wanted / share).log() + (1 - wanted) * ((1 - wanted) / (1 - share)).log()).mean()
+
+
+def neighbour_term(
+    h: Float[Tensor, "batch concepts"], features: Float[Tensor, "batch features"], nearest: int = NEAREST
+) -> Float[Tensor, ""]:
+    """Mean of (h_ij - h_nj)^2 over images i, their nearest images n of the batch and concepts j.
+
+    An image's nearest are those whose features have the largest cosine with its own. Where bits agree among images that
+    look alike, they agree within a class, and are shared by classes that look alike.
+
+    Args:
+        h: concepts in [0, 1]. features: what the backbone gives of the same images; they get no gradient.
+        nearest: how many; of a smaller batch all others.
+
+    Returns:
+        0 for a batch of one image.
+
+    Source: the smoothness term of spectral hashing (Weiss et al. 2008), within a batch.
+    """
+    count = min(nearest, len(h) - 1)
+    if count < 1:
+        return h.sum() * 0
+    unit = torch.nn.functional.normalize(features.detach().float(), dim=1)
+    alike = unit @ unit.T
+    alike.fill_diagonal_(-2)  # below every cosine: none is its own neighbour
+    others = alike.topk(count, 1).indices
+    return (h.float()[:, None] - h.float()[others]).square().mean()

@@ -1,0 +1,84 @@
+"""Terms of the loss of concepts: their rate, and that they agree among images that look alike."""
+
+from __future__ import annotations
+
+from math import log
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import htaf
+from htaf.models.concept_terms import neighbour_term, rate_term
+from htaf.training.families.icbm import ICBMNetwork
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), rate=st.floats(0.01, 0.99))
+def test_the_rate_term_is_the_divergence_from_the_wanted_share(seed: int, rate: float) -> None:
+    h = torch.rand(7, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    wanted = sum(rate * log(rate / share) + (1 - rate) * log((1 - rate) / (1 - share)) for share in h.mean(0).tolist())
+    assert float(rate_term(h, rate)) == pytest.approx(wanted / 3, abs=1e-5)
+    assert float(rate_term(torch.full((4, 2), rate), rate)) == pytest.approx(0, abs=1e-5)
+
+
+def test_the_rate_term_is_finite_where_no_image_has_a_concept() -> None:
+    h = torch.zeros(5, 2, requires_grad=True)
+    rate_term(h + 0, 0.15).backward()
+    assert h.grad is not None
+    assert h.grad.isfinite().all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 9), nearest=st.integers(1, 5))
+def test_the_neighbour_term_is_the_mean_over_nearest_images(seed: int, n: int, nearest: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    h, features = torch.rand(n, 4, generator=generator), torch.randn(n, 6, generator=generator)
+    total, count = 0.0, 0
+    for i in range(n):
+        cosines = [float(torch.cosine_similarity(features[i], features[j], dim=0)) for j in range(n)]
+        for j in sorted((j for j in range(n) if j != i), key=lambda j: -cosines[j])[:nearest]:
+            total, count = total + float((h[i] - h[j]).square().mean()), count + 1
+    assert float(neighbour_term(h, features, nearest)) == pytest.approx(total / max(count, 1), abs=1e-6)
+
+
+def test_features_get_no_gradient_of_the_neighbour_term() -> None:
+    h, features = torch.rand(4, 2, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    neighbour_term(h, features).backward()
+    assert features.grad is None
+    assert h.grad is not None
+
+
+def test_the_loss_of_a_training_step_has_both_terms() -> None:
+    torch.manual_seed(0)
+    example = torch.randn(12, 1, 4, 4)
+    net = htaf.ICBM(nn.Sequential(nn.Flatten(), nn.Linear(16, 8)), 3, example=example, concepts=5, norm=True).train()
+    y = torch.arange(12) % 3
+    loss = nn.functional.cross_entropy
+    for rate, neighbours in ((0.2, 0.0), (0.0, 2.0), (0.2, 2.0)):
+        network = ICBMNetwork("wide_resnet", concepts=5, concept_rate=rate, neighbours=neighbours)
+        total, logits = network.loss(net, network.called(net), example, y, loss)
+        features, concepts, _ = net.taken_apart(example)
+        wanted = loss(logits, y)
+        if rate:
+            wanted = wanted + 10 * rate_term(concepts, rate)
+        if neighbours:
+            share = rate or 0.5
+            wanted = wanted + neighbours / (share * (1 - share)) * neighbour_term(concepts, features)
+        assert float(total) == pytest.approx(float(wanted), abs=1e-5)
+
+
+def test_concepts_begin_at_their_rate() -> None:
+    example = torch.randn(400, 1, 4, 4)
+    net = htaf.ICBM(nn.Sequential(nn.Flatten(), nn.Linear(16, 8)), 3, example=example, concepts=5, norm=True).train()
+    ICBMNetwork("wide_resnet", concepts=5, concept_rate=0.15).initialise(net, None)  # pyright: ignore[reportArgumentType]
+    share = float((net.pre_activations(example) >= 0).float().mean())
+    assert share == pytest.approx(0.15, abs=0.03)
+
+
+@pytest.mark.parametrize("changes", [{"concept_rate": 1.0}, {"concept_rate": -0.1}, {"neighbours": -1.0}])
+def test_values_out_of_range_are_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(changes))} must"):
+        ICBMNetwork("wide_resnet", **changes)  # pyright: ignore[reportArgumentType]
