@@ -112,8 +112,8 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             parts = _parts(labels, validation, np.random.default_rng(seed))
         train = parts == 0
         self.bits_ = learn(
-            x[train], labels[train], concepts=int(self.n_concepts), rate=float(self.rate), neighbours=float(self.neighbours),
-            epochs=self.epochs, seed=seed,
+            x[train], labels[train], concepts=int(self.n_concepts), rate=float(self.rate),
+            neighbours=float(self.neighbours), epochs=self.epochs, seed=seed,
         )  # fmt: skip
         none = Head(np.zeros((len(self.classes_), int(self.n_concepts))), np.zeros(len(self.classes_)))
         ids = [f"{FIT}/{row}" for row in range(len(x))]
@@ -181,7 +181,8 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " rows"]:
         """The class with the highest logit."""
-        return self.classes_[self._logits(X).argmax(1)]
+        places = self._logits(X).argmax(1)
+        return self.classes_[places]
 
     def reasons(self, X: Any, most: int = SHOWN) -> pd.DataFrame:
         """Why each row is taken for its class: the bits that hold the prediction most, against the runner-up.

@@ -18,6 +18,7 @@ from htaf.sharpening import set_sharpness
 from htaf.training.families.icbm import RATE_WEIGHT, ICBMNetwork, frozen
 
 FEWEST_STEPS, MOST_EPOCHS = 1000, 300
+MANY = 256  # features: of fewer, which repeat each other less, fewer are dropped
 ROWS = 8192  # whose bits are computed at once
 
 
@@ -69,7 +70,8 @@ def learn(
     """
     recipe = frozen()
     network, training, sharpening = recipe.network, recipe.optimization, recipe.activation.sharpening()
-    assert isinstance(network, ICBMNetwork) and sharpening is not None
+    assert isinstance(network, ICBMNetwork)
+    assert sharpening is not None
     means, scales = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
     scales[scales == 0] = 1.0
     z, labels = torch.from_numpy(((x - means) / scales).astype(np.float32)), torch.from_numpy(y)
@@ -80,7 +82,8 @@ def learn(
         torch.manual_seed(seed)
         linear, norm = nn.Linear(z.shape[1], concepts, bias=False), nn.BatchNorm1d(concepts)
         nn.init.constant_(norm.bias, NormalDist().inv_cdf(share))  # so many are on from the start
-        layers = nn.Sequential(nn.Dropout(network.feature_dropout), linear, norm, HTAF())
+        dropout = nn.Dropout(network.feature_dropout * min(1.0, z.shape[1] / MANY))
+        layers = nn.Sequential(dropout, linear, norm, HTAF())
         head = nn.Linear(concepts, int(y.max()) + 1)
         parameters = [*layers.parameters(), *head.parameters()]
         optimizer = torch.optim.AdamW(parameters, training.lr, weight_decay=training.weight_decay)
