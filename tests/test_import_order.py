@@ -45,7 +45,7 @@ BUDGETS = {
     "convert": 3_210,
     "data": 7_232,
     "diagnostics": 750,
-    "embeddings": 620,
+    "embeddings": 640,
     "explorer": 1_900,
     "export": 1_272,
     "hardening": 2_065,
