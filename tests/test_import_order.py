@@ -33,6 +33,7 @@ ORDER = [
     ["report"],
     ["estimators"],
     ["explorer"],
+    ["embeddings"],
     ["cli"],
     ["__main__"],
     ["htaf_paper"],
@@ -44,6 +45,7 @@ BUDGETS = {
     "convert": 3_210,
     "data": 7_346,  # 114: images that look the same are told
     "diagnostics": 750,
+    "embeddings": 640,
     "explorer": 1_900,
     "export": 1_272,
     "hardening": 2_065,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from htaf.binary import BinaryConv2d, BinaryLinear
     from htaf.contract import SmoothStep
     from htaf.convert import Conversion, Site, conversion, harden, replace, sites
+    from htaf.embeddings.bottleneck import ConceptBottleneck
     from htaf.estimators import HtafClassifier, HtafRegressor, fit, load
     from htaf.grid import GridConv1d, GridConv2d, GridConvTranspose1d, GridConvTranspose2d, GridLinear, on_grid
     from htaf.hardening import Finish, distil, finish, recalibrate, refit_head, repair
@@ -32,6 +33,7 @@ __all__ = [
     "LIF",
     "BinaryConv2d",
     "BinaryLinear",
+    "ConceptBottleneck",
     "Conversion",
     "Finish",
     "GridConv1d",
@@ -97,6 +99,10 @@ __getattr__, __dir__ = lazy(
     | dict.fromkeys(("PackedModel", "pack"), "htaf.packed")
     | dict.fromkeys(("IF", "LIF"), "htaf.spiking.neurons")
     | dict.fromkeys(("Tuning", "tune"), "htaf.tuning")
-    | {"ICBM": "htaf.models.icbm", "SmoothStep": "htaf.contract"},
+    | {
+        "ConceptBottleneck": "htaf.embeddings.bottleneck",
+        "ICBM": "htaf.models.icbm",
+        "SmoothStep": "htaf.contract",
+    },
 )
 _compat.declare_operators()  # at the end: they belong to this package
