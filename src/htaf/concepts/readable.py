@@ -84,9 +84,10 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
         for row, hits in zip(rows, right, strict=True):
             less = right[dense].astype(np.float64) - hits
             row["cost"], row["error"] = float(less.mean()), float(less.std() / np.sqrt(len(less)))
-        enough = len(held) >= FEWEST
-        near = [row for row in rows if row["target"] is not None and (per_class != "auto" or enough and _is_near(row))]
-        kept = (near or rows)[0]
+        sparse = [row for row in rows if row["target"] is not None]
+        if per_class == "auto":
+            sparse = [row for row in sparse if len(held) >= FEWEST and _is_near(row)]
+        kept = (sparse or rows)[0]
         rows = [{**row, "kept": row is kept} for row in rows]
         said = {"asked": per_class, "near": NEAR, "images": len(held), "rows": rows}
         if kept["kind"] == "trained":
