@@ -178,7 +178,8 @@ def test_the_bench_finds_planted_concepts(monkeypatch: pytest.MonkeyPatch) -> No
     assert result["images"] == {
         name: int((given.parts == i).sum()) for i, name in enumerate(("train", "validation", "test"))
     }
-    assert "attributes, AUROC" in verdicts(result)[0].partition("; behind")[0]
+    assert "attributes, AUROC: none; stability" in verdicts(result)[0]
+    assert verdicts(result)[0].endswith("In both 5 a class, % and attributes, AUROC: none.")
     assert f"| planted | 6 | {100 * own['accuracy']:.1f} ± " in table(result)
     assert len(as_csv(result).splitlines()) == 1 + 4 + 3 * len(BASELINES) + 1
     monkeypatch.delitem(BASELINES, "k-means")
