@@ -184,6 +184,8 @@ def test_the_bench_finds_planted_concepts(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(as_csv(result).splitlines()) == 1 + 4 + 3 * len(BASELINES) + 1
     monkeypatch.delitem(BASELINES, "k-means")
     few = bench(given, {"planted": bits[:1]}, seeds=1, cap=40)
+    assert verdicts(few)[0].startswith("planted: better are, in accuracy, %: ")
+    assert "In both" not in table(few), "without attributes"
     assert few["images"] == dict.fromkeys(("train", "validation", "test"), 40)
 
 

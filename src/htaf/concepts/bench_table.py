@@ -58,7 +58,6 @@ COLUMNS = (
     Column(
         "clear", "clear pairs", ".2f", "share of (bit, class) pairs in which at most 10%, or at least 90%, of the "
         "class's images have the bit.", "Not meaning: class splits are clear, and rare bits, see the next column.",
-        short="clear",
     ),
     Column(
         "clear_by_chance", "by chance", ".2f", "the clear pairs of bits that are on as often, in random images.",
@@ -66,7 +65,7 @@ COLUMNS = (
     ),
     Column(
         "one_class", "of one class", ".2f", "share of bits that half or more of the images have of exactly one class: "
-        "detectors of a class, not what classes share.", "Not that the other bits are concepts.",
+        "detectors of a class, not what classes share.", "Not that the other bits are concepts.", short="1 class",
     ),
     Column(
         "rate", "on, %", ".0%", "share of the bits that an image has.", "No quality: clear pairs depend on it.",
@@ -118,9 +117,11 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
             if column.ahead and row["mean"][column.key] is not None
         }  # fmt: skip
         listed = "; ".join(f"{name}: {', '.join(others) or 'none'}" for name, others in better.values())
-        both = [name for name in better.get(FEW, ("", []))[1] if name in better.get(FOLLOWS, ("", []))[1]]
-        at_once = f". In both {better[FEW][0]} and {better[FOLLOWS][0]}: {', '.join(both) or 'none'}"
-        said.append(f"{row['bits']}: better are, in {listed}{at_once if {FEW, FOLLOWS} <= set(better) else ''}.")
+        said.append(f"{row['bits']}: better are, in {listed}.")
+        if FEW in better and FOLLOWS in better:
+            (few, ahead), (follows, others) = better[FEW], better[FOLLOWS]
+            both = ", ".join(name for name in ahead if name in others)
+            said[-1] += f" In both {few} and {follows}: {both or 'none'}."
     return said
 
 
