@@ -28,7 +28,7 @@ def test_a_run_beside_the_baselines(htaf, folder: Path) -> None:
     words = ("concepts", "score", folder / "run", "--beside", folder / "run", "--attributes", "digits", "--out", out)
     code, text, err = htaf(*words, "--seeds", 1)
     assert code == 0, err
-    assert "these: ahead of all baselines in" in " ".join(text.split())
+    assert "these: better are, in accuracy, %: " in " ".join(text.split())
     assert "k-means, seed 0: accuracy" in err
     result = json.loads((out / "scores.json").read_text())["beside"]
     rows = {row["bits"]: row for row in result["rows"]}

@@ -178,11 +178,14 @@ def test_the_bench_finds_planted_concepts(monkeypatch: pytest.MonkeyPatch) -> No
     assert result["images"] == {
         name: int((given.parts == i).sum()) for i, name in enumerate(("train", "validation", "test"))
     }
-    assert "attributes, AUROC" in verdicts(result)[0].partition("; behind")[0]
+    assert "attributes, AUROC: none; stability" in verdicts(result)[0]
+    assert verdicts(result)[0].endswith("In both 5 a class, % and attributes, AUROC: none.")
     assert f"| planted | 6 | {100 * own['accuracy']:.1f} ± " in table(result)
     assert len(as_csv(result).splitlines()) == 1 + 4 + 3 * len(BASELINES) + 1
     monkeypatch.delitem(BASELINES, "k-means")
     few = bench(given, {"planted": bits[:1]}, seeds=1, cap=40)
+    assert verdicts(few)[0].startswith("planted: better are, in accuracy, %: ")
+    assert "In both" not in table(few), "without attributes"
     assert few["images"] == dict.fromkeys(("train", "validation", "test"), 40)
 
 

@@ -131,15 +131,15 @@ def write_table(result: Mapping[str, Any], out: Path, title: str) -> list[Path]:
 
 
 def show_table(result: Mapping[str, Any]) -> None:
-    """The table, turned: a line a figure; then what it says."""
-    from htaf.concepts.bench_table import COLUMNS, cells, rows_of, verdicts
+    """The figures that say most, and which bits are better; all are in the files."""
+    from htaf.concepts.bench_table import COLUMNS, cell, rows_of, verdicts
 
-    rows = [(name, size, *cells(row, spread=False)) for name, size, row in rows_of(result)]
-    figures = ("live bits", *(column.name for column in COLUMNS))
+    shown = [column for column in COLUMNS if column.short]
+    rows = [(name, *(cell(row, column, spread=False) for column in shown)) for name, _, row in rows_of(result)]
     show(
-        "Are they concepts?",
-        ("", *(row[0] for row in rows)),
-        list(zip(figures, *(row[1:] for row in rows), strict=True)),
+        "Are they concepts? Accuracy of heads on all bits and on 5 a class, and:",
+        ("bits", *(c.short for c in shown)),
+        rows,
     )
     for line in verdicts(result):
         say(line)

@@ -13,12 +13,16 @@ import numpy as np
 from htaf._console import markdown_text
 from htaf.concepts.reasons import SHOWN
 
-PROBE, NOTHING = "linear probe, no bits", "random class splits"
+PROBE = "linear probe, no bits"
+FEW, FOLLOWS = "accuracy_5", "attributes"  # two figures that other bits rarely have at once
 
 
 @dataclass(frozen=True)
 class Column:
-    """A figure: its key and name, how it is written, what it shows, what not. ahead: more of it is better."""
+    """A figure: its key and name, how it is written, what it shows, what not.
+
+    ahead: more of it is better. short: its name in a narrow table, which the others are not in.
+    """
 
     key: str
     name: str
@@ -26,17 +30,19 @@ class Column:
     shows: str
     not_shown: str
     ahead: bool = False
+    short: str = ""
 
 
 COLUMNS = (
     Column(
         "accuracy", "accuracy, %", ".1%", "accuracy of a linear head on all bits: what they keep of the features.",
-        "Not meaning: random class splits keep as much.", ahead=True,
+        "Not meaning: random class splits keep as much.", ahead=True, short="all, %",
     ),
     Column(
         "accuracy_5", "5 a class, %", ".1%", "accuracy of a head in which a class draws on at most 5 bits: whether "
         "decisions can be short.",
-        "Not that what is read means something: random class splits, which mean nothing, win here.", ahead=True,
+        "Not that what is read means something: random class splits, which mean nothing, win here.",
+        ahead=True, short="5, %",
     ),
     Column("accuracy_10", "10 a class, %", ".1%", "the same with 10 bits.", "Not meaning, as before.", ahead=True),
     Column(
@@ -47,7 +53,7 @@ COLUMNS = (
         "attributes", "attributes, AUROC", ".3f", "how well a bit follows one attribute of the table, the one that it "
         "follows best on half of the classes, on images of the other half. 0.5: chance.",
         "Not that it is this attribute: bits of groups of similar classes do well. Concepts that the table lacks, or "
-        "that differ within a class, do not count.", ahead=True,
+        "that differ within a class, do not count.", ahead=True, short="AUROC",
     ),
     Column(
         "clear", "clear pairs", ".2f", "share of (bit, class) pairs in which at most 10%, or at least 90%, of the "
@@ -59,19 +65,20 @@ COLUMNS = (
     ),
     Column(
         "one_class", "of one class", ".2f", "share of bits that half or more of the images have of exactly one class: "
-        "detectors of a class, not what classes share.", "Not that the other bits are concepts.",
+        "detectors of a class, not what classes share.", "Not that the other bits are concepts.", short="1 class",
     ),
     Column(
         "rate", "on, %", ".0%", "share of the bits that an image has.", "No quality: clear pairs depend on it.",
     ),
     Column(
         "stability", "stability", ".2f", "mean |correlation| of bits with those of another seed, matched one to one: "
-        "whether another training finds the same.", "Not meaning: what the features fix is stable too.", ahead=True,
+        "whether another training finds the same.", "Not meaning: what the features fix is stable too.",
+        ahead=True, short="stable",
     ),
     Column(
         "undone", "undone, all", ".2f", f"share of decisions of the head on all bits that change when the {SHOWN} "
         "reasons shown are flipped: whether these hold the decision.",
-        "Not that they make sense. A poor head has small margins and is undone easily.",
+        "Not that they make sense. A poor head has small margins and is undone easily.", short="undone",
     ),
     Column(
         "undone_5", "undone, 5 a class", ".2f", "the same of the head of 5 a class.",
@@ -80,14 +87,11 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def cells(row: Mapping[str, Any], *, spread: bool = True) -> list[str]:
-    """A row's figures as they are shown, with the standard deviation over its seeds."""
-    found = []
-    for column in COLUMNS:
-        value, sd = row["mean"].get(column.key), row["sd"].get(column.key)
-        text = "-" if value is None else format(value, column.form).rstrip("%")
-        found.append(f"{text} ± {format(sd, column.form).rstrip('%')}" if spread and sd is not None else text)
-    return found
+def cell(row: Mapping[str, Any], column: Column, *, spread: bool = True) -> str:
+    """A figure of a row as it is shown, with the standard deviation over its seeds."""
+    value, sd = row["mean"].get(column.key), row["sd"].get(column.key)
+    text = "-" if value is None else format(value, column.form).rstrip("%")
+    return f"{text} ± {format(sd, column.form).rstrip('%')}" if spread and sd is not None else text
 
 
 def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
@@ -99,24 +103,25 @@ def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, 
 
 
 def verdicts(result: Mapping[str, Any]) -> list[str]:
-    """Of each of the given bits, where they are ahead of all baselines, and where behind meaningless ones."""
-    made = [row["mean"] for row in result["rows"] if row["made"]]
-    nothing = next(row["mean"] for row in result["rows"] if row["bits"] == NOTHING)
+    """Of each of the given bits, which of the baselines are better, in which figures, and in two of them at once."""
     said = []
     for row in result["rows"]:
         if row["made"]:
             continue
-        own = {
-            column: row["mean"][column.key]
+        better = {
+            column.key: (column.name, [
+                other["bits"] for other in result["rows"]
+                if other["made"] and (other["mean"][column.key] or 0) > row["mean"][column.key]
+            ])
             for column in COLUMNS
             if column.ahead and row["mean"][column.key] is not None
-        }
-        ahead = [c.name for c, value in own.items() if value > max(other[c.key] or 0 for other in made)]
-        behind = [c.name for c, value in own.items() if nothing[c.key] is not None and value < nothing[c.key]]
-        said.append(
-            f"{row['bits']}: ahead of all baselines in {' and '.join(ahead) or 'no column'}; behind {NOTHING}, "
-            f"which mean nothing, in {' and '.join(behind) or 'none'}."
-        )
+        }  # fmt: skip
+        listed = "; ".join(f"{name}: {', '.join(others) or 'none'}" for name, others in better.values())
+        said.append(f"{row['bits']}: better are, in {listed}.")
+        if FEW in better and FOLLOWS in better:
+            (few, ahead), (follows, others) = better[FEW], better[FOLLOWS]
+            both = ", ".join(name for name in ahead if name in others)
+            said[-1] += f" In both {few} and {follows}: {both or 'none'}."
     return said
 
 
@@ -131,14 +136,17 @@ def table(result: Mapping[str, Any], *, title: str = "Are they concepts?") -> st
     )
     names = ("bits", "live bits", *(column.name for column in COLUMNS))
     lines = [f"# {markdown_text(title)}", "", about, "", _line(names), _line(["---"] * len(names))]
-    lines += [_line([markdown_text(name), size, *cells(row)]) for name, size, row in rows_of(result)]
+    lines += [
+        _line([markdown_text(name), size, *(cell(row, column) for column in COLUMNS)])
+        for name, size, row in rows_of(result)
+    ]
     lines += ["", *(f"- {markdown_text(line)}" for line in verdicts(result)), ""]
     lines += [f"- *{c.name}*: {c.shows} {c.not_shown}" for c in COLUMNS]
     return "\n".join([*lines, "", f"Heads: {result['algorithm']}", ""])
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _line(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(texts)} |"
 
 
 def as_csv(result: Mapping[str, Any]) -> str:
