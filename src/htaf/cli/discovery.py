@@ -11,6 +11,7 @@ from htaf._console import err, say_notes
 from htaf.cli.training import about_names
 from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract
+from htaf.concepts.known import keep_known
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.report import write_report
 from htaf.concepts.scores import score
@@ -94,7 +95,9 @@ def discover(
     def train() -> Run:
         with thread_count(default_threads(recipe)):
             running = Running(progress=not quiet, every=EVERY)
-            return fit(recipe, images, out / "icbm", seed=seed, source=source, notes=why, running=running)
+            run = fit(recipe, images, out / "icbm", seed=seed, source=source, notes=why, running=running)
+            keep_known(run, images)
+            return run
 
     run: Run = step("train", train)
     codes = step("extract", lambda: extract(run, images, out / "codes", progress=not quiet).codes())

@@ -437,6 +437,10 @@ def _train(
         return None
     if isinstance(data, Table):
         report_once(run, data, baselines=baselines)
+    elif run.record["model"]["kind"] == "icbm":
+        from htaf.concepts.known import keep_known
+
+        keep_known(run, data, progress=running.progress)
     if before is not None and before["status"] == "finished":
         commit = short_commit(before["commit"])
         err.print(f"already done: {out} holds this training, finished (commit {commit}). Delete it to train again")
