@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from tyro.conf import Positional, arg
 
@@ -109,12 +110,13 @@ def _concepts_of(run: Run) -> tuple[int, str | None]:
     return net.size, network_key(preprocessor.classes, weight.numpy(), bias.numpy())
 
 
-def _training_images(run: Run) -> Known | None:
-    """What an ICBM's run keeps of its training images; where it keeps nothing, a note says how to have it."""
-    from htaf.concepts.known import FILE, open_known
-
+def _training_images(run: Any, seen: list[Any]) -> tuple[Known | None, Callable[[Any], AbstractContextManager[Any]]]:
+    """What an ICBM's run keeps of its training images, and in what its network sees new ones, so that `seen` has what
+    the backbone gives of them; where a run keeps nothing, a note says how to have it."""
     if run.record["model"]["kind"] != "icbm":
-        return None
+        return None, nullcontext
+    from htaf.concepts.known import FILE, open_known, watched
+
     found = open_known(run)
     if found is None:
         say_notes(
@@ -124,19 +126,20 @@ def _training_images(run: Run) -> Known | None:
                 "run.data())"
             ]
         )
-    return found
+    return found, nullcontext if found is None else partial(watched, seen=seen)
 
 
 def _beside_known(
-    frame: pd.DataFrame, training: Known, features: Any, explain: bool
+    frame: pd.DataFrame, training: Known, seen: list[Any], explain: bool
 ) -> tuple[pd.DataFrame, list[list[dict[str, Any]]]]:
     """The predictions with a column `unlike`, with `explain` also `nearest`, and of each image its nearest training
     images; a note names images that are far from all."""
     import numpy as np
+    import torch
 
     from htaf.concepts.known import FAR
 
-    distances, rows = training.nearest(features, NEAREST)
+    distances, rows = training.nearest(torch.cat(seen)[: len(frame)].numpy(), NEAREST)
     read = frame["error"].isna().to_numpy() if "error" in frame else np.ones(len(frame), bool)
     unlike = np.where(read, training.unlike(distances[:, 0]), np.nan)
     near = [
@@ -162,21 +165,14 @@ def _predict_images(
     run: Path, network: Run | PackedRun, inputs: tuple[Path, ...], out: Path | None, *, exact: bool,
     method: str | None, bits: bool, explain: bool, names: Path | None, strict: bool, json: bool,
 ) -> None:  # fmt: skip
-    import torch
-
-    from htaf.concepts.known import watched
     from htaf.data.image_reading import image_files
-    from htaf.data.images import ImagePreprocessor
     from htaf.data.reading import DataError
-    from htaf.runs import PackedRun
-    from htaf.runs.predictions import of_images
 
     reasons: list[list[dict[str, Any]]] = []
     files, left_out = image_files(inputs)
     say_notes(left_out)
     seen: list[Any] = []
-    training = None if isinstance(network, PackedRun) else _training_images(network)
-    watching = nullcontext if training is None else partial(watched, seen=seen)
+    training, watching = (None, nullcontext) if run.is_file() else _training_images(network, seen)
     if bits or explain:
         from htaf.concepts.naming import read_names
         from htaf.concepts.reasons import predict_with_bits
@@ -199,16 +195,18 @@ def _predict_images(
                     f"{shown} at index.html#/concept/{shown}. --names FILE writes names in their place"
                 ]
             )
-    elif isinstance(network, PackedRun):
-        frame = network.predict_images(files, strict=strict).reset_index()
+    elif training is None:
+        predict: Any = network.predict_images
+        frame = predict(files, strict=strict, **({} if run.is_file() else {"exact": exact})).reset_index()
     else:
-        net, preprocessor = network.model(exact=exact), network.preprocessor()
-        assert isinstance(preprocessor, ImagePreprocessor)
+        from htaf.runs.predictions import of_images
+
+        net, preprocessor = cast(Any, network).model(exact=exact), cast(Any, network).preprocessor()
         with watching(net):
             frame = of_images(net, preprocessor, files, strict=strict).reset_index()
     near: list[list[dict[str, Any]]] = [[] for _ in range(len(frame))]
     if training is not None and seen:
-        frame, near = _beside_known(frame, training, torch.cat(seen)[: len(frame)].numpy(), explain)
+        frame, near = _beside_known(frame, training, seen, explain)
     unread: dict[Any, Any] = {} if strict else frame.set_index("image")["error"].dropna().to_dict()
     if unread and len(unread) == len(frame):
         first = next(iter(unread))
