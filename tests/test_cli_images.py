@@ -131,6 +131,12 @@ def test_concept_bottlenecks(htaf, folder: Path, tmp_path: Path) -> None:
     words = ("train", "icbm", "--data", folder, "--recipe", "reduced", *FEW, "--epochs", "1", "--batch-size", "8")
     code, _, err = htaf(*words, "--backbone", "resnet", "--concepts", "9", "--out", tmp_path / "a")
     assert code == 0, err
+    known = tmp_path / "a" / "known.safetensors"
+    kept = known.read_bytes()
+    known.unlink()  # as of a run that was trained before there was this file
+    assert htaf(*words, "--backbone", "resnet", "--concepts", "9", "--out", tmp_path / "a")[0] == 0
+    assert known.read_bytes() == kept
+    assert "unlike" in htaf("predict", tmp_path / "a", folder / "red")[1]
     model = json.loads((tmp_path / "a" / "record.json").read_text())["model"]
     assert model["backbone"] == {"kind": "resnet", "depth": 18, "width": 16, "stem": "cifar"}
     assert model["concepts"] == 9

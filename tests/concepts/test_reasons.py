@@ -16,6 +16,7 @@ from PIL import Image
 
 from htaf.concepts.codes import ConceptError, codes_key
 from htaf.concepts.extract import extract
+from htaf.concepts.known import keep_known
 from htaf.concepts.naming import write_names
 from htaf.concepts.reasons import predict_with_bits, reasons_of, said
 from htaf.runs import Run
@@ -56,7 +57,9 @@ def test_one_class_has_no_reasons() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return made_run(tmp_path_factory.mktemp("runs") / "run", digits())
+    made = made_run(tmp_path_factory.mktemp("runs") / "run", digits())
+    keep_known(made, digits())
+    return made
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from htaf._console import err, say_notes
 from htaf.cli.training import about_names, kept_per_class
 from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract
+from htaf.concepts.known import keep_known
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.readable import PerClass, keep_readable
 from htaf.concepts.report import write_report
@@ -97,11 +98,15 @@ def discover(
     def train() -> Run:
         with thread_count(default_threads(recipe)):
             running = Running(progress=not quiet, every=EVERY)
-            return fit(recipe, images, out / "icbm", seed=seed, source=source, notes=why, running=running)
+            run = fit(recipe, images, out / "icbm", seed=seed, source=source, notes=why, running=running)
+            keep_known(run, images)
+            return run
 
     run: Run = step("train", train)
-    new = "heads" not in run.record and not (out / "codes").exists()  # codes know the head of their run
-    kept = kept_per_class(run, per_class, recipe, new=new)
+    settled = (
+        per_class is None and "heads" not in run.record and (out / "codes").exists()
+    )  # codes know their run's head
+    kept = 0 if settled else kept_per_class(run, per_class, recipe)
     if kept != 0:
         run = step("heads", lambda: keep_readable(run, images, kept))
     codes = step("extract", lambda: extract(run, images, out / "codes", progress=not quiet).codes())

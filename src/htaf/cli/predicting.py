@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, print_csv, print_json, say, say_notes, say_unread
+from htaf._errors import counted, listed
 from htaf._files import check_output, frame_csv, write_atomic
 from htaf.cli.flags import Columns, File, Json
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from htaf.concepts.known import Known
     from htaf.runs import PackedRun, Run
 
 NAMED = 8  # names that a note lists
+NEAREST = 3  # training images that --explain names
 
 
 def predict(
@@ -36,7 +43,8 @@ def predict(
 ) -> None:
     """Predict with the exact network: a column `prediction`, and a probability per class.
 
-    Of an ICBM also its bits and the reasons of each row. Images that cannot be read keep their row, with the reason in
+    Of an ICBM also its bits, the reasons of each row, and as `unlike` the share of validation images that are nearer to
+    the training images; beyond 99% a note says so. Images that cannot be read keep their row, with the reason in
     a column `error`; the exit code is then 3.
 
     Args:
@@ -48,7 +56,7 @@ def predict(
         smooth: Use the smooth network instead of the exact one.
         bits: An ICBM's run: a column for each concept, 0 or 1.
         explain: An ICBM's run: the class that comes next, the margin to it, the bits without which the margin would be
-            smaller, and the share of it that they hold.
+            smaller, and the share of it that they hold; and the nearest training images.
         names: Names of the concepts, .json or .csv, for --bits and --explain; none: numbers alone.
         strict: Images: stop at the first file that cannot be read.
     """
@@ -115,6 +123,57 @@ def _of_reasons(frame: Any, reasons: Sequence[Sequence[Any]]) -> list[str]:
     ]
 
 
+def _training_images(run: Any, seen: list[Any]) -> tuple[Known | None, Callable[[Any], AbstractContextManager[Any]]]:
+    """What an ICBM's run keeps of its training images, and in what its network sees new ones, so that `seen` has what
+    the backbone gives of them; where a run keeps nothing, a note says how to have it."""
+    if run.record["model"]["kind"] != "icbm":
+        return None, nullcontext
+    from htaf.concepts.known import FILE, open_known, watched
+
+    found = open_known(run)
+    if found is None:
+        say_notes(
+            [
+                f"no column `unlike`, how far an image is from the training images: {run.path} has no {FILE}. The "
+                "command of its training, given again, writes it, or in Python htaf.concepts.known.keep_known(run, "
+                "run.data())"
+            ]
+        )
+    return found, nullcontext if found is None else partial(watched, seen=seen)
+
+
+def _beside_known(
+    frame: pd.DataFrame, training: Known, seen: list[Any], explain: bool
+) -> tuple[pd.DataFrame, list[list[dict[str, Any]]]]:
+    """The predictions with a column `unlike`, with `explain` also `nearest`, and of each image its nearest training
+    images; a note names images that are far from all."""
+    import numpy as np
+    import torch
+
+    from htaf.concepts.known import FAR
+
+    distances, rows = training.nearest(torch.cat(seen)[: len(frame)].numpy(), NEAREST)
+    read = frame["error"].isna().to_numpy() if "error" in frame else np.ones(len(frame), bool)
+    unlike = np.where(read, training.unlike(distances[:, 0]), np.nan)
+    near = [
+        [{"image": training.ids[row], "distance": round(float(far), 6)} for row, far in zip(*of, strict=True)]
+        for of in zip(rows, distances, strict=True)
+    ]
+    near = [of if ok else [] for of, ok in zip(near, read, strict=True)]
+    frame.insert(2, "unlike", unlike)
+    if explain:
+        frame["nearest"] = ["; ".join(one["image"] for one in of) or None for of in near]
+    if len(far := frame.loc[frame["unlike"] > FAR, "image"]):
+        say_notes(
+            [
+                f"{len(far):,} of {counted(len(frame), 'image')} {'is' if len(far) == 1 else 'are'} farther from the "
+                f"training images than {FAR:.0%} of the {len(training.distances):,} validation images, so the "
+                f"prediction may mean nothing: {listed([*map(str, far)], 3)}"
+            ]
+        )
+    return frame, near
+
+
 def _predict_images(
     run: Path, network: Run | PackedRun, inputs: tuple[Path, ...], out: Path | None, *, exact: bool,
     method: str | None, bits: bool, explain: bool, names: Path | None, strict: bool, json: bool,
@@ -125,6 +184,8 @@ def _predict_images(
     reasons: list[list[dict[str, Any]]] = []
     files, left_out = image_files(inputs)
     say_notes(left_out)
+    seen: list[Any] = []
+    training, watching = (None, nullcontext) if run.is_file() else _training_images(network, seen)
     if bits or explain:
         from htaf.concepts.naming import read_names
         from htaf.concepts.reasons import predict_with_bits
@@ -133,7 +194,9 @@ def _predict_images(
         known_run = open_run(run, method=step_of_run(method))
         count, key = _concepts_of(known_run)
         known = [] if names is None else [e for e in read_names(names, count, codes=key) if e["name"]]
-        frame, reasons = predict_with_bits(known_run, files, bits=bits, explain=explain, names=known, strict=strict)
+        frame, reasons = predict_with_bits(
+            known_run, files, bits=bits, explain=explain, names=known, strict=strict, watching=watching
+        )
         frame = frame.reset_index()
         say_notes(_of_reasons(frame, reasons) if explain else [])
         if doubtful := sum(not entry["verified"] for entry in known):
@@ -150,9 +213,18 @@ def _predict_images(
                     "FILE writes names in their place"
                 ]
             )
-    else:
+    elif training is None:
         predict: Any = network.predict_images
         frame = predict(files, strict=strict, **({} if run.is_file() else {"exact": exact})).reset_index()
+    else:
+        from htaf.runs.predictions import of_images
+
+        net, preprocessor = cast(Any, network).model(exact=exact), cast(Any, network).preprocessor()
+        with watching(net):
+            frame = of_images(net, preprocessor, files, strict=strict).reset_index()
+    near: list[list[dict[str, Any]]] = [[] for _ in range(len(frame))]
+    if training is not None and seen:
+        frame, near = _beside_known(frame, training, seen, explain)
     unread: dict[Any, Any] = {} if strict else frame.set_index("image")["error"].dropna().to_dict()
     if unread and len(unread) == len(frame):
         first = next(iter(unread))
@@ -162,7 +234,9 @@ def _predict_images(
         write_atomic(out, data)
     if json:
         rows = frame.astype(object).where(frame.notna(), None).to_dict(orient="records")
-        print_json([row | {"reasons": why} for row, why in zip(rows, reasons, strict=True)] if explain else rows)
+        for row, why, images in zip(rows, reasons, near, strict=False):  # without --explain no reasons
+            row |= {"reasons": why} | ({} if training is None else {"nearest": images})
+        print_json(rows)
     elif out is None:
         print_csv(frame_csv(frame))
     else:

@@ -481,10 +481,13 @@ def _train(
     if isinstance(data, Table):
         report_once(run, data, baselines=baselines)
     elif isinstance(of_data, ConceptFlags):
+        from htaf.concepts.known import keep_known
         from htaf.concepts.readable import keep_readable
 
-        per_class = kept_per_class(run, of_data.asked(recipe), recipe, new=not finished)
+        per_class = kept_per_class(run, of_data.asked(recipe), recipe)
         run = keep_readable(run, data, per_class)
+        if run.record["model"]["kind"] == "icbm":
+            keep_known(run, data, progress=running.progress)
     if before is not None and finished:
         commit = short_commit(before["commit"])
         err.print(f"already done: {out} holds this training, finished (commit {commit}). Delete it to train again")
@@ -514,14 +517,13 @@ def _train(
     return say(f"run folder: {out}")
 
 
-def kept_per_class(run: Run, per_class: PerClass | None, recipe: Recipe, *, new: bool) -> PerClass:
-    """As `htaf.concepts.readable.keep_readable` takes it. None, nothing was asked for: over a frozen backbone "auto",
-    for a run that was there before what it has."""
+def kept_per_class(run: Run, per_class: PerClass | None, recipe: Recipe) -> PerClass:
+    """As `htaf.concepts.readable.keep_readable` takes it. None, nothing was asked for: what the run has, else over a
+    frozen backbone "auto"; so the same command also ends a training that was killed before its head was chosen."""
     if per_class is not None:
         return per_class
-    if not new:
-        return run.record.get("heads", {}).get("asked", 0)
-    return "auto" if recipe.flat().get("freeze") and no_heads(recipe) is None else 0
+    default = "auto" if recipe.flat().get("freeze") and no_heads(recipe) is None else 0
+    return run.record.get("heads", {}).get("asked", default)
 
 
 def about_names(recipe: Recipe, data: Any) -> list[str]:

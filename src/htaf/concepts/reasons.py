@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,7 @@ def predict_with_bits(
     explain: bool = False,
     names: Sequence[Mapping[str, Any]] | None = None,
     strict: bool = False,
+    watching: Callable[[nn.Module], AbstractContextManager[Any]] = nullcontext,
 ) -> tuple[pd.DataFrame, list[list[dict[str, Any]]]]:
     """Predictions for image files with the bits that made them.
 
@@ -90,6 +92,7 @@ def predict_with_bits(
             they become part of these columns and of the reasons, those that are not verified with that word.
         explain: the columns `runner_up`, `margin`, `shown` (see `Reasons.shown`) and `reasons`.
         strict: raise for a file that cannot be read; else its row has only the reason, in a column `error`.
+        watching: what the network is in while it predicts, as `htaf.concepts.known.watched`.
 
     Returns:
         As `Run.predict_images` with these columns, and for each image its reasons: {"concept", "name", "verified",
@@ -107,7 +110,8 @@ def predict_with_bits(
     seen: list[Tensor] = []
     handle = net.act.register_forward_hook(lambda module, inputs, output: seen.append(output.to(torch.uint8)))
     try:
-        frame = of_images(net, preprocessor, paths, strict=strict)
+        with watching(net):
+            frame = of_images(net, preprocessor, paths, strict=strict)
     finally:
         handle.remove()
     found = torch.cat(seen).numpy()[: len(frame)] if seen else np.zeros((0, net.size), np.uint8)
