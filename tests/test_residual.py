@@ -186,11 +186,9 @@ def test_what_is_computed_once_is_what_the_network_says(posed: Problem) -> None:
     torch.testing.assert_close(forward(net, posed.validation[torch.arange(40), 0][0]), before)
 
 
-def test_least_steps_are_of_tables() -> None:
+def test_epochs_that_are_given_are_those() -> None:
     recipe = ready_recipe("mlp", "tabular-residual")
     assert recipe.replace(epochs=3).optimization.least_steps == 0
-    with pytest.raises(ValueError, match="least_steps"):
-        ready_recipe("dhn", "small").refuse_unread(["least_steps"])
 
 
 def test_the_same_command_reads_the_run_and_resumes_it(tmp_path: Path, htaf) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from htaf.runs import PackedRun, Run
 
 NAMED = 8  # names that a note lists
+LEVEL = 1e-4  # of a margin: below it is the rounding of a sum
 NEAREST = 3  # training images that --explain names
 
 
@@ -117,7 +118,10 @@ def _of_reasons(frame: Any, reasons: Sequence[Sequence[Any]]) -> list[str]:
     if len(found) < 2:
         return []
     all_of_it = f"{int((found == 1).sum()):,} of {len(found):,} images"
+    level = frame.loc[frame["margin"] < LEVEL, "image"]
+    undecided = f"{len(level):,} of {len(found):,} images: two classes are level, so neither is predicted: {{}}"
     return [
+        *([undecided.format(listed([*map(str, level)], 3))] if len(level) else []),
         f"the reasons, {max(map(len, reasons))} at most, hold {found.mean():.0%} of the margin on average (column "
         f"shown), for {all_of_it} all of it: flipped, they undo the prediction"
     ]

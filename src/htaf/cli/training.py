@@ -308,6 +308,9 @@ class ConceptFlags(ImageFlags):
             raise UsageError(f"--concepts-per-class must be auto or >= 0, got {per_class}")
         if (why := no_heads(recipe)) is not None:
             raise UsageError(f"--concepts-per-class does not go with {why}")
+        concepts = recipe.flat().get("concepts", 0)
+        if per_class != "auto" and concepts and per_class > concepts:
+            raise UsageError(f"--concepts-per-class must be auto or in 0 to {concepts}, the concepts, got {per_class}")
         return per_class
 
 

@@ -247,7 +247,7 @@ def fit(
             return _lead(train, first, record, source, stages)
 
 
-MOST_EPOCHS = 150  # for the steps of a small table
+MOST_EPOCHS = 150  # for the steps of few rows
 VALIDATIONS = 30  # of as many epochs, at most: one takes as long as several steps
 
 

@@ -205,7 +205,7 @@ class Optimization(RecipePart):
 
     Args:
         epochs: Most epochs.
-        least_steps: Of a table: more epochs, up to 150, where `epochs` of them are fewer steps.
+        least_steps: More epochs, up to 150, where `epochs` of them are fewer steps.
         batch_size: Rows or images a step, of all processes together.
         lr: Highest learning rate of the schedule.
         weight_decay: Of the optimizer; of adam as L2.
@@ -665,8 +665,7 @@ class Recipe:
         """The fields that this training does not read, each with the choice that leaves it so, as "method relu"."""
         method = self.activation.method
         found = self.optimization.unread() | self.network.unread(method) | self.activation.unread()
-        images = {} if isinstance(self.data, TableData) else {"least_steps": f"family {self.family}"}
-        return found | images | self.hardening.unread(method)
+        return found | self.hardening.unread(method)
 
     def refuse_unread(self, names: Collection[str], spelled: Callable[[str], str] = str) -> None:
         """Raises ValueError where `names`, the fields that someone has set, hold some that this training does not read.

@@ -287,7 +287,7 @@ def frozen() -> Recipe:
     Concepts are on for 15% of the images and agree among images that look alike: `htaf.models.concept_terms`.
     """
     training = Optimization(
-        epochs=60, batch_size=128, lr=5e-3, weight_decay=0.01, schedule="one_cycle", patience=0, keep="last"
+        epochs=60, least_steps=600, batch_size=128, lr=5e-3, weight_decay=0.01, schedule="one_cycle", patience=0, keep="last"
     )
     network = ICBMNetwork(
         "tf_efficientnet_lite0", pretrained="hub", concepts=128, freeze=True, feature_dropout=0.5, concept_rate=0.15,
