@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from htaf._console import markdown_text
+from htaf._files import csv_text
 from htaf.concepts.reasons import SHOWN
 
 PROBE = "linear probe, no bits"
@@ -114,7 +113,7 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
                 if other["made"] and (other["mean"][column.key] or 0) > row["mean"][column.key]
             ])
             for column in COLUMNS
-            if column.ahead and row["mean"][column.key] is not None
+            if column.ahead and row["mean"].get(column.key) is not None
         }  # fmt: skip
         listed = "; ".join(f"{name}: {', '.join(others) or 'none'}" for name, others in better.values())
         said.append(f"{row['bits']}: better are, in {listed}.")
@@ -151,14 +150,11 @@ def _line(texts: Sequence[str]) -> str:
 
 def as_csv(result: Mapping[str, Any]) -> str:
     """A line for each bits and seed, and for the mean and the standard deviation over seeds."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
     keys = [column.key for column in COLUMNS]
-    writer.writerow(["bits", "seed", "concepts", "live", *keys])
+    lines: list[list[object]] = [["bits", "seed", "concepts", "live", *keys]]
     for row in result["rows"]:
         for number, one in enumerate(row["seeds"]):
-            writer.writerow([row["bits"], number, one["concepts"], one["live"], *(one.get(key) for key in keys)])
+            lines.append([row["bits"], number, one["concepts"], one["live"], *(one.get(key) for key in keys)])
         for what in ("mean", "sd"):
-            writer.writerow([row["bits"], what, row["concepts"], row["live"], *(row[what][key] for key in keys)])
-    writer.writerow([PROBE, "mean", "", "", result["probe"]["accuracy"], *[""] * (len(keys) - 1)])
-    return file.getvalue()
+            lines.append([row["bits"], what, row["concepts"], row["live"], *(row[what][key] for key in keys)])
+    return csv_text([*lines, [PROBE, "mean", "", "", result["probe"]["accuracy"], *[""] * (len(keys) - 1)]])
