@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import htaf
-from htaf.models.concept_terms import neighbour_term, rate_term
+from htaf.models.concept_terms import neighbour_term, rate_term, shared_rate
 from htaf.training.families.icbm import ICBMNetwork
 
 
@@ -62,17 +62,17 @@ def test_the_loss_of_a_training_step_has_both_terms() -> None:
         total, logits = network.loss(net, network.called(net), example, y, loss)
         features, concepts, _ = net.taken_apart(example)
         wanted = loss(logits, y)
+        share = 0.5  # of three classes more than that; and without a rate
         if rate:
-            wanted = wanted + 10 * rate_term(concepts, rate)
+            wanted = wanted + 10 * rate_term(concepts, share)
         if neighbours:
-            share = rate or 0.5
             wanted = wanted + neighbours / (share * (1 - share)) * neighbour_term(concepts, features)
         assert float(total) == pytest.approx(float(wanted), abs=1e-5)
 
 
 def test_concepts_begin_at_their_rate() -> None:
     example = torch.randn(400, 1, 4, 4)
-    net = htaf.ICBM(nn.Sequential(nn.Flatten(), nn.Linear(16, 8)), 3, example=example, concepts=5, norm=True).train()
+    net = htaf.ICBM(nn.Sequential(nn.Flatten(), nn.Linear(16, 8)), 50, example=example, concepts=5, norm=True).train()
     ICBMNetwork("wide_resnet", concepts=5, concept_rate=0.15).initialise(net, None)  # pyright: ignore[reportArgumentType]
     share = float((net.pre_activations(example) >= 0).float().mean())
     assert share == pytest.approx(0.15, abs=0.03)
@@ -82,3 +82,10 @@ def test_concepts_begin_at_their_rate() -> None:
 def test_values_out_of_range_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(changes))} must"):
         ICBMNetwork("wide_resnet", **changes)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("rate", "classes", "wanted"), [(0.15, 50, 0.15), (0.15, 20, 0.15), (0.15, 10, 0.3), (0.15, 4, 0.5), (0.4, 10, 0.4)]
+)
+def test_a_concept_is_wanted_in_three_classes_or_more(rate: float, classes: int, wanted: float) -> None:
+    assert shared_rate(rate, classes) == pytest.approx(wanted)

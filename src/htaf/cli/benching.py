@@ -44,13 +44,32 @@ class BesideFlags:
             return
         if not 1 <= self.seeds <= MOST_SEEDS:
             raise UsageError(f"--seeds must be in 1 to {MOST_SEEDS}, got {self.seeds}")
-        if out is None and is_run(self.beside):
+        if not is_run(self.beside):
+            check_features(self.beside)
+        elif out is None:
             raise UsageError("--beside RUN needs --out, where its features are written")
 
 
 def is_run(folder: Path) -> bool:
     """Whether it is a run folder."""
     return (folder / "record.json").is_file()
+
+
+def check_features(place: Path) -> None:
+    """Raises UsageError: a folder of codes, or of pre-activations of concepts."""
+    from htaf.concepts.store import open_folder
+
+    folder = open_folder(place)
+    if "features" not in folder.columns:
+        came = "codes without features"
+    elif folder.info.get("settings", {}).get("layer") == "concepts" and folder.info.get("method") != "relu":
+        came = "pre-activations of concepts"
+    else:
+        return
+    raise UsageError(
+        f"--beside: expected a run, or what its backbone gives, from htaf concepts extract RUN --keep backbone, got "
+        f"{came}: {place}"
+    )
 
 
 def groups_of(codes: Path, baseline: Sequence[str]) -> dict[str, list[Path]]:
@@ -98,11 +117,7 @@ def beside(
 
 
 def features_of(place: Path, out: Path | None, data_dir: str | None, *, progress: bool) -> Features:
-    """What the backbone gives for the images: read, or made of a run.
-
-    Raises:
-        UsageError: pre-activations of concepts.
-    """
+    """What the backbone gives for the images: read, or made of a run."""
     from htaf.cli.concepts import of_images, own_images
     from htaf.concepts.extract import extract
     from htaf.concepts.store import open_features
@@ -112,12 +127,7 @@ def features_of(place: Path, out: Path | None, data_dir: str | None, *, progress
         run = of_images(open_run(place))
         return extract(run, own_images(run, data_dir, "give a folder of features"), out / BACKBONE, keep=["backbone"],
                        progress=progress).features()  # fmt: skip
-    features = open_features(place)
-    if features.info.get("settings", {}).get("layer") == "concepts" and features.info.get("method") != "relu":
-        raise UsageError(
-            f"--beside: expected what the backbone gives, from extract --keep backbone, got pre-activations: {place}"
-        )
-    return features
+    return open_features(place)
 
 
 def write_table(result: Mapping[str, Any], out: Path, title: str) -> list[Path]:

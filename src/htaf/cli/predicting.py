@@ -119,11 +119,11 @@ def _of_reasons(frame: Any, reasons: Sequence[Sequence[Any]]) -> list[str]:
         return []
     all_of_it = f"{int((found == 1).sum()):,} of {len(found):,} images"
     level = frame.loc[frame["margin"] < LEVEL, "image"]
-    undecided = f"{len(level):,} of {len(found):,} images: two classes are level, so neither is predicted: {{}}"
+    undecided = f"two classes are level, so that the prediction says nothing: {listed([*map(str, level)], 3)}"
     return [
-        *([undecided.format(listed([*map(str, level)], 3))] if len(level) else []),
+        *([f"{len(level):,} of {counted(len(found), 'image')}: {undecided}"] if len(level) else []),
         f"the reasons, {max(map(len, reasons))} at most, hold {found.mean():.0%} of the margin on average (column "
-        f"shown), for {all_of_it} all of it: flipped, they undo the prediction"
+        f"shown), for {all_of_it} all of it: flipped, they undo the prediction",
     ]
 
 

@@ -35,12 +35,12 @@ class Column:
 COLUMNS = (
     Column(
         "accuracy", "accuracy, %", ".1%", "accuracy of a linear head on all bits: what they keep of the features.",
-        "Not meaning: random class splits keep as much.", ahead=True, short="all, %",
+        "Not meaning: random class splits, which mean nothing, often keep as much.", ahead=True, short="all, %",
     ),
     Column(
         "accuracy_5", "5 a class, %", ".1%", "accuracy of a head in which a class draws on at most 5 bits: whether "
         "decisions can be short.",
-        "Not that what is read means something: random class splits, which mean nothing, win here.",
+        "Not that what is read means something: random class splits, which mean nothing, may win here.",
         ahead=True, short="5, %",
     ),
     Column("accuracy_10", "10 a class, %", ".1%", "the same with 10 bits.", "Not meaning, as before.", ahead=True),

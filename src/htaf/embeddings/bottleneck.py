@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import Any, final
@@ -48,7 +49,8 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
 
     Args:
         n_concepts: C, how many bits.
-        rate: the share of the rows in which a bit is wanted to be on; 0: as it comes, about half.
+        rate: the share of the rows in which a bit is wanted to be on, where that is three classes or more; of few
+            classes, the share of three, at most half. 0: as it comes, about half.
         neighbours: weight of the term that makes the bits of a row like those of its 5 nearest rows; 0: none.
         concepts_per_class: most concepts that a class draws on, such as 5 or 10; None: all.
         epochs: of the training; None: 60, or as many as make 1,000 steps, at most 300.
@@ -100,7 +102,9 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"{type(self).__name__} needs at least 2 classes, got 1 class: {self.classes_[0]!r}")
+            raise ValueError(
+                f"{type(self).__name__} needs at least 2 classes, got 1 class: {self.classes_.tolist()[0]!r}"
+            )
         labels = labels.astype(np.int64)
         random = check_random_state(self.random_state)
         seed = int(self.random_state) if isinstance(self.random_state, int | np.integer) else random.randint(2**31 - 1)
@@ -130,9 +134,9 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             whole = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
             if not whole and (value is not None or name == "n_concepts"):
                 raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
-        if not 0 <= self.rate < 1:
+        if not isinstance(self.rate, Real) or not 0 <= self.rate < 1:
             raise ValueError(f"rate must lie in [0, 1), got {self.rate!r}")
-        if not 0 <= self.neighbours < np.inf:
+        if not isinstance(self.neighbours, Real) or not 0 <= self.neighbours < np.inf:
             raise ValueError(f"neighbours must be >= 0 and finite, got {self.neighbours!r}")
 
     def _held_out(self, pair: tuple[Any, Any]) -> tuple[np.ndarray, Int64[np.ndarray, " rows"]]:

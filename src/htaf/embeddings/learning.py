@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from htaf.activations import HTAF
-from htaf.models.concept_terms import neighbour_term, rate_term
+from htaf.models.concept_terms import neighbour_term, rate_term, shared_rate
 from htaf.sharpening import set_sharpness
 from htaf.training.families.icbm import RATE_WEIGHT, ICBMNetwork, frozen
 
@@ -64,7 +64,8 @@ def learn(
 
     Args:
         x: of the training rows, whose means and deviations standardise. y: class numbers from 0.
-        concepts: C. rate: wanted share of the rows in which a bit is on; 0: as it comes. neighbours: weight, 0: none.
+        concepts: C. rate: wanted share of the rows in which a bit is on, as `shared_rate` has it; 0: as it
+            comes. neighbours: weight, 0: none.
         epochs: None: 60, or as many as make 1,000 steps, at most 300.
         seed: of weights, batches and dropout.
     """
@@ -77,14 +78,15 @@ def learn(
     z, labels = torch.from_numpy(((x - means) / scales).astype(np.float32)), torch.from_numpy(y)
     each = max(1, len(z) // training.batch_size)
     epochs = epochs or min(MOST_EPOCHS, max(training.epochs, math.ceil(FEWEST_STEPS / each)))
-    share = rate or 0.5
+    classes = int(y.max()) + 1
+    share = shared_rate(rate, classes) if rate else 0.5
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         linear, norm = nn.Linear(z.shape[1], concepts, bias=False), nn.BatchNorm1d(concepts)
         nn.init.constant_(norm.bias, NormalDist().inv_cdf(share))  # so many are on from the start
         dropout = nn.Dropout(network.feature_dropout * min(1.0, z.shape[1] / MANY))
         layers = nn.Sequential(dropout, linear, norm, HTAF())
-        head = nn.Linear(concepts, int(y.max()) + 1)
+        head = nn.Linear(concepts, classes)
         parameters = [*layers.parameters(), *head.parameters()]
         optimizer = torch.optim.AdamW(parameters, training.lr, weight_decay=training.weight_decay)
         steps = epochs * each
@@ -98,7 +100,7 @@ def learn(
             h = layers(z[rows])
             loss = F.cross_entropy(head(h), labels[rows])
             if rate:
-                loss = loss + RATE_WEIGHT * rate_term(h, rate)
+                loss = loss + RATE_WEIGHT * rate_term(h, share)
             if neighbours:
                 loss = loss + neighbours / (share * (1 - share)) * neighbour_term(h, z[rows])
             optimizer.zero_grad()

@@ -8,6 +8,20 @@ from torch import Tensor
 
 LEAST = 1e-4  # share of a batch, so that its logarithm is finite
 NEAREST = 5  # images that each image is compared with
+SHARED = (
+    3  # classes that a concept is wanted in, on average: on for fewer images than a class has, it would be that class
+)
+
+
+def shared_rate(rate: float, classes: int) -> float:
+    """The share of images for which a concept is wanted on: `rate`, but three classes at least, and half at most.
+
+    With ten classes and 15%, seven bits of ten were detectors of one class; with 30%, none in fifty.
+
+    Args:
+        rate: in [0, 1). classes: K, taken as equally large.
+    """
+    return min(0.5, max(rate, SHARED / classes))
 
 
 def rate_term(h: Float[Tensor, "batch concepts"], rate: float) -> Float[Tensor, ""]:

@@ -58,7 +58,8 @@ class ICBMNetwork(Network):
             an augment that is not auto or none: new views in every epoch, and nothing is kept.
         enlarge: Height and width in pixels to which images are enlarged before the backbone; 0: as the data are.
         feature_dropout: Of the backbone's features.
-        concept_rate: Share of the images for which a concept is to be on; 0: as it comes, about half.
+        concept_rate: Share of the images for which a concept is to be on, where that is three classes or more; of fewer
+            classes than that takes, their share, at most half. 0: as it comes, about half.
         neighbours: How much concepts are to agree among images whose features are alike, a term of the loss; 0: not.
         backbone_lr: Learning rate of the backbone, as a share of lr.
         bottleneck: implicit, or given attributes as concepts: joint (the gradient of the head reaches them),
@@ -175,11 +176,13 @@ class ICBMNetwork(Network):
     def initialise(self, net: torch.nn.Module, posed: Problem) -> dict[str, Any]:
         from torch import nn
 
+        from htaf.models.concept_terms import shared_rate
         from htaf.models.icbm import ICBM
         from htaf.training.pretrained import start_from
 
         if isinstance(net, ICBM) and self.concept_rate and isinstance(net.norm, nn.BatchNorm1d):
-            nn.init.constant_(net.norm.bias, NormalDist().inv_cdf(self.concept_rate))  # so many are on from the start
+            rate = shared_rate(self.concept_rate, net.head.out_features)
+            nn.init.constant_(net.norm.bias, NormalDist().inv_cdf(rate))  # so many are on from the start
         if not self.pretrained or not isinstance(net, ICBM):
             return {}
         return start_from(net, self.backbone, self.pretrained)
@@ -217,17 +220,17 @@ class ICBMNetwork(Network):
         y: torch.Tensor,
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        from htaf.models.concept_terms import neighbour_term, rate_term
+        from htaf.models.concept_terms import neighbour_term, rate_term, shared_rate
         from htaf.models.icbm import ICBM
 
         if not isinstance(net, ICBM) or not self._has_terms(net):
             return super().loss(net, outputs, x, y, loss)
         features, concepts, logits = outputs(x)
         total = loss(logits, y)
+        share = shared_rate(self.concept_rate, logits.shape[1]) if self.concept_rate else 0.5
         if self.concept_rate:
-            total = total + RATE_WEIGHT * rate_term(concepts, self.concept_rate)
+            total = total + RATE_WEIGHT * rate_term(concepts, share)
         if self.neighbours:
-            share = self.concept_rate or 0.5
             total = total + self.neighbours / (share * (1 - share)) * neighbour_term(concepts, features)
         return total, logits
 
@@ -284,10 +287,18 @@ def finetune() -> Recipe:
 def frozen() -> Recipe:
     """An ICBM of 128 concepts over a pretrained, frozen EfficientNet-Lite0: AdamW on its features, 60 epochs.
 
-    Concepts are on for 15% of the images and agree among images that look alike: `htaf.models.concept_terms`.
+    Concepts are on for 15% of the images, or three classes, and agree among images that look alike
+    (`htaf.models.concept_terms`).
     """
     training = Optimization(
-        epochs=60, least_steps=600, batch_size=128, lr=5e-3, weight_decay=0.01, schedule="one_cycle", patience=0, keep="last"
+        epochs=60,
+        least_steps=600,
+        batch_size=128,
+        lr=5e-3,
+        weight_decay=0.01,
+        schedule="one_cycle",
+        patience=0,
+        keep="last",
     )
     network = ICBMNetwork(
         "tf_efficientnet_lite0", pretrained="hub", concepts=128, freeze=True, feature_dropout=0.5, concept_rate=0.15,
