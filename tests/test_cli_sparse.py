@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from htaf.concepts.extract import extract
+from htaf.concepts.readable import keep_readable
 from htaf.runs import open_run
 from made_runs import PLAIN, digits, made_run
 
@@ -92,3 +94,13 @@ def test_a_plain_run_has_no_bits(htaf, folder: Path) -> None:
     assert code == 1
     assert "which has no bits" in " ".join(err.split())
     assert not (folder / "none").exists()
+
+
+def test_codes_of_weights_that_the_run_no_longer_has(htaf, folder: Path, tmp_path: Path) -> None:
+    images = digits()
+    run = made_run(tmp_path / "run", images, concepts=8, shares={"train_images": 100, "validation_images": 50})
+    codes = extract(run, images, tmp_path / "codes").path
+    keep_readable(run, images, 1)
+    code, _, err = htaf("concepts", "sparse", run.path, "--codes", codes, "--out", tmp_path / "out")
+    assert code == 1
+    assert "codes of other weights of it: extract them again" in " ".join(err.split())

@@ -99,7 +99,7 @@ def codes_of_run(run: Run, given: Path | None, images: Any, out: Path, progress:
         UsageError: codes of another run, or of other concepts than its own.
     """
     from htaf.concepts.codes import ConceptError
-    from htaf.concepts.extract import extract
+    from htaf.concepts.extract import expect_same_weights, extract
     from htaf.concepts.store import open_codes
 
     if not run.has_step:
@@ -115,6 +115,7 @@ def codes_of_run(run: Run, given: Path | None, images: Any, out: Path, progress:
             f"--codes: expected the run's own concepts, codes of the run {run.path}, got codes of another, or of other "
             "concepts: extract them from this one"
         )
+    expect_same_weights(run, codes, given)
     return codes
 
 

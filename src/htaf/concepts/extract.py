@@ -22,7 +22,7 @@ from torch import Tensor
 
 from htaf._console import progress as progress_of
 from htaf._errors import HtafError, expect_memory
-from htaf.concepts.codes import PARTS, ConceptError, PartName
+from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device, Layer
 from htaf.concepts.store import CHUNK, DIGEST, PART_IMAGES, CodesFolder, open_folder, read_record
 from htaf.concepts.writing import Head, OpenFolder, part_file, write_part, writing_folder
@@ -464,3 +464,12 @@ def _about_equal(codes: CodesFolder) -> list[str]:
     if apart.any():
         notes.append(f"{int(apart.sum()):,} of these have another label: {named(np.flatnonzero(apart))}")
     return notes
+
+
+def expect_same_weights(run: Run, codes: Codes, folder: Path) -> None:
+    """Raises ConceptError where codes of a run are of weights, such as a head, that it no longer has."""
+    if codes.info["settings"].get("model_sha256", run.record["model_sha256"]) != run.record["model_sha256"]:
+        raise ConceptError(
+            f"expected codes of {run.path}, {folder} holds codes of other weights of it: extract them again, into "
+            "another folder"
+        )

@@ -30,9 +30,10 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
     """Fit heads of few and of all concepts a class to the exact bits of a run, and give the run one of them.
 
     The sparsest is kept whose accuracy on validation images is within `NEAR` of the best dense head's, and within twice
-    that one standard error further: on few images a bad head is near by luck. Where there is none, or fewer than
-    `FEWEST` such images, the head stays as it was trained. The run stays in its folder, under its key, measured again
-    with that head. A kill before the last file is written leaves a training that the same command makes again.
+    that one standard error further: on few images a bad head is near by luck. Where there is none, the best dense head
+    is kept, fitted or as it was trained; with fewer than `FEWEST` such images the trained one. The run stays in its
+    folder, under its key, measured again with that head. A kill before the last file is written leaves a training that
+    the same command makes again.
 
     Args:
         run: of an implicit concept bottleneck model with a step, in a folder.
@@ -80,14 +81,16 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
                 ),
             )
         ]
-        dense = max((row["validation"], number) for number, row in enumerate(rows) if row["target"] is None)[1]
+        dense = max((row["validation"], -number) for number, row in enumerate(rows) if row["target"] is None)[1]
+        dense = -dense  # of equals the trained one
         for row, hits in zip(rows, right, strict=True):
             less = right[dense].astype(np.float64) - hits
             row["cost"], row["error"] = float(less.mean()), float(less.std() / np.sqrt(len(less)))
         sparse = [row for row in rows if row["target"] is not None]
+        enough = len(held) >= FEWEST
         if per_class == "auto":
-            sparse = [row for row in sparse if len(held) >= FEWEST and _is_near(row)]
-        kept = (sparse or rows)[0]
+            sparse = [row for row in sparse if enough and _is_near(row)]
+        kept = sparse[0] if sparse else rows[dense if enough else 0]
         rows = [{**row, "kept": row is kept} for row in rows]
         said = {"asked": per_class, "near": NEAR, "images": len(held), "rows": rows}
         if kept["kind"] == "trained":

@@ -12,7 +12,7 @@ import numpy as np
 from htaf._console import err
 from htaf._errors import HtafError
 from htaf.concepts.codes import Codes, ConceptError, PartName, codes_key
-from htaf.concepts.extract import extract
+from htaf.concepts.extract import expect_same_weights, extract
 from htaf.concepts.naming import read_names
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.store import open_codes, open_margins, read_record
@@ -185,11 +185,7 @@ def _check_run(run: Run, codes: Codes, folder: Path) -> None:
     if "run" in settings:
         if settings.get("run") != run.record["key"]:
             raise ConceptError(f"expected codes of {run.path}, {folder} holds those of {codes.info.get('run')}")
-        if settings.get("model_sha256", run.record["model_sha256"]) != run.record["model_sha256"]:
-            raise ConceptError(
-                f"expected codes of {run.path}, {folder} holds codes of other weights of it: extract them again, into "
-                "another folder"
-            )
+        expect_same_weights(run, codes, folder)
         return
     head: Any = getattr(run.model(), "head", None)  # binarised features say nothing of their run but this
     weight = None if head is None else head.weight.detach().float().cpu().numpy()
