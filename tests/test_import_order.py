@@ -53,7 +53,7 @@ BUDGETS = {
     "kernels": 4_100,
     "language": 3_750,
     "llm": 750,
-    "models": 2_254,
+    "models": 2_274,
     "packed": 6_293,
     "report": 2_010,
     "rules": 2_270,

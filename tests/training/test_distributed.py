@@ -209,6 +209,8 @@ if what == "all":
     small = dict(family="dhn", depth=10, width=1, train_images=103, validation_images=61, batch_size=34, epochs=2)
     for strategy in ("ddp", "fsdp"):
         train("dhn-" + strategy, images.load("digits"), strategy, **small)
+    terms = dict(small, family="icbm", concepts=8, concept_rate=0.2, neighbours=0.5, epochs=1)
+    train("icbm-fsdp", images.load("digits"), "fsdp", **terms)  # a step calls a method, not forward
 else:
     train("run")
 """
@@ -247,7 +249,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     all_end(str(folder))
-    for name in ("plain", "bn", "bn-fsdp", "dhn-ddp", "dhn-fsdp"):
+    for name in ("plain", "bn", "bn-fsdp", "dhn-ddp", "dhn-fsdp", "icbm-fsdp"):
         first, second = ((folder / "runs" / f"{name}.{rank}").read_text() for rank in (0, 1))
         assert first == second, "every process has the same run"
     for rank in (0, 1):  # gloo's threads, still there as Python ends, abort a process now and then

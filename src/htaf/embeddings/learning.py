@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from htaf.activations import HTAF
-from htaf.models.concept_terms import neighbour_term, rate_term, shared_rate
+from htaf.models.concept_terms import concept_terms, shared_rate
 from htaf.sharpening import set_sharpness
-from htaf.training.families.icbm import RATE_WEIGHT, ICBMNetwork, frozen
+from htaf.training.families.icbm import ICBMNetwork, frozen
 
 FEWEST_STEPS, MOST_EPOCHS = 1000, 300
 MANY = 256  # features: of fewer, which repeat each other less, fewer are dropped
@@ -98,11 +98,8 @@ def learn(
             rows = order[step % each :: each]
             set_sharpness(layers, sharpening.at(step / steps))
             h = layers(z[rows])
-            loss = F.cross_entropy(head(h), labels[rows])
-            if rate:
-                loss = loss + RATE_WEIGHT * rate_term(h, share)
-            if neighbours:
-                loss = loss + neighbours / (share * (1 - share)) * neighbour_term(h, z[rows])
+            terms = concept_terms(h, z[rows], classes, rate=rate, neighbours=neighbours)
+            loss = F.cross_entropy(head(h), labels[rows]) + terms
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -6,11 +6,12 @@ The first process holds the run folder and writes in it; the others take part in
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -217,14 +218,17 @@ def share_buffers(net: nn.Module) -> None:
         dist.broadcast(buffer, 0)
 
 
-def shard(net: nn.Module, mesh: Any) -> None:
-    """Split the parameters over the processes: block by block, then what is left."""
+def shard(net: nn.Module, mesh: Any, called: Callable[..., Any]) -> None:
+    """Split the parameters over the processes: block by block, then what is left.
+
+    called: what a training step calls, the network or a method of it (`Network.called`), which gathers them too.
+    """
     net.to(memory_format=torch.contiguous_format)  # pyright: ignore[reportCallIssue]  # fully_shard takes no other
     for block in _blocks(net):
         fully_shard(block, mesh=mesh)
     fully_shard(net, mesh=mesh)
-    if hasattr(net, "member_outputs"):  # a training calls it in place of forward
-        register_fsdp_forward_method(net, "member_outputs")
+    if inspect.ismethod(called):
+        register_fsdp_forward_method(net, called.__name__)
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:

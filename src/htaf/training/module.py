@@ -82,7 +82,7 @@ class Training(L.LightningModule):
         if self.sharded and not self._whole:
             self._whole = [copy.deepcopy(self.net).to("meta")]
             assert self.device_mesh is not None
-            shard(self.net, self.device_mesh["data_parallel"])
+            shard(self.net, self.device_mesh["data_parallel"], self.recipe.network.called(self.net))
 
     def weights(self) -> dict[str, Tensor]:
         """The state dict of `net` on the CPU; of a sharded one whole, in the first process alone. All must call it."""

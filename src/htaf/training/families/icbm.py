@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
 _SHAPE = ("depth", "width", "stem", "dropout")
 MOST_VIEWS, LARGEST = 64, 4096
-RATE_WEIGHT = 10.0  # of the term that holds concepts at their rate: the shares end within a few percent of it
 SGD_DECAY = 1e-4  # of SGD at its usual rate; AdamW's, at a hundredth of that rate, is larger
 
 
@@ -220,19 +219,14 @@ class ICBMNetwork(Network):
         y: torch.Tensor,
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        from htaf.models.concept_terms import neighbour_term, rate_term, shared_rate
+        from htaf.models.concept_terms import concept_terms
         from htaf.models.icbm import ICBM
 
         if not isinstance(net, ICBM) or not self._has_terms(net):
             return super().loss(net, outputs, x, y, loss)
         features, concepts, logits = outputs(x)
-        total = loss(logits, y)
-        share = shared_rate(self.concept_rate, logits.shape[1]) if self.concept_rate else 0.5
-        if self.concept_rate:
-            total = total + RATE_WEIGHT * rate_term(concepts, share)
-        if self.neighbours:
-            total = total + self.neighbours / (share * (1 - share)) * neighbour_term(concepts, features)
-        return total, logits
+        terms = concept_terms(concepts, features, logits.shape[1], rate=self.concept_rate, neighbours=self.neighbours)
+        return loss(logits, y) + terms, logits
 
     def _has_terms(self, net: ICBM) -> bool:
         """Whether the loss has more than that of the outputs: of steps, not of a plain network."""
