@@ -22,8 +22,8 @@ from torch import nn
 
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.store import Features
+from htaf.models.concept_terms import RATE
 
-RATE = 0.15  # share of its bits that an image has, where a method needs to be told
 STRENGTHS = (1.0, 0.1, 0.01)  # of the probe's L2 penalty
 ROTATIONS = 50  # steps of ITQ, as its source has it
 STEPS, BATCH, PACE = 700, 128, 1e-3  # of the autoencoder

@@ -23,7 +23,7 @@ from htaf.data.reading import listed
 
 MIDDLE = 4096  # bytes of a file that are read before all of it is
 CHUNK = 4096  # images that are made small at once
-SAME = 0.995  # cosine of two small images, each channel less its mean, from which they look the same
+SAME = 0.995  # cosine of two small images, less their channels' means and the mean image: they look the same
 FLAT = 2.0  # deviation of the pixels of a small image; of less nothing is to be seen
 NEAREST, AXES = 8, 12  # images that are compared with each one, by so many principal axes
 
@@ -226,7 +226,9 @@ def _looking_alike(small: UInt8[Tensor, "n c h w"]) -> Int64[np.ndarray, "pairs 
 
     values = small.numpy().reshape(*small.shape[:2], -1).astype(np.float32)
     values = (values - values.mean(2, keepdims=True)).reshape(len(values), -1)
-    rows = np.flatnonzero(values.std(1) >= FLAT)
+    plain = values.std(1) < FLAT
+    values -= values.mean(0)  # of images of one scene only what differs counts
+    rows = np.flatnonzero(~plain & (values.std(1) >= FLAT))
     if len(rows) < 2:
         return np.empty((0, 2), np.int64)
     unit = values[rows] / np.linalg.norm(values[rows], axis=1, keepdims=True)
@@ -286,7 +288,8 @@ def _told(
     if both:
         are = "are in the training part too" if equal else "look the same as one of the training part"
         notes.append(
-            f"{len(both):,} of {len(test):,} test images {are}, so the figures of the test part are too good: "
+            f"{len(both):,} of {len(test):,} test images {are}, so the figures of the test part "
+            f"{'are' if equal else 'may be'} too good: "
             f"{shown(both)}"
         )
     if within:

@@ -32,6 +32,7 @@ from htaf.embeddings.text_cards import SIDE, Cards
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Heading, Shown
 from htaf.explorer.sprites import Pixels
+from htaf.models.concept_terms import RATE, shared_rate
 
 RECORD, TENSORS, FORMAT = "bottleneck.json", "bottleneck.safetensors", 1
 ARGUMENTS = ("n_concepts", "rate", "neighbours", "concepts_per_class", "epochs")
@@ -49,8 +50,8 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
 
     Args:
         n_concepts: C, how many bits.
-        rate: the share of the rows in which a bit is wanted to be on, where that is three classes or more; of few
-            classes, the share of three, at most half. 0: as it comes, about half.
+        rate: the share of the rows in which a bit is wanted to be on; None: 15%, of fewer than 20 classes the share of
+            three, at most half. 0: as it comes, about half.
         neighbours: weight of the term that makes the bits of a row like those of its 5 nearest rows; 0: none.
         concepts_per_class: most concepts that a class draws on, such as 5 or 10; None: all.
         epochs: of the training; None: 60, or as many as make 1,000 steps, at most 300.
@@ -71,7 +72,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         self,
         *,
         n_concepts: int = 128,
-        rate: float = 0.15,
+        rate: float | None = None,
         neighbours: float = 0.5,
         concepts_per_class: int | None = None,
         epochs: int | None = None,
@@ -115,8 +116,9 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         else:
             parts = _parts(labels, validation, np.random.default_rng(seed))
         train = parts == 0
+        rate = shared_rate(RATE, len(self.classes_)) if self.rate is None else self.rate
         self.bits_ = learn(
-            x[train], labels[train], concepts=int(self.n_concepts), rate=float(self.rate),
+            x[train], labels[train], concepts=int(self.n_concepts), rate=float(rate),
             neighbours=float(self.neighbours), epochs=self.epochs, seed=seed,
         )  # fmt: skip
         none = Head(np.zeros((len(self.classes_), int(self.n_concepts))), np.zeros(len(self.classes_)))
@@ -134,7 +136,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             whole = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
             if not whole and (value is not None or name == "n_concepts"):
                 raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
-        if not isinstance(self.rate, Real) or not 0 <= self.rate < 1:
+        if self.rate is not None and (not isinstance(self.rate, Real) or not 0 <= self.rate < 1):
             raise ValueError(f"rate must lie in [0, 1), got {self.rate!r}")
         if not isinstance(self.neighbours, Real) or not 0 <= self.neighbours < np.inf:
             raise ValueError(f"neighbours must be >= 0 and finite, got {self.neighbours!r}")

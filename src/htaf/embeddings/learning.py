@@ -13,12 +13,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from htaf.activations import HTAF
-from htaf.models.concept_terms import concept_terms, shared_rate
+from htaf.models.concept_terms import concept_terms
 from htaf.sharpening import set_sharpness
 from htaf.training.families.icbm import ICBMNetwork, frozen
 
 FEWEST_STEPS, MOST_EPOCHS = 1000, 300
 MANY = 256  # features: of fewer, which repeat each other less, fewer are dropped
+ROUNDING = 1e-6  # deviation of a column, as a share of its mean
 ROWS = 8192  # whose bits are computed at once
 
 
@@ -64,8 +65,7 @@ def learn(
 
     Args:
         x: of the training rows, whose means and deviations standardise. y: class numbers from 0.
-        concepts: C. rate: wanted share of the rows in which a bit is on, as `shared_rate` has it; 0: as it
-            comes. neighbours: weight, 0: none.
+        concepts: C. rate: wanted share of the rows in which a bit is on; 0: as it comes. neighbours: weight, 0: none.
         epochs: None: 60, or as many as make 1,000 steps, at most 300.
         seed: of weights, batches and dropout.
     """
@@ -74,16 +74,15 @@ def learn(
     assert isinstance(network, ICBMNetwork)
     assert sharpening is not None
     means, scales = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
-    scales[scales == 0] = 1.0
+    scales[scales <= ROUNDING * np.abs(means)] = np.inf  # constant but for rounding: such a column tells nothing
     z, labels = torch.from_numpy(((x - means) / scales).astype(np.float32)), torch.from_numpy(y)
     each = max(1, len(z) // training.batch_size)
     epochs = epochs or min(MOST_EPOCHS, max(training.epochs, math.ceil(FEWEST_STEPS / each)))
     classes = int(y.max()) + 1
-    share = shared_rate(rate, classes) if rate else 0.5
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         linear, norm = nn.Linear(z.shape[1], concepts, bias=False), nn.BatchNorm1d(concepts)
-        nn.init.constant_(norm.bias, NormalDist().inv_cdf(share))  # so many are on from the start
+        nn.init.constant_(norm.bias, NormalDist().inv_cdf(rate or 0.5))  # so many are on from the start
         dropout = nn.Dropout(network.feature_dropout * min(1.0, z.shape[1] / MANY))
         layers = nn.Sequential(dropout, linear, norm, HTAF())
         head = nn.Linear(concepts, classes)
@@ -98,7 +97,7 @@ def learn(
             rows = order[step % each :: each]
             set_sharpness(layers, sharpening.at(step / steps))
             h = layers(z[rows])
-            terms = concept_terms(h, z[rows], classes, rate=rate, neighbours=neighbours)
+            terms = concept_terms(h, z[rows], rate=rate, neighbours=neighbours)
             loss = F.cross_entropy(head(h), labels[rows]) + terms
             optimizer.zero_grad()
             loss.backward()

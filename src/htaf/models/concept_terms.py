@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+RATE = 0.15  # share of the images for which a concept is on, unless another is asked for
 RATE_WEIGHT = 10.0  # of the term that holds concepts at their rate: the shares end within a few percent of it
 LEAST = 1e-4  # share of a batch, so that its logarithm is finite
 NEAREST = 5  # images that each image is compared with
@@ -66,19 +67,14 @@ def neighbour_term(
 
 
 def concept_terms(
-    h: Float[Tensor, "batch concepts"],
-    features: Float[Tensor, "batch features"],
-    classes: int,
-    *,
-    rate: float,
-    neighbours: float,
+    h: Float[Tensor, "batch concepts"], features: Float[Tensor, "batch features"], *, rate: float, neighbours: float
 ) -> Float[Tensor, ""]:
-    """Both terms: 10 `rate_term` + neighbours / (r (1 - r)) `neighbour_term`, r as `shared_rate` has it.
+    """Both terms: 10 `rate_term` + neighbours / (rate (1 - rate)) `neighbour_term`.
 
     Args:
-        h, features: as of the terms. classes: K.
-        rate: 0: no such term, and r is 1/2. neighbours: weight; 0: none.
+        h, features: as of the terms.
+        rate: 0: no such term, and 1/2 in the other. neighbours: weight; 0: none.
     """
-    share = shared_rate(rate, classes) if rate else 0.5
-    total = RATE_WEIGHT * rate_term(h, share) if rate else h.new_zeros(())
+    share = rate or 0.5
+    total = RATE_WEIGHT * rate_term(h, rate) if rate else h.new_zeros(())
     return total + neighbours / (share * (1 - share)) * neighbour_term(h, features) if neighbours else total

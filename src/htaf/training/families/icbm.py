@@ -219,13 +219,14 @@ class ICBMNetwork(Network):
         y: torch.Tensor,
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        from htaf.models.concept_terms import concept_terms
+        from htaf.models.concept_terms import concept_terms, shared_rate
         from htaf.models.icbm import ICBM
 
         if not isinstance(net, ICBM) or not self._has_terms(net):
             return super().loss(net, outputs, x, y, loss)
         features, concepts, logits = outputs(x)
-        terms = concept_terms(concepts, features, logits.shape[1], rate=self.concept_rate, neighbours=self.neighbours)
+        rate = shared_rate(self.concept_rate, logits.shape[1]) if self.concept_rate else 0.0
+        terms = concept_terms(concepts, features, rate=rate, neighbours=self.neighbours)
         return loss(logits, y) + terms, logits
 
     def _has_terms(self, net: ICBM) -> bool:
