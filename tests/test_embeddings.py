@@ -239,7 +239,8 @@ class Planted:
         ).fit([text for text, own in zip(self.texts, self.train, strict=True) if own])
         x, own = self.encoder.transform(self.texts), self.train
         self.x, self.rest, self.rest_of = x[own], x[~own], self.of[~own]
-        self.model = ConceptBottleneck(n_concepts=48, concepts_per_class=5, epochs=100, rate=0.15).fit(x[own], self.of[own])
+        model = ConceptBottleneck(n_concepts=48, concepts_per_class=5, epochs=100, rate=0.15)
+        self.model = model.fit(x[own], self.of[own])
 
 
 @pytest.fixture(scope="module")
