@@ -110,7 +110,7 @@ def test_members_learn_where_parameters_are_sharded(tmp_path: Path) -> None:
         net = MLP(3, 1, (4,), members=2, batch_norm=True)
         x = torch.randn(5, 3)
         expected = copy.deepcopy(net).member_outputs(x).detach()
-        shard(net, init_device_mesh("cpu", (1,)))
+        shard(net, init_device_mesh("cpu", (1,)), net.member_outputs)
         found = net.member_outputs(x)
         found.sum().backward()
     finally:

@@ -485,10 +485,12 @@ def _train(
         report_once(run, data, baselines=baselines)
     elif isinstance(of_data, ConceptFlags):
         from htaf.concepts.known import keep_known
-        from htaf.concepts.readable import keep_readable
+        from htaf.concepts.readable import keep_readable, keep_trained
 
         per_class = kept_per_class(run, of_data.asked(recipe), recipe)
         run = keep_readable(run, data, per_class)
+        if of_data.concepts_per_class == 0 and "heads" not in run.record:
+            run = keep_trained(run)
         if run.record["model"]["kind"] == "icbm":
             keep_known(run, data, progress=running.progress)
     if before is not None and finished:
@@ -511,7 +513,7 @@ def _train(
     show(title, ("part", "rows", "smooth", "exact", "exact - smooth"), rows)
     if found:
         say_baselines(found, run.record)
-    if "heads" in run.record:
+    if run.record.get("heads", {}).get("rows"):
         from htaf.cli.sparse_heads import show_heads
 
         show_heads(run.record["heads"])

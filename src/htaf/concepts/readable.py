@@ -101,6 +101,13 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
         return _with_head(run, images, chosen, said, Path(folder) / "run")
 
 
+def keep_trained(run: Run) -> Run:
+    """The run, whose record says that its head was asked to stay as it was trained."""
+    record = {**run.record, "heads": {"asked": 0, "rows": []}}
+    write_atomic(run.path / RECORD, sealed(record))
+    return replace(run, record=record)
+
+
 def _is_near(row: Mapping[str, Any]) -> bool:
     """Whether a head costs no more than reading is worth, as far as its images say."""
     return row["cost"] <= NEAR + 1e-9 and row["cost"] + row["error"] <= 2 * NEAR
