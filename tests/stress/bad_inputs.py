@@ -923,10 +923,9 @@ def _backbones(world: World) -> Iterator[Bad]:
     yield Bad("backbone", ("--parts",), (*words, "--parts", "test", "--data", "digits"))
     binarise = ("paper", "binarise", w["features"], "--out", "out")
     for value in ("0", "-1", "20001", "100000", "10000000", HUGE):
-        for how in ("random", "median"):
-            yield Bad(
-                "backbone", (value, f"{int(value):,}", "concepts"), (*binarise, "--how", how, "--concepts", value)
-            )
+        yield Bad(
+            "backbone", (value, f"{int(value):,}", "concepts"), (*binarise, "--how", "median", "--concepts", value)
+        )
 
 
 def _reasons(world: World) -> Iterator[Bad]:
