@@ -291,3 +291,99 @@ def test_all_parts_that_there_are_are_offered() -> None:
         offering_parts("test"),
     ):
         raise MissingPartError("test", ["train", "validation"])
+
+
+def put(folder: Path, images: np.ndarray, *, marked: bool, first: int = 0) -> Path:
+    """Images of digits as files, with a white corner or without."""
+    folder.mkdir(parents=True)
+    for number, pixels in enumerate(images.copy(), first):
+        if marked:
+            pixels[:3, :3] = 255
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> tuple[Path, Path]:
+    """Ten digits with a white corner, and without, under the same names."""
+    images = digits().test.batch(torch.arange(10))[:, 0].numpy()
+    return put(tmp_path / "with", images, marked=True), put(tmp_path / "without", images, marked=False)
+
+
+def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Path) -> None:
+    words = ("concepts", "find", folder / "run", "--with", marked[0], "--without", marked[1], "--out", tmp_path / "out")
+    code, out, err = htaf(*words, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert json.loads((tmp_path / "out" / "found.json").read_text()) == found
+    assert (found["with"], found["without"], found["paired"]) == (10, 10, True)
+    assert found["follows"] is not None
+    assert found["direction"]["p"] < 0.01
+    assert found["direction"]["told"] > 0.9
+    places = np.array(found["where"]["difference"])
+    half = [side // 2 for side in places.shape]
+    assert places[: half[0], : half[1]].sum() > 0.5 * places.sum(), "the mark is in the upper left"
+    for row in found["images"]:
+        assert row["with"] == row["image"].startswith(f"{marked[0]}/")
+    predicted = open_run(folder / "run").predict_images([row["image"] for row in found["images"]])["prediction"]
+    assert [row["prediction"] for row in found["images"]] == list(predicted)
+    for name in ("images.png", "where.png"):
+        assert Image.open(tmp_path / "out" / name).width > 500
+    text = (tmp_path / "out" / "found.md").read_text()
+    assert "| Image | with it |" in text
+    assert "10 pairs by their names" in text
+    code, out, err = htaf(*words)
+    assert code == 0, err
+    assert out.startswith("found: ")
+    assert "\nused: " in out
+    assert "\nwhere: where.png has maps, exact" in out
+
+
+def test_find_nothing_in_equal_sides(htaf, folder: Path, tmp_path: Path) -> None:
+    images = digits().test.batch(torch.arange(40))[:, 0].numpy()
+    one, two = (put(tmp_path / name, images[at::2], marked=False, first=100 * at) for at, name in enumerate("ab"))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "where.png").touch()  # of an earlier call
+    code, out, err = htaf(
+        "concepts", "find", folder / "run", "--with", one, "--without", two, "--out", tmp_path / "out"
+    )
+    assert code == 0, err
+    assert "found: nothing follows it in these images" in out
+    assert "used" not in out
+    assert not (tmp_path / "out" / "where.png").exists()
+
+
+def test_find_says_what_is_wrong_with_the_images(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Path) -> None:
+    with_, without = marked
+
+    def said(*words: object, run: Path = folder / "run", code: int = 1) -> str:
+        got, _, err = htaf("concepts", "find", run, *words)
+        assert got == code, err
+        return one_line(err)
+
+    assert "got 10 on both sides" in said("--with", with_, "--without", with_)
+    copy = tmp_path / "copy"
+    shutil.copytree(with_, copy)
+    assert "expected other images without the concept than with it, got one on both sides: " in said(
+        "--with", with_, "--without", copy
+    )
+    some = sorted(without.iterdir())
+    assert "at least 5 images with the concept and as many without, got 10 and 4" in said(
+        "--with", with_, "--without", *some[:4]
+    )
+    shutil.copy(some[0], without / "again.png")
+    code, out, err = htaf("concepts", "find", folder / "run", "--with", with_, "--without", without)
+    assert code == 0, err
+    assert "1 equal images of a side are left out" in err
+    (without / "0.png").unlink()
+    (without / "again.png").unlink()
+    (with_ / "1.png").write_bytes(b"x")
+    code, out, err = htaf("concepts", "find", folder / "run", "--with", with_, "--without", without)
+    assert code == 3, err
+    assert f"not read: {with_ / '1.png'}: " in err
+    assert "8 names are on both sides, not all, so the images are not taken as pairs" in err
+    assert "9 images with it, 9 without)" in out
+    assert "expected image files or folders for --without, got none" in said("--with", with_, "--without", code=2)
+    assert "same folder as the input" in said("--with", with_, "--without", without, "--out", with_, code=2)
+    inside = said("--with", with_, "--without", without, "--out", without / "out", code=2)
+    assert "--out must lie outside the images of --without" in inside

@@ -254,14 +254,21 @@ def test_a_planted_keyword_is_a_concept_and_the_reason(planted: Planted) -> None
     without = planted.encoder.transform(planted.held)
     put = planted.encoder.transform([f"{text} {WORD}" for text in planted.held])
     found = model.find(planted.x[marked], planted.x[~marked])
-    assert found.used
-    assert found.agreement > 0.85
-    assert found.p < 0.01
-    assert (model.concepts(put)[:, found.concept] == found.on).mean() > 0.8
-    assert (model.concepts(without)[:, found.concept] == found.on).mean() < 0.05
+    bit = found.bit
+    assert found.follows is bit
+    assert bit.used
+    assert bit.agreement > 0.85
+    assert bit.p < 0.01
+    assert (model.concepts(put)[:, bit.concept] == bit.on).mean() > 0.8
+    assert (model.concepts(without)[:, bit.concept] == bit.on).mean() < 0.05
+    moved = model.find(put[:20], without[:20], paired=True).direction
+    assert moved.told > 0.9
+    assert moved.p < 0.01
+    assert moved.used
+    assert model.classes_[moved.gains.argmax()] == "marked"
     assert (model.predict(put) == "marked").mean() > 0.8
     reasons = model.reasons(put)
-    named = reasons[(reasons["concept"] == found.concept) & (reasons["on"] == found.on)]
+    named = reasons[(reasons["concept"] == bit.concept) & (reasons["on"] == bit.on)]
     assert (named["prediction"] == "marked").mean() > 0.95
     assert named["row"].nunique() > 0.8 * len(put)
 
@@ -269,7 +276,8 @@ def test_a_planted_keyword_is_a_concept_and_the_reason(planted: Planted) -> None
 def test_a_concept_that_is_none_is_told(planted: Planted) -> None:
     random = np.random.default_rng(3).permutation(len(planted.rest))
     found = planted.model.find(planted.rest[random[:20]], planted.rest[random[20:40]])
-    assert found.p > 0.05
+    assert found.follows is None
+    assert min(found.bit.p, found.direction.p) > 0.05
     with pytest.raises(ConceptError, match="at least 5 rows with the concept and as many without, got 3 and 20"):
         planted.model.find(planted.rest[:3], planted.rest[:20])
 

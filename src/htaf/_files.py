@@ -273,6 +273,7 @@ KINDS = {
     ),
     "folder of sparse heads": FolderKind((("sparse.json",),), ("sparse.md", "codes", "backbone")),
     "folder of maps": FolderKind((("where.json",),), ("index.jsonl",)),
+    "found concept": FolderKind((("found.json",),), ("found.md", "images.png", "where.png")),
     "language model": FolderKind(
         (("htaf_record.json",),),
         ("model.htaf.safetensors", "htaf_gates.safetensors", "config.json", "generation_config.json", "tokenizer.json",

@@ -111,6 +111,11 @@ VERBS = {
         "htaf.cli.where:where",
         "Draw where in its images a concept is seen, from the strongest to the barely on; with crops and an index.",
     ),
+    "concepts find": Verb(
+        "htaf.cli.finding:find",
+        "Find a concept of your own: the bit or the direction that follows it, by chance or not, and whether it is "
+        "used.",
+    ),
     "concepts counterfactuals": Verb(
         "htaf.cli.interventions:counterfactuals",
         "Find the counterfactual of an image: the fewest bits to flip so that another class has the highest logit.",

@@ -154,12 +154,12 @@ class Maps:
             there = look(file, whole=False).size
             factor = max(1, min(there[0] // height, there[1] // width, LARGE // max(size)))
         if file is not None and factor > 1:
-            return _rgb(decode(file, 3, (factor * height, factor * width)))
-        return _rgb(self.pictures.pixels([image])[0].numpy())
+            return rgb(decode(file, 3, (factor * height, factor * width)))
+        return rgb(self.pictures.pixels([image])[0].numpy())
 
     def over(self, ids: Sequence[str], concept: int) -> UInt8[np.ndarray, "n 3 h w"]:
         """Pictures, all of one size, with the map of a concept over each."""
-        views = [_enlarged(_rgb(pixels)) for pixels in self.pictures.pixels(ids).numpy()]
+        views = [enlarged(rgb(pixels)) for pixels in self.pictures.pixels(ids).numpy()]
         maps = [overlay(view, found) for view, (found,) in zip(views, self.of(ids, [concept]), strict=True)]
         return np.stack(maps).transpose(0, 3, 1, 2)
 
@@ -293,14 +293,14 @@ def _drawn(
         for place, (row, one, found_of) in enumerate(
             zip(some.tolist(), ids, maps.of(ids, concepts), strict=True), first
         ):
-            picture = _enlarged(maps.picture(one))
+            picture = enlarged(maps.picture(one))
             for found in found_of:
                 bit, now = int(bits[place, found.concept]), found.pre_activation
                 expect_bit(one, found, bit)
                 file = f"{name}/concept-{found.concept}" if by_image else f"{name}/{place + 1:03}"
                 drawn, crop, box = overlay(picture, found), cropped(picture, found), found.box()
                 if crop is not None:
-                    write_atomic(out / f"{file}-crop.png", _png(_enlarged(crop)))
+                    write_atomic(out / f"{file}-crop.png", _png(enlarged(crop)))
                 write_atomic(out / f"{file}-map.png", _png(drawn))
                 label, predicted = int(codes.labels[row]), int(codes.exact[row])
                 line = {
@@ -385,13 +385,14 @@ def _scaled(box: Box, own: tuple[int, int], to: Sequence[int]) -> Box:
     return left, upper, max(right, left + 1), max(lower, upper + 1)
 
 
-def _enlarged(picture: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "rows columns 3"]:
+def enlarged(picture: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "rows columns 3"]:
     """Small pictures by a whole factor, each pixel a square."""
     factor = max(1, min(-(-SMALL // min(picture.shape[:2])), LARGE // max(picture.shape[:2])))
     return picture.repeat(factor, 0).repeat(factor, 1)
 
 
-def _rgb(pixels: UInt8[np.ndarray, "c h w"]) -> UInt8[np.ndarray, "h w 3"]:
+def rgb(pixels: UInt8[np.ndarray, "c h w"]) -> UInt8[np.ndarray, "h w 3"]:
+    """An image, grey ones too, as it is drawn."""
     return np.ascontiguousarray(np.broadcast_to(pixels, (3, *pixels.shape[1:])).transpose(1, 2, 0))
 
 

@@ -23,10 +23,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from htaf import _files
 from htaf._errors import first_line
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, codes_of
+from htaf.concepts.finding import Found, find_concept
 from htaf.concepts.heads import Head
 from htaf.concepts.reasons import SHOWN, Reasons, reasons_of
 from htaf.concepts.sparse import sparse_heads
-from htaf.embeddings.finding import Found, find_concept
 from htaf.embeddings.learning import Bits, learn
 from htaf.embeddings.text_cards import SIDE, Cards
 from htaf.explorer.build import build_page
@@ -283,13 +283,17 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         )
         return Path(made["page"])
 
-    def find(self, with_: Any, without: Any) -> Found:
-        """The bit that follows a concept of your own, whether that can be chance, and whether the classifier uses it.
+    def find(self, with_: Any, without: Any, *, paired: bool = False) -> Found:
+        """The bit and the direction that follow a concept of your own, whether that can be chance, and whether the
+        classifier uses them: see `htaf.concepts.finding.find_concept`.
 
         Args:
             with_, without: features of rows that have the concept and of rows that do not, such as 20 of each.
+            paired: row i of both is of one thing, with the concept and without.
         """
-        return find_concept(self.concepts(with_), self.concepts(without), self.head_)
+        check_is_fitted(self)
+        sides = self._features(with_), self._features(without)
+        return find_concept(*sides, self.bits_.pre_activations, self.head_, paired=paired)
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Write bottleneck.json and bottleneck.safetensors; no pickle is in them.

@@ -1,0 +1,57 @@
+"""`htaf concepts find`: a concept of one's own, from images with it and images without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from htaf._console import UsageError, print_json, say, say_notes, say_unread
+from htaf._files import check_output_folder
+from htaf.cli.concepts import of_images
+from htaf.cli.flags import Device, Json, RunDir, check_outside_images
+from htaf.cli.methods import MethodOfRun, step_of_run
+
+
+def find(
+    run: RunDir,
+    *,
+    with_: Annotated[tuple[Path, ...], arg(name="with", metavar="INPUT ...", help_behavior_hint="(required)")],
+    without: Annotated[tuple[Path, ...], arg(metavar="INPUT ...", help_behavior_hint="(required)")],
+    out: Annotated[Path | None, arg(metavar="DIR")] = None,
+    device: Device = "auto",
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
+    """Find a concept of your own: the bit or the direction that follows it, by chance or not, and whether it is used.
+
+    Args:
+        with_: Images with the concept: files or folders, 20 or so. The same names on both sides make pairs.
+        without: Images without it.
+        out: Also write found.json, found.md with images.png, and where.png: where in the images.
+        device: Where the network runs.
+    """
+    for flag, given in (("--with", with_), ("--without", without)):
+        if not given:
+            raise UsageError(f"expected image files or folders for {flag}, got none")
+    if out is not None:
+        check_output_folder(out, [run, *with_, *without], own="found concept")
+        for flag, given in (("--with", with_), ("--without", without)):
+            for place in given:
+                check_outside_images(out, str(place), flag)
+    from htaf.concepts.finding_report import REPORT, answers, find_in_run, read_sides
+    from htaf.runs import open_run
+
+    opened = of_images(open_run(run, method=step_of_run(method)))
+    sides = read_sides(opened, with_, without)
+    say_notes(sides.notes)
+    result = find_in_run(opened, sides, out, device=device)
+    if json:
+        print_json(result)
+    else:
+        for name, line in answers(result).items():
+            say(f"{name}: {line}")
+        if out is not None:
+            say(f"report: {out / REPORT}")
+    say_unread(sides.unread, len(sides.names) + len(sides.unread))

@@ -1,0 +1,439 @@
+"""A concept of one's own in a run on images: what `find_concept` finds, in plain words, a table and pictures."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64, UInt8
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from htaf._console import markdown_text
+from htaf._errors import listed
+from htaf.concepts.codes import ConceptError
+from htaf.concepts.finding import CLEAR, DRAWS, FEWEST, LEVEL, Bit, Found, find_concept
+from htaf.concepts.heads import Head
+from htaf.concepts.passes import ConceptNetwork, Device
+from htaf.concepts.regions import Map, Regions
+from htaf.concepts.where import enlarged, overlay, rgb
+from htaf.data.image_reading import image_files
+from htaf.data.reading import DataError
+from htaf.runs import Run, to_json, write_atomic
+
+RECORD, REPORT, IMAGES, WHERE = "found.json", "found.md", "images.png", "where.png"
+AT_ONCE = 16  # images in one pass
+COLUMNS = 8  # of a picture
+BITS = 10  # that are listed
+CLASSES = 3  # that an answer names
+NAMED = 5  # images that an answer names
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Images with a concept, then those without.
+
+    Attributes:
+        names: paths. pixels: as the network sees them, before normalisation. own: whether an image is one with.
+        paired: both sides have the same names, so image i of both is one pair.
+        notes: what was left out. unread: "path: reason" of files that cannot be read.
+    """
+
+    names: Sequence[str]
+    pixels: UInt8[Tensor, "n channels height width"]
+    own: Bool[np.ndarray, " n"]
+    paired: bool
+    notes: Sequence[str]
+    unread: Sequence[str]
+
+
+def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Sides:
+    """The images of both sides, read as `htaf predict` reads them.
+
+    Of equal images of a side the first is taken: with its copy it would be left out of no fit.
+
+    Args:
+        run: of `htaf train icbm`. with_, without: files and folders.
+
+    Raises:
+        ConceptError: a file or an image on both sides, or fewer than 5 images on one. DataError: no images.
+    """
+    preprocessor: Any = run.preprocessor()
+    files: list[list[Path]] = []
+    keys: list[list[str]] = []
+    notes: list[str] = []
+    for given in (with_, without):
+        found, left_out = image_files(given)
+        inside = {file: str(file.relative_to(place)) for place in given if place.is_dir() for file in found
+                  if file.is_relative_to(place)}  # fmt: skip
+        files.append(found)
+        keys.append([inside.get(file, file.name) for file in found])
+        notes += left_out
+    both = {file.resolve() for file in files[0]} & {file.resolve() for file in files[1]}
+    if both:
+        raise ConceptError(
+            f"expected other files without the concept than with it, got {len(both):,} on both sides, such as "
+            f"{min(both)}"
+        )
+    pixels, problems = preprocessor.read_each([*files[0], *files[1]])
+    names = [*map(str, files[0]), *map(str, files[1])]
+    own = np.arange(len(names)) < len(files[0])
+    unread = [f"{name}: {str(why).removeprefix(f'{name}: ')}" for name, why in zip(names, problems, strict=True) if why]
+    if len(unread) == len(names):
+        raise DataError(f"none of {len(names)} files can be read as an image: {unread[0]}")
+    seen: dict[bytes, int] = {}
+    kept, copies = [], []
+    for row in (row for row, why in enumerate(problems) if why is None):
+        first = seen.setdefault(pixels[row].numpy().tobytes(), row)
+        if first == row:
+            kept.append(row)
+        elif own[first] != own[row]:
+            raise ConceptError(
+                f"expected other images without the concept than with it, got one on both sides: {names[first]} and "
+                f"{names[row]}"
+            )
+        else:
+            copies.append(names[row])
+    if copies:
+        notes.append(f"{len(copies):,} equal images of a side are left out: {listed(copies, 3)}")
+    counts = [int((own[kept] == side).sum()) for side in (True, False)]
+    if min(counts) < FEWEST:
+        raise ConceptError(
+            f"expected at least {FEWEST} images with the concept and as many without, got {counts[0]} and {counts[1]}"
+        )
+    key = [*keys[0], *keys[1]]
+    first, second = ([row for row in kept if own[row] == side] for side in (True, False))
+    of = [{key[row]: row for row in rows} for rows in (first, second)]
+    paired = of[0].keys() == of[1].keys() and len(of[0]) == len(first) and len(of[1]) == len(second)
+    if paired:
+        first, second = ([rows[name] for name in of[0]] for rows in of)
+    elif 2 * len(same := of[0].keys() & of[1].keys()) >= min(counts):
+        notes.append(
+            f"{len(same):,} names are on both sides, not all, so the images are not taken as pairs: give both sides "
+            "the same names"
+        )
+    rows = [*first, *second]
+    return Sides([names[row] for row in rows], pixels[rows], own[rows], paired, notes, unread)
+
+
+def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Device = "auto") -> dict[str, Any]:
+    """Look for a concept in a run, and write found.json, found.md, images.png and, where there are maps, where.png.
+
+    Args:
+        run: of `htaf train icbm`, with bits. sides: of `read_sides`.
+        out: a folder, made where it does not exist; files of these names are replaced. None: nothing is written.
+        device: where the network runs.
+
+    Returns:
+        what found.json holds.
+
+    Raises:
+        ConceptError: a run without bits, features that are not finite or all the same.
+    """
+    network = ConceptNetwork(run, device)
+    if network.plain:
+        raise ConceptError(f"expected a run with bits, {run.path} is a plain network (method relu)")
+    net: Any = network.smooth if network.exact is None else network.exact
+    normalise = network.preprocessor.normalise
+    with torch.no_grad():
+        features = torch.cat(
+            [net.features(normalise(some.to(network.device))).float().cpu() for some in sides.pixels.split(AT_ONCE)]
+        ).numpy()
+    if len(bad := np.flatnonzero(~np.isfinite(features).all(1))):
+        raise ConceptError(f"expected finite features, got others for the image {sides.names[bad[0]]}")
+
+    @torch.no_grad()
+    def pre_activations(x: np.ndarray) -> np.ndarray:
+        return net.pre_activations(torch.from_numpy(x.astype(np.float32)).to(network.device)).cpu().double().numpy()
+
+    head = Head(network.weight.astype(np.float64), network.bias.astype(np.float64))
+    found = find_concept(features[sides.own], features[~sides.own], pre_activations, head, paired=sides.paired)
+    taken = torch.from_numpy(found.rows)
+    names = [sides.names[int(row)] for row in found.rows]
+    sides = replace(sides, names=names, pixels=sides.pixels[taken], own=found.own)
+    bits = pre_activations(features[found.rows]) >= 0
+    maps, why = (None, "") if found.follows is None else _maps(net, sides, found, normalise)
+    result = _record(run, sides, found, bits, network.preprocessor.classes, maps, why)
+    if out is not None:
+        files: dict[str, bytes | str] = {
+            RECORD: to_json(result),
+            REPORT: report(result),
+            IMAGES: _images(result, sides, found),
+        }
+        if maps is not None:
+            files[WHERE] = _where(result, sides, found, maps)
+        else:
+            (out / WHERE).unlink(missing_ok=True)  # of an earlier call
+        for name, content in files.items():
+            write_atomic(out / name, content)
+    return result
+
+
+def _record(
+    run: Run, sides: Sides, found: Found, bits: np.ndarray, classes: Sequence[str], maps: Sequence[Map] | None, why: str
+) -> dict[str, Any]:
+    bit, direction = found.bit, found.direction
+    shares = [float(bits[found.own == side, bit.concept].mean()) for side in (True, False)]
+    turned = np.argsort(-np.abs(direction.turned), kind="stable")[:BITS]
+    return {
+        "run": str(run.path),
+        "model_sha256": run.record["model_sha256"],
+        "with": int(found.own.sum()),
+        "without": int((~found.own).sum()),
+        "paired": sides.paired,
+        "follows": None if found.follows is None else "bit" if isinstance(found.follows, Bit) else "direction",
+        "bit": {
+            "concept": bit.concept,
+            "on": bit.on,
+            "with": shares[0],
+            "without": shares[1],
+            "agreement": bit.agreement,
+            "p": bit.p,
+            "used": bit.used,
+            "changed": bit.changed,
+            "weights": dict(zip(classes, bit.weights.tolist(), strict=True)),
+        },
+        "direction": {
+            "told": direction.told,
+            "p": direction.p,
+            "used": direction.used,
+            "changed": direction.changed,
+            "changed_by_chance": direction.changed_by_chance,
+            "classes": [
+                {"class": classes[k], "gain": float(direction.gains[k]), "p": float(direction.gains_p[k])}
+                for k in np.argsort(-direction.gains, kind="stable")
+            ],
+            "bits": [{"concept": int(j), "turned": float(direction.turned[j])} for j in turned if direction.turned[j]],
+        },
+        "where": {"maps": maps is not None, "why": why, "difference": None if maps is None else _apart(maps, found)},
+        "images": [
+            {
+                "image": sides.names[row],
+                "with": bool(found.own[row]),
+                "score": float(direction.scores[row]),
+                "prediction": classes[found.predicted[row]],
+                "moved": classes[direction.moved[row]],
+                "flipped": classes[bit.flipped[row]],
+            }
+            for row in range(len(sides.names))
+        ],
+    }
+
+
+def answers(result: Mapping[str, Any]) -> dict[str, str]:
+    """What was found, in sentences, each with a heading."""
+    bit, direction, follows = result["bit"], result["direction"], result["follows"]
+    pairs = f", {result['with']:,} pairs by their names" if result["paired"] else ""
+    found = {
+        "bit": f"concept {bit['concept']} follows it"
+        + ("" if bit["agreement"] >= CLEAR else ", if not closely; it is the best there is"),
+        "direction": "no bit follows it closely; a direction in the features of the backbone does",
+        None: "nothing follows it in these images: the network does not see it, or they are too few"
+        + ("" if result["paired"] else ". Pairs tell most: the same images with and without it, under the same names"),
+    }[follows]
+    lines = {
+        "found": f"{found} ({result['with']:,} images with it, {result['without']:,} without{pairs})",
+        "bit": f"concept {bit['concept']} is on in {bit['with']:.0%} of the images with it and {bit['without']:.0%} of "
+        f"the others; of random divisions some bit does as well in {_chance(bit['p'])} (p = {bit['p']:.3f})",
+        "direction": f"of two images that are left out of the fit, the one with it has the higher score in "
+        f"{direction['told']:.0%} of cases (by chance 50%); random divisions reach that in {_chance(direction['p'])} "
+        f"(p = {direction['p']:.3f})",
+    }
+    if follows is not None:
+        lines["used"] = _used(result)
+        maps = f"{WHERE} has maps, exact: the score is the sum over places"
+        lines["where"] = maps if result["where"]["maps"] else f"no map, as {result['where']['why']}"
+        lines["flips"] = _flips(result)
+    return lines
+
+
+def _chance(p: float) -> str:
+    return f"none of {DRAWS:,}" if p <= 1 / DRAWS else f"{p:.1%}"
+
+
+def _used(result: Mapping[str, Any]) -> str:
+    bit, direction = result["bit"], result["direction"]
+    if result["follows"] == "bit":
+        order = sorted(bit["weights"].items(), key=lambda item: -item[1])
+        if not bit["used"]:
+            return "no: every class has the same weight for the bit"
+        (most, high), (least, low) = order[0], order[-1]
+        return (
+            f"flipping the bit changes {bit['changed']:.0%} of the predictions; it speaks most for {most} "
+            f"({high:+.2f}) and against {least} ({low:+.2f})"
+        )
+    by_p = sorted(direction["classes"], key=lambda row: (row["p"], -abs(row["gain"])))
+    clear = [row for row in by_p if row["p"] <= 2 * LEVEL] or by_p[:1]
+    gains = ", ".join(f"{row['class']} {row['gain']:+.2f} (p = {row['p']:.3f})" for row in clear[:CLASSES])
+    shares = (
+        f"{direction['changed']:.0%} of the predictions change (along directions of random divisions "
+        f"{direction['changed_by_chance']:.0%})"
+    )
+    if direction["used"]:
+        return f"yes: moved towards it, class scores change, {gains}; {shares}"
+    return (
+        "not shown: moved towards it, the score of no class changes more than along directions of random divisions, "
+        f"the clearest {gains}; {shares}"
+    )
+
+
+def _flips(result: Mapping[str, Any]) -> str:
+    after, how = ("flipped", "the bit is flipped") if result["follows"] == "bit" else ("moved", "they are moved")
+    turned = [row for row in result["images"] if row[after] != row["prediction"]]
+    if not turned:
+        return f"no image changes its class where {how}"
+    some = [f"{row['image']} ({row['prediction']} to {row[after]})" for row in turned]
+    return f"{len(turned):,} of {len(result['images']):,} change their class where {how}: {listed(some, NAMED)}"
+
+
+def report(result: Mapping[str, Any]) -> str:
+    """The answers, classes, bits and images as Markdown."""
+    bit, direction = result["bit"], result["direction"]
+    by_score = sorted(result["images"], key=lambda row: (not row["with"], -row["score"]))
+    text = markdown_text
+    return "\n".join(
+        [
+            "# My concept",
+            "",
+            *(f"- **{name.capitalize()}:** {text(line)}" for name, line in answers(result).items()),
+            "",
+            "What this says and what not:",
+            "",
+            "- p is the share of random divisions of the same images, each with its own best bit and its own "
+            f"direction, that do as well. Bit and direction are two tests, so each needs p <= {LEVEL}.",
+            "- The two sides differ by more than chance. In what they differ only you can say: if all images with it "
+            "are also darker, the direction may be darkness. Images of one scene or one film count as one.",
+            "- The move is a counterfactual in the features, not in the image: images without it are moved along the "
+            "direction, images with it back, each by the distance of the two sides' means on it. Bits and class scores "
+            "follow exactly. No such image need exist, and the move is rather too small.",
+            "",
+            f"![images with it above, without below]({IMAGES})",
+            *(["", f"![where in the images]({WHERE})"] if result["where"]["maps"] else []),
+            "",
+            f"| Class | score, moved towards it | p | weight of concept {bit['concept']} |",
+            "|---|---|---|---|",
+            *(
+                f"| {text(row['class'])} | {row['gain']:+.3f} | {row['p']:.3f} | {bit['weights'][row['class']]:+.3f} |"
+                for row in direction["classes"]
+            ),
+            "",
+            "| Concept | images whose bit turns on, less those whose bit turns off, moved towards it |",
+            "|---|---|",
+            *(f"| {row['concept']} | {row['turned']:+.0%} |" for row in direction["bits"]),
+            "",
+            f"| Image | with it | score, left out of the fit | prediction | moved | concept {bit['concept']} flipped |",
+            "|---|---|---|---|---|---|",
+            *(
+                f"| {text(row['image'])} | {'yes' if row['with'] else 'no'} | {row['score']:+.2f} | "
+                f"{text(row['prediction'])} | {text(row['moved'])} | {text(row['flipped'])} |"
+                for row in by_score
+            ),
+            "",
+        ]
+    )
+
+
+class _Score(nn.Module):
+    """The score of a direction as the one pre-activation of a network, for its maps."""
+
+    def __init__(self, net: Any, weight: Float64[np.ndarray, " features"], offset: float) -> None:
+        super().__init__()
+        self.net, self.channels, self.image_size = net, net.channels, net.image_size
+        self.weight = nn.Buffer(torch.from_numpy(weight).float().to(next(net.parameters()).device))
+        self.offset = offset
+
+    def pre_activations(self, x: Tensor) -> Tensor:
+        return (self.net.features(x) @ self.weight + self.offset)[:, None]
+
+
+def _maps(net: Any, sides: Sides, found: Found, normalise: Any) -> tuple[list[Map] | None, str]:
+    """A map of each image: of the direction's score or the bit's pre-activation, times -1 where images with the concept
+    lack the bit; or why there is none."""
+    follows = found.follows
+    is_bit = isinstance(follows, Bit)
+    model = net if is_bit else _Score(net, found.direction.weight, found.direction.offset).eval()
+    try:
+        regions = Regions(model, "exact")
+        maps = [
+            row[0]
+            for some in sides.pixels.split(AT_ONCE)
+            for row in regions.of(normalise(some), [found.bit.concept if is_bit else 0])
+        ]
+    except ConceptError as error:
+        return None, str(error).removeprefix("no exact map: ").removesuffix("; choose occlusion or gradient")
+    if not is_bit or follows.on:
+        return maps, ""
+    return [replace(one, values=-one.values, pre_activation=-one.pre_activation) for one in maps], ""
+
+
+def _apart(maps: Sequence[Map], found: Found) -> list[list[float]]:
+    """The mean map of images with a concept, less that of images without: rows of places."""
+    values = np.stack([one.values for one in maps])
+    return (values[found.own].mean(0) - values[~found.own].mean(0)).tolist()
+
+
+def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
+    """Images with a concept above those without, from the highest score to the lowest."""
+    figure = Figure(figsize=(1.3 * COLUMNS, 3.9), layout="constrained")
+    grid: Any = figure.subplots(2, COLUMNS, squeeze=False)
+    after = "flipped" if result["follows"] == "bit" else "moved"
+    for side, line in zip((True, False), grid, strict=True):
+        rows = _spaced(found, side)
+        for axes in line:
+            axes.set_axis_off()
+        for row, axes in zip(rows, line, strict=False):
+            shown = result["images"][row]
+            axes.imshow(rgb(sides.pixels[row].numpy()))
+            turned = "" if shown[after] == shown["prediction"] else f"\nto {_short(shown[after])}"
+            axes.set_title(
+                f"{shown['score']:+.2f}\n{_short(shown['prediction'])}{turned}", fontsize=7, parse_math=False
+            )
+    how = "the bit flipped" if after == "flipped" else "the image moved"
+    what = "score of the direction, left out of the fit; prediction, and to what it changes with"
+    figure.suptitle(f"with it above, without below; {what} {how}", fontsize=8)
+    return _png(figure)
+
+
+def _where(result: Mapping[str, Any], sides: Sides, found: Found, maps: Sequence[Map]) -> bytes:
+    """The difference of both sides' mean maps; and images with the concept above their maps."""
+    rows = _spaced(found, True)[: COLUMNS - 1]
+    figure = Figure(figsize=(1.3 * COLUMNS, 3.4), layout="constrained")
+    grid: Any = figure.subplots(2, COLUMNS, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    apart = np.array(result["where"]["difference"])
+    mean = Map(0, apart, float(apart.sum()), None, "exact", maps[0].size)
+    picture = sides.pixels[torch.from_numpy(found.own)].float().mean(0).round().to(torch.uint8).numpy()
+    shown = [(picture, mean, "mean with less\nmean without")]
+    shown += [(sides.pixels[row].numpy(), maps[row], f"{maps[row].pre_activation:+.2f}") for row in rows]
+    for (pixels, one, title), (above, below) in zip(shown, grid.T, strict=False):
+        view = enlarged(rgb(pixels))
+        above.imshow(view)
+        above.set_title(title, fontsize=7)
+        below.imshow(overlay(view, one, frame=False))
+    bit = f"concept {found.bit.concept}, on{'' if found.bit.on else ' where it is not'},"
+    what = bit if result["follows"] == "bit" else "the direction's score"
+    figure.suptitle(f"where {what} comes from: orange for it, blue against; places sum to the number above", fontsize=8)
+    return _png(figure)
+
+
+def _spaced(found: Found, side: bool) -> list[int]:
+    """Rows of a side, from the highest score to the lowest, evenly spaced in rank."""
+    rows = np.flatnonzero(found.own == side)
+    falling = rows[np.argsort(-found.direction.scores[rows], kind="stable")]
+    return falling[np.linspace(0, len(rows) - 1, min(COLUMNS, len(rows))).round().astype(int)].tolist()
+
+
+def _short(name: str) -> str:
+    return name if len(name) < 17 else name[:15] + "…"
+
+
+def _png(figure: Figure) -> bytes:
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=120)
+    return data.getvalue()
