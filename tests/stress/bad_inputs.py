@@ -240,12 +240,19 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "concepts sparse": (w["run"], "--codes", w["codes"], "--out", "out", "--nec", "2"),
         "concepts pictures": (w["codes"], w["run"], "--out", "out"),
         "concepts where": (w["run"], "--codes", w["codes"], "--out", "out"),
+        "concepts find": (w["run"], *_sides(world), "--out", "out"),
         "concepts counterfactuals": (w["codes"], "--image", "0"),
         "concepts intervene": (w["codes"],),
         "concepts edit": (w["run"], "--off", "3:1", "--out", "out"),
         "concepts neighbours": (w["codes"], "--image", "0"),
         "concepts name": (w["codes"], "--attributes", w["attributes.csv"], "--out", "out.json"),
     }
+
+
+def _sides(world: World) -> tuple[str, ...]:
+    """Images with a concept and without."""
+    photos = world.files["photos"]
+    return ("--with", str(photos / "red"), "--without", str(photos / "blue"))
 
 
 def words_for(world: World, verb: str, function: Callable[..., Any]) -> tuple[str, ...]:
@@ -295,7 +302,7 @@ def flags_of(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
         elif any("Positional" in repr(mark) for mark in marks) or "Positional" in repr(kind):
             yield name, plain
         else:
-            yield "--" + name.replace("_", "-"), plain
+            yield "--" + name.strip("_").replace("_", "-"), plain
 
 
 def _plain(kind: Any) -> Any:
@@ -372,7 +379,8 @@ def _of_flag(world: World, verb: str, base: tuple[str, ...], flag: str, kind: An
         yield from _of_out(world, verb, base)
     elif kind is Path:
         for value in _paths(world, flag):
-            yield bad("path", value, flag, Path(value).name, repr(value), Path(value.strip("\0")).name)
+            shown = repr(value), value.replace("\0", "\\u0000"), Path(value.strip("\0")).name
+            yield bad("path", value, flag, Path(value).name, *shown)
     elif kind is str:
         for value in ("no such thing", "", "\x1b[31mred", "n" * 300):
             if (flag, value) in (("--pretrained", ""),):
@@ -851,6 +859,7 @@ def same_files(world: World) -> Iterator[Bad]:
 def bottlenecks(world: World) -> Iterator[Bad]:
     """What belongs to concept bottlenecks: maps, leakage, features of backbones, reasons, classes, first weights."""
     yield from _maps(world)
+    yield from _own_concepts(world)
     yield from _leakage(world)
     yield from _backbones(world)
     yield from _reasons(world)
@@ -883,6 +892,31 @@ def _maps(world: World) -> Iterator[Bad]:
     make = functools.partial(copied, source="codes", name="parts/part-00000.parquet", content=b"x")
     mine = (*replaced(words, "--codes", "codes"), *one)
     yield Bad("maps", ("part-00000.parquet", "codes"), mine, before=make, title="damaged codes: where")
+
+
+def _own_concepts(world: World) -> Iterator[Bad]:
+    w, sides = world, _sides(world)
+    words = ("concepts", "find", w["run"])
+
+    def copied(where: Path, *, name: str, content: bytes) -> None:
+        shutil.copytree(w.files["photos"] / "red", where / "mine")
+        for file in sorted((where / "mine").iterdir())[:2]:
+            file.unlink()
+        _write(where, f"mine/{name}", content)
+
+    for run in ("plain", "table-run", "net.packed", "llm-run", "codes", "empty"):
+        yield Bad("own concept", (run, "bits", "table"), ("concepts", "find", w[run], *sides))
+    red = sides[1]
+    yield Bad("own concept", ("both sides",), (*words, "--with", red, "--without", red))
+    yield Bad("own concept", ("both sides",), (*words, "--with", red, "--without", w["photos"]))
+    yield Bad("own concept", ("6 and 1",), (*words, "--with", red, "--without", f"{sides[3]}/0.png"))
+    for flag in ("--with", "--without"):
+        yield Bad("own concept", (flag, "required", "INPUT"), (*words, *replaced(sides, flag, "")[:-1]))
+    for place in (red, f"{red}/out"):
+        yield Bad("own concept", ("--out",), (*words, *sides, "--out", place))
+    for name, content in (("a.png", b"x"), ("b.png", b""), ("c.heic", b"x")):
+        make = functools.partial(copied, name=name, content=content)
+        yield Bad("own concept", (name, "4 and 6"), (*words, "--with", "mine", *sides[2:]), before=make)
 
 
 def _leakage(world: World) -> Iterator[Bad]:

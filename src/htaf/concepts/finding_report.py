@@ -103,8 +103,10 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
         notes.append(f"{len(copies):,} equal images of a side are left out: {listed(copies, 3)}")
     counts = [int((own[kept] == side).sum()) for side in (True, False)]
     if min(counts) < FEWEST:
+        why = f"; not read: {unread[0]}" if unread else ""
         raise ConceptError(
             f"expected at least {FEWEST} images with the concept and as many without, got {counts[0]} and {counts[1]}"
+            f"{why}"
         )
     key = [*keys[0], *keys[1]]
     first, second = ([row for row in kept if own[row] == side] for side in (True, False))
