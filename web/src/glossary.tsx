@@ -1,6 +1,7 @@
 // Every term of the page in a sentence: as a tooltip where it stands, and all of them in one view.
 import type { ComponentChildren, JSX } from "preact";
 import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { item } from "./words.ts";
 
 const TERMS = {
   accuracy: ["Accuracy", "The share of images whose class is predicted right."],
@@ -136,7 +137,7 @@ export function Term({ of, children }: TermProps): JSX.Element {
       </button>
       {open && (
         <span ref={tip} id={id} role="tooltip" class="tip" style={{ left: `${place.left}px`, top: `${place.top}px` }}>
-          {text}
+          {item(text)}
         </span>
       )}
     </span>
@@ -155,8 +156,8 @@ export function Glossary(): JSX.Element {
           .sort(([, a], [, b]) => a[0].localeCompare(b[0], "en"))
           .map(([key, [word, text]]) => (
             <div key={key} data-term={key}>
-              <dt>{word}</dt>
-              <dd>{text}</dd>
+              <dt>{item(word)}</dt>
+              <dd>{item(text)}</dd>
             </div>
           ))}
       </dl>

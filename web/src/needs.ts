@@ -7,8 +7,8 @@ import { opened } from "./maps.ts";
 import { Store, useStore } from "./store.ts";
 import type { ArrayData, BesideData, ImagesData } from "./types.ts";
 
-/** rows: labels and predictions. ids, flips. bits: of all images, or with @ROW of those around one. maps@ROW: of one image. */
-export type Need = "rows" | "ids" | "flips" | "beside" | "bits" | `bits@${number}` | `maps@${number}`;
+/** rows: labels and predictions. ids, flips. bits, texts: of all images, or with @ROW of those around one. maps@ROW: of one image. */
+export type Need = "rows" | "ids" | "flips" | "beside" | "bits" | "texts" | `bits@${number}` | `texts@${number}` | `maps@${number}`;
 
 const arrived = new Store(0);
 const failed = new Store<string | null>(null);
@@ -20,11 +20,11 @@ const numbered = (name: string, chunk: number): string => `${name}-${String(chun
 /** The files that hold it. */
 function filesOf({ page }: Explorer, need: Need): string[] {
   const chunks = (size: number): number => Math.ceil(page.images / size);
-  if (need === "ids") return Array.from({ length: chunks(page.chunks.ids) }, (_, chunk) => numbered("ids", chunk));
-  if (need === "bits") return Array.from({ length: chunks(page.chunks.bits) }, (_, chunk) => numbered("bits", chunk));
+  if (need === "ids" || need === "bits" || need === "texts") return Array.from({ length: chunks(page.chunks[need]) }, (_, chunk) => numbered(need, chunk));
   if (need === "rows" || need === "flips" || need === "beside") return [need];
   if (need.startsWith("maps@")) return [`maps-${need.slice(5).padStart(6, "0")}`];
-  return [numbered("bits", Math.floor(Number(need.slice(5)) / page.chunks.bits))];
+  const [name, row] = need.split("@") as ["bits" | "texts", string];
+  return [numbered(name, Math.floor(Number(row) / page.chunks[name]))];
 }
 
 export const has = (explorer: Explorer, needs: Need[]): boolean => needs.every((need) => filesOf(explorer, need).every((file) => loaded.has(file)));
@@ -59,14 +59,15 @@ function put(explorer: Explorer, file: string, value: unknown): void {
     explorer.smooth = decode(arrays, "smooth", "i4", [images]);
     explorer.drawn = decode(arrays, "random", "u1", [images]);
   } else {
-    const bits = file.startsWith("bits");
-    const size = explorer.page.chunks[bits ? "bits" : "ids"];
+    const name = file.slice(0, -5) as "bits" | "ids" | "texts";
+    const size = explorer.page.chunks[name];
     const start = Number(file.slice(-4)) * size;
     const count = Math.min(size, images - start);
-    if (bits) explorer.bits.set(decode(value as Record<string, ArrayData>, "bits", "u1", [count, explorer.width]), start * explorer.width);
+    if (name === "bits") explorer.bits.set(decode(value as Record<string, ArrayData>, "bits", "u1", [count, explorer.width]), start * explorer.width);
     else {
-      if (!Array.isArray(value) || value.length !== count) throw new DataError(`expected ${count} ids in data/${file}.js`);
-      value.forEach((id: string, place) => (explorer.ids[start + place] = id));
+      if (!Array.isArray(value) || value.length !== count) throw new DataError(`expected ${count} ${name} in data/${file}.js`);
+      value.forEach((text: string, place) => (explorer[name][start + place] = text));
+      if (name === "texts") return;
       for (let row = start + count - 1; row >= start; row--) {
         const before = explorer.rowOf.get(explorer.ids[row]!);
         if (before === undefined || before > row) explorer.rowOf.set(explorer.ids[row]!, row); // the first of equal ids

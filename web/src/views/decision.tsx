@@ -4,10 +4,10 @@ import type { Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { namingOf, useEdits } from "../names.ts";
 import { ClassName, classText, conceptLink, ConceptName } from "../parts.tsx";
-import { haveIt, Picture } from "../pictures.tsx";
+import { haveIt, isPictured, isShown, Picture } from "../pictures.tsx";
 import { reasonsFor, type Reason } from "../reasons.ts";
 import { Text } from "../text.tsx";
-import { decimal, plural, signed } from "../words.ts";
+import { decimal, item, plural, signed } from "../words.ts";
 
 const BARS = 8;
 const ALL = 12; // bars, where there are no more
@@ -37,8 +37,8 @@ export function Decision({ explorer, row, bits, k, than, subject }: DecisionProp
         {pro.length > 0 && <>: {said(explorer, pro)}</>}.{contra.length > 0 && <> Against it: {said(explorer, contra)}.</>}
         <Others explorer={explorer} k={k} start={start} ahead={ahead} all={all} named={[...pro, ...contra]} />
       </p>
-      {explorer.page.sprites && (
-        <p class="muted have-said">Beside each concept: other images that have it{explorer.strongest ? " most strongly" : ", drawn at random"}, also where this one lacks it.</p>
+      {isShown(explorer) && (
+        <p class="muted have-said">Beside each concept: other {item("images")} that have it{explorer.strongest ? " most strongly" : ", drawn at random"}, also where this one lacks it.</p>
       )}
       <Waterfall explorer={explorer} row={row} k={k} start={start} ahead={ahead} shown={all.slice(0, bars)} others={all.slice(bars)} />
     </>
@@ -63,7 +63,7 @@ function Others({ explorer, k, start, ahead, all, named }: OthersProps): JSX.Ele
     <span class="others">
       {" "}
       The rest ({plural(all.length - named.length, "concept")}) adds {signed(rest, 1)}
-      {start > rest && `, and for an average image ${classText(explorer, k, 40)} is ahead by ${signed(start, 1)} already`}: no few concepts decide this.
+      {start > rest && `, and for an average ${item("image")} ${classText(explorer, k, 40)} is ahead by ${signed(start, 1)} already`}: no few concepts decide this.
     </span>
   );
 }
@@ -136,7 +136,7 @@ function Waterfall({ explorer, row, k, start, ahead, shown, others }: WaterfallP
       <tbody>
         <tr>
           <th scope="row">
-            An <Term of="average image">average image</Term>: <Term of="ahead">ahead by</Term>
+            An <Term of="average image">average {item("image")}</Term>: <Term of="ahead">ahead by</Term>
           </th>
           <td>{bar(0, start, "whole")}</td>
           <td class="num">{decimal(start)}</td>
@@ -147,10 +147,10 @@ function Waterfall({ explorer, row, k, start, ahead, shown, others }: WaterfallP
               <span class="reason">
                 <span class={on ? "bit on" : "bit"}>{on ? "has" : "lacks"} </span>
                 <ConceptName explorer={explorer} concept={concept} limit={36} />
-                {explorer.page.sprites && (
+                {isShown(explorer) && (
                   <a class="have-it" href={conceptLink(concept)} tabIndex={-1} aria-hidden="true">
                     {!on && <span class="muted">these have it</span>}
-                    {haveIt(explorer, concept, PICTURES, row).map((other) => (
+                    {haveIt(explorer, concept, isPictured(explorer) ? PICTURES : 1, row).map((other) => (
                       <Picture key={other} explorer={explorer} row={other} size={40} decorative />
                     ))}
                   </a>
@@ -169,7 +169,7 @@ function Waterfall({ explorer, row, k, start, ahead, shown, others }: WaterfallP
           </tr>
         )}
         <tr class="sum" data-ahead={ahead}>
-          <th scope="row">This image: ahead by</th>
+          <th scope="row">This {item("image")}: ahead by</th>
           <td>{bar(0, ahead, "whole")}</td>
           <td class="num">{decimal(ahead)}</td>
         </tr>

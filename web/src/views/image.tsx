@@ -11,7 +11,7 @@ import { firstTwo } from "../reasons.ts";
 import { setQuery, useQuery } from "../route.ts";
 import { Rest, Text } from "../text.tsx";
 import { Needs } from "../waiting.tsx";
-import { percent, plural } from "../words.ts";
+import { item, percent, plural } from "../words.ts";
 import { Fact } from "./concept.tsx";
 import { CounterfactualView } from "./counterfactual.tsx";
 import { Decision } from "./decision.tsx";
@@ -81,13 +81,13 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
   const reset = (): void => change([], "All bits as they were.");
   return (
     <>
-      <nav class="beside" aria-label="Neighbouring images">
-        {row > 0 ? <a href={imageLink(explorer, row - 1)}>← Previous image</a> : <span />}
-        <a href="#/images">All images</a>
-        {row < explorer.page.images - 1 ? <a href={imageLink(explorer, row + 1)}>Next image →</a> : <span />}
+      <nav class="beside" aria-label={item("Neighbouring images")}>
+        {row > 0 ? <a href={imageLink(explorer, row - 1)}>← Previous {item("image")}</a> : <span />}
+        <a href="#/images">All {item("images")}</a>
+        {row < explorer.page.images - 1 ? <a href={imageLink(explorer, row + 1)}>Next {item("image")} →</a> : <span />}
       </nav>
       <header class="view-head">
-        <p class="kicker">Image</p>
+        <p class="kicker">{item("Image")}</p>
         <h1 tabIndex={-1}>
           <Heading explorer={explorer} row={row} />
         </h1>
@@ -113,7 +113,7 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
       </div>
       <section aria-labelledby="nearest">
         <h2 id="nearest">
-          Nearest images <Term of="nearest" />
+          Nearest {item("images")} <Term of="nearest" />
         </h2>
         <Needs explorer={explorer} of={["bits"]}>
           {() => <Nearest explorer={explorer} view={view} />}
@@ -154,7 +154,7 @@ function Why({ explorer, view }: { explorer: Explorer; view: WhatIf }): JSX.Elem
             bits={view.bits}
             k={first}
             than={than}
-            subject={view.flips.size > 0 ? "With these flips the image is taken for" : "This image is taken for"}
+            subject={view.flips.size > 0 ? item("With these flips the image is taken for") : item("This image is taken for")}
           />
         </div>
       </div>
@@ -193,9 +193,9 @@ function Nearest({ explorer, view }: { explorer: Explorer; view: WhatIf }): JSX.
   return (
     <>
       <p class="muted">
-        Those whose concepts differ in the fewest bits from {view.flips.size > 0 ? "this image's as flipped" : "this image's"}, of all on this page.
+        Those whose concepts differ in the fewest bits from {view.flips.size > 0 ? item("this image's as flipped") : item("this image's")}, of all on this page.
       </p>
-      {found.length === 0 && <p class="empty">There is no other image.</p>}
+      {found.length === 0 && <p class="empty">There is no other {item("image")}.</p>}
       <Grid explorer={explorer}>
         {found.map(([row, far]) => (
           <Thumb key={row} explorer={explorer} row={row}>

@@ -6,7 +6,7 @@ import { Term } from "../glossary.tsx";
 import { namingOf, useEdits } from "../names.ts";
 import { Choice, classText, ConceptName, conceptText, SearchField, Signed, UsedOnly } from "../parts.tsx";
 import { setQuery, useQuery } from "../route.ts";
-import { count, plural, signed } from "../words.ts";
+import { count, item, plural, signed } from "../words.ts";
 import type { WhatIf } from "./image.tsx";
 
 const SIZE = 24;
@@ -65,7 +65,7 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
   });
   return (
     <section aria-labelledby="bits">
-      <h2 id="bits">Concepts of this image</h2>
+      <h2 id="bits">Concepts of this {item("image")}</h2>
       <UsedOnly used={drawn.length} total={sorted.length} of={than === null ? `for ${classText(explorer, chosen, 40)}` : `to tell ${classText(explorer, chosen, 40)} from ${classText(explorer, than, 40)}`} />
       <p class="muted">Press a switch to flip a bit. A concept that is on adds its weight to the logit of the class; one that is off adds nothing.</p>
       <div class="tools">
@@ -87,7 +87,7 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
         <p class="empty">No concept matches.</p>
       ) : (
         <table class="list bits">
-          <caption class="hidden">Concepts of this image and what they add to the logit of the chosen class</caption>
+          <caption class="hidden">Concepts of this {item("image")} and what they add to the logit of the chosen class</caption>
           <thead>
             <tr>
               <th scope="col">

@@ -5,7 +5,7 @@ import { bitOf } from "../bits.ts";
 import { Choice, classText, conceptText, pageOf, Pages, SearchField } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
-import { plural } from "../words.ts";
+import { item, plural } from "../words.ts";
 
 const SIZE = 60;
 const SHOW: [string, string][] = [
@@ -23,7 +23,7 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
   );
   const found = useMemo(() => {
     const words = q.trim().toLowerCase();
-    const { labels, exact, smooth, ids } = explorer;
+    const { labels, exact, smooth, ids, texts } = explorer;
     const bitAt = (row: number, concept: string): boolean => Number(concept) < explorer.page.concepts && bitOf(explorer.bits, Number(concept), row * explorer.width) === 1;
     return ids.flatMap((id, row) => {
       if (of !== "" && labels[row] !== Number(of)) return [];
@@ -33,7 +33,7 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
       if (show === "wrong" && !wrong(explorer, row)) return [];
       if (show === "right" && (labels[row]! < 0 || wrong(explorer, row))) return [];
       if (show === "cut" && (smooth[row]! < 0 || smooth[row] === exact[row])) return [];
-      return id.toLowerCase().includes(words) ? [row] : [];
+      return id.toLowerCase().includes(words) || texts[row]?.toLowerCase().includes(words) ? [row] : [];
     });
   }, [explorer, q, of, show, as, has, lacks]);
   const concepts = useMemo(
@@ -44,7 +44,7 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
   return (
     <>
       <header class="view-head">
-        <h1 tabIndex={-1}>Images</h1>
+        <h1 tabIndex={-1}>{item("Images")}</h1>
       </header>
       <div class="tools" role="search">
         <Choice label="Class" value={of} options={classes} onChange={(value) => setQuery({ class: value, page: null })} />
@@ -52,12 +52,12 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
         <Choice label="Show" value={show} options={SHOW} onChange={(value) => setQuery({ show: value, page: null })} />
         <Choice label="Has" value={has} options={concepts} onChange={(value) => setQuery({ has: value, page: null })} />
         <Choice label="Lacks" value={lacks} options={concepts} onChange={(value) => setQuery({ lacks: value, page: null })} />
-        <SearchField label="Search" hint="id" value={q} onInput={(value) => setQuery({ q: value, page: null })} />
+        <SearchField label="Search" hint={explorer.page.items.texts ? "words, id" : "id"} value={q} onInput={(value) => setQuery({ q: value, page: null })} />
         <p class="found" role="status">
-          {plural(found.length, "image")}
+          {plural(found.length, item("image"))}
         </p>
       </div>
-      {found.length === 0 && <p class="empty">No image matches.</p>}
+      {found.length === 0 && <p class="empty">No {item("image")} matches.</p>}
       <Grid explorer={explorer}>
         {found.slice((page - 1) * SIZE, page * SIZE).map((row) => (
           <Thumb key={row} explorer={explorer} row={row}>
@@ -65,7 +65,7 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
           </Thumb>
         ))}
       </Grid>
-      <Pages page={page} size={SIZE} total={found.length} what="images" />
+      <Pages page={page} size={SIZE} total={found.length} what={item("images")} />
     </>
   );
 }
