@@ -3,12 +3,13 @@ import { useState } from "preact/hooks";
 import { entries, wrong, type Explorer } from "./explorer.ts";
 import { useNeeds } from "./needs.ts";
 import { format } from "./route.ts";
-import { ClassName, classText } from "./parts.tsx";
+import { ClassName, classText, conceptLink } from "./parts.tsx";
 import { LongText, Text } from "./text.tsx";
 import { item, plain } from "./words.ts";
 
 const FIRST = 300; // characters of a card
 const WHOLE = 4000; // characters of a text in its own view, before one asks for more
+const BESIDE = 3; // pictures beside a concept
 const SMALL = 48; // px: smaller pictures are shown with their pixels, as often as fits
 
 /** The address of an image; by its row where the id cannot stand in one or is another image's too. */
@@ -168,6 +169,19 @@ export function haveIt(explorer: Explorer, concept: number, count: number, but =
   return entries(explorer.strongest ?? explorer.samples, concept)
     .filter((row) => row !== but)
     .slice(0, count);
+}
+
+/** Beside a concept of an image: others that have it, also where this one lacks it. */
+export function HaveIt({ explorer, row, concept, on }: { explorer: Explorer; row: number; concept: number; on: boolean }): JSX.Element | null {
+  if (!isShown(explorer)) return null;
+  return (
+    <a class="have-it" href={conceptLink(concept)} tabIndex={-1} aria-hidden="true">
+      {!on && <span class="muted">these have it</span>}
+      {haveIt(explorer, concept, isPictured(explorer) ? BESIDE : 1, row).map((other) => (
+        <Picture key={other} explorer={explorer} row={other} size={40} decorative />
+      ))}
+    </a>
+  );
 }
 
 /** The class, and what the image was taken for where that is another. */

@@ -1,10 +1,11 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useMemo } from "preact/hooks";
-import type { Explorer } from "../explorer.ts";
+import { bitOf } from "../bits.ts";
+import { usedConcepts, type Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { namingOf, useEdits } from "../names.ts";
 import { ClassName, classText, conceptLink, ConceptName } from "../parts.tsx";
-import { haveIt, isPictured, isShown, Picture } from "../pictures.tsx";
+import { HaveIt, isShown } from "../pictures.tsx";
 import { reasonsFor, type Reason } from "../reasons.ts";
 import { Text } from "../text.tsx";
 import { decimal, item, plural, signed } from "../words.ts";
@@ -13,7 +14,7 @@ const BARS = 8;
 const ALL = 12; // bars, where there are no more
 const FOR = 3;
 const AGAINST = 2;
-const PICTURES = 3;
+const LEVEL = 1e-4; // of logits
 
 interface DecisionProps {
   explorer: Explorer;
@@ -35,7 +36,9 @@ export function Decision({ explorer, row, bits, k, than, subject }: DecisionProp
       <p class="sentence">
         {subject} <ClassName explorer={explorer} k={k} limit={40} /> rather than <ClassName explorer={explorer} k={than} limit={40} />
         {pro.length > 0 && <>: {said(explorer, pro)}</>}.{contra.length > 0 && <> Against it: {said(explorer, contra)}.</>}
-        <Others explorer={explorer} k={k} start={start} ahead={ahead} all={all} named={[...pro, ...contra]} />
+        <Others explorer={explorer} k={k} start={start} ahead={ahead} all={all} named={[...pro, ...contra]} few={all.length <= bars} />
+        {Math.abs(ahead) < LEVEL && " The two classes are level: rounding decides."}
+        {!usedConcepts(explorer).some((concept) => bitOf(bits, concept)) && " It has none of the concepts that a class draws on: all that speaks here is what it lacks."}
       </p>
       {isShown(explorer) && (
         <p class="muted have-said">Beside each concept: other {item("images")} that have it{explorer.strongest ? " most strongly" : ", drawn at random"}, also where this one lacks it.</p>
@@ -52,17 +55,20 @@ interface OthersProps {
   ahead: number;
   all: Reason[];
   named: Reason[];
+  few: boolean; // each of them has a bar
 }
 
 /** What the named concepts leave open, where that is more than half of how far the class is ahead, or more than they add. */
-function Others({ explorer, k, start, ahead, all, named }: OthersProps): JSX.Element | null {
+function Others({ explorer, k, start, ahead, all, named, few }: OthersProps): JSX.Element | null {
   const told = named.reduce((sum, { adds }) => sum + adds, 0);
   const rest = ahead - start - told;
-  if (told >= Math.max(ahead / 2, rest) || all.length === named.length) return null;
+  const others = all.length - named.length;
+  if (told >= Math.max(ahead / 2, rest) || others === 0) return null;
+  if (few) return <span class="others">{` The other ${plural(others, "concept")} below ${others === 1 ? "adds" : "add"} ${signed(rest, 1)}.`}</span>;
   return (
     <span class="others">
       {" "}
-      The rest ({plural(all.length - named.length, "concept")}) adds {signed(rest, 1)}
+      The rest ({plural(others, "concept")}) adds {signed(rest, 1)}
       {start > rest && `, and for an average ${item("image")} ${classText(explorer, k, 40)} is ahead by ${signed(start, 1)} already`}: no few concepts decide this.
     </span>
   );
@@ -147,14 +153,7 @@ function Waterfall({ explorer, row, k, start, ahead, shown, others }: WaterfallP
               <span class="reason">
                 <span class={on ? "bit on" : "bit"}>{on ? "has" : "lacks"} </span>
                 <ConceptName explorer={explorer} concept={concept} limit={36} />
-                {isShown(explorer) && (
-                  <a class="have-it" href={conceptLink(concept)} tabIndex={-1} aria-hidden="true">
-                    {!on && <span class="muted">these have it</span>}
-                    {haveIt(explorer, concept, isPictured(explorer) ? PICTURES : 1, row).map((other) => (
-                      <Picture key={other} explorer={explorer} row={other} size={40} decorative />
-                    ))}
-                  </a>
-                )}
+                <HaveIt explorer={explorer} row={row} concept={concept} on={on} />
               </span>
             </th>
             <td>{bar(ends[place]!, ends[place + 1]!, step(adds))}</td>
