@@ -17,6 +17,14 @@ export interface Rows<T> {
 export const entries = ({ data, width }: Rows<Int32Array>, row: number): number[] =>
   [...data.subarray(row * width, (row + 1) * width)].filter((value) => value >= 0);
 
+/** The training images that are nearest to those of the page. */
+export interface Known {
+  ids: string[];
+  labels: Int32Array; // -1: unknown
+  nearest: Rows<Int32Array>; // [images, n]: places in ids
+  distances: Float32Array;
+}
+
 /** All that the page shows, decoded once. What is of single images is empty until `needs.ts` has loaded it. */
 export interface Explorer {
   page: PageData;
@@ -32,6 +40,8 @@ export interface Explorer {
   held: Float32Array; // the same of the part's images
   ids: string[];
   texts: string[]; // where the images of this page are texts or links
+  unlike: Float32Array | null; // share of the validation images that are nearer to the training images
+  known: Known | null; // loaded by `needs.ts`
   drawn: Uint8Array; // 1: drawn at random; 0: shown because it is misclassified
   counterfactuals: ImagesData["flips"];
   conceptOrder: Int32Array; // concepts with similar shares stand together
@@ -82,6 +92,8 @@ export function open(found: Record<string, unknown>): Explorer {
     labels: new Int32Array(0),
     exact: new Int32Array(0),
     smooth: new Int32Array(0),
+    unlike: null,
+    known: null,
     drawn: new Uint8Array(0),
     ids: new Array<string>(count),
     texts: new Array<string>(count),

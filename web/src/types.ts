@@ -55,6 +55,7 @@ export interface PageData {
   chunks: { bits: number; ids: number; texts: number }; // images in one file of bits, of ids, of texts
   beside: string | null; // title of another run that this one is compared with
   originals: { folder: string; rows: number[] } | null; // images that are there at full size
+  unlike: { far: number; validation: number; train: number } | null; // images from which distances are counted; far: a share that is told
   maps?: MapsData | null; // none in pages of earlier versions
 }
 

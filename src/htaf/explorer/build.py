@@ -21,6 +21,7 @@ from htaf.explorer.beside import Beside, compared
 from htaf.explorer.choice import chosen_rows, counterfactuals_of
 from htaf.explorer.discovery import example_row
 from htaf.explorer.folder import DATA, FORMAT, FULL, INDEX, claimed, head_of, page_files, remove_stale
+from htaf.explorer.likeness import Likeness, likeness_of
 from htaf.explorer.maps import map_file, strong_to_weak, write_maps
 from htaf.explorer.scripts import packed, script, value_of
 from htaf.explorer.shown import Heading, Items, Shown
@@ -41,6 +42,7 @@ def build_page(
     beside: Beside | None = None,
     original: Original | None = None,
     maps: Maps | None = None,
+    likeness: Likeness | None = None,
     items: Items = IMAGES,
     shown: Shown = AS_USUAL,
     heading: Heading = UNTITLED,
@@ -68,6 +70,8 @@ def build_page(
             where `maps` and `margins` are given, mistakes, typical ones, samples.
         maps: exact maps of where a network sees its concepts; None: there are none. An error of them is a note. The
             images are chosen as those at full size are; maps that the folder has are kept.
+        likeness: how far the images are from those of the training, see `htaf.explorer.likeness`. Where the features
+            cannot be had there is a note.
         items: what the rows of the codes are. Texts stand on the page as texts, links lead where they point; rows show
             their ids.
         shown: which images, and how many: images >= 1, see `htaf.explorer.choice.chosen_rows`; thumbnail in 16 to 1024;
@@ -168,13 +172,21 @@ def build_page(
                 head["maps"] = said
                 if steps is not None:
                     led["strong_to_weak"] = np.where(np.isin(steps, made["rows"]), steps, -1)
+        rows_said = contents.rows_of(seen, drawn)
+        head["unlike"], nearest = None, None
+        if likeness is not None:
+            try:
+                head["unlike"], rows_said["unlike"], nearest = likeness_of(codes, seen, likeness)
+            except (ConceptError, DataError, OSError) as error:
+                head["notes"].append(f"no distances to the training images: {error}")
         values: dict[str, Any] = {
             "concepts": contents.concept_objects(codes, found, by_number or {}),
             "arrays": packed(contents.arrays_of(found, codes) | led),
-            "rows": packed(contents.rows_of(seen, drawn)),
+            "rows": packed(rows_said),
             "flips": flips,
             **dict(contents.chunks_of(seen, texts)),
             **({} if against is None else {"beside": against}),
+            **({} if nearest is None else {"known": nearest}),
             "page": head,
         }
         files: dict[str, bytes | str] = {**page}

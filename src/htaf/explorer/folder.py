@@ -57,7 +57,7 @@ def claimed(out: Path) -> Iterator[None]:
         yield
 
 
-OURS = ("sprite-*.webp", "bits-*.js", "ids-*.js", "texts-*.js", "maps-*.js", f"{FULL}/*.webp", "beside.js")
+OURS = ("sprite-*.webp", "bits-*.js", "ids-*.js", "texts-*.js", "maps-*.js", f"{FULL}/*.webp", "beside.js", "known.js")
 
 
 def remove_stale(out: Path, kept: set[str]) -> None:

@@ -115,6 +115,11 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
             <li>
               Begin with the <a href="#/concepts?sort=-doubt">most doubtful concepts</a>: they move the decisions much, and the class says little about them.
             </li>
+            {page.unlike && (
+              <li>
+                The classifier has a class for every {item("image")}, whatever it shows. Look at those <a href="#/images?sort=-unlike">least like the training {item("images")}</a>.
+              </li>
+            )}
             <li>
               On <a href="#/images">{item("an image")}</a>, flip its concepts and see what the classifier would say. Rename a concept where its name is wrong; the names
               stay in this browser until you export them.
