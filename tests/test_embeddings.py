@@ -25,6 +25,7 @@ from htaf.concepts.codes import ConceptError
 from htaf.concepts.minimal import minimal_set
 from htaf.concepts.store import open_codes
 from htaf.concepts.writing import write_codes
+from made_pages import read_page, read_script
 
 SMALL = {"n_concepts": 16, "epochs": 5}
 WORD = "zebra"
@@ -283,7 +284,15 @@ def test_a_concept_that_is_none_is_told(planted: Planted) -> None:
 
 
 def test_a_page_of_texts(planted: Planted, tmp_path: Path) -> None:
-    texts = [text for text, own in zip(planted.texts, planted.train, strict=True) if not own]
-    page = planted.model.page(tmp_path / "page", planted.rest[:40], planted.rest_of[:40], items=texts[:40], seconds=0.1)
+    texts = [text for text, own in zip(planted.texts, planted.train, strict=True) if not own][:40]
+    x, y = planted.rest[:40], planted.rest_of[:40]
+    page = planted.model.page(tmp_path / "page", x, y, items=texts, seconds=0.1)
     assert page.name == "index.html"
-    assert [*(tmp_path / "page").rglob("sprite-*.webp")]
+    assert read_page(page.parent)["page"]["items"] == {"kind": "text", "texts": True}
+    assert read_script(page.parent / "data" / "texts-0000.js") == texts
+    links = [f"https://example.org/{row}" for row in range(40)]
+    for items, kind in ((links, "link"), (None, "row"), (np.zeros((40, 1, 8, 8), np.uint8), "image")):
+        planted.model.page(tmp_path / "page", x, y, items=items, seconds=0.0)
+        assert read_page(page.parent)["page"]["items"] == {"kind": kind, "texts": kind == "link"}
+    with pytest.raises(ConceptError, match="expected ids that differ, got 'a' twice"):
+        planted.model.page(tmp_path / "page", x, y, items=texts, ids=["a"] * 40)
