@@ -32,7 +32,7 @@ from htaf.embeddings.text_cards import SIDE, Cards
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Heading, Shown
 from htaf.explorer.sprites import Pixels
-from htaf.models.concept_terms import RATE, shared_rate
+from htaf.models.concept_terms import shared_rate
 
 RECORD, TENSORS, FORMAT = "bottleneck.json", "bottleneck.safetensors", 1
 ARGUMENTS = ("n_concepts", "rate", "neighbours", "concepts_per_class", "epochs")
@@ -116,7 +116,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         else:
             parts = _parts(labels, validation, np.random.default_rng(seed))
         train = parts == 0
-        rate = shared_rate(RATE, len(self.classes_)) if self.rate is None else self.rate
+        rate = shared_rate(len(self.classes_)) if self.rate is None else self.rate
         self.bits_ = learn(
             x[train], labels[train], concepts=int(self.n_concepts), rate=float(rate),
             neighbours=float(self.neighbours), epochs=self.epochs, seed=seed,
