@@ -173,20 +173,20 @@ class ICBMNetwork(Network):
         return fingerprint(self.backbone, self.pretrained)
 
     def initialise(self, net: torch.nn.Module, posed: Problem) -> dict[str, Any]:
-        from torch import nn
-
         from htaf.models.icbm import ICBM
         from htaf.training.pretrained import start_from
 
-        if (
-            isinstance(net, ICBM)
-            and (rate := self.rate_for(net.head.out_features))
-            and isinstance(net.norm, nn.BatchNorm1d)
-        ):
-            nn.init.constant_(net.norm.bias, NormalDist().inv_cdf(rate))  # so many are on from the start
-        if not self.pretrained or not isinstance(net, ICBM):
+        if not isinstance(net, ICBM):
             return {}
-        return start_from(net, self.backbone, self.pretrained)
+        self.begin_at_rate(net)
+        return start_from(net, self.backbone, self.pretrained) if self.pretrained else {}
+
+    def begin_at_rate(self, net: ICBM) -> None:
+        """Let so many concepts be on from the start as are to be."""
+        from torch import nn
+
+        if (rate := self.rate_for(net.head.out_features)) and isinstance(net.norm, nn.BatchNorm1d):
+            nn.init.constant_(net.norm.bias, NormalDist().inv_cdf(rate))
 
     @property
     def feature_views(self) -> int | None:
