@@ -32,7 +32,6 @@ from htaf.embeddings.learning import Bits, learn
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Heading, Items
 from htaf.explorer.sprites import Pixels
-from htaf.models.concept_terms import RATE, shared_rate
 
 RECORD, TENSORS, FORMAT = "bottleneck.json", "bottleneck.safetensors", 1
 ARGUMENTS = ("n_concepts", "rate", "neighbours", "concepts_per_class", "epochs")
@@ -55,7 +54,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             three, at most half. 0: as it comes, about half.
         neighbours: weight of the term that makes the bits of a row like those of its 5 nearest rows; 0: none.
         concepts_per_class: most concepts that a class draws on, such as 5 or 10; None: all.
-        epochs: of the training; None: 60, or as many as make 1,000 steps, at most 300.
+        epochs: of the training; None: 60, or as many as make 600 steps, at most 150.
         random_state: of the validation rows, the weights and the batches; None draws.
 
     Attributes:
@@ -117,10 +116,9 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         else:
             parts = _parts(labels, validation, np.random.default_rng(seed))
         train = parts == 0
-        rate = shared_rate(RATE, len(self.classes_)) if self.rate is None else self.rate
         self.bits_ = learn(
-            x[train], labels[train], concepts=int(self.n_concepts), rate=float(rate),
-            neighbours=float(self.neighbours), epochs=self.epochs, seed=seed,
+            x[train], labels[train], concepts=int(self.n_concepts), neighbours=float(self.neighbours),
+            rate="auto" if self.rate is None else float(self.rate), epochs=self.epochs, seed=seed,
         )  # fmt: skip
         none = Head(np.zeros((len(self.classes_), int(self.n_concepts))), np.zeros(len(self.classes_)))
         ids = [f"{FIT}/{row}" for row in range(len(x))]
