@@ -336,7 +336,11 @@ def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Pa
     code, out, err = htaf(*words)
     assert code == 0, err
     assert out.startswith("found: ")
-    assert "\nused: " in out
+    assert found["follows"] == "bit"
+    assert not found["bit"]["on"], "the mark turns a bit off"
+    least = min(found["bit"]["weights"], key=found["bit"]["weights"].__getitem__)
+    assert f"the concept speaks most for {least} (" in out
+    assert "\nused, as a direction: " in out
     assert "\nwhere: exact maps" in out
 
 

@@ -248,24 +248,31 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         f"cases, by chance in 50%: p = {direction['p']:.3f}",
     }
     if follows is not None:
-        lines["used"] = _used(result)
+        lines["used"] = _use_of_bit(result) if follows == "bit" else _use_of_direction(result)
+        if follows == "bit" and direction["p"] <= LEVEL:
+            lines["used, as a direction"] = _use_of_direction(result)
         maps = f"exact maps, whose places sum to the score: {WHERE} of --out"
         lines["where"] = maps if result["where"]["maps"] else f"no map, as {result['where']['why']}"
         lines["flips"] = _flips(result)
     return lines
 
 
-def _used(result: Mapping[str, Any]) -> str:
-    bit, direction = result["bit"], result["direction"]
-    if result["follows"] == "bit":
-        order = sorted(bit["weights"].items(), key=lambda item: -item[1])
-        if not bit["used"]:
-            return "no: every class has the same weight for the bit"
-        (most, high), (least, low) = order[0], order[-1]
-        return (
-            f"flipping the bit changes {bit['changed']:.0%} of the predictions; it speaks most for {most} "
-            f"({high:+.2f}) and against {least} ({low:+.2f})"
-        )
+def _use_of_bit(result: Mapping[str, Any]) -> str:
+    bit = result["bit"]
+    if not bit["used"]:
+        return "no: every class has the same weight for the bit"
+    towards = 1 if bit["on"] else -1  # the concept is there where the bit is 1, or where it is 0
+    weights = sorted(((towards * weight, name) for name, weight in bit["weights"].items()), key=lambda row: -row[0])
+    (high, most), (low, least) = weights[0], weights[-1]
+    many = len(result["images"])
+    return (
+        f"of {many:,} predictions {bit['changed'] * many:,.0f} change where the bit is flipped; the concept speaks "
+        f"most for {most} ({high:+.2f}) and against {least} ({low:+.2f})"
+    )
+
+
+def _use_of_direction(result: Mapping[str, Any]) -> str:
+    direction = result["direction"]
     by_p = sorted(direction["classes"], key=lambda row: (row["p"], -abs(row["gain"])))
     clear = [row for row in by_p if row["p"] <= 2 * LEVEL] or by_p[:1]
     gains = ", ".join(f"{row['class']} {row['gain']:+.2f} (p = {row['p']:.3f})" for row in clear[:CLASSES])
@@ -414,7 +421,7 @@ def _where(result: Mapping[str, Any], sides: Sides, found: Found, maps: Sequence
         above.imshow(view)
         above.set_title(title, fontsize=7)
         below.imshow(overlay(view, one, frame=False))
-    bit = f"concept {found.bit.concept}, on{'' if found.bit.on else ' where it is not'},"
+    bit = f"{'' if found.bit.on else 'the absence of '}concept {found.bit.concept}"
     what = bit if result["follows"] == "bit" else "the direction's score"
     figure.suptitle(f"where {what} comes from: orange for it, blue against; places sum to the number above", fontsize=8)
     return _png(figure)
