@@ -390,7 +390,7 @@ def test_find_says_what_is_wrong_with_the_images(htaf, folder: Path, marked: tup
     shutil.copy(some[0], without / "again.png")
     code, out, err = htaf("concepts", "find", folder / "run", "--with", with_, "--without", without)
     assert code == 0, err
-    assert "1 equal images of a side are left out" in err
+    assert f"left out, as equal to others of their side: '{without / 'again.png'}'" in err
     (without / "0.png").unlink()
     (without / "again.png").unlink()
     (with_ / "1.png").write_bytes(b"x")

@@ -100,7 +100,7 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
         else:
             copies.append(names[row])
     if copies:
-        notes.append(f"{len(copies):,} equal images of a side are left out: {listed(copies, 3)}")
+        notes.append(f"left out, as equal to others of their side: {listed(copies, 3)}")
     counts = [int((own[kept] == side).sum()) for side in (True, False)]
     if min(counts) < FEWEST:
         why = f"; not read: {unread[0]}" if unread else ""
