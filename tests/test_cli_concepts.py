@@ -17,6 +17,7 @@ from htaf.concepts.codes import ConceptError, MissingPartError, class_number
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.extract import extract
 from htaf.concepts.intervene import flip
+from htaf.concepts.regions import Regions
 from htaf.concepts.store import open_codes
 from htaf.data.images import ImagePreprocessor, load
 from htaf.models.icbm import ICBM
@@ -331,12 +332,27 @@ def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Pa
         assert Image.open(tmp_path / "out" / name).width > 500
     text = (tmp_path / "out" / "found.md").read_text()
     assert "| Image | with it |" in text
-    assert "10 pairs by their names" in text
+    assert "10 pairs of images" in text
     code, out, err = htaf(*words)
     assert code == 0, err
     assert out.startswith("found: ")
-    assert "\nused: " in out
-    assert "\nwhere: where.png has maps, exact" in out
+    assert found["follows"] == "bit"
+    assert not found["bit"]["on"], "the mark turns a bit off"
+    least = min(found["bit"]["weights"], key=found["bit"]["weights"].__getitem__)
+    assert f"the concept speaks most for {least} (" in out
+    assert "\nused, as a direction: " in out
+    assert "\nwhere: exact maps" in out
+
+
+def test_find_without_an_average_has_no_map(
+    htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Regions, "_find", lambda self: "the network takes no average over places")
+    words = ("concepts", "find", folder / "run", "--with", marked[0], "--without", marked[1], "--out", tmp_path / "out")
+    code, out, err = htaf(*words)
+    assert code == 0, err
+    assert "\nwhere: no map, as the network takes no average over places\n" in out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["found.json", "found.md", "images.png"]
 
 
 def test_find_nothing_in_equal_sides(htaf, folder: Path, tmp_path: Path) -> None:
@@ -374,7 +390,7 @@ def test_find_says_what_is_wrong_with_the_images(htaf, folder: Path, marked: tup
     shutil.copy(some[0], without / "again.png")
     code, out, err = htaf("concepts", "find", folder / "run", "--with", with_, "--without", without)
     assert code == 0, err
-    assert "1 equal images of a side are left out" in err
+    assert f"left out, as equal to others of their side: '{without / 'again.png'}'" in err
     (without / "0.png").unlink()
     (without / "again.png").unlink()
     (with_ / "1.png").write_bytes(b"x")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from htaf._console import markdown_text
 from htaf._errors import listed
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.finding import CLEAR, DRAWS, FEWEST, LEVEL, Bit, Found, find_concept
+from htaf.concepts.finding import CLEAR, FEWEST, LEVEL, Bit, Found, find_concept
 from htaf.concepts.heads import Head
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.regions import Map, Regions
@@ -100,7 +100,7 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
         else:
             copies.append(names[row])
     if copies:
-        notes.append(f"{len(copies):,} equal images of a side are left out: {listed(copies, 3)}")
+        notes.append(f"left out, as equal to others of their side: {listed(copies, 3)}")
     counts = [int((own[kept] == side).sum()) for side in (True, False)]
     if min(counts) < FEWEST:
         why = f"; not read: {unread[0]}" if unread else ""
@@ -230,7 +230,9 @@ def _record(
 def answers(result: Mapping[str, Any]) -> dict[str, str]:
     """What was found, in sentences, each with a heading."""
     bit, direction, follows = result["bit"], result["direction"], result["follows"]
-    pairs = f", {result['with']:,} pairs by their names" if result["paired"] else ""
+    counts = f"{result['with']:,} images with it, {result['without']:,} without"
+    if result["paired"]:
+        counts = f"{result['with']:,} pairs of images, by their names"
     found = {
         "bit": f"concept {bit['concept']} follows it"
         + ("" if bit["agreement"] >= CLEAR else ", if not closely; it is the best there is"),
@@ -239,48 +241,49 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         + ("" if result["paired"] else ". Pairs tell most: the same images with and without it, under the same names"),
     }[follows]
     lines = {
-        "found": f"{found} ({result['with']:,} images with it, {result['without']:,} without{pairs})",
-        "bit": f"concept {bit['concept']} is on in {bit['with']:.0%} of the images with it and {bit['without']:.0%} of "
-        f"the others; of random divisions some bit does as well in {_chance(bit['p'])} (p = {bit['p']:.3f})",
-        "direction": f"of two images that are left out of the fit, the one with it has the higher score in "
-        f"{direction['told']:.0%} of cases (by chance 50%); random divisions reach that in {_chance(direction['p'])} "
-        f"(p = {direction['p']:.3f})",
+        "found": f"{found} ({counts})",
+        "bit": f"concept {bit['concept']} is on in {bit['with']:.0%} of the images with it, {bit['without']:.0%} of "
+        f"those without; as good a bit by chance: p = {bit['p']:.3f}",
+        "direction": f"of two images left out of its fit the one with it scores higher in {direction['told']:.0%} of "
+        f"cases, by chance in 50%: p = {direction['p']:.3f}",
     }
     if follows is not None:
-        lines["used"] = _used(result)
-        maps = f"{WHERE} has maps, exact: the score is the sum over places"
+        lines["used"] = _use_of_bit(result) if follows == "bit" else _use_of_direction(result)
+        if follows == "bit" and direction["p"] <= LEVEL:
+            lines["used, as a direction"] = _use_of_direction(result)
+        maps = f"exact maps, whose places sum to the score: {WHERE} of --out"
         lines["where"] = maps if result["where"]["maps"] else f"no map, as {result['where']['why']}"
         lines["flips"] = _flips(result)
     return lines
 
 
-def _chance(p: float) -> str:
-    return f"none of {DRAWS:,}" if p <= 1 / DRAWS else f"{p:.1%}"
+def _use_of_bit(result: Mapping[str, Any]) -> str:
+    bit = result["bit"]
+    if not bit["used"]:
+        return "no: every class has the same weight for the bit"
+    towards = 1 if bit["on"] else -1  # the concept is there where the bit is 1, or where it is 0
+    weights = sorted(((towards * weight, name) for name, weight in bit["weights"].items()), key=lambda row: -row[0])
+    (high, most), (low, least) = weights[0], weights[-1]
+    many = len(result["images"])
+    return (
+        f"of {many:,} predictions {bit['changed'] * many:,.0f} change where the bit is flipped; the concept speaks "
+        f"most for {most} ({high:+.2f}) and against {least} ({low:+.2f})"
+    )
 
 
-def _used(result: Mapping[str, Any]) -> str:
-    bit, direction = result["bit"], result["direction"]
-    if result["follows"] == "bit":
-        order = sorted(bit["weights"].items(), key=lambda item: -item[1])
-        if not bit["used"]:
-            return "no: every class has the same weight for the bit"
-        (most, high), (least, low) = order[0], order[-1]
-        return (
-            f"flipping the bit changes {bit['changed']:.0%} of the predictions; it speaks most for {most} "
-            f"({high:+.2f}) and against {least} ({low:+.2f})"
-        )
+def _use_of_direction(result: Mapping[str, Any]) -> str:
+    direction = result["direction"]
     by_p = sorted(direction["classes"], key=lambda row: (row["p"], -abs(row["gain"])))
     clear = [row for row in by_p if row["p"] <= 2 * LEVEL] or by_p[:1]
     gains = ", ".join(f"{row['class']} {row['gain']:+.2f} (p = {row['p']:.3f})" for row in clear[:CLASSES])
-    shares = (
-        f"{direction['changed']:.0%} of the predictions change (along directions of random divisions "
-        f"{direction['changed_by_chance']:.0%})"
-    )
+    many = len(result["images"])
+    changed, chance = direction["changed"] * many, direction["changed_by_chance"] * many
+    shares = f"of {many:,} predictions {changed:,.0f} change, by chance {chance:,.1f}"
     if direction["used"]:
         return f"yes: moved towards it, class scores change, {gains}; {shares}"
     return (
-        "not shown: moved towards it, the score of no class changes more than along directions of random divisions, "
-        f"the clearest {gains}; {shares}"
+        "not shown: moved towards it, no class score changes more than along directions of random divisions, the "
+        f"clearest {gains}; {shares}"
     )
 
 
@@ -418,7 +421,7 @@ def _where(result: Mapping[str, Any], sides: Sides, found: Found, maps: Sequence
         above.imshow(view)
         above.set_title(title, fontsize=7)
         below.imshow(overlay(view, one, frame=False))
-    bit = f"concept {found.bit.concept}, on{'' if found.bit.on else ' where it is not'},"
+    bit = f"{'' if found.bit.on else 'the absence of '}concept {found.bit.concept}"
     what = bit if result["follows"] == "bit" else "the direction's score"
     figure.suptitle(f"where {what} comes from: orange for it, blue against; places sum to the number above", fontsize=8)
     return _png(figure)
