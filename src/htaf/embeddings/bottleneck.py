@@ -362,7 +362,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
 
 
 def _expect_labels(y: np.ndarray) -> None:
-    """Raises ValueError for objects that are no texts, of which scikit-learn says that they are a regression's numbers."""
+    """Raises ValueError for objects that are no texts, of which scikit-learn says that they are numbers to predict."""
     if y.dtype != object or all(isinstance(label, str) for label in y):
         return
     if len(missing := np.flatnonzero(pd.isna(y))):
