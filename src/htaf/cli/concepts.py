@@ -18,6 +18,7 @@ from htaf.cli.flags import NONE, Concepts, DataDir, File, Folder, Json, Place, R
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
 from htaf.concepts.codes import ConceptError, MissingPartError, PartName
+from htaf.data.notes import untold
 
 if TYPE_CHECKING:
     from htaf.concepts.store import CodesFolder
@@ -102,7 +103,7 @@ def extract(
     images: Any = files
     if not files:
         images = own_images(opened, None, "give --data") if data is None else opened.other_data(data)
-        say_notes(images.notes)
+        say_notes(untold(images.notes, opened.record["notes"]) if data is None else images.notes)
     with ExitStack() as stack:
         used: Any = room.Local()
         if engine == "ray":
