@@ -28,7 +28,9 @@ def test_a_run_beside_the_baselines(htaf, folder: Path) -> None:
     words = ("concepts", "score", folder / "run", "--beside", folder / "run", "--attributes", "digits", "--out", out)
     code, text, err = htaf(*words, "--seeds", 1)
     assert code == 0, err
-    assert "these: better are, in accuracy, %: " in " ".join(text.split())
+    assert "these: better by over two standard errors are, in accuracy, %: " in " ".join(text.split())
+    assert "stable" not in text, "a column of dashes"
+    assert all(len(line) <= 80 for line in text.splitlines() if line[0] in "│┃")
     assert "k-means, seed 0: accuracy" in err
     result = json.loads((out / "scores.json").read_text())["beside"]
     rows = {row["bits"]: row for row in result["rows"]}
@@ -42,7 +44,7 @@ def test_a_run_beside_the_baselines(htaf, folder: Path) -> None:
     assert "linear head on all bits" in result["columns"]["accuracy"]["shows"]
     table = (out / "beside.md").read_text()
     assert all(f"| {name} |" in table for name in rows)
-    assert "which mean nothing, may win here" in table
+    assert "which mean nothing, can win here" in table
     lines = list(csv.DictReader((out / "beside.csv").read_text().splitlines()))
     assert float(lines[0]["accuracy"]) == rows["these"]["mean"]["accuracy"]
 
@@ -71,6 +73,7 @@ def test_more_rows_and_seeds_of_one_training(htaf, folder: Path, monkeypatch: py
     [
         (("--beside", "{}/run"), "--beside RUN needs --out"),
         (("--attributes", "digits"), "--attributes needs --beside"),
+        (("--seeds", "3"), "--seeds needs --beside"),
         (("--beside", "{}/run", "--out", "{}/bad", "--seeds", "0"), "--seeds must be in 1 to 100, got 0"),
         (
             ("--beside", "{}/codes"),
@@ -88,3 +91,21 @@ def test_bad_words(htaf, folder: Path, words: tuple[str, ...], said: str) -> Non
     assert code != 0
     assert said in " ".join(err.split())
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "is a run: expected --out, where its codes are made"),
+        (("--out", "{}/new", "--beside", "{}/codes"), "expected a run, or what its backbone gives"),
+        (("--out", "{}/new", "--beside", "{}/run", "--attributes", "{}/birds.csv"), "expected attributes of all"),
+        (("--out", "{}/new", "--part", "other"), "expected images of the part 'other', got only train, validation"),
+        (("--out", "{}/new", "--baseline", "{}/none"), "found none at"),
+    ],
+)
+def test_nothing_is_made_of_a_run_before_all_is_checked(htaf, folder: Path, words: tuple[str, ...], said: str) -> None:
+    (folder / "birds.csv").write_text("class,red\nwren,1\nrobin,0\n")
+    code, _, err = htaf("concepts", "score", folder / "run", *(word.format(folder) for word in words))
+    assert code != 0
+    assert said in " ".join(err.split())
+    assert not (folder / "new").exists()

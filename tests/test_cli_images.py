@@ -47,6 +47,19 @@ def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return out, said.getvalue()
 
 
+def test_notes_on_the_images_are_told_at_the_training_alone(htaf, folder: Path, trained: tuple[Path, str]) -> None:
+    run, said = trained
+    note = "note: no test part: 20% of each class held out, 8 images, seeded"
+    assert note in said
+    for words, told in ((("evaluate", run), False), (("evaluate", run, "--data", folder), True)):
+        code, _, err = htaf(*words)
+        assert code == 0, err
+        assert (note in err) is told, words
+    for words, told in (((), False), (("--data", folder), True)):
+        code, _, err = htaf("concepts", "extract", run, *words, "--out", run.with_name(f"codes{told}"))
+        assert (note in err) is told, err
+
+
 def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ("train", "dhn", "--data", folder, "--out", run, *SHAPE, *FEW, "--epochs", "6")

@@ -215,11 +215,24 @@ def test_data_that_cannot_be_used(digits) -> None:
         ConceptBottleneck(**SMALL).fit(np.where(x == 0, np.nan, x), y)
     with pytest.raises(ValueError, match="needs at least 2 classes, got 1 class"):
         ConceptBottleneck(**SMALL).fit(x, y * 0)
+    for labels, said in (
+        ([None, "a", None, "a"], "expected a label for each row, got none in 2 of 4 rows, the first is row 0"),
+        ([1, "a", 1, "a"], "expected labels of one kind, texts, numbers or truth values, got int and str"),
+        ([True, 2, 2, True], "got bool and int"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            ConceptBottleneck(**SMALL).fit(x[:4], np.array(labels, dtype=object))
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         ConceptBottleneck(**SMALL).fit(x, y[:5])
     with pytest.raises(NotFittedError):
         ConceptBottleneck().concepts(x)
     assert ConceptBottleneck(**SMALL).fit([[0.0], [1.0], [2.0]], [0, 1, 1]).predict([[3.0]]).shape == (1,)
+
+
+def test_few_rows_are_told_apart(digits) -> None:
+    x, rows = digits[0], np.arange(20)
+    for some in (rows[:2], rows):
+        assert_array_equal(ConceptBottleneck().fit(x[some], some).predict(x[some]), some)  # a class a row
 
 
 def test_pipeline_and_search(digits) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu
 
 from htaf.concepts.baselines import BASELINES, Backbone, class_splits, itq, median_cut, random_hyperplanes
-from htaf.concepts.bench import aligned, attribute_auroc, bench, matched, of_classes, undone
-from htaf.concepts.bench_table import as_csv, table, verdicts
+from htaf.concepts.bench import _row, aligned, attribute_auroc, bench, matched, of_classes, undone
+from htaf.concepts.bench_table import ahead, as_csv, table, verdicts
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counts import class_counts, class_sizes
 from htaf.concepts.heads import Head
@@ -178,15 +179,31 @@ def test_the_bench_finds_planted_concepts(monkeypatch: pytest.MonkeyPatch) -> No
     assert result["images"] == {
         name: int((given.parts == i).sum()) for i, name in enumerate(("train", "validation", "test"))
     }
-    assert "attributes, AUROC: none; stability" in verdicts(result)[0]
-    assert verdicts(result)[0].endswith("In both 5 a class, % and attributes, AUROC: none.")
+    assert "attributes, AUROC: none." in verdicts(result)[0]
+    assert verdicts(result)[0].endswith("Behind neither in 5 a class, % nor in attributes, AUROC: none.")
     assert f"| planted | 6 | {100 * own['accuracy']:.1f} ± " in table(result)
-    assert len(as_csv(result).splitlines()) == 1 + 4 + 3 * len(BASELINES) + 1
+    assert len(as_csv(result).splitlines()) == 1 + 5 + 4 * len(BASELINES) + 1
     monkeypatch.delitem(BASELINES, "k-means")
     few = bench(given, {"planted": bits[:1]}, seeds=1, cap=40)
-    assert verdicts(few)[0].startswith("planted: better are, in accuracy, %: ")
-    assert "In both" not in table(few), "without attributes"
+    assert verdicts(few)[0].startswith("planted: better by over two standard errors are, in accuracy, %: ")
+    assert "Behind neither" not in table(few), "without attributes"
+    assert "AUROC" not in table(few), "a column of dashes"
     assert few["images"] == dict.fromkeys(("train", "validation", "test"), 40)
+
+
+def test_a_difference_within_two_standard_errors_is_none() -> None:
+    def row(share: float, images: int, seeds: int = 1, sd: float | None = None) -> dict[str, Any]:
+        draws = [{"concepts": 4, "live": 4.0, "accuracy": share + (sd or 0) * move} for move in range(seeds)]
+        return _row("these", draws, [], images, made=False)
+
+    own = row(0.9, 61)
+    assert own["error"]["accuracy"] == pytest.approx((0.9 * 0.1 / 61) ** 0.5, rel=0.15)
+    assert own["error"]["attributes"] is None
+    assert [ahead(row(share, 61), own, "accuracy") for share in (0.84, 0.96, 0.7, 1.0)] == [0, 0, -1, 1]
+    many = row(0.9, 6100)
+    assert [ahead(row(share, 6100), many, "accuracy") for share in (0.89, 0.87, 0.93)] == [0, -1, 1]
+    assert ahead(row(0.91, 6100, seeds=2, sd=0.04), many, "accuracy") == 0, "seeds differ by more"
+    assert ahead(row(0.9, 61), own, "attributes") is None
 
 
 def test_what_the_bench_refuses() -> None:

@@ -348,6 +348,25 @@ def test_images_that_look_the_same_are_told(tmp_path: Path, size: int | None) ->
     )
 
 
+def test_a_photo_saved_again_under_another_class_is_told_beside_many_copies(tmp_path: Path) -> None:
+    for part, first in (("train", 0), ("test", 100)):
+        for number, name in enumerate("ab"):
+            (tmp_path / part / name).mkdir(parents=True)
+            photo(first + number, (200, 150)).save(tmp_path / part / name / "0.png")
+    data = (tmp_path / "train" / "a" / "0.png").read_bytes()
+    for place in range(1, 12):
+        (tmp_path / "train" / "a" / f"{place:02}.png").write_bytes(data)
+    photo(0, (200, 150)).save(tmp_path / "train" / "b" / "saved_again.jpg", quality=80)
+    assert load(tmp_path, size=48).look_alikes == (
+        "1 of 14 training images look the same as one before, and validation images are drawn from them all: "
+        "'train/b/saved_again.jpg ~ train/a/0.png'",
+        "13 images look the same as one of another class: 'train/a/0.png (a) ~ train/b/saved_again.jpg (b)'",
+    )
+    (tmp_path / "test" / "b" / "copy.png").write_bytes(data)  # = tells it already, but not of what b/saved_again is
+    told = load(tmp_path, size=48).look_alikes
+    assert not [note for note in told if "test images" in note]
+
+
 def test_mostly_unreadable(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 2, "b": 2})
     for place in range(5):

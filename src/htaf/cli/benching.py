@@ -14,9 +14,13 @@ from htaf.cli.tables import show
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes, PartName
+    from htaf.concepts.extract import Keep
     from htaf.concepts.store import CodesFolder, Features
+    from htaf.data.attributes import Attributes
+    from htaf.data.images import Images
+    from htaf.runs import Run
 
-MOST_SEEDS = 100
+SEEDS, MOST_SEEDS = 3, 100
 THESE = "these"
 TABLE, CSV, BACKBONE, CODES = "beside.md", "beside.csv", "backbone", "codes"
 
@@ -34,19 +38,18 @@ class BesideFlags:
 
     beside: Annotated[Path | None, arg(metavar="RUN_OR_FEATURES")] = None
     attributes: Annotated[str | None, arg(metavar="NAME_OR_FILE")] = None
-    seeds: int = 3
+    seeds: Annotated[int | None, arg(help_behavior_hint=f"(default: {SEEDS})")] = None
 
     def check(self, out: Path | None) -> None:
         """Raises UsageError: flags that do not go together."""
         if self.beside is None:
-            if self.attributes is not None:
-                raise UsageError("--attributes needs --beside")
+            for name in ("attributes", "seeds"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"--{name} needs --beside")
             return
-        if not 1 <= self.seeds <= MOST_SEEDS:
+        if self.seeds is not None and not 1 <= self.seeds <= MOST_SEEDS:
             raise UsageError(f"--seeds must be in 1 to {MOST_SEEDS}, got {self.seeds}")
-        if not is_run(self.beside):
-            check_features(self.beside)
-        elif out is None:
+        if is_run(self.beside) and out is None:
             raise UsageError("--beside RUN needs --out, where its features are written")
 
 
@@ -55,11 +58,8 @@ def is_run(folder: Path) -> bool:
     return (folder / "record.json").is_file()
 
 
-def check_features(place: Path) -> None:
-    """Raises UsageError: a folder of codes, or of pre-activations of concepts."""
-    from htaf.concepts.store import open_folder
-
-    folder = open_folder(place)
+def expect_features(folder: CodesFolder) -> None:
+    """Raises UsageError: a folder of codes, or of pre-activations of concepts, in place of what a backbone gives."""
     if "features" not in folder.columns:
         came = "codes without features"
     elif folder.info.get("settings", {}).get("layer") == "concepts" and folder.info.get("method") != "relu":
@@ -68,7 +68,7 @@ def check_features(place: Path) -> None:
         return
     raise UsageError(
         f"--beside: expected a run, or what its backbone gives, from htaf concepts extract RUN --keep backbone, got "
-        f"{came}: {place}"
+        f"{came}: {folder.path}"
     )
 
 
@@ -93,41 +93,85 @@ def groups_of(codes: Path, baseline: Sequence[str]) -> dict[str, list[Path]]:
     return found
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What `htaf concepts score` needs, opened and checked before anything is made of a run.
+
+    runs: a run and its images, of each folder that is a run. folders: of codes or features, each other one.
+    attributes: of the classes, if any.
+    """
+
+    runs: Mapping[Path, tuple[Run, Images]]
+    folders: Mapping[Path, CodesFolder]
+    attributes: Attributes | None
+
+    def made(self, place: Path, out: Path, *keep: Keep, progress: bool) -> CodesFolder:
+        """The folder; of a run what is made of it in `out`."""
+        from htaf.concepts.extract import extract
+
+        if place not in self.runs:
+            return self.folders[place]
+        return extract(*self.runs[place], out, keep=keep, progress=progress)
+
+
+def prepared(
+    groups: Mapping[str, Sequence[Path]], flags: BesideFlags, out: Path | None, part: PartName, data_dir: str | None
+) -> Prepared:
+    """All that the command is given, opened.
+
+    Raises:
+        UsageError: a run of which nothing can be made, or features that are none. DataError: no such attributes, or not
+            of these classes. MissingPartError: images of the part are missing.
+    """
+    from htaf.cli.concepts import of_images, own_images
+    from htaf.concepts.codes import MissingPartError
+    from htaf.concepts.store import open_folder
+    from htaf.data.attributes import load
+    from htaf.runs import open_run
+
+    codes = [folder for some in groups.values() for folder in some]
+    given = [*codes, *([] if flags.beside is None else [flags.beside])]
+    of_runs = {folder: open_run(folder) for folder in (codes[0], given[-1]) if is_run(folder)}
+    if codes[0] in of_runs and out is None:
+        raise UsageError(
+            f"{codes[0]} is a run: expected --out, where its codes are made, or codes of htaf concepts extract"
+        )
+    folders = {folder: open_folder(folder) for folder in given if folder not in of_runs}
+    if flags.beside in folders:
+        expect_features(folders[flags.beside])
+    instead = "give a folder of codes or features"
+    runs = {folder: (of_images(run), own_images(run, data_dir, instead)) for folder, run in of_runs.items()}
+    if runs and part == "other":  # which their recipes left out
+        raise MissingPartError(part, ("train", "validation", "test"))
+    for folder in folders.values():
+        if part not in (present := [row["part"] for row in folder.accuracies()]):
+            raise MissingPartError(part, present)
+    attributes = None if flags.attributes is None else load(flags.attributes, data_dir=data_dir)
+    if attributes is not None:
+        attributes.of(runs[codes[0]][1].classes if codes[0] in runs else folders[codes[0]].classes)
+    return Prepared(runs, folders, attributes)
+
+
 def beside(
-    groups: Mapping[str, Sequence[CodesFolder]],
-    flags: BesideFlags,
-    out: Path | None,
+    opened: Mapping[str, Sequence[CodesFolder]],
+    features: Features,
+    attributes: Attributes | None,
+    seeds: int | None,
     part: PartName,
-    data_dir: str | None,
     *,
     told: bool,
 ) -> dict[str, Any]:
     """The result of `htaf.concepts.bench.bench`."""
     from htaf.concepts.bench import bench
-    from htaf.data.attributes import load
 
-    attributes = None if flags.attributes is None else load(flags.attributes, data_dir=data_dir)
-    features = features_of(flags.beside or Path(), out, data_dir, progress=told)
-    given: dict[str, list[Codes]] = {name: [folder.codes() for folder in some] for name, some in groups.items()}
+    given: dict[str, list[Codes]] = {name: [folder.codes() for folder in some] for name, some in opened.items()}
 
     def tell(line: str) -> None:
         err.print(line, markup=False, highlight=False)
 
-    return bench(features, given, attributes=attributes, seeds=flags.seeds, part=part, progress=tell if told else None)
-
-
-def features_of(place: Path, out: Path | None, data_dir: str | None, *, progress: bool) -> Features:
-    """What the backbone gives for the images: read, or made of a run."""
-    from htaf.cli.concepts import of_images, own_images
-    from htaf.concepts.extract import extract
-    from htaf.concepts.store import open_features
-    from htaf.runs import open_run
-
-    if is_run(place) and out is not None:
-        run = of_images(open_run(place))
-        return extract(run, own_images(run, data_dir, "give a folder of features"), out / BACKBONE, keep=["backbone"],
-                       progress=progress).features()  # fmt: skip
-    return open_features(place)
+    return bench(
+        features, given, attributes=attributes, seeds=seeds or SEEDS, part=part, progress=tell if told else None
+    )
 
 
 def write_table(result: Mapping[str, Any], out: Path, title: str) -> list[Path]:
@@ -142,14 +186,16 @@ def write_table(result: Mapping[str, Any], out: Path, title: str) -> list[Path]:
 
 def show_table(result: Mapping[str, Any]) -> None:
     """The figures that say most, and which bits are better; all are in the files."""
-    from htaf.concepts.bench_table import COLUMNS, cell, rows_of, verdicts
+    from htaf.concepts.bench_table import cell, rows_of, shown, verdicts
 
-    shown = [column for column in COLUMNS if column.short]
-    rows = [(name, *(cell(row, column, spread=False) for column in shown)) for name, _, row in rows_of(result)]
+    columns = [column for column in shown(result) if column.short]
+    rows = [(name, *(cell(row, column, spread=False) for column in columns)) for name, _, row in rows_of(result)]
     show(
         "Are they concepts? Accuracy of heads on all bits and on 5 a class, and:",
-        ("bits", *(c.short for c in shown)),
+        ("bits", *(c.short for c in columns)),
         rows,
     )
+    for column in columns[2:]:
+        say(f"{column.short}: {column.shows}")
     for line in verdicts(result):
         say(line)

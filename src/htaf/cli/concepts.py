@@ -13,11 +13,12 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from htaf._console import UsageError, check_seed, err, print_json, say, say_notes, say_unread
 from htaf._files import LOCK, check_output, check_output_folder, check_place
-from htaf.cli.benching import CODES, THESE, BesideFlags, beside, groups_of, is_run, show_table, write_table
+from htaf.cli.benching import BACKBONE, CODES, BesideFlags, beside, groups_of, prepared, show_table, write_table
 from htaf.cli.flags import NONE, Concepts, DataDir, File, Folder, Json, Place, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
 from htaf.concepts.codes import ConceptError, MissingPartError, PartName
+from htaf.data.notes import untold
 
 if TYPE_CHECKING:
     from htaf.concepts.store import CodesFolder
@@ -102,7 +103,7 @@ def extract(
     images: Any = files
     if not files:
         images = own_images(opened, None, "give --data") if data is None else opened.other_data(data)
-        say_notes(images.notes)
+        say_notes(untold(images.notes, opened.record["notes"]) if data is None else images.notes)
     with ExitStack() as stack:
         used: Any = room.Local()
         if engine == "ray":
@@ -151,29 +152,28 @@ def score(
             for other seeds of the codes that are scored.
         out: Also write tables and plots to this folder.
     """
-    from htaf.concepts.extract import extract as extracted
     from htaf.concepts.report import write_report
     from htaf.concepts.scores import score as scores_of
-    from htaf.concepts.store import open_folder
-    from htaf.runs import open_run
 
     groups = groups_of(codes, baseline)
     bench.check(out)
     if out is not None:
         inputs = [*(folder for some in groups.values() for folder in some), *([bench.beside] if bench.beside else [])]
         check_output_folder(out, inputs, own="folder of scores")
-    if out is not None and is_run(codes):
-        run = of_images(open_run(codes))
-        groups[THESE] = [extracted(run, own_images(run, data_dir, "give codes"), out / CODES, progress=not json).path,
-                         *groups[THESE][1:]]  # fmt: skip
-    opened = {name: [open_folder(folder) for folder in some] for name, some in groups.items()}
+    with offering_parts(part):
+        given = prepared(groups, bench, out, part, data_dir)
+    place, told = out or Path(), not json
+    opened = {
+        name: [given.made(folder, place / CODES, progress=told) for folder in some] for name, some in groups.items()
+    }
     own, *others = [
         (name if i == 0 else f"{name} ({i + 1})", one) for name, some in opened.items() for i, one in enumerate(some)
     ]
     with offering_parts(part):
-        scores = scores_of(own[1], baseline=dict(others), scored=part, progress=not json)
+        scores = scores_of(own[1], baseline=dict(others), scored=part, progress=told)
         if bench.beside is not None:
-            scores["beside"] = beside(opened, bench, out, part, data_dir, told=not json)
+            features = given.made(bench.beside, place / BACKBONE, "backbone", progress=told).features()
+            scores["beside"] = beside(opened, features, given.attributes, bench.seeds, part, told=told)
     files = write_report(scores, out, title=codes.name) if out is not None else []
     if out is not None and bench.beside is not None:
         files += write_table(scores["beside"], out, f"Are they concepts? {codes.name}")
@@ -182,14 +182,14 @@ def score(
     accuracy, found, same = scores["accuracy"][part], scores["concept_accuracy"], scores["redundancy"]
     rows = [
         ("accuracy, smooth", accuracy["smooth"]),
-        ("accuracy, exact", accuracy["exact"]),
+        ("accuracy, exact bits", accuracy["exact"]),
         ("predictions that differ", accuracy["flips"]),
-        ("outputs within 0.01 of 0 or 1 before the step", scores["binarity"]),
+        ("outputs almost 0 or 1 before the cut to bits", scores["binarity"]),
         ("dead concepts", scores["dead"]["count"]),
-        ("whether an image has a concept, told from its class", found["mean"]),
+        ("concept accuracy: told from the class", found["mean"]),
         ("the same, balanced", found["balanced"]),
         ("the same, always the more frequent value", found["trivial"]),
-        ("proportions <= 0.1 or >= 0.9", scores["class_specificity"]["extreme"]),
+        ("clear (concept, class) pairs", scores["class_specificity"]["extreme"]),
         *((f"the same, {name}", row["extreme"]) for name, row in scores["class_specificity"]["baselines"].items()),
         ("duplicate pairs", same["duplicates"]["count"]),
         ("complementary pairs", same["complementary"]["count"]),

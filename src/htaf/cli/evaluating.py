@@ -14,7 +14,7 @@ from htaf._files import check_output_folder
 from htaf.cli.flags import DataDir, Json, Place, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
-from htaf.data.notes import Note, told
+from htaf.data.notes import Note, untold
 
 if TYPE_CHECKING:
     from htaf.data.parts import Data
@@ -76,7 +76,7 @@ def evaluate(
     else:
         with needs_source("give --data"):
             found = opened.data(data_dir=data_dir)
-    say_notes(told([*found.notes, *noted]))
+    say_notes(untold([*found.notes, *noted], opened.record["notes"] if data is None else ()))
     result = opened.evaluate(part or "test", found)
     profile = _profile(opened, part or "test", found) if layers else None
     name = result["headline"]

@@ -11,6 +11,7 @@ from htaf._console import UsageError, err, print_json, say, say_notes
 from htaf.cli.concepts import of_images, offering_parts
 from htaf.cli.flags import CodesOf, DataDir, File, Folder, Json, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.data.notes import untold
 from htaf.explorer.shown import Shown
 
 
@@ -77,7 +78,7 @@ def explore(
     if json:
         print_json(made)
     else:
-        say_notes(made["notes"])
+        say_notes(untold(made["notes"], opened.record["notes"]))
         size = f"{made['bytes'] / 1e6:.1f} MB"
         named = f"{made['concepts']} concepts ({made['named']} named, {made['verified']} of them verified)"
         say(f"{made['images']:,} {made['part']} images, {named}, {made['classes']} classes, {size}")

@@ -184,8 +184,8 @@ def bench(
 
     Returns:
         plain values: the sizes; "rows", of each bits {"bits", "made" (a baseline), "seeds": the figures of each seed,
-        "mean" and "sd" of `COLUMNS` over them (None: not measured)}; "probe": accuracy of a linear probe; "columns":
-        what each figure shows; "algorithm" of the heads.
+        "mean", "sd" and standard "error" of `COLUMNS` over them (None: not measured)}; "probe": accuracy of a linear
+        probe; "columns": what each figure shows; "algorithm" of the heads.
 
     Raises:
         ConceptError: no bits, fewer than one seed, a part without labelled images, and as `aligned`.
@@ -199,7 +199,7 @@ def bench(
     images = _chosen(features, part, cap, seed)
     listed = {name: [aligned(codes, images, name) for codes in some] for name, some in given.items()}
     concepts = next(iter(listed.values()))[0].concepts
-    backbone, rows = Backbone(images), []
+    backbone, rows, scored = Backbone(images), [], labelled_rows(images, part)
     blank = np.zeros((len(images.classes), 0))
     for name, made in (dict.fromkeys(listed) | BASELINES).items():
         draws, bits = [], []
@@ -216,8 +216,7 @@ def bench(
             bits.append(labelled(codes, part).unpack())
             tell(f"{name}, seed {seed + number}: accuracy {100 * draws[-1]['accuracy']:.1f}%")
         pairs = [matched(one, two) for i, one in enumerate(bits) for two in bits[:i]]
-        rows.append(_row(name, draws, pairs, made=made is not None))
-    scored = labelled_rows(images, part)
+        rows.append(_row(name, draws, pairs, len(scored), made=made is not None))
     right = backbone.probabilities[scored].argmax(1) == np.asarray(images.labels)[scored]
     return {
         "concepts": concepts,
@@ -248,16 +247,31 @@ def _chosen(features: Features, part: PartName, cap: int, seed: int) -> Features
     return features.take(np.sort(np.concatenate(rows)))
 
 
-def _row(name: str, draws: list[dict[str, Any]], pairs: list[float | None], *, made: bool) -> dict[str, Any]:
-    """Mean and standard deviation over seeds; stability over pairs of them, whose deviation is of pairs."""
+def _row(
+    name: str, draws: list[dict[str, Any]], pairs: list[float | None], images: int, *, made: bool
+) -> dict[str, Any]:
+    """Mean, standard deviation and standard error over seeds; stability over pairs of them, whose deviation is of
+    pairs. The error of an accuracy has that of its images too."""
     columns = {column.key: [one.get(column.key) for one in draws] for column in COLUMNS} | {"stability": pairs}
     known = {key: [value for value in values if value is not None] for key, values in columns.items()}
+    mean = {key: float(np.mean(values)) if values else None for key, values in known.items()}
+    sd = {key: float(np.std(values, ddof=1)) if len(values) > 1 else None for key, values in known.items()}
+
+    def error(key: str) -> float | None:
+        share, spread = mean[key], sd[key]
+        of_seeds = None if spread is None else spread**2 / len(known[key])
+        if share is None or not key.startswith("accuracy"):
+            return None if of_seeds is None else float(np.sqrt(of_seeds))
+        share = (share * images + 1) / (images + 2)  # not 0 where all are right
+        return float(np.sqrt(share * (1 - share) / images + (of_seeds or 0.0)))
+
     return {
         "bits": name,
         "made": made,
         "seeds": draws,
         "concepts": float(np.mean([one["concepts"] for one in draws])),
         "live": float(np.mean([one["live"] for one in draws])),
-        "mean": {key: float(np.mean(values)) if values else None for key, values in known.items()},
-        "sd": {key: float(np.std(values, ddof=1)) if len(values) > 1 else None for key, values in known.items()},
+        "mean": mean,
+        "sd": sd,
+        "error": {key: error(key) for key in known},
     }

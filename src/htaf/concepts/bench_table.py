@@ -13,6 +13,7 @@ from htaf._files import csv_text
 from htaf.concepts.reasons import SHOWN
 
 PROBE = "linear probe, no bits"
+SURE = 2.0  # standard errors of a difference: of less none is told
 FEW, FOLLOWS = "accuracy_5", "attributes"  # two figures that other bits rarely have at once
 
 
@@ -35,12 +36,12 @@ class Column:
 COLUMNS = (
     Column(
         "accuracy", "accuracy, %", ".1%", "accuracy of a linear head on all bits: what they keep of the features.",
-        "Not meaning: random class splits, which mean nothing, often keep as much.", ahead=True, short="all, %",
+        "Not meaning: random class splits, which mean nothing, can keep as much.", ahead=True, short="all, %",
     ),
     Column(
         "accuracy_5", "5 a class, %", ".1%", "accuracy of a head in which a class draws on at most 5 bits: whether "
         "decisions can be short.",
-        "Not that what is read means something: random class splits, which mean nothing, may win here.",
+        "Not that what is read means something: random class splits, which mean nothing, can win here.",
         ahead=True, short="5, %",
     ),
     Column("accuracy_10", "10 a class, %", ".1%", "the same with 10 bits.", "Not meaning, as before.", ahead=True),
@@ -51,12 +52,12 @@ COLUMNS = (
     Column(
         "attributes", "attributes, AUROC", ".3f", "how well a bit follows one attribute of the table, the one that it "
         "follows best on half of the classes, on images of the other half. 0.5: chance.",
-        "Not that it is this attribute: bits of groups of similar classes do well. Concepts that the table lacks, or "
-        "that differ within a class, do not count.", ahead=True, short="AUROC",
+        "Not that it is this attribute: bits of groups of similar classes can do well. Concepts that the table lacks, "
+        "or that differ within a class, do not count.", ahead=True, short="AUROC",
     ),
     Column(
         "clear", "clear pairs", ".2f", "share of (bit, class) pairs in which at most 10%, or at least 90%, of the "
-        "class's images have the bit.", "Not meaning: class splits are clear, and rare bits, see the next column.",
+        "class's images have the bit.", "Not meaning: class splits can be clear, and rare bits, see the next column.",
     ),
     Column(
         "clear_by_chance", "by chance", ".2f", "the clear pairs of bits that are on as often, in random images.",
@@ -77,11 +78,11 @@ COLUMNS = (
     Column(
         "undone", "undone, all", ".2f", f"share of decisions of the head on all bits that change when the {SHOWN} "
         "reasons shown are flipped: whether these hold the decision.",
-        "Not that they make sense. A poor head has small margins and is undone easily.", short="undone",
+        "Not that they make sense. A poor head can have small margins, and is then undone easily.", short="undone",
     ),
     Column(
         "undone_5", "undone, 5 a class", ".2f", "the same of the head of 5 a class.",
-        "Not that they make sense: with so few bits it is nearly always 1.",
+        "Not that they make sense: with so few bits it can always be 1.",
     ),
 )  # fmt: skip
 
@@ -101,26 +102,50 @@ def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, 
     yield PROBE, "-", {"mean": {"accuracy": result["probe"]["accuracy"]}, "sd": {}}
 
 
+def shown(result: Mapping[str, Any]) -> list[Column]:
+    """The columns of which some of the given bits have a figure."""
+    given = [row["mean"] for row in result["rows"] if not row["made"]]
+    return [column for column in COLUMNS if any(mean.get(column.key) is not None for mean in given)]
+
+
+def ahead(other: Mapping[str, Any], row: Mapping[str, Any], key: str) -> int | None:
+    """1: the other row has more by over two standard errors of the difference, -1: less, 0: neither; None: not known.
+
+    The errors of both rows are added as those of different images, though they are of the same: rather too careful.
+    """
+    errors = [error for one in (other, row) if (error := one["error"].get(key)) is not None]
+    if other["mean"][key] is None or not errors:
+        return None
+    difference = other["mean"][key] - row["mean"][key]
+    return 0 if abs(difference) <= SURE * np.sqrt(2 * np.square(errors).mean()) else int(np.sign(difference))
+
+
 def verdicts(result: Mapping[str, Any]) -> list[str]:
-    """Of each of the given bits, which of the baselines are better, in which figures, and in two of them at once."""
-    said = []
+    """Of each of the given bits, which of the baselines are surely better in which figures, which cannot be told from
+    them, and which are not behind in two figures at once."""
+    said, made = [], [row for row in result["rows"] if row["made"]]
     for row in result["rows"]:
         if row["made"]:
             continue
-        better = {
-            column.key: (column.name, [
-                other["bits"] for other in result["rows"]
-                if other["made"] and (other["mean"][column.key] or 0) > row["mean"][column.key]
-            ])
+        found = {
+            column.key: (column.name, {other["bits"]: ahead(other, row, column.key) for other in made})
             for column in COLUMNS
             if column.ahead and row["mean"].get(column.key) is not None
-        }  # fmt: skip
-        listed = "; ".join(f"{name}: {', '.join(others) or 'none'}" for name, others in better.values())
-        said.append(f"{row['bits']}: better are, in {listed}.")
-        if FEW in better and FOLLOWS in better:
-            (few, ahead), (follows, others) = better[FEW], better[FOLLOWS]
-            both = ", ".join(name for name in ahead if name in others)
-            said[-1] += f" In both {few} and {follows}: {both or 'none'}."
+        }
+        known = {key: pair for key, pair in found.items() if any(one is not None for one in pair[1].values())}
+
+        def names(of: Mapping[str, int | None], *wanted: int) -> list[str]:
+            return [name for name, one in of.items() if one in wanted]
+
+        listed = []
+        for name, of in known.values():
+            level = f" (not told apart: {', '.join(names(of, 0))})" if names(of, 0) else ""
+            listed.append(f"{name}: {', '.join(names(of, 1)) or 'none'}{level}")
+        said.append(f"{row['bits']}: better by over two standard errors are, in {'; '.join(listed)}.")
+        if FEW in known and FOLLOWS in known:
+            (few, one), (follows, two) = known[FEW], known[FOLLOWS]
+            both = ", ".join(name for name in names(one, 0, 1) if name in names(two, 0, 1))
+            said[-1] += f" Behind neither in {few} nor in {follows}: {both or 'none'}."
     return said
 
 
@@ -133,14 +158,15 @@ def table(result: Mapping[str, Any], *, title: str = "Are they concepts?") -> st
         f"{result['images'][part]:,} images of the part {part!r} (standard error of an accuracy: some {error:.1f} "
         "points). Means; ±: standard deviation over seeds. All bits are of the same images, read by heads fitted alike."
     )
-    names = ("bits", "live bits", *(column.name for column in COLUMNS))
+    columns = shown(result)
+    names = ("bits", "live bits", *(column.name for column in columns))
     lines = [f"# {markdown_text(title)}", "", about, "", _line(names), _line(["---"] * len(names))]
     lines += [
-        _line([markdown_text(name), size, *(cell(row, column) for column in COLUMNS)])
+        _line([markdown_text(name), size, *(cell(row, column) for column in columns)])
         for name, size, row in rows_of(result)
     ]
     lines += ["", *(f"- {markdown_text(line)}" for line in verdicts(result)), ""]
-    lines += [f"- *{c.name}*: {c.shows} {c.not_shown}" for c in COLUMNS]
+    lines += [f"- *{c.name}*: {c.shows} {c.not_shown}" for c in columns]
     return "\n".join([*lines, "", f"Heads: {result['algorithm']}", ""])
 
 
@@ -149,12 +175,12 @@ def _line(texts: Sequence[str]) -> str:
 
 
 def as_csv(result: Mapping[str, Any]) -> str:
-    """A line for each bits and seed, and for the mean and the standard deviation over seeds."""
+    """A line for each bits and seed, and for the mean, the standard deviation and the error over seeds."""
     keys = [column.key for column in COLUMNS]
     lines: list[list[object]] = [["bits", "seed", "concepts", "live", *keys]]
     for row in result["rows"]:
         for number, one in enumerate(row["seeds"]):
             lines.append([row["bits"], number, one["concepts"], one["live"], *(one.get(key) for key in keys)])
-        for what in ("mean", "sd"):
+        for what in ("mean", "sd", "error"):
             lines.append([row["bits"], what, row["concepts"], row["live"], *(row[what][key] for key in keys)])
     return csv_text([*lines, [PROBE, "mean", "", "", result["probe"]["accuracy"], *[""] * (len(keys) - 1)]])

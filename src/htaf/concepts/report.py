@@ -75,7 +75,8 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
         f"{scores['concepts']} concepts, {len(scores['classes'])} classes; fitted on the part {fitted!r}, scored on "
         f"{scored!r}. All scores: {SCORES}.",
         "",
-        "| Part | images | smooth | exact | exact - smooth, points (below 0: worse) | predictions that differ |",
+        "| Part | images | smooth | exact | change by the cut to bits, points (below 0: worse) | "
+        "predictions that differ |",
         "|---|---|---|---|---|---|",
         *(
             f"| {part} | {row['images']:,} | {_percent(row['smooth'])} | {_percent(row['exact'])} | "
@@ -85,7 +86,7 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
         "",
         "| Concepts | |",
         "|---|---|",
-        f"| outputs > 0.99 or < 0.01 before the step | {_percent(scores['binarity'])} |",
+        f"| outputs almost 0 or 1 before the cut to bits (> 0.99 or < 0.01) | {_percent(scores['binarity'])} |",
         f"| dead (the same in every image of {fitted!r}) | {scores['dead']['count']} "
         f"({_percent(scores['dead']['share'])}) |",
         f"| whether an image has a concept, told from its class alone: balanced | {_percent(concept['balanced'])} |",
@@ -99,8 +100,8 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
         f"| enough of this head, not refitted, within {complete['within']} points, by spread; by weight | "
         f"{complete['spread']['enough']}; {complete['weight']['enough']} |",
         "",
-        "| Class specificity | proportion <= 0.1 or >= 0.9 | live concepts alone | variance between classes | "
-        "the same, rare to frequent |",
+        "| Class specificity | clear (concept, class) pairs: proportion <= 0.1 or >= 0.9 | live concepts alone | "
+        "variance between classes | the same, rare to frequent |",
         "|---|---|---|---|---|",
         *(
             f"| {markdown_text(name)} | {_percent(row['extreme'])} | {_percent(row['extreme_live'])} | "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -179,19 +179,15 @@ class Images:
         small = [part.thumbnails() for part in (self.train, self.test)]
         if small[0] is None or small[1] is None or small[0].shape[1] != small[1].shape[1]:
             return ()
-        border, labels = len(self.train), _labels(self.train, self.test)
-        of_train, of_test = self.train.telling(), self.test.telling()
-
-        def equal(first: int, second: int) -> bool:
-            """Which the notes of the set tell."""
-            if type(self.train) is not type(self.test):
-                return False
-            of = [(of_train, row) if row < border else (of_test, row - border) for row in (first, second)]
-            (ask, one), (also, two) = of
-            return all(tell(one) == told(two) for tell, told in zip(ask, also, strict=True))
-
-        pairs = [pair for pair in _looking_alike(torch.cat([*small])).tolist() if not equal(*pair)]  # pyright: ignore[reportArgumentType,reportCallIssue]
-        return tuple(_told(self.classes, self.train, self.test, _joined(pairs, len(labels)), "~"))
+        copies = {row: group[0] for group in _equal(self.train, self.test) for row in group[1:]}
+        pixels = torch.cat([small[0], small[1]])
+        rows = np.array([row for row in range(len(pixels)) if row not in copies], np.int64)  # copies are told already
+        groups = _joined(rows[_looking_alike(pixels[rows])].tolist(), len(pixels))
+        of = {row: number for number, group in enumerate(groups) for row in group}
+        for row, first in copies.items():
+            if first in of:
+                groups[of[first]].append(row)
+        return tuple(_told(self.classes, self.train, self.test, [sorted(group) for group in groups], "~", copies))
 
 
 def as_images(name: str, classes: tuple[str, ...], train: Part, test: Part, notes: list[str]) -> Images:
@@ -235,8 +231,9 @@ def _looking_alike(small: UInt8[Tensor, "n c h w"]) -> Int64[np.ndarray, "pairs 
     places = unit @ np.linalg.eigh(unit.T @ unit)[1][:, -AXES:]  # no two are farther apart there than they are
     most = min(NEAREST + 1, len(rows))
     near = KDTree(places).query(places, most, distance_upper_bound=(2 - 2 * SAME) ** 0.5)[1]  # a missing one: len(rows)
-    first, second = np.repeat(np.arange(len(rows)), most), near.ravel()
-    first, second = first[kept := (first < second) & (second < len(rows))], second[kept]
+    own, other = np.repeat(np.arange(len(rows)), most), near.ravel()
+    kept = (own != other) & (other < len(rows))
+    first, second = np.minimum(own, other)[kept], np.maximum(own, other)[kept]
     alike = np.concatenate(
         [
             np.einsum("ij,ij->i", unit[first[i : i + CHUNK]], unit[second[i : i + CHUNK]])
@@ -247,7 +244,7 @@ def _looking_alike(small: UInt8[Tensor, "n c h w"]) -> Int64[np.ndarray, "pairs 
     return rows[np.stack([first, second], 1)[alike > SAME]]
 
 
-def _joined(pairs: Sequence[Sequence[int]], total: int) -> list[Sequence[int]]:
+def _joined(pairs: Sequence[Sequence[int]], total: int) -> list[list[int]]:
     """Groups of rows that pairs join, each ascending."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -267,10 +264,20 @@ def _labels(train: Part, test: Part) -> list[int]:
 
 
 def _told(
-    classes: Sequence[str], train: Part, test: Part, groups: Sequence[Sequence[int]], sign: Literal["=", "~"]
+    classes: Sequence[str],
+    train: Part,
+    test: Part,
+    groups: Sequence[Sequence[int]],
+    sign: Literal["=", "~"],
+    copies: Mapping[int, int] | None = None,
 ) -> list[str]:
     """Notes on test images that the training part has too, on images that repeat others within it, and on images of
-    several classes; = of equal images, ~ of those that look the same."""
+    several classes; = of equal images, ~ of those that look the same.
+
+    Args:
+        copies: rows that are equal to another one, which comes before: what = tells of them is not told again.
+    """
+    copies = copies or {}
     border, labels = len(train), _labels(train, test)
     equal = sign == "="
 
@@ -281,8 +288,13 @@ def _told(
     def shown(pairs: Sequence[tuple[int, int]]) -> str:
         return listed([f"{named(row)} {sign} {named(first)}" for row, first in pairs], 3)
 
-    both = [(row, group[0]) for group in groups for row in group if row >= border > group[0]]
-    within = [(row, group[0]) for group in groups for row in group[1:] if row < border]
+    both = [
+        (row, group[0])
+        for group in groups
+        for row in group
+        if row >= border > group[0] and copies.get(row, row) >= border
+    ]
+    within = [(row, group[0]) for group in groups for row in group[1:] if row < border and row not in copies]
     mixed = [group for group in groups if len({labels[row] for row in group}) > 1]
     notes: list[str] = []
     if both:

@@ -100,6 +100,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         self._check()
         checked: Any = validate_data(self, X, y, dtype=(np.float64, np.float32), ensure_min_samples=2)
         x, y = checked
+        _expect_labels(y)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -365,6 +366,17 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ConceptError(f"{folder} does not fit a classifier of this version: {first_line(error)}") from None
         return made
+
+
+def _expect_labels(y: np.ndarray) -> None:
+    """Raises ValueError for objects that are no texts, of which scikit-learn says that they are numbers to predict."""
+    if y.dtype != object or all(isinstance(label, str) for label in y):
+        return
+    if len(missing := np.flatnonzero(pd.isna(y))):
+        of = f"{len(missing):,} of {len(y):,} rows, the first is row {missing[0]}"
+        raise ValueError(f"expected a label for each row, got none in {of}")
+    kinds = " and ".join(sorted({type(label).__name__ for label in y}))
+    raise ValueError(f"expected labels of one kind, texts, numbers or truth values, got {kinds}")
 
 
 def _parts(labels: Int64[np.ndarray, " rows"], share: float, random: np.random.Generator) -> UInt8[np.ndarray, " rows"]:
