@@ -140,7 +140,7 @@ def test_concepts_are_cards_with_pictures(site: Site, visit: Open) -> None:
         assert card.locator(".strip .picture").count() == int((samples[concept] >= 0).sum())
     assert "verified" in page.inner_text("[data-concept='3'] .card-foot")
     assert "dead" in page.inner_text("[data-concept='20'] .card-foot")
-    page.select_option("label:has-text('As') select", "table")
+    page.select_option(".tools label:has(> span:text-is('As')) select", "table")
     page.wait_for_selector("table.concepts")
     until(page, "() => location.hash.includes('as=table')")
     assert page.locator(".concept-card").count() == 0

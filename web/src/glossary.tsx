@@ -6,7 +6,7 @@ import { item } from "./words.ts";
 const TERMS = {
   accuracy: ["Accuracy", "The share of images whose class is predicted right."],
   "accuracy from the class": [
-    "Accuracy from the class",
+    "Guessed from the class",
     "How often one guesses the bit right who knows the image's class alone and takes what most training images of that class have. Rare concepts score high whatever they mean.",
   ],
   adds: ["Adds", "What a concept adds to a logit, or to how far one class is ahead of another, counted from the average image. That has each concept in part, so a concept that is off adds something too: what the average image has and this one lacks."],

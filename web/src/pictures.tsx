@@ -114,7 +114,7 @@ function Whole(props: PictureProps): JSX.Element {
   if (!texts || text === undefined) return <Card {...props} />;
   const address = addressIn(text);
   return (
-    <div class="text-card whole">
+    <div class="text-card whole" role="group" aria-label={item("Image")} tabIndex={0}>
       {address ? <Out address={address} text={text} /> : <LongText value={text} limit={WHOLE} />}
     </div>
   );

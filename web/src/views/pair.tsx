@@ -107,7 +107,7 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
             <Needs explorer={explorer} of={["bits"]}>
               {() => (
                 <div class="columns three pair-strips">
-                  {found.slice(0, STRIPS).map(({ concept, held: { shares } }) => (
+                  {[...new Set([...clear, ...found])].slice(0, STRIPS).map(({ concept, held: { shares } }) => (
                     <div key={concept} data-strip={concept}>
                       <h3>
                         <ConceptName explorer={explorer} concept={concept} limit={40} query={{ a, b }} />
@@ -153,12 +153,16 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
                   <tr key={concept} data-concept={concept} data-chance={chance} data-separation={held.value} data-trained={trained.value}>
                     <th scope="row">
                       <ConceptName explorer={explorer} concept={concept} limit={48} query={{ a, b }} />
+                      {(chance || reversed) && (
+                        <span class="marks">
+                          {chance && <MayBeChance />}
+                          {reversed && <Reversed />}
+                        </span>
+                      )}
                     </th>
                     <td>
                       <Signed value={held.value} most={most} />
                       {heldOut && <Training>{signed(trained.value)}</Training>}
-                      {chance && <MayBeChance />}
-                      {reversed && <Reversed />}
                     </td>
                     {held.shares.map((share, side) => (
                       <td key={side}>
