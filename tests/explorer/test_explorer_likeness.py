@@ -10,6 +10,7 @@ import pytest
 
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.known import Known
+from htaf.explorer import build
 from htaf.explorer.build import build_page
 from htaf.explorer.likeness import Likeness
 from htaf.explorer.scripts import unpacked
@@ -27,13 +28,16 @@ def of(ids: Sequence[str]) -> np.ndarray:
     return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+def likeness() -> Likeness:
     train, held = CODES.part("train").ids, CODES.part("validation").ids
     near = (1 - of(held) @ of(train).T).min(1)
-    known = Known(of(train), [*train], np.sort(near).astype(np.float32))
+    return Likeness(Known(of(train), [*train], np.sort(near).astype(np.float32)), of)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     folder = tmp_path_factory.mktemp("likeness") / "page"
-    build_page(CODES, folder, pixels=pictures, likeness=Likeness(known, of), seconds=0.0)
+    build_page(CODES, folder, pixels=pictures, likeness=likeness(), seconds=0.0)
     return Site(folder, CODES)
 
 
@@ -44,17 +48,25 @@ def expected() -> tuple[np.ndarray, np.ndarray]:
     return (held.min(1)[None] < near.min(1)[:, None]).mean(1), np.argsort(near, axis=1)[:, :3]
 
 
-def test_shares_and_nearest_images_are_in_the_data(site: Site) -> None:
+def test_shares_and_nearest_images_are_in_the_data(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     share, nearest = expected()
     page = read_page(site.folder)
     assert page["page"]["unlike"] == {"far": 0.99, "validation": 40, "train": 40}
     np.testing.assert_allclose(page["arrays"]["unlike"], share, atol=1e-6)
     known = read_script(site.folder / "data" / "known.js")
     places = unpacked({"nearest": known["nearest"]})["nearest"]
-    train = CODES.part("train")
-    assert [[known["ids"][place] for place in row] for row in places] == [
-        [train.ids[i] for i in row] for row in nearest
+    train = CODES.part("train").ids
+    assert [[known["ids"][place] for place in row] for row in places] == [[train[i] for i in row] for row in nearest]
+    assert known["ids"][: len({*nearest[:, 0]})] == [  # those of the least like images come first
+        train[i] for i in dict.fromkeys(nearest[np.argsort(-share, kind="stable"), 0])
     ]
+    assert known["pictured"] == len(known["ids"])
+    assert {file.name for file in (site.folder / "data").glob("known-*.webp")} == {"known-0000.webp"}
+    monkeypatch.setattr(build, "PICTURED", 3)
+    build_page(CODES, site.folder.parent / "few", pixels=pictures, likeness=likeness(), seconds=0.0)
+    assert read_script(site.folder.parent / "few" / "data" / "known.js")["pictured"] == 3
+    build_page(CODES, site.folder.parent / "few", seconds=0.0)
+    assert not [*(site.folder.parent / "few" / "data").glob("known*")]
     build_page(CODES, site.folder.parent / "without", seconds=0.0)
     assert read_page(site.folder.parent / "without")["page"]["unlike"] is None
 
@@ -87,5 +99,6 @@ def test_the_least_like_come_first_and_say_so(site: Site, visit: Open) -> None:
         assert named == [train.ids[i] for i in nearest[row]]
         first = train.labels[nearest[row, 0]]
         assert (CODES.classes[first] if first >= 0 else "train") in page.inner_text("[data-known] >> nth=0")
+        assert page.locator("[data-known] .picture img").count() == 3
         assert page.locator(".far-off").count() == (share[row] > 0.99)
         assert f"{100 * share[row]:.0f}% of validation images" in page.inner_text(".portrait")

@@ -140,7 +140,7 @@ def test_concepts_are_cards_with_pictures(site: Site, visit: Open) -> None:
         assert card.locator(".strip .picture").count() == int((samples[concept] >= 0).sum())
     assert "verified" in page.inner_text("[data-concept='3'] .card-foot")
     assert "dead" in page.inner_text("[data-concept='20'] .card-foot")
-    page.select_option("label:has-text('As') select", "table")
+    page.select_option(".tools label:has(> span:text-is('As')) select", "table")
     page.wait_for_selector("table.concepts")
     until(page, "() => location.hash.includes('as=table')")
     assert page.locator(".concept-card").count() == 0
@@ -195,17 +195,24 @@ def test_a_mistake_leads_to_what_separates_the_classes(site: Site, visit: Open) 
     rows = page.eval_on_selector_all(
         "[data-separation]",
         "all => all.map(row => [+row.dataset.concept, +row.dataset.separation, +row.dataset.trained, "
-        "row.innerText.includes('reversed')])",
+        "row.innerText.includes('reversed'), row.innerText.includes('may be chance')])",
     )
     listed = [int(concept) for concept, *_ in rows]
     np.testing.assert_allclose([value for _, value, *_ in rows], by["test"][order[:16]], atol=1e-5)
-    np.testing.assert_allclose([trained for _, _, trained, _ in rows], by["train"][listed], atol=1e-5)
+    np.testing.assert_allclose([trained for _, _, trained, *_ in rows], by["train"][listed], atol=1e-5)
     error = np.zeros(site.codes.concepts)  # of the difference, squared
     for k in (label, guess):
         of_class = [part.unpack()[part.labels == k] for part in map(site.codes.part, ("test", "train"))]
         error += np.concatenate(of_class).var(0) * sum(1 / len(bits) for bits in of_class)
     apart = np.abs(by["test"] - by["train"]) > 2 * np.abs(weight[label] - weight[guess]) * np.sqrt(error)
-    assert [told for *_, told in rows] == ((by["test"] * by["train"] < 0) & apart)[listed].tolist()
+    assert [told for *_, told, _ in rows] == ((by["test"] * by["train"] < 0) & apart)[listed].tolist()
+    held = [site.shown.unpack()[site.shown.labels == k] for k in (label, guess)]
+    of_both = np.concatenate(held).var(0) * sum(1 / len(bits) for bits in held)
+    chance = (shares["test"][:, label] - shares["test"][:, guess]) ** 2 <= 4 * of_both
+    assert [told for *_, told in rows] == chance[listed].tolist()
+    sure = [i for i in order if by["test"][i] > 0 and by["train"][i] > 0 and not chance[i]][:3]
+    said = page.eval_on_selector_all(".sentence a[href*=concept]", "all => all.map(a => +a.hash.match(/\\d+/)[0])")
+    assert said == sure
     assert listed[:5] == order[:5].tolist()
     for part in ("test", "train"):
         some = site.codes.part(part)
@@ -248,6 +255,7 @@ def test_what_holds_for_training_images_alone_is_marked(visit: Open, tmp_path: P
     tab = visit(Site(tmp_path / "page", memorised()))
     page = tab.go("#/pair?a=0&b=1")
     assert "nothing that both the training and the test images show" in page.inner_text(".sentence >> nth=0")
+    assert page.locator("[data-chance=true]").count() == 2
     assert page.locator("[data-separation] .badge", has_text="reversed").count() == 2
     assert "Of the 2 concepts that separate training images, 2 do not" in page.inner_text("#separating ~ p >> nth=0")
     page = tab.go("#/pair?a=0&b=2")

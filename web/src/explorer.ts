@@ -2,7 +2,7 @@ import { bytesFor } from "./bits.ts";
 import { DataError, decode, decodeRows } from "./codec.ts";
 import type { Head } from "./head.ts";
 import type { ImageMaps } from "./maps.ts";
-import type { ArrayData, BesideData, ConceptData, ImagesData, PageData } from "./types.ts";
+import type { ArrayData, BesideData, ConceptData, ImagesData, PageData, Sprites } from "./types.ts";
 import { setItem } from "./words.ts";
 
 export const FORMAT = 3;
@@ -20,6 +20,8 @@ export const entries = ({ data, width }: Rows<Int32Array>, row: number): number[
 /** The training images that are nearest to those of the page. */
 export interface Known {
   ids: string[];
+  sprites: Sprites | null; // of the first `pictured` of them
+  pictured: number;
   labels: Int32Array; // -1: unknown
   nearest: Rows<Int32Array>; // [images, n]: places in ids
   distances: Float32Array;

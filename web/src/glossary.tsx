@@ -6,7 +6,7 @@ import { item } from "./words.ts";
 const TERMS = {
   accuracy: ["Accuracy", "The share of images whose class is predicted right."],
   "accuracy from the class": [
-    "Accuracy from the class",
+    "Guessed from the class",
     "How often one guesses the bit right who knows the image's class alone and takes what most training images of that class have. Rare concepts score high whatever they mean.",
   ],
   adds: ["Adds", "What a concept adds to a logit, or to how far one class is ahead of another, counted from the average image. That has each concept in part, so a concept that is off adds something too: what the average image has and this one lacks."],
@@ -27,6 +27,10 @@ const TERMS = {
   bias: ["Bias", "What the logit of a class is before any concept is added."],
   binarity: ["Outputs almost 0 or 1", "The share of the smooth network's outputs that are almost 0 or 1: above 0.99 or below 0.01."],
   bit: ["Bit", "A concept of an image: 1, on, when the image has it; 0, off, when it lacks it. There is nothing between."],
+  chance: [
+    "May be chance",
+    "The held-out images of the two classes have the concept in shares that differ by no more than twice the standard error of the difference: with so few images, classes that are alike in it would often differ as much.",
+  ],
   concept: ["Concept", "One bit of the network's last layer. What it means was not given to the network; names were found afterwards."],
   contribution: ["Contribution", "What one concept adds to the decision: its bit less its share of training images, times its weight, or times the difference of two weights where two classes are compared. Together with what the average image has, the contributions give the logit, or how far the class is ahead, exactly."],
   correlation: ["Correlation", "From −1 to 1: 1 when two things always go together, 0 when one says nothing about the other, −1 when they exclude each other."],

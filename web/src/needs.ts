@@ -5,7 +5,7 @@ import type { Explorer } from "./explorer.ts";
 import { request } from "./loading.ts";
 import { opened } from "./maps.ts";
 import { Store, useStore } from "./store.ts";
-import type { ArrayData, BesideData, ImagesData } from "./types.ts";
+import type { ArrayData, BesideData, ImagesData, Sprites } from "./types.ts";
 
 /** rows: labels and predictions. ids, flips. known: the nearest training images. bits, texts: of all images, or with @ROW of those around one. maps@ROW: of one image. */
 export type Need = "rows" | "known" | "ids" | "flips" | "beside" | "bits" | "texts" | `bits@${number}` | `texts@${number}` | `maps@${number}`;
@@ -51,9 +51,9 @@ function put(explorer: Explorer, file: string, value: unknown): void {
   const images = explorer.page.images;
   if (file === "flips") explorer.counterfactuals = value as ImagesData["flips"];
   else if (file === "known") {
-    const { ids, ...arrays } = value as { ids: string[] } & Record<string, ArrayData>;
+    const { ids, sprites, pictured, ...arrays } = value as { ids: string[]; sprites: Sprites | null; pictured: number } & Record<string, ArrayData>;
     const nearest = decodeRows(arrays, "nearest", "i4", images);
-    explorer.known = { ids, labels: decode(arrays, "labels", "i4", [ids.length]), nearest, distances: decodeRows(arrays, "distances", "f4", images).data };
+    explorer.known = { ids, sprites, pictured, labels: decode(arrays, "labels", "i4", [ids.length]), nearest, distances: decodeRows(arrays, "distances", "f4", images).data };
   } else if (file === "beside") explorer.beside = value as BesideData;
   else if (file.startsWith("maps-")) explorer.maps.set(Number(file.slice(5)), opened(explorer, value as Record<string, ArrayData>));
   else if (file === "rows") {

@@ -92,6 +92,14 @@ export function Share({ value, digits = 0 }: { value: number | null; digits?: nu
   );
 }
 
+export function MayBeChance(): JSX.Element {
+  return (
+    <span class="badge unnamed">
+      <Term of="chance">may be chance</Term>
+    </span>
+  );
+}
+
 export function Reversed(): JSX.Element {
   return (
     <span class="badge unverified">

@@ -5,6 +5,7 @@ import { useNeeds } from "./needs.ts";
 import { format } from "./route.ts";
 import { ClassName, classText, conceptLink } from "./parts.tsx";
 import { LongText, Text } from "./text.tsx";
+import type { Sprites } from "./types.ts";
 import { item, plain } from "./words.ts";
 
 const FIRST = 300; // characters of a card
@@ -65,17 +66,25 @@ export function addressIn(text: string | undefined): string | null {
   return protocol === "http:" || protocol === "https:" ? href : null;
 }
 
+function Cell({ explorer, row, size, decorative = false }: PictureProps): JSX.Element {
+  return <Sprite sheet={explorer.page.sprites} place={row} size={size} alt={decorative ? "" : describe(explorer, row)} />;
+}
+
+interface SpriteProps {
+  sheet: Sprites | null;
+  place: number;
+  size: number;
+  alt: string; // "": what stands beside it says it
+}
+
 /** One cell of a sprite sheet, which the browser loads when it comes into sight. */
-function Cell(props: PictureProps): JSX.Element {
-  const { explorer, row, size, decorative = false } = props;
+export function Sprite({ sheet, place, size, alt }: SpriteProps): JSX.Element {
   const [broken, setBroken] = useState(false);
-  const sheet = explorer.page.sprites;
-  const alt = decorative ? "" : describe(explorer, row);
   const cells = sheet ? sheet.columns * sheet.rows : 1;
-  const file = sheet?.files[Math.floor(row / cells)];
+  const file = sheet?.files[Math.floor(place / cells)];
   if (!sheet || !file || broken) {
     return (
-      <span class="picture none" role={decorative ? undefined : "img"} aria-label={alt || undefined} style={{ width: `${size}px`, height: `${size}px` }}>
+      <span class="picture none" role={alt ? "img" : undefined} aria-label={alt || undefined} style={{ width: `${size}px`, height: `${size}px` }}>
         no picture
       </span>
     );
@@ -83,7 +92,7 @@ function Cell(props: PictureProps): JSX.Element {
   const longer = Math.max(sheet.width, sheet.height);
   const pixelated = longer < SMALL;
   const scale = pixelated ? Math.max(1, Math.floor(size / longer)) : size / longer;
-  const cell = row % cells;
+  const cell = place % cells;
   const style = {
     width: `${sheet.columns * sheet.width * scale}px`,
     height: `${sheet.rows * sheet.height * scale}px`,
@@ -114,7 +123,7 @@ function Whole(props: PictureProps): JSX.Element {
   if (!texts || text === undefined) return <Card {...props} />;
   const address = addressIn(text);
   return (
-    <div class="text-card whole">
+    <div class="text-card whole" role="group" aria-label={item("Image")} tabIndex={0}>
       {address ? <Out address={address} text={text} /> : <LongText value={text} limit={WHOLE} />}
     </div>
   );

@@ -21,7 +21,7 @@ from htaf.explorer.beside import Beside, compared
 from htaf.explorer.choice import chosen_rows, counterfactuals_of
 from htaf.explorer.discovery import example_row
 from htaf.explorer.folder import DATA, FORMAT, FULL, INDEX, claimed, head_of, page_files, remove_stale
-from htaf.explorer.likeness import Likeness, likeness_of
+from htaf.explorer.likeness import PICTURED, Likeness, likeness_of
 from htaf.explorer.maps import map_file, strong_to_weak, write_maps
 from htaf.explorer.scripts import packed, script, value_of
 from htaf.explorer.shown import Heading, Items, Shown
@@ -177,6 +177,9 @@ def build_page(
         if likeness is not None:
             try:
                 head["unlike"], rows_said["unlike"], nearest = likeness_of(codes, seen, likeness)
+                some = nearest["ids"][:PICTURED] if head["sprites"] else []
+                made = _sprites(out, some, pixels, thumbnail, progress, head["notes"], None, kind="known")
+                nearest |= {"sprites": made, "pictured": len(some) if made else 0}
             except (ConceptError, DataError, OSError) as error:
                 head["notes"].append(f"no distances to the training images: {error}")
         values: dict[str, Any] = {
@@ -192,6 +195,7 @@ def build_page(
         files: dict[str, bytes | str] = {**page}
         files |= {f"{DATA}/{name}.js": script(name, value) for name, value in values.items()}
         sprites = [] if head["sprites"] is None else head["sprites"]["files"]
+        sprites = [*sprites, *((nearest or {}).get("sprites") or {"files": []})["files"]]
         full = [] if head["originals"] is None else original_files(head["originals"])
         drawn_over = [] if head["maps"] is None else [map_file(row) for row in head["maps"]["rows"]]
         remove_stale(out, {*files, *sprites, *full, *drawn_over})
@@ -304,9 +308,10 @@ def _sprites(
     progress: bool,
     notes: list[str],
     there: dict[str, Any] | None,
+    kind: str = "sprite",
 ) -> dict[str, Any] | None:
     """The sheets, written one by one; where the images cannot be had those that are `there` or None, and a note."""
-    if pixels is None:
+    if pixels is None or not len(ids):
         return None
     shape: dict[str, Any] = {}
     files: list[str] = []
@@ -323,7 +328,7 @@ def _sprites(
                 return shape | {"files": files}
             form, data = sheet
             shape = {name: getattr(form, name) for name in ("width", "height", "columns", "rows")}
-            files.append(f"{DATA}/sprite-{len(files):04d}.webp")
+            files.append(f"{DATA}/{kind}-{len(files):04d}.webp")
             write_atomic(out / files[-1], data)
             advance(form.cells)
 

@@ -57,7 +57,7 @@ def claimed(out: Path) -> Iterator[None]:
         yield
 
 
-OURS = ("sprite-*.webp", "bits-*.js", "ids-*.js", "texts-*.js", "maps-*.js", f"{FULL}/*.webp", "beside.js", "known.js")
+OURS = ("sprite-*.webp", "bits-*.js", "ids-*.js", "texts-*.js", "maps-*.js", f"{FULL}/*.webp", "beside.js", "known*")
 
 
 def remove_stale(out: Path, kept: set[str]) -> None:
@@ -72,7 +72,7 @@ def remove_stale(out: Path, kept: set[str]) -> None:
         whole = left.name[1:].rpartition(".")[0]  # `write_atomic` writes .NAME.RANDOM
         if left.name != MARK and (
             whole in ours
-            or whole.startswith(("sprite-", "bits-", "ids-", "texts-", "maps-"))
+            or whole.startswith(("sprite-", "bits-", "ids-", "texts-", "maps-", "known-"))
             or left.parent.name == FULL
         ):
             left.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from htaf.concepts.known import FAR, Known
 from htaf.explorer.scripts import packed
 
 NEAREST = 3  # training images beside an image
+PICTURED = 2_000  # training images with a thumbnail, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,18 +27,21 @@ class Likeness:
 
 def likeness_of(codes: Codes, shown: Codes, given: Likeness) -> tuple[dict[str, Any], np.ndarray, dict[str, Any]]:
     """What the head of a page says; of each image the share of validation images that are nearer; data/known.js: ids
-    and labels (-1: not known) of training images, and of each image which are nearest, and how far."""
+    and labels (-1: not known) of training images, the nearest ones of the images that are least like them first, and of
+    each image which are nearest, and how far."""
     distances, rows = given.known.nearest(given.features(shown.ids), NEAREST)
-    some, nearest = np.unique(rows, return_inverse=True)
-    ids = [given.known.ids[row] for row in some.tolist()]
+    unlike = given.known.unlike(distances[:, 0])
+    some = list(dict.fromkeys(rows[np.argsort(-unlike, kind="stable")].T.ravel().tolist()))
+    place = {row: at for at, row in enumerate(some)}
+    ids = [given.known.ids[row] for row in some]
     train = codes.rows("train")
     labels = dict(zip(np.asarray(codes.ids)[train].tolist(), np.asarray(codes.labels)[train].tolist(), strict=True))
     return (
         {"far": FAR, "validation": len(given.known.distances), "train": len(given.known.ids)},
-        given.known.unlike(distances[:, 0]).astype(np.float32),
+        unlike.astype(np.float32),
         {"ids": ids, **packed({
             "labels": np.array([labels.get(one, -1) for one in ids], np.int32),
-            "nearest": nearest.reshape(rows.shape).astype(np.int32),
+            "nearest": np.array([[place[row] for row in of] for of in rows.tolist()], np.int32),
             "distances": distances,
         })},
     )  # fmt: skip

@@ -140,7 +140,7 @@ function ClassConcepts({ explorer, k }: { explorer: Explorer; k: number }): JSX.
                 <Term of="group">Group</Term>
               </th>
               <SortHeader by="balanced" sort={sort} down term="balanced accuracy" class="num wide-only">
-                Balanced accuracy
+                Guessed from the class
               </SortHeader>
             </tr>
           </thead>

@@ -57,7 +57,7 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
             <Fact label="Importance rank" term="rank" value={`${count(data.rank)} of ${count(explorer.page.concepts)}`} />
             <Fact label="Largest weight" term="largest weight" value={decimal(data.importance, 3)} />
             <Fact label="Effect on the logits" term="effect on the logits" value={decimal(data.spread, 3)} />
-            <Fact label="Accuracy from the class" term="accuracy from the class" value={percent(data.accuracy, 1)} />
+            <Fact label="Guessed from the class" term="accuracy from the class" value={percent(data.accuracy, 1)} />
             <Fact label="The same, balanced" term="balanced accuracy" value={percent(data.balanced, 1)} />
           </dl>
           {!explorer.used[concept] && <p class="warn">No class draws on this concept: it has no part in any decision.</p>}

@@ -26,7 +26,7 @@ const SORTS: [string, string][] = [
   ["rate", "fewest images"],
   ["name", "name"],
   ["-check", "best check"],
-  ["-accuracy", "accuracy"],
+  ["-accuracy", "guessed from the class"],
   ["-doubt", "most doubtful"],
   ["number", "number"],
 ];
@@ -86,6 +86,7 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
     };
     return explorer.concepts.flatMap((_, i) => (shown(i) && matches(i) ? [i] : [])).sort(compare(explorer, now, sort));
   }, [explorer, now, q, show, sort, unused]);
+  const checked = explorer.concepts.some((one) => one.name) || now.size > 0;
   const size = as === "table" ? SIZE : CARDS;
   const page = pageOf({ page: asked }, found.length, size);
   return (
@@ -130,9 +131,11 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
               <SortHeader by="name" sort={sort}>
                 Name
               </SortHeader>
-              <SortHeader by="check" sort={sort} down term="held out" class="check">
-                Check
-              </SortHeader>
+              {checked && (
+                <SortHeader by="check" sort={sort} down term="held out" class="check">
+                  Check
+                </SortHeader>
+              )}
               <SortHeader by="rate" sort={sort} down term="share" class="rate">
                 {item("Images")} with it
               </SortHeader>
@@ -140,13 +143,13 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
                 Largest weight
               </SortHeader>
               <SortHeader by="accuracy" sort={sort} down term="accuracy from the class" class="num wide-only">
-                Accuracy
+                Guessed from the class
               </SortHeader>
             </tr>
           </thead>
           <tbody>
             {found.slice((page - 1) * size, page * size).map((concept) => (
-              <Row key={concept} explorer={explorer} concept={concept} now={now} />
+              <Row key={concept} explorer={explorer} concept={concept} now={now} checked={checked} />
             ))}
           </tbody>
         </table>
@@ -159,7 +162,7 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
       )}
       <Pages page={page} size={size} total={found.length} what="concepts" />
       <p class="muted note">
-        Rank: by how much the concept moves the logits over all {item("images")}. Check: how well the name sorts classes that did not choose it. Accuracy: how often one guesses right from the class alone whether {item("an image")} has it; rare concepts score high whatever they
+        Rank: by how much the concept moves the logits over all {item("images")}. Check: how well the name sorts classes that did not choose it. Guessed from the class: how often one who knows the class alone is right whether {item("an image")} has it; rare concepts score high whatever they
         mean. “Can be told from its class”: the same, {item("images")} with and without it counted alike; chance: 50%. Most doubtful: those that move the logits much though the
         class says little about them.
       </p>
@@ -192,7 +195,7 @@ function Card({ explorer, concept, now }: { explorer: Explorer; concept: number;
         {(naming.name || naming.edited || data.dead) && <Badge explorer={explorer} concept={concept} />}
         {naming.held_out !== null && <span class="muted">{percent(naming.held_out)}</span>}
         <span class="card-rate">
-          <span class="hidden">{item("Images")} with it: </span>
+          <span class="muted">{item("images")} with it</span>
           <Share value={data.rate} />
         </span>
       </p>
@@ -200,7 +203,7 @@ function Card({ explorer, concept, now }: { explorer: Explorer; concept: number;
   );
 }
 
-function Row({ explorer, concept, now }: { explorer: Explorer; concept: number; now: Edits }): JSX.Element {
+function Row({ explorer, concept, now, checked }: { explorer: Explorer; concept: number; now: Edits; checked: boolean }): JSX.Element {
   const data = explorer.concepts[concept]!;
   const naming = namingOf(explorer, concept, now);
   return (
@@ -210,10 +213,12 @@ function Row({ explorer, concept, now }: { explorer: Explorer; concept: number; 
         <ConceptName explorer={explorer} concept={concept} />
         <Hint explorer={explorer} concept={concept} naming={naming} />
       </th>
-      <td class="check">
-        {(naming.name || naming.edited || data.dead) && <Badge explorer={explorer} concept={concept} />}{" "}
-        {naming.held_out !== null && <span class="value">{percent(naming.held_out)}</span>}
-      </td>
+      {checked && (
+        <td class="check">
+          {(naming.name || naming.edited || data.dead) && <Badge explorer={explorer} concept={concept} />}{" "}
+          {naming.held_out !== null && <span class="value">{percent(naming.held_out)}</span>}
+        </td>
+      )}
       <td class="rate">
         <Share value={data.rate} />
       </td>

@@ -6,7 +6,7 @@ import { bitsOf, entries, type Explorer } from "../explorer.ts";
 import { argmax, logits, softmax } from "../head.ts";
 import { Term } from "../glossary.tsx";
 import { ClassName, classText, conceptText } from "../parts.tsx";
-import { Grid, imageLink, Original, Thumb, Verdict } from "../pictures.tsx";
+import { Grid, imageLink, Original, Sprite, Thumb, Verdict } from "../pictures.tsx";
 import { firstTwo } from "../reasons.ts";
 import { setQuery, useQuery } from "../route.ts";
 import { Rest, Text } from "../text.tsx";
@@ -157,19 +157,23 @@ function Far({ explorer, row }: { explorer: Explorer; row: number }): JSX.Elemen
 }
 
 function NearestKnown({ explorer, row }: { explorer: Explorer; row: number }): JSX.Element {
-  const { nearest, distances, ids, labels } = explorer.known!;
+  const { nearest, distances, ids, labels, sprites, pictured } = explorer.known!;
   return (
     <>
       <p class="muted">
         The nearest is farther than that of {percent(explorer.unlike![row]!)} of the {plural(explorer.page.unlike!.validation, `validation ${item("image")}`)}, by what the backbone gives.
       </p>
-      <ul class="rows known">
+      <ul class="grid known">
         {entries(nearest, row).map((place, at) => (
-          <li key={place} data-known={ids[place]}>
-            <span>
-              {labels[place]! >= 0 && <ClassName explorer={explorer} k={labels[place]!} limit={40} />} <Text value={ids[place]!} limit={100} />
+          <li key={place} class="thumb" data-known={ids[place]}>
+            {place < pictured && <Sprite sheet={sprites} place={place} size={102} alt="" />}
+            <span class="caption">
+              {labels[place]! >= 0 && <ClassName explorer={explorer} k={labels[place]!} limit={40} />}
+              <span class="far">distance {decimal(distances[row * nearest.width + at]!, 3)}</span>
+              <span class="far">
+                <Text value={ids[place]!} limit={100} />
+              </span>
             </span>
-            <span class="num">distance {decimal(distances[row * nearest.width + at]!, 3)}</span>
           </li>
         ))}
       </ul>

@@ -3,7 +3,7 @@ import { useMemo, useState } from "preact/hooks";
 import { entries, type Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { confusionOf, pairIsHeldOut, separating } from "../pairs.ts";
-import { Choice, ClassName, classText, ConceptName, conceptText, Reversed, Share, Signed, Training } from "../parts.tsx";
+import { Choice, ClassName, classText, ConceptName, conceptText, MayBeChance, Reversed, Share, Signed, Training } from "../parts.tsx";
 import { Grid, Thumb } from "../pictures.tsx";
 import { format, setQuery, useQuery } from "../route.ts";
 import { count, decimal, item, percent, plural, signed } from "../words.ts";
@@ -37,7 +37,9 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
   const lost = learned.filter((one) => one.held.value <= 0).length;
   const most = Math.max(1e-9, ...found.slice(0, 1).map(({ held }) => Math.abs(held.value)));
   const images = (of: number, as: number): number => confusion.get(of)?.get(as) ?? 0;
-  const clear = found.filter(({ held, trained }) => held.value > 0 && trained.value > 0).slice(0, 3);
+  const both = found.filter(({ held, trained }) => held.value > 0 && trained.value > 0);
+  const sure = both.filter(({ chance }) => !chance);
+  const clear = (sure.length ? sure : both).slice(0, 3);
   return (
     <>
       <header class="view-head">
@@ -62,14 +64,17 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
               In a sentence
             </h2>
             <p class="sentence">
-              <ClassName explorer={explorer} k={a} limit={40} /> is told from <ClassName explorer={explorer} k={b} limit={40} /> most of all by{" "}
-              {clear.map(({ concept, held, trained }, place) => (
+              <ClassName explorer={explorer} k={a} limit={40} /> is told from <ClassName explorer={explorer} k={b} limit={40} />{" "}
+              {both.length > 0 && sure.length === 0 && item(`by nothing that ${part} images show beyond chance, `)}
+              most of all by{" "}
+              {clear.map(({ concept, held, trained, chance }, place) => (
                 <span key={concept}>
                   {place > 0 && (place === clear.length - 1 ? " and " : ", ")}
                   <ShortName explorer={explorer} concept={concept} query={{ a, b }} />{" "}
                   <span class="muted">
                     ({percent(held.shares[0])} of A, {percent(held.shares[1])} of B
-                    {heldOut && `; training ${percent(trained.shares[0])}, ${percent(trained.shares[1])}`})
+                    {heldOut && `; training ${percent(trained.shares[0])}, ${percent(trained.shares[1])}`}
+                    {chance && "; may be chance"})
                   </span>
                 </span>
               ))}
@@ -102,7 +107,7 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
             <Needs explorer={explorer} of={["bits"]}>
               {() => (
                 <div class="columns three pair-strips">
-                  {found.slice(0, STRIPS).map(({ concept, held: { shares } }) => (
+                  {[...new Set([...clear, ...found])].slice(0, STRIPS).map(({ concept, held: { shares } }) => (
                     <div key={concept} data-strip={concept}>
                       <h3>
                         <ConceptName explorer={explorer} concept={concept} limit={40} query={{ a, b }} />
@@ -144,15 +149,20 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
                 </tr>
               </thead>
               <tbody>
-                {found.slice(0, shown).map(({ concept, held, trained, weights, reversed }) => (
-                  <tr key={concept} data-concept={concept} data-separation={held.value} data-trained={trained.value}>
+                {found.slice(0, shown).map(({ concept, held, trained, weights, chance, reversed }) => (
+                  <tr key={concept} data-concept={concept} data-chance={chance} data-separation={held.value} data-trained={trained.value}>
                     <th scope="row">
                       <ConceptName explorer={explorer} concept={concept} limit={48} query={{ a, b }} />
+                      {(chance || reversed) && (
+                        <span class="marks">
+                          {chance && <MayBeChance />}
+                          {reversed && <Reversed />}
+                        </span>
+                      )}
                     </th>
                     <td>
                       <Signed value={held.value} most={most} />
                       {heldOut && <Training>{signed(trained.value)}</Training>}
-                      {reversed && <Reversed />}
                     </td>
                     {held.shares.map((share, side) => (
                       <td key={side}>
