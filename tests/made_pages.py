@@ -13,6 +13,18 @@ import numpy as np
 from htaf.concepts.codes import Codes, codes_of
 
 PREFIX, SUFFIX = 'htafData("', ");\n"
+HOSTILE = [
+    "<img src=x onerror=window.hit=1><script>window.hit=1</script>",
+    "</script><script>window.hit=1</script><!--",
+    "\"'><svg onload=window.hit=1> &lt;b&gt; &amp;",
+    "javascript:window.hit=1//{{7*7}}${window.hit=1}",
+    "\u202eright to left\u2066 שלום\n\r\n\ttabs and lines\u2028\u0000\u007f",
+    "#/image/?row=1&x=%2e%2e/../'\"?#%",
+    "x" * 10_000,
+    "half \ud800 of a pair",
+    "__proto__",
+    " ",
+]
 
 
 def made_codes(

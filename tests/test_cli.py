@@ -181,7 +181,7 @@ def test_threads_of_a_table(htaf, run: Path, table: Path, tmp_path: Path, monkey
         seen.append(torch.get_num_threads())
         raise HtafError("begun")
 
-    monkeypatch.setattr(sys.modules["htaf.training.fit"], "fit", fit)
+    monkeypatch.setattr("htaf.training.fit.fit", fit)
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     record = json.loads((copy / "record.json").read_text())
     (copy / "record.json").write_text(sealed(record | {"status": "running"}))

@@ -25,6 +25,8 @@ from htaf.concepts.codes import ConceptError
 from htaf.concepts.minimal import minimal_set
 from htaf.concepts.store import open_codes
 from htaf.concepts.writing import write_codes
+from htaf.training.families.icbm import ICBMNetwork
+from made_pages import read_page, read_script
 
 SMALL = {"n_concepts": 16, "epochs": 5}
 WORD = "zebra"
@@ -61,6 +63,28 @@ def test_predictions_are_sums_over_bits(model: ConceptBottleneck, digits) -> Non
     assert_allclose(model.predict_proba(x), np.exp(logits) / np.exp(logits).sum(1, keepdims=True))
     assert_array_equal(model.predict(x), model.classes_[logits.argmax(1)])
     assert model.score(x, y) > 0.6
+
+
+def test_bits_are_learned_by_the_recipe_of_images(digits, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[object] = []
+    loss: Any = ICBMNetwork.loss
+
+    def counted(self: ICBMNetwork, *given: Any) -> Any:
+        rates.append(self.concept_rate)
+        return loss(self, *given)
+
+    monkeypatch.setattr(ICBMNetwork, "loss", counted)
+    x, y = digits
+    for changes, rate, steps in (({}, "auto", 150), ({"rate": 0.2, "epochs": 3}, 0.2, 3)):
+        rates.clear()
+        ConceptBottleneck(n_concepts=8, **changes).fit(x[:100], y[:100])
+        assert rates == [rate] * steps  # 90 rows are one batch
+
+
+@pytest.mark.parametrize("concepts", [63, 64])
+def test_as_many_concepts_as_features(digits, concepts: int) -> None:
+    made = ConceptBottleneck(n_concepts=concepts, epochs=1).fit(*digits)
+    assert (made.bits_.directions != 0).sum(1).min() > 10  # each of all pixels
 
 
 def test_terms_make_bits_rare(digits) -> None:
@@ -283,7 +307,15 @@ def test_a_concept_that_is_none_is_told(planted: Planted) -> None:
 
 
 def test_a_page_of_texts(planted: Planted, tmp_path: Path) -> None:
-    texts = [text for text, own in zip(planted.texts, planted.train, strict=True) if not own]
-    page = planted.model.page(tmp_path / "page", planted.rest[:40], planted.rest_of[:40], items=texts[:40], seconds=0.1)
+    texts = [text for text, own in zip(planted.texts, planted.train, strict=True) if not own][:40]
+    x, y = planted.rest[:40], planted.rest_of[:40]
+    page = planted.model.page(tmp_path / "page", x, y, items=texts, seconds=0.1)
     assert page.name == "index.html"
-    assert [*(tmp_path / "page").rglob("sprite-*.webp")]
+    assert read_page(page.parent)["page"]["items"] == {"kind": "text", "texts": True}
+    assert read_script(page.parent / "data" / "texts-0000.js") == texts
+    links = [f"https://example.org/{row}" for row in range(40)]
+    for items, kind in ((links, "link"), (None, "row"), (np.zeros((40, 1, 8, 8), np.uint8), "image")):
+        planted.model.page(tmp_path / "page", x, y, items=items, seconds=0.0)
+        assert read_page(page.parent)["page"]["items"] == {"kind": kind, "texts": kind == "link"}
+    with pytest.raises(ConceptError, match="expected ids that differ, got 'a' twice"):
+        planted.model.page(tmp_path / "page", x, y, items=texts, ids=["a"] * 40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,26 @@ def test_auto_keeps_the_sparsest_that_is_near_enough(
         assert kept(after) is max(dense, key=lambda row: row["validation"])  # the first of equals: the trained one
         same = after.record["model_sha256"] == run.record["model_sha256"]
         assert same is (kept(after)["kind"] == "trained")
-        assert "at most 5 would cost " in said
-        assert "at most 10 would cost " in said
-        assert "of 100 validation images" in said
+        assert re.search(
+            r"of 100 validation images with at most 5, [\d.]+ points \(standard error [\d.]+\) fewer, ", said
+        )
+        assert re.search(r"with at most 10, [\d.]+ points \(standard error [\d.]+\) fewer would be right; ", said)
+
+
+def test_of_few_images_a_cost_is_said_in_images() -> None:
+    rows: list[dict[str, Any]] = [
+        {"target": 5, "kept": False, "cost": 4 / 64, "error": 2.5 / 64},
+        {"target": None, "kept": True, "cost": 0.0, "error": 0.0},
+    ]
+    heads = {"asked": "auto", "images": 64, "rows": rows}
+    assert about_heads(heads).startswith(
+        "each class draws on all concepts: of 64 validation images with at most 5, 4 (standard error 2.5) fewer would"
+    )
+    rows[0]["kept"], rows[1]["kept"] = True, False
+    assert about_heads(heads) == (
+        "each class draws on at most 5 concepts: "
+        "4 (standard error 2.5) fewer of 64 validation images right than with all"
+    )
 
 
 def test_few_validation_images_choose_nothing(images: Images, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from htaf.concepts.codes import codes_of
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Shown
+from made_pages import read_page
 from visits import Site, Visit, pictures, until
 
 pytestmark = pytest.mark.slow
@@ -32,6 +33,10 @@ def logits_on(page: Any, classes: int) -> np.ndarray:
     for k, value in found:
         values[k] = value
     return values
+
+
+def number(text: str) -> float:
+    return float(text.replace("\u2212", "-"))
 
 
 def concepts_on(page: Any) -> list[int]:
@@ -99,7 +104,7 @@ def test_a_bit_is_flipped_by_mouse_and_by_keyboard(site: Site, visit: Open) -> N
     )
     page.keyboard.press("Enter")
     until(page, "() => document.querySelectorAll('tr.changed').length === 1")
-    until(page, "flip => location.hash.includes(`flip=${flip}`)", str(first))
+    until(page, "flip => location.hash.endsWith(`flip=${flip}`)", str(first))
     page.reload()  # the address keeps the flips
     page.wait_for_selector("tr.changed")
     np.testing.assert_allclose(logits_on(page, 5), before + change[first], atol=1e-9)
@@ -108,17 +113,19 @@ def test_a_bit_is_flipped_by_mouse_and_by_keyboard(site: Site, visit: Open) -> N
     np.testing.assert_array_equal(logits_on(page, 5), before)
 
 
-def test_contributions_are_weight_times_bit(site: Site, visit: Open) -> None:
+def test_contributions_are_counted_from_the_average_image(site: Site, visit: Open) -> None:
     page = visit(site).go(image(site, 4, "?class=3"))
     seen = page.eval_on_selector_all(
         "tr[data-concept]",
         "all => all.map(row => [+row.dataset.concept, row.querySelector('.signed .value').textContent])",
     )
-    expected = site.shown.weight[3] * site.shown.unpack(np.array([4]))[0]
+    rates = np.array([one["rate"] for one in read_page(site.folder)["concepts"]])
+    expected = site.shown.weight[3] * (site.shown.unpack(np.array([4]))[0] - rates)
+    totals = [number(text) for text in page.locator("table.bits tfoot td.num").all_inner_texts()]
+    logit = site.shown.logits(np.array([4]))[0, 3]
+    np.testing.assert_allclose(totals, [logit - expected.sum(), logit], atol=0.0051)
     assert len(seen) == 21
-    np.testing.assert_allclose(
-        [float(value.replace("\u2212", "-")) for _, value in seen], expected[[c for c, _ in seen]], atol=0.0051
-    )
+    np.testing.assert_allclose([number(value) for _, value in seen], expected[[c for c, _ in seen]], atol=0.0051)
     assert np.all(np.diff(expected[[c for c, _ in seen]]) <= 0)
 
 
@@ -237,19 +244,14 @@ def test_what_bits_add_sums_to_the_logit_and_to_the_difference_of_two(site: Site
     tab, shown = visit(site), site.shown
     logits = shown.logits()[4]
     for address, name, expected in [
-        ("#/image/{}?class=2", "Logit", logits[2]),
-        ("#/image/{}?class=2&than=1&flip=0", "Ahead by", None),
+        ("#/image/{}?class=2", "its logit", logits[2]),
+        ("#/image/{}?class=2&than=1&flip=0", "ahead by", None),
     ]:
         page = tab.go(address.format(quote(shown.ids[4], safe="")))
         rows = page.locator("table.bits tbody tr")
         added = [rows.nth(i).locator("td .value").first.inner_text() for i in range(rows.count())]
-        total = (
-            page.locator("table.bits tfoot tr", has=page.locator("th", has_text=name)).locator("td.num").inner_text()
-        )
-        bias = (
-            page.locator("table.bits tfoot tr", has=page.locator("th", has_text="Bias")).locator("td.num").inner_text()
-        )
-        found = [float(text.replace("\u2212", "-")) for text in (*added, bias)]
+        start, total = page.locator("table.bits tfoot tr", has_text=name).locator("td.num").all_inner_texts()
+        found = [float(text.replace("\u2212", "-")) for text in (*added, start)]
         assert rows.count() == shown.concepts
         if expected is None:
             flips = shown.unpack(np.array([4]))[0].astype(float)
@@ -367,6 +369,26 @@ def test_the_page_of_a_sparse_head_shows_the_concepts_that_it_uses(site: Site, v
     shown = page.eval_on_selector_all("[data-reason]", "all => all.map(row => +row.dataset.reason)")
     assert sorted(shown) == np.flatnonzero(weight[k] != weight[than]).tolist()
     assert "other concept" not in page.inner_text(".waterfall")
-    assert page.locator(".have-it >> text=these have it").count() == sum(not bits[concept] for concept in shown)
+    assert page.locator(".waterfall .have-it >> text=these have it").count() == sum(
+        not bits[concept] for concept in shown
+    )
+    said = page.eval_on_selector_all(
+        "table.bits tbody tr", "all => all.map(row => [+row.dataset.concept, row.querySelector('.value').textContent])"
+    )
+    rates = [one["rate"] for one in read_page(sparse.folder)["concepts"]]
+    assert {concept for concept, _ in said} == set(np.flatnonzero(weight[k]))
+    for concept, value in said:  # one that is off adds what the average image has of it
+        assert number(value) == pytest.approx((bits[concept] - rates[concept]) * weight[k, concept], abs=0.0051)
+    assert any(not bits[concept] and number(value) != 0 for concept, value in said)
     assert "no part in any decision" in tab.go("#/concept/15").inner_text("section[aria-labelledby=numbers]")
     assert visit(site).go("#/concepts").locator(".used-only").count() == 0  # a dense head uses all
+
+
+def test_an_image_with_none_of_the_concepts_and_level_classes_are_told(visit: Open, tmp_path: Path) -> None:
+    bits = np.array([[1, 0], [0, 1], [0, 0], [1, 1]] * 6, bool)
+    codes = codes_of(bits, np.arange(24) % 2, np.eye(2), np.zeros(2), parts=np.repeat(np.array([0, 2], np.uint8), 12))
+    build_page(codes, tmp_path / "page", seconds=0.0)
+    tab = visit(Site(tmp_path / "page", codes))
+    said = [tab.go(f"#/image/?row={row}").inner_text(".sentence") for row in range(4)]
+    assert ["none of the concepts" in one for one in said] == [False, False, True, False]
+    assert ["level: rounding decides" in one for one in said] == [False, False, True, True]

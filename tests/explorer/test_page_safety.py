@@ -14,24 +14,11 @@ import pytest
 
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Heading
-from made_pages import made_codes
+from made_pages import HOSTILE, made_codes
 from visits import Site, Visit, pictures, until
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]
-
-HOSTILE = [
-    "<img src=x onerror=window.hit=1><script>window.hit=1</script>",
-    "</script><script>window.hit=1</script><!--",
-    "\"'><svg onload=window.hit=1> &lt;b&gt; &amp;",
-    "javascript:window.hit=1//{{7*7}}${window.hit=1}",
-    "\u202eright to left\u2066 שלום\n\r\n\ttabs and lines\u2028\u0000\u007f",
-    "#/image/?row=1&x=%2e%2e/../'\"?#%",
-    "x" * 10_000,
-    "half \ud800 of a pair",
-    "__proto__",
-    " ",
-]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log
+from typing import Literal
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import nn
 
 import htaf
 from htaf.models.concept_terms import neighbour_term, rate_term, shared_rate
+from htaf.training.families import ready_recipe
 from htaf.training.families.icbm import ICBMNetwork
 
 
@@ -57,12 +60,15 @@ def test_the_loss_of_a_training_step_has_both_terms() -> None:
     net = htaf.ICBM(nn.Sequential(nn.Flatten(), nn.Linear(16, 8)), 3, example=example, concepts=5, norm=True).train()
     y = torch.arange(12) % 3
     loss = nn.functional.cross_entropy
-    for rate, neighbours in ((0.2, 0.0), (0.0, 2.0), (0.2, 2.0)):
-        network = ICBMNetwork("wide_resnet", concepts=5, concept_rate=rate, neighbours=neighbours)
+    cases: list[tuple[float | Literal["auto"], float, float]] = [
+        (0.2, 0.2, 0.0), (0.0, 0.0, 2.0), (0.2, 0.2, 2.0), ("auto", 0.5, 2.0)
+    ]  # fmt: skip
+    for asked, rate, neighbours in cases:
+        network = ICBMNetwork("wide_resnet", concepts=5, concept_rate=asked, neighbours=neighbours)
         total, logits = network.loss(net, network.called(net), example, y, loss)
         features, concepts, _ = net.taken_apart(example)
         wanted = loss(logits, y)
-        share = 0.5  # of three classes more than that; and without a rate
+        share = rate or 0.5  # a rate that is given is taken as it is, for three classes too
         if rate:
             wanted = wanted + 10 * rate_term(concepts, share)
         if neighbours:
@@ -85,7 +91,13 @@ def test_values_out_of_range_are_refused(changes: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "classes", "wanted"), [(0.15, 50, 0.15), (0.15, 20, 0.15), (0.15, 10, 0.3), (0.15, 4, 0.5), (0.4, 10, 0.4)]
+    ("classes", "wanted", "given"), [(50, 0.15, 0.4), (20, 0.15, 0.15), (10, 0.3, 0.15), (4, 0.5, 0.2)]
 )
-def test_a_concept_is_wanted_in_three_classes_or_more(rate: float, classes: int, wanted: float) -> None:
-    assert shared_rate(rate, classes) == pytest.approx(wanted)
+def test_a_concept_is_wanted_in_three_classes_or_more_unless_a_rate_is_given(
+    classes: int, wanted: float, given: float
+) -> None:
+    assert shared_rate(classes) == pytest.approx(wanted)
+    network = ready_recipe("icbm", "frozen").network
+    assert isinstance(network, ICBMNetwork)
+    assert network.rate_for(classes) == pytest.approx(wanted)
+    assert replace(network, concept_rate=given).rate_for(classes) == given

@@ -22,7 +22,7 @@ import { Off } from "./views/off.tsx";
 import { Overview } from "./views/overview.tsx";
 import { Pair } from "./views/pair.tsx";
 import { Waiting } from "./waiting.tsx";
-import { plain } from "./words.ts";
+import { item, plain } from "./words.ts";
 
 const ROOMS: [string, string, string[]][] = [
   ["#/", "Overview", ["overview"]],
@@ -42,9 +42,9 @@ function viewOf(explorer: Explorer, { view, id, query }: Route): [JSX.Element, s
   if (view === "overview") return [<Overview explorer={explorer} />, "Overview"];
   if (view === "concepts") return [<Concepts explorer={explorer} />, "Concepts"];
   if (view === "classes") return [<Classes explorer={explorer} />, "Classes"];
-  if (view === "images") return [<Images explorer={explorer} />, "Images"];
+  if (view === "images") return [<Images explorer={explorer} />, item("Images")];
   if (view === "confusion") return [<Confusion explorer={explorer} />, "Confusion matrix"];
-  if (view === "off") return [<Off explorer={explorer} />, "Concepts off in all images"];
+  if (view === "off") return [<Off explorer={explorer} />, item("Concepts off in all images")];
   if (view === "beside" && page.beside !== null) return [<BesideView explorer={explorer} />, "Two runs side by side"];
   if (view === "pair") return [<Pair explorer={explorer} />, "What separates two classes"];
   if (view === "glossary") return [<Glossary />, "Glossary"];
@@ -60,15 +60,16 @@ function viewOf(explorer: Explorer, { view, id, query }: Route): [JSX.Element, s
   }
   if (view === "image") {
     const row = id ? explorer.rowOf.get(id) : numberIn(query.row, page.images);
-    return row === undefined || row === null ? null : [<ImageView explorer={explorer} row={row} />, `Image ${plain(explorer.ids[row]!)}`];
+    return row === undefined || row === null ? null : [<ImageView explorer={explorer} row={row} />, `${item("Image")} ${plain(explorer.ids[row]!)}`];
   }
   return null;
 }
 
 /** What a view shows of single images, to be loaded before it. */
 function needsOf(explorer: Explorer, { view, id, query }: Route): Need[] {
+  const texts: Need[] = explorer.page.items.texts ? ["texts"] : []; // they are searched
   if (view === "concept" || view === "off") return ["rows", "ids", "bits"];
-  if (view === "images") return query.has || query.lacks ? ["rows", "ids", "bits"] : ["rows", "ids"];
+  if (view === "images") return query.has || query.lacks ? ["rows", "ids", "bits", ...texts] : ["rows", "ids", ...texts];
   if (view === "beside" && explorer.page.beside !== null) return ["rows", "ids", "beside"];
   if (view === "class" || view === "pair") return ["rows", "ids"];
   if (view !== "image") return [];
@@ -81,7 +82,7 @@ function Nothing(): JSX.Element {
     <header class="view-head">
       <h1 tabIndex={-1}>There is nothing here</h1>
       <p class="lead">
-        The address names no concept, class or image of this page. Go to the <a href="#/">overview</a>.
+        The address names no concept, class or {item("image")} of this page. Go to the <a href="#/">overview</a>.
       </p>
     </header>
   );
@@ -123,7 +124,7 @@ export function App({ explorer }: { explorer: Explorer }): JSX.Element {
           <nav aria-label="Main">
             {ROOMS.map(([href, text, views]) => (
               <a key={href} href={href} aria-current={views.includes(now.view) ? (views[0] === now.view ? "page" : "true") : undefined}>
-                {text}
+                {item(text)}
               </a>
             ))}
           </nav>

@@ -3,6 +3,7 @@ import { DataError, decode, decodeRows } from "./codec.ts";
 import type { Head } from "./head.ts";
 import type { ImageMaps } from "./maps.ts";
 import type { ArrayData, BesideData, ConceptData, ImagesData, PageData } from "./types.ts";
+import { setItem } from "./words.ts";
 
 export const FORMAT = 3;
 
@@ -15,6 +16,14 @@ export interface Rows<T> {
 /** The entries of a row that are there. */
 export const entries = ({ data, width }: Rows<Int32Array>, row: number): number[] =>
   [...data.subarray(row * width, (row + 1) * width)].filter((value) => value >= 0);
+
+/** The training images that are nearest to those of the page. */
+export interface Known {
+  ids: string[];
+  labels: Int32Array; // -1: unknown
+  nearest: Rows<Int32Array>; // [images, n]: places in ids
+  distances: Float32Array;
+}
 
 /** All that the page shows, decoded once. What is of single images is empty until `needs.ts` has loaded it. */
 export interface Explorer {
@@ -30,6 +39,9 @@ export interface Explorer {
   trained: Float32Array; // [concepts, classes], shares of training images; NaN: a class without any
   held: Float32Array; // the same of the part's images
   ids: string[];
+  texts: string[]; // where the images of this page are texts or links
+  unlike: Float32Array | null; // share of the validation images that are nearer to the training images
+  known: Known | null; // loaded by `needs.ts`
   drawn: Uint8Array; // 1: drawn at random; 0: shown because it is misclassified
   counterfactuals: ImagesData["flips"];
   conceptOrder: Int32Array; // concepts with similar shares stand together
@@ -56,7 +68,8 @@ export function open(found: Record<string, unknown>): Explorer {
     throw new DataError(`expected data of format ${FORMAT}, got ${page.format}: written by another version of htaf`);
   }
   for (const key of ["about", "classes", "scores", "per_class", "notes", "confusions"] as const) list(page[key], `${key} in data/page.js`);
-  for (const key of ["groups", "parts", "histogram", "chunks"] as const) object(page[key], `${key} in data/page.js`);
+  for (const key of ["groups", "parts", "histogram", "chunks", "items"] as const) object(page[key], `${key} in data/page.js`);
+  setItem(page.items.kind);
   const concepts = list(found.concepts, "data/concepts.js", page.concepts) as ConceptData[];
   const arrays = object(found.arrays, "data/arrays.js") as Record<string, ArrayData>;
   const [count, classes, width] = [page.images, page.classes.length, bytesFor(page.concepts)];
@@ -79,8 +92,11 @@ export function open(found: Record<string, unknown>): Explorer {
     labels: new Int32Array(0),
     exact: new Int32Array(0),
     smooth: new Int32Array(0),
+    unlike: null,
+    known: null,
     drawn: new Uint8Array(0),
     ids: new Array<string>(count),
+    texts: new Array<string>(count),
     rowOf: new Map<string, number>(),
     counterfactuals: {},
     beside: null,

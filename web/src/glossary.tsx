@@ -1,6 +1,7 @@
 // Every term of the page in a sentence: as a tooltip where it stands, and all of them in one view.
 import type { ComponentChildren, JSX } from "preact";
 import { useId, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { item } from "./words.ts";
 
 const TERMS = {
   accuracy: ["Accuracy", "The share of images whose class is predicted right."],
@@ -8,7 +9,7 @@ const TERMS = {
     "Accuracy from the class",
     "How often one guesses the bit right who knows the image's class alone and takes what most training images of that class have. Rare concepts score high whatever they mean.",
   ],
-  adds: ["Adds", "What a concept adds to a logit, or to how far one class is ahead of another. A concept that is on adds its weight, one that is off adds nothing."],
+  adds: ["Adds", "What a concept adds to a logit, or to how far one class is ahead of another, counted from the average image. That has each concept in part, so a concept that is off adds something too: what the average image has and this one lacks."],
   ahead: ["Ahead by", "How much more the predicted class has than another one: the difference of their logits. Above 0, the predicted class wins."],
   agreement: [
     "Agreement",
@@ -27,7 +28,7 @@ const TERMS = {
   binarity: ["Outputs almost 0 or 1", "The share of the smooth network's outputs that are almost 0 or 1: above 0.99 or below 0.01."],
   bit: ["Bit", "A concept of an image: 1, on, when the image has it; 0, off, when it lacks it. There is nothing between."],
   concept: ["Concept", "One bit of the network's last layer. What it means was not given to the network; names were found afterwards."],
-  contribution: ["Contribution", "What one concept adds to the decision: its bit times its weight, or the difference of two weights where two classes are compared."],
+  contribution: ["Contribution", "What one concept adds to the decision: its bit less its share of training images, times its weight, or times the difference of two weights where two classes are compared. Together with what the average image has, the contributions give the logit, or how far the class is ahead, exactly."],
   correlation: ["Correlation", "From −1 to 1: 1 when two things always go together, 0 when one says nothing about the other, −1 when they exclude each other."],
   counterfactual: ["Counterfactual", "The fewest concepts that must be flipped so that another class wins. Proven: no smaller number would do."],
   dead: ["Dead", "A concept that is always off or always on in training images. It tells nothing apart."],
@@ -71,6 +72,10 @@ const TERMS = {
     "Concepts that come and go together among images of one and the same class: the correlation that is left when the class is known.",
   ],
   typical: ["Typical", "The images of a class whose bits are nearest to what images of the class have on the whole."],
+  unlike: [
+    "Unlike the training images",
+    "How far an image is from the nearest training image, by the angle between what the backbone gives of the two: the share of the validation images that are nearer to theirs. An image of the same kind has any share, evenly spread; near 100% it shows something that the network has not learned, and its class may mean nothing.",
+  ],
   unverified: ["Unverified", "Nothing has shown that the name fits. It may say nothing true."],
   verified: ["Verified", "The name alone sorts classes or images that had no part in choosing it, better than chance."],
   weight: ["Weight", "What a concept adds to the logit of a class when it is on. Above 0 it speaks for the class, below 0 against it."],
@@ -136,7 +141,7 @@ export function Term({ of, children }: TermProps): JSX.Element {
       </button>
       {open && (
         <span ref={tip} id={id} role="tooltip" class="tip" style={{ left: `${place.left}px`, top: `${place.top}px` }}>
-          {text}
+          {item(text)}
         </span>
       )}
     </span>
@@ -155,8 +160,8 @@ export function Glossary(): JSX.Element {
           .sort(([, a], [, b]) => a[0].localeCompare(b[0], "en"))
           .map(([key, [word, text]]) => (
             <div key={key} data-term={key}>
-              <dt>{word}</dt>
-              <dd>{text}</dd>
+              <dt>{item(word)}</dt>
+              <dd>{item(text)}</dd>
             </div>
           ))}
       </dl>

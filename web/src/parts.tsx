@@ -5,7 +5,7 @@ import { Term, type TermKey } from "./glossary.tsx";
 import { format, setQuery, useQuery } from "./route.ts";
 import { namingOf, stateOf, useEdits, type State } from "./names.ts";
 import { Text } from "./text.tsx";
-import { count, percent, plain, plural, signed } from "./words.ts";
+import { count, item, percent, plain, plural, signed } from "./words.ts";
 
 export const classLink = (k: number): string => format("class", k);
 export const conceptLink = (concept: number, query: Record<string, number> = {}): string => format("concept", concept, query);
@@ -49,7 +49,7 @@ export function ConceptName({ explorer, concept, limit = 60, query }: { explorer
 /** How well one can tell from the class whether an image has it, in a sentence; null where nothing is known of it. */
 export const classTells = (explorer: Explorer, concept: number): string | null => {
   const { balanced, dead } = explorer.concepts[concept]!;
-  return balanced === null || dead ? null : `Whether an image has it can be told from its class in ${balanced < 0.75 ? "only " : ""}${percent(balanced)} of images`;
+  return balanced === null || dead ? null : `Whether ${item("an image")} has it can be told from its class in ${balanced < 0.75 ? "only " : ""}${percent(balanced)} of ${item("images")}`;
 };
 
 export const conceptText = (explorer: Explorer, concept: number): string => {
@@ -105,7 +105,7 @@ export function Shares({ explorer, k, concept }: { explorer: Explorer; k: number
   return (
     <span class="shares" data-trained={trainedShareOf(explorer, k, concept)}>
       <Share value={shareOf(explorer, k, concept)} />
-      <Training>{isHeldOut(explorer, k) ? percent(trainedShareOf(explorer, k, concept)) : "images alone"}</Training>
+      <Training>{isHeldOut(explorer, k) ? percent(trainedShareOf(explorer, k, concept)) : item("images alone")}</Training>
       {isReversed(explorer, k, concept) && <Reversed />}
     </span>
   );
@@ -152,6 +152,9 @@ export function SortHeader({ by, sort, down = false, term, children, ...rest }: 
     </th>
   );
 }
+
+/** Options in our own words. */
+export const worded = (options: [string, string][]): [string, string][] => options.map(([value, text]) => [value, item(text)]);
 
 export function Choice(props: { label: string; value: string; options: [string, string][]; onChange: (value: string) => void; class?: string }): JSX.Element {
   return (

@@ -1,11 +1,15 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
 import { entries, wrong, type Explorer } from "./explorer.ts";
+import { useNeeds } from "./needs.ts";
 import { format } from "./route.ts";
-import { ClassName, classText } from "./parts.tsx";
-import { Text } from "./text.tsx";
-import { plain } from "./words.ts";
+import { ClassName, classText, conceptLink } from "./parts.tsx";
+import { LongText, Text } from "./text.tsx";
+import { item, plain } from "./words.ts";
 
+const FIRST = 300; // characters of a card
+const WHOLE = 4000; // characters of a text in its own view, before one asks for more
+const BESIDE = 3; // pictures beside a concept
 const SMALL = 48; // px: smaller pictures are shown with their pixels, as often as fits
 
 /** The address of an image; by its row where the id cannot stand in one or is another image's too. */
@@ -17,13 +21,52 @@ export function imageLink(explorer: Explorer, row: number, query: Record<string,
 
 export function describe(explorer: Explorer, row: number): string {
   const label = explorer.labels[row];
-  if (label === undefined || explorer.ids[row] === undefined) return `Image ${row}`; // not loaded yet
+  if (label === undefined || explorer.ids[row] === undefined) return `${item("Image")} ${row}`; // not loaded yet
   const says = label < 0 ? "class unknown" : classText(explorer, label);
-  return `Image ${plain(explorer.ids[row]!, 60)}: ${says}, predicted ${classText(explorer, explorer.exact[row]!)}`;
+  return `${item("Image")} ${plain(explorer.ids[row]!, 60)}: ${says}, predicted ${classText(explorer, explorer.exact[row]!)}`;
+}
+
+interface PictureProps {
+  explorer: Explorer;
+  row: number;
+  size: number; // px of a picture
+  decorative?: boolean;
+}
+
+/** What an image is on this page: its picture; of texts the first words; of rows the id. */
+export const Picture = (props: PictureProps): JSX.Element => (isPictured(props.explorer) ? <Cell {...props} /> : <Card {...props} />);
+
+export const isPictured = ({ page }: Explorer): boolean => page.items.kind === "image";
+
+/** Whether there is more to show of an image than its id. */
+export const isShown = ({ page }: Explorer): boolean => page.sprites !== null || page.items.texts;
+
+const LINES: [number, string][] = [
+  [48, "line"],
+  [76, "short"],
+]; // up to which size a card has one line, and a few
+
+function Card({ explorer, row, size }: PictureProps): JSX.Element {
+  const { texts } = explorer.page.items;
+  useNeeds(explorer, [texts ? `texts@${row}` : "ids"]);
+  const text = (texts ? explorer.texts : explorer.ids)[row];
+  const lines = LINES.find(([most]) => size <= most)?.[1] ?? "";
+  return (
+    <span class={`text-card ${lines}`}>
+      <span>{text === undefined ? "…" : <Text value={text.slice(0, 2 * FIRST).replace(/\s+/g, " ")} limit={FIRST} />}</span>
+    </span>
+  );
+}
+
+/** The address that a text is, where it is one of the web. */
+export function addressIn(text: string | undefined): string | null {
+  if (!text || !/^https?:\/\/[^\s/]\S*$/i.test(text.trim()) || !URL.canParse(text.trim())) return null;
+  const { protocol, href } = new URL(text.trim());
+  return protocol === "http:" || protocol === "https:" ? href : null;
 }
 
 /** One cell of a sprite sheet, which the browser loads when it comes into sight. */
-export function Picture(props: { explorer: Explorer; row: number; size: number; decorative?: boolean }): JSX.Element {
+function Cell(props: PictureProps): JSX.Element {
   const { explorer, row, size, decorative = false } = props;
   const [broken, setBroken] = useState(false);
   const sheet = explorer.page.sprites;
@@ -60,8 +103,37 @@ export function originalFile({ page, originals }: Explorer, row: number): string
   return page.originals && originals.has(row) ? `${page.originals.folder}/${String(row).padStart(6, "0")}.webp` : null;
 }
 
-/** The picture at full size where the page has it, else its thumbnail; it leads to the file. */
-export function Original({ explorer, row, size }: { explorer: Explorer; row: number; size: number }): JSX.Element {
+/** The picture at full size where the page has it, else its thumbnail; it leads to the file. Of texts the whole text. */
+export const Original = (props: PictureProps): JSX.Element => (isPictured(props.explorer) ? <FullSize {...props} /> : <Whole {...props} />);
+
+function Whole(props: PictureProps): JSX.Element {
+  const { explorer, row } = props;
+  const { texts } = explorer.page.items;
+  useNeeds(explorer, texts ? [`texts@${row}`] : []);
+  const text = explorer.texts[row];
+  if (!texts || text === undefined) return <Card {...props} />;
+  const address = addressIn(text);
+  return (
+    <div class="text-card whole">
+      {address ? <Out address={address} text={text} /> : <LongText value={text} limit={WHOLE} />}
+    </div>
+  );
+}
+
+/** A link of the data: it leads out of the page, and tells the other side nothing of it. */
+const Out = ({ address, text }: { address: string; text: string }): JSX.Element => (
+  <a class="out" href={address} target="_blank" rel="noopener noreferrer">
+    <Text value={text} limit={200} />
+  </a>
+);
+
+function OutOf({ explorer, row }: { explorer: Explorer; row: number }): JSX.Element | null {
+  useNeeds(explorer, [`texts@${row}`]);
+  const address = addressIn(explorer.texts[row]);
+  return address ? <Out address={address} text="Open the link" /> : null;
+}
+
+function FullSize({ explorer, row, size }: PictureProps): JSX.Element {
   const [broken, setBroken] = useState(false);
   const file = originalFile(explorer, row);
   if (!file || broken) return <Picture explorer={explorer} row={row} size={Math.min(size, 240)} />;
@@ -76,7 +148,7 @@ export const small = ({ page }: Explorer): boolean => !page.sprites || Math.max(
 
 /** Pictures side by side. */
 export function Grid({ explorer, children }: { explorer: Explorer; children: ComponentChildren }): JSX.Element {
-  return <ul class={small(explorer) ? "grid" : "grid large"}>{children}</ul>;
+  return <ul class={!isPictured(explorer) ? "grid texts" : small(explorer) ? "grid" : "grid large"}>{children}</ul>;
 }
 
 /** A picture that leads to its image, with a line below. */
@@ -86,6 +158,7 @@ export function Thumb({ explorer, row, than, children }: { explorer: Explorer; r
       <a href={imageLink(explorer, row, { than: than ?? null })}>
         <Picture explorer={explorer} row={row} size={small(explorer) ? 80 : 102} />
       </a>
+      {explorer.page.items.texts && <OutOf explorer={explorer} row={row} />}
       {children !== undefined && <span class="caption">{children}</span>}
     </li>
   );
@@ -96,6 +169,19 @@ export function haveIt(explorer: Explorer, concept: number, count: number, but =
   return entries(explorer.strongest ?? explorer.samples, concept)
     .filter((row) => row !== but)
     .slice(0, count);
+}
+
+/** Beside a concept of an image: others that have it, also where this one lacks it. */
+export function HaveIt({ explorer, row, concept, on }: { explorer: Explorer; row: number; concept: number; on: boolean }): JSX.Element | null {
+  if (!isShown(explorer)) return null;
+  return (
+    <a class="have-it" href={conceptLink(concept)} tabIndex={-1} aria-hidden="true">
+      {!on && <span class="muted">these have it</span>}
+      {haveIt(explorer, concept, isPictured(explorer) ? BESIDE : 1, row).map((other) => (
+        <Picture key={other} explorer={explorer} row={other} size={40} decorative />
+      ))}
+    </a>
+  );
 }
 
 /** The class, and what the image was taken for where that is another. */

@@ -1,25 +1,25 @@
-// Why one class and not another: what each concept adds to how far the one is ahead of the other, against an image that
-// has every concept as often as training images have it.
+// Why this class: what each concept adds to its logit, or to how far it is ahead of another class, against an image that has
+// every concept as often as training images have it. So a concept that is off counts too.
 import { bitOf } from "./bits.ts";
 import { drawsOn, weightOf, type Explorer } from "./explorer.ts";
 
 export interface Reason {
   concept: number;
   on: boolean;
-  adds: number; // (bit - rate) * (weight for the class - weight for the other)
+  adds: number; // (bit - rate) * (weight for the class, less the weight for the other)
 }
 
 export interface Reasons {
-  start: number; // how far the class is ahead for the average image
+  start: number; // what the average image has: the logit, or how far the class is ahead
   ahead: number; // start and all that is added
-  all: Reason[]; // of the concepts that tell the two classes apart, the strongest first, whatever their sign
+  all: Reason[]; // of the concepts that the class draws on, or that tell the two classes apart, the strongest first, whatever their sign
 }
 
-export function reasonsFor(explorer: Explorer, bits: Uint8Array, k: number, than: number): Reasons {
-  let start = explorer.head.bias[k]! - explorer.head.bias[than]!;
+export function reasonsFor(explorer: Explorer, bits: Uint8Array, k: number, than: number | null): Reasons {
+  let start = explorer.head.bias[k]! - (than === null ? 0 : explorer.head.bias[than]!);
   let ahead = start;
   const all = explorer.concepts.map(({ rate }, concept): Reason => {
-    const difference = weightOf(explorer, k, concept) - weightOf(explorer, than, concept);
+    const difference = weightOf(explorer, k, concept) - (than === null ? 0 : weightOf(explorer, than, concept));
     const bit = bitOf(bits, concept);
     start += rate * difference;
     ahead += bit * difference;

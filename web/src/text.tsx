@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { clip, count, shown } from "./words.ts";
 
 export function Text({ value, limit = 80 }: { value: string; limit?: number }): JSX.Element {
-  const parts = (value.trim() ? clip(shown(value), limit) : "(blank)").split(/(?<=[_./\\-])(?=[^_./\\-])/);
+  const parts = (value.trim() ? clip(shown(value), limit) : "(blank)").split(/(?<=[_./\\-])(?=[^_./\\\s-])/);
   return <bdi>{parts.map((part, index) => (index > 0 ? [<wbr key={index} />, part] : part))}</bdi>; // where names of files may break
 }
 

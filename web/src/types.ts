@@ -35,6 +35,7 @@ export interface PageData {
   version: string;
   title: string;
   part: string;
+  items: { kind: string; texts: boolean }; // what an image is here, and whether it comes as a text
   about: [string, string][];
   classes: string[];
   concepts: number;
@@ -51,9 +52,10 @@ export interface PageData {
   example: number | null; // the row of an image whose decision a few concepts explain
   off: number | null; // accuracy of the part with all concepts, as the accuracies without each were counted
   sprites: Sprites | null;
-  chunks: { bits: number; ids: number }; // images in one file of bits, of ids
+  chunks: { bits: number; ids: number; texts: number }; // images in one file of bits, of ids, of texts
   beside: string | null; // title of another run that this one is compared with
   originals: { folder: string; rows: number[] } | null; // images that are there at full size
+  unlike: { far: number; validation: number; train: number } | null; // images from which distances are counted; far: a share that is told
   maps?: MapsData | null; // none in pages of earlier versions
 }
 

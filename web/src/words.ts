@@ -17,6 +17,15 @@ export const shown = (text: string): string => text.replace(TURNING, (mark) => `
 /** For attributes, options and the title, which cannot isolate: one line without marks that turn the direction. */
 export const plain = (text: string, limit = 80): string => clip(text.replace(CONTROL, " ").replace(BIDI, "").trim(), limit) || "(blank)";
 
+let kind = "image";
+
+/** What the rows of the data are, in a word: "image", "text", "link" or "row". */
+export const setItem = (word: string): void => void (kind = word);
+
+/** Our own words about images, said of what this page has: "an image" is "a text" where it has texts. */
+export const item = (words: string): string =>
+  kind === "image" ? words : words.replace(/\b(?:([Aa])n )?([Ii])mage/g, (_, article, first) => `${article ? `${article} ` : ""}${first === "I" ? kind[0]!.toUpperCase() : kind[0]!}${kind.slice(1)}`);
+
 export const count = (value: number): string => value.toLocaleString("en-US");
 
 export const plural = (number: number, word: string, words = `${word}s`): string => `${count(number)} ${number === 1 ? word : words}`;

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { guard, readCsv, unguard, writeCsv } from "../src/csv.ts";
 import { format, parse } from "../src/route.ts";
-import { clip, plain, shown } from "../src/words.ts";
+import { clip, item, plain, setItem, shown } from "../src/words.ts";
 
 const HOSTILE = ["a,b", 'say "no"', "two\nlines", "\r\n", " space ", "=1+1", "'=1", "''-", "\u202Ertl", "", "a;b\tc", "@x", "😀"];
 
@@ -43,4 +43,11 @@ test("texts are clipped between characters and stripped of what turns the line",
     assert.equal(shown(`a${mark}b`), `a\\u${mark.charCodeAt(0).toString(16)}b`);
   }
   assert.equal(plain("\u202E"), "(blank)");
+});
+
+test("our words about images are said of what the page has", () => {
+  assert.equal(item("Images of an image"), "Images of an image");
+  setItem("text");
+  assert.equal(item("Images, an image's share, An image, an average image"), "Texts, a text's share, A text, an average text");
+  setItem("image");
 });

@@ -23,6 +23,7 @@ from htaf._console import progress as progress_of
 from htaf._files import regular, write_atomic
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.passes import Device, choose_device
+from htaf.concepts.pixels import Pictures
 from htaf.data.images import ImagePreprocessor, Images, Part
 from htaf.runs import Run
 from htaf.runs.data import rows_of
@@ -127,6 +128,29 @@ def open_known(run: Run) -> Known | None:
         raise _damaged(run) from None
 
 
+def features_of(
+    run: Run, pictures: Pictures, ids: Sequence[str], *, device: Device = "auto", progress: bool = False
+) -> Float32[np.ndarray, "images f"]:
+    """What the backbone of an ICBM's run gives of images, as it is kept of a frozen one, else computed.
+
+    Args:
+        pictures: of an image set, not of files. ids: some of its images.
+
+    Raises:
+        ConceptError: an image that the set has not, or codes of files. DataError: an image is gone.
+    """
+    missing = next((one for one in ids if one not in pictures.places), None)
+    if missing is not None:
+        raise ConceptError(f"expected ids of the images that {run.path} was trained on, got {missing!r}")
+    places = [pictures.places[one] for one in ids]
+    found: dict[int, np.ndarray] = {}
+    for part in {id(part): part for part, _ in places}.values():
+        where = [at for at, (whose, _) in enumerate(places) if whose is part]
+        rows = torch.tensor([places[at][1] for at in where])
+        found |= dict(zip(where, _features(run, part, rows, device, progress), strict=True))
+    return np.stack([found[at] for at in range(len(places))])
+
+
 def _damaged(run: Run) -> ConceptError:
     return ConceptError(f"{run.path / FILE} is damaged: delete it, and give the command of the training again")
 
@@ -165,7 +189,7 @@ def _features(run: Run, part: Part, rows: Tensor, device: Device, progress: bool
     on = choose_device(device)
     net = net.to(on)
     found: list[Tensor] = []
-    with progress_of("what the run knows", len(rows), shown=progress) as advance:
+    with progress_of("distances to the training images", len(rows), shown=progress) as advance:
         for some in rows.split(BATCH):
             x = known.normalise(part.batch(some).to(on)).contiguous(memory_format=torch.channels_last)
             found.append(net.features(x).float().cpu())

@@ -23,6 +23,7 @@ from htaf.runs import HASHED, RECORD, Run, RunError
 PerClass = int | Literal["auto"]
 TRIED = (5, 10)  # most concepts of a class
 NEAR = 0.02  # of accuracy on validation images, that reading a decision may cost; and twice that, with a standard error
+POINTS = 100  # validation images: of fewer, images are told in place of points
 FEWEST = 50  # validation images: of fewer, one is more than that
 
 
@@ -125,11 +126,14 @@ def _with_head(run: Run, images: Images, chosen: SparseHead, said: Mapping[str, 
 
 def about_heads(heads: Mapping[str, Any]) -> str:
     """Which head a run kept, and what that costs or would have cost, in a sentence."""
-    rows = heads["rows"]
-    of = f"of {heads['images']:,} validation images"
+    rows, count = heads["rows"], heads["images"]
+    of = f"of {count:,} validation images"
 
     def cost(row: Mapping[str, Any]) -> str:
-        return f"{100 * row['cost']:.1f} points (standard error {100 * row['error']:.1f})"
+        less, error = max(row["cost"], 0.0), row["error"]
+        if count < POINTS:
+            return f"{round(less * count)} (standard error {error * count:.1f})"
+        return f"{100 * less:.1f} points (standard error {100 * error:.1f})"
 
     kept = next(row for row in rows if row["kept"])
     if kept["target"] is not None:
@@ -138,5 +142,6 @@ def about_heads(heads: Mapping[str, Any]) -> str:
     if heads["images"] < FEWEST:
         few = f"{heads['images']} validation images are too few to choose a sparser head by, it takes {FEWEST}"
         return f"each class draws on all concepts: {few}; --concepts-per-class {TRIED[0]} takes one all the same"
-    would = ", ".join(f"at most {row['target']} would cost {cost(row)}" for row in rows if row["target"] is not None)
-    return f"each class draws on all concepts: {would} {of}; --concepts-per-class takes so many all the same"
+    sparse = [row for row in rows if row["target"] is not None]
+    would = ", ".join(f"with at most {row['target']}, {cost(row)} fewer" for row in sparse)
+    return f"each class draws on all concepts: {of} {would} would be right; --concepts-per-class takes one all the same"

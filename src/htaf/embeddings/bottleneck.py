@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
@@ -28,14 +29,13 @@ from htaf.concepts.heads import Head
 from htaf.concepts.reasons import SHOWN, Reasons, reasons_of
 from htaf.concepts.sparse import sparse_heads
 from htaf.embeddings.learning import Bits, learn
-from htaf.embeddings.text_cards import SIDE, Cards
 from htaf.explorer.build import build_page
-from htaf.explorer.shown import Heading, Shown
+from htaf.explorer.shown import Heading, Items
 from htaf.explorer.sprites import Pixels
-from htaf.models.concept_terms import RATE, shared_rate
 
 RECORD, TENSORS, FORMAT = "bottleneck.json", "bottleneck.safetensors", 1
 ARGUMENTS = ("n_concepts", "rate", "neighbours", "concepts_per_class", "epochs")
+LINK = re.compile(r"https?://\S+", re.IGNORECASE)
 FIT = "fit"  # ids of the rows of `fit`: fit/0, fit/1, ...
 
 
@@ -54,7 +54,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             three, at most half. 0: as it comes, about half.
         neighbours: weight of the term that makes the bits of a row like those of its 5 nearest rows; 0: none.
         concepts_per_class: most concepts that a class draws on, such as 5 or 10; None: all.
-        epochs: of the training; None: 60, or as many as make 1,000 steps, at most 300.
+        epochs: of the training; None: 60, or as many as make 600 steps, at most 150.
         random_state: of the validation rows, the weights and the batches; None draws.
 
     Attributes:
@@ -116,10 +116,9 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         else:
             parts = _parts(labels, validation, np.random.default_rng(seed))
         train = parts == 0
-        rate = shared_rate(RATE, len(self.classes_)) if self.rate is None else self.rate
         self.bits_ = learn(
-            x[train], labels[train], concepts=int(self.n_concepts), rate=float(rate),
-            neighbours=float(self.neighbours), epochs=self.epochs, seed=seed,
+            x[train], labels[train], concepts=int(self.n_concepts), neighbours=float(self.neighbours),
+            rate="auto" if self.rate is None else float(self.rate), epochs=self.epochs, seed=seed,
         )  # fmt: skip
         none = Head(np.zeros((len(self.classes_), int(self.n_concepts))), np.zeros(len(self.classes_)))
         ids = [f"{FIT}/{row}" for row in range(len(x))]
@@ -240,7 +239,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         X: Any,
         y: Any,
         *,
-        items: Sequence[str] | UInt8[np.ndarray, "rows channels height width"] | None = None,
+        items: Sequence[str] | np.ndarray | None = None,
         ids: Sequence[str] = (),
         title: str = "Concepts",
         seconds: float = 20.0,
@@ -250,34 +249,36 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         Args:
             out: a new or empty folder, or that of an earlier page.
             X, y, ids: as of `codes`, of rows that were not trained on.
-            items: what each row is of: texts or links, which are drawn as cards; pictures uint8 [N, C, H, W], C 1 or
-                3; None: nothing is shown of them.
+            items: what each row is of: texts or links; pictures uint8 [N, C, H, W], C 1 or 3; None: ids alone.
             title: of the page. seconds: for proofs of counterfactuals, at most.
 
         Raises:
-            ConceptError: another number of items; and as `codes` and `htaf.explorer.build.build_page`.
+            ConceptError: another number of items, or equal ids; and as `codes` and `htaf.explorer.build.build_page`.
         """
         if items is not None and len(items) != len(X):
             raise ConceptError(f"expected an item for each of {len(X):,} rows, got {len(items):,}")
-        texts = None if items is None or isinstance(items, np.ndarray) else [str(item) for item in items]
-        if texts is not None and not len(ids):
-            ids = [f"{row}: {' '.join(text.split())[:60]}" for row, text in enumerate(texts)]
         codes = self.codes(X, y, ids=ids)
-        names: list[str] = [*codes.ids][len(self.fitted_) :]
+        names = [*codes.ids][len(self.fitted_) :]
+        place = {name: row for row, name in enumerate(names)}
+        if len(place) < len(names):
+            twice = next(name for row, name in enumerate(names) if place[name] != row)
+            raise ConceptError(f"expected ids that differ, got {twice!r} twice")
         margins = np.zeros((len(codes), codes.concepts), np.float32)  # of the rows of X alone they are read
         margins[len(self.fitted_) :] = self.pre_activations(X)
-        cards = None if texts is None else Cards(dict(zip(names, texts, strict=True)))
-        shown: Pixels | None = cards.pixels if cards else None
-        if isinstance(items, np.ndarray):
-            place = {name: row for row, name in enumerate(names)}
-            shown = lambda some: items[[place[name] for name in some]]  # noqa: E731
+        pixels: Pixels | None = None
+        if isinstance(items, np.ndarray) and items.ndim == 4:
+            pixels, what = (lambda some: items[[place[name] for name in some]]), Items()
+        elif items is None:
+            what = Items("row")
+        else:
+            texts = [str(item) for item in items]
+            what = Items("link" if all(map(LINK.fullmatch, texts)) else "text", dict(zip(names, texts, strict=True)))
         made = build_page(
             codes,
             Path(out),
-            pixels=shown,
+            pixels=pixels,
             margins=margins,
-            original=cards.original if cards else None,
-            shown=Shown(thumbnail=SIDE) if cards else Shown(),
+            items=what,
             heading=Heading(title, [("Features", f"{self.bits_.directions.shape[1]:,}")]),
             seconds=seconds,
         )

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import NormalDist
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64, Shaped, UInt8
 from torch import nn
-from torch.nn import functional as F
 
-from htaf.activations import HTAF
-from htaf.models.concept_terms import concept_terms
-from htaf.sharpening import set_sharpness
+from htaf.models.icbm import ICBM
 from htaf.training.families.icbm import ICBMNetwork, frozen
 
-FEWEST_STEPS, MOST_EPOCHS = 1000, 300
+if TYPE_CHECKING:
+    from htaf.training.module import EpochBatches
+
 MANY = 256  # features: of fewer, which repeat each other less, fewer are dropped
 ROUNDING = 1e-6  # deviation of a column, as a share of its mean
 ROWS = 8192  # whose bits are computed at once
@@ -52,58 +51,62 @@ def learn(
     y: Int64[np.ndarray, " rows"],
     *,
     concepts: int,
-    rate: float,
+    rate: float | Literal["auto"],
     neighbours: float,
     epochs: int | None,
     seed: int,
 ) -> Bits:
     """Bits for classification: standardised features, linear layer, batch norm, sharpened HTAF, linear head.
 
-    Loss, optimizer, dropout and sharpening are those of the recipe `frozen` of an ICBM. The head is thrown away: one is
-    fitted to the exact bits afterwards. `htaf.training.fit` takes tables and images; what it would add here
-    (checkpoints, processes, loggers) a minute on a matrix does not need.
+    The network, its loss, optimizer, batches and sharpening are those of the recipe `frozen` of an ICBM. What
+    `htaf.training.fit` has beside these (a run folder, checkpoints, processes, loggers) a minute on a matrix does not
+    need. The head is thrown away: one is fitted to the exact bits afterwards.
 
     Args:
         x: of the training rows, whose means and deviations standardise. y: class numbers from 0.
-        concepts: C. rate: wanted share of the rows in which a bit is on; 0: as it comes. neighbours: weight, 0: none.
-        epochs: None: 60, or as many as make 1,000 steps, at most 300.
+        concepts: C. rate: wanted share of the rows in which a bit is on, 0: as it comes; "auto": see `shared_rate`.
+        neighbours: weight, 0: none.
+        epochs: None: 60, or as many as make 600 steps, at most 150.
         seed: of weights, batches and dropout.
     """
-    recipe = frozen()
-    network, training, sharpening = recipe.network, recipe.optimization, recipe.activation.sharpening()
+    from htaf.training.fit import long_enough
+    from htaf.training.module import EpochBatches, Training
+
+    recipe = frozen().replace(concept_rate=rate, neighbours=neighbours)
+    recipe = long_enough(recipe, len(x))[0] if epochs is None else recipe.replace(epochs=epochs)
+    network = recipe.network
     assert isinstance(network, ICBMNetwork)
-    assert sharpening is not None
     means, scales = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
     scales[scales <= ROUNDING * np.abs(means)] = np.inf  # constant but for rounding: such a column tells nothing
     z, labels = torch.from_numpy(((x - means) / scales).astype(np.float32)), torch.from_numpy(y)
-    each = max(1, len(z) // training.batch_size)
-    epochs = epochs or min(MOST_EPOCHS, max(training.epochs, math.ceil(FEWEST_STEPS / each)))
-    classes = int(y.max()) + 1
+    dropout = network.feature_dropout * min(1.0, z.shape[1] / MANY)
+    batches = EpochBatches(len(z), recipe.optimization.batch_size, seed)
+    steps = recipe.optimization.epochs * len(batches)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        linear, norm = nn.Linear(z.shape[1], concepts, bias=False), nn.BatchNorm1d(concepts)
-        nn.init.constant_(norm.bias, NormalDist().inv_cdf(rate or 0.5))  # so many are on from the start
-        dropout = nn.Dropout(network.feature_dropout * min(1.0, z.shape[1] / MANY))
-        layers = nn.Sequential(dropout, linear, norm, HTAF())
-        head = nn.Linear(concepts, classes)
-        parameters = [*layers.parameters(), *head.parameters()]
-        optimizer = torch.optim.AdamW(parameters, training.lr, weight_decay=training.weight_decay)
-        steps = epochs * each
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, training.lr, total_steps=steps + 1)
-        order = torch.arange(len(z))
-        for step in range(steps):
-            if step % each == 0:
-                order = torch.randperm(len(z))
-            rows = order[step % each :: each]
-            set_sharpness(layers, sharpening.at(step / steps))
-            h = layers(z[rows])
-            terms = concept_terms(h, z[rows], rate=rate, neighbours=neighbours)
-            loss = F.cross_entropy(head(h), labels[rows]) + terms
+        example = z[:2, :, None, None]
+        net = ICBM(nn.Flatten(), int(y.max()) + 1, example=example, concepts=concepts, norm=True, dropout=dropout)
+        net.projection = nn.Linear(z.shape[1], concepts, bias=False)  # also where there are as many features
+        network.begin_at_rate(net)
+        module = Training(net, recipe, "classification", steps)
+        made = module.configure_optimizers()
+        optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+        for step, rows in enumerate(_rows(batches, recipe.optimization.epochs)):
+            module.sharpen(step / steps)
             optimizer.zero_grad()
-            loss.backward()
+            module.objective(z[rows], labels[rows]).backward()
             optimizer.step()
             schedule.step()
-        return _folded(linear, norm, z, means, scales)
+    assert isinstance(net.norm, nn.BatchNorm1d)
+    return _folded(net.projection, net.norm, z, means, scales)
+
+
+def _rows(batches: EpochBatches, epochs: int) -> Iterator[torch.Tensor]:
+    """Row numbers of all batches."""
+    for epoch in range(epochs):
+        batches.set_epoch(epoch)
+        for rows, _, _ in batches:
+            yield rows
 
 
 @torch.no_grad()

@@ -112,7 +112,7 @@ def compared(codes: Codes, shown: Codes, beside: Beside, part: PartName) -> dict
         "title": beside.title,
         "concepts": other.concepts,
         "common": len(mine),
-        "scores": contents.score_objects(found),
+        "scores": contents.score_objects(found, "image"),  # the words of the page are its own
         "accuracies": [numbers[there[name]]["accuracy"] if name in there else None for name in codes.classes],
         "matches": partner.tolist(),
         "matched_by": [round(float(one), 6) for one in value],

@@ -21,13 +21,14 @@ from htaf.explorer.beside import Beside, compared
 from htaf.explorer.choice import chosen_rows, counterfactuals_of
 from htaf.explorer.discovery import example_row
 from htaf.explorer.folder import DATA, FORMAT, FULL, INDEX, claimed, head_of, page_files, remove_stale
+from htaf.explorer.likeness import Likeness, likeness_of
 from htaf.explorer.maps import map_file, strong_to_weak, write_maps
 from htaf.explorer.scripts import packed, script, value_of
-from htaf.explorer.shown import Heading, Shown
+from htaf.explorer.shown import Heading, Items, Shown
 from htaf.explorer.sprites import LOSSLESS, SIDE, Original, Pixels, sheets, webp
 from htaf.runs import write_atomic
 
-AS_USUAL, UNTITLED = Shown(), Heading()
+AS_USUAL, UNTITLED, IMAGES = Shown(), Heading(), Items()
 Counterfactuals = tuple[dict[str, dict[str, Any]], int]  # by row, and how many images are misclassified
 
 
@@ -41,6 +42,8 @@ def build_page(
     beside: Beside | None = None,
     original: Original | None = None,
     maps: Maps | None = None,
+    likeness: Likeness | None = None,
+    items: Items = IMAGES,
     shown: Shown = AS_USUAL,
     heading: Heading = UNTITLED,
     seconds: float = 20.0,
@@ -67,6 +70,10 @@ def build_page(
             where `maps` and `margins` are given, mistakes, typical ones, samples.
         maps: exact maps of where a network sees its concepts; None: there are none. An error of them is a note. The
             images are chosen as those at full size are; maps that the folder has are kept.
+        likeness: how far the images are from those of the training, see `htaf.explorer.likeness`. Where the features
+            cannot be had there is a note.
+        items: what the rows of the codes are. Texts stand on the page as texts, links lead where they point; rows show
+            their ids.
         shown: which images, and how many: images >= 1, see `htaf.explorer.choice.chosen_rows`; thumbnail in 16 to 1024;
             originals and maps >= 0.
         heading: the title of the page, and what stands under it.
@@ -103,6 +110,7 @@ def build_page(
     page = page_files()
     rows, drawn = chosen_rows(codes, part, images)
     seen = codes.take(rows) if len(rows) else codes.part(part)  # the latter says which parts there are
+    texts = None if items.texts is None else _texts(items.texts, seen)
     found = contents.measure(codes, part)
     kept = None if margins is None else np.asarray(margins[rows])
     led, accuracy = contents.discovery_of(codes, seen, drawn, found, kept)
@@ -114,11 +122,12 @@ def build_page(
         "key": contents.content_key(codes),
         "codes": codes_key(codes),
         "ids": ids_key(seen.ids),
-        "chunks": contents.chunk_sizes(seen),
+        "chunks": contents.chunk_sizes(seen, texts),
         "settings": {"part": part, "images": images, "seconds": seconds},
         "version": metadata.version("htaf"),
         "title": heading.title,
         "part": part,
+        "items": {"kind": items.kind, "texts": texts is not None},
         "about": [[label, value] for label, value in heading.about],
         "classes": list(codes.classes),
         "concepts": codes.concepts,
@@ -126,20 +135,21 @@ def build_page(
         "parts": {name: int((codes.parts == number).sum()) for number, name in enumerate(PARTS)},
         "groups": {"low": LOW, "high": HIGH},
         "few": contents.FEW,
-        "scores": contents.score_objects(found),
-        "histogram": contents.histogram(found),
+        "scores": contents.score_objects(found, items.kind),
+        "histogram": contents.histogram(found, items.kind),
         "example": example_row(seen, drawn, found.rates, told),
         "off": accuracy,
         "beside": None if beside is None else beside.title,
         "confusions": contents.confusions(codes, part),
         "per_class": contents.class_objects(codes, found),
-        "notes": [*heading.notes, *contents.notes_of(codes, seen, drawn, found, by_number)],
+        "notes": [*heading.notes, *contents.notes_of(codes, seen, drawn, found, by_number, items.kind)],
     }
     with claimed(out):
         former = _former(out, head, seen)
         flips, wrong, there = former or (*_counterfactuals(seen, seconds, progress), {})
         if len(flips) < wrong:
-            head["notes"].append(f"counterfactuals were looked for in {len(flips):,} of {wrong:,} misclassified images")
+            of = f"{len(flips):,} of {wrong:,} misclassified {items.kind}s"
+            head["notes"].append(f"counterfactuals were looked for in {of}")
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
         head["sprites"] = _sprites(out, seen.ids, pixels, thumbnail, progress, head["notes"], there.get("sprites"))
         steps = None if maps is None or kept is None or not shown.maps else strong_to_weak(seen, kept, drawn, part)
@@ -162,13 +172,21 @@ def build_page(
                 head["maps"] = said
                 if steps is not None:
                     led["strong_to_weak"] = np.where(np.isin(steps, made["rows"]), steps, -1)
+        rows_said = contents.rows_of(seen, drawn)
+        head["unlike"], nearest = None, None
+        if likeness is not None:
+            try:
+                head["unlike"], rows_said["unlike"], nearest = likeness_of(codes, seen, likeness)
+            except (ConceptError, DataError, OSError) as error:
+                head["notes"].append(f"no distances to the training images: {error}")
         values: dict[str, Any] = {
             "concepts": contents.concept_objects(codes, found, by_number or {}),
             "arrays": packed(contents.arrays_of(found, codes) | led),
-            "rows": packed(contents.rows_of(seen, drawn)),
+            "rows": packed(rows_said),
             "flips": flips,
-            **dict(contents.chunks_of(seen)),
+            **dict(contents.chunks_of(seen, texts)),
             **({} if against is None else {"beside": against}),
+            **({} if nearest is None else {"known": nearest}),
             "page": head,
         }
         files: dict[str, bytes | str] = {**page}
@@ -205,6 +223,13 @@ def _by_number(names: Sequence[Mapping[str, Any]], concepts: int) -> dict[int, M
             raise ConceptError(f"expected one name for a concept in 0 to {concepts - 1}, got concept {number}{why}")
         found[number] = entry
     return found
+
+
+def _texts(texts: Mapping[str, str], shown: Codes) -> list[str]:
+    missing = next((one for one in shown.ids if one not in texts), None)
+    if missing is not None:
+        raise ConceptError(f"expected a text for each id that is shown, got none for {missing!r}")
+    return [texts[one] for one in shown.ids]
 
 
 def _former(out: Path, head: Mapping[str, Any], shown: Codes) -> tuple[*Counterfactuals, dict[str, Any]] | None:

@@ -141,18 +141,21 @@ def rows_of(shown: Codes, drawn: Bool[np.ndarray, " images"]) -> dict[str, np.nd
     return {name: getattr(shown, name) for name in ("labels", "exact", "smooth")} | {"random": drawn.astype(np.uint8)}
 
 
-def chunk_sizes(shown: Codes) -> dict[str, int]:
-    """How many images one file of bits and one file of ids hold: about a megabyte of each."""
-    return {"bits": max(64, BITS // max(1, shown.bits.shape[1])), "ids": IDS}
+def chunk_sizes(shown: Codes, texts: Sequence[str] | None) -> dict[str, int]:
+    """How many images one file of bits, of ids and of texts holds: about a megabyte of each."""
+    length = sum(map(len, texts or ())) // max(1, len(texts or ())) + 1
+    return {"bits": max(64, BITS // max(1, shown.bits.shape[1])), "ids": IDS, "texts": max(1, BITS // length)}
 
 
-def chunks_of(shown: Codes) -> Iterator[tuple[str, Any]]:
-    """Names and values of data/bits-0000.js, data/ids-0000.js and so on: what a view of single images loads."""
-    sizes = chunk_sizes(shown)
+def chunks_of(shown: Codes, texts: Sequence[str] | None) -> Iterator[tuple[str, Any]]:
+    """Names and values of data/bits-0000.js, data/ids-0000.js, data/texts-0000.js and so on: what a view of single
+    images loads."""
+    sizes = chunk_sizes(shown, texts)
     for number, start in enumerate(range(0, len(shown), sizes["bits"])):
         yield f"bits-{number:04d}", packed({"bits": shown.bits[start : start + sizes["bits"]]})
-    for number, start in enumerate(range(0, len(shown), sizes["ids"])):
-        yield f"ids-{number:04d}", list(shown.ids[start : start + sizes["ids"]])
+    for name, values in (("ids", shown.ids), ("texts", texts or ())):
+        for number, start in enumerate(range(0, len(values), sizes[name])):
+            yield f"{name}-{number:04d}", list(values[start : start + sizes[name]])
 
 
 def discovery_of(
@@ -221,20 +224,20 @@ def confusions(codes: Codes, part: PartName) -> list[list[int]]:
     return wrong[np.argsort(-wrong[:, 2], kind="stable")[:CONFUSIONS]].tolist()
 
 
-def histogram(found: CodeStatistics) -> dict[str, Any]:
+def histogram(found: CodeStatistics, kind: str) -> dict[str, Any]:
     """Over (concept, class) pairs of the part."""
     if not found.sizes.any():
         return {"series": []}
     counts = _tenths(specificity(found.counts, found.sizes)["histogram"])
-    return {"series": [{"name": f"{found.part} images", "counts": counts}]}
+    return {"series": [{"name": f"{found.part} {kind}s", "counts": counts}]}
 
 
 def _tenths(twentieths: Sequence[int]) -> list[int]:
     return [int(a + b) for a, b in zip(twentieths[::2], twentieths[1::2], strict=True)]
 
 
-def score_objects(found: CodeStatistics) -> list[dict[str, Any]]:
-    """What the overview lists; shares lie in [0, 1], a difference in points is one of shares."""
+def score_objects(found: CodeStatistics, kind: str) -> list[dict[str, Any]]:
+    """What the overview lists; shares lie in [0, 1], a difference in points is one of shares. kind: of the items."""
     dead = int(found.dead.sum())
     rows: list[tuple[str, str, float | None, str, str]] = []
     if found.scores is not None:
@@ -242,29 +245,29 @@ def score_objects(found: CodeStatistics) -> list[dict[str, Any]]:
         accuracy, concept = scores["accuracy"][part], scores["concept_accuracy"]
         rows = [
             ("exact", "Accuracy, exact bits", accuracy["exact"], "percent",
-             "Share of images whose class the network with bits of 0 and 1 finds. "
+             f"Share of {kind}s whose class the network with bits of 0 and 1 finds. "
              f"A guess finds {1 / len(found.sizes):.1%}, always the most frequent class {found.most_frequent:.1%}."),
             ("smooth", "Accuracy, smooth", accuracy["smooth"], "percent",
              "The same of the network as it was trained, before its outputs are cut to 0 and 1."),
             ("gap", "Change by the cut to bits", accuracy["gap"], "points",
              "Exact minus smooth accuracy: below 0, the bits cost accuracy."),
             ("flips", "Predictions that differ", accuracy["flips"], "percent",
-             "Share of images whose predicted class the cut changes."),
+             f"Share of {kind}s whose predicted class the cut changes."),
             ("binarity", "Outputs almost 0 or 1 before the cut", scores["binarity"], "percent",
              "Share of smooth outputs above 0.99 or below 0.01."),
             ("concept_accuracy", "Concept accuracy", concept["mean"], "percent",
-             "How often the class alone tells whether an image has a concept; rare and dead ones raise it."),
+             "How often one who knows the class alone can tell whether a concept is on; rare and dead ones raise it."),
             ("balanced", "The same, balanced", concept["balanced"], "percent",
-             "Mean of the shares found among images with and without the bit; chance gives 50%."),
+             f"Mean of the shares found among {kind}s with and without the bit; chance gives 50%."),
             ("extreme", "Clear (concept, class) pairs", scores["class_specificity"]["extreme"], "percent",
-             "Share of pairs in which 10% of a class's images or fewer, or 90% or more, have the concept."),
+             f"Share of pairs in which 10% of a class's {kind}s or fewer, or 90% or more, have the concept."),
             ("enough", "Concepts for full accuracy", scores["completeness"]["spread"]["enough"], "count",
              "With so many of the most important ones, the others at their mean, accuracy stays within 0.5 points."),
             ("effective", "Effective number of concepts", float(scores["redundancy"]["effective"]), "number",
              "Concepts that say the same count once: from the spectrum of their correlations."),
         ]  # fmt: skip
     rows.append(
-        ("dead", "Dead concepts", dead, "count", "Always 0 or always 1 in training images: they tell nothing apart.")
+        ("dead", "Dead concepts", dead, "count", f"Always 0 or always 1 in training {kind}s: they tell nothing apart.")
     )
     keys = ("key", "label", "value", "kind", "help")
     return [dict(zip(keys, row, strict=True)) for row in rows]
@@ -276,42 +279,43 @@ def notes_of(
     drawn: Bool[np.ndarray, " images"],
     found: CodeStatistics,
     names: Mapping[int, Mapping[str, Any]] | None,
+    kind: str,
 ) -> list[str]:
-    """What a reader should know before believing the page."""
+    """What a reader should know before believing the page. kind: of the items."""
     notes = [str(note) for note in codes.info.get("notes", ())]
     part, classes = found.part, len(codes.classes)
     whole = len(codes.rows(part))
     if len(shown) < whole:
         notes.append(
-            f"{len(shown):,} of the {whole:,} {part} images are shown: {int(drawn.sum()):,} drawn at random, evenly "
+            f"{len(shown):,} of the {whole:,} {part} {kind}s are shown: {int(drawn.sum()):,} drawn at random, evenly "
             "over the classes, then misclassified ones, of which there are too many here; accuracies are of all"
         )
     unknown = whole - int(found.sizes.sum())
     if unknown:
-        notes.append(f"{unknown:,} of the {whole:,} {part} images have no label: no score counts them")
+        notes.append(f"{unknown:,} of the {whole:,} {part} {kind}s have no label: no score counts them")
     trained = ~np.isnan(found.shares).any(0)
     held, few = found.sizes > 0, (found.sizes > 0) & (found.sizes < FEW)
     of_classes = [
-        (few, f"have fewer than {FEW} {part} images: their shares say little"),
-        (trained & ~held, f"have no {part} images: their shares are of training images alone"),
-        (held & ~trained, "have no training images: nothing stands beside their shares"),
-        (~held & ~trained, f"have neither training nor {part} images: they are in no group"),
+        (few, f"have fewer than {FEW} {part} {kind}s: their shares say little"),
+        (trained & ~held, f"have no {part} {kind}s: their shares are of training {kind}s alone"),
+        (held & ~trained, f"have no training {kind}s: nothing stands beside their shares"),
+        (~held & ~trained, f"have neither training nor {part} {kind}s: they are in no group"),
     ]
     if part == "train":
-        notes.append("the training images are shown, to which the network was fitted: shares of others differ")
+        notes.append(f"the training {kind}s are shown, to which the network was fitted: shares of others differ")
     notes += [f"{int(which.sum()):,} of {classes:,} classes {what}" for which, what in of_classes if which.any()]
     if found.scores is not None and classes > 1:
         accuracy, chance = found.scores["accuracy"][part]["exact"], found.most_frequent
         luck = 2 * np.sqrt(chance * (1 - chance) / found.sizes.sum())  # two standard deviations
         if accuracy is not None and accuracy < max(0.3, chance + max(0.2 * (1 - chance), luck)):
             notes.append(
-                f"the network is right for {accuracy:.1%} of images (always the most frequent class: {chance:.1%}): "
+                f"the network is right for {accuracy:.1%} of {kind}s (always the most frequent class: {chance:.1%}): "
                 "names of such a model's concepts are worth little"
             )
     elif classes == 1:
         notes.append("there is one class: nothing to tell apart")
     if (dead := int(found.dead.sum())) > 0:
-        notes.append(f"{dead:,} of {codes.concepts:,} concepts are dead: always 0 or always 1 in training images")
+        notes.append(f"{dead:,} of {codes.concepts:,} concepts are dead: always 0 or always 1 in training {kind}s")
     named = [entry for entry in (names or {}).values() if entry.get("name")]
     if names is None:
         notes.append("concepts have numbers, not names: htaf concepts name finds names, --names reads them")
@@ -330,7 +334,7 @@ def notes_of(
         )
     if of_class := sum(bool(entry.get("verified") and entry.get("only_class")) for entry in named):
         notes.append(
-            f"{of_class:,} verified names tell no images of one class apart: they may say no more than the class"
+            f"{of_class:,} verified names tell no {kind}s of one class apart: they may say no more than the class"
         )
     return notes
 

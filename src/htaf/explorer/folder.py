@@ -57,7 +57,7 @@ def claimed(out: Path) -> Iterator[None]:
         yield
 
 
-OURS = ("sprite-*.webp", "bits-*.js", "ids-*.js", "maps-*.js", f"{FULL}/*.webp", "beside.js")
+OURS = ("sprite-*.webp", "bits-*.js", "ids-*.js", "texts-*.js", "maps-*.js", f"{FULL}/*.webp", "beside.js", "known.js")
 
 
 def remove_stale(out: Path, kept: set[str]) -> None:
@@ -71,6 +71,8 @@ def remove_stale(out: Path, kept: set[str]) -> None:
     for left in [*out.glob(".*"), *out.glob(f"{DATA}/.*"), *out.glob(f"{DATA}/{FULL}/.*")]:
         whole = left.name[1:].rpartition(".")[0]  # `write_atomic` writes .NAME.RANDOM
         if left.name != MARK and (
-            whole in ours or whole.startswith(("sprite-", "bits-", "ids-", "maps-")) or left.parent.name == FULL
+            whole in ours
+            or whole.startswith(("sprite-", "bits-", "ids-", "texts-", "maps-"))
+            or left.parent.name == FULL
         ):
             left.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from htaf._console import err
 from htaf._errors import HtafError
 from htaf.concepts.codes import Codes, ConceptError, PartName, codes_key
 from htaf.concepts.extract import expect_same_weights, extract
+from htaf.concepts.known import FILE, features_of, open_known
 from htaf.concepts.naming import read_names
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.store import open_codes, open_margins, read_record
@@ -23,6 +24,7 @@ from htaf.explorer.beside import Beside
 from htaf.explorer.build import AS_USUAL, build_page
 from htaf.explorer.contents import about_run
 from htaf.explorer.folder import check_folder
+from htaf.explorer.likeness import Likeness
 from htaf.explorer.shown import Heading, Shown
 from htaf.runs import Run, UnknownSourceError, content_hash
 from htaf.runs.data import is_own
@@ -108,6 +110,7 @@ def build_run_page(
         beside=_beside(beside, beside_names),
         original=None if isinstance(seen, ConceptError) else seen.original,
         maps=None if isinstance(seen, ConceptError) or not shown.maps else _maps(run, found, seen, notes),
+        likeness=None if isinstance(seen, ConceptError) else _likeness(run, seen, shown.part, notes, progress=progress),
         shown=shown,
         heading=Heading(title, about_run(run.record, name, preprocessor.size), notes),
         progress=progress,
@@ -177,6 +180,17 @@ def _maps(run: Run, codes: Codes, seen: Pictures, notes: list[str]) -> Maps | No
         notes.append(f"no maps over pictures: {error}")
         return None
     return maps if maps.head.shape == codes.weight.shape else None
+
+
+def _likeness(run: Run, seen: Pictures, part: PartName, notes: list[str], *, progress: bool) -> Likeness | None:
+    """Distances to the training images; None for these themselves, and, with a note, for a run that keeps nothing."""
+    if part == "train" or run.record["model"]["kind"] != "icbm" or not isinstance(seen.of, Images):
+        return None
+    known = open_known(run)
+    if known is None:
+        notes.append(f"no distances to the training images: the run has no {FILE}; its training command writes it")
+        return None
+    return Likeness(known, lambda ids: features_of(run, seen, ids, progress=progress))
 
 
 def _check_run(run: Run, codes: Codes, folder: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from htaf.concepts.codes import PartName
 
@@ -26,6 +27,14 @@ class Shown:
     thumbnail: int = 96
     originals: int = 1000
     maps: int = 1000
+
+
+@dataclass(frozen=True)
+class Items:
+    """What the rows of codes are. kind: the word for one of them. texts: those of texts and links, by id."""
+
+    kind: Literal["image", "text", "link", "row"] = "image"
+    texts: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,15 @@ SHARED = (
 )
 
 
-def shared_rate(rate: float, classes: int) -> float:
-    """The share of images for which a concept is wanted on: `rate`, but three classes at least, and half at most.
+def shared_rate(classes: int) -> float:
+    """The share of images for which a concept is wanted on: 15%, but three classes at least, and half at most.
 
     With ten classes and 15%, seven bits of ten were detectors of one class; with 30%, none in fifty.
 
     Args:
-        rate: in [0, 1). classes: K, taken as equally large.
+        classes: K, taken as equally large.
     """
-    return min(0.5, max(rate, SHARED / classes))
+    return min(0.5, max(RATE, SHARED / classes))
 
 
 def rate_term(h: Float[Tensor, "batch concepts"], rate: float) -> Float[Tensor, ""]:

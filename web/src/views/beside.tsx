@@ -6,7 +6,7 @@ import { Choice, ClassName, ConceptName, pageOf, Pages, Signed } from "../parts.
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
 import { Text } from "../text.tsx";
-import { count, percent, plain, plural, signed } from "../words.ts";
+import { count, item, percent, plain, plural, signed } from "../words.ts";
 import { scoreText } from "./overview.tsx";
 
 const SHOWN = 12;
@@ -33,13 +33,13 @@ export function BesideView({ explorer }: { explorer: Explorer }): JSX.Element {
       <header class="view-head">
         <h1 tabIndex={-1}>Two runs side by side</h1>
         <p class="lead">
-          <Text value={page.title} limit={80} /> and <Text value={other.title} limit={80} />, compared on {plural(other.common, "image")} that both have.
+          <Text value={page.title} limit={80} /> and <Text value={other.title} limit={80} />, compared on {plural(other.common, item("image"))} that both have.
         </p>
       </header>
       <section aria-labelledby="scores">
         <h2 id="scores">Scores</h2>
         <table class="list two-runs">
-          <caption class="hidden">Scores of the two runs, each of all its own {page.part} images</caption>
+          <caption class="hidden">Scores of the two runs, each of all its own {page.part} {item("images")}</caption>
           <thead>
             <tr>
               <th scope="col">Score</th>
@@ -84,13 +84,13 @@ export function BesideView({ explorer }: { explorer: Explorer }): JSX.Element {
             <div key={label} class="score">
               <dt>{label}</dt>
               <dd class="figure">{percent(images / Math.max(1, known), 1)}</dd>
-              <dd class="help">{plural(images, "image")}</dd>
+              <dd class="help">{plural(images, item("image"))}</dd>
             </div>
           ))}
         </dl>
       </section>
       <section aria-labelledby="differ">
-        <h2 id="differ">Images that one alone has right</h2>
+        <h2 id="differ">{item("Images")} that one alone has right</h2>
         <div class="columns">
           <Side explorer={explorer} title="Only the first" rows={other.only_here} />
           <Side explorer={explorer} title="Only the second" rows={other.only_there} />

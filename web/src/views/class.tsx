@@ -3,11 +3,11 @@ import { useMemo, useState } from "preact/hooks";
 import { Spark } from "../charts.tsx";
 import { drawsOn, entries, groupOf, isHeldOut, shareOf, trainedShareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
 import { namingOf, useEdits } from "../names.ts";
-import { Choice, ClassName, classText, ConceptName, classLink, pageOf, Pages, Shares, Signed, SortHeader, Training, UsedOnly } from "../parts.tsx";
+import { Choice, ClassName, classText, ConceptName, classLink, pageOf, Pages, Shares, Signed, SortHeader, Training, UsedOnly, worded } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { format, setQuery, useQuery } from "../route.ts";
 import { Rest, Text } from "../text.tsx";
-import { count, percent, plural } from "../words.ts";
+import { count, item, percent, plural } from "../words.ts";
 import { pairLink } from "./pair.tsx";
 import { Term } from "../glossary.tsx";
 import { Fact } from "./concept.tsx";
@@ -37,20 +37,20 @@ export function ClassView({ explorer, k }: { explorer: Explorer; k: number }): J
         <section aria-labelledby="numbers" class="card">
           <h2 id="numbers">Numbers</h2>
           <dl class="facts">
-            <Fact label={`Images, ${part}`} term="part" value={count(numbers.images)} />
+            <Fact label={`${item("Images")}, ${part}`} term="part" value={count(numbers.images)} />
             <Fact label="Accuracy, exact bits" term="exact" value={percent(numbers.accuracy, 1)} />
             <Fact label="Accuracy, smooth" term="smooth" value={percent(numbers.smooth, 1)} />
           </dl>
         </section>
         <section aria-labelledby="clear" class="card">
-          <h2 id="clear">Concepts by share of images</h2>
+          <h2 id="clear">Concepts by share of {item("images")}</h2>
           {numbers.histogram ? (
             <>
               <Spark counts={numbers.histogram} label={sparkText(numbers.histogram)} />
               <p class="muted">{sparkText(numbers.histogram)}.</p>
             </>
           ) : (
-            <p class="empty">No {part} image of this class.</p>
+            <p class="empty">No {part} {item("image")} of this class.</p>
           )}
         </section>
       </div>
@@ -67,7 +67,7 @@ function TypicalImages({ explorer, k }: { explorer: Explorer; k: number }): JSX.
   return (
     <section aria-labelledby="typical">
       <h2 id="typical">
-        Typical images <Term of="typical" />
+        Typical {item("images")} <Term of="typical" />
       </h2>
       <Grid explorer={explorer}>
         {rows.map((row) => (
@@ -112,10 +112,10 @@ function ClassConcepts({ explorer, k }: { explorer: Explorer; k: number }): JSX.
   return (
     <section aria-labelledby="concepts">
       <h2 id="concepts">Concepts</h2>
-      <p class="muted">The weight is what a concept adds to this class's logit. {heldOut ? `The share is that of the class's ${plural(numbers.images, `${part} image`)}, that of its training images below it.` : `The share is that of the class's training images alone: ${part === "train" ? "this page shows them" : `it has no ${part} images`}.`}</p>
+      <p class="muted">The weight is what a concept adds to this class's logit. {heldOut ? `The share is that of the class's ${plural(numbers.images, `${part} ${item("image")}`)}, that of its training ${item("images")} below it.` : `The share is that of the class's training ${item("images")} alone: ${part === "train" ? "this page shows them" : `it has no ${part} ${item("images")}`}.`}</p>
       <UsedOnly used={used} total={explorer.page.concepts} of="for this class" />
       <div class="tools">
-        <Choice label="Group" value={group} options={GROUPS} onChange={(value) => setQuery({ group: value, page: null })} />
+        <Choice label="Group" value={group} options={worded(GROUPS)} onChange={(value) => setQuery({ group: value, page: null })} />
         <p class="found" role="status">
           {plural(found.length, "concept")}
         </p>
@@ -134,7 +134,7 @@ function ClassConcepts({ explorer, k }: { explorer: Explorer; k: number }): JSX.
                 Weight
               </SortHeader>
               <SortHeader by="share" sort={sort} down term="share" class="rate">
-                Images with it
+                {item("Images")} with it
               </SortHeader>
               <th scope="col" class="wide-only">
                 <Term of="group">Group</Term>
@@ -182,10 +182,10 @@ function Misclassified({ explorer, k }: { explorer: Explorer; k: number }): JSX.
   return (
     <section aria-labelledby="wrong">
       <h2 id="wrong">
-        Misclassified images <span class="muted">{count(rows.length)}</span>
+        Misclassified {item("images")} <span class="muted">{count(rows.length)}</span>
       </h2>
       {rows.length === 0 ? (
-        <p class="empty">None of this class's images on this page.</p>
+        <p class="empty">None of this class's {item("images")} on this page.</p>
       ) : (
         <p class="taken">
           Taken for{" "}
@@ -212,10 +212,10 @@ function Misclassified({ explorer, k }: { explorer: Explorer; k: number }): JSX.
       <p class="actions">
         {rows.length > shown && (
           <button type="button" onClick={() => setShown(shown + 2 * SHOWN)}>
-            More misclassified images
+            More misclassified {item("images")}
           </button>
         )}
-        <a href={format("images", null, { class: k })}>All images of this class</a>
+        <a href={format("images", null, { class: k })}>All {item("images")} of this class</a>
       </p>
     </section>
   );

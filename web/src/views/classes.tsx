@@ -5,7 +5,7 @@ import { entries, type Explorer } from "../explorer.ts";
 import { ClassName, pageOf, Pages, SearchField, Share, SortHeader } from "../parts.tsx";
 import { Picture } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
-import { count, plural } from "../words.ts";
+import { count, item, plural } from "../words.ts";
 
 const SIZE = 50;
 
@@ -42,7 +42,7 @@ export function Classes({ explorer }: { explorer: Explorer }): JSX.Element {
         <p class="empty">No class has such a name.</p>
       ) : (
         <table class="list classes">
-          <caption class="hidden">Classes, {SIZE} at a time; accuracy on {explorer.page.part} images</caption>
+          <caption class="hidden">Classes, {SIZE} at a time; accuracy on {explorer.page.part} {item("images")}</caption>
           <thead>
             <tr>
               <SortHeader by="name" sort={sort}>
@@ -52,10 +52,10 @@ export function Classes({ explorer }: { explorer: Explorer }): JSX.Element {
                 Accuracy
               </SortHeader>
               <SortHeader by="images" sort={sort} down class="num">
-                Images
+                {item("Images")}
               </SortHeader>
               <th scope="col" class="wide-only">
-                Concepts by share of images
+                Concepts by share of {item("images")}
               </th>
             </tr>
           </thead>
@@ -85,4 +85,4 @@ export function Classes({ explorer }: { explorer: Explorer }): JSX.Element {
 }
 
 export const sparkText = (counts: number[]): string =>
-  `${plural(counts[0]!, "concept")} in at most 10% of the images, ${count(counts[9]!)} in 90% or more, ${count(counts.slice(1, 9).reduce((a, b) => a + b, 0))} between`;
+  `${plural(counts[0]!, "concept")} in at most 10% of the ${item("images")}, ${count(counts[9]!)} in 90% or more, ${count(counts.slice(1, 9).reduce((a, b) => a + b, 0))} between`;

@@ -8,7 +8,7 @@ import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { permutation } from "../random.ts";
 import { useQuery } from "../route.ts";
 import { LongText, Rest, Text } from "../text.tsx";
-import { count, decimal, percent, plural } from "../words.ts";
+import { count, decimal, item, percent, plural } from "../words.ts";
 import { Term, type TermKey } from "../glossary.tsx";
 import { Related, Strengths, Without } from "./concept_relations.tsx";
 import { ConceptWhere } from "./concept_where.tsx";
@@ -53,7 +53,7 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
         <section aria-labelledby="numbers" class="card">
           <h2 id="numbers">Numbers</h2>
           <dl class="facts">
-            <Fact label="Training images with it" term="share" value={percent(data.rate, 1)} />
+            <Fact label={item("Training images with it")} term="share" value={percent(data.rate, 1)} />
             <Fact label="Importance rank" term="rank" value={`${count(data.rank)} of ${count(explorer.page.concepts)}`} />
             <Fact label="Largest weight" term="largest weight" value={decimal(data.importance, 3)} />
             <Fact label="Effect on the logits" term="effect on the logits" value={decimal(data.spread, 3)} />
@@ -62,17 +62,17 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
           </dl>
           {!explorer.used[concept] && <p class="warn">No class draws on this concept: it has no part in any decision.</p>}
           {data.dead && <p class="warn">
-              <Term of="dead">Dead</Term>: always the same in training images. It tells nothing apart.
+              <Term of="dead">Dead</Term>: always the same in training {item("images")}. It tells nothing apart.
             </p>}
         </section>
       </div>
       <Without explorer={explorer} concept={concept} />
       <section aria-labelledby="images">
-        <h2 id="images">Images</h2>
+        <h2 id="images">{item("Images")}</h2>
         <p class="muted">
           {drawn === explorer.page.images
-            ? `Drawn at random from the ${plural(drawn, "image")} of this page. None were picked.`
-            : `Drawn at random from ${plural(drawn, "image")} that were drawn at random themselves; those that are on this page because they are misclassified are left out.`}
+            ? `Drawn at random from the ${plural(drawn, item("image"))} of this page. None were picked.`
+            : `Drawn at random from ${plural(drawn, item("image"))} that were drawn at random themselves; those that are on this page because they are misclassified are left out.`}
         </p>
         <div class="columns">
           <Drawn key={`on${concept}`} explorer={explorer} rows={rows.on} title="With the concept" label={naming.label_1} />
@@ -86,7 +86,7 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
           Classes <Term of="group" />
         </h2>
         <p class="muted">
-          {explorer.page.part === "train" ? "By the training images, which this page shows: nothing is held out." : `By the ${explorer.page.part} images of each class, the share of its training images below; training images alone where there are no others.`}
+          {explorer.page.part === "train" ? item("By the training images, which this page shows: nothing is held out.") : `By the ${explorer.page.part} ${item("images")} of each class, the share of its training ${item("images")} below; training ${item("images")} alone where there are no others.`}
         </p>
         <div class="columns three">
           {(["A", "B", "mixed"] as const).map((group) => (
@@ -119,13 +119,13 @@ function OfTwo({ explorer, concept }: { explorer: Explorer; concept: number }): 
     <section aria-labelledby="two" data-two={`${a} ${b}`}>
       <h2 id="two">In the two classes</h2>
       <p class="muted">
-        Images of each, those with maps first; whether they have the concept stands below. <a href={pairLink(a, b)}>What else separates them</a>
+        {item("Images")} of each, those with maps first; whether they have the concept stands below. <a href={pairLink(a, b)}>What else separates them</a>
       </p>
       <div class="columns">
         {[a, b].map((k) => (
           <div key={`${concept} ${k}`} class="side">
             <h3>
-              <ClassName explorer={explorer} k={k} limit={40} /> <span class="muted">images with it</span>
+              <ClassName explorer={explorer} k={k} limit={40} /> <span class="muted">{item("images")} with it</span>
             </h3>
             <Shares explorer={explorer} k={k} concept={concept} />
             <OfClass explorer={explorer} concept={concept} k={k} count={EACH} />
@@ -173,8 +173,8 @@ function Check({ explorer, concept, naming }: { explorer: Explorer; concept: num
       </p>
       {naming.name && (
         <dl class="facts">
-          {naming.label_1 && <Fact label="Images with it" value={<LongText value={naming.label_1} limit={200} />} />}
-          {naming.label_0 && <Fact label="Images without it" value={<LongText value={naming.label_0} limit={200} />} />}
+          {naming.label_1 && <Fact label={item("Images with it")} value={<LongText value={naming.label_1} limit={200} />} />}
+          {naming.label_0 && <Fact label={item("Images without it")} value={<LongText value={naming.label_0} limit={200} />} />}
           {naming.held_out !== null && (
             <Fact label={`${naming.checked_by ? "Balanced" : "Held-out balanced"} accuracy`} term={naming.checked_by ? "balanced accuracy" : "held out"} value={percent(naming.held_out, 1)} />
           )}
@@ -189,12 +189,12 @@ function Check({ explorer, concept, naming }: { explorer: Explorer; concept: num
             <Fact
               label="Says no more than"
               term="only class"
-              value={typeof naming.only_class === "string" ? <Text value={naming.only_class} /> : "the class of the image"}
+              value={typeof naming.only_class === "string" ? <Text value={naming.only_class} /> : item("the class of the image")}
             />
           )}
           {naming.p_value !== null && <Fact label="p, against shuffled classes" term="p-value" value={decimal(naming.p_value, 3)} />}
           {naming.test_a !== null && naming.test_b !== null && (
-            <Fact label="Test images with it, groups A and B of the name" term="group" value={`${percent(naming.test_a)} and ${percent(naming.test_b)}`} />
+            <Fact label={item("Test images with it, groups A and B of the name")} term="group" value={`${percent(naming.test_a)} and ${percent(naming.test_b)}`} />
           )}
           {naming.agreement !== null &&
             (naming.source === "model" ? (
@@ -242,7 +242,7 @@ function Drawn({ explorer, rows, title, label }: { explorer: Explorer; rows: num
           <Text value={label} limit={120} />
         </p>
       )}
-      {rows.length === 0 && <p class="empty">No image on this page.</p>}
+      {rows.length === 0 && <p class="empty">No {item("image")} on this page.</p>}
       <Grid explorer={explorer}>
         {rows.slice(0, shown).map((row) => (
           <Thumb key={row} explorer={explorer} row={row}>
@@ -252,7 +252,7 @@ function Drawn({ explorer, rows, title, label }: { explorer: Explorer; rows: num
       </Grid>
       {rows.length > shown && (
         <button type="button" onClick={() => setShown(shown + 2 * DRAWN)}>
-          More images {title.toLowerCase()}
+          More {item("images")} {title.toLowerCase()}
         </button>
       )}
     </div>
@@ -300,7 +300,7 @@ function Weights({ explorer, concept }: { explorer: Explorer; concept: number })
   return (
     <section aria-labelledby="weights">
       <h2 id="weights">Importance for the classes</h2>
-      <p class="muted">The <Term of="weight">weight</Term> is what the concept adds to the <Term of="logit">logit</Term> of a class when an image has it; the strongest ten each way.</p>
+      <p class="muted">The <Term of="weight">weight</Term> is what the concept adds to the <Term of="logit">logit</Term> of a class when {item("an image")} has it; the strongest ten each way.</p>
       <div class="columns">
         {sides.map(([title, rows]) => (
           <div key={title}>

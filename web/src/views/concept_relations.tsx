@@ -5,7 +5,7 @@ import { Term, type TermKey } from "../glossary.tsx";
 import { ConceptName, Signed } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { format } from "../route.ts";
-import { percent, plural, signed } from "../words.ts";
+import { item, percent, plural, signed } from "../words.ts";
 
 const KINDS: [string, TermKey, string][] = [
   ["Similar", "similar", "on in the same images"],
@@ -19,7 +19,7 @@ export function Related({ explorer, concept }: { explorer: Explorer; concept: nu
     <section aria-labelledby="related">
       <h2 id="related">Related concepts</h2>
       <p class="muted">
-        By the <Term of="correlation">correlation</Term> of two bits over training images.
+        By the <Term of="correlation">correlation</Term> of two bits over training {item("images")}.
       </p>
       <div class="columns three">
         {KINDS.map(([title, term, help], kind) => {
@@ -28,7 +28,7 @@ export function Related({ explorer, concept }: { explorer: Explorer; concept: nu
           return (
             <div key={term} data-kind={term}>
               <h3>
-                <Term of={term}>{title}</Term> <span class="muted">{help}</span>
+                <Term of={term}>{title}</Term> <span class="muted">{item(help)}</span>
               </h3>
               {found.length === 0 && <p class="empty">None.</p>}
               <ul class="rows">
@@ -70,7 +70,7 @@ export function Strengths({ explorer, concept }: { explorer: Explorer; concept: 
               <h3>
                 {title} <span class="muted">{help}</span>
               </h3>
-              {rows.length === 0 && <p class="empty">No image on this page.</p>}
+              {rows.length === 0 && <p class="empty">No {item("image")} on this page.</p>}
               <Grid explorer={explorer}>
                 {rows.map((row) => (
                   <Thumb key={row} explorer={explorer} row={row}>
@@ -91,15 +91,15 @@ export function Without({ explorer, concept }: { explorer: Explorer; concept: nu
   const { page, offAccuracy, offChanged } = explorer;
   return (
     <section aria-labelledby="without" class="card">
-      <h2 id="without">Off in all images</h2>
+      <h2 id="without">Off in all {item("images")}</h2>
       {page.off !== null && offAccuracy && offChanged && (
         <p data-off={offAccuracy[concept]}>
           Accuracy {percent(page.off, 1)} → <strong>{percent(offAccuracy[concept]!, 1)}</strong> (
-          {signed(100 * (offAccuracy[concept]! - page.off), 1)} points) on {page.part} images; {plural(offChanged[concept]!, "prediction")} changed.
+          {signed(100 * (offAccuracy[concept]! - page.off), 1)} points) on {page.part} {item("images")}; {plural(offChanged[concept]!, "prediction")} changed.
         </p>
       )}
       <p class="actions">
-        <a href={format("off", null, { off: concept })}>Which images change; switch off more</a>
+        <a href={format("off", null, { off: concept })}>Which {item("images")} change; switch off more</a>
       </p>
     </section>
   );

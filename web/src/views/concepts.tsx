@@ -2,14 +2,15 @@ import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import { classesOf, entries, groupOf, usedConcepts, type Explorer } from "../explorer.ts";
 import { namingOf, stateOf, useEdits, type Edits, type Naming } from "../names.ts";
-import { Badge, Choice, classTells, conceptLink, ConceptName, pageOf, Pages, SearchField, Share, SortHeader, UsedOnly } from "../parts.tsx";
-import { Picture } from "../pictures.tsx";
+import { Badge, Choice, classTells, conceptLink, ConceptName, pageOf, Pages, SearchField, Share, SortHeader, UsedOnly, worded } from "../parts.tsx";
+import { isPictured, isShown, Picture } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
 import { Text } from "../text.tsx";
-import { decimal, percent, plural } from "../words.ts";
+import { decimal, item, percent, plural } from "../words.ts";
 
 const SIZE = 50;
 const CARDS = 24;
+const TEXTS = 3; // of a card
 const SHOW: [string, string][] = [
   ["", "all"],
   ["verified", "verified"],
@@ -99,7 +100,7 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
           label="Sort by"
           class={as === "table" ? "narrow-only" : ""}
           value={sort}
-          options={SORTS.some(([key]) => key === sort) ? SORTS : [...SORTS, [sort, "as in the table"]]}
+          options={worded(SORTS.some(([key]) => key === sort) ? SORTS : [...SORTS, [sort, "as in the table"]])}
           onChange={(value) => setQuery({ sort: value, page: null })}
         />
         <Choice
@@ -117,7 +118,7 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
       </div>
       <UsedOnly used={usedConcepts(explorer).length} total={explorer.page.concepts} of="by some class" />
       {found.length === 0 ? (
-        <p class="empty">No concept matches. Classes count where most of their images have the concept.</p>
+        <p class="empty">No concept matches. Classes count where most of their {item("images")} have the concept.</p>
       ) : as === "table" ? (
         <table class="list concepts">
           <caption class="hidden">Concepts, {size} at a time</caption>
@@ -133,7 +134,7 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
                 Check
               </SortHeader>
               <SortHeader by="rate" sort={sort} down term="share" class="rate">
-                Images with it
+                {item("Images")} with it
               </SortHeader>
               <SortHeader by="importance" sort={sort} down term="largest weight" class="num wide-only">
                 Largest weight
@@ -158,8 +159,8 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
       )}
       <Pages page={page} size={size} total={found.length} what="concepts" />
       <p class="muted note">
-        Rank: by how much the concept moves the logits over all images. Check: how well the name sorts classes that did not choose it. Accuracy: how often one guesses right from the class alone whether an image has it; rare concepts score high whatever they
-        mean. “Can be told from its class”: the same, images with and without it counted alike; chance: 50%. Most doubtful: those that move the logits much though the
+        Rank: by how much the concept moves the logits over all {item("images")}. Check: how well the name sorts classes that did not choose it. Accuracy: how often one guesses right from the class alone whether {item("an image")} has it; rare concepts score high whatever they
+        mean. “Can be told from its class”: the same, {item("images")} with and without it counted alike; chance: 50%. Most doubtful: those that move the logits much though the
         class says little about them.
       </p>
     </>
@@ -171,7 +172,7 @@ function Card({ explorer, concept, now }: { explorer: Explorer; concept: number;
   const data = explorer.concepts[concept]!;
   const naming = namingOf(explorer, concept, now);
   const tells = classTells(explorer, concept);
-  const rows = explorer.page.sprites ? entries(explorer.samples, concept) : [];
+  const rows = isShown(explorer) ? entries(explorer.samples, concept).slice(0, isPictured(explorer) ? undefined : TEXTS) : [];
   return (
     <li class="concept-card" data-concept={concept}>
       <h2>
@@ -184,14 +185,14 @@ function Card({ explorer, concept, now }: { explorer: Explorer; concept: number;
           ))}
         </a>
       )}
-      {explorer.page.sprites && rows.length === 0 && <p class="empty">No image on this page has it.</p>}
+      {isShown(explorer) && rows.length === 0 && <p class="empty">No {item("image")} on this page has it.</p>}
       <Hint explorer={explorer} concept={concept} naming={naming} />
       {tells && <p class="labels tells">{tells}.</p>}
       <p class="card-foot">
         {(naming.name || naming.edited || data.dead) && <Badge explorer={explorer} concept={concept} />}
         {naming.held_out !== null && <span class="muted">{percent(naming.held_out)}</span>}
         <span class="card-rate">
-          <span class="hidden">Images with it: </span>
+          <span class="hidden">{item("Images")} with it: </span>
           <Share value={data.rate} />
         </span>
       </p>

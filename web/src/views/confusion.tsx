@@ -6,7 +6,7 @@ import { HeatMap, type Cell } from "../heatmap.tsx";
 import { confusionOf } from "../pairs.ts";
 import { Choice, ClassName, classText } from "../parts.tsx";
 import { format, setQuery, useQuery } from "../route.ts";
-import { count, percent, plural } from "../words.ts";
+import { count, item, percent, plural } from "../words.ts";
 import { pairLink } from "./pair.tsx";
 
 const MOST = 200;
@@ -50,10 +50,10 @@ export function Confusion({ explorer }: { explorer: Explorer }): JSX.Element {
       <>
         <span>
           <ClassName explorer={explorer} k={k} limit={40} /> {k === as ? "classified right" : "taken for"} {k !== as && <ClassName explorer={explorer} k={as} limit={40} />}:{" "}
-          <strong>{plural(images, "image")}</strong> of {count(per_class[k]!.images)}
+          <strong>{plural(images, item("image"))}</strong> of {count(per_class[k]!.images)}
         </span>
         {k !== as && <a href={pairLink(k, as)}>What separates them</a>}
-        {images > 0 && <a href={format("images", null, { class: k, as })}>These images</a>}
+        {images > 0 && <a href={format("images", null, { class: k, as })}>These {item("images")}</a>}
       </>
     );
   };
@@ -62,7 +62,7 @@ export function Confusion({ explorer }: { explorer: Explorer }): JSX.Element {
       <header class="view-head">
         <h1 tabIndex={-1}>Confusion matrix</h1>
         <p class="lead">
-          Down: the class of {part} images. Across: the class predicted from <Term of="exact">exact bits</Term>. Similar classes stand together
+          Down: the class of {part} {item("images")}. Across: the class predicted from <Term of="exact">exact bits</Term>. Similar classes stand together
           {order.length < classes.length && `; the ${count(order.length)} with most mistakes of ${count(classes.length)}`}.
         </p>
       </header>
@@ -135,11 +135,11 @@ export function MistakeList({ explorer, most }: { explorer: Explorer; most: numb
               <a
                 class="value"
                 href={format("images", null, { class: String(label), as: String(guess) })}
-                aria-label={`${plural(images, "image")} of ${classText(explorer, label)} taken for ${classText(explorer, guess)}, ${percent(
+                aria-label={`${plural(images, item("image"))} of ${classText(explorer, label)} taken for ${classText(explorer, guess)}, ${percent(
                   images / Math.max(1, explorer.page.per_class[label]!.images),
                 )} of the class`}
               >
-                {plural(images, "image")}
+                {plural(images, item("image"))}
               </a>
             </span>
           </li>

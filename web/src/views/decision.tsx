@@ -1,19 +1,20 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useMemo } from "preact/hooks";
-import type { Explorer } from "../explorer.ts";
+import { bitOf } from "../bits.ts";
+import { usedConcepts, type Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { namingOf, useEdits } from "../names.ts";
 import { ClassName, classText, conceptLink, ConceptName } from "../parts.tsx";
-import { haveIt, Picture } from "../pictures.tsx";
+import { HaveIt, isShown } from "../pictures.tsx";
 import { reasonsFor, type Reason } from "../reasons.ts";
 import { Text } from "../text.tsx";
-import { decimal, plural, signed } from "../words.ts";
+import { decimal, item, plural, signed } from "../words.ts";
 
 const BARS = 8;
 const ALL = 12; // bars, where there are no more
 const FOR = 3;
 const AGAINST = 2;
-const PICTURES = 3;
+const LEVEL = 1e-4; // of logits
 
 interface DecisionProps {
   explorer: Explorer;
@@ -35,10 +36,12 @@ export function Decision({ explorer, row, bits, k, than, subject }: DecisionProp
       <p class="sentence">
         {subject} <ClassName explorer={explorer} k={k} limit={40} /> rather than <ClassName explorer={explorer} k={than} limit={40} />
         {pro.length > 0 && <>: {said(explorer, pro)}</>}.{contra.length > 0 && <> Against it: {said(explorer, contra)}.</>}
-        <Others explorer={explorer} k={k} start={start} ahead={ahead} all={all} named={[...pro, ...contra]} />
+        <Others explorer={explorer} k={k} start={start} ahead={ahead} all={all} named={[...pro, ...contra]} few={all.length <= bars} />
+        {Math.abs(ahead) < LEVEL && " The two classes are level: rounding decides."}
+        {!usedConcepts(explorer).some((concept) => bitOf(bits, concept)) && " It has none of the concepts that a class draws on: all that speaks here is what it lacks."}
       </p>
-      {explorer.page.sprites && (
-        <p class="muted have-said">Beside each concept: other images that have it{explorer.strongest ? " most strongly" : ", drawn at random"}, also where this one lacks it.</p>
+      {isShown(explorer) && (
+        <p class="muted have-said">Beside each concept: other {item("images")} that have it{explorer.strongest ? " most strongly" : ", drawn at random"}, also where this one lacks it.</p>
       )}
       <Waterfall explorer={explorer} row={row} k={k} start={start} ahead={ahead} shown={all.slice(0, bars)} others={all.slice(bars)} />
     </>
@@ -52,18 +55,21 @@ interface OthersProps {
   ahead: number;
   all: Reason[];
   named: Reason[];
+  few: boolean; // each of them has a bar
 }
 
 /** What the named concepts leave open, where that is more than half of how far the class is ahead, or more than they add. */
-function Others({ explorer, k, start, ahead, all, named }: OthersProps): JSX.Element | null {
+function Others({ explorer, k, start, ahead, all, named, few }: OthersProps): JSX.Element | null {
   const told = named.reduce((sum, { adds }) => sum + adds, 0);
   const rest = ahead - start - told;
-  if (told >= Math.max(ahead / 2, rest) || all.length === named.length) return null;
+  const others = all.length - named.length;
+  if (told >= Math.max(ahead / 2, rest) || others === 0) return null;
+  if (few) return <span class="others">{` The other ${plural(others, "concept")} below ${others === 1 ? "adds" : "add"} ${signed(rest, 1)}.`}</span>;
   return (
     <span class="others">
       {" "}
-      The rest ({plural(all.length - named.length, "concept")}) adds {signed(rest, 1)}
-      {start > rest && `, and for an average image ${classText(explorer, k, 40)} is ahead by ${signed(start, 1)} already`}: no few concepts decide this.
+      The rest ({plural(others, "concept")}) adds {signed(rest, 1)}
+      {start > rest && `, and for an average ${item("image")} ${classText(explorer, k, 40)} is ahead by ${signed(start, 1)} already`}: no few concepts decide this.
     </span>
   );
 }
@@ -136,7 +142,7 @@ function Waterfall({ explorer, row, k, start, ahead, shown, others }: WaterfallP
       <tbody>
         <tr>
           <th scope="row">
-            An <Term of="average image">average image</Term>: <Term of="ahead">ahead by</Term>
+            An <Term of="average image">average {item("image")}</Term>: <Term of="ahead">ahead by</Term>
           </th>
           <td>{bar(0, start, "whole")}</td>
           <td class="num">{decimal(start)}</td>
@@ -147,14 +153,7 @@ function Waterfall({ explorer, row, k, start, ahead, shown, others }: WaterfallP
               <span class="reason">
                 <span class={on ? "bit on" : "bit"}>{on ? "has" : "lacks"} </span>
                 <ConceptName explorer={explorer} concept={concept} limit={36} />
-                {explorer.page.sprites && (
-                  <a class="have-it" href={conceptLink(concept)} tabIndex={-1} aria-hidden="true">
-                    {!on && <span class="muted">these have it</span>}
-                    {haveIt(explorer, concept, PICTURES, row).map((other) => (
-                      <Picture key={other} explorer={explorer} row={other} size={40} decorative />
-                    ))}
-                  </a>
-                )}
+                <HaveIt explorer={explorer} row={row} concept={concept} on={on} />
               </span>
             </th>
             <td>{bar(ends[place]!, ends[place + 1]!, step(adds))}</td>
@@ -169,7 +168,7 @@ function Waterfall({ explorer, row, k, start, ahead, shown, others }: WaterfallP
           </tr>
         )}
         <tr class="sum" data-ahead={ahead}>
-          <th scope="row">This image: ahead by</th>
+          <th scope="row">This {item("image")}: ahead by</th>
           <td>{bar(0, ahead, "whole")}</td>
           <td class="num">{decimal(ahead)}</td>
         </tr>

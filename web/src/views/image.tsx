@@ -2,7 +2,7 @@ import type { JSX } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
 import { announce } from "../announce.ts";
 import { bitOf, flipped, nearest } from "../bits.ts";
-import { bitsOf, type Explorer } from "../explorer.ts";
+import { bitsOf, entries, type Explorer } from "../explorer.ts";
 import { argmax, logits, softmax } from "../head.ts";
 import { Term } from "../glossary.tsx";
 import { ClassName, classText, conceptText } from "../parts.tsx";
@@ -11,7 +11,7 @@ import { firstTwo } from "../reasons.ts";
 import { setQuery, useQuery } from "../route.ts";
 import { Rest, Text } from "../text.tsx";
 import { Needs } from "../waiting.tsx";
-import { percent, plural } from "../words.ts";
+import { count, decimal, item, percent, plural } from "../words.ts";
 import { Fact } from "./concept.tsx";
 import { CounterfactualView } from "./counterfactual.tsx";
 import { Decision } from "./decision.tsx";
@@ -81,13 +81,13 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
   const reset = (): void => change([], "All bits as they were.");
   return (
     <>
-      <nav class="beside" aria-label="Neighbouring images">
-        {row > 0 ? <a href={imageLink(explorer, row - 1)}>← Previous image</a> : <span />}
-        <a href="#/images">All images</a>
-        {row < explorer.page.images - 1 ? <a href={imageLink(explorer, row + 1)}>Next image →</a> : <span />}
+      <nav class="beside" aria-label={item("Neighbouring images")}>
+        {row > 0 ? <a href={imageLink(explorer, row - 1)}>← Previous {item("image")}</a> : <span />}
+        <a href="#/images">All {item("images")}</a>
+        {row < explorer.page.images - 1 ? <a href={imageLink(explorer, row + 1)}>Next {item("image")} →</a> : <span />}
       </nav>
       <header class="view-head">
-        <p class="kicker">Image</p>
+        <p class="kicker">{item("Image")}</p>
         <h1 tabIndex={-1}>
           <Heading explorer={explorer} row={row} />
         </h1>
@@ -96,6 +96,7 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
         </p>
         <Rest value={id} limit={100} />
       </header>
+      <Far explorer={explorer} row={row} />
       {explorer.head.classes > 1 && <Why explorer={explorer} view={view} />}
       {explorer.mapped.has(row) ? <ImageWhere key={`where${row}`} explorer={explorer} view={view} /> : explorer.mapped.size > 0 && <NoMaps explorer={explorer} />}
       <div class="columns image-view">
@@ -113,12 +114,22 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
       </div>
       <section aria-labelledby="nearest">
         <h2 id="nearest">
-          Nearest images <Term of="nearest" />
+          Nearest {item("images")} <Term of="nearest" />
         </h2>
         <Needs explorer={explorer} of={["bits"]}>
           {() => <Nearest explorer={explorer} view={view} />}
         </Needs>
       </section>
+      {explorer.page.unlike && (
+        <section aria-labelledby="known">
+          <h2 id="known">
+            Nearest training {item("images")} <Term of="unlike" />
+          </h2>
+          <Needs explorer={explorer} of={["known"]}>
+            {() => <NearestKnown explorer={explorer} row={row} />}
+          </Needs>
+        </section>
+      )}
       {view.flips.size > 0 && (
         <div class="now-bar narrow-only">
           <p>
@@ -130,6 +141,38 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
           </button>
         </div>
       )}
+    </>
+  );
+}
+
+/** Where an image is farther from the training images than nearly all validation images. */
+function Far({ explorer, row }: { explorer: Explorer; row: number }): JSX.Element | null {
+  const { page, unlike } = explorer;
+  if (!unlike || !page.unlike || unlike[row]! <= page.unlike.far) return null;
+  return (
+    <p class="warn far-off">
+      This {item("image")} is farther from the <Term of="unlike">training {item("images")}</Term> than {percent(unlike[row]!)} of the {count(page.unlike.validation)} validation {item("images")}: its class may mean nothing.
+    </p>
+  );
+}
+
+function NearestKnown({ explorer, row }: { explorer: Explorer; row: number }): JSX.Element {
+  const { nearest, distances, ids, labels } = explorer.known!;
+  return (
+    <>
+      <p class="muted">
+        The nearest is farther than that of {percent(explorer.unlike![row]!)} of the {plural(explorer.page.unlike!.validation, `validation ${item("image")}`)}, by what the backbone gives.
+      </p>
+      <ul class="rows known">
+        {entries(nearest, row).map((place, at) => (
+          <li key={place} data-known={ids[place]}>
+            <span>
+              {labels[place]! >= 0 && <ClassName explorer={explorer} k={labels[place]!} limit={40} />} <Text value={ids[place]!} limit={100} />
+            </span>
+            <span class="num">distance {decimal(distances[row * nearest.width + at]!, 3)}</span>
+          </li>
+        ))}
+      </ul>
     </>
   );
 }
@@ -154,7 +197,7 @@ function Why({ explorer, view }: { explorer: Explorer; view: WhatIf }): JSX.Elem
             bits={view.bits}
             k={first}
             than={than}
-            subject={view.flips.size > 0 ? "With these flips the image is taken for" : "This image is taken for"}
+            subject={view.flips.size > 0 ? item("With these flips the image is taken for") : item("This image is taken for")}
           />
         </div>
       </div>
@@ -180,6 +223,7 @@ function Facts({ explorer, row }: { explorer: Explorer; row: number }): JSX.Elem
     <dl class="facts">
       <Fact label="Class" value={<ClassName explorer={explorer} k={explorer.labels[row]!} limit={40} />} />
       <Fact label="Predicted, exact bits" term="exact" value={<ClassName explorer={explorer} k={explorer.exact[row]!} limit={40} />} />
+      {explorer.unlike && <Fact label={item("Farther from training images than")} term="unlike" value={`${percent(explorer.unlike[row]!)} of validation ${item("images")}`} />}
       {explorer.smooth[row]! >= 0 && <Fact label="Predicted, smooth" term="smooth" value={<ClassName explorer={explorer} k={explorer.smooth[row]!} limit={40} />} />}
     </dl>
   );
@@ -193,9 +237,9 @@ function Nearest({ explorer, view }: { explorer: Explorer; view: WhatIf }): JSX.
   return (
     <>
       <p class="muted">
-        Those whose concepts differ in the fewest bits from {view.flips.size > 0 ? "this image's as flipped" : "this image's"}, of all on this page.
+        Those whose concepts differ in the fewest bits from {view.flips.size > 0 ? item("this image's as flipped") : item("this image's")}, of all on this page.
       </p>
-      {found.length === 0 && <p class="empty">There is no other image.</p>}
+      {found.length === 0 && <p class="empty">There is no other {item("image")}.</p>}
       <Grid explorer={explorer}>
         {found.map(([row, far]) => (
           <Thumb key={row} explorer={explorer} row={row}>

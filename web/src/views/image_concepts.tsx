@@ -5,8 +5,10 @@ import { drawsOn, weightOf, type Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { namingOf, useEdits } from "../names.ts";
 import { Choice, classText, ConceptName, conceptText, SearchField, Signed, UsedOnly } from "../parts.tsx";
+import { HaveIt } from "../pictures.tsx";
+import { reasonsFor } from "../reasons.ts";
 import { setQuery, useQuery } from "../route.ts";
-import { count, plural, signed } from "../words.ts";
+import { count, item, plural, signed } from "../words.ts";
 import type { WhatIf } from "./image.tsx";
 
 const SIZE = 24;
@@ -23,8 +25,8 @@ const SHOW: [string, string][] = [
   ["changed", "changed"],
 ];
 
-/** What a bit adds to the logit of the chosen class, or to how far that is ahead of the other one. */
-const adds = (explorer: Explorer, { chosen, than }: { chosen: number; than: number | null }, concept: number): number =>
+/** What a bit weighs for the logit of the chosen class, or for how far that is ahead of the other one. */
+const weigh = (explorer: Explorer, { chosen, than }: { chosen: number; than: number | null }, concept: number): number =>
   weightOf(explorer, chosen, concept) - (than === null ? 0 : weightOf(explorer, than, concept));
 
 /** The bits as switches. Their order is that of the image as it is, so that a flip moves nothing. */
@@ -39,21 +41,20 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
     [explorer],
   );
   const sorted = useMemo(() => {
-    const weight = (concept: number): number => adds(explorer, { chosen, than }, concept);
-    const contribution = (concept: number): number => (bitOf(given, concept) ? weight(concept) : 0);
+    const weight = (concept: number): number => weigh(explorer, { chosen, than }, concept);
+    const contribution = (concept: number): number => (bitOf(given, concept) - explorer.concepts[concept]!.rate) * weight(concept);
     const effect = (concept: number): number => (bitOf(given, concept) ? -weight(concept) : weight(concept));
     const all = explorer.concepts.map((_, concept) => concept);
     if (order === "number") return all;
     if (order === "effect") return all.sort((a, b) => effect(b) - effect(a) || a - b);
     const sign = order === "lowest" ? -1 : 1;
-    // bits that are off contribute nothing: among them, those that would add most stand first
-    return all.sort((a, b) => sign * (contribution(b) - contribution(a) || effect(b) - effect(a)) || a - b);
+    return all.sort((a, b) => sign * (contribution(b) - contribution(a)) || a - b);
   }, [explorer, given, chosen, than, order]);
   const most = useMemo(
-    () => sorted.reduce((top, concept) => Math.max(top, Math.abs(adds(explorer, { chosen, than }, concept))), 0),
+    () => sorted.reduce((top, concept) => Math.max(top, Math.abs(weigh(explorer, { chosen, than }, concept))), 0),
     [explorer, sorted, chosen, than],
   );
-  const ahead = (values: ArrayLike<number>): number => values[chosen]! - (than === null ? 0 : values[than]!);
+  const { start, ahead } = reasonsFor(explorer, view.bits, chosen, than);
   const wanted = words.trim().toLowerCase();
   const drawn = sorted.filter((concept) => drawsOn(explorer, concept, chosen, than));
   const found = sorted.filter((concept) => {
@@ -65,9 +66,9 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
   });
   return (
     <section aria-labelledby="bits">
-      <h2 id="bits">Concepts of this image</h2>
+      <h2 id="bits">Concepts of this {item("image")}</h2>
       <UsedOnly used={drawn.length} total={sorted.length} of={than === null ? `for ${classText(explorer, chosen, 40)}` : `to tell ${classText(explorer, chosen, 40)} from ${classText(explorer, than, 40)}`} />
-      <p class="muted">Press a switch to flip a bit. A concept that is on adds its weight to the logit of the class; one that is off adds nothing.</p>
+      <p class="muted">Press a switch to flip a bit. What it <Term of="adds">adds</Term> is counted from an <Term of="average image">average {item("image")}</Term>, so what this one lacks counts too.</p>
       <div class="tools">
         <Choice label="Contributions to" value={String(chosen)} options={classes} onChange={(value) => setQuery({ class: value })} />
         <Choice
@@ -87,7 +88,7 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
         <p class="empty">No concept matches.</p>
       ) : (
         <table class="list bits">
-          <caption class="hidden">Concepts of this image and what they add to the logit of the chosen class</caption>
+          <caption class="hidden">Concepts of this {item("image")} and what they add to the logit of the chosen class</caption>
           <thead>
             <tr>
               <th scope="col">
@@ -108,8 +109,8 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
             ))}
           </tbody>
           <tfoot>
-            <Total name="Bias of the class" value={ahead(explorer.head.bias)} />
-            <Total name={than === null ? "Logit: the concepts that are on, and this" : "Ahead by: the difference of the two logits"} value={ahead(view.logits)} />
+            <Total name={item(than === null ? "An average image: its logit" : "An average image: ahead by")} value={start} />
+            <Total name={item(than === null ? "This image: its logit, the sum of all" : "This image: ahead by, the sum of all")} value={ahead} />
           </tfoot>
         </table>
       )}
@@ -146,7 +147,7 @@ interface BitProps {
 function Bit({ explorer, view, concept, most, toggle }: BitProps): JSX.Element {
   const on = bitOf(view.bits, concept) === 1;
   const changed = view.flips.has(concept);
-  const weight = adds(explorer, view, concept);
+  const weight = weigh(explorer, view, concept);
   return (
     <tr class={changed ? "changed" : undefined} data-concept={concept}>
       <td>
@@ -155,9 +156,10 @@ function Bit({ explorer, view, concept, most, toggle }: BitProps): JSX.Element {
       <th scope="row">
         <ConceptName explorer={explorer} concept={concept} limit={48} />
         {changed && <span class="tag">changed</span>}
+        <HaveIt explorer={explorer} row={view.row} concept={concept} on={on} />
       </th>
       <td>
-        <Signed value={on ? weight : 0} most={most} />
+        <Signed value={(Number(on) - explorer.concepts[concept]!.rate) * weight} most={most} />
       </td>
       <td class="wide-only">
         <Signed value={on ? -weight : weight} most={most} />

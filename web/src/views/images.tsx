@@ -2,10 +2,11 @@ import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import { wrong, type Explorer } from "../explorer.ts";
 import { bitOf } from "../bits.ts";
-import { Choice, classText, conceptText, pageOf, Pages, SearchField } from "../parts.tsx";
+import { Term } from "../glossary.tsx";
+import { Choice, classText, conceptText, pageOf, Pages, SearchField, worded } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
-import { plural } from "../words.ts";
+import { count, item, percent, plural } from "../words.ts";
 
 const SIZE = 60;
 const SHOW: [string, string][] = [
@@ -15,17 +16,23 @@ const SHOW: [string, string][] = [
   ["cut", "other prediction than the smooth network's"],
 ];
 
+const SORTS: [string, string][] = [
+  ["", "as they come"],
+  ["-unlike", "least like the training images"],
+  ["unlike", "most like the training images"],
+];
+
 export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
-  const { q = "", class: of = "", show = "", as = "", has = "", lacks = "", page: asked = "1" } = useQuery();
+  const { sort = "", q = "", class: of = "", show = "", as = "", has = "", lacks = "", page: asked = "1" } = useQuery();
   const classes = useMemo(
     (): [string, string][] => [["", "all"], ...explorer.page.classes.map((_, k): [string, string] => [String(k), classText(explorer, k, 50)])],
     [explorer],
   );
   const found = useMemo(() => {
     const words = q.trim().toLowerCase();
-    const { labels, exact, smooth, ids } = explorer;
+    const { labels, exact, smooth, ids, texts, unlike } = explorer;
     const bitAt = (row: number, concept: string): boolean => Number(concept) < explorer.page.concepts && bitOf(explorer.bits, Number(concept), row * explorer.width) === 1;
-    return ids.flatMap((id, row) => {
+    const rows = ids.flatMap((id, row) => {
       if (of !== "" && labels[row] !== Number(of)) return [];
       if (as !== "" && exact[row] !== Number(as)) return [];
       if (has !== "" && !bitAt(row, has)) return [];
@@ -33,9 +40,10 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
       if (show === "wrong" && !wrong(explorer, row)) return [];
       if (show === "right" && (labels[row]! < 0 || wrong(explorer, row))) return [];
       if (show === "cut" && (smooth[row]! < 0 || smooth[row] === exact[row])) return [];
-      return id.toLowerCase().includes(words) ? [row] : [];
+      return id.toLowerCase().includes(words) || texts[row]?.toLowerCase().includes(words) ? [row] : [];
     });
-  }, [explorer, q, of, show, as, has, lacks]);
+    return sort && unlike ? rows.sort((a, b) => (sort === "-unlike" ? 1 : -1) * (unlike[b]! - unlike[a]!) || a - b) : rows;
+  }, [explorer, q, of, show, as, has, lacks, sort]);
   const concepts = useMemo(
     (): [string, string][] => [["", "any"], ...explorer.concepts.map((_, concept): [string, string] => [String(concept), conceptText(explorer, concept)])],
     [explorer],
@@ -44,7 +52,7 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
   return (
     <>
       <header class="view-head">
-        <h1 tabIndex={-1}>Images</h1>
+        <h1 tabIndex={-1}>{item("Images")}</h1>
       </header>
       <div class="tools" role="search">
         <Choice label="Class" value={of} options={classes} onChange={(value) => setQuery({ class: value, page: null })} />
@@ -52,20 +60,27 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
         <Choice label="Show" value={show} options={SHOW} onChange={(value) => setQuery({ show: value, page: null })} />
         <Choice label="Has" value={has} options={concepts} onChange={(value) => setQuery({ has: value, page: null })} />
         <Choice label="Lacks" value={lacks} options={concepts} onChange={(value) => setQuery({ lacks: value, page: null })} />
-        <SearchField label="Search" hint="id" value={q} onInput={(value) => setQuery({ q: value, page: null })} />
+        {explorer.unlike && <Choice label="Sort by" value={sort} options={worded(SORTS)} onChange={(value) => setQuery({ sort: value, page: null })} />}
+        <SearchField label="Search" hint={explorer.page.items.texts ? "words, id" : "id"} value={q} onInput={(value) => setQuery({ q: value, page: null })} />
         <p class="found" role="status">
-          {plural(found.length, "image")}
+          {plural(found.length, item("image"))}
         </p>
       </div>
-      {found.length === 0 && <p class="empty">No image matches.</p>}
+      {sort && explorer.unlike && (
+        <p class="muted">
+          Farther from the <Term of="unlike">training {item("images")}</Term> than so many of the {count(explorer.page.unlike!.validation)} validation {item("images")} are.
+        </p>
+      )}
+      {found.length === 0 && <p class="empty">No {item("image")} matches.</p>}
       <Grid explorer={explorer}>
         {found.slice((page - 1) * SIZE, page * SIZE).map((row) => (
           <Thumb key={row} explorer={explorer} row={row}>
+            {sort && explorer.unlike && <span class="far">farther than {percent(explorer.unlike[row]!)}</span>}
             <Verdict explorer={explorer} row={row} />
           </Thumb>
         ))}
       </Grid>
-      <Pages page={page} size={SIZE} total={found.length} what="images" />
+      <Pages page={page} size={SIZE} total={found.length} what={item("images")} />
     </>
   );
 }

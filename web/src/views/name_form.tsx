@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import { announce } from "../announce.ts";
 import type { Explorer } from "../explorer.ts";
 import { rename, type Naming } from "../names.ts";
+import { item } from "../words.ts";
 
 type Field = "name" | "label_1" | "label_0";
 const LABELS: [Field, string][] = [
@@ -44,7 +45,7 @@ export function NameForm({ explorer, concept, naming }: { explorer: Explorer; co
     <form class="name-form" onSubmit={save} onKeyDown={(event) => event.key === "Escape" && setDraft(null)}>
       {LABELS.map(([field, label], index) => (
         <label key={field} class="field">
-          <span>{label}</span>
+          <span>{item(label)}</span>
           <input
             type="text"
             name={field}

@@ -8,7 +8,7 @@ import { describe, imageLink, Picture } from "../pictures.tsx";
 import { permutation } from "../random.ts";
 import { Seen } from "../seen.tsx";
 import { Needs } from "../waiting.tsx";
-import { signed } from "../words.ts";
+import { item, signed } from "../words.ts";
 
 interface OfClassProps {
   explorer: Explorer;
@@ -26,7 +26,7 @@ export function OfClass({ explorer, concept, k, count, on }: OfClassProps): JSX.
     const all = [...permutation(explorer.page.images, concept)].filter((row) => explorer.labels[row] === k);
     return all.sort((a, b) => worth(b) - worth(a)).slice(0, count);
   }, [explorer, concept, k, count, on]);
-  if (rows.length === 0) return <p class="empty">No image on this page.</p>;
+  if (rows.length === 0) return <p class="empty">No {item("image")} on this page.</p>;
   return (
     <ul class="seen-row of-class">
       {rows.map((row) => (

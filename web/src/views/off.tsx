@@ -7,7 +7,7 @@ import { argmax, logits } from "../head.ts";
 import { Choice, ClassName, ConceptName, conceptText } from "../parts.tsx";
 import { Grid, Thumb } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
-import { count, percent, plural, signed } from "../words.ts";
+import { count, item, percent, plural, signed } from "../words.ts";
 
 const AT_ONCE = 1500; // images between two breaths
 const SHOWN = 12;
@@ -77,8 +77,8 @@ export function Off({ explorer }: { explorer: Explorer }): JSX.Element {
   return (
     <>
       <header class="view-head">
-        <h1 tabIndex={-1}>Concepts off in all images</h1>
-        <p class="lead">What the classifier would be without them: their bits are 0 whatever the image.</p>
+        <h1 tabIndex={-1}>Concepts off in all {item("images")}</h1>
+        <p class="lead">What the classifier would be without them: their bits are 0 whatever the {item("image")}.</p>
       </header>
       <div class="tools">
         <Choice label="Switch off" value="" options={options} onChange={(value) => value && set([...off, Number(value)])} />
@@ -104,8 +104,8 @@ export function Off({ explorer }: { explorer: Explorer }): JSX.Element {
         </h2>
         <p role="status" class="muted">
           {found
-            ? `Of ${plural(found.known, "image")} of this page${page.images > found.known ? " that were drawn at random and have a class" : ""}; ${plural(found.changed, "prediction")} changed.`
-            : `${count(done)} of ${count(page.images)} images…`}
+            ? `Of ${plural(found.known, item("image"))} of this page${page.images > found.known ? " that were drawn at random and have a class" : ""}; ${plural(found.changed, "prediction")} changed.`
+            : `${count(done)} of ${count(page.images)} ${item("images")}…`}
         </p>
         {found && (
           <dl class="scores" data-before={found.before} data-after={found.after} data-known={found.known}>
@@ -141,7 +141,7 @@ export function Off({ explorer }: { explorer: Explorer }): JSX.Element {
             </ul>
           </section>
           <section aria-labelledby="changed">
-            <h2 id="changed">Images that change</h2>
+            <h2 id="changed">{item("Images")} that change</h2>
             <div class="columns">
               {(
                 [

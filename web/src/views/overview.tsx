@@ -6,7 +6,7 @@ import { namingOf, stateOf, useEdits, type State } from "../names.ts";
 import { format } from "../route.ts";
 import { LongText, Text } from "../text.tsx";
 import type { Score } from "../types.ts";
-import { count, decimal, percent, plural } from "../words.ts";
+import { count, decimal, item, percent, plural } from "../words.ts";
 import { MistakeList } from "./confusion.tsx";
 import { ConceptsByClasses, OneDecision } from "./overview_parts.tsx";
 
@@ -57,9 +57,9 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
           <Text value={page.title} limit={120} />
         </h1>
         <p class="lead">
-          A classifier that decides by <a href="#/concepts">{plural(used, "concept")}</a>: <Term of="bit">bits</Term> that an image has or has not
+          A classifier that decides by <a href="#/concepts">{plural(used, "concept")}</a>: <Term of="bit">bits</Term> that {item("an image")} has or has not
           {used < page.concepts && ` (${count(page.concepts - used)} more have no weight in any class)`}. Here are{" "}
-          <a href="#/images">{plural(page.images, `${page.part} image`)}</a> of <a href="#/classes">{plural(page.classes.length, "class", "classes")}</a>.
+          <a href="#/images">{plural(page.images, `${page.part} ${item("image")}`)}</a> of <a href="#/classes">{plural(page.classes.length, "class", "classes")}</a>.
           {page.beside !== null && (
             <>
               {" "}
@@ -81,8 +81,8 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
       <section aria-labelledby="scores">
         <h2 id="scores">Scores</h2>
         <dl class="scores">
-          {page.scores.map((score) => (
-            <div key={score.key} class={score.value === null ? "score none" : "score"}>
+          {page.scores.filter(({ value }) => value !== null).map((score) => (
+            <div key={score.key} class="score">
               <dt>{score.label}</dt>
               <dd class="figure">{scoreText(score)}</dd>
               <dd class="help">{score.help}</dd>
@@ -94,9 +94,9 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
         <section aria-labelledby="shares">
           <h2 id="shares">How concepts divide the classes</h2>
           <p class="muted">
-            Of each concept and class: the share of the class's images that have the concept. Near 0% and 100% the concept says something about the class.
+            Of each concept and class: the share of the class's {item("images")} that have the concept. Near 0% and 100% the concept says something about the class.
           </p>
-          <Histogram series={page.histogram.series} label="Histogram: pairs of concept and class by the share of images with the concept" />
+          <Histogram series={page.histogram.series} label={item("Histogram: pairs of concept and class by the share of images with the concept")} />
         </section>
         <Names explorer={explorer} />
       </div>
@@ -105,18 +105,23 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
           <h2 id="reading">How to read this page</h2>
           <ul class="prose">
             <li>
-              A concept is one bit. The logit of a class is the sum of its weights over the concepts that an image has, and a bias: nothing else enters the
+              A concept is one bit. The logit of a class is the sum of its weights over the concepts that {item("an image")} has, and a bias: nothing else enters the
               decision.
             </li>
             <li>
-              A concept's classes are in group A when {percent(high)} or more of their training images have it, in B when {percent(low)} or fewer do, else mixed.
+              A concept's classes are in group A when {percent(high)} or more of their training {item("images")} have it, in B when {percent(low)} or fewer do, else mixed.
             </li>
-            <li>Names were found afterwards. Look at images with and without the concept, which are drawn at random, and doubt the name.</li>
+            <li>Names were found afterwards. Look at {item("images")} with and without the concept, which are drawn at random, and doubt the name.</li>
             <li>
               Begin with the <a href="#/concepts?sort=-doubt">most doubtful concepts</a>: they move the decisions much, and the class says little about them.
             </li>
+            {page.unlike && (
+              <li>
+                The classifier has a class for every {item("image")}, whatever it shows. Look at those <a href="#/images?sort=-unlike">least like the training {item("images")}</a>.
+              </li>
+            )}
             <li>
-              On an <a href="#/images">image</a>, flip its concepts and see what the classifier would say. Rename a concept where its name is wrong; the names
+              On <a href="#/images">{item("an image")}</a>, flip its concepts and see what the classifier would say. Rename a concept where its name is wrong; the names
               stay in this browser until you export them.
             </li>
           </ul>
@@ -138,7 +143,7 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
               ([part, images]) =>
                 images > 0 && (
                   <div key={part}>
-                    <dt>{part === page.part ? `Images, ${part} (shown)` : `Images, ${part}`}</dt>
+                    <dt>{part === page.part ? `${item("Images")}, ${part} (shown)` : `${item("Images")}, ${part}`}</dt>
                     <dd>{count(images)}</dd>
                   </div>
                 ),

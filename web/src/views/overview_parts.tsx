@@ -5,12 +5,12 @@ import { bitsOf, isHeldOut, shareOf, trainedShareOf, weightOf, usedConcepts, wro
 import { Term } from "../glossary.tsx";
 import { HeatMap, type Cell } from "../heatmap.tsx";
 import { logits } from "../head.ts";
-import { Choice, ClassName, classText, ConceptName, conceptLink } from "../parts.tsx";
+import { Choice, ClassName, classText, ConceptName, conceptLink, worded } from "../parts.tsx";
 import { imageLink, Picture } from "../pictures.tsx";
 import { Needs } from "../waiting.tsx";
 import { firstTwo } from "../reasons.ts";
 import { format, setQuery, useQuery } from "../route.ts";
-import { count, percent, signed } from "../words.ts";
+import { count, item, percent, signed } from "../words.ts";
 import { Decision } from "./decision.tsx";
 
 export function OneDecision({ explorer, given }: { explorer: Explorer; given: number }): JSX.Element {
@@ -22,7 +22,7 @@ export function OneDecision({ explorer, given }: { explorer: Explorer; given: nu
       <div class="with-action">
         <h2 id="decision">One decision, explained</h2>
         <button type="button" onClick={another}>
-          Another image
+          Another {item("image")}
         </button>
       </div>
       <Needs explorer={explorer} of={["rows", `bits@${row}`]}>
@@ -47,7 +47,7 @@ function Explained({ explorer, row }: { explorer: Explorer; row: number }): JSX.
         </p>
       </div>
       <div>
-        <Decision explorer={explorer} row={row} bits={bits} k={k} than={than} subject="This image is taken for" />
+        <Decision explorer={explorer} row={row} bits={bits} k={k} than={than} subject={item("This image is taken for")} />
       </div>
     </div>
   );
@@ -94,11 +94,11 @@ export function ConceptsByClasses({ explorer }: { explorer: Explorer }): JSX.Ele
           <ConceptName explorer={explorer} concept={concept} limit={40} /> in <ClassName explorer={explorer} k={k} limit={40} />
         </span>
         <span>
-          <strong>{percent(shareOf(explorer, k, concept))}</strong> of its {isHeldOut(explorer, k) ? explorer.page.part : "training"} images have it
+          <strong>{percent(shareOf(explorer, k, concept))}</strong> of its {isHeldOut(explorer, k) ? explorer.page.part : "training"} {item("images")} have it
           {isHeldOut(explorer, k) && ` (training: ${percent(trainedShareOf(explorer, k, concept))})`}; <Term of="weight">weight</Term>{" "}
           <strong>{signed(weightOf(explorer, k, concept))}</strong>
         </span>
-        <a href={format("images", null, { class: k, has: concept })}>Its images with the concept</a>
+        <a href={format("images", null, { class: k, has: concept })}>Its {item("images")} with the concept</a>
       </>
     );
   };
@@ -108,9 +108,9 @@ export function ConceptsByClasses({ explorer }: { explorer: Explorer }): JSX.Ele
     <section aria-labelledby="map">
       <h2 id="map">Concepts and classes</h2>
       <p class="muted">
-        Across: <Term of="concept">concepts</Term>. Down: classes{rows.length < classes.length && ` (${count(rows.length)} of ${count(classes.length)}, those with most images)`}. Similar ones stand
+        Across: <Term of="concept">concepts</Term>. Down: classes{rows.length < classes.length && ` (${count(rows.length)} of ${count(classes.length)}, those with most ${item("images")})`}. Similar ones stand
         together.{" "}
-        {shade === "weight" ? "Orange: the concept speaks for the class; blue: against it." : "The stronger the colour of a cell, the more of the class's images have the concept."}
+        {shade === "weight" ? "Orange: the concept speaks for the class; blue: against it." : item("The stronger the colour of a cell, the more of the class's images have the concept.")}
       </p>
       <div class="tools">
         <Choice
@@ -122,7 +122,7 @@ export function ConceptsByClasses({ explorer }: { explorer: Explorer }): JSX.Ele
           ]}
           onChange={(value) => setQuery({ map: value })}
         />
-        <Choice label="Shade" value={shade} options={SHADES} onChange={(value) => setQuery({ shade: value })} />
+        <Choice label="Shade" value={shade} options={worded(SHADES)} onChange={(value) => setQuery({ shade: value })} />
       </div>
       <HeatMap
         label="Concepts across, classes down"

@@ -6,7 +6,7 @@ import { confusionOf, pairIsHeldOut, separating } from "../pairs.ts";
 import { Choice, ClassName, classText, ConceptName, conceptText, Reversed, Share, Signed, Training } from "../parts.tsx";
 import { Grid, Thumb } from "../pictures.tsx";
 import { format, setQuery, useQuery } from "../route.ts";
-import { count, decimal, percent, plural, signed } from "../words.ts";
+import { count, decimal, item, percent, plural, signed } from "../words.ts";
 import { Colours } from "../seen.tsx";
 import { Needs } from "../waiting.tsx";
 import { ShortName } from "./decision.tsx";
@@ -73,20 +73,20 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
                   </span>
                 </span>
               ))}
-              {clear.length === 0 && (heldOut ? `nothing that both the training and the ${part} images show` : "nothing that the training images show")}.
+              {clear.length === 0 && (heldOut ? `nothing that both the training and the ${part} ${item("images")} show` : item("nothing that the training images show"))}.
             </p>
             {heldOut ? (
               <p class="muted">
-                Shares of the {count(per_class[a]!.images)} {part} images of A and the {count(per_class[b]!.images)} of B.
-                {Math.min(per_class[a]!.images, per_class[b]!.images) < few && " These are few: one image more or less moves a share far."}
+                Shares of the {count(per_class[a]!.images)} {part} {item("images")} of A and the {count(per_class[b]!.images)} of B.
+                {Math.min(per_class[a]!.images, per_class[b]!.images) < few && item(" These are few: one image more or less moves a share far.")}
               </p>
             ) : (
               <p class="warn" data-not-held-out>
-                Shares of training images alone: {part === "train" ? "this page shows the training images" : `there are no ${part} images of ${per_class[a]!.images ? "B" : per_class[b]!.images ? "A" : "A and B"}`}. Other images may look otherwise.
+                Shares of training {item("images")} alone: {part === "train" ? item("this page shows the training images") : `there are no ${part} ${item("images")} of ${per_class[a]!.images ? "B" : per_class[b]!.images ? "A" : "A and B"}`}. Other {item("images")} may look otherwise.
               </p>
             )}
             <p class="muted">
-              Of the {part} images, {plural(images(a, b), "image")} of A {images(a, b) === 1 ? "is" : "are"} taken for B and {count(images(b, a))} of B for A;{" "}
+              Of the {part} {item("images")}, {plural(images(a, b), item("image"))} of A {images(a, b) === 1 ? "is" : "are"} taken for B and {count(images(b, a))} of B for A;{" "}
               {count(images(a, a))} and {count(images(b, b))} are right.
             </p>
           </section>
@@ -95,9 +95,9 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
               Concepts that separate them <Term of="separation" />
             </h2>
             <p class="muted">
-              Together they say how far A is <Term of="ahead">ahead</Term> of B on average: by {decimal(total)} more for {shownPart} images of A than for those of B
+              Together they say how far A is <Term of="ahead">ahead</Term> of B on average: by {decimal(total)} more for {shownPart} {item("images")} of A than for those of B
               {heldOut && ` (training: ${decimal(trained)})`}. Below 0: the concept misleads.
-              {heldOut && ` Of the ${plural(learned.length, "concept")} that separate training images, ${count(lost)} do not separate ${part} images, or the wrong way round. The order is that of the ${part} images, so the first look somewhat better than on new ones.`}
+              {heldOut && ` Of the ${plural(learned.length, "concept")} that separate training ${item("images")}, ${count(lost)} do not separate ${part} ${item("images")}, or the wrong way round. The order is that of the ${part} ${item("images")}, so the first look somewhat better than on new ones.`}
             </p>
             <Needs explorer={explorer} of={["bits"]}>
               {() => (
@@ -175,7 +175,7 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
             )}
           </section>
           <section aria-labelledby="pictures">
-            <h2 id="pictures">Images</h2>
+            <h2 id="pictures">{item("Images")}</h2>
             <div class="columns">
               <Side key={`a${a}`} explorer={explorer} title="Typical of A" rows={entries(explorer.typical, a)} k={a} />
               <Side key={`b${b}`} explorer={explorer} title="Typical of B" rows={entries(explorer.typical, b)} k={b} />
@@ -195,7 +195,7 @@ function Side({ explorer, title, rows, k }: { explorer: Explorer; title: string;
       <h3>
         {title}: <ClassName explorer={explorer} k={k} limit={32} />
       </h3>
-      {rows.length === 0 && <p class="empty">No image on this page.</p>}
+      {rows.length === 0 && <p class="empty">No {item("image")} on this page.</p>}
       <Grid explorer={explorer}>
         {rows.slice(0, SHOWN).map((row) => (
           <Thumb key={row} explorer={explorer} row={row} />
@@ -224,7 +224,7 @@ function Mistaken({ explorer, title, of, as, best }: { explorer: Explorer; title
       </Grid>
       {rows.length > SHOWN && (
         <p>
-          <a href={format("images", null, { class: of, as })} aria-label={`All images of ${classText(explorer, of)} taken for ${classText(explorer, as)}`}>
+          <a href={format("images", null, { class: of, as })} aria-label={`All ${item("images")} of ${classText(explorer, of)} taken for ${classText(explorer, as)}`}>
             All {count(rows.length)}
           </a>
         </p>

@@ -5,7 +5,7 @@ import { Term } from "../glossary.tsx";
 import { argmax } from "../head.ts";
 import { ClassName, classText, Share } from "../parts.tsx";
 import { setQuery } from "../route.ts";
-import { count, decimal, percent, plural } from "../words.ts";
+import { count, decimal, item, percent, plural } from "../words.ts";
 import type { WhatIf } from "./image.tsx";
 
 const SHOWN = 6;
@@ -41,7 +41,7 @@ export function Predictions({ explorer, view, reset }: { explorer: Explorer; vie
             </button>
           </>
         ) : (
-          <p class="muted">As the image is. Flip concepts to see what would follow.</p>
+          <p class="muted">As the {item("image")} is. Flip concepts to see what would follow.</p>
         )}
       </div>
       <table class="logits">

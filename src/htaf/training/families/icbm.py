@@ -57,8 +57,8 @@ class ICBMNetwork(Network):
             an augment that is not auto or none: new views in every epoch, and nothing is kept.
         enlarge: Height and width in pixels to which images are enlarged before the backbone; 0: as the data are.
         feature_dropout: Of the backbone's features.
-        concept_rate: Share of the images for which a concept is to be on, where that is three classes or more; of fewer
-            classes than that takes, their share, at most half. 0: as it comes, about half.
+        concept_rate: Share of the images for which a concept is to be on; auto: 15%, of fewer than 20 classes the share
+            of three, at most half. 0: as it comes, about half.
         neighbours: How much concepts are to agree among images whose features are alike, a term of the loss; 0: not.
         backbone_lr: Learning rate of the backbone, as a share of lr.
         bottleneck: implicit, or given attributes as concepts: joint (the gradient of the head reaches them),
@@ -87,7 +87,7 @@ class ICBMNetwork(Network):
     views: int = 0
     enlarge: int = 0
     feature_dropout: float = 0.0
-    concept_rate: float = 0.0
+    concept_rate: float | Literal["auto"] = 0.0
     neighbours: float = 0.0
 
     def check(self) -> None:
@@ -96,7 +96,7 @@ class ICBMNetwork(Network):
         self.expect_all(("views",), lambda v: 0 <= v <= MOST_VIEWS, f"must be in 0 to {MOST_VIEWS}")
         self.expect_all(("enlarge",), lambda v: 0 <= v <= LARGEST, f"must be in 0 to {LARGEST}")
         self.expect_all(("dropout", "feature_dropout"), lambda v: 0 <= v < 1, "must lie in [0, 1)")
-        self.expect_all(("concept_rate",), lambda v: 0 <= v < 1, "must lie in [0, 1)")
+        self.expect_all(("concept_rate",), lambda v: v == "auto" or 0 <= v < 1, "must be auto or lie in [0, 1)")
         self.expect_all(("neighbours",), lambda v: 0 <= v < inf, "must be >= 0 and finite")
         self.expect_all(("backbone_lr",), lambda v: 0 < v < inf, "must be > 0 and finite")
         self.expect_all(("concept_weight",), lambda v: 0 <= v < inf, "must be >= 0 and finite")
@@ -173,18 +173,20 @@ class ICBMNetwork(Network):
         return fingerprint(self.backbone, self.pretrained)
 
     def initialise(self, net: torch.nn.Module, posed: Problem) -> dict[str, Any]:
-        from torch import nn
-
-        from htaf.models.concept_terms import shared_rate
         from htaf.models.icbm import ICBM
         from htaf.training.pretrained import start_from
 
-        if isinstance(net, ICBM) and self.concept_rate and isinstance(net.norm, nn.BatchNorm1d):
-            rate = shared_rate(self.concept_rate, net.head.out_features)
-            nn.init.constant_(net.norm.bias, NormalDist().inv_cdf(rate))  # so many are on from the start
-        if not self.pretrained or not isinstance(net, ICBM):
+        if not isinstance(net, ICBM):
             return {}
-        return start_from(net, self.backbone, self.pretrained)
+        self.begin_at_rate(net)
+        return start_from(net, self.backbone, self.pretrained) if self.pretrained else {}
+
+    def begin_at_rate(self, net: ICBM) -> None:
+        """Let so many concepts be on from the start as are to be."""
+        from torch import nn
+
+        if (rate := self.rate_for(net.head.out_features)) and isinstance(net.norm, nn.BatchNorm1d):
+            nn.init.constant_(net.norm.bias, NormalDist().inv_cdf(rate))
 
     @property
     def feature_views(self) -> int | None:
@@ -219,15 +221,20 @@ class ICBMNetwork(Network):
         y: torch.Tensor,
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        from htaf.models.concept_terms import concept_terms, shared_rate
+        from htaf.models.concept_terms import concept_terms
         from htaf.models.icbm import ICBM
 
         if not isinstance(net, ICBM) or not self._has_terms(net):
             return super().loss(net, outputs, x, y, loss)
         features, concepts, logits = outputs(x)
-        rate = shared_rate(self.concept_rate, logits.shape[1]) if self.concept_rate else 0.0
-        terms = concept_terms(concepts, features, rate=rate, neighbours=self.neighbours)
+        terms = concept_terms(concepts, features, rate=self.rate_for(logits.shape[1]), neighbours=self.neighbours)
         return loss(logits, y) + terms, logits
+
+    def rate_for(self, classes: int) -> float:
+        """The share of the images for which a concept is to be on, given so many classes; 0: as it comes."""
+        from htaf.models.concept_terms import shared_rate
+
+        return shared_rate(classes) if self.concept_rate == "auto" else self.concept_rate
 
     def _has_terms(self, net: ICBM) -> bool:
         """Whether the loss has more than that of the outputs: of steps, not of a plain network."""
@@ -296,8 +303,8 @@ def frozen() -> Recipe:
         keep="last",
     )
     network = ICBMNetwork(
-        "tf_efficientnet_lite0", pretrained="hub", concepts=128, freeze=True, feature_dropout=0.5, concept_rate=0.15,
-        neighbours=0.5,
+        "tf_efficientnet_lite0", pretrained="hub", concepts=128, freeze=True, feature_dropout=0.5,
+        concept_rate="auto", neighbours=0.5,
     )  # fmt: skip
     return Recipe(network, ImageData(), Activation(alpha0=2.0, alpha1=8.0, start=(0.5, 2.0)), optimization=training)
 
