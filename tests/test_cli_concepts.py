@@ -328,6 +328,8 @@ def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Pa
         assert row["with"] == row["image"].startswith(f"{marked[0]}/")
     predicted = open_run(folder / "run").predict_images([row["image"] for row in found["images"]])["prediction"]
     assert [row["prediction"] for row in found["images"]] == list(predicted)
+    pairs = np.reshape(list(predicted), (2, -1))
+    assert found["pairs"]["changed"] == (pairs[0] != pairs[1]).mean()
     for name in ("images.png", "where.png"):
         assert Image.open(tmp_path / "out" / name).width > 500
     text = (tmp_path / "out" / "found.md").read_text()
@@ -340,6 +342,7 @@ def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Pa
     assert not found["bit"]["on"], "the mark turns a bit off"
     least = min(found["bit"]["weights"], key=found["bit"]["weights"].__getitem__)
     assert f"the concept speaks most for {least} (" in out
+    assert f"\nused: of 10 pairs {(pairs[0] != pairs[1]).sum()} ha prediction with it" in out
     assert "\nused, as a direction: " in out
     assert "\nwhere: exact maps" in out
 

@@ -143,6 +143,20 @@ def test_a_classifier_that_does_not_use_it() -> None:
     assert direction.changed == 0
 
 
+def test_pairs_say_what_the_concept_itself_does() -> None:
+    planted = Planted(seed=9)
+    without = planted.rows(200)
+    with_ = without + 3 * planted.shift
+    found = planted.find(with_, without, paired=True)
+    bits = [planted.pre_activations(rows) >= 0 for rows in (with_, without)]
+    logits = [of @ planted.head.weight.T + planted.head.bias for of in bits]
+    change = (logits[0] - logits[1]).mean(0)
+    assert np.allclose(found.pairs.gains, change - change.mean())
+    assert found.pairs.changed == (logits[0].argmax(1) != logits[1].argmax(1)).mean()
+    assert found.pairs.p.min() < 0.01
+    assert planted.find(with_, without).pairs is None
+
+
 def test_few_rows_other_sizes_and_equal_features_are_refused() -> None:
     planted = Planted(7)
     with pytest.raises(ConceptError, match="at least 5 rows with the concept and as many without, got 20 and 4"):

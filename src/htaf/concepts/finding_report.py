@@ -212,6 +212,15 @@ def _record(
             ],
             "bits": [{"concept": int(j), "turned": float(direction.turned[j])} for j in turned if direction.turned[j]],
         },
+        "pairs": None
+        if found.pairs is None
+        else {
+            "changed": found.pairs.changed,
+            "classes": [
+                {"class": classes[k], "gain": float(found.pairs.gains[k]), "p": float(found.pairs.p[k])}
+                for k in np.argsort(-found.pairs.gains, kind="stable")
+            ],
+        },
         "where": {"maps": maps is not None, "why": why, "difference": None if maps is None else _apart(maps, found)},
         "images": [
             {
@@ -247,14 +256,38 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         "direction": f"of two images left out of its fit the one with it scores higher in {direction['told']:.0%} of "
         f"cases, by chance in 50%: p = {direction['p']:.3f}",
     }
+    if result["paired"]:
+        lines["used"] = _use_in_pairs(result)
     if follows is not None:
-        lines["used"] = _use_of_bit(result) if follows == "bit" else _use_of_direction(result)
-        if follows == "bit" and direction["p"] <= LEVEL:
-            lines["used, as a direction"] = _use_of_direction(result)
+        if follows == "bit":
+            lines["used, as a bit" if result["paired"] else "used"] = _use_of_bit(result)
+        if follows == "direction" or direction["p"] <= LEVEL:
+            lines["used, as a direction" if lines.keys() & {"used"} else "used"] = _use_of_direction(result)
         maps = f"exact maps, whose places sum to the score: {WHERE} of --out"
         lines["where"] = maps if result["where"]["maps"] else f"no map, as {result['where']['why']}"
         lines["flips"] = _flips(result)
     return lines
+
+
+def _use_in_pairs(result: Mapping[str, Any]) -> str:
+    half = len(result["images"]) // 2  # those with it stand first, their pairs in the same order
+    pairs = list(zip(result["images"][:half], result["images"][half:], strict=True))
+    turned = [(one, two) for one, two in pairs if one["prediction"] != two["prediction"]]
+    some = [f"{one['image']} ({two['prediction']} to {one['prediction']})" for one, two in turned]
+    shown = f": {listed(some, NAMED)}" if turned else ""
+    gains, clear = _gains(result["pairs"]["classes"])
+    return (
+        f"of {half:,} pairs {len(turned):,} {'has' if len(turned) == 1 else 'have'} another prediction with it{shown}; class scores change, "
+        f"{'' if clear else 'by no more than by chance, '}{gains}"
+    )
+
+
+def _gains(classes: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
+    """Classes whose scores change by more than chance, or the clearest one; and whether there are any."""
+    by_p = sorted(classes, key=lambda row: (row["p"], -abs(row["gain"])))
+    clear = [row for row in by_p if row["p"] <= 2 * LEVEL]
+    shown = [f"{row['class']} {row['gain']:+.2f} (p = {row['p']:.3f})" for row in (clear or by_p[:1])[:CLASSES]]
+    return ", ".join(shown), bool(clear)
 
 
 def _use_of_bit(result: Mapping[str, Any]) -> str:
@@ -273,9 +306,7 @@ def _use_of_bit(result: Mapping[str, Any]) -> str:
 
 def _use_of_direction(result: Mapping[str, Any]) -> str:
     direction = result["direction"]
-    by_p = sorted(direction["classes"], key=lambda row: (row["p"], -abs(row["gain"])))
-    clear = [row for row in by_p if row["p"] <= 2 * LEVEL] or by_p[:1]
-    gains = ", ".join(f"{row['class']} {row['gain']:+.2f} (p = {row['p']:.3f})" for row in clear[:CLASSES])
+    gains, _ = _gains(direction["classes"])
     many = len(result["images"])
     changed, chance = direction["changed"] * many, direction["changed_by_chance"] * many
     shares = f"of {many:,} predictions {changed:,.0f} change, by chance {chance:,.1f}"
@@ -299,6 +330,7 @@ def _flips(result: Mapping[str, Any]) -> str:
 def report(result: Mapping[str, Any]) -> str:
     """The answers, classes, bits and images as Markdown."""
     bit, direction = result["bit"], result["direction"]
+    paired, pairs = result["paired"], result["pairs"]["classes"] if result["paired"] else []
     by_score = sorted(result["images"], key=lambda row: (not row["with"], -row["score"]))
     text = markdown_text
     return "\n".join(
@@ -313,6 +345,7 @@ def report(result: Mapping[str, Any]) -> str:
             f"direction, that do as well. Bit and direction are two tests, so each needs p <= {LEVEL}.",
             "- The two sides differ by more than chance. In what they differ only you can say: if all images with it "
             "are also darker, the direction may be darkness. Images of one scene or one film count as one.",
+            *(["- In pairs the images themselves are compared: scores and predictions with it and without."] * paired),
             "- The move is a counterfactual in the features, not in the image: images without it are moved along the "
             "direction, images with it back, each by the distance of the two sides' means on it. Bits and class scores "
             "follow exactly. No such image need exist, and the move is rather too small.",
@@ -320,10 +353,12 @@ def report(result: Mapping[str, Any]) -> str:
             f"![images with it above, without below]({IMAGES})",
             *(["", f"![where in the images]({WHERE})"] if result["where"]["maps"] else []),
             "",
-            f"| Class | score, moved towards it | p | weight of concept {bit['concept']} |",
-            "|---|---|---|---|",
+            f"| Class | score, moved towards it | p | weight of concept {bit['concept']} |"
+            f"{' score, pairs | p |' * paired}",
+            f"|---|---|---|---|{'---|---|' * paired}",
             *(
                 f"| {text(row['class'])} | {row['gain']:+.3f} | {row['p']:.3f} | {bit['weights'][row['class']]:+.3f} |"
+                + "".join(f" {of['gain']:+.3f} | {of['p']:.3f} |" for of in pairs if of["class"] == row["class"])
                 for row in direction["classes"]
             ),
             "",
