@@ -105,7 +105,7 @@ def test_nothing_runs_over_the_side(width: int, site: Site, visit: Open) -> None
         page = tab.go(address)
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
         names = page.eval_on_selector_all("table.list tbody th", "all => all.map(one => one.clientWidth)")
-        assert min(names, default=width) > 70, name
+        assert min(names, default=width) >= 60, name
 
 
 def test_the_keyboard_reaches_everything(site: Site, visit: Open) -> None:
