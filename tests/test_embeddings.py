@@ -330,5 +330,8 @@ def test_a_page_of_texts(planted: Planted, tmp_path: Path) -> None:
     for items, kind in ((links, "link"), (None, "row"), (np.zeros((40, 1, 8, 8), np.uint8), "image")):
         planted.model.page(tmp_path / "page", x, y, items=items, seconds=0.0)
         assert read_page(page.parent)["page"]["items"] == {"kind": kind, "texts": kind == "link"}
+    for wrong in (np.zeros((40, 8, 8), np.uint8), np.zeros((40, 3, 8, 8)), np.zeros((40, 8, 8, 3), np.uint8)):
+        with pytest.raises(ConceptError, match=r"expected pictures uint8 \[N, C, H, W\] with C 1 or 3, or texts, got "):
+            planted.model.page(tmp_path / "page", x, y, items=wrong)
     with pytest.raises(ConceptError, match="expected ids that differ, got 'a' twice"):
         planted.model.page(tmp_path / "page", x, y, items=texts, ids=["a"] * 40)
