@@ -217,8 +217,8 @@ def test_data_that_cannot_be_used(digits) -> None:
         ConceptBottleneck(**SMALL).fit(x, y * 0)
     for labels, said in (
         ([None, "a", None, "a"], "expected a label for each row, got none in 2 of 4 rows, the first is row 0"),
-        ([1, "a", 1, "a"], "expected labels of one kind, texts, numbers or truth values, got int and str"),
-        ([True, 2, 2, True], "got bool and int"),
+        ([1, "a", 1, "a"], "expected texts, or an array of numbers or truth values, got objects of int and str"),
+        ([True, 2, 2, True], "got objects of bool and int"),
     ):
         with pytest.raises(ValueError, match=said):
             ConceptBottleneck(**SMALL).fit(x[:4], np.array(labels, dtype=object))

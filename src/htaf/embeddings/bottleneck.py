@@ -380,7 +380,8 @@ def _expect_labels(y: np.ndarray) -> None:
         of = f"{len(missing):,} of {len(y):,} rows, the first is row {missing[0]}"
         raise ValueError(f"expected a label for each row, got none in {of}")
     kinds = " and ".join(sorted({type(label).__name__ for label in y}))
-    raise ValueError(f"expected labels of one kind, texts, numbers or truth values, got {kinds}")
+    known = "texts, or an array of numbers or truth values"
+    raise ValueError(f"Unknown label type: expected {known}, got objects of {kinds}")  # scikit-learn checks the words
 
 
 def _parts(labels: Int64[np.ndarray, " rows"], share: float, random: np.random.Generator) -> UInt8[np.ndarray, " rows"]:
