@@ -342,7 +342,7 @@ def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Pa
     assert not found["bit"]["on"], "the mark turns a bit off"
     least = min(found["bit"]["weights"], key=found["bit"]["weights"].__getitem__)
     assert f"the concept speaks most for {least} (" in out
-    assert f"\nused: of 10 pairs {(pairs[0] != pairs[1]).sum()} ha prediction with it" in out
+    assert f"\nused: of 10 pairs {(pairs[0] != pairs[1]).sum()} have another prediction with it" in out
     assert "\nused, as a direction: " in out
     assert "\nwhere: exact maps" in out
 

@@ -275,9 +275,10 @@ def _use_in_pairs(result: Mapping[str, Any]) -> str:
     turned = [(one, two) for one, two in pairs if one["prediction"] != two["prediction"]]
     some = [f"{one['image']} ({two['prediction']} to {one['prediction']})" for one, two in turned]
     shown = f": {listed(some, NAMED)}" if turned else ""
+    have = "has" if len(turned) == 1 else "have"
     gains, clear = _gains(result["pairs"]["classes"])
     return (
-        f"of {half:,} pairs {len(turned):,} {'has' if len(turned) == 1 else 'have'} another prediction with it{shown}; class scores change, "
+        f"of {half:,} pairs {len(turned):,} {have} another prediction with it{shown}; class scores change, "
         f"{'' if clear else 'by no more than by chance, '}{gains}"
     )
 
