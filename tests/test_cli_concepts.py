@@ -359,6 +359,33 @@ def test_find_without_an_average_has_no_map(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["found.json", "found.md", "images.png"]
 
 
+def test_find_takes_the_pairs_that_are_there(htaf, folder: Path, marked: tuple[Path, Path]) -> None:
+    with_, without = marked
+    for file in with_.iterdir():  # another ending
+        Image.open(file).save(file.with_suffix(".bmp"))
+        file.unlink()
+    (without / "3.png").unlink()
+    code, out, err = htaf("concepts", "find", folder / "run", "--with", with_, "--without", without)
+    assert code == 0, err
+    assert "9 pairs of images" in out
+    assert "name is not on both sides are left out, as the others are pairs: 1" in " ".join(err.split())
+    for number in (4, 5, 6):
+        (without / f"{number}.png").unlink()
+    code, out, err = htaf("concepts", "find", folder / "run", "--with", with_, "--without", without)
+    assert code == 0, err
+    assert "10 images with it, 6 without" in out
+    assert "6 names are on both sides, too few of them all to take the images as pairs" in " ".join(err.split())
+
+
+def test_find_takes_numbered_images_of_other_things_for_no_pairs(htaf, folder: Path, tmp_path: Path) -> None:
+    images = digits().test.batch(torch.arange(40))[:, 0].numpy()
+    one, two = (put(tmp_path / name, images[at::2], marked=False) for at, name in enumerate("ab"))
+    code, out, err = htaf("concepts", "find", folder / "run", "--with", one, "--without", two)
+    assert code == 0, err
+    assert "no more alike than others, so they are not taken as pairs" in " ".join(err.split())
+    assert "20 images with it, 20 without" in out
+
+
 def test_find_nothing_in_equal_sides(htaf, folder: Path, tmp_path: Path) -> None:
     images = digits().test.batch(torch.arange(40))[:, 0].numpy()
     one, two = (put(tmp_path / name, images[at::2], marked=False, first=100 * at) for at, name in enumerate("ab"))
@@ -401,8 +428,7 @@ def test_find_says_what_is_wrong_with_the_images(htaf, folder: Path, marked: tup
     code, out, err = htaf("concepts", "find", folder / "run", "--with", with_, "--without", without)
     assert code == 3, err
     assert f"not read: {with_ / '1.png'}: " in err
-    assert "8 names are on both sides, not all, so the images are not taken as pairs" in err
-    assert "9 images with it, 9 without)" in out
+    assert "8 pairs of images" in out
     assert "expected image files or folders for --without, got none" in said("--with", with_, "--without", code=2)
     assert "same folder as the input" in said("--with", with_, "--without", without, "--out", with_, code=2)
     inside = said("--with", with_, "--without", without, "--out", without / "out", code=2)

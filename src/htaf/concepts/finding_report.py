@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, UInt8
+from jaxtyping import Bool, Float32, Float64, UInt8
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from htaf._console import markdown_text
-from htaf._errors import listed
+from htaf._errors import HtafError, listed
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.finding import CLEAR, FEWEST, LEVEL, Bit, Found, find_concept
+from htaf.concepts.finding import CLEAR, FEWEST, LEVEL, Bit, Found, PreActivations, find_concept
 from htaf.concepts.heads import Head
+from htaf.concepts.known import kept_features
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.regions import Map, Regions
 from htaf.concepts.where import enlarged, overlay, rgb
@@ -32,6 +33,7 @@ COLUMNS = 8  # of a picture
 BITS = 10  # that are listed
 CLASSES = 3  # that an answer names
 NAMED = 5  # images that an answer names
+PAIRED = 0.8  # share of the names that are on both sides, so that the images are pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +42,7 @@ class Sides:
 
     Attributes:
         names: paths. pixels: as the network sees them, before normalisation. own: whether an image is one with.
-        paired: both sides have the same names, so image i of both is one pair.
+        paired: both sides have the same names but for their endings, so image i of both is one pair.
         notes: what was left out. unread: "path: reason" of files that cannot be read.
     """
 
@@ -108,15 +110,18 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
             f"expected at least {FEWEST} images with the concept and as many without, got {counts[0]} and {counts[1]}"
             f"{why}"
         )
-    key = [*keys[0], *keys[1]]
+    key = [str(Path(name).with_suffix("")) for name in (*keys[0], *keys[1])]
     first, second = ([row for row in kept if own[row] == side] for side in (True, False))
     of = [{key[row]: row for row in rows} for rows in (first, second)]
-    paired = of[0].keys() == of[1].keys() and len(of[0]) == len(first) and len(of[1]) == len(second)
+    same = [name for name in of[0] if name in of[1]]
+    paired = len(same) >= max(FEWEST, PAIRED * max(counts))
     if paired:
-        first, second = ([rows[name] for name in of[0]] for rows in of)
-    elif 2 * len(same := of[0].keys() & of[1].keys()) >= min(counts):
+        if alone := len(first) + len(second) - 2 * len(same):
+            notes.append(f"images whose name is not on both sides are left out, as the others are pairs: {alone:,}")
+        first, second = ([rows[name] for name in same] for rows in of)
+    elif 2 * len(same) >= min(counts):
         notes.append(
-            f"{len(same):,} names are on both sides, not all, so the images are not taken as pairs: give both sides "
+            f"{len(same):,} names are on both sides, too few of them all to take the images as pairs: give both sides "
             "the same names"
         )
     rows = [*first, *second]
@@ -153,6 +158,10 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
     def pre_activations(x: np.ndarray) -> np.ndarray:
         return net.pre_activations(torch.from_numpy(x.astype(np.float32)).to(network.device)).cpu().double().numpy()
 
+    notes = []
+    if sides.paired and not _are_alike(features[sides.own], features[~sides.own]):
+        sides = replace(sides, paired=False)
+        notes.append("the images of one name are no more alike than others, so they are not taken as pairs")
     head = Head(network.weight.astype(np.float64), network.bias.astype(np.float64))
     found = find_concept(features[sides.own], features[~sides.own], pre_activations, head, paired=sides.paired)
     taken = torch.from_numpy(found.rows)
@@ -161,6 +170,8 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
     bits = pre_activations(features[found.rows]) >= 0
     maps, why = (None, "") if found.follows is None else _maps(net, sides, found, normalise)
     result = _record(run, sides, found, bits, network.preprocessor.classes, maps, why)
+    result["notes"] = notes
+    result["bit"]["of classes"] = _of_classes(run, found, network.preprocessor.classes, pre_activations)
     if out is not None:
         files: dict[str, bytes | str] = {
             RECORD: to_json(result),
@@ -174,6 +185,14 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
         for name, content in files.items():
             write_atomic(out / name, content)
     return result
+
+
+def _are_alike(with_: Float32[np.ndarray, "pairs f"], without: Float32[np.ndarray, "pairs f"]) -> bool:
+    """Whether most rows are nearer to their partner (cosine) than to three quarters of the others' partners."""
+    unit = [side / np.linalg.norm(side, axis=1, keepdims=True).clip(1e-12) for side in (with_, without)]
+    cosine = unit[0] @ unit[1].T
+    nearer = (cosine > np.diag(cosine)[:, None]).mean(1)
+    return bool(np.median(nearer) < 1 / 4)
 
 
 def _record(
@@ -236,6 +255,25 @@ def _record(
     }
 
 
+def _of_classes(
+    run: Run, found: Found, classes: Sequence[str], pre_activations: PreActivations
+) -> dict[str, float] | None:
+    """The share of each class of the run's own test images whose bit is as in images with the concept, largest first.
+
+    None where the backbone's features of them are not at hand.
+    """
+    try:
+        images: Any = run.data()
+        known = kept_features(run, images)
+    except HtafError:  # the folder is gone or changed: the rest stands without it
+        return None
+    if known is None:
+        return None
+    on, labels = (pre_activations(known[0])[:, found.bit.concept] >= 0) == found.bit.on, known[1]
+    shares = {name: float(on[labels == k].mean()) for k, name in enumerate(classes) if (labels == k).any()}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
 def answers(result: Mapping[str, Any]) -> dict[str, str]:
     """What was found, in sentences, each with a heading."""
     bit, direction, follows = result["bit"], result["direction"], result["follows"]
@@ -256,6 +294,12 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         "direction": f"of two images left out of its fit the one with it scores higher in {direction['told']:.0%} of "
         f"cases, by chance in 50%: p = {direction['p']:.3f}",
     }
+    if follows == "bit" and (shares := bit["of classes"]):
+        most = ", ".join(f"{name} {share:.0%}" for name, share in list(shares.items())[:NAMED])
+        lines["elsewhere"] = (
+            f"of the run's own test images concept {bit['concept']} is {'on' if bit['on'] else 'off'} most in {most}: "
+            "look whether they have what you mean"
+        )
     if result["paired"]:
         lines["used"] = _use_in_pairs(result)
     if follows is not None:
@@ -263,7 +307,7 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
             lines["used, as a bit" if result["paired"] else "used"] = _use_of_bit(result)
         if follows == "direction" or direction["p"] <= LEVEL:
             lines["used, as a direction" if lines.keys() & {"used"} else "used"] = _use_of_direction(result)
-        maps = f"exact maps, whose places sum to the score: {WHERE} of --out"
+        maps = f"exact maps, whose places sum to the score: {WHERE} of --out, where it is given"
         lines["where"] = maps if result["where"]["maps"] else f"no map, as {result['where']['why']}"
         lines["flips"] = _flips(result)
     return lines
