@@ -27,10 +27,11 @@ class Bit:
     """The bit that tells rows with a concept best from rows without.
 
     Attributes:
-        concept: its number. on: whether rows with the concept have the bit; False: those without have it.
+        concept: its number. Of bits that tell the sides as well, but for one row, the one whose weights differ most.
+        on: whether rows with the concept have the bit; False: those without have it.
         agreement: mean of the shares of rows with and of rows without that it tells right; 0.5: by chance.
         p: of a permutation test: the share of random divisions of the same rows for which some bit agrees as much.
-        weights: float64 [K], of the head, less their mean over classes.
+        weights: float64 [K], of the head, less their median over classes: 0 of most classes where a head is sparse.
         flipped: int64 [rows], the predicted class where the bit is flipped.
         changed: share of these rows whose prediction changes by that.
     """
@@ -202,15 +203,18 @@ def _apart(sides: Bool[np.ndarray, "divisions rows"]) -> Float64[np.ndarray, "di
 
 def _bit(bits: np.ndarray, logits: np.ndarray, sides: Bool[np.ndarray, "divisions rows"], head: Head) -> Bit:
     apart = _apart(sides) @ bits  # shares with less shares without
-    concept = int(np.abs(apart[0]).argmax())
     best = np.abs(apart).max(1)
+    one_row = 1 / min(sides[0].sum(), len(logits) - sides[0].sum())
+    level = np.flatnonzero(np.abs(apart[0]) >= best[0] - one_row - 1e-12)
+    concept = int(level[np.ptp(head.weight[:, level], axis=0).argmax()])
+    best[0] = np.abs(apart[0, concept])
     flipped = (logits + (1 - 2 * bits[:, concept, None]) * head.weight[:, concept]).argmax(1)
     return Bit(
         concept=concept,
         on=bool(apart[0, concept] > 0),
         agreement=float((1 + best[0]) / 2),
         p=_p(best),
-        weights=head.weight[:, concept] - head.weight[:, concept].mean(),
+        weights=head.weight[:, concept] - np.median(head.weight[:, concept]),
         flipped=flipped,
         changed=float((logits.argmax(1) != flipped).mean()),
     )

@@ -338,14 +338,15 @@ def _gains(classes: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
 def _use_of_bit(result: Mapping[str, Any]) -> str:
     bit = result["bit"]
     if not bit["used"]:
-        return "no: every class has the same weight for the bit"
+        return "this bit is not: every class has the same weight for it"
     towards = 1 if bit["on"] else -1  # the concept is there where the bit is 1, or where it is 0
     weights = sorted(((towards * weight, name) for name, weight in bit["weights"].items()), key=lambda row: -row[0])
     (high, most), (low, least) = weights[0], weights[-1]
     many = len(result["images"])
+    speaks = [f"for {most} ({high:+.2f})"] * (high > 0) + [f"against {least} ({low:+.2f})"] * (low < 0)
     return (
         f"of {many:,} predictions {bit['changed'] * many:,.0f} change where the bit is flipped; the concept speaks "
-        f"most for {most} ({high:+.2f}) and against {least} ({low:+.2f})"
+        f"most {' and '.join(speaks)}"
     )
 
 
