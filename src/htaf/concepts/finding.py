@@ -27,7 +27,8 @@ class Bit:
     """The bit that tells rows with a concept best from rows without.
 
     Attributes:
-        concept: its number. Of bits that tell the sides as well, but for one row, the one whose weights differ most.
+        concept: its number. Where the classifier does not use the best one, one that it uses and that tells one row less
+            or none may stand for it.
         on: whether rows with the concept have the bit; False: those without have it.
         agreement: mean of the shares of rows with and of rows without that it tells right; 0.5: by chance.
         p: of a permutation test: the share of random divisions of the same rows for which some bit agrees as much.
@@ -205,8 +206,9 @@ def _bit(bits: np.ndarray, logits: np.ndarray, sides: Bool[np.ndarray, "division
     apart = _apart(sides) @ bits  # shares with less shares without
     best = np.abs(apart).max(1)
     one_row = 1 / min(sides[0].sum(), len(logits) - sides[0].sum())
-    level = np.flatnonzero(np.abs(apart[0]) >= best[0] - one_row - 1e-12)
-    concept = int(level[np.ptp(head.weight[:, level], axis=0).argmax()])
+    level = np.abs(apart[0]) >= best[0] - one_row - 1e-12
+    used = np.ptp(head.weight, axis=0) > 0
+    concept = int(np.where(level & used if (level & used).any() else level, np.abs(apart[0]), -1).argmax())
     best[0] = np.abs(apart[0, concept])
     flipped = (logits + (1 - 2 * bits[:, concept, None]) * head.weight[:, concept]).argmax(1)
     return Bit(
