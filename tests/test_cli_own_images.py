@@ -78,6 +78,9 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     assert (tmp_path / "d/where/index.jsonl").is_file()
     assert htaf(*words, "--json")[0] == 0  # what they wrote is in the way of nothing
 
+    code, _, err = htaf("evaluate", tmp_path / "d")
+    assert code == 1
+    assert f"found none at {tmp_path / 'd'}; {tmp_path / 'd' / 'icbm'} has one" in " ".join(err.split())
     sides = ("--with", folder / "red", "--without", folder / "blue")
     code, out, err = htaf("concepts", "find", tmp_path / "d/icbm", *sides, "--json")
     assert code == 0, err

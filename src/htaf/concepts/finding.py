@@ -27,7 +27,7 @@ class Bit:
     """The bit that tells rows with a concept best from rows without.
 
     Attributes:
-        concept: its number. Where the classifier does not use the best one, one that it uses and that tells one row less
+        concept: its number. Where the classifier does not use the best one, one that it uses and that tells a row less
             or none may stand for it.
         on: whether rows with the concept have the bit; False: those without have it.
         agreement: mean of the shares of rows with and of rows without that it tells right; 0.5: by chance.
