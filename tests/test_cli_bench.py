@@ -82,6 +82,7 @@ def test_more_rows_and_seeds_of_one_training(htaf, folder: Path, monkeypatch: py
         (("--beside", "{}/soft"), "got pre-activations of concepts"),
         (("--beside", "{}/run", "--out", "{}/bad", "--attributes", "birds"), "expected 'cub', 'digits' or a CSV"),
         (("--baseline", "{}/codes", "{}/codes"), "give NAME=CODES"),
+        (("--baseline", "{}/run"), "--baseline: expected codes, from htaf concepts extract RUN, got the run"),
     ],
 )
 def test_bad_words(htaf, folder: Path, words: tuple[str, ...], said: str) -> None:

@@ -260,7 +260,8 @@ def test_neighbours(htaf, codes: Path) -> None:
         (("extract", "{}/run", "--out", "{}/x", "--part-images", "0"), 2, "--part-images must be >= 1"),
         (("extract", "{}/nothing", "--out", "{}/x"), 1, "expected a run folder"),
         (("extract", "{}/run", "--out", "{}/x", "--files", "{}/nothing"), 1, "expected image files, folders of them"),
-        (("score", "{}/run"), 1, "expected a folder of codes with concepts.json, found none"),
+        (("score", "{}/run"), 2, "is a run: expected --out, where its codes are made"),
+        (("score", "{}/nothing"), 1, "expected a folder of codes with concepts.json, found none"),
         (("score", "{}/codes", "--part", "other"), 1, "part 'other'"),
         (("score", "{}/codes", "--baseline", "{}/codes", "{}/codes"), 2, "folders of different names"),
         (("minimal-set", "{}/codes", "--seed", "-1"), 2, "--seed must be >= 0"),
@@ -322,12 +323,13 @@ def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Pa
     assert found["direction"]["p"] < 0.01
     assert found["direction"]["told"] > 0.9
     places = np.array(found["where"]["difference"])
-    half = [side // 2 for side in places.shape]
-    assert places[: half[0], : half[1]].sum() > 0.5 * places.sum(), "the mark is in the upper left"
+    assert places.argmax() == 0, "the mark is in the upper left"
     for row in found["images"]:
         assert row["with"] == row["image"].startswith(f"{marked[0]}/")
     predicted = open_run(folder / "run").predict_images([row["image"] for row in found["images"]])["prediction"]
     assert [row["prediction"] for row in found["images"]] == list(predicted)
+    pairs = np.reshape(list(predicted), (2, -1))
+    assert found["pairs"]["changed"] == (pairs[0] != pairs[1]).mean()
     for name in ("images.png", "where.png"):
         assert Image.open(tmp_path / "out" / name).width > 500
     text = (tmp_path / "out" / "found.md").read_text()
@@ -340,6 +342,7 @@ def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Pa
     assert not found["bit"]["on"], "the mark turns a bit off"
     least = min(found["bit"]["weights"], key=found["bit"]["weights"].__getitem__)
     assert f"the concept speaks most for {least} (" in out
+    assert f"\nused: of 10 pairs {(pairs[0] != pairs[1]).sum()} have another prediction with it" in out
     assert "\nused, as a direction: " in out
     assert "\nwhere: exact maps" in out
 
@@ -353,6 +356,33 @@ def test_find_without_an_average_has_no_map(
     assert code == 0, err
     assert "\nwhere: no map, as the network takes no average over places\n" in out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["found.json", "found.md", "images.png"]
+
+
+def test_find_takes_the_pairs_that_are_there(htaf, folder: Path, marked: tuple[Path, Path]) -> None:
+    with_, without = marked
+    for file in with_.iterdir():  # another ending
+        Image.open(file).save(file.with_suffix(".bmp"))
+        file.unlink()
+    (without / "3.png").unlink()
+    code, out, err = htaf("concepts", "find", folder / "run", "--with", with_, "--without", without)
+    assert code == 0, err
+    assert "9 pairs of images" in out
+    assert "name is not on both sides are left out, as the others are pairs: 1" in " ".join(err.split())
+    for number in (4, 5, 6):
+        (without / f"{number}.png").unlink()
+    code, out, err = htaf("concepts", "find", folder / "run", "--with", with_, "--without", without)
+    assert code == 0, err
+    assert "10 images with it, 6 without" in out
+    assert "6 names are on both sides, too few of them all to take the images as pairs" in " ".join(err.split())
+
+
+def test_find_takes_numbered_images_of_other_things_for_no_pairs(htaf, folder: Path, tmp_path: Path) -> None:
+    images = digits().test.batch(torch.arange(40))[:, 0].numpy()
+    one, two = (put(tmp_path / name, images[at::2], marked=False) for at, name in enumerate("ab"))
+    code, out, err = htaf("concepts", "find", folder / "run", "--with", one, "--without", two)
+    assert code == 0, err
+    assert "no more alike than others, so they are not taken as pairs" in " ".join(err.split())
+    assert "20 images with it, 20 without" in out
 
 
 def test_find_nothing_in_equal_sides(htaf, folder: Path, tmp_path: Path) -> None:
@@ -397,8 +427,7 @@ def test_find_says_what_is_wrong_with_the_images(htaf, folder: Path, marked: tup
     code, out, err = htaf("concepts", "find", folder / "run", "--with", with_, "--without", without)
     assert code == 3, err
     assert f"not read: {with_ / '1.png'}: " in err
-    assert "8 names are on both sides, not all, so the images are not taken as pairs" in err
-    assert "9 images with it, 9 without)" in out
+    assert "8 pairs of images" in out
     assert "expected image files or folders for --without, got none" in said("--with", with_, "--without", code=2)
     assert "same folder as the input" in said("--with", with_, "--without", without, "--out", with_, code=2)
     inside = said("--with", with_, "--without", without, "--out", without / "out", code=2)

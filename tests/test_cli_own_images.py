@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from htaf.concepts.store import open_codes
 from htaf.runs import open_run
 
 
@@ -76,6 +77,18 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     assert (tmp_path / "d/classes/confusion.png").is_file()
     assert (tmp_path / "d/where/index.jsonl").is_file()
     assert htaf(*words, "--json")[0] == 0  # what they wrote is in the way of nothing
+
+    code, _, err = htaf("evaluate", tmp_path / "d")
+    assert code == 1
+    assert f"found none at {tmp_path / 'd'}; {tmp_path / 'd' / 'icbm'} has one" in " ".join(err.split())
+    sides = ("--with", folder / "red", "--without", folder / "blue")
+    code, out, err = htaf("concepts", "find", tmp_path / "d/icbm", *sides, "--json")
+    assert code == 0, err
+    bit, codes = json.loads(out)["bit"], open_codes(tmp_path / "d/codes").part("test")
+    as_with = (codes.unpack()[:, bit["concept"]] == 1) == bit["on"]
+    shares = {name: as_with[codes.labels == k].mean() for k, name in enumerate(codes.classes)}
+    assert bit["of classes"] == shares
+    assert next(iter(bit["of classes"])) == "red"
 
 
 def test_a_training_keeps_a_head_that_can_be_read(htaf, folder: Path, weights: Path, tmp_path: Path) -> None:

@@ -217,8 +217,8 @@ def test_data_that_cannot_be_used(digits) -> None:
         ConceptBottleneck(**SMALL).fit(x, y * 0)
     for labels, said in (
         ([None, "a", None, "a"], "expected a label for each row, got none in 2 of 4 rows, the first is row 0"),
-        ([1, "a", 1, "a"], "expected labels of one kind, texts, numbers or truth values, got int and str"),
-        ([True, 2, 2, True], "got bool and int"),
+        ([1, "a", 1, "a"], "expected texts, or an array of numbers or truth values, got objects of int and str"),
+        ([True, 2, 2, True], "got objects of bool and int"),
     ):
         with pytest.raises(ValueError, match=said):
             ConceptBottleneck(**SMALL).fit(x[:4], np.array(labels, dtype=object))
@@ -330,5 +330,8 @@ def test_a_page_of_texts(planted: Planted, tmp_path: Path) -> None:
     for items, kind in ((links, "link"), (None, "row"), (np.zeros((40, 1, 8, 8), np.uint8), "image")):
         planted.model.page(tmp_path / "page", x, y, items=items, seconds=0.0)
         assert read_page(page.parent)["page"]["items"] == {"kind": kind, "texts": kind == "link"}
+    for wrong in (np.zeros((40, 8, 8), np.uint8), np.zeros((40, 3, 8, 8)), np.zeros((40, 8, 8, 3), np.uint8)):
+        with pytest.raises(ConceptError, match=r"expected pictures uint8 \[N, C, H, W\] with C 1 or 3, or texts, got "):
+            planted.model.page(tmp_path / "page", x, y, items=wrong)
     with pytest.raises(ConceptError, match="expected ids that differ, got 'a' twice"):
         planted.model.page(tmp_path / "page", x, y, items=texts, ids=["a"] * 40)

@@ -143,6 +143,33 @@ def test_a_classifier_that_does_not_use_it() -> None:
     assert direction.changed == 0
 
 
+def test_pairs_say_what_the_concept_itself_does() -> None:
+    planted = Planted(seed=9)
+    without = planted.rows(200)
+    with_ = without + 3 * planted.shift
+    found = planted.find(with_, without, paired=True)
+    bits = [planted.pre_activations(rows) >= 0 for rows in (with_, without)]
+    logits = [of @ planted.head.weight.T + planted.head.bias for of in bits]
+    change = (logits[0] - logits[1]).mean(0)
+    assert np.allclose(found.pairs.gains, change - change.mean())
+    assert found.pairs.changed == (logits[0].argmax(1) != logits[1].argmax(1)).mean()
+    assert found.pairs.p.min() < 0.01
+    assert planted.find(with_, without).pairs is None
+
+
+def test_of_bits_that_tell_as_well_the_one_that_is_used_is_named() -> None:
+    planted = Planted(seed=3)
+    planted.directions[1] = planted.directions[0]  # the same bit twice
+    planted.head.weight[:, :] = 0
+    planted.head.weight[2, 1] = 1  # and a head of few concepts that draws on the second
+    before = planted.rows(400)
+    on = planted.pre_activations(before)[:, 0] >= 0
+    bit = planted.find(before[on][:20], before[~on][:20]).bit
+    assert (bit.concept, bit.used, bit.agreement) == (1, True, 1.0)
+    assert bit.weights.tolist() == [0, 0, 1, 0]
+    assert bit.p < 0.01
+
+
 def test_few_rows_other_sizes_and_equal_features_are_refused() -> None:
     planted = Planted(7)
     with pytest.raises(ConceptError, match="at least 5 rows with the concept and as many without, got 20 and 4"):

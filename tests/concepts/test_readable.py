@@ -101,9 +101,10 @@ def test_of_few_images_a_cost_is_said_in_images() -> None:
     )
 
 
-def test_few_validation_images_choose_nothing(images: Images, tmp_path: Path) -> None:
+def test_few_validation_images_choose_nothing(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readable, "FEWEST", 50)
     few = made_run(tmp_path / "few", images, concepts=21, shares={"train_images": 300, "validation_images": 49})
-    after = keep_readable(few, images)  # of 49 images one is more than two points
+    after = keep_readable(few, images)
     assert kept(after)["kind"] == "trained"
     assert "49 validation images are too few to choose a sparser head by, it takes 50" in about_heads(
         after.record["heads"]

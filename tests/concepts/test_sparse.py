@@ -1,6 +1,7 @@
 """Sparse heads: scikit-learn's elastic net, planted concepts, and that the test part chooses nothing."""
 
 import itertools
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -202,3 +203,22 @@ def test_wilsons_interval_is_scipys(images: int, share: float) -> None:
     hits = round(share * images)
     low, high = binomtest(hits, images).proportion_ci(method="wilson")
     assert wilson(hits, images) == pytest.approx((low, high), abs=1e-6)
+
+
+def test_a_loss_of_many_classes_takes_one_array_of_logits() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 100, 9000)
+    codes = codes_of(rng.random((9000, 480)) < 0.2, labels, np.zeros((100, 480)), np.zeros(100), parts="train")
+    data = StandardBits(codes)
+    assert data.values.dtype == np.float32
+    weight, bias = rng.normal(size=(100, 480)) / 10, rng.normal(size=100)
+    tracemalloc.start()
+    value, slope, of_bias = loss(data, weight, bias)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * 9000 * 100 * 4  # of logits in float64 with their exponentials it is six times that
+    data.values = data.values.astype(np.float64)
+    exact = loss(data, weight, bias)
+    assert value == pytest.approx(exact[0], rel=1e-5)
+    np.testing.assert_allclose(slope, exact[1], atol=1e-6)
+    np.testing.assert_allclose(of_bias, exact[2], atol=1e-7)

@@ -104,6 +104,8 @@ def test_nothing_runs_over_the_side(width: int, site: Site, visit: Open) -> None
     for name, address in VIEWS.items():
         page = tab.go(address)
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
+        names = page.eval_on_selector_all("table.list tbody th", "all => all.map(one => one.clientWidth)")
+        assert min(names, default=width) >= 60, name
 
 
 def test_the_keyboard_reaches_everything(site: Site, visit: Open) -> None:

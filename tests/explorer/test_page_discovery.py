@@ -238,6 +238,15 @@ def test_a_mistake_leads_to_what_separates_the_classes(site: Site, visit: Open) 
     until(page, "a => location.hash.includes(`a=${a}`)", str(guess))
 
 
+def test_a_class_leads_to_what_separates_it_from_any_other(site: Site, visit: Open) -> None:
+    page = visit(site).go("#/class/1")
+    options = page.locator("label:has-text('What separates it from') option").all_inner_texts()
+    assert options == ["\u2013", *(name for k, name in enumerate(site.codes.classes) if k != 1)]
+    page.select_option("label:has-text('What separates it from') select", "4")
+    page.wait_for_selector("[data-separation]")
+    assert page.evaluate("location.hash") == "#/pair?a=1&b=4"
+
+
 def memorised() -> Codes:
     """Two classes: all training images of the first have the only live bit and none of the second; of the test images
     55% and 40% of them, the other way round. A third class has no test images."""
@@ -256,6 +265,7 @@ def test_what_holds_for_training_images_alone_is_marked(visit: Open, tmp_path: P
     page = tab.go("#/pair?a=0&b=1")
     assert "nothing that both the training and the test images show" in page.inner_text(".sentence >> nth=0")
     assert page.locator("[data-chance=true]").count() == 2
+    assert "may be chance" not in page.inner_text(".sentence >> nth=0")
     assert page.locator("[data-separation] .badge", has_text="reversed").count() == 2
     assert "Of the 2 concepts that separate training images, 2 do not" in page.inner_text("#separating ~ p >> nth=0")
     page = tab.go("#/pair?a=0&b=2")

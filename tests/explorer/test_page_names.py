@@ -94,3 +94,15 @@ def test_a_file_of_other_names_changes_nothing(
     page.wait_for_selector(".told.warn")
     assert why in page.inner_text(".told")
     assert page.locator(".names-bar.edited").count() == 0
+
+
+def test_concepts_of_one_name_are_told_apart_in_a_sentence(site: Site, visit: Open, tmp_path: Path) -> None:
+    names = [{"concept": n, "name": f"name {n}" if n % 2 else "one name", "verified": True} for n in range(21)]
+    build_page(site.codes, tmp_path / "page", names=names, seconds=0.0)
+    page = visit(Site(tmp_path / "page", site.codes)).go("#/image/?row=2")
+    said = page.eval_on_selector_all(
+        ".sentence a[href*=concept]", "all => all.map(a => [+a.hash.match(/\\d+/)[0], a.textContent])"
+    )
+    assert len({text for _, text in said}) == len(said) > 2
+    for concept, text in said:
+        assert text == (f"name {concept}" if concept % 2 else f"one name ({concept})")

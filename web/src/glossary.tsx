@@ -29,7 +29,7 @@ const TERMS = {
   bit: ["Bit", "A concept of an image: 1, on, when the image has it; 0, off, when it lacks it. There is nothing between."],
   chance: [
     "May be chance",
-    "The held-out images of the two classes have the concept in shares that differ by no more than twice the standard error of the difference: with so few images, classes that are alike in it would often differ as much.",
+    "The held-out images of the two classes have the concept in shares that differ by no more than twice the standard error of the difference: with so few images, classes that are alike in it would often differ as much. Of twenty concepts in which two classes are alike, about one is not marked.",
   ],
   concept: ["Concept", "One bit of the network's last layer. What it means was not given to the network; names were found afterwards."],
   contribution: ["Contribution", "What one concept adds to the decision: its bit less its share of training images, times its weight, or times the difference of two weights where two classes are compared. Together with what the average image has, the contributions give the logit, or how far the class is ahead, exactly."],

@@ -130,13 +130,15 @@ def prepared(
     from htaf.runs import open_run
 
     codes = [folder for some in groups.values() for folder in some]
-    given = [*codes, *([] if flags.beside is None else [flags.beside])]
-    of_runs = {folder: open_run(folder) for folder in (codes[0], given[-1]) if is_run(folder)}
+    if other := [folder for folder in codes[1:] if is_run(folder)]:
+        raise UsageError(f"--baseline: expected codes, from htaf concepts extract RUN, got the run {other[0]}")
+    also = [] if flags.beside is None else [flags.beside]
+    of_runs = {folder: open_run(folder) for folder in (codes[0], *also) if is_run(folder)}
     if codes[0] in of_runs and out is None:
         raise UsageError(
             f"{codes[0]} is a run: expected --out, where its codes are made, or codes of htaf concepts extract"
         )
-    folders = {folder: open_folder(folder) for folder in given if folder not in of_runs}
+    folders = {folder: open_folder(folder) for folder in (*codes, *also) if folder not in of_runs}
     if flags.beside in folders:
         expect_features(folders[flags.beside])
     instead = "give a folder of codes or features"

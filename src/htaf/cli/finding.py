@@ -47,6 +47,7 @@ def find(
     sides = read_sides(opened, with_, without)
     say_notes(sides.notes)
     result = find_in_run(opened, sides, out, device=device)
+    say_notes(result["notes"])
     if json:
         print_json(result)
     else:

@@ -27,10 +27,12 @@ class Bit:
     """The bit that tells rows with a concept best from rows without.
 
     Attributes:
-        concept: its number. on: whether rows with the concept have the bit; False: those without have it.
+        concept: its number. Where the classifier does not use the best one, one that it uses and that tells a row less
+            or none may stand for it.
+        on: whether rows with the concept have the bit; False: those without have it.
         agreement: mean of the shares of rows with and of rows without that it tells right; 0.5: by chance.
         p: of a permutation test: the share of random divisions of the same rows for which some bit agrees as much.
-        weights: float64 [K], of the head, less their mean over classes.
+        weights: float64 [K], of the head, less their median over classes: 0 of most classes where a head is sparse.
         flipped: int64 [rows], the predicted class where the bit is flipped.
         changed: share of these rows whose prediction changes by that.
     """
@@ -90,10 +92,26 @@ class Direction:
 
 
 @dataclass(frozen=True, eq=False)
+class Pairs:
+    """What a concept itself does, where each row with it has the same row without it.
+
+    Attributes:
+        gains: float64 [K], mean logits of the rows with it less those of their pairs, less the mean over classes.
+        p: float64 [K], as `Direction.gains_p`: random divisions swap the sides of pairs.
+        changed: share of the pairs whose two rows have different predictions.
+    """
+
+    gains: Float64[np.ndarray, " classes"]
+    p: Float64[np.ndarray, " classes"]
+    changed: float
+
+
+@dataclass(frozen=True, eq=False)
 class Found:
     """What a classifier has of a concept.
 
     Attributes:
+        pairs: what the concept itself does; None: the rows are no pairs.
         bit, direction: the best ones. follows: the one to speak of, by their p-values and the bit's agreement; None:
             neither follows the concept in these rows.
         rows: int64 [rows], numbers of the rows that were taken, those without counted behind those with.
@@ -102,6 +120,7 @@ class Found:
 
     bit: Bit
     direction: Direction
+    pairs: Pairs | None
     rows: Int64[np.ndarray, " rows"]
     own: Bool[np.ndarray, " rows"]
     predicted: Int64[np.ndarray, " rows"]
@@ -156,6 +175,7 @@ def find_concept(
     return Found(
         bit=_bit(bits, logits, sides, head),
         direction=_direction(x, before, predicted, sides, pre_activations, head, paired),
+        pairs=_pairs(logits, predicted, sides) if paired else None,
         rows=np.concatenate([taken[0], taken[1] + len(with_)]),
         own=sides[0],
         predicted=predicted,
@@ -184,18 +204,38 @@ def _apart(sides: Bool[np.ndarray, "divisions rows"]) -> Float64[np.ndarray, "di
 
 def _bit(bits: np.ndarray, logits: np.ndarray, sides: Bool[np.ndarray, "divisions rows"], head: Head) -> Bit:
     apart = _apart(sides) @ bits  # shares with less shares without
-    concept = int(np.abs(apart[0]).argmax())
     best = np.abs(apart).max(1)
+    one_row = 1 / min(sides[0].sum(), len(logits) - sides[0].sum())
+    level = np.abs(apart[0]) >= best[0] - one_row - 1e-12
+    used = np.ptp(head.weight, axis=0) > 0
+    concept = int(np.where(level & used if (level & used).any() else level, np.abs(apart[0]), -1).argmax())
+    best[0] = np.abs(apart[0, concept])
     flipped = (logits + (1 - 2 * bits[:, concept, None]) * head.weight[:, concept]).argmax(1)
     return Bit(
         concept=concept,
         on=bool(apart[0, concept] > 0),
         agreement=float((1 + best[0]) / 2),
         p=_p(best),
-        weights=head.weight[:, concept] - head.weight[:, concept].mean(),
+        weights=head.weight[:, concept] - np.median(head.weight[:, concept]),
         flipped=flipped,
         changed=float((logits.argmax(1) != flipped).mean()),
     )
+
+
+def _pairs(logits: np.ndarray, predicted: np.ndarray, sides: Bool[np.ndarray, "divisions rows"]) -> Pairs:
+    gains, p = _of_classes(_apart(sides) @ logits)
+    one, other = predicted.reshape(2, -1)
+    return Pairs(gains, p, float((one != other).mean()))
+
+
+def _of_classes(
+    gains: Float64[np.ndarray, "divisions classes"],
+) -> tuple[Float64[np.ndarray, " classes"], Float64[np.ndarray, " classes"]]:
+    """Changes of the classes in the first division, less their mean; and their p-values."""
+    gains = gains - gains.mean(1, keepdims=True)
+    spread = gains.std(0)
+    against = np.abs(gains) / np.where(spread > 0, spread, np.inf)
+    return gains[0], (against.max(1)[:, None] >= against[0] - 1e-12).mean(0)
 
 
 def _direction(
@@ -218,10 +258,7 @@ def _direction(
     distance = (weights * (_apart(sides) @ standard)).sum(1) / (weights**2).sum(1).clip(1e-300)
     moves = weights * distance[:, None] * np.where(live, scale, 0.0)
     turned, moved, changed = _moved(before, predicted, sides, moves, pre_activations, head)
-    gains = turned @ head.weight.T
-    gains -= gains.mean(1, keepdims=True)
-    spread = gains.std(0)
-    against = np.abs(gains) / np.where(spread > 0, spread, np.inf)
+    gains, gains_p = _of_classes(turned @ head.weight.T)
     return Direction(
         told=float(told[0]),
         p=_p(told),
@@ -229,8 +266,8 @@ def _direction(
         weight=weights[0] / scale,
         offset=float(np.where(sides[0], 1, -1).mean() - (weights[0] / scale) @ centre),
         move=moves[0],
-        gains=gains[0],
-        gains_p=(against.max(1)[:, None] >= against[0] - 1e-12).mean(0),
+        gains=gains,
+        gains_p=gains_p,
         moved=moved,
         changed=float(changed[0]),
         changed_by_chance=float(changed[1:].mean()),

@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, UInt8
+from jaxtyping import Bool, Float32, Float64, UInt8
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from htaf._console import markdown_text
-from htaf._errors import listed
+from htaf._errors import HtafError, listed
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.finding import CLEAR, FEWEST, LEVEL, Bit, Found, find_concept
+from htaf.concepts.finding import CLEAR, FEWEST, LEVEL, Bit, Found, PreActivations, find_concept
 from htaf.concepts.heads import Head
+from htaf.concepts.known import kept_features
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.regions import Map, Regions
 from htaf.concepts.where import enlarged, overlay, rgb
@@ -32,6 +33,7 @@ COLUMNS = 8  # of a picture
 BITS = 10  # that are listed
 CLASSES = 3  # that an answer names
 NAMED = 5  # images that an answer names
+PAIRED = 0.8  # share of the names that are on both sides, so that the images are pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +42,7 @@ class Sides:
 
     Attributes:
         names: paths. pixels: as the network sees them, before normalisation. own: whether an image is one with.
-        paired: both sides have the same names, so image i of both is one pair.
+        paired: both sides have the same names but for their endings, so image i of both is one pair.
         notes: what was left out. unread: "path: reason" of files that cannot be read.
     """
 
@@ -108,15 +110,18 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
             f"expected at least {FEWEST} images with the concept and as many without, got {counts[0]} and {counts[1]}"
             f"{why}"
         )
-    key = [*keys[0], *keys[1]]
+    key = [str(Path(name).with_suffix("")) for name in (*keys[0], *keys[1])]
     first, second = ([row for row in kept if own[row] == side] for side in (True, False))
     of = [{key[row]: row for row in rows} for rows in (first, second)]
-    paired = of[0].keys() == of[1].keys() and len(of[0]) == len(first) and len(of[1]) == len(second)
+    same = [name for name in of[0] if name in of[1]]
+    paired = len(same) >= max(FEWEST, PAIRED * max(counts))
     if paired:
-        first, second = ([rows[name] for name in of[0]] for rows in of)
-    elif 2 * len(same := of[0].keys() & of[1].keys()) >= min(counts):
+        if alone := len(first) + len(second) - 2 * len(same):
+            notes.append(f"images whose name is not on both sides are left out, as the others are pairs: {alone:,}")
+        first, second = ([rows[name] for name in same] for rows in of)
+    elif 2 * len(same) >= min(counts):
         notes.append(
-            f"{len(same):,} names are on both sides, not all, so the images are not taken as pairs: give both sides "
+            f"{len(same):,} names are on both sides, too few of them all to take the images as pairs: give both sides "
             "the same names"
         )
     rows = [*first, *second]
@@ -153,6 +158,10 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
     def pre_activations(x: np.ndarray) -> np.ndarray:
         return net.pre_activations(torch.from_numpy(x.astype(np.float32)).to(network.device)).cpu().double().numpy()
 
+    notes = []
+    if sides.paired and not _are_alike(features[sides.own], features[~sides.own]):
+        sides = replace(sides, paired=False)
+        notes.append("the images of one name are no more alike than others, so they are not taken as pairs")
     head = Head(network.weight.astype(np.float64), network.bias.astype(np.float64))
     found = find_concept(features[sides.own], features[~sides.own], pre_activations, head, paired=sides.paired)
     taken = torch.from_numpy(found.rows)
@@ -161,6 +170,8 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
     bits = pre_activations(features[found.rows]) >= 0
     maps, why = (None, "") if found.follows is None else _maps(net, sides, found, normalise)
     result = _record(run, sides, found, bits, network.preprocessor.classes, maps, why)
+    result["notes"] = notes
+    result["bit"]["of classes"] = _of_classes(run, found, network.preprocessor.classes, pre_activations)
     if out is not None:
         files: dict[str, bytes | str] = {
             RECORD: to_json(result),
@@ -174,6 +185,14 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
         for name, content in files.items():
             write_atomic(out / name, content)
     return result
+
+
+def _are_alike(with_: Float32[np.ndarray, "pairs f"], without: Float32[np.ndarray, "pairs f"]) -> bool:
+    """Whether most rows are nearer to their partner (cosine) than to three quarters of the others' partners."""
+    unit = [side / np.linalg.norm(side, axis=1, keepdims=True).clip(1e-12) for side in (with_, without)]
+    cosine = unit[0] @ unit[1].T
+    nearer = (cosine > np.diag(cosine)[:, None]).mean(1)
+    return bool(np.median(nearer) < 1 / 4)
 
 
 def _record(
@@ -212,6 +231,15 @@ def _record(
             ],
             "bits": [{"concept": int(j), "turned": float(direction.turned[j])} for j in turned if direction.turned[j]],
         },
+        "pairs": None
+        if found.pairs is None
+        else {
+            "changed": found.pairs.changed,
+            "classes": [
+                {"class": classes[k], "gain": float(found.pairs.gains[k]), "p": float(found.pairs.p[k])}
+                for k in np.argsort(-found.pairs.gains, kind="stable")
+            ],
+        },
         "where": {"maps": maps is not None, "why": why, "difference": None if maps is None else _apart(maps, found)},
         "images": [
             {
@@ -225,6 +253,25 @@ def _record(
             for row in range(len(sides.names))
         ],
     }
+
+
+def _of_classes(
+    run: Run, found: Found, classes: Sequence[str], pre_activations: PreActivations
+) -> dict[str, float] | None:
+    """The share of each class of the run's own test images whose bit is as in images with the concept, largest first.
+
+    None where the backbone's features of them are not at hand.
+    """
+    try:
+        images: Any = run.data()
+        known = kept_features(run, images)
+    except HtafError:  # the folder is gone or changed: the rest stands without it
+        return None
+    if known is None:
+        return None
+    on, labels = (pre_activations(known[0])[:, found.bit.concept] >= 0) == found.bit.on, known[1]
+    shares = {name: float(on[labels == k].mean()) for k, name in enumerate(classes) if (labels == k).any()}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def answers(result: Mapping[str, Any]) -> dict[str, str]:
@@ -247,35 +294,65 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         "direction": f"of two images left out of its fit the one with it scores higher in {direction['told']:.0%} of "
         f"cases, by chance in 50%: p = {direction['p']:.3f}",
     }
+    if follows == "bit" and (shares := bit["of classes"]):
+        most = ", ".join(f"{name} {share:.0%}" for name, share in list(shares.items())[:NAMED])
+        lines["elsewhere"] = (
+            f"of the run's own test images concept {bit['concept']} is {'on' if bit['on'] else 'off'} most in {most}: "
+            "look whether they have what you mean"
+        )
+    if result["paired"]:
+        lines["used"] = _use_in_pairs(result)
     if follows is not None:
-        lines["used"] = _use_of_bit(result) if follows == "bit" else _use_of_direction(result)
-        if follows == "bit" and direction["p"] <= LEVEL:
-            lines["used, as a direction"] = _use_of_direction(result)
-        maps = f"exact maps, whose places sum to the score: {WHERE} of --out"
+        if follows == "bit":
+            lines["used, as a bit" if result["paired"] else "used"] = _use_of_bit(result)
+        if follows == "direction" or direction["p"] <= LEVEL:
+            lines["used, as a direction" if lines.keys() & {"used"} else "used"] = _use_of_direction(result)
+        maps = f"exact maps, whose places sum to the score: {WHERE} of --out, where it is given"
         lines["where"] = maps if result["where"]["maps"] else f"no map, as {result['where']['why']}"
         lines["flips"] = _flips(result)
     return lines
 
 
+def _use_in_pairs(result: Mapping[str, Any]) -> str:
+    half = len(result["images"]) // 2  # those with it stand first, their pairs in the same order
+    pairs = list(zip(result["images"][:half], result["images"][half:], strict=True))
+    turned = [(one, two) for one, two in pairs if one["prediction"] != two["prediction"]]
+    some = [f"{one['image']} ({two['prediction']} to {one['prediction']})" for one, two in turned]
+    shown = f": {listed(some, NAMED)}" if turned else ""
+    have = "has" if len(turned) == 1 else "have"
+    gains, clear = _gains(result["pairs"]["classes"])
+    return (
+        f"of {half:,} pairs {len(turned):,} {have} another prediction with it{shown}; class scores change, "
+        f"{'' if clear else 'by no more than by chance, '}{gains}"
+    )
+
+
+def _gains(classes: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
+    """Classes whose scores change by more than chance, or the clearest one; and whether there are any."""
+    by_p = sorted(classes, key=lambda row: (row["p"], -abs(row["gain"])))
+    clear = [row for row in by_p if row["p"] <= 2 * LEVEL]
+    shown = [f"{row['class']} {row['gain']:+.2f} (p = {row['p']:.3f})" for row in (clear or by_p[:1])[:CLASSES]]
+    return ", ".join(shown), bool(clear)
+
+
 def _use_of_bit(result: Mapping[str, Any]) -> str:
     bit = result["bit"]
     if not bit["used"]:
-        return "no: every class has the same weight for the bit"
+        return "this bit is not: every class has the same weight for it"
     towards = 1 if bit["on"] else -1  # the concept is there where the bit is 1, or where it is 0
     weights = sorted(((towards * weight, name) for name, weight in bit["weights"].items()), key=lambda row: -row[0])
     (high, most), (low, least) = weights[0], weights[-1]
     many = len(result["images"])
+    speaks = [f"for {most} ({high:+.2f})"] * (high > 0) + [f"against {least} ({low:+.2f})"] * (low < 0)
     return (
         f"of {many:,} predictions {bit['changed'] * many:,.0f} change where the bit is flipped; the concept speaks "
-        f"most for {most} ({high:+.2f}) and against {least} ({low:+.2f})"
+        f"most {' and '.join(speaks)}"
     )
 
 
 def _use_of_direction(result: Mapping[str, Any]) -> str:
     direction = result["direction"]
-    by_p = sorted(direction["classes"], key=lambda row: (row["p"], -abs(row["gain"])))
-    clear = [row for row in by_p if row["p"] <= 2 * LEVEL] or by_p[:1]
-    gains = ", ".join(f"{row['class']} {row['gain']:+.2f} (p = {row['p']:.3f})" for row in clear[:CLASSES])
+    gains, _ = _gains(direction["classes"])
     many = len(result["images"])
     changed, chance = direction["changed"] * many, direction["changed_by_chance"] * many
     shares = f"of {many:,} predictions {changed:,.0f} change, by chance {chance:,.1f}"
@@ -299,6 +376,7 @@ def _flips(result: Mapping[str, Any]) -> str:
 def report(result: Mapping[str, Any]) -> str:
     """The answers, classes, bits and images as Markdown."""
     bit, direction = result["bit"], result["direction"]
+    paired, pairs = result["paired"], result["pairs"]["classes"] if result["paired"] else []
     by_score = sorted(result["images"], key=lambda row: (not row["with"], -row["score"]))
     text = markdown_text
     return "\n".join(
@@ -313,6 +391,7 @@ def report(result: Mapping[str, Any]) -> str:
             f"direction, that do as well. Bit and direction are two tests, so each needs p <= {LEVEL}.",
             "- The two sides differ by more than chance. In what they differ only you can say: if all images with it "
             "are also darker, the direction may be darkness. Images of one scene or one film count as one.",
+            *(["- In pairs the images themselves are compared: scores and predictions with it and without."] * paired),
             "- The move is a counterfactual in the features, not in the image: images without it are moved along the "
             "direction, images with it back, each by the distance of the two sides' means on it. Bits and class scores "
             "follow exactly. No such image need exist, and the move is rather too small.",
@@ -320,10 +399,12 @@ def report(result: Mapping[str, Any]) -> str:
             f"![images with it above, without below]({IMAGES})",
             *(["", f"![where in the images]({WHERE})"] if result["where"]["maps"] else []),
             "",
-            f"| Class | score, moved towards it | p | weight of concept {bit['concept']} |",
-            "|---|---|---|---|",
+            f"| Class | score, moved towards it | p | weight of concept {bit['concept']} |"
+            f"{' score, pairs | p |' * paired}",
+            f"|---|---|---|---|{'---|---|' * paired}",
             *(
                 f"| {text(row['class'])} | {row['gain']:+.3f} | {row['p']:.3f} | {bit['weights'][row['class']]:+.3f} |"
+                + "".join(f" {of['gain']:+.3f} | {of['p']:.3f} |" for of in pairs if of["class"] == row["class"])
                 for row in direction["classes"]
             ),
             "",

@@ -24,7 +24,7 @@ PerClass = int | Literal["auto"]
 TRIED = (5, 10)  # most concepts of a class
 NEAR = 0.02  # of accuracy on validation images, that reading a decision may cost; and twice that, with a standard error
 POINTS = 100  # validation images: of fewer, images are told in place of points
-FEWEST = 50  # validation images: of fewer, one is more than that
+FEWEST = 10  # validation images
 
 
 def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run:

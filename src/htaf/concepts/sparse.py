@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int32
 from scipy.optimize import minimize
-from scipy.special import logsumexp
 
 from htaf._console import markdown_text
 from htaf._errors import expect_seed
@@ -107,14 +106,17 @@ def loss(
     data: StandardBits, weight: Float64[np.ndarray, "classes concepts"], bias: Float64[np.ndarray, " classes"]
 ) -> tuple[float, Float64[np.ndarray, "classes concepts"], Float64[np.ndarray, " classes"]]:
     """Mean cross-entropy of softmax(z w^T + b), and its gradients."""
-    n, rows = len(data.labels), np.arange(len(data.labels))
-    logits = (data.values @ weight.astype(data.values.dtype).T).astype(np.float64) + bias
-    norm = np.asarray(logsumexp(logits, axis=1))
-    value = float((norm - logits[rows, data.labels]).mean())
-    share = np.exp(logits - norm[:, None])
+    n, rows, kind = len(data.labels), np.arange(len(data.labels)), data.values.dtype
+    share = data.values @ weight.astype(kind).T  # logits, then probabilities: with many classes the largest array
+    share += bias.astype(kind)
+    share -= share.max(1, keepdims=True)
+    own = share[rows, data.labels].astype(np.float64)
+    np.exp(share, out=share)
+    total = share.sum(1, dtype=np.float64)
+    share /= total[:, None].astype(kind)
     share[rows, data.labels] -= 1
-    slope = (share.T.astype(data.values.dtype) @ data.values).astype(np.float64) / n
-    return value, slope, share.sum(0) / n
+    slope = (share.T @ data.values).astype(np.float64) / n
+    return float((np.log(total) - own).mean()), slope, share.sum(0, dtype=np.float64) / n
 
 
 def start_of(data: StandardBits) -> tuple[Float64[np.ndarray, "classes concepts"], Float64[np.ndarray, " classes"]]:

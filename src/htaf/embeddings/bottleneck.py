@@ -254,7 +254,8 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             title: of the page. seconds: for proofs of counterfactuals, at most.
 
         Raises:
-            ConceptError: another number of items, or equal ids; and as `codes` and `htaf.explorer.build.build_page`.
+            ConceptError: another number of items, arrays that are no pictures, or equal ids; and as `codes` and
+                `htaf.explorer.build.build_page`.
         """
         if items is not None and len(items) != len(X):
             raise ConceptError(f"expected an item for each of {len(X):,} rows, got {len(items):,}")
@@ -267,7 +268,10 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         margins = np.zeros((len(codes), codes.concepts), np.float32)  # of the rows of X alone they are read
         margins[len(self.fitted_) :] = self.pre_activations(X)
         pixels: Pixels | None = None
-        if isinstance(items, np.ndarray) and items.ndim == 4:
+        if isinstance(items, np.ndarray) and items.dtype.kind not in "OUST":
+            if items.dtype != np.uint8 or items.ndim != 4 or items.shape[1] not in (1, 3):
+                got = f"{items.dtype} {[*items.shape]}"
+                raise ConceptError(f"expected pictures uint8 [N, C, H, W] with C 1 or 3, or texts, got {got}")
             pixels, what = (lambda some: items[[place[name] for name in some]]), Items()
         elif items is None:
             what = Items("row")
@@ -376,7 +380,8 @@ def _expect_labels(y: np.ndarray) -> None:
         of = f"{len(missing):,} of {len(y):,} rows, the first is row {missing[0]}"
         raise ValueError(f"expected a label for each row, got none in {of}")
     kinds = " and ".join(sorted({type(label).__name__ for label in y}))
-    raise ValueError(f"expected labels of one kind, texts, numbers or truth values, got {kinds}")
+    known = "texts, or an array of numbers or truth values"
+    raise ValueError(f"Unknown label type: expected {known}, got objects of {kinds}")  # scikit-learn checks the words
 
 
 def _parts(labels: Int64[np.ndarray, " rows"], share: float, random: np.random.Generator) -> UInt8[np.ndarray, " rows"]:

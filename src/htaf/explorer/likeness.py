@@ -34,8 +34,8 @@ def likeness_of(codes: Codes, shown: Codes, given: Likeness) -> tuple[dict[str, 
     some = list(dict.fromkeys(rows[np.argsort(-unlike, kind="stable")].T.ravel().tolist()))
     place = {row: at for at, row in enumerate(some)}
     ids = [given.known.ids[row] for row in some]
-    train = codes.rows("train")
-    labels = dict(zip(np.asarray(codes.ids)[train].tolist(), np.asarray(codes.labels)[train].tolist(), strict=True))
+    named = set(ids)
+    labels = {one: int(codes.labels[row]) for row in codes.rows("train").tolist() if (one := codes.ids[row]) in named}
     return (
         {"far": FAR, "validation": len(given.known.distances), "train": len(given.known.ids)},
         unlike.astype(np.float32),

@@ -415,7 +415,9 @@ def open_run(path: str | Path, *, method: StepFactory | None = None) -> Run:
     path = Path(path)
     record = read_record(path)
     if record is None:
-        raise RunError(f"expected a run folder with {RECORD}, found none at {path}")
+        of_demo = path / "icbm"
+        hint = f"; {of_demo} has one" if (of_demo / RECORD).is_file() else ""
+        raise RunError(f"expected a run folder with {RECORD}, found none at {path}{hint}")
     if record["status"] != "finished":
         raise RunError(f"{path} holds a training that has not finished: run the same train command again to resume it")
     return finished_run(path, record, method)

@@ -19,6 +19,7 @@ const SHOWN = 18;
 export function ClassView({ explorer, k }: { explorer: Explorer; k: number }): JSX.Element {
   const { classes, per_class, part } = explorer.page;
   const numbers = per_class[k]!;
+  const others = useMemo(() => classes.flatMap((_, other): [string, string][] => (other === k ? [] : [[String(other), classText(explorer, other, 50)]])), [explorer, k]);
   return (
     <>
       <nav class="beside" aria-label="Neighbouring classes">
@@ -33,6 +34,11 @@ export function ClassView({ explorer, k }: { explorer: Explorer; k: number }): J
         </h1>
         <Rest value={classes[k]!} limit={120} />
       </header>
+      {classes.length > 1 && (
+        <div class="tools">
+          <Choice label="What separates it from" value="" options={[["", "–"], ...others]} onChange={(value) => value && (location.hash = pairLink(k, Number(value)))} />
+        </div>
+      )}
       <div class="columns">
         <section aria-labelledby="numbers" class="card">
           <h2 id="numbers">Numbers</h2>

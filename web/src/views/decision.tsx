@@ -86,9 +86,11 @@ function said(explorer: Explorer, reasons: Reason[]): ComponentChildren {
 
 export function ShortName({ explorer, concept, query }: { explorer: Explorer; concept: number; query?: Record<string, number> }): JSX.Element {
   const { name, verified } = namingOf(explorer, concept, useEdits());
+  const shared = name && explorer.concepts.some((one, other) => other !== concept && one.name === name);
   return (
     <a href={conceptLink(concept, query)}>
       {name ? <Text value={name} limit={40} /> : <>concept {concept}</>}
+      {shared && ` (${concept})`}
       {name && !verified && (
         <>
           <span aria-hidden="true"> ?</span>

@@ -65,8 +65,7 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
             </h2>
             <p class="sentence">
               <ClassName explorer={explorer} k={a} limit={40} /> is told from <ClassName explorer={explorer} k={b} limit={40} />{" "}
-              {both.length > 0 && sure.length === 0 && item(`by nothing that ${part} images show beyond chance, `)}
-              most of all by{" "}
+              {both.length > 0 && sure.length === 0 ? item(`by nothing that ${part} images show beyond chance. The largest differences:`) : "most of all by"}{" "}
               {clear.map(({ concept, held, trained, chance }, place) => (
                 <span key={concept}>
                   {place > 0 && (place === clear.length - 1 ? " and " : ", ")}
