@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import htaf
 
 project, author, release = "htaf", "the authors of htaf", htaf.__version__
-root_doc = "docs/index"
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**", "paper/**.md"]
+root_doc = "README"
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**", "paper/*.md", "paper/results/*/report.md"]
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
@@ -15,6 +18,18 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_gallery.gen_gallery",
 ]
+MENU = {
+    "Guide": ["own-model", "training-exact", "hardening", "tables", "networks", "concepts", "named-concepts", "language"],
+    "Examples": ["gallery/index"],
+    "Run it": ["packed", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
+    "Figures": ["results", "where-it-pays", "studies", "kernels", "log"],
+    "Paper": ["/paper/README", "/paper/theory", "/paper/concepts"],
+    "Reference": ["api", "packed-format", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
+}
+MENU = {caption: [page if page[0] == "/" else f"/docs/{page}" for page in pages] for caption, pages in MENU.items()}
+suppress_warnings = ["toc.not_included"]  # reports of results, which pages lead to
+autodoc_inherit_docstrings = False
+exclude_patterns = ["docs/README.md"]
 myst_heading_anchors = 4
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
@@ -32,3 +47,38 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "write_computation_times": False,
 }
+
+
+SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Example)\b.*:")
+
+
+def plain(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings are plain text: backticks are code, *, | and a last _ are themselves, indented lines go on a sentence."""
+    in_section = own_block = after_blank = False
+    for number, line in enumerate(lines):
+        if line[:1].strip():
+            in_section, own_block = bool(SECTION.match(line)), line.endswith("::")
+        elif line.strip() and after_blank:
+            own_block = True
+        after_blank = not line.strip()
+        parts = re.split(r"(`+[^`]*`+)", line if in_section or own_block else line.lstrip())
+        parts = [f"``{part.strip('`')}``" if part[:1] == "`" else re.sub(r"([*|]|_\b)", r"\\\1", part) for part in parts]
+        lines[number] = "".join(parts)
+
+
+def beside_the_site(app: Any, env: Any, node: Any, text: Any) -> Any:
+    """A link to a file of the repository that is no page is its text; `tests/test_readme.py` checks that it exists."""
+    return text if node.get("reftype") == "myst" else None
+
+
+def with_contents(app: Any, page: str, text: list[str]) -> None:
+    """README is the first page; the site's menu hangs on it."""
+    if page == root_doc:
+        for caption, pages in MENU.items():
+            text[0] += "\n".join(("", "```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", ""))
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", with_contents)
+    app.connect("missing-reference", beside_the_site)
+    app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon

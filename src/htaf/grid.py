@@ -274,7 +274,7 @@ class GridLinear(_Grid, nn.Linear):
 
     A bias is added to the sum, in one rounding. The state dict is that of nn.Linear, with the real weights.
 
-    Args, shapes: as nn.Linear; and
+    Args: as of nn.Linear; and
         bits: of an integer weight, 4, 8 or 16.
         real: the inputs are real numbers, as means of bits. Outside of training the sums are taken in float64 and
             rounded once, so that they do not depend on their order, but for one float32 in some 10^8.
