@@ -170,8 +170,12 @@ def test_pairs_say_what_the_concept_itself_does() -> None:
     assert found.pairs is not None
     assert np.allclose(found.pairs.gains, change - change.mean())
     assert found.pairs.changed == (logits[0].argmax(1) != logits[1].argmax(1)).mean()
-    assert found.pairs.p.min() < 0.01
+    assert found.pairs.gains_p.min() < 0.01
     assert planted.find(with_, without).pairs is None
+    clear = np.abs(change - change.mean()).argmax()
+    assert f"most changed is class {clear}, by {(change - change.mean())[clear]:+.2f}, p = 0.00" in repr(found)
+    with pytest.raises(ConceptError, match="got the same 200 rows"):
+        planted.find(with_, with_, paired=True)
 
 
 def test_of_bits_that_tell_as_well_the_one_that_is_used_is_named() -> None:

@@ -98,18 +98,18 @@ class Pairs:
 
     Attributes:
         gains: float64 [K], mean logits of the rows with it less those of their pairs, less the mean over classes.
-        p: float64 [K], as `Direction.gains_p`: random divisions swap the sides of pairs.
+        gains_p: float64 [K], as `Direction.gains_p`: random divisions swap the sides of pairs.
         changed: share of the pairs whose two rows have different predictions.
     """
 
     gains: Float64[np.ndarray, " classes"]
-    p: Float64[np.ndarray, " classes"]
+    gains_p: Float64[np.ndarray, " classes"]
     changed: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Found:
-    """What a classifier has of a concept.
+    """What a classifier has of a concept; printed, its figures in short.
 
     Attributes:
         pairs: what the concept itself does; None: the rows are no pairs.
@@ -131,6 +131,18 @@ class Found:
         if self.bit.p <= LEVEL and self.bit.agreement >= CLEAR:
             return self.bit
         return self.direction if self.direction.p <= LEVEL else self.bit if self.bit.p <= LEVEL else None
+
+    def __repr__(self) -> str:
+        bit, direction = self.bit, self.direction
+        what = "nothing" if self.follows is None else "the bit" if self.follows is bit else "the direction"
+        of = direction if self.pairs is None else self.pairs
+        clear = int(np.abs(of.gains).argmax())
+        return (
+            f"{what} follows the concept; bit {bit.concept}, {'on' if bit.on else 'off'} with it: agreement "
+            f"{bit.agreement:.2f}, p = {bit.p:.3f}, {'' if bit.used else 'not '}used; direction: told "
+            f"{direction.told:.2f}, p = {direction.p:.3f}; most changed is class {clear}, by {of.gains[clear]:+.2f}, "
+            f"p = {of.gains_p[clear]:.3f}"
+        )
 
 
 def find_concept(
@@ -164,6 +176,8 @@ def find_concept(
         raise ConceptError(
             f"expected at least {FEWEST} rows with the concept and as many without, got {len(with_)} and {len(without)}"
         )
+    if np.array_equal(with_, without) and len(np.unique(with_, axis=0)) > 1:
+        raise ConceptError(f"expected other rows without the concept than with it, got the same {len(with_)} rows")
     if paired and len(with_) != len(without):
         raise ConceptError(f"expected pairs, as many rows with as without, got {len(with_)} and {len(without)}")
     if paired and len(with_) < FEWEST_PAIRS:

@@ -223,7 +223,7 @@ def _record(
         if pairs is None
         else {
             "changed": pairs.changed,
-            "classes": _by_gain(classes, pairs.gains, pairs.p),
+            "classes": _by_gain(classes, pairs.gains, pairs.gains_p),
         },
         "where": {"maps": maps is not None, "why": why, "difference": None if maps is None else _apart(maps, found)},
         "images": [
