@@ -206,6 +206,23 @@ def test_a_difference_within_two_standard_errors_is_none() -> None:
     assert ahead(row(0.9, 61), own, "attributes") is None
 
 
+def test_of_one_seed_the_deviation_is_that_of_the_other_bits() -> None:
+    def row(*values: float) -> dict[str, Any]:
+        draws = [{"concepts": 4, "live": 4.0, "accuracy": 0.5, "attributes": value} for value in values]
+        return _row("bits", draws, [], 1000, made=False)
+
+    three = row(0.58, 0.6, 0.62)  # deviation 0.02; that of the difference to one seed 0.02 (1 + 1/3)^0.5 = 0.023
+    assert [ahead(three, row(value), "attributes") for value in (0.55, 0.556, 0.644, 0.65)] == [1, 0, 0, -1]
+    assert ahead(row(0.65), three, "attributes") == 1
+    assert ahead(row(0.6, 0.6, 0.6), row(0.599), "attributes") is None, "seeds that change nothing tell no error"
+
+
+def test_the_error_of_a_stability_is_that_of_its_seeds() -> None:
+    pairs: list[float | None] = [0.4, 0.5, 0.6, 0.5, 0.4, 0.6]  # of four seeds
+    error = _row("bits", [{"concepts": 4, "live": 4.0}] * 4, pairs, 1000, made=False)["error"]["stability"]
+    assert error == pytest.approx(np.std([0.4, 0.5, 0.6, 0.5, 0.4, 0.6], ddof=1) / 2)
+
+
 def test_what_the_bench_refuses() -> None:
     given = features()
     codes = replace(plain(np.zeros((360, 4), bool), given.labels, given.parts), classes=given.classes, ids=given.ids)

@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.finding import STRENGTH, Bit, Direction, Found, find_concept
+from htaf.concepts.finding import FEWEST_PAIRS, LEVEL, STRENGTH, Bit, Direction, Found, find_concept
 from htaf.concepts.heads import Head
 
 FEATURES, CONCEPTS, CLASSES = 60, 12, 4
@@ -131,6 +131,22 @@ def test_p_values_of_no_difference_are_uniform(paired: bool) -> None:
         assert 0.3 < np.mean(p) < 0.75
 
 
+def test_the_fewest_pairs_can_show_something() -> None:
+    planted = Planted(4)
+    rows = planted.rows(FEWEST_PAIRS)
+    found = planted.find(rows + 50 * planted.shift, rows, paired=True)
+    assert found.direction.p <= LEVEL
+    assert 2 / 2 ** (FEWEST_PAIRS - 1) > LEVEL, "of fewer none can"
+
+
+@pytest.mark.parametrize("same", [0.0, 0.1])
+def test_a_bit_for_which_all_classes_weigh_the_same_is_not_used(same: float) -> None:
+    planted = Planted(3)
+    planted.head.weight[:] = same
+    planted.head = Head(planted.head.weight[:3], planted.head.bias[:3])  # three times 0.1, less their mean: 1e-17
+    assert not planted.find(planted.rows(10) + planted.shift, planted.rows(10)).bit.used
+
+
 def test_a_classifier_that_does_not_use_it() -> None:
     """The bits turn along the direction, but no class has a weight for those that do."""
     planted = Planted(6)
@@ -151,10 +167,15 @@ def test_pairs_say_what_the_concept_itself_does() -> None:
     bits = [planted.pre_activations(rows) >= 0 for rows in (with_, without)]
     logits = [of @ planted.head.weight.T + planted.head.bias for of in bits]
     change = (logits[0] - logits[1]).mean(0)
+    assert found.pairs is not None
     assert np.allclose(found.pairs.gains, change - change.mean())
     assert found.pairs.changed == (logits[0].argmax(1) != logits[1].argmax(1)).mean()
-    assert found.pairs.p.min() < 0.01
+    assert found.pairs.gains_p.min() < 0.01
     assert planted.find(with_, without).pairs is None
+    clear = np.abs(change - change.mean()).argmax()
+    assert f"most changed is class {clear}, by {(change - change.mean())[clear]:+.2f}, p = 0.00" in repr(found)
+    with pytest.raises(ConceptError, match="got the same 200 rows"):
+        planted.find(with_, with_, paired=True)
 
 
 def test_of_bits_that_tell_as_well_the_one_that_is_used_is_named() -> None:
@@ -176,6 +197,8 @@ def test_few_rows_other_sizes_and_equal_features_are_refused() -> None:
         planted.find(planted.rows(20), planted.rows(4))
     with pytest.raises(ConceptError, match="expected pairs, as many rows with as without, got 20 and 21"):
         planted.find(planted.rows(20), planted.rows(21), paired=True)
+    with pytest.raises(ConceptError, match="at least 7 pairs, got 6"):
+        planted.find(planted.rows(6), planted.rows(6), paired=True)
     with pytest.raises(ConceptError, match="the features of all 10 rows are the same"):
         planted.find(np.ones((5, FEATURES)), np.ones((5, FEATURES)))
 

@@ -259,7 +259,7 @@ def _row(
 
     def error(key: str) -> float | None:
         share, spread = mean[key], sd[key]
-        of_seeds = None if spread is None else spread**2 / len(known[key])
+        of_seeds = None if spread is None else spread**2 / min(len(known[key]), len(draws))  # pairs share seeds
         if share is None or not key.startswith("accuracy"):
             return None if of_seeds is None else float(np.sqrt(of_seeds))
         share = (share * images + 1) / (images + 2)  # not 0 where all are right

@@ -14,6 +14,10 @@ from htaf.concepts.reasons import SHOWN
 
 PROBE = "linear probe, no bits"
 SURE = 2.0  # standard errors of a difference: of less none is told
+ERRORS = (
+    "Standard errors of accuracies are of images and seeds, the others of seeds alone: of three seeds one in nine rows "
+    "that are alike is told apart all the same, of a single one beside three, one in five."
+)
 FEW, FOLLOWS = "accuracy_5", "attributes"  # two figures that other bits rarely have at once
 
 
@@ -111,13 +115,19 @@ def shown(result: Mapping[str, Any]) -> list[Column]:
 def ahead(other: Mapping[str, Any], row: Mapping[str, Any], key: str) -> int | None:
     """1: the other row has more by over two standard errors of the difference, -1: less, 0: neither; None: not known.
 
-    The errors of both rows are added as those of different images, though they are of the same: rather too careful.
+    One seed varies as those of the other row. The errors of both rows are added as those of different images, though
+    they are of the same: rather too careful.
     """
-    errors = [error for one in (other, row) if (error := one["error"].get(key)) is not None]
-    if other["mean"][key] is None or not errors:
+
+    def error(one: Mapping[str, Any], beside: Mapping[str, Any]) -> float | None:
+        own = one["error"].get(key)
+        return beside["sd"].get(key) if own is None else own
+
+    one, two = error(other, row), error(row, other)
+    if other["mean"][key] is None or one is None or two is None or one == two == 0:
         return None
     difference = other["mean"][key] - row["mean"][key]
-    return 0 if abs(difference) <= SURE * np.sqrt(2 * np.square(errors).mean()) else int(np.sign(difference))
+    return 0 if abs(difference) <= SURE * np.hypot(one, two) else int(np.sign(difference))
 
 
 def verdicts(result: Mapping[str, Any]) -> list[str]:
@@ -165,7 +175,7 @@ def table(result: Mapping[str, Any], *, title: str = "Are they concepts?") -> st
         _line([markdown_text(name), size, *(cell(row, column) for column in columns)])
         for name, size, row in rows_of(result)
     ]
-    lines += ["", *(f"- {markdown_text(line)}" for line in verdicts(result)), ""]
+    lines += ["", *(f"- {markdown_text(line)}" for line in verdicts(result)), "", ERRORS, ""]
     lines += [f"- *{c.name}*: {c.shows} {c.not_shown}" for c in columns]
     return "\n".join([*lines, "", f"Heads: {result['algorithm']}", ""])
 

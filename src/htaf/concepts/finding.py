@@ -14,6 +14,7 @@ from htaf.concepts.heads import Head
 
 DRAWS = 1000  # random divisions
 FEWEST, MOST = 5, 1000  # rows of a side; of more some evenly spread
+FEWEST_PAIRS = 7  # 2 of the 2^7 ways to swap sides tell as much: p = 0.016; of 6 pairs 0.031, above LEVEL
 LEVEL = 0.025  # of a p-value: bit and direction are two tests, 0.05 together
 CLEAR = 0.8  # agreement of a bit that can be said to be the concept
 STRENGTH = 0.1  # of the ridge penalty, in mean eigenvalues: of 0.01 to 10 what told planted marks and their class best
@@ -48,7 +49,7 @@ class Bit:
     @property
     def used(self) -> bool:
         """Whether the classifier draws on the bit at all."""
-        return bool(np.abs(self.weights).max() > 0)
+        return bool(np.ptp(self.weights) > 0)  # equal ones less their mean may be 1e-17
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,18 +98,18 @@ class Pairs:
 
     Attributes:
         gains: float64 [K], mean logits of the rows with it less those of their pairs, less the mean over classes.
-        p: float64 [K], as `Direction.gains_p`: random divisions swap the sides of pairs.
+        gains_p: float64 [K], as `Direction.gains_p`: random divisions swap the sides of pairs.
         changed: share of the pairs whose two rows have different predictions.
     """
 
     gains: Float64[np.ndarray, " classes"]
-    p: Float64[np.ndarray, " classes"]
+    gains_p: Float64[np.ndarray, " classes"]
     changed: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Found:
-    """What a classifier has of a concept.
+    """What a classifier has of a concept; printed, its figures in short.
 
     Attributes:
         pairs: what the concept itself does; None: the rows are no pairs.
@@ -131,6 +132,18 @@ class Found:
             return self.bit
         return self.direction if self.direction.p <= LEVEL else self.bit if self.bit.p <= LEVEL else None
 
+    def __repr__(self) -> str:
+        bit, direction = self.bit, self.direction
+        what = "nothing" if self.follows is None else "the bit" if self.follows is bit else "the direction"
+        of = direction if self.pairs is None else self.pairs
+        clear = int(np.abs(of.gains).argmax())
+        return (
+            f"{what} follows the concept; bit {bit.concept}, {'on' if bit.on else 'off'} with it: agreement "
+            f"{bit.agreement:.2f}, p = {bit.p:.3f}, {'' if bit.used else 'not '}used; direction: told "
+            f"{direction.told:.2f}, p = {direction.p:.3f}; most changed is class {clear}, by {of.gains[clear]:+.2f}, "
+            f"p = {of.gains_p[clear]:.3f}"
+        )
+
 
 def find_concept(
     with_: Float64[np.ndarray, "rows features"],
@@ -148,7 +161,7 @@ def find_concept(
     the features, each divided by its standard deviation; each row, or pair, is scored by the fit to the others.
 
     Args:
-        with_, without: features of rows that have the concept, and of rows that do not, 5 or more of each.
+        with_, without: features of rows that have the concept, and of rows that do not, 5 or more of each; 7 pairs.
         pre_activations: of features, affine; bit j is 1 where value j is >= 0. head: of the bits.
         paired: row i of both is of one thing, with the concept and without: pairs are left out together, and a random
             division swaps the sides within pairs.
@@ -163,8 +176,12 @@ def find_concept(
         raise ConceptError(
             f"expected at least {FEWEST} rows with the concept and as many without, got {len(with_)} and {len(without)}"
         )
+    if np.array_equal(with_, without) and len(np.unique(with_, axis=0)) > 1:
+        raise ConceptError(f"expected other rows without the concept than with it, got the same {len(with_)} rows")
     if paired and len(with_) != len(without):
         raise ConceptError(f"expected pairs, as many rows with as without, got {len(with_)} and {len(without)}")
+    if paired and len(with_) < FEWEST_PAIRS:
+        raise ConceptError(f"expected at least {FEWEST_PAIRS} pairs, got {len(with_)}: so few can always be chance")
     taken = [np.linspace(0, len(side) - 1, min(len(side), MOST)).round().astype(np.int64) for side in (with_, without)]
     x = np.concatenate([with_[taken[0]], without[taken[1]]]).astype(np.float64)
     sides = _divisions(len(taken[0]), len(taken[1]), paired, np.random.default_rng(seed))
@@ -313,14 +330,14 @@ def _moved(
     bits = (before >= 0).astype(np.float32)
     steps = pre_activations(moves) - pre_activations(np.zeros_like(moves[:1]))
     weight, bias = head.weight.T.astype(np.float32), head.bias.astype(np.float32)
-    share = -_apart(sides) / 2
     signs = np.where(sides, -1.0, 1.0)
+    towards = -_apart(sides) / 2  # of rows with, which are moved away, the change counts the other way round
     some = max(1, AT_ONCE // (len(bits) * max(bits.shape[1], len(bias))))
     turned, classes = [], []
     for first in range(0, len(sides), some):
         chunk = slice(first, first + some)
         after = (before + signs[chunk, :, None] * steps[chunk, None] >= 0).astype(np.float32)
-        turned.append(np.einsum("dr,drc->dc", np.abs(share[chunk]) * signs[chunk], after - bits))
+        turned.append(np.einsum("dr,drc->dc", towards[chunk], after - bits))
         classes.append((after @ weight + bias).argmax(2))
     found = np.concatenate(classes)
     return np.concatenate(turned), found[0], (found != predicted).mean(1)

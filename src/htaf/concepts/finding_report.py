@@ -198,7 +198,7 @@ def _are_alike(with_: Float32[np.ndarray, "pairs f"], without: Float32[np.ndarra
 def _record(
     run: Run, sides: Sides, found: Found, bits: np.ndarray, classes: Sequence[str], maps: Sequence[Map] | None, why: str
 ) -> dict[str, Any]:
-    bit, direction = found.bit, found.direction
+    bit, direction, pairs = found.bit, found.direction, found.pairs
     shares = [float(bits[found.own == side, bit.concept].mean()) for side in (True, False)]
     turned = np.argsort(-np.abs(direction.turned), kind="stable")[:BITS]
     return {
@@ -208,37 +208,22 @@ def _record(
         "without": int((~found.own).sum()),
         "paired": sides.paired,
         "follows": None if found.follows is None else "bit" if isinstance(found.follows, Bit) else "direction",
-        "bit": {
-            "concept": bit.concept,
-            "on": bit.on,
+        "bit": {name: getattr(bit, name) for name in ("concept", "on", "agreement", "p", "used", "changed")}
+        | {
             "with": shares[0],
             "without": shares[1],
-            "agreement": bit.agreement,
-            "p": bit.p,
-            "used": bit.used,
-            "changed": bit.changed,
             "weights": dict(zip(classes, bit.weights.tolist(), strict=True)),
         },
-        "direction": {
-            "told": direction.told,
-            "p": direction.p,
-            "used": direction.used,
-            "changed": direction.changed,
-            "changed_by_chance": direction.changed_by_chance,
-            "classes": [
-                {"class": classes[k], "gain": float(direction.gains[k]), "p": float(direction.gains_p[k])}
-                for k in np.argsort(-direction.gains, kind="stable")
-            ],
+        "direction": {name: getattr(direction, name) for name in ("told", "p", "used", "changed", "changed_by_chance")}
+        | {
+            "classes": _by_gain(classes, direction.gains, direction.gains_p),
             "bits": [{"concept": int(j), "turned": float(direction.turned[j])} for j in turned if direction.turned[j]],
         },
         "pairs": None
-        if found.pairs is None
+        if pairs is None
         else {
-            "changed": found.pairs.changed,
-            "classes": [
-                {"class": classes[k], "gain": float(found.pairs.gains[k]), "p": float(found.pairs.p[k])}
-                for k in np.argsort(-found.pairs.gains, kind="stable")
-            ],
+            "changed": pairs.changed,
+            "classes": _by_gain(classes, pairs.gains, pairs.gains_p),
         },
         "where": {"maps": maps is not None, "why": why, "difference": None if maps is None else _apart(maps, found)},
         "images": [
@@ -274,6 +259,10 @@ def _of_classes(
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
+def _by_gain(classes: Sequence[str], gains: np.ndarray, p: np.ndarray) -> list[dict[str, Any]]:
+    return [{"class": classes[k], "gain": float(gains[k]), "p": float(p[k])} for k in np.argsort(-gains, kind="stable")]
+
+
 def answers(result: Mapping[str, Any]) -> dict[str, str]:
     """What was found, in sentences, each with a heading."""
     bit, direction, follows = result["bit"], result["direction"], result["follows"]
@@ -304,9 +293,9 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         lines["used"] = _use_in_pairs(result)
     if follows is not None:
         if follows == "bit":
-            lines["used, as a bit" if result["paired"] else "used"] = _use_of_bit(result)
-        if follows == "direction" or direction["p"] <= LEVEL:
-            lines["used, as a direction" if lines.keys() & {"used"} else "used"] = _use_of_direction(result)
+            lines["used, as a bit" if "used" in lines else "used"] = _use_of_bit(result)
+        if direction["p"] <= LEVEL:
+            lines["used, as a direction" if "used" in lines else "used"] = _use_of_direction(result)
         maps = f"exact maps, whose places sum to the score: {WHERE} of --out, where it is given"
         lines["where"] = maps if result["where"]["maps"] else f"no map, as {result['where']['why']}"
         lines["flips"] = _flips(result)
@@ -332,7 +321,8 @@ def _gains(classes: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
     by_p = sorted(classes, key=lambda row: (row["p"], -abs(row["gain"])))
     clear = [row for row in by_p if row["p"] <= 2 * LEVEL]
     shown = [f"{row['class']} {row['gain']:+.2f} (p = {row['p']:.3f})" for row in (clear or by_p[:1])[:CLASSES]]
-    return ", ".join(shown), bool(clear)
+    more = f" and {len(clear) - CLASSES:,} more" if len(clear) > CLASSES else ""
+    return ", ".join(shown) + more, bool(clear)
 
 
 def _use_of_bit(result: Mapping[str, Any]) -> str:
@@ -376,7 +366,8 @@ def _flips(result: Mapping[str, Any]) -> str:
 def report(result: Mapping[str, Any]) -> str:
     """The answers, classes, bits and images as Markdown."""
     bit, direction = result["bit"], result["direction"]
-    paired, pairs = result["paired"], result["pairs"]["classes"] if result["paired"] else []
+    paired = result["paired"]
+    pairs = {row["class"]: row for row in result["pairs"]["classes"]} if paired else {}
     by_score = sorted(result["images"], key=lambda row: (not row["with"], -row["score"]))
     text = markdown_text
     return "\n".join(
@@ -404,7 +395,7 @@ def report(result: Mapping[str, Any]) -> str:
             f"|---|---|---|---|{'---|---|' * paired}",
             *(
                 f"| {text(row['class'])} | {row['gain']:+.3f} | {row['p']:.3f} | {bit['weights'][row['class']]:+.3f} |"
-                + "".join(f" {of['gain']:+.3f} | {of['p']:.3f} |" for of in pairs if of["class"] == row["class"])
+                + (f" {pairs[row['class']]['gain']:+.3f} | {pairs[row['class']]['p']:.3f} |" if paired else "")
                 for row in direction["classes"]
             ),
             "",
@@ -465,14 +456,10 @@ def _apart(maps: Sequence[Map], found: Found) -> list[list[float]]:
 
 def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
     """Images with a concept above those without, from the highest score to the lowest."""
-    figure = Figure(figsize=(1.3 * COLUMNS, 3.9), layout="constrained")
-    grid: Any = figure.subplots(2, COLUMNS, squeeze=False)
+    figure, grid = _grid(3.9)
     after = "flipped" if result["follows"] == "bit" else "moved"
     for side, line in zip((True, False), grid, strict=True):
-        rows = _spaced(found, side)
-        for axes in line:
-            axes.set_axis_off()
-        for row, axes in zip(rows, line, strict=False):
+        for row, axes in zip(_spaced(found, side), line, strict=False):
             shown = result["images"][row]
             axes.imshow(rgb(sides.pixels[row].numpy()))
             turned = "" if shown[after] == shown["prediction"] else f"\nto {_short(shown[after])}"
@@ -488,10 +475,7 @@ def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
 def _where(result: Mapping[str, Any], sides: Sides, found: Found, maps: Sequence[Map]) -> bytes:
     """The difference of both sides' mean maps; and images with the concept above their maps."""
     rows = _spaced(found, True)[: COLUMNS - 1]
-    figure = Figure(figsize=(1.3 * COLUMNS, 3.4), layout="constrained")
-    grid: Any = figure.subplots(2, COLUMNS, squeeze=False)
-    for axes in grid.flat:
-        axes.set_axis_off()
+    figure, grid = _grid(3.4)
     apart = np.array(result["where"]["difference"])
     mean = Map(0, apart, float(apart.sum()), None, "exact", maps[0].size)
     picture = sides.pixels[torch.from_numpy(found.own)].float().mean(0).round().to(torch.uint8).numpy()
@@ -506,6 +490,15 @@ def _where(result: Mapping[str, Any], sides: Sides, found: Found, maps: Sequence
     what = bit if result["follows"] == "bit" else "the direction's score"
     figure.suptitle(f"where {what} comes from: orange for it, blue against; places sum to the number above", fontsize=8)
     return _png(figure)
+
+
+def _grid(height: float) -> tuple[Figure, Any]:
+    """Two rows of axes for pictures."""
+    figure = Figure(figsize=(1.3 * COLUMNS, height), layout="constrained")
+    grid: Any = figure.subplots(2, COLUMNS, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    return figure, grid
 
 
 def _spaced(found: Found, side: bool) -> list[int]:

@@ -137,8 +137,8 @@ def about_heads(heads: Mapping[str, Any]) -> str:
 
     kept = next(row for row in rows if row["kept"])
     if kept["target"] is not None:
-        how = f"{cost(kept)} fewer {of} right than with all" if kept["cost"] > 0 else f"as many {of} right as with all"
-        return f"each class draws on at most {kept['target']} concepts: {how}"
+        less = cost(kept) if kept["cost"] > 0 else "no"
+        return f"each class draws on at most {kept['target']} concepts: {less} fewer {of} right than with all"
     if heads["images"] < FEWEST:
         few = f"{heads['images']} validation images are too few to choose a sparser head by, it takes {FEWEST}"
         return f"each class draws on all concepts: {few}; --concepts-per-class {TRIED[0]} takes one all the same"
