@@ -27,7 +27,10 @@ MENU = {
     "Reference": ["api", "packed-format", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
 }
 MENU = {caption: [page if page[0] == "/" else f"/docs/{page}" for page in pages] for caption, pages in MENU.items()}
-suppress_warnings = ["toc.not_included"]  # reports of results, which pages lead to
+suppress_warnings = [
+    "toc.not_included",  # reports of results, which pages lead to
+    "myst.xref_missing",  # files of the repository that are no pages; tests/test_readme.py checks that they exist
+]
 autodoc_inherit_docstrings = False
 exclude_patterns = ["docs/README.md"]
 myst_heading_anchors = 4
@@ -57,18 +60,13 @@ def plain(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[
     in_section = own_block = after_blank = False
     for number, line in enumerate(lines):
         if line[:1].strip():
-            in_section, own_block = bool(SECTION.match(line)), line.endswith("::")
+            in_section, own_block = bool(SECTION.match(line)), line.startswith("- ") or line.endswith("::")
         elif line.strip() and after_blank:
             own_block = True
         after_blank = not line.strip()
         parts = re.split(r"(`+[^`]*`+)", line if in_section or own_block else line.lstrip())
         parts = [f"``{part.strip('`')}``" if part[:1] == "`" else re.sub(r"([*|]|_\b)", r"\\\1", part) for part in parts]
         lines[number] = "".join(parts)
-
-
-def beside_the_site(app: Any, env: Any, node: Any, text: Any) -> Any:
-    """A link to a file of the repository that is no page is its text; `tests/test_readme.py` checks that it exists."""
-    return text if node.get("reftype") == "myst" else None
 
 
 def with_contents(app: Any, page: str, text: list[str]) -> None:
@@ -80,5 +78,4 @@ def with_contents(app: Any, page: str, text: list[str]) -> None:
 
 def setup(app: Any) -> None:
     app.connect("source-read", with_contents)
-    app.connect("missing-reference", beside_the_site)
     app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon

@@ -203,7 +203,8 @@ class _GridConv(_Grid):
 
     A bias is added to the sum, in one rounding. The state dict is that of the layer of PyTorch, with the real weights.
 
-    Args, shapes: as the layer of PyTorch; and, by keyword,
+    Args:
+        *sizes, **options: as of the layer of PyTorch.
         bits: of an integer weight, 4 or 8.
         real: the inputs are real numbers, as of an image. Outside of training they are rounded to multiples of
             2^-e and clipped so that the sums stay exact: e is the largest for which inputs in [-8, 8] do.
@@ -274,7 +275,8 @@ class GridLinear(_Grid, nn.Linear):
 
     A bias is added to the sum, in one rounding. The state dict is that of nn.Linear, with the real weights.
 
-    Args: as of nn.Linear; and
+    Args:
+        in_features, out_features, bias, device, dtype: as of nn.Linear.
         bits: of an integer weight, 4, 8 or 16.
         real: the inputs are real numbers, as means of bits. Outside of training the sums are taken in float64 and
             rounded once, so that they do not depend on their order, but for one float32 in some 10^8.

@@ -77,7 +77,7 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
     functions of one x. `x * sigmoid(g(x))` with a layer g is a gate: its sigmoid is the site.
 
     `Site.stays` says why `replace` leaves a site that is no activation between layers, from what becomes of its values
-    in the run:
+    in the run::
 
         output    they reach an output with no layer in between: convolution, product with weights, embedding, norm
         gate      a sigmoid, tanh or their like multiplies another value, and no layer reads it: squeeze and excite, the
