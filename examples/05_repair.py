@@ -20,13 +20,13 @@ order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
 train, valid, test = ((x[rows], y[rows]) for rows in order.split([1000, 200, 597]))
 
 
-def trained(alpha0):
-    """A smooth network of nine layers; the smaller alpha0, the softer its curve."""
-    torch.manual_seed(0)
+def trained(seed):
+    """A smooth network of nine layers."""
+    torch.manual_seed(seed)
     layers = []
     for place, stride in enumerate((1, 1, 2, 1, 1, 2, 1, 1)):
         layers += [nn.Conv2d(16 if place else 1, 16, 3, stride, padding=1), nn.BatchNorm2d(16)]
-        layers += [htaf.HTAF(alpha0, 5.0)]
+        layers += [htaf.HTAF(1.0, 5.0)]
     net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 10))
     optimizer = torch.optim.Adam(net.parameters(), 3e-3)
     for _ in range(12):
@@ -52,6 +52,8 @@ def stages(smooth):
     yield "recalibrate", (exact := htaf.recalibrate(exact, [train])[0])
     yield "repair", (exact := htaf.repair(exact, smooth, [train])[0])
     yield "refit_head", htaf.refit_head(exact, [train], validation=[valid])[0]
+    loss = nn.functional.cross_entropy
+    yield "finish", htaf.finish(smooth, [train], measure=lambda net: loss(net(valid[0]), valid[1]))[0]
 
 
 def wrong(net):
@@ -59,12 +61,15 @@ def wrong(net):
         return 100 * (net(test[0]).argmax(1) != test[1]).float().mean().item()
 
 
+# %%
+# Three networks, from three seeds. Not every step helps every network, as fits to training images may fit too
+# well. So ``finish``, at the right, keeps a step only where it makes your own measure better, on other images.
+
 figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
-for alpha0, style in ((0.5, "C0o-"), (1.0, "C1s--"), (2.0, "C2^:")):
-    errors = {name: wrong(net) for name, net in stages(trained(alpha0))}
-    axes.plot(list(errors), list(errors.values()), style, label=f"HTAF({alpha0}, 5)")
-    print(f"HTAF({alpha0}, 5): " + ", ".join(f"{name} {error:.1f}%" for name, error in errors.items()))
-axes.set(ylabel="test images that are wrong, %")
-axes.set_ylim(bottom=0)
+for seed, style in enumerate(("C0o-", "C1s--", "C2^:")):
+    errors = {name: wrong(net) for name, net in stages(trained(seed))}
+    axes.plot(list(errors), list(errors.values()), style, label=f"network {seed}")
+    print(f"network {seed}: " + ", ".join(f"{name} {error:.1f}%" for name, error in errors.items()))
+axes.set(ylabel="test images that are wrong, %", ylim=(0, None))
 axes.legend()
 plt.show()
