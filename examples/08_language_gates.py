@@ -60,18 +60,23 @@ print("open gates: " + ", ".join(f"{layer.open:.0%} in layer {layer.layer}" for 
 # %%
 # What a gate looks at
 # --------------------
-# The bits of 24 gates of the last layer while the model reads. Dark is open.
+# A gate that is open or closed can be counted: here, how often it is open at each of the 30 most frequent
+# characters, on text that was not learned. These are the twelve gates that differ most between characters. A
+# black cell is a character that always opens the gate; most other gates need more than one to be explained.
 
-line = "The array is sorted along the axis. Returns: out, an ndarray of int"
 seen = []
 gate = stepped.model.layers[-1].mlp.act_fn  # where transformers had SiLU
-gate.register_forward_hook(lambda module, inputs, output: seen.append(output[0] != 0))
+gate.register_forward_hook(lambda module, inputs, output: seen.append(output.flatten(0, 1) != 0))
 with torch.no_grad():
-    stepped(torch.tensor([list(line.encode())]))
-bits = seen[0].T.float()
-some = bits[bits.std(1).argsort(descending=True)[:24]]
-figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
-axes.imshow(some, cmap="Greys", aspect="auto")
-axes.set_xticks(range(len(line)), line, family="monospace", fontsize=8)
-axes.set(yticks=[], ylabel="gates of the last layer")
+    stepped(test)
+frequent = torch.bincount(test.flatten(), minlength=128).argsort(descending=True)[:30]
+shares = torch.stack([seen[0][test.flatten() == code].float().mean(0) for code in frequent], 1)
+shares = shares[shares.std(1).argsort(descending=True)[:12]]
+
+figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
+image = axes.imshow(shares, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+names = [{" ": "blank", "\n": "line end"}.get(chr(code), chr(code)) for code in frequent]
+axes.set_xticks(range(30), names, rotation=90, family="monospace")
+axes.set(yticks=[], ylabel="gates of the last layer", xlabel="character that is read")
+figure.colorbar(image, label="share of times open")
 plt.show()
