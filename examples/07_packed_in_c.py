@@ -1,0 +1,84 @@
+"""
+A network as bits, as C and on a microcontroller
+================================================
+
+With 0/1 activations and weights on a grid of integers, a network is a program of integer sums. We train one
+on digits, pack it for fast inference, write it as C without floats, and run that C on this machine and on an
+emulated microcontroller. Every form gives the same numbers.
+"""
+
+import tempfile
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+import htaf
+from htaf.integer.build import build
+from htaf.integer.c import to_c
+from htaf.integer.execute import missing, run_c
+from htaf.integer.program import Input
+
+x, y = load_digits(return_X_y=True)
+x, y = torch.tensor(x).float(), torch.tensor(y)
+order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+(x, y), (x_test, y_test) = ((x[rows], y[rows]) for rows in order.split([1200, 597]))
+
+# %%
+# Train, then round
+# -----------------
+# ``on_grid`` rounds the weights of every forward pass to 8-bit integers times a power of two. The network
+# learns with them, so that nothing is lost afterwards.
+
+torch.manual_seed(0)
+layers = [nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()]
+net = htaf.on_grid(htaf.replace(nn.Sequential(*layers, nn.Linear(64, 10)), example=x), x)
+optimizer = torch.optim.Adam(net.parameters(), 3e-3)
+for epoch in range(20):
+    htaf.sharpen(net, epoch / 20)
+    for rows in torch.randperm(len(y)).split(50):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+        optimizer.step()
+exact = htaf.harden(net.eval())
+print(f"{(exact(x_test).argmax(1) == y_test).float().mean():.1%} of the test digits are right")
+
+# %%
+# Packed
+# ------
+# ``htaf.pack`` compares its outputs with the network's before it returns. Its report says which layers run over
+# bits. The first one does not, as its inputs are pixels.
+
+packed = htaf.pack(exact, x)
+print(packed.report)
+assert torch.equal(packed(x_test), exact(x_test))
+
+# %%
+# A program of integers
+# ---------------------
+# The input says what integers come in, here the pixels from 0 to 16. What comes out, times the program's unit,
+# is what the network gives.
+
+program = build(exact, x, input=Input("columns", (64,), low=0, high=16))
+pixels = program.input.quantised(x_test.numpy())
+outputs = program.run(pixels)
+exponent, divisor = program.unit
+assert (outputs * 2.0**exponent / divisor == exact(x_test).detach().numpy()).all()
+print(program)
+
+# %%
+# C, here and on small processors
+# -------------------------------
+# ``to_c`` writes C99 without floats, malloc or libraries. ``run_c`` compiles it and runs it, for a Cortex-M or
+# RISC-V processor in the emulator QEMU. It needs the compilers, and ``missing`` says which are not there.
+
+place = Path(tempfile.mkdtemp()) / "digits-c"
+to_c(program, place, name="digits")
+print("written:", ", ".join(sorted(file.name for file in place.iterdir())))
+for target in ("host", "cortex-m0", "cortex-m4", "riscv32"):
+    if lacking := missing(target):
+        print(f"{target}: not run, as {', '.join(lacking)} is not installed")
+        continue
+    differ = (run_c(place, pixels[:100], target=target) != outputs[:100]).sum()
+    print(f"{target}: {differ} of {outputs[:100].size} outputs differ")
