@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float64, UInt8
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from htaf._console import markdown_text
@@ -21,7 +19,8 @@ from htaf.concepts.finding import CLEAR, FEWEST, LEVEL, Bit, Found, find_concept
 from htaf.concepts.heads import Head
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.regions import Map, Regions
-from htaf.concepts.where import enlarged, overlay, rgb
+from htaf.concepts.report import png, short
+from htaf.concepts.where import enlarged, overlay, rgb, two_rows
 from htaf.data.image_reading import image_files
 from htaf.data.reading import DataError
 from htaf.runs import Run, to_json, write_atomic
@@ -101,15 +100,13 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
             copies.append(names[row])
     if copies:
         notes.append(f"left out, as equal to others of their side: {listed(copies, 3)}")
-    counts = [int((own[kept] == side).sum()) for side in (True, False)]
-    if min(counts) < FEWEST:
-        why = f"; not read: {unread[0]}" if unread else ""
+    first, second = ([row for row in kept if own[row] == side] for side in (True, False))
+    if min(len(first), len(second)) < FEWEST:
         raise ConceptError(
-            f"expected at least {FEWEST} images with the concept and as many without, got {counts[0]} and {counts[1]}"
-            f"{why}"
+            f"expected at least {FEWEST} images with the concept and as many without, got {len(first)} and "
+            f"{len(second)}{f'; not read: {unread[0]}' if unread else ''}"
         )
     key = [*keys[0], *keys[1]]
-    first, second = ([row for row in kept if own[row] == side] for side in (True, False))
     of = [{key[row]: row for row in rows} for rows in (first, second)]
     paired = of[0].keys() == of[1].keys() and len(of[0]) == len(first) and len(of[1]) == len(second)
     if paired:
@@ -118,7 +115,7 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
             f"taken as pairs, the same image with it and without, as both sides have the same names, such as "
             f"{next(iter(of[0]))!r}: if they are other images, give other names"
         )
-    elif 2 * len(same := of[0].keys() & of[1].keys()) >= min(counts):
+    elif 2 * len(same := of[0].keys() & of[1].keys()) >= min(len(first), len(second)):
         notes.append(
             f"{len(same):,} names are on both sides, not all, so the images are not taken as pairs: give both sides "
             "the same names"
@@ -186,6 +183,8 @@ def _record(
     bit, direction, pairs = found.bit, found.direction, found.pairs
     shares = [float(bits[found.own == side, bit.concept].mean()) for side in (True, False)]
     turned = np.argsort(-np.abs(direction.turned), kind="stable")[:BITS]
+    values = None if maps is None else np.stack([one.values for one in maps])
+    apart = None if values is None else (values[found.own].mean(0) - values[~found.own].mean(0)).tolist()
     return {
         "run": str(run.path),
         "model_sha256": run.record["model_sha256"],
@@ -210,7 +209,7 @@ def _record(
             "changed": pairs.changed,
             "classes": _by_gain(classes, pairs.gains, pairs.p),
         },
-        "where": {"maps": maps is not None, "why": why, "difference": None if maps is None else _apart(maps, found)},
+        "where": {"maps": maps is not None, "why": why, "difference": apart},
         "images": [
             {
                 "image": sides.names[row],
@@ -407,34 +406,28 @@ def _maps(net: Any, sides: Sides, found: Found, normalise: Any) -> tuple[list[Ma
     return [replace(one, values=-one.values, pre_activation=-one.pre_activation) for one in maps], ""
 
 
-def _apart(maps: Sequence[Map], found: Found) -> list[list[float]]:
-    """The mean map of images with a concept, less that of images without: rows of places."""
-    values = np.stack([one.values for one in maps])
-    return (values[found.own].mean(0) - values[~found.own].mean(0)).tolist()
-
-
 def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
     """Images with a concept above those without, from the highest score to the lowest."""
-    figure, grid = _grid(3.9)
+    figure, grid = two_rows(COLUMNS, 1.3 * COLUMNS, 3.9)
     after = "flipped" if result["follows"] == "bit" else "moved"
     for side, line in zip((True, False), grid, strict=True):
         for row, axes in zip(_spaced(found, side), line, strict=False):
             shown = result["images"][row]
             axes.imshow(rgb(sides.pixels[row].numpy()))
-            turned = "" if shown[after] == shown["prediction"] else f"\nto {_short(shown[after])}"
+            turned = "" if shown[after] == shown["prediction"] else f"\nto {short(shown[after], 16)}"
             axes.set_title(
-                f"{shown['score']:+.2f}\n{_short(shown['prediction'])}{turned}", fontsize=7, parse_math=False
+                f"{shown['score']:+.2f}\n{short(shown['prediction'], 16)}{turned}", fontsize=7, parse_math=False
             )
     how = "the bit flipped" if after == "flipped" else "the image moved"
     what = "score of the direction, left out of the fit; prediction, and to what it changes with"
     figure.suptitle(f"with it above, without below; {what} {how}", fontsize=8)
-    return _png(figure)
+    return png(figure)
 
 
 def _where(result: Mapping[str, Any], sides: Sides, found: Found, maps: Sequence[Map]) -> bytes:
     """The difference of both sides' mean maps; and images with the concept above their maps."""
     rows = _spaced(found, True)[: COLUMNS - 1]
-    figure, grid = _grid(3.4)
+    figure, grid = two_rows(COLUMNS, 1.3 * COLUMNS, 3.4)
     apart = np.array(result["where"]["difference"])
     mean = Map(0, apart, float(apart.sum()), None, "exact", maps[0].size)
     picture = sides.pixels[torch.from_numpy(found.own)].float().mean(0).round().to(torch.uint8).numpy()
@@ -448,16 +441,7 @@ def _where(result: Mapping[str, Any], sides: Sides, found: Found, maps: Sequence
     bit = f"{'' if found.bit.on else 'the absence of '}concept {found.bit.concept}"
     what = bit if result["follows"] == "bit" else "the direction's score"
     figure.suptitle(f"where {what} comes from: orange for it, blue against; places sum to the number above", fontsize=8)
-    return _png(figure)
-
-
-def _grid(height: float) -> tuple[Figure, Any]:
-    """Two rows of axes for pictures."""
-    figure = Figure(figsize=(1.3 * COLUMNS, height), layout="constrained")
-    grid: Any = figure.subplots(2, COLUMNS, squeeze=False)
-    for axes in grid.flat:
-        axes.set_axis_off()
-    return figure, grid
+    return png(figure)
 
 
 def _spaced(found: Found, side: bool) -> list[int]:
@@ -465,13 +449,3 @@ def _spaced(found: Found, side: bool) -> list[int]:
     rows = np.flatnonzero(found.own == side)
     falling = rows[np.argsort(-found.direction.scores[rows], kind="stable")]
     return falling[np.linspace(0, len(rows) - 1, min(COLUMNS, len(rows))).round().astype(int)].tolist()
-
-
-def _short(name: str) -> str:
-    return name if len(name) < 17 else name[:15] + "…"
-
-
-def _png(figure: Figure) -> bytes:
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=120)
-    return data.getvalue()
