@@ -13,6 +13,7 @@ from PIL import Image
 
 from htaf._files import sealed
 from htaf.cli.concepts import offering_parts
+from htaf.concepts import finding
 from htaf.concepts.codes import ConceptError, MissingPartError, class_number
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.extract import extract
@@ -357,6 +358,20 @@ def test_find_without_an_average_has_no_map(
     assert code == 0, err
     assert "\nwhere: no map, as the network takes no average over places\n" in out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["found.json", "found.md", "images.png"]
+
+
+def test_find_reads_some_of_very_many_images(
+    htaf, folder: Path, marked: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "MOST", 8)
+    (marked[1] / "10.png").write_bytes(b"x")  # in the order of names it is the third
+    _, _, err = htaf("concepts", "find", folder / "run", "--with", marked[0], "--without", marked[1])
+    assert "8 of the 10 images with it are taken, evenly spread by name" in err
+    assert "8 of the 11 images without it are taken" in err
+    (marked[1] / "10.png").unlink()
+    code, out, err = htaf("concepts", "find", folder / "run", "--with", marked[0], "--without", marked[1])
+    assert code == 0, err
+    assert "(8 pairs of images, by their names)" in out
 
 
 def test_find_nothing_in_equal_sides(htaf, folder: Path, tmp_path: Path) -> None:

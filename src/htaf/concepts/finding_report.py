@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from htaf._console import markdown_text
 from htaf._errors import listed
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.finding import CLEAR, FEWEST, LEVEL, Bit, Found, find_concept
+from htaf.concepts.finding import CLEAR, FEWEST, LEVEL, Bit, Found, evenly, find_concept
 from htaf.concepts.heads import Head
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.regions import Map, Regions
 from htaf.concepts.report import png, short
-from htaf.concepts.where import enlarged, overlay, rgb, two_rows
+from htaf.concepts.where import enlarged, overlay, rgb, spaced, two_rows
 from htaf.data.image_reading import image_files
 from htaf.data.reading import DataError
 from htaf.runs import Run, to_json, write_atomic
@@ -54,7 +54,8 @@ class Sides:
 def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Sides:
     """The images of both sides, read as `htaf predict` reads them.
 
-    Of equal images of a side the first is taken: with its copy it would be left out of no fit.
+    Of very many files of a side some are read, evenly spread by name. Of equal images of a side the first is taken:
+    with its copy it would be left out of no fit.
 
     Args:
         run: of `htaf train icbm`. with_, without: files and folders.
@@ -66,13 +67,17 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
     files: list[list[Path]] = []
     keys: list[list[str]] = []
     notes: list[str] = []
-    for given in (with_, without):
+    for given, side in ((with_, "with"), (without, "without")):
         found, left_out = image_files(given)
         inside = {file: str(file.relative_to(place)) for place in given if place.is_dir() for file in found
                   if file.is_relative_to(place)}  # fmt: skip
-        files.append(found)
-        keys.append([inside.get(file, file.name) for file in found])
+        named = sorted((inside.get(file, file.name), file) for file in found)
+        some = [named[row] for row in evenly(len(named))]
+        files.append([file for _, file in some])
+        keys.append([name for name, _ in some])
         notes += left_out
+        if len(some) < len(named):
+            notes.append(f"{len(some):,} of the {len(named):,} images {side} it are taken, evenly spread by name")
     both = {file.resolve() for file in files[0]} & {file.resolve() for file in files[1]}
     if both:
         raise ConceptError(
@@ -156,10 +161,7 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
 
     head = Head(network.weight.astype(np.float64), network.bias.astype(np.float64))
     found = find_concept(features[sides.own], features[~sides.own], pre_activations, head, paired=sides.paired)
-    taken = torch.from_numpy(found.rows)
-    names = [sides.names[int(row)] for row in found.rows]
-    sides = replace(sides, names=names, pixels=sides.pixels[taken], own=found.own)
-    bits = pre_activations(features[found.rows]) >= 0
+    bits = pre_activations(features) >= 0
     maps, why = (None, "") if found.follows is None else _maps(net, sides, found, normalise)
     result = _record(run, sides, found, bits, network.preprocessor.classes, maps, why)
     if out is not None:
@@ -411,7 +413,8 @@ def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
     figure, grid = two_rows(COLUMNS, 1.3 * COLUMNS, 3.9)
     after = "flipped" if result["follows"] == "bit" else "moved"
     for side, line in zip((True, False), grid, strict=True):
-        for row, axes in zip(_spaced(found, side), line, strict=False):
+        rows = np.flatnonzero(found.own == side)
+        for row, axes in zip(spaced(rows, found.direction.scores[rows], COLUMNS).tolist(), line, strict=False):
             shown = result["images"][row]
             axes.imshow(rgb(sides.pixels[row].numpy()))
             turned = "" if shown[after] == shown["prediction"] else f"\nto {short(shown[after], 16)}"
@@ -426,7 +429,8 @@ def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
 
 def _where(result: Mapping[str, Any], sides: Sides, found: Found, maps: Sequence[Map]) -> bytes:
     """The difference of both sides' mean maps; and images with the concept above their maps."""
-    rows = _spaced(found, True)[: COLUMNS - 1]
+    own = np.flatnonzero(found.own)
+    rows = spaced(own, found.direction.scores[own], COLUMNS - 1).tolist()
     figure, grid = two_rows(COLUMNS, 1.3 * COLUMNS, 3.4)
     apart = np.array(result["where"]["difference"])
     mean = Map(0, apart, float(apart.sum()), None, "exact", maps[0].size)
@@ -442,10 +446,3 @@ def _where(result: Mapping[str, Any], sides: Sides, found: Found, maps: Sequence
     what = bit if result["follows"] == "bit" else "the direction's score"
     figure.suptitle(f"where {what} comes from: orange for it, blue against; places sum to the number above", fontsize=8)
     return png(figure)
-
-
-def _spaced(found: Found, side: bool) -> list[int]:
-    """Rows of a side, from the highest score to the lowest, evenly spaced in rank."""
-    rows = np.flatnonzero(found.own == side)
-    falling = rows[np.argsort(-found.direction.scores[rows], kind="stable")]
-    return falling[np.linspace(0, len(rows) - 1, min(COLUMNS, len(rows))).round().astype(int)].tolist()

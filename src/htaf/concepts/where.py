@@ -58,7 +58,7 @@ def ordered(
         them evenly spaced in rank. Equal ones in the order of rows.
     """
     rows = _on(codes, concept, part)
-    return _spaced(rows, np.asarray(margins[rows, concept], np.float32), count)
+    return spaced(rows, np.asarray(margins[rows, concept], np.float32), count)
 
 
 def strongest(codes: Codes, row: int, count: int = 12) -> Int64[np.ndarray, " concepts"]:
@@ -329,7 +329,7 @@ def _of_concept(
             with torch.no_grad():
                 x = maps.preprocessor.normalise(maps.pictures.pixels(ids)).to(maps.regions.device)
                 measured.append(maps.regions.model.pre_activations(x)[:, concept].float().cpu().numpy())
-        return f"concept-{concept}", _spaced(rows, np.concatenate(measured), count), [concept]
+        return f"concept-{concept}", spaced(rows, np.concatenate(measured), count), [concept]
 
     return asked
 
@@ -347,7 +347,8 @@ def _on(codes: Codes, concept: int, part: PartName) -> Int64[np.ndarray, " rows"
     return rows
 
 
-def _spaced(rows: np.ndarray, margins: np.ndarray, count: int) -> Int64[np.ndarray, " rows"]:
+def spaced(rows: np.ndarray, margins: np.ndarray, count: int) -> Int64[np.ndarray, " rows"]:
+    """Of rows with the highest margins first, some evenly spaced in rank."""
     if count < 1:
         raise ConceptError(f"expected count >= 1, got {count}")
     falling = rows[np.argsort(-margins, kind="stable")]
