@@ -388,7 +388,9 @@ def test_find_nothing_in_equal_sides(htaf, folder: Path, tmp_path: Path) -> None
     assert not (tmp_path / "out" / "where.png").exists()
 
 
-def test_find_says_what_is_wrong_with_the_images(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Path) -> None:
+def test_find_says_what_is_wrong_with_the_images(
+    htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_, without = marked
 
     def said(*words: object, run: Path = folder / "run", code: int = 1) -> str:
@@ -422,3 +424,5 @@ def test_find_says_what_is_wrong_with_the_images(htaf, folder: Path, marked: tup
     assert "same folder as the input" in said("--with", with_, "--without", without, "--out", with_, code=2)
     inside = said("--with", with_, "--without", without, "--out", without / "out", code=2)
     assert "--out must lie outside the images of --without" in inside
+    monkeypatch.chdir(shutil.copytree(without, tmp_path / "sets" / "digits").parent)
+    assert "--out must lie outside" in said("--with", with_, "--without", "digits", "--out", "digits/out", code=2)
