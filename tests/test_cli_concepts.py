@@ -374,6 +374,14 @@ def test_find_reads_some_of_very_many_images(
     assert "(8 pairs of images, by their names)" in out
 
 
+def test_find_takes_six_images_for_no_pairs(htaf, folder: Path, marked: tuple[Path, Path]) -> None:
+    sides = [sorted(side.iterdir())[:6] for side in marked]
+    code, out, err = htaf("concepts", "find", folder / "run", "--with", *sides[0], "--without", *sides[1])
+    assert code == 0, err
+    assert "6 names are on both sides, but the images are not taken as pairs: that takes at least 7 images" in err
+    assert "(6 images with it, 6 without)" in out
+
+
 def test_find_nothing_in_equal_sides(htaf, folder: Path, tmp_path: Path) -> None:
     images = digits().test.batch(torch.arange(40))[:, 0].numpy()
     one, two = (put(tmp_path / name, images[at::2], marked=False, first=100 * at) for at, name in enumerate("ab"))
@@ -418,7 +426,7 @@ def test_find_says_what_is_wrong_with_the_images(
     code, out, err = htaf("concepts", "find", folder / "run", "--with", with_, "--without", without)
     assert code == 3, err
     assert f"not read: {with_ / '1.png'}: " in err
-    assert "8 names are on both sides, not all, so the images are not taken as pairs" in err
+    assert "8 names are on both sides, but the images are not taken as pairs" in err
     assert "9 images with it, 9 without)" in out
     assert "expected image files or folders for --without, got none" in said("--with", with_, "--without", code=2)
     assert "same folder as the input" in said("--with", with_, "--without", without, "--out", with_, code=2)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from htaf._console import markdown_text
 from htaf._errors import listed
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.finding import CLEAR, FEWEST, LEVEL, Bit, Found, evenly, find_concept
+from htaf.concepts.finding import CLEAR, FEWEST, FEWEST_PAIRS, LEVEL, Bit, Found, evenly, find_concept
 from htaf.concepts.heads import Head
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.regions import Map, Regions
@@ -113,7 +113,7 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
         )
     key = [*keys[0], *keys[1]]
     of = [{key[row]: row for row in rows} for rows in (first, second)]
-    paired = of[0].keys() == of[1].keys() and len(of[0]) == len(first) and len(of[1]) == len(second)
+    paired = of[0].keys() == of[1].keys() and FEWEST_PAIRS <= len(of[0]) == len(first) == len(second)
     if paired:
         first, second = ([rows[name] for name in of[0]] for rows in of)
         notes.append(
@@ -122,8 +122,8 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
         )
     elif 2 * len(same := of[0].keys() & of[1].keys()) >= min(len(first), len(second)):
         notes.append(
-            f"{len(same):,} names are on both sides, not all, so the images are not taken as pairs: give both sides "
-            "the same names"
+            f"{len(same):,} names are on both sides, but the images are not taken as pairs: that takes at least "
+            f"{FEWEST_PAIRS} images of each side, all under the same names"
         )
     rows = [*first, *second]
     return Sides([names[row] for row in rows], pixels[rows], own[rows], paired, notes, unread)
