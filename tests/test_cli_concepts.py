@@ -344,7 +344,9 @@ def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Pa
     least = min(found["bit"]["weights"], key=found["bit"]["weights"].__getitem__)
     assert f"the concept speaks most for {least} (" in out
     assert f"\nused: of 10 pairs {(pairs[0] != pairs[1]).sum()} have another prediction with it" in out
-    assert "\nused, as a direction: " in out
+    assert f"half of the predictions are ahead by less than {found['lead']:.1f}" in out
+    assert "\nused, as a bit: of 20 predictions" in out
+    assert "as a direction" not in out, "of pairs it is known what the concept itself does"
     assert "\nwhere: exact maps" in out
 
 

@@ -179,6 +179,8 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
     bits = pre_activations(features) >= 0
     maps, why = (None, "") if found.follows is None else _maps(net, sides, found, normalise)
     result = _record(run, sides, found, bits, network.preprocessor.classes, maps, why)
+    first = np.sort(bits @ head.weight.T + head.bias, axis=1)
+    result["lead"] = float(np.median(first[:, -1] - first[:, -2])) if first.shape[1] > 1 else 0.0
     result["notes"] = notes
     result["bit"]["of classes"] = _of_classes(run, found, network.preprocessor.classes, pre_activations)
     if out is not None:
@@ -295,21 +297,22 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         f"cases, by chance in 50%: p = {direction['p']:.3f}",
     }
     if follows == "bit" and (shares := bit["of classes"]):
-        most = ", ".join(f"{name} {share:.0%}" for name, share in list(shares.items())[:NAMED])
+        most = ", ".join(f"{name} {share:.0%}" for name, share in list(shares.items())[:NAMED] if share) or "none"
         lines["elsewhere"] = (
             f"of the run's own test images concept {bit['concept']} is {'on' if bit['on'] else 'off'} most in {most}: "
             "look whether they have what you mean"
         )
     if result["paired"]:
         lines["used"] = _use_in_pairs(result)
+    if follows == "bit":
+        lines["used, as a bit" if result["paired"] else "used"] = _use_of_bit(result)
+    if direction["p"] <= LEVEL and not result["paired"]:  # of pairs it is known what the concept itself does
+        lines["used, as a direction" if "used" in lines else "used"] = _use_of_direction(result)
     if follows is not None:
-        if follows == "bit":
-            lines["used, as a bit" if "used" in lines else "used"] = _use_of_bit(result)
-        if direction["p"] <= LEVEL:
-            lines["used, as a direction" if "used" in lines else "used"] = _use_of_direction(result)
-        maps = f"exact maps, whose places sum to the score: {WHERE} of --out, where it is given"
+        maps = f"exact maps, whose places sum to the score: {WHERE} of --out"
         lines["where"] = maps if result["where"]["maps"] else f"no map, as {result['where']['why']}"
-        lines["flips"] = _flips(result)
+        if follows == "bit" or not result["paired"]:
+            lines["flips"] = _flips(result)
     return lines
 
 
@@ -323,8 +326,12 @@ def _use_in_pairs(result: Mapping[str, Any]) -> str:
     gains, clear = _gains(result["pairs"]["classes"])
     return (
         f"of {half:,} pairs {len(turned):,} {have} another prediction with it{shown}; class scores change, "
-        f"{'' if clear else 'by no more than by chance, '}{gains}"
+        f"{'' if clear else 'by no more than by chance, '}{gains}{_lead(result)}"
     )
+
+
+def _lead(result: Mapping[str, Any]) -> str:
+    return f"; half of the predictions are ahead by less than {result['lead']:.1f}"
 
 
 def _gains(classes: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
@@ -358,7 +365,7 @@ def _use_of_direction(result: Mapping[str, Any]) -> str:
     changed, chance = direction["changed"] * many, direction["changed_by_chance"] * many
     shares = f"of {many:,} predictions {changed:,.0f} change, by chance {chance:,.1f}"
     if direction["used"]:
-        return f"yes: moved towards it, class scores change, {gains}; {shares}"
+        return f"yes: moved towards it, class scores change, {gains}{_lead(result)}; {shares}"
     return (
         "not shown: moved towards it, no class score changes more than along directions of random divisions, the "
         f"clearest {gains}; {shares}"
