@@ -146,4 +146,5 @@ def about_heads(heads: Mapping[str, Any]) -> str:
     would = ", ".join(f"with at most {row['target']}, {cost(row)} fewer" for row in sparse)
     near = any(row["cost"] <= NEAR for row in sparse)
     why = ", which so few images do not tell from more than that" if near else ""
-    return f"each class draws on all concepts: {of} {would} would be right{why}; --concepts-per-class takes one all the same"
+    choice = "--concepts-per-class takes one all the same"
+    return f"each class draws on all concepts: {of} {would} would be right{why}; {choice}"
