@@ -13,6 +13,7 @@ from PIL import Image
 
 from htaf._files import sealed
 from htaf.cli.concepts import offering_parts
+from htaf.concepts import finding
 from htaf.concepts.codes import ConceptError, MissingPartError, class_number
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.extract import extract
@@ -343,7 +344,9 @@ def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Pa
     least = min(found["bit"]["weights"], key=found["bit"]["weights"].__getitem__)
     assert f"the concept speaks most for {least} (" in out
     assert f"\nused: of 10 pairs {(pairs[0] != pairs[1]).sum()} have another prediction with it" in out
-    assert "\nused, as a direction: " in out
+    assert f"half of the predictions are ahead by less than {found['lead']:.1f}" in out
+    assert "\nused, as a bit: of 20 predictions" in out
+    assert "as a direction" not in out, "of pairs it is known what the concept itself does"
     assert "\nwhere: exact maps" in out
 
 
@@ -373,7 +376,9 @@ def test_find_takes_the_pairs_that_are_there(htaf, folder: Path, marked: tuple[P
     code, out, err = htaf("concepts", "find", folder / "run", "--with", with_, "--without", without)
     assert code == 0, err
     assert "10 images with it, 6 without" in out
-    assert "6 names are on both sides, too few of them all to take the images as pairs" in " ".join(err.split())
+    assert "6 names are on both sides, too few to take the images as pairs: that takes 7, and 80%" in " ".join(
+        err.split()
+    )
 
 
 def test_find_takes_numbered_images_of_other_things_for_no_pairs(htaf, folder: Path, tmp_path: Path) -> None:
@@ -383,6 +388,28 @@ def test_find_takes_numbered_images_of_other_things_for_no_pairs(htaf, folder: P
     assert code == 0, err
     assert "no more alike than others, so they are not taken as pairs" in " ".join(err.split())
     assert "20 images with it, 20 without" in out
+
+
+def test_find_reads_some_of_very_many_images(
+    htaf, folder: Path, marked: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "MOST", 8)
+    (marked[1] / "10.png").write_bytes(b"x")  # in the order of names it is the third
+    _, _, err = htaf("concepts", "find", folder / "run", "--with", marked[0], "--without", marked[1])
+    assert "8 of the 10 images with it are taken, evenly spread by name" in err
+    assert "8 of the 11 images without it are taken" in err
+    (marked[1] / "10.png").unlink()
+    code, out, err = htaf("concepts", "find", folder / "run", "--with", marked[0], "--without", marked[1])
+    assert code == 0, err
+    assert "(8 pairs of images, by their names)" in out
+
+
+def test_find_takes_six_images_for_no_pairs(htaf, folder: Path, marked: tuple[Path, Path]) -> None:
+    sides = [sorted(side.iterdir())[:6] for side in marked]
+    code, out, err = htaf("concepts", "find", folder / "run", "--with", *sides[0], "--without", *sides[1])
+    assert code == 0, err
+    assert "6 names are on both sides, too few to take the images as pairs: that takes 7" in err
+    assert "(6 images with it, 6 without)" in out
 
 
 def test_find_nothing_in_equal_sides(htaf, folder: Path, tmp_path: Path) -> None:
@@ -399,7 +426,9 @@ def test_find_nothing_in_equal_sides(htaf, folder: Path, tmp_path: Path) -> None
     assert not (tmp_path / "out" / "where.png").exists()
 
 
-def test_find_says_what_is_wrong_with_the_images(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Path) -> None:
+def test_find_says_what_is_wrong_with_the_images(
+    htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_, without = marked
 
     def said(*words: object, run: Path = folder / "run", code: int = 1) -> str:
@@ -432,3 +461,5 @@ def test_find_says_what_is_wrong_with_the_images(htaf, folder: Path, marked: tup
     assert "same folder as the input" in said("--with", with_, "--without", without, "--out", with_, code=2)
     inside = said("--with", with_, "--without", without, "--out", without / "out", code=2)
     assert "--out must lie outside the images of --without" in inside
+    monkeypatch.chdir(shutil.copytree(without, tmp_path / "sets" / "digits").parent)
+    assert "--out must lie outside" in said("--with", with_, "--without", "digits", "--out", "digits/out", code=2)

@@ -94,6 +94,11 @@ def test_of_few_images_a_cost_is_said_in_images() -> None:
     assert about_heads(heads).startswith(
         "each class draws on all concepts: of 64 validation images with at most 5, 4 (standard error 2.5) fewer would"
     )
+    assert "which so few images do not tell from more" not in about_heads(heads)
+    near = [{**rows[0], "cost": 0.0}, rows[1]]
+    assert "0 (standard error 2.5) fewer would be right, which so few images do not tell from more" in about_heads(
+        {**heads, "rows": near}
+    )
     rows[0]["kept"], rows[1]["kept"] = True, False
     assert about_heads(heads) == (
         "each class draws on at most 5 concepts: "

@@ -39,7 +39,7 @@ def find(
         check_output_folder(out, [run, *with_, *without], own="found concept")
         for flag, given in (("--with", with_), ("--without", without)):
             for place in given:
-                check_outside_images(out, str(place), flag)
+                check_outside_images(out, str(place.absolute()), flag)  # a folder may have the name of a set
     from htaf.concepts.finding_report import REPORT, answers, find_in_run, read_sides
     from htaf.runs import open_run
 

@@ -182,9 +182,9 @@ def find_concept(
         raise ConceptError(f"expected pairs, as many rows with as without, got {len(with_)} and {len(without)}")
     if paired and len(with_) < FEWEST_PAIRS:
         raise ConceptError(f"expected at least {FEWEST_PAIRS} pairs, got {len(with_)}: so few can always be chance")
-    taken = [np.linspace(0, len(side) - 1, min(len(side), MOST)).round().astype(np.int64) for side in (with_, without)]
-    x = np.concatenate([with_[taken[0]], without[taken[1]]]).astype(np.float64)
-    sides = _divisions(len(taken[0]), len(taken[1]), paired, np.random.default_rng(seed))
+    own, others = (evenly(len(side)) for side in (with_, without))
+    x = np.concatenate([with_[own], without[others]]).astype(np.float64)
+    sides = _divisions(len(own), len(others), paired, np.random.default_rng(seed))
     before = pre_activations(x)
     bits = (before >= 0).astype(np.float64)
     logits = bits @ head.weight.T + head.bias
@@ -193,10 +193,15 @@ def find_concept(
         bit=_bit(bits, logits, sides, head),
         direction=_direction(x, before, predicted, sides, pre_activations, head, paired),
         pairs=_pairs(logits, predicted, sides) if paired else None,
-        rows=np.concatenate([taken[0], taken[1] + len(with_)]),
+        rows=np.concatenate([own, others + len(with_)]),
         own=sides[0],
         predicted=predicted,
     )
+
+
+def evenly(rows: int) -> Int64[np.ndarray, " rows"]:
+    """All rows of a side; of more than `MOST` some evenly spread."""
+    return np.linspace(0, rows - 1, min(rows, MOST)).round().astype(np.int64)
 
 
 def _divisions(own: int, others: int, paired: bool, random: np.random.Generator) -> Bool[np.ndarray, "divisions rows"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,18 +10,28 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Float64, UInt8
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from htaf._console import markdown_text
 from htaf._errors import HtafError, listed
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.finding import CLEAR, FEWEST, LEVEL, Bit, Found, PreActivations, find_concept
+from htaf.concepts.finding import (
+    CLEAR,
+    FEWEST,
+    FEWEST_PAIRS,
+    LEVEL,
+    Bit,
+    Found,
+    PreActivations,
+    evenly,
+    find_concept,
+)
 from htaf.concepts.heads import Head
 from htaf.concepts.known import kept_features
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.regions import Map, Regions
-from htaf.concepts.where import enlarged, overlay, rgb
+from htaf.concepts.report import png, short
+from htaf.concepts.where import enlarged, overlay, rgb, spaced, two_rows
 from htaf.data.image_reading import image_files
 from htaf.data.reading import DataError
 from htaf.runs import Run, to_json, write_atomic
@@ -57,7 +66,8 @@ class Sides:
 def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Sides:
     """The images of both sides, read as `htaf predict` reads them.
 
-    Of equal images of a side the first is taken: with its copy it would be left out of no fit.
+    Of very many files of a side some are read, evenly spread by name. Of equal images of a side the first is taken:
+    with its copy it would be left out of no fit.
 
     Args:
         run: of `htaf train icbm`. with_, without: files and folders.
@@ -69,13 +79,17 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
     files: list[list[Path]] = []
     keys: list[list[str]] = []
     notes: list[str] = []
-    for given in (with_, without):
+    for given, side in ((with_, "with"), (without, "without")):
         found, left_out = image_files(given)
         inside = {file: str(file.relative_to(place)) for place in given if place.is_dir() for file in found
                   if file.is_relative_to(place)}  # fmt: skip
-        files.append(found)
-        keys.append([inside.get(file, file.name) for file in found])
+        named = sorted((inside.get(file, file.name), file) for file in found)
+        some = [named[row] for row in evenly(len(named))]
+        files.append([file for _, file in some])
+        keys.append([name for name, _ in some])
         notes += left_out
+        if len(some) < len(named):
+            notes.append(f"{len(some):,} of the {len(named):,} images {side} it are taken, evenly spread by name")
     both = {file.resolve() for file in files[0]} & {file.resolve() for file in files[1]}
     if both:
         raise ConceptError(
@@ -103,26 +117,24 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
             copies.append(names[row])
     if copies:
         notes.append(f"left out, as equal to others of their side: {listed(copies, 3)}")
-    counts = [int((own[kept] == side).sum()) for side in (True, False)]
-    if min(counts) < FEWEST:
-        why = f"; not read: {unread[0]}" if unread else ""
+    first, second = ([row for row in kept if own[row] == side] for side in (True, False))
+    if min(len(first), len(second)) < FEWEST:
         raise ConceptError(
-            f"expected at least {FEWEST} images with the concept and as many without, got {counts[0]} and {counts[1]}"
-            f"{why}"
+            f"expected at least {FEWEST} images with the concept and as many without, got {len(first)} and "
+            f"{len(second)}{f'; not read: {unread[0]}' if unread else ''}"
         )
     key = [str(Path(name).with_suffix("")) for name in (*keys[0], *keys[1])]
-    first, second = ([row for row in kept if own[row] == side] for side in (True, False))
     of = [{key[row]: row for row in rows} for rows in (first, second)]
     same = [name for name in of[0] if name in of[1]]
-    paired = len(same) >= max(FEWEST, PAIRED * max(counts))
+    paired = len(same) >= max(FEWEST_PAIRS, PAIRED * max(len(first), len(second)))
     if paired:
         if alone := len(first) + len(second) - 2 * len(same):
             notes.append(f"images whose name is not on both sides are left out, as the others are pairs: {alone:,}")
         first, second = ([rows[name] for name in same] for rows in of)
-    elif 2 * len(same) >= min(counts):
+    elif 2 * len(same) >= min(len(first), len(second)):
         notes.append(
-            f"{len(same):,} names are on both sides, too few of them all to take the images as pairs: give both sides "
-            "the same names"
+            f"{len(same):,} names are on both sides, too few to take the images as pairs: that takes {FEWEST_PAIRS}, "
+            f"and {PAIRED:.0%} of a side's"
         )
     rows = [*first, *second]
     return Sides([names[row] for row in rows], pixels[rows], own[rows], paired, notes, unread)
@@ -164,12 +176,11 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
         notes.append("the images of one name are no more alike than others, so they are not taken as pairs")
     head = Head(network.weight.astype(np.float64), network.bias.astype(np.float64))
     found = find_concept(features[sides.own], features[~sides.own], pre_activations, head, paired=sides.paired)
-    taken = torch.from_numpy(found.rows)
-    names = [sides.names[int(row)] for row in found.rows]
-    sides = replace(sides, names=names, pixels=sides.pixels[taken], own=found.own)
-    bits = pre_activations(features[found.rows]) >= 0
+    bits = pre_activations(features) >= 0
     maps, why = (None, "") if found.follows is None else _maps(net, sides, found, normalise)
     result = _record(run, sides, found, bits, network.preprocessor.classes, maps, why)
+    first = np.sort(bits @ head.weight.T + head.bias, axis=1)
+    result["lead"] = float(np.median(first[:, -1] - first[:, -2])) if first.shape[1] > 1 else 0.0
     result["notes"] = notes
     result["bit"]["of classes"] = _of_classes(run, found, network.preprocessor.classes, pre_activations)
     if out is not None:
@@ -201,6 +212,8 @@ def _record(
     bit, direction, pairs = found.bit, found.direction, found.pairs
     shares = [float(bits[found.own == side, bit.concept].mean()) for side in (True, False)]
     turned = np.argsort(-np.abs(direction.turned), kind="stable")[:BITS]
+    values = None if maps is None else np.stack([one.values for one in maps])
+    apart = None if values is None else (values[found.own].mean(0) - values[~found.own].mean(0)).tolist()
     return {
         "run": str(run.path),
         "model_sha256": run.record["model_sha256"],
@@ -225,7 +238,7 @@ def _record(
             "changed": pairs.changed,
             "classes": _by_gain(classes, pairs.gains, pairs.gains_p),
         },
-        "where": {"maps": maps is not None, "why": why, "difference": None if maps is None else _apart(maps, found)},
+        "where": {"maps": maps is not None, "why": why, "difference": apart},
         "images": [
             {
                 "image": sides.names[row],
@@ -284,21 +297,22 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         f"cases, by chance in 50%: p = {direction['p']:.3f}",
     }
     if follows == "bit" and (shares := bit["of classes"]):
-        most = ", ".join(f"{name} {share:.0%}" for name, share in list(shares.items())[:NAMED])
+        most = ", ".join(f"{name} {share:.0%}" for name, share in list(shares.items())[:NAMED] if share) or "none"
         lines["elsewhere"] = (
             f"of the run's own test images concept {bit['concept']} is {'on' if bit['on'] else 'off'} most in {most}: "
             "look whether they have what you mean"
         )
     if result["paired"]:
         lines["used"] = _use_in_pairs(result)
+    if follows == "bit":
+        lines["used, as a bit" if result["paired"] else "used"] = _use_of_bit(result)
+    if direction["p"] <= LEVEL and not result["paired"]:  # of pairs it is known what the concept itself does
+        lines["used, as a direction" if "used" in lines else "used"] = _use_of_direction(result)
     if follows is not None:
-        if follows == "bit":
-            lines["used, as a bit" if "used" in lines else "used"] = _use_of_bit(result)
-        if direction["p"] <= LEVEL:
-            lines["used, as a direction" if "used" in lines else "used"] = _use_of_direction(result)
-        maps = f"exact maps, whose places sum to the score: {WHERE} of --out, where it is given"
+        maps = f"exact maps, whose places sum to the score: {WHERE} of --out"
         lines["where"] = maps if result["where"]["maps"] else f"no map, as {result['where']['why']}"
-        lines["flips"] = _flips(result)
+        if follows == "bit" or not result["paired"]:
+            lines["flips"] = _flips(result)
     return lines
 
 
@@ -312,8 +326,12 @@ def _use_in_pairs(result: Mapping[str, Any]) -> str:
     gains, clear = _gains(result["pairs"]["classes"])
     return (
         f"of {half:,} pairs {len(turned):,} {have} another prediction with it{shown}; class scores change, "
-        f"{'' if clear else 'by no more than by chance, '}{gains}"
+        f"{'' if clear else 'by no more than by chance, '}{gains}{_lead(result)}"
     )
+
+
+def _lead(result: Mapping[str, Any]) -> str:
+    return f"; half of the predictions are ahead by less than {result['lead']:.1f}"
 
 
 def _gains(classes: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
@@ -347,7 +365,7 @@ def _use_of_direction(result: Mapping[str, Any]) -> str:
     changed, chance = direction["changed"] * many, direction["changed_by_chance"] * many
     shares = f"of {many:,} predictions {changed:,.0f} change, by chance {chance:,.1f}"
     if direction["used"]:
-        return f"yes: moved towards it, class scores change, {gains}; {shares}"
+        return f"yes: moved towards it, class scores change, {gains}{_lead(result)}; {shares}"
     return (
         "not shown: moved towards it, no class score changes more than along directions of random divisions, the "
         f"clearest {gains}; {shares}"
@@ -448,34 +466,30 @@ def _maps(net: Any, sides: Sides, found: Found, normalise: Any) -> tuple[list[Ma
     return [replace(one, values=-one.values, pre_activation=-one.pre_activation) for one in maps], ""
 
 
-def _apart(maps: Sequence[Map], found: Found) -> list[list[float]]:
-    """The mean map of images with a concept, less that of images without: rows of places."""
-    values = np.stack([one.values for one in maps])
-    return (values[found.own].mean(0) - values[~found.own].mean(0)).tolist()
-
-
 def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
     """Images with a concept above those without, from the highest score to the lowest."""
-    figure, grid = _grid(3.9)
+    figure, grid = two_rows(COLUMNS, 1.3 * COLUMNS, 3.9)
     after = "flipped" if result["follows"] == "bit" else "moved"
     for side, line in zip((True, False), grid, strict=True):
-        for row, axes in zip(_spaced(found, side), line, strict=False):
+        rows = np.flatnonzero(found.own == side)
+        for row, axes in zip(spaced(rows, found.direction.scores[rows], COLUMNS).tolist(), line, strict=False):
             shown = result["images"][row]
             axes.imshow(rgb(sides.pixels[row].numpy()))
-            turned = "" if shown[after] == shown["prediction"] else f"\nto {_short(shown[after])}"
+            turned = "" if shown[after] == shown["prediction"] else f"\nto {short(shown[after], 16)}"
             axes.set_title(
-                f"{shown['score']:+.2f}\n{_short(shown['prediction'])}{turned}", fontsize=7, parse_math=False
+                f"{shown['score']:+.2f}\n{short(shown['prediction'], 16)}{turned}", fontsize=7, parse_math=False
             )
     how = "the bit flipped" if after == "flipped" else "the image moved"
     what = "score of the direction, left out of the fit; prediction, and to what it changes with"
     figure.suptitle(f"with it above, without below; {what} {how}", fontsize=8)
-    return _png(figure)
+    return png(figure)
 
 
 def _where(result: Mapping[str, Any], sides: Sides, found: Found, maps: Sequence[Map]) -> bytes:
     """The difference of both sides' mean maps; and images with the concept above their maps."""
-    rows = _spaced(found, True)[: COLUMNS - 1]
-    figure, grid = _grid(3.4)
+    own = np.flatnonzero(found.own)
+    rows = spaced(own, found.direction.scores[own], COLUMNS - 1).tolist()
+    figure, grid = two_rows(COLUMNS, 1.3 * COLUMNS, 3.4)
     apart = np.array(result["where"]["difference"])
     mean = Map(0, apart, float(apart.sum()), None, "exact", maps[0].size)
     picture = sides.pixels[torch.from_numpy(found.own)].float().mean(0).round().to(torch.uint8).numpy()
@@ -489,30 +503,4 @@ def _where(result: Mapping[str, Any], sides: Sides, found: Found, maps: Sequence
     bit = f"{'' if found.bit.on else 'the absence of '}concept {found.bit.concept}"
     what = bit if result["follows"] == "bit" else "the direction's score"
     figure.suptitle(f"where {what} comes from: orange for it, blue against; places sum to the number above", fontsize=8)
-    return _png(figure)
-
-
-def _grid(height: float) -> tuple[Figure, Any]:
-    """Two rows of axes for pictures."""
-    figure = Figure(figsize=(1.3 * COLUMNS, height), layout="constrained")
-    grid: Any = figure.subplots(2, COLUMNS, squeeze=False)
-    for axes in grid.flat:
-        axes.set_axis_off()
-    return figure, grid
-
-
-def _spaced(found: Found, side: bool) -> list[int]:
-    """Rows of a side, from the highest score to the lowest, evenly spaced in rank."""
-    rows = np.flatnonzero(found.own == side)
-    falling = rows[np.argsort(-found.direction.scores[rows], kind="stable")]
-    return falling[np.linspace(0, len(rows) - 1, min(COLUMNS, len(rows))).round().astype(int)].tolist()
-
-
-def _short(name: str) -> str:
-    return name if len(name) < 17 else name[:15] + "…"
-
-
-def _png(figure: Figure) -> bytes:
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=120)
-    return data.getvalue()
+    return png(figure)

@@ -144,4 +144,7 @@ def about_heads(heads: Mapping[str, Any]) -> str:
         return f"each class draws on all concepts: {few}; --concepts-per-class {TRIED[0]} takes one all the same"
     sparse = [row for row in rows if row["target"] is not None]
     would = ", ".join(f"with at most {row['target']}, {cost(row)} fewer" for row in sparse)
-    return f"each class draws on all concepts: {of} {would} would be right; --concepts-per-class takes one all the same"
+    near = any(row["cost"] <= NEAR for row in sparse)
+    why = ", which so few images do not tell from more than that" if near else ""
+    choice = "--concepts-per-class takes one all the same"
+    return f"each class draws on all concepts: {of} {would} would be right{why}; {choice}"

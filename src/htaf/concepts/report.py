@@ -196,7 +196,7 @@ def histograms(scores: Mapping[str, Any]) -> bytes:
     figure.supxlabel("share of the class's images that have the concept", fontsize=8)
     figure.supylabel("share of concepts", fontsize=8)
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(sets), fontsize=8)
-    return _png(figure)
+    return png(figure)
 
 
 def curves(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None) -> bytes:
@@ -217,7 +217,7 @@ def curves(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None) 
     axes.set(xlabel="concepts, others replaced by their mean", ylabel="accuracy, %", xlim=(0, max(complete["k"]) or 1))
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
-    return _png(figure)
+    return png(figure)
 
 
 def examples(
@@ -285,13 +285,13 @@ def pictures(
     for line, (side, which) in enumerate(zip(sides, ("activated", "unactivated"), strict=True)):
         for axes, row, image in zip(grid[line], side.tolist(), _checked(images, side), strict=False):
             axes.imshow(image, cmap="gray", vmin=0, vmax=255)  # the map is for one channel alone
-            axes.set_title(_short(codes.classes[int(codes.labels[row])], 18), fontsize=6, parse_math=False)
+            axes.set_title(short(codes.classes[int(codes.labels[row])], 18), fontsize=6, parse_math=False)
         if not len(side):
             grid[line, 0].text(0, 0.5, f"no {which} image", fontsize=8)
     title = f"concept {concept}{': ' + name if name else ''}, {rate:.0%} of {part} images have it"
-    a, b = (_short(", ".join(told[k] for k in group) or "none", 20 * count) for group in members)
+    a, b = (short(", ".join(told[k] for k in group) or "none", 20 * count) for group in members)
     figure.suptitle(f"{title}\nabove: activated (A: {a})\nbelow: unactivated (B: {b})", fontsize=8, parse_math=False)
-    return _png(figure)
+    return png(figure)
 
 
 def _checked(images: Callable[[list[int]], Any], rows: Int64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n h w c"]:
@@ -306,7 +306,8 @@ def _checked(images: Callable[[list[int]], Any], rows: Int64[np.ndarray, " n"]) 
     return found.transpose(0, 2, 3, 1)
 
 
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
+    """A picture file of a figure."""
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=120)
     return data.getvalue()
@@ -320,5 +321,6 @@ def _percent(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{100 * value:.{digits}f}%"
 
 
-def _short(text: str, most: int) -> str:
+def short(text: str, most: int) -> str:
+    """The text, of more characters the first ones."""
     return text if len(text) <= most else text[: most - 1] + "…"

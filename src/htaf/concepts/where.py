@@ -22,6 +22,7 @@ from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.regions import Box, Map, Regions, Wanted
+from htaf.concepts.report import png, short
 from htaf.concepts.store import CodesFolder, open_folder
 from htaf.data.image_reading import decode, look
 from htaf.data.images import Images
@@ -57,7 +58,7 @@ def ordered(
         them evenly spaced in rank. Equal ones in the order of rows.
     """
     rows = _on(codes, concept, part)
-    return _spaced(rows, np.asarray(margins[rows, concept], np.float32), count)
+    return spaced(rows, np.asarray(margins[rows, concept], np.float32), count)
 
 
 def strongest(codes: Codes, row: int, count: int = 12) -> Int64[np.ndarray, " concepts"]:
@@ -328,7 +329,7 @@ def _of_concept(
             with torch.no_grad():
                 x = maps.preprocessor.normalise(maps.pictures.pixels(ids)).to(maps.regions.device)
                 measured.append(maps.regions.model.pre_activations(x)[:, concept].float().cpu().numpy())
-        return f"concept-{concept}", _spaced(rows, np.concatenate(measured), count), [concept]
+        return f"concept-{concept}", spaced(rows, np.concatenate(measured), count), [concept]
 
     return asked
 
@@ -346,7 +347,8 @@ def _on(codes: Codes, concept: int, part: PartName) -> Int64[np.ndarray, " rows"
     return rows
 
 
-def _spaced(rows: np.ndarray, margins: np.ndarray, count: int) -> Int64[np.ndarray, " rows"]:
+def spaced(rows: np.ndarray, margins: np.ndarray, count: int) -> Int64[np.ndarray, " rows"]:
+    """Of rows with the highest margins first, some evenly spaced in rank."""
     if count < 1:
         raise ConceptError(f"expected count >= 1, got {count}")
     falling = rows[np.argsort(-margins, kind="stable")]
@@ -396,6 +398,15 @@ def rgb(pixels: UInt8[np.ndarray, "c h w"]) -> UInt8[np.ndarray, "h w 3"]:
     return np.ascontiguousarray(np.broadcast_to(pixels, (3, *pixels.shape[1:])).transpose(1, 2, 0))
 
 
+def two_rows(columns: int, width: float, height: float) -> tuple[Figure, Any]:
+    """A figure, in inches, and its axes for pictures [2, columns]."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    grid: Any = figure.subplots(2, columns, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    return figure, grid
+
+
 def _png(picture: UInt8[np.ndarray, "h w 3"]) -> bytes:
     data = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(picture)).save(data, format="png")
@@ -405,21 +416,18 @@ def _png(picture: UInt8[np.ndarray, "h w 3"]) -> bytes:
 def _sheet(name: str, made: Sequence[tuple[dict[str, Any], np.ndarray, np.ndarray | None]], by_image: bool) -> bytes:
     """Maps above crops: of a concept its images, of an image its concepts."""
     made = made[:COLUMNS]
-    figure = Figure(figsize=(1.25 * max(4, len(made)) + 0.3, 3.5), layout="constrained")
-    grid: Any = figure.subplots(2, max(4, len(made)), squeeze=False)
-    for axes in grid.flat:
-        axes.set_axis_off()
+    columns = max(4, len(made))
+    figure, grid = two_rows(columns, 1.25 * columns + 0.3, 3.5)
     for (line, drawn, crop), (above, below) in zip(made, grid.T, strict=False):
         above.imshow(drawn)
         what = f"concept {line['concept']}" if by_image else str(line["label"] or line["predicted"] or "")
-        shown = what if len(what) < 19 else what[:17] + "…"
-        above.set_title(f"{shown}\n{line['margin']:+.2f}", fontsize=6, parse_math=False)  # a $ would begin a formula
+        above.set_title(
+            f"{short(what, 18)}\n{line['margin']:+.2f}", fontsize=6, parse_math=False
+        )  # a $ would begin a formula
         if crop is not None:
             below.imshow(crop)
             below.set_title(f"{line['share']:.0%} of the map", fontsize=6)
     how = {"exact": "exact map", "gradient": "gradient x input", "occlusion": "occlusion"}[made[0][0]["method"]]
     order = "concepts it has" if by_image else "from the strongest to the barely on"
     figure.suptitle(f"{name}: {order}; {how}: orange for the bit, blue against; below, the region", fontsize=8)
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=120)
-    return data.getvalue()
+    return png(figure)
