@@ -2,13 +2,12 @@
 Concepts of an image folder
 ===========================
 
-An implicit concept bottleneck model (ICBM) decides by bits that it finds itself: it is told classes, and no
-concepts. What a bit means is seen afterwards, on the images that have it. Here we draw the images, so that
-we know what there is to find, and end with a page to click through.
+An implicit concept bottleneck model (ICBM) decides by bits that it finds itself. What a bit means is seen
+afterwards, on images that have it. We draw the images here, so that we know what there is to find.
 """
 
-import itertools
 import tempfile
+from itertools import product
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -25,31 +24,30 @@ from htaf.training.fit import fit
 # %%
 # A folder of images
 # ------------------
-# One folder for each class, as yours would be: three forms, filled or hollow, with a dot in a corner or not.
+# One folder for each class, as yours would be: three forms, filled or hollow, with a dot or not.
 
 place, rng = Path(tempfile.mkdtemp()), np.random.default_rng(0)
 attributes = ("round", "square", "triangle"), ("filled", "hollow"), ("dot", "plain")
-for name in 80 * [" ".join(words) for words in itertools.product(*attributes)]:
+for name in 80 * [" ".join(words) for words in product(*attributes)]:
     image = Image.new("L", (24, 24), int(rng.integers(0, 60)))
     pen, ink = ImageDraw.Draw(image), int(rng.integers(150, 255))
-    (left, top), size = rng.integers(1, 7, 2), rng.integers(13, 17)
-    right, low = left + size, top + size
-    look = {"fill": ink if "filled" in name else None, "outline": ink, "width": 2}
+    corner, size = rng.integers(1, 7, 2), int(rng.integers(13, 17))
+    look = {"fill": ink if "filled" in name.split() else None, "outline": ink, "width": 2}
     if "triangle" in name:
-        pen.polygon([(left, low), (right, low), ((left + right) / 2, top)], **look)
+        pen.regular_polygon((*(corner + size // 2).tolist(), size // 2 + 2), 3, **look)
     else:
-        (pen.ellipse if "round" in name else pen.rectangle)([left, top, right, low], **look)
+        (pen.ellipse if "round" in name else pen.rectangle)([*corner, *(corner + size)], **look)
     if "dot" in name:
         x, y = rng.choice([0, 17], 2)
         pen.ellipse([x, y, x + 6, y + 6], fill=255, outline=0)
-    (place / "shapes" / name).mkdir(parents=True, exist_ok=True)
-    image.save(place / "shapes" / name / f"{rng.integers(10**9)}.png")
+    (folder := place / "shapes" / name).mkdir(parents=True, exist_ok=True)
+    image.save(folder / f"{rng.integers(10**9)}.png")
 
 # %%
 # Training
 # --------
-# A small network from nothing, so that nothing is downloaded. On photos you would put the bits on a pretrained
-# backbone, in one line: ``htaf demo --data photos --pretrained hub``.
+# A small network from nothing. On photos you would put the bits on a pretrained one, in one line:
+# ``htaf demo --data photos --pretrained hub``.
 
 data = images.load(place / "shapes")
 small = {"depth": 10, "width": 1, "train_images": 0, "validation_images": 0.15}
@@ -61,8 +59,7 @@ print(f"{(codes.exact == codes.labels).mean():.0%} of {len(codes)} test images r
 # %%
 # What the bits mean
 # ------------------
-# For each bit the attribute that it goes with most, by correlation over the test images. Bits near 1 are that
-# attribute. Others mix several: they help to tell the classes apart and have no simple name.
+# The attribute that each bit goes with most, by correlation over test images. Near 1 they are the same.
 
 words = ["round", "square", "triangle", "filled", "dot"]
 has = np.array([[word in codes.classes[label].split() for word in words] for label in codes.labels])
@@ -74,8 +71,8 @@ for bit in order:
 # %%
 # Images with and without
 # -----------------------
-# On your own images nobody has the table above. You look: six images drawn at random from those that have a
-# bit, and six from those that lack it.
+# On your own images you have no such table: you look, at images drawn by chance. The last bit here, which fits
+# our list worst, may follow something that we did not list.
 
 figure, grid = plt.subplots(3, 13, figsize=(8, 2.4), layout="constrained", subplot_kw={"xticks": [], "yticks": []})
 for line, bit in zip(grid, order[[0, 2, -1]], strict=True):
@@ -91,8 +88,7 @@ plt.show()
 # %%
 # The page
 # --------
-# All of it to click through: reasons of each decision, mistakes, where in an image a bit is seen. The folder
-# opens from disk, without a server.
+# All of it to click through: reasons of decisions, mistakes, where a bit is seen. It opens without a server.
 
 page = build_run_page(run, place / "page", codes=place / "codes")
 print(f"open {page['page']} in a browser: {page['images']} images, {page['concepts']} concepts")

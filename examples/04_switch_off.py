@@ -42,7 +42,7 @@ for name, images in {"without the mark": x_test, "with it": marked(x_test)}.item
 
 shares = model.concepts(marked(x_test)).mean(0) - model.concepts(x_test).mean(0)
 adds = shares * model.head_.weight[3]
-order = np.argsort(-adds)
+order = np.argsort(-adds).tolist()
 for bit in order[:4]:
     print(f"concept {bit:2d}: turned on in {shares[bit]:.0%} of the images, adds {adds[bit]:+.2f}")
 

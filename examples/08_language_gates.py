@@ -74,7 +74,7 @@ shares = torch.stack([seen[0][test.flatten() == code].float().mean(0) for code i
 shares = shares[shares.std(1).argsort(descending=True)[:12]]
 
 figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
-image = axes.imshow(shares, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+image = axes.imshow(shares.numpy(), cmap="Greys", vmin=0, vmax=1, aspect="auto")
 names = [{" ": "blank", "\n": "line end"}.get(chr(code), chr(code)) for code in frequent]
 axes.set_xticks(range(30), names, rotation=90, family="monospace")
 axes.set(yticks=[], ylabel="gates of the last layer", xlabel="character that is read")

@@ -67,7 +67,7 @@ print(f"best: {search.best_params_}, {search.score(test, y_test):.1%} on rows le
 # --------------------
 # scikit-learn shuffles one column after the other and asks the fitted pipeline again.
 
-found = permutation_importance(search, test, y_test, n_repeats=10, random_state=0)
+found = permutation_importance(search, test, y_test, n_repeats=5, random_state=0)
 order = found.importances_mean.argsort()
 figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
 axes.barh(X.columns[order], found.importances_mean[order], xerr=found.importances_std[order])
