@@ -7,6 +7,8 @@ decision is a sum over bits, so you can ask the network: what are you in one tre
 which columns matter, and what would you say of this row if a value were another one?
 """
 
+import textwrap
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -42,7 +44,8 @@ print(f"right on customers it has not seen: {model.score(held, held['leaves']):.
 # on: four fifths of them make the tree, the others tell how often tree and network agree.
 
 tree = htaf.rules.surrogate(model.run_, held)
-print(f"{tree.rule}\n{tree.text}")
+print(tree.rule)
+print(textwrap.fill(tree.text, 100))
 
 # %%
 # Rules of bits
