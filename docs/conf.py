@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import re
 from typing import Any
+from urllib.parse import unquote
+
+from docutils import nodes
 
 import htaf
 
@@ -24,7 +27,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "sphinx_gallery.gen_gallery",
 ]
 MENU = {
@@ -75,7 +77,7 @@ SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Example)\b.*:")
 
 
 def plain(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text: backticks are code, *, | and a last _ are themselves, indented lines go on a sentence."""
+    """Docstrings are plain text: backticks are code, *, | and a last _ are themselves, indented lines go on."""
     in_section = own_block = after_blank = False
     for number, line in enumerate(lines):
         if line[:1].strip():
@@ -97,6 +99,16 @@ def with_contents(app: Any, page: str, text: list[str]) -> None:
             text[0] += "\n".join(("", "```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", ""))
 
 
+def without_dead_links(app: Any, doctree: Any, page: str) -> None:
+    """A link to a file of the repository that is no page stands there as its text."""
+    for link in list(doctree.findall(nodes.reference)):
+        uri = link.get("refuri", "")
+        to = link.get("refid") or (uri[1:] if uri.startswith("#") else "")
+        if to and unquote(to) not in doctree.ids:
+            link.replace_self(link.children)
+
+
 def setup(app: Any) -> None:
+    app.connect("doctree-resolved", without_dead_links)
     app.connect("source-read", with_contents)
     app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon

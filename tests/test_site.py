@@ -1,4 +1,4 @@
-"""The site of `make docs`: it is built without a warning, and its links lead somewhere. The examples run in test_examples."""
+"""The site of `make docs` is built without a warning, and its links lead somewhere; test_examples runs the examples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
             to = (page.parent / unquote(link.partition("?")[0])).resolve() if link else page
             if not to.exists() or (anchor and to in anchors and unquote(anchor) not in anchors[to]):
                 dead.append(f"{page.relative_to(tmp_path)}: {link}#{anchor}")
-    assert not dead
+    assert not dead, dead
     assert len(pages) > 100
     shown = {page.name for page in pages}
     assert {"README.html", "htaf.replace.html", "01_own_model.html"} <= shown
