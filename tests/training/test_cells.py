@@ -99,14 +99,16 @@ def test_a_cell_that_ends_its_process_takes_no_other_with_it(
 def test_what_another_process_holds_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All others are computed meanwhile; who has it is said. A process that is at it may finish it, or end."""
     tasks, first = made(3, log=str(tmp_path / "log")), cell_folder(tmp_path, "k000")
-    let_go, results = threading.Event(), list[Any]()
+    holding, let_go, results = threading.Event(), threading.Event(), list[Any]()
 
     def holder() -> None:
         with hold(first / LOCK, "busy"):
+            holding.set()
             let_go.wait(30)
 
     held = threading.Thread(target=holder)
     held.start()
+    assert holding.wait(30)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cells, "PAUSE", 0.05)
         patch.setattr(cells, "QUIET", 0.2)
