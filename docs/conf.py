@@ -30,21 +30,12 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 MENU = {
-    "Guide": [
-        "own-model",
-        "training-exact",
-        "hardening",
-        "tables",
-        "networks",
-        "concepts",
-        "named-concepts",
-        "language",
-    ],
+    "Four doors": ["own-model", "tables", "networks", "named-concepts", "language"],
     "Examples": ["gallery/index"],
+    "Better networks": ["training-exact", "hardening", "studies"],
     "Run it": ["packed", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
-    "Figures": ["results", "where-it-pays", "studies", "kernels", "log"],
-    "Paper": ["/paper/README", "/paper/theory", "/paper/concepts"],
-    "Reference": ["api", "packed-format", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
+    "Reference": ["api", "concepts", "packed-format", "kernels", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
+    "Figures": ["where-it-pays", "results", "log", "/paper/README", "/paper/theory", "/paper/concepts"],
 }
 MENU = {caption: [page if page[0] == "/" else f"/docs/{page}" for page in pages] for caption, pages in MENU.items()}
 suppress_warnings = [
@@ -61,6 +52,8 @@ napoleon_use_ivar = True
 autosummary_generate = ["docs/api.rst"]
 html_theme = "furo"
 html_title = "htaf"
+html_static_path, html_css_files = ["site.css"], ["site.css"]
+html_theme_options = {"light_css_variables": {"code-font-size": "78%"}}  # dark takes what light has
 sphinx_gallery_conf = {
     "examples_dirs": "examples",
     "gallery_dirs": "docs/gallery",
