@@ -40,10 +40,10 @@ print(f"right on customers it has not seen: {model.score(held, held['leaves']):.
 # %%
 # One tree for the whole network
 # ------------------------------
-# The tree is fitted to what the network says, not to the truth. Give it rows that the network was not trained
-# on: four fifths of them make the tree, the others tell how often tree and network agree.
+# The tree is fitted to what the network says, not to the truth. It grows on ``train``, and ``held``, which neither
+# has seen, tells how often tree and network agree.
 
-tree = htaf.rules.surrogate(model.run_, held)
+tree = htaf.rules.surrogate(model, held, train=train)
 print(tree.rule)
 print(textwrap.fill(tree.text, 100))
 
@@ -53,7 +53,7 @@ print(textwrap.fill(tree.text, 100))
 # Each bit is said as a rule over your columns. In front of it stands how often the rule is right about its
 # bit on other rows: 0.5 is guessing, and below 0.9 it is only a hint.
 
-for bit in htaf.rules.explain(model.run_, held).rules(6):
+for bit in htaf.rules.explain(model, held, train=train).rules(6):
     print(f"bit {bit.bit:2d}, {bit.fidelity.balanced:.2f}: {bit.rule}")
 
 # %%
@@ -63,14 +63,14 @@ for bit in htaf.rules.explain(model.run_, held).rules(6):
 # contract and no complaint, for every number of months: the first year is seen. With a yearly contract the
 # same customer would stay.
 
-importance = htaf.rules.importance(model.run_, held).columns[::-1]
+importance = htaf.rules.importance(model, held).columns[::-1]
 customer = held[(held["contract"] == "monthly") & (held["complaints"] == 0)].head(1)
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.6), layout="constrained")
 left.barh(importance.index, importance["worse"], xerr=importance["std"], color="C0")
 left.set_xlabel("AUROC lost when shuffled")
 for contract, style in (("monthly", "C1o-"), ("yearly", "C0s--")):
-    curve = htaf.rules.vary(model.run_, "months", customer.assign(contract=contract), data=held)
+    curve = htaf.rules.vary(model, "months", customer.assign(contract=contract), data=held)
     right.plot(curve["value"], curve["probability_yes"], style, label=contract)
 right.set(xlabel="months", ylabel="probability that the customer leaves", ylim=(0, 1))
 right.legend(title="contract")

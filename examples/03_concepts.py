@@ -14,12 +14,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image, ImageDraw
 
-from htaf.concepts.extract import extract
+import htaf
 from htaf.concepts.report import examples
-from htaf.data import images
-from htaf.explorer.run_page import build_run_page
-from htaf.training.families import make_recipe
-from htaf.training.fit import fit
 
 # %%
 # A folder of images
@@ -44,16 +40,14 @@ for name in 80 * [" ".join(words) for words in product(*attributes)]:
     image.save(folder / f"{rng.integers(10**9)}.png")
 
 # %%
-# Training
+# One call
 # --------
-# A small network from nothing. On photos you would put the bits on a pretrained one, in one line:
-# ``htaf demo --data photos --pretrained hub``.
+# ``discover`` trains, extracts the bits of every image and writes a page, as the command ``htaf demo --data`` does.
+# Here a small network learns from nothing. Without "small" and what follows the bits stand on a pretrained network,
+# which is better on photos.
 
-data = images.load(place / "shapes")
-small = {"depth": 10, "width": 1, "train_images": 0, "validation_images": 0.15}
-recipe = make_recipe("icbm", concepts=12, epochs=20, lr=0.05, batch_size=64, **small)
-run = fit(recipe, data, place / "run", source={"name": str(place / "shapes")})
-codes = extract(run, data, place / "codes").codes().part("test")
+found = htaf.discover(place / "shapes", place / "out", "small", depth=10, concepts=12, lr=0.05, precision="float32")
+codes = found.codes.part("test")
 print(f"{(codes.exact == codes.labels).mean():.0%} of {len(codes)} test images right, by {codes.concepts} bits")
 
 # %%
@@ -90,5 +84,4 @@ plt.show()
 # --------
 # All of it to click through: reasons of decisions, mistakes, where a bit is seen. It opens without a server.
 
-page = build_run_page(run, place / "page", codes=place / "codes")
-print(f"open {page['page']} in a browser: {page['images']} images, {page['concepts']} concepts")
+print(f"open {found.page} in a browser: {found.summary['test_images']} test images, {codes.concepts} concepts")

@@ -6,8 +6,6 @@ In a scikit-learn pipeline
 ColumnTransformer, in cross-validation, in a grid search, and with its tools of inspection.
 """
 
-import warnings
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -38,10 +36,7 @@ prepared = make_column_transformer(
 # %%
 # Cross-validation, beside two others
 # -----------------------------------
-# An estimator of htaf warns of rows outside the range of its training rows. In cross-validation there are always
-# some, so we turn that off.
 
-warnings.filterwarnings("ignore", "rows unlike those of training")
 pipelines = {
     "HtafClassifier": make_pipeline(prepared, htaf.HtafClassifier()),
     "logistic regression": make_pipeline(prepared, LogisticRegression()),

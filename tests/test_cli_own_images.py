@@ -12,7 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
+from htaf._errors import HtafError
 from htaf.concepts.store import open_codes
+from htaf.discovery import discover
 from htaf.runs import open_run
 
 
@@ -66,6 +68,16 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     assert "page: open" in out
     assert "How many concepts a class draws on" in out
     assert (tmp_path / "d/icbm/record.json").read_bytes() == before
+    options = {"pretrained": str(weights), "backbone": "resnet10t", "concepts": 8, "epochs": 30}
+    made = discover(folder, tmp_path / "d", **options)  # the same from Python: nothing is trained again
+    assert (tmp_path / "d/icbm/record.json").read_bytes() == before
+    assert made.summary | {"steps": 0} == found | {"steps": 0}
+    assert (str(made.page), made.codes.concepts, made.run.path) == (found["page"], 8, tmp_path / "d/icbm")
+    with pytest.raises(HtafError, match="expected out to lie outside the images"):
+        discover(folder, folder / "new", **options)
+    with pytest.raises(HtafError, match="concept"):
+        discover(folder, tmp_path / "new", concept=8)
+    assert not (tmp_path / "new").exists()
     (took,) = re.findall(r"^seconds: (.*); (\d+) in all$", out, re.MULTILINE)
     steps = [int(part.split()[-1]) for part in took[0].split(", ")]
     assert abs(sum(steps) - int(took[1])) <= len(steps)  # as all are rounded

@@ -138,6 +138,27 @@ def test_codes_are_what_the_concepts_room_takes(model: ConceptBottleneck, digits
     assert code == 0, error
 
 
+def test_a_classifier_whose_classes_draw_on_fewer_bits(model: ConceptBottleneck, digits, tmp_path: Path) -> None:
+    x, before = digits[0][400:], model.head_.weight.copy()
+    label, concept = model.classes_[3], np.argmax(np.abs(before[3]))  # of numpy, as a search gives them
+    other = model.edited([(label, concept)])
+    assert_array_equal(np.argwhere(other.head_.weight != before), [[3, concept]])
+    assert other.head_.weight[3, concept] == 0
+    assert_array_equal(model.head_.weight, before)
+    moved = model.decision_function(x) - other.decision_function(x)
+    assert_allclose(moved[:, 3], before[3, concept] * model.concepts(x)[:, concept], atol=1e-9)
+    assert not np.delete(moved, 3, axis=1).any()
+    assert_array_equal(other.codes(x).part("test").exact, other.predict(x))
+    assert_array_equal(ConceptBottleneck.load(other.save(tmp_path / "o")).predict_proba(x), other.predict_proba(x))
+    for off, said in (
+        ([("no digit", 0)], "expected a label of"),
+        ([(label, 10**6)], "expected a concept in 0 to 31"),
+        ([], "expected one"),
+    ):
+        with pytest.raises(ConceptError, match=said):
+            model.edited(off)
+
+
 def test_saved_and_loaded(model: ConceptBottleneck, digits, tmp_path: Path) -> None:
     x, y = digits[0][400:], digits[1][400:]
     folder = model.save(tmp_path / "model")

@@ -31,7 +31,7 @@ from htaf.data.reading import DataError
 from htaf.data.tabular import Split, Table, from_frame, load
 from htaf.estimators import fit as fit_frame
 from htaf.estimators import parts
-from htaf.rules import RulesError, explain, importance, what_if
+from htaf.rules import RulesError, explain, importance, surrogate, vary, what_if
 from htaf.runs import RunError, open_run
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
@@ -200,6 +200,26 @@ def test_rows_unlike_those_of_training_are_told_in_one_warning_once_a_line() -> 
     assert caught[0].filename == __file__
 
 
+def test_rows_outside_the_range_of_training_are_told_where_a_random_part_has_no_such() -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(rng.normal(size=(400, 20))).add_prefix("c")
+    rows["day"] = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 1000, 400), "D")
+    rows["y"] = rng.normal(size=400)
+    train, held = rows[:300], rows[300:]
+    model = htaf.fit(train, "y", **TINY)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(held)
+        model.predict(held.head(1).assign(c3=1.2 * train["c3"].max()))
+    for unlike, said in (
+        (held.assign(c3=held["c3"] + 2), r"c3 \(\d+ rows, up to"),  # many
+        (held.head(1).assign(c3=6 * train["c3"].max()), r"c3 \(1 row, up to"),  # far
+        (held.assign(day=held["day"] + pd.Timedelta(days=400)), r"day \(\d+ rows, up to 2023"),
+    ):
+        with pytest.warns(UserWarning, match="rows unlike those of training: values outside the range.*" + said):
+            model.predict(unlike)
+
+
 def test_pickle_and_copies_predict_the_same(classifier: HtafClassifier) -> None:
     data = pickle.dumps(classifier)
     assert not any(name in data for name in (b"torch.", b"htaf.models", b"_rebuild")), "tensors as safetensors"
@@ -360,7 +380,7 @@ def test_numbers_for_names_of_columns(tmp_path: Path) -> None:
     assert open_run(tmp_path / "run").predict(rows)["prediction"].tolist() == predicted
     found = explain(model.run_, rows)
     assert len(found.reasons(rows.head(2))) == 2
-    changed = what_if(model.run_, rows.head(2), {"0": 1.0})
+    changed = what_if(model, {"0": 1.0}, rows.head(2))
     assert len(changed.after) == 2
     assert htaf.fit(rows.rename(columns={"y": 3}), 3, **TINY).predict(rows).tolist() == predicted
     spaced = rows.rename(columns={0: " 0", 1: "1 "})
@@ -490,6 +510,33 @@ def test_texts_in_the_target_of_a_regression_are_refused_with_what_reads_them(te
             HtafRegressor(**TINY).fit(rows, y)
     if "reads" in said:
         assert len(htaf.fit(rows.assign(y=texts * 12), "y", task="regression", **TINY).predict(rows)) == 24
+
+
+@pytest.mark.filterwarnings("error")
+def test_figures_of_an_estimator_are_of_the_rows_that_it_is_given() -> None:
+    rows = pd.DataFrame(np.random.default_rng(0).normal(size=(160, 2)), columns=["a", "b"])
+    rows["y"] = np.where(rows["a"] + rows["b"] > 0, "yes", "no")
+    train, held = rows[:120], rows[120:]
+    model = htaf.fit(train, "y", **TINY)
+    found, tree = explain(model, held, train=train), surrogate(model, held, train=train)
+    assert (len(found.train), len(found.test), tree.rows) == (120, 40, 40)
+    assert importance(model, held, repeats=1).rows == 40
+    assert len(vary(model, "a", data=held)) == 7
+    assert len(what_if(model, {"a": 0.0}, held).after) == 40
+    for asked in (lambda: explain(model, train), lambda: importance(model, train), lambda: surrogate(model, train)):
+        with pytest.warns(UserWarning, match=r"\d+ of \d+ rows are among those that the model was trained on") as told:
+            asked()
+        assert told[0].filename == __file__
+    assert not model.trained_on(held)
+    assert not pickle.loads(pickle.dumps(model)).trained_on(train)
+    few = htaf.fit(train.assign(a=(train["a"] > 0).astype(int))[["a", "y"]], "y", **TINY)
+    assert not few.trained_on(held.assign(a=[0, 1] * 20))  # alike by chance
+    with pytest.raises(RulesError, match="expected a run or a fitted HtafClassifier or HtafRegressor, got str"):
+        explain("model")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(RulesError, match="expected values by column, then the rows, got DataFrame first"):
+        what_if(model, held, {"a": 0.0})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(RulesError, match="train: expected data to be a data frame of held-out rows too, got NoneType"):
+        explain(model, train=train)
 
 
 def test_small_data() -> None:

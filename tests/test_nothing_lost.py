@@ -483,4 +483,4 @@ def test_another_value_of_a_flag_is_told_and_what_if_shows_it_once() -> None:
     found = vary(run, "flag", frame.head(20), data=frame)
     assert found["value"].tolist() == [1.0, ""]
     assert found["share"].sum() == pytest.approx(1)
-    assert [note.column for note in what_if(run, rows, {"flag": 0}).notes] == ["flag"]
+    assert [note.column for note in what_if(run, {"flag": 0}, rows).notes] == ["flag"]

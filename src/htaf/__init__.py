@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from htaf.binary import BinaryConv2d, BinaryLinear
     from htaf.contract import SmoothStep
     from htaf.convert import Conversion, Site, conversion, harden, replace, sites
+    from htaf.discovery import discover
     from htaf.embeddings.bottleneck import ConceptBottleneck
     from htaf.estimators import HtafClassifier, HtafRegressor, fit, load
     from htaf.grid import GridConv1d, GridConv2d, GridConvTranspose1d, GridConvTranspose2d, GridLinear, on_grid
@@ -51,6 +52,7 @@ __all__ = [
     "StraightThrough",
     "Tuning",
     "conversion",
+    "discover",
     "distil",
     "finish",
     "fit",
@@ -103,6 +105,7 @@ __getattr__, __dir__ = lazy(
         "ConceptBottleneck": "htaf.embeddings.bottleneck",
         "ICBM": "htaf.models.icbm",
         "SmoothStep": "htaf.contract",
+        "discover": "htaf.discovery",
     },
 )
 _compat.declare_operators()  # at the end: they belong to this package

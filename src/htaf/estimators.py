@@ -23,7 +23,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float64, Shaped
+from jaxtyping import Float64, Shaped, UInt64
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
@@ -35,7 +35,7 @@ from htaf._errors import expect_seed, meant
 from htaf.data.cautions import cautions, drawn_in_time
 from htaf.data.columns import spelled
 from htaf.data.notes import MOST_NAMED, UNEXPECTED, UNLIKE, Note, from_record, told
-from htaf.data.preprocess import Preprocessor
+from htaf.data.preprocess import Preprocessor, is_by_chance
 from htaf.data.reading import (
     DataError,
     Frame,
@@ -52,6 +52,7 @@ from htaf.data.reading import (
 from htaf.data.tabular import Parting, Split, Table, from_frame, split
 from htaf.data.targets import Task, amounts_of_rows
 from htaf.runs import Run, RunError, forward, open_run
+from htaf.runs.data import note_of_training
 from htaf.runs.metrics import decided
 from htaf.training.recipe import Recipe, TableData
 
@@ -243,6 +244,23 @@ class _TableEstimator(BaseEstimator):
         check_is_fitted(self)
         return tuple(told(from_record(self.run_.record["notes"])))
 
+    def trained_on(self, rows: Frame) -> list[Note]:
+        """A note where more of these rows are, as the network takes them, rows of the training than by chance: no
+        figures should be of them. None of an estimator that was loaded or unpickled, which knows no rows.
+
+        Args:
+            rows: raw, with the columns that it was trained on, by name.
+        """
+        check_is_fitted(self)
+        if not hasattr(self, "_seen"):
+            return []
+        keys, (known, share) = self._keys(rows), self._seen
+        return note_of_training("seen", int(np.isin(keys, known).sum()), len(keys), share)
+
+    def _keys(self, rows: Frame) -> UInt64[np.ndarray, " rows"]:
+        """A number for each row, by what the network takes of it."""
+        return pd.util.hash_pandas_object(pd.DataFrame(self._preprocessor.transform(rows)), index=False).to_numpy()
+
     def __getstate__(self) -> dict[str, Any]:
         """Without the networks: they are read from the safetensors bytes that the run keeps."""
         state: Any = super().__getstate__()
@@ -359,6 +377,8 @@ class _TableEstimator(BaseEstimator):
         looked = np.unique(looked)
         target = self._preprocessor.encode_target(table.target[looked])
         self._looked_at = table.features.iloc[looked], target, table.weights_of(looked)
+        known, others = (self._keys(table.features.iloc[part]) for part in (rows.train, rows.validation))
+        self._seen = np.unique(known), float(np.isin(others, known).mean())
         if self.verbose:
             say_notes(self.notes_)
         else:  # what the caller may not have meant is said all the same
@@ -445,7 +465,9 @@ class _TableEstimator(BaseEstimator):
         if isinstance(X, pd.DataFrame) and X.shape[1] > frame.shape[1]:
             others = [str(name) for name in X if str(name) not in self._columns and name not in frame]
             notes += [Note("ignored", values=tuple(others))] if others else []
-        _warn_of_rows([note for note in notes if note.kind in UNLIKE])
+        trained = self.run_.record["rows"]["train"]
+        unlike = [note for note in notes if note.kind in UNLIKE and not is_by_chance(note, len(frame), trained)]
+        _warn_of_rows(unlike)
         return forward(self._networks[bool(self.exact)], torch.from_numpy(inputs)).double().numpy()
 
     def _frame(self, X: Any, *, reset: bool) -> pd.DataFrame:
@@ -487,7 +509,7 @@ class _TableEstimator(BaseEstimator):
         return frame
 
 
-_BUILT = ("_networks", "_preprocessor", "_columns", "_looked_at")  # a file of a model holds no rows
+_BUILT = ("_networks", "_preprocessor", "_columns", "_looked_at", "_seen")  # a file of a model holds no rows
 
 
 class HtafClassifier(ClassifierMixin, _TableEstimator):

@@ -89,6 +89,18 @@ def test_features_are_the_backbones_own_before_its_activation() -> None:
     torch.testing.assert_close(model.pre_activations(x), seen[0].mean((2, 3)))
 
 
+def test_an_edited_network_is_a_new_one() -> None:
+    x = torch.randn(4, 3, 8, 8)
+    model = ICBM(nn.Sequential(nn.Flatten(), nn.Linear(192, 6)), 3, example=x, norm=False).eval()
+    before = model.head.weight.clone()
+    other = model.edited([(1, 2), (2, 0)])
+    assert torch.equal(model.head.weight, before)
+    assert torch.equal((other.head.weight != before).nonzero(), torch.tensor([[1, 2], [2, 0]]))
+    assert torch.equal(other.concepts(x), model.concepts(x))
+    with pytest.raises(ValueError, match="expected a class below 3 and a concept below 6, got 3, 0"):
+        model.edited([(3, 0)])
+
+
 @pytest.mark.parametrize(
     "name", slow_but(["resnet18", "densenet121", "mobilenet_v3_small"], "resnet18", "mobilenet_v3_small")
 )

@@ -104,7 +104,7 @@ def test_a_column_that_only_the_linear_part_reads_is_seen(tmp_path: Path, kind: 
         found.columns_of(found.test.iloc[[3, 4]])
     assert rules.surrogate(run).columns == ("weight",)
     (tmp_path / "without").mkdir()
-    changed = rules.what_if(run, found.test.iloc[[3]].assign(weight="0"), {"weight": "1.5"})
+    changed = rules.what_if(run, {"weight": "1.5"}, found.test.iloc[[3]].assign(weight="0"))
     assert (changed.turned_on, changed.turned_off) == (((),), ((),))
     if kind == "number":
         wanted = changed.after["prediction"] - changed.before["prediction"]
@@ -498,18 +498,18 @@ def test_importance_is_that_of_scikit_learn(made: dict[Kind, Run]) -> None:
 def test_what_if(made: dict[Kind, Run]) -> None:
     run = made["two"]
     row = pd.DataFrame({"size": ["10"], "color": ["blue"], "weight": ["0"]})
-    found = rules.what_if(run, row, {"size": 90})
+    found = rules.what_if(run, {"size": 90}, row)
     assert (found.turned_on, found.turned_off) == (((0, 2),), ((),))
     assert found.before.equals(run.predict(row))
     assert found.after.equals(run.predict(row.assign(size="90")))
-    found = rules.what_if(run, row.assign(size="90"), {"size": "41", "color": "green"})
+    found = rules.what_if(run, {"size": "41", "color": "green"}, row.assign(size="90"))
     assert (found.turned_on, found.turned_off) == (((),), ((1, 2),))
     assert found.linear == (0.0,)
-    (note,) = rules.what_if(run, row, {"size": 250}).notes
+    (note,) = rules.what_if(run, {"size": 250}, row).notes
     assert str(note) == "values outside the range of training: size (1 row, up to 250 where training had 0 to 99.7)"
-    (note,) = rules.what_if(run, row, {"color": "mauve"}).notes
+    (note,) = rules.what_if(run, {"color": "mauve"}, row).notes
     assert "not seen in training ('mauve')" in str(note)
-    (note,) = rules.what_if(run, row, {"size": ""}).notes
+    (note,) = rules.what_if(run, {"size": ""}, row).notes
     assert "set to the training median" in str(note)
 
 
@@ -526,7 +526,7 @@ def test_what_if(made: dict[Kind, Run]) -> None:
 )
 def test_what_if_refuses(made: dict[Kind, Run], changes: dict[str, object], said: str) -> None:
     with pytest.raises((RulesError, DataError), match=said.replace("(", r"\(")):
-        rules.what_if(made["two"], table(rows=2).drop(columns="y"), changes)
+        rules.what_if(made["two"], changes, table(rows=2).drop(columns="y"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -646,7 +646,7 @@ def test_explain_command_of_a_row(made: dict[Kind, Run], htaf, rows_csv: Path) -
         first = read_frame(rows_csv)[0].iloc[[0]]
         assert (
             found["what_if"]["after"]
-            == rules.what_if(run, first, {"size": "99", "color": "red"}).after.to_dict("records")[0]
+            == rules.what_if(run, {"size": "99", "color": "red"}, first).after.to_dict("records")[0]
         )
         assert len(found["vary"]["values"]) == 7, kind
     code, out, _ = htaf("explain", made["two"].path, "--vary", "color")

@@ -1,4 +1,4 @@
-"""`htaf demo`: what `htaf.cli.demonstration` and, on your own images, `htaf.cli.discovery` find, as tables."""
+"""`htaf demo`: what `htaf.cli.demonstration` and, on your own images, `htaf.discover` find, as tables."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ def _own(
 ) -> None:
     """The whole of it on a user's images."""
     begun = time.monotonic()
-    from htaf._errors import HtafError
-    from htaf.cli.discovery import discover, recipe_for
+    from htaf.discovery import discover, recipe_of
 
     for name, value, least in (
         ("concepts", flags.concepts, 1),
@@ -64,21 +63,17 @@ def _own(
     if not flags.pretrained:
         raise UsageError("--pretrained: expected hub, a file, a wheel, a package or a run folder, got nothing")
     check_outside_images(out, data)
-    try:
-        recipe = recipe_for(flags.pretrained, flags.backbone, flags.concepts, flags.epochs, flags.enlarge)
-    except (ValueError, OSError) as error:
-        raise HtafError(str(error)) from None
-    from htaf.training.fit import check
-
-    check(recipe)
+    own = ("pretrained", "backbone", "concepts", "epochs", "enlarge")
+    fields = {name: value for name in own if (value := getattr(flags, name)) is not None}
+    recipe_of("frozen", fields)  # what cannot be is said before anything is written
     model = flags.model or os.environ.get("OPENAI_MODEL", "")
     check_output_folder(out, own="demonstration")
     named = (lambda codes, file: model_names(codes, model, server, file, quiet=json)) if model else None
     with hold(out / LOCK, f"another process writes {out}"):
         found = discover(
-            out, data, recipe, seed=seed, size=flags.size, data_dir=data_dir, name=named,
-            per_class=flags.concepts_per_class, quiet=json,
-        )  # fmt: skip
+            data, out, seed=seed, size=flags.size, data_dir=data_dir, name=named,
+            per_class=flags.concepts_per_class, progress=not json, **fields,
+        ).summary  # fmt: skip
         write_atomic(out / "demo.json", to_json(found))
     if json:
         return print_json(found)

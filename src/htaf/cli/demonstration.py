@@ -11,7 +11,6 @@ import torch
 from matplotlib.figure import Figure
 
 from htaf.activations import Heaviside
-from htaf.cli.discovery import discover
 from htaf.cli.reporting import report_once
 from htaf.concepts.codes import Codes, codes_key
 from htaf.concepts.completeness import most_important
@@ -25,6 +24,7 @@ from htaf.data.attributes import load as load_attributes
 from htaf.data.images import load as load_images
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
+from htaf.discovery import discover
 from htaf.explorer.shown import Shown
 from htaf.runs import Run, forward, to_json, write_atomic
 from htaf.training.distributed import default_threads, thread_count
@@ -75,15 +75,15 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
     table of strokes.
 
     Returns:
-        As `discover`, and "strongest": of the strongest concepts the number, the classes of which most and few test
-        images have it, and the picture.
+        As `Discovery.summary`, and "strongest": of the strongest concepts the number, the classes of which most and
+        few test images have it, and the picture.
     """
     recipe = ready_recipe("icbm", "small").replace(depth=10, concepts=CONCEPTS, epochs=EPOCHS)
 
     def name(codes: Codes, file: Path) -> None:
         write_names(name_by_attributes(codes, load_attributes("digits")), file, codes=codes_key(codes))
 
-    found = discover(out, "digits", recipe, seed=seed, name=name, shown=Shown(maps=0), quiet=not progress)
+    found = discover("digits", out, recipe, seed=seed, name=name, shown=Shown(maps=0), progress=progress).summary
     seen, codes = Pictures(load_images("digits")), open_codes(out / "codes")
     members = groups(proportions(codes.part("test")), classes=codes.classes)
     strongest = []

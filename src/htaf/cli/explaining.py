@@ -101,7 +101,7 @@ def explain(
     given = None if rows is None else _row(rows, row)
     table = _table(opened, data, data_dir)
     if not rows_are_known(opened):
-        say_notes([f"the rows of the training are not known: rules are by 70% of {data}, importance by 20%"])
+        say_notes([f"the rows of the training are not known: rules are by 70% of {data}, importance by all"])
     found = opened_rules(opened, table, seed=seed)
     answers: dict[str, Any] = {"run": str(run), "table": found.name, "bits": len(found.bits), "dead": found.dead}
     asked = bool(changes) or vary is not None  # what if: of a row this alone is shown, and all of it written
@@ -113,7 +113,7 @@ def explain(
             answers |= {"row": row, "reasons": reasons.to_json()}
             answers["columns"] = of_columns.reset_index().to_dict("records")
     if changes and given is not None:
-        changed = what_if(opened, given, changes)
+        changed = what_if(opened, changes, given)
         answers["what_if"] = _what_if_json(changed, changes)
     if vary is not None:
         vary_table = varied(opened, vary, given, data=table, seed=seed)

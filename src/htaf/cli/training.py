@@ -35,7 +35,6 @@ from htaf.training.running import LoggerName, Running, Strategy
 
 if TYPE_CHECKING:
     from htaf.concepts.readable import PerClass
-    from htaf.runs import Run
     from htaf.training.plan import Source
 
 METAVARS = {
@@ -306,19 +305,14 @@ class ConceptFlags(ImageFlags):
             return per_class
         if per_class != "auto" and per_class < 0:
             raise UsageError(f"--concepts-per-class must be auto or >= 0, got {per_class}")
+        from htaf.discovery import no_heads
+
         if (why := no_heads(recipe)) is not None:
             raise UsageError(f"--concepts-per-class does not go with {why}")
         concepts = recipe.flat().get("concepts", 0)
         if per_class != "auto" and concepts and per_class > concepts:
             raise UsageError(f"--concepts-per-class must be auto or in 0 to {concepts}, the concepts, got {per_class}")
         return per_class
-
-
-def no_heads(recipe: Recipe) -> str | None:
-    """Why no sparse head can be fitted to the bits of a recipe; None where one can."""
-    if recipe.activation.method == "relu":
-        return "method relu, which has no bits"
-    return None if recipe.network.supervised_by is None else "given attributes: expected bottleneck implicit"
 
 
 DATA_FLAGS: dict[type, tuple[type, str]] = {  # with the help of --data
@@ -461,9 +455,12 @@ def _train(
     divided = divided_notes(data, seed, given.options.get("split", ""))
     said = [*chosen.notes, *data.notes, *divided, *why]
     if not several or first_process():
-        say_notes(
-            told([*said[len(chosen.notes) :], *about_names(recipe, data), *about_own(recipe, given.source["name"])])
-        )
+        about = about_own(recipe, given.source["name"])
+        if isinstance(of_data, ConceptFlags):
+            from htaf.discovery import about_names
+
+            about = [*about_names(recipe, data), *about]
+        say_notes(told([*said[len(chosen.notes) :], *about]))
     if flags.print_recipe:
         return _print_recipe(recipe, json)
     options = {**given.options, "continued": chosen.parent, "method": chosen.step, "running": running}
@@ -486,6 +483,7 @@ def _train(
     elif isinstance(of_data, ConceptFlags):
         from htaf.concepts.known import keep_known
         from htaf.concepts.readable import keep_readable, keep_trained
+        from htaf.discovery import kept_per_class
 
         per_class = kept_per_class(run, of_data.asked(recipe), recipe)
         run = keep_readable(run, data, per_class)
@@ -520,34 +518,6 @@ def _train(
     if (page := out / PAGE).is_file():
         say(f"report: {page}")
     return say(f"run folder: {out}")
-
-
-def kept_per_class(run: Run, per_class: PerClass | None, recipe: Recipe) -> PerClass:
-    """As `htaf.concepts.readable.keep_readable` takes it. None, nothing was asked for: what the run has, else over a
-    frozen backbone "auto"; so the same command also ends a training that was killed before its head was chosen."""
-    if per_class is not None:
-        return per_class
-    default = "auto" if recipe.flat().get("freeze") and no_heads(recipe) is None else 0
-    return run.record.get("heads", {}).get("asked", default)
-
-
-def about_names(recipe: Recipe, data: Any) -> list[str]:
-    """What is known of the names of concepts before any is trained: with few classes these cannot check them."""
-    from htaf.training.families.icbm import ICBMNetwork
-
-    if not isinstance(recipe.network, ICBMNetwork) or recipe.network.supervised_by is not None:
-        return []
-    if recipe.activation.method == "relu":  # no bits to name
-        return []
-    from htaf.concepts.naming.checks import FEWEST_CLASSES
-
-    count = len(data.classes)
-    if count >= FEWEST_CLASSES:
-        return []
-    return [
-        f"{count} classes: names of the concepts cannot be checked on classes, which takes {FEWEST_CLASSES}; "
-        "htaf concepts name --pictures checks them on images"
-    ]
 
 
 def about_own(recipe: Recipe, data: str) -> list[str]:

@@ -36,7 +36,7 @@ class MissingPartError(ConceptError):
         super().__init__(f"expected {what} of the part {part!r}, got only {', '.join(present) or 'none'}")
 
 
-def class_number(classes: Sequence[str], label: int | str) -> int:
+def class_number(classes: Sequence[str], label: int | str | np.integer) -> int:
     """The number of a class, given by its name or its number; a name that looks like a number is a name.
 
     Raises:

@@ -25,7 +25,7 @@ from htaf.runs.evaluation import measure
 from htaf.runs.features import FeatureBatches, FeatureStore, key_of
 
 GIVEN = ("attributes", "pretrained_sha256", "backbone_sha256")  # of the identity of a training, where they are
-Edit = tuple[int | str, int]  # class (name or number), concept
+Edit = tuple[int | str | np.integer, int | np.integer]  # class (name or number), concept
 
 
 def edited(codes: Codes, off: Sequence[Edit]) -> Codes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from numbers import Real
 from os import PathLike
@@ -24,6 +25,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from htaf import _files
 from htaf._errors import first_line
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, codes_of
+from htaf.concepts.edit_head import edited
 from htaf.concepts.finding import Found, find_concept
 from htaf.concepts.heads import Head
 from htaf.concepts.reasons import SHOWN, Reasons, reasons_of
@@ -208,6 +210,25 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
 
     def _reasons(self, bits: UInt8[np.ndarray, "rows concepts"]) -> Reasons:
         return reasons_of(bits, self.head_.weight, self.head_.bias)
+
+    def edited(self, off: Sequence[tuple[Any, int | np.integer]]) -> ConceptBottleneck:
+        """A new classifier of the same bits, of which some classes no longer draw on some: head weights of 0.
+
+        Args:
+            off: (label, concept) pairs. What that does to rows: `htaf.concepts.edit_head.edit_effect` of their codes.
+
+        Raises:
+            ConceptError: a label or a concept that is not there.
+        """
+        check_is_fitted(self)
+        numbers = self._numbers([label for label, _ in off]).tolist()
+        if -1 in numbers:
+            unknown = off[numbers.index(-1)][0]
+            raise ConceptError(f"expected a label of {self.classes_.tolist()[:10]}, got {unknown!r}")
+        made = copy(self)
+        made.fitted_ = edited(self.fitted_, [(n, concept) for n, (_, concept) in zip(numbers, off, strict=True)])
+        made.head_ = Head(np.asarray(made.fitted_.weight, np.float64), self.head_.bias)
+        return made
 
     def codes(self, X: Any = None, y: Any = None, *, ids: Sequence[str] = (), part: PartName = "test") -> Codes:
         """The bits of the rows of `fit` as parts train and validation, and of these rows: what `htaf.concepts` takes.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -159,6 +160,22 @@ class ICBM(nn.Module):
         features = x if x.ndim == 2 else self.features(x)
         concepts = self.concepts(features)
         return features, concepts, self.head(concepts)
+
+    def edited(self, off: Sequence[tuple[int, int]]) -> ICBM:
+        """A new network of the same concepts, of which some classes no longer draw on some: head weights of 0.
+
+        Args:
+            off: (class number, concept) pairs.
+
+        Raises:
+            ValueError: no such class or concept.
+        """
+        made, (classes, size) = copy.deepcopy(self), self.head.weight.shape
+        for label, concept in off:
+            if not (0 <= label < classes and 0 <= concept < size):
+                raise ValueError(f"expected a class below {classes} and a concept below {size}, got {label}, {concept}")
+            made.head.weight.data[label, concept] = 0
+        return made
 
     @property
     def has_steps(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,26 @@ from htaf.runs.metrics import decided
 
 class RulesError(HtafError):
     """A run or a question that has no answer in rules."""
+
+
+class Fitted(Protocol):
+    """An estimator that is fitted: it holds its run, and may know the rows that it was trained on."""
+
+    run_: Run
+
+    def trained_on(self, rows: pd.DataFrame, /) -> list[Note]: ...
+
+
+def run_of(model: Run | Fitted) -> Run:
+    """The run itself, or that of a fitted estimator.
+
+    Raises:
+        RulesError: neither, or an estimator before `fit`.
+    """
+    run = getattr(model, "run_", model)
+    if not isinstance(run, Run):
+        raise RulesError(f"expected a run or a fitted HtafClassifier or HtafRegressor, got {type(model).__name__}")
+    return run
 
 
 @dataclass(frozen=True)
@@ -51,13 +71,14 @@ class TableBits:
     levels: int = 1
 
     @classmethod
-    def of(cls, run: Run) -> TableBits:
-        """Open the exact network of a run.
+    def of(cls, model: Run | Fitted) -> TableBits:
+        """Open the exact network of a run, or of a fitted estimator.
 
         Raises:
             RulesError: a run of images, one without a step (method relu), or a network without a linear head.
             RunError: a damaged run.
         """
+        run = run_of(model)
         if run.takes_images:
             raise RulesError(
                 f"expected a run of a table, {run.path} was trained on images: its bits are read by htaf concepts, the "

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from htaf.data.notes import Note
-from htaf.rules.bits import RulesError, TableBits
+from htaf.rules.bits import Fitted, RulesError, TableBits
 from htaf.runs import Run
 from htaf.runs.predictions import predicted
 
@@ -36,18 +36,21 @@ class WhatIf:
     notes: tuple[Note, ...]
 
 
-def what_if(run: Run, rows: pd.DataFrame, changes: Mapping[str, Any]) -> WhatIf:
+def what_if(model: Run | Fitted, changes: Mapping[str, Any], rows: pd.DataFrame) -> WhatIf:
     """What changes in the predictions of raw rows when columns have other values.
 
     Args:
-        run: from `htaf.runs.open_run`. rows: the columns that the run was trained on, by name.
+        model: a run, from `htaf.runs.open_run`, or a fitted estimator.
         changes: raw values by column, as they would stand in the table: numbers, text, None or "" for missing.
+        rows: the columns that it was trained on, by name.
 
     Raises:
         RulesError: no change, or a column that the network does not read.
         DataError: rows lack a column, or rows or changes hold values that cannot be used, such as text for a number.
     """
-    bits = TableBits.of(run)
+    bits = TableBits.of(model)
+    if not isinstance(changes, Mapping):
+        raise RulesError(f"expected values by column, then the rows, got {type(changes).__name__} first")
     if not changes:
         raise RulesError("expected at least one column to change, got none")
     given = bits.preprocessor.transform(rows)

@@ -16,11 +16,11 @@ from torch import nn
 from htaf.data.columns import Column
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
-from htaf.rules.bits import RulesError, TableBits
+from htaf.rules.bits import Fitted, RulesError, TableBits, run_of
 from htaf.rules.explanation import drawn, own_table
 from htaf.rules.raw_columns import RARE, read
 from htaf.runs import Run, forward
-from htaf.runs.data import rows_for_looking
+from htaf.runs.data import rows_for_figures
 from htaf.runs.intervals import Weights, quantiles
 from htaf.runs.metrics import probabilities
 
@@ -114,19 +114,21 @@ def answers(
 
 
 def effects(
-    run: Run, columns: Sequence[str], data: Table | pd.DataFrame | None = None, *, seed: int = 0
+    model: Run | Fitted, columns: Sequence[str], data: Table | pd.DataFrame | None = None, *, seed: int = 0
 ) -> list[Effect]:
     """Partial dependence of the exact network of a run on raw columns, over 500 test rows, by their weights.
 
     Args:
-        run: from `htaf.runs.open_run`. columns: that it reads; those without a value in the training rows are left out.
-        data: as `htaf.rules.explain` takes it. seed: of the rows that are drawn.
+        model: as `htaf.rules.explain` takes it.
+        columns: that it reads; those without a value in the training rows are left out.
+        data: as `htaf.rules.importance` takes it. seed: of the rows that are drawn.
     """
+    run = run_of(model)
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, Preprocessor):
         raise RulesError(f"expected a run of a table, {run.path} was trained on images")
     table = own_table(run, data)
-    parts = rows_for_looking(run, table)
+    parts = rows_for_figures(run, table)
     network = run.model(exact=run.has_step)
     chosen = drawn(parts.test, CURVES, seed)
     rows, weights = table.features.iloc[chosen], table.weights_of(chosen)
@@ -199,15 +201,19 @@ def values_of(column: Column, training: np.ndarray, quantiles: Sequence[float]) 
 
 
 def vary(
-    run: Run, column: str, rows: pd.DataFrame | None = None, *, data: Table | pd.DataFrame | None = None, seed: int = 0
+    model: Run | Fitted,
+    column: str,
+    rows: pd.DataFrame | None = None,
+    *,
+    data: Table | pd.DataFrame | None = None,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """The prediction over the values of one column.
 
     Args:
-        run: from `htaf.runs.open_run`. column: of the table, one that the network reads.
+        model: as `htaf.rules.explain` takes it. column: of the table, one that the network reads.
         rows: raw rows; None: up to 2,000 rows of the test part.
-        data: the table that the run was trained on; None: `run.data()`, which reads it.
-            As `explain` takes it.
+        data: as `htaf.rules.importance` takes it; its values are tried.
         seed: of the rows that are drawn.
 
     Returns:
@@ -221,8 +227,9 @@ def vary(
     Raises:
         RulesError: a column that the network does not read. RunError: another table than that of the training.
     """
-    bits, table = TableBits.of(run), own_table(run, data)
-    parts = rows_for_looking(run, table)
+    bits = TableBits.of(model)
+    table = own_table(bits.run, data)
+    parts = rows_for_figures(bits.run, table)
     known, training = bits.column(column), table.features[column].iloc[parts.train]
     chosen = drawn(parts.test, AVERAGED, seed)
     given = table.features.iloc[chosen] if rows is None else bits.preprocessor.named(rows)

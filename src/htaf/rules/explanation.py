@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,8 +14,8 @@ from jaxtyping import Bool, Float64, Int64, UInt8
 
 from htaf.data.columns import Target
 from htaf.data.preprocess import Preprocessor
-from htaf.data.tabular import Table, frame_like
-from htaf.rules.bits import RulesError, TableBits
+from htaf.data.tabular import Split, Table, frame_like
+from htaf.rules.bits import Fitted, RulesError, TableBits, run_of
 from htaf.rules.conditions import Rule
 from htaf.rules.raw_columns import Encoded, RawColumns
 from htaf.rules.trees import Fidelity, fidelity, fit_rule
@@ -338,14 +339,21 @@ class Explanation:
 
 
 def explain(
-    run: Run, data: Table | pd.DataFrame | None = None, *, most_rows: int = MOST_ROWS, seed: int = 0
+    model: Run | Fitted,
+    data: Table | pd.DataFrame | None = None,
+    *,
+    train: pd.DataFrame | None = None,
+    most_rows: int = MOST_ROWS,
+    seed: int = 0,
 ) -> Explanation:
     """Open a run of a table for its rules.
 
     Args:
-        run: from `htaf.runs.open_run`.
-        data: the table that it was trained on; None: `run.data()`, which reads it. Of a run on a data frame any
-            labelled rows, a data frame too.
+        model: a run, from `htaf.runs.open_run`, or a fitted estimator.
+        data: the table that it was trained on; None: `run.data()`, which reads it. Of an estimator or a run on a data
+            frame any labelled rows, a data frame too; give rows that were held out.
+        train: of such a model the rows to which rules are fitted, so that all of `data` are for their figures; None:
+            most of `data` are fitted to, and a fifth of them is for figures.
         most_rows: of the training part and of the test part; of larger ones so many are drawn.
         seed: of the rows that are drawn, and of what is random in the rules.
 
@@ -356,14 +364,42 @@ def explain(
         RulesError: a run of images, or one without bits; a data frame where the rows of the training are known.
         RunError: another table than that of the training. DataError: rows without a column or the target.
     """
-    bits = TableBits.of(run)
-    table = own_table(run, data)
-    parts = rows_for_looking(run, table)
-    train, test = (table.features.iloc[drawn(rows, most_rows, seed)] for rows in (parts.train, parts.test))
-    train_bits, _, _ = bits.of_rows(train)
-    test_bits, outputs, _ = bits.of_rows(test)
-    columns = RawColumns.learn(bits.preprocessor, train)
-    return Explanation(bits, table.name, columns, train, test, train_bits, test_bits, outputs, seed)
+    bits = TableBits.of(model)
+    table, parts = fitted_and_held(model, data, train)
+    of_train, of_test = (table.features.iloc[drawn(rows, most_rows, seed)] for rows in (parts.train, parts.test))
+    train_bits, _, _ = bits.of_rows(of_train)
+    test_bits, outputs, _ = bits.of_rows(of_test)
+    columns = RawColumns.learn(bits.preprocessor, of_train)
+    return Explanation(bits, table.name, columns, of_train, of_test, train_bits, test_bits, outputs, seed)
+
+
+def fitted_and_held(
+    model: Run | Fitted, data: Table | pd.DataFrame | None, train: pd.DataFrame | None
+) -> tuple[Table, Split]:
+    """A table, and which of its rows something is fitted to, "train", and which are for its figures, "test"; arguments
+    as of `explain`."""
+    run = run_of(model)
+    if train is None:
+        table = own_table(run, data)
+        parts = rows_for_looking(run, table)
+    elif isinstance(data, pd.DataFrame):
+        preprocessor = run.preprocessor()
+        assert isinstance(preprocessor, Preprocessor)
+        table = own_table(run, pd.concat([preprocessor.named(train), preprocessor.named(data)], ignore_index=True))
+        count = len(table.target) - len(own_table(run, data).target)
+        none = np.zeros(0, np.int64)
+        parts = Split(np.arange(count), none, np.arange(count, len(table.target)))
+    else:
+        raise RulesError("train: expected data to be a data frame of held-out rows too, got " + type(data).__name__)
+    warn_of_training(model, table.features.iloc[parts.test], 4)
+    return table, parts
+
+
+def warn_of_training(model: Run | Fitted, rows: pd.DataFrame, level: int = 3) -> None:
+    """Warn where rows whose figures are asked for are of the training, as far as the estimator knows."""
+    if not isinstance(model, Run):
+        for note in model.trained_on(rows):
+            warnings.warn(str(note), UserWarning, stacklevel=level)
 
 
 def own_table(run: Run, data: Table | pd.DataFrame | None) -> Table:

@@ -16,14 +16,13 @@ from sklearn.tree import DecisionTreeRegressor
 from htaf.data.columns import Target
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
-from htaf.rules.bits import RulesError
+from htaf.rules.bits import Fitted, RulesError, run_of
 from htaf.rules.conditions import Condition, Values, both, simplified
 from htaf.rules.dependence import answers
-from htaf.rules.explanation import drawn, own_table
+from htaf.rules.explanation import drawn, fitted_and_held
 from htaf.rules.raw_columns import Encoded, RawColumns
 from htaf.rules.trees import LEAST_LEAF, WITHIN, conditions_of, paths
 from htaf.runs import Run
-from htaf.runs.data import rows_for_looking
 from htaf.runs.intervals import Interval, Weights, bootstrap, figures, interval
 from htaf.runs.metrics import decided_by
 
@@ -160,7 +159,12 @@ def _within(interval: Interval | None) -> str:
 
 
 def surrogate(
-    run: Run, data: Table | pd.DataFrame | None = None, *, most_rows: int = MOST_ROWS, seed: int = 0
+    model: Run | Fitted,
+    data: Table | pd.DataFrame | None = None,
+    *,
+    train: pd.DataFrame | None = None,
+    most_rows: int = MOST_ROWS,
+    seed: int = 0,
 ) -> Surrogate:
     """One tree for the whole network (Craven and Shavlik 1996), of scikit-learn over raw columns.
 
@@ -171,25 +175,25 @@ def surrogate(
     their weights.
 
     Args:
-        run: from `htaf.runs.open_run`. data: as `htaf.rules.explain` takes it.
+        model, data, train: as `htaf.rules.explain` takes them.
         most_rows: of the training part and of the test part; of larger ones so many are drawn.
         seed: of the rows that are drawn, and of the tree.
 
     Raises:
         RulesError: a run of images. RunError: another table than that of the training.
     """
+    run = run_of(model)
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, Preprocessor):
         raise RulesError(f"expected a run of a table, {run.path} was trained on images")
-    table = own_table(run, data)
-    parts = rows_for_looking(run, table)
+    table, parts = fitted_and_held(model, data, train)
     network = run.model(exact=run.has_step)
-    train, test = (table.features.iloc[drawn(rows, most_rows, seed)] for rows in (parts.train, parts.test))
-    said = [answers(network, preprocessor, preprocessor.transform(rows)) for rows in (train, test)]
     chosen = [drawn(rows, most_rows, seed) for rows in (parts.train, parts.test)]
+    of_train, of_test = (table.features.iloc[rows] for rows in chosen)
+    said = [answers(network, preprocessor, preprocessor.transform(rows)) for rows in (of_train, of_test)]
     weights = None if table.weights is None else (table.weights[chosen[0]], table.weights[chosen[1]])
-    columns, labels = RawColumns.learn(preprocessor, train), table.target[chosen[1]]
-    return fit_surrogate(columns, preprocessor, (train, test), (said[0], said[1]), labels, seed, weights=weights)
+    columns, labels = RawColumns.learn(preprocessor, of_train), table.target[chosen[1]]
+    return fit_surrogate(columns, preprocessor, (of_train, of_test), (said[0], said[1]), labels, seed, weights=weights)
 
 
 def fit_surrogate(

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
 from htaf.models.mlp import MLP, Thermometer
-from htaf.rules.bits import RulesError, shuffles
-from htaf.rules.explanation import drawn, own_table
+from htaf.rules.bits import Fitted, RulesError, run_of, shuffles
+from htaf.rules.explanation import drawn, own_table, warn_of_training
 from htaf.runs import Run, forward
-from htaf.runs.data import rows_for_looking
+from htaf.runs.data import rows_for_figures
 from htaf.runs.intervals import Weights, drawn_metrics, figures, interval
 from htaf.runs.metrics import LOWER_IS_BETTER, loss_function
 
@@ -59,7 +59,7 @@ class Importance:
 
 
 def importance(
-    run: Run,
+    model: Run | Fitted,
     data: Table | pd.DataFrame | None = None,
     *,
     part: str = "test",
@@ -76,9 +76,10 @@ def importance(
     not be a useless one. The report of a run and `htaf explain` have these figures.
 
     Args:
-        run: from `htaf.runs.open_run`. data: the table that it was trained on; None: `run.data()`, which reads it.
-            As `explain` takes it.
-        part: "train", "validation" or "test".
+        model: as `htaf.rules.explain` takes it.
+        data: the table that it was trained on; None: `run.data()`, which reads it. Of an estimator or a run on a data
+            frame any labelled rows, all of which are looked at; give rows that were held out.
+        part: "train", "validation" or "test", where the rows of the training are known.
         repeats: shuffles of each column, >= 1; None: as many as are 200,000 rows through the network, 1 to 10.
         seed: of the shuffles. most_rows: of a larger part so many are drawn.
         most_columns: of more those to which the loss of the smooth network is most sensitive.
@@ -88,16 +89,18 @@ def importance(
         RulesError: a run of images, no such part, or less than one repeat.
         RunError: another table than that of the training.
     """
+    run = run_of(model)
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, Preprocessor):
         raise RulesError(f"expected a run of a table, {run.path} was trained on images")
     table = own_table(run, data)
-    parts = rows_for_looking(run, table)
+    parts = rows_for_figures(run, table)
     if part not in ("train", "validation", "test"):
         raise RulesError(f"expected a part of train, validation, test, got {part!r}")
     if repeats is not None and repeats < 1:
         raise RulesError(f"expected at least one repeat, got {repeats}")
     chosen = drawn(getattr(parts, part), most_rows, seed)
+    warn_of_training(model, table.features.iloc[chosen])
     target = torch.from_numpy(preprocessor.encode_target(table.target[chosen]))
     target = target.float().unsqueeze(1) if preprocessor.target.task == "regression" else target.long()
     smooth, weights = run.model(exact=False), table.weights_of(chosen)

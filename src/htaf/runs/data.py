@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Int64
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from htaf.data import tabular
 from htaf.data.images import Images
+from htaf.data.notes import Note
 from htaf.data.parts import Data, Part, image_rows
 from htaf.runs.folder import RunError
 
@@ -97,6 +99,21 @@ def rows_for_looking(run: Trained, table: tabular.Table) -> tabular.Split:
     Such parts show what a network does, not how well: it may have been trained on each of them.
     """
     return table_rows(run, table) if rows_are_known(run) else tabular.split(table, run.record["seed"])
+
+
+def rows_for_figures(run: Trained, table: tabular.Table) -> tabular.Split:
+    """As `rows_for_looking`, but where the rows of the training are not known every part is all rows: nothing is fitted
+    to them."""
+    if rows_are_known(run):
+        return table_rows(run, table)
+    rows = np.arange(len(table.target))
+    return tabular.Split(rows, rows, rows)
+
+
+def note_of_training(kind: str, seen: int, asked: int, share: float) -> list[Note]:
+    """A note where more rows than by chance are of the training; share: of rows that are not, those alike by chance."""
+    by_chance = share * asked + 3 * (share * (1 - share) * asked) ** 0.5
+    return [Note(kind, count=seen, values=(asked,))] if seen > by_chance else []
 
 
 def table_rows(run: Trained, table: tabular.Table) -> tabular.Split:

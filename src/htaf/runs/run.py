@@ -38,6 +38,7 @@ from htaf.runs.data import (
     RunPart,
     UnknownSourceError,
     expect_own,
+    note_of_training,
     rows_are_known,
     rows_of,
     table_rows,
@@ -273,9 +274,8 @@ class Run:
         except (RunError, DataError):
             return []
         known, asked = {each[row] for row in parts.train}, rows(data)
-        seen, share = sum(row in known for row in asked), np.mean([each[row] in known for row in parts.test])
-        by_chance = share * len(asked) + 3 * (share * (1 - share) * len(asked)) ** 0.5
-        return [Note("trained on", count=seen, values=(len(asked),))] if seen > by_chance else []
+        share = np.mean([each[row] in known for row in parts.test])
+        return note_of_training("trained on", sum(row in known for row in asked), len(asked), float(share))
 
     def part(self, part: PartName = "test", data: Data | None = None) -> RunPart:
         """A part of the run's data as its networks take it: iterating gives (inputs, targets) in chunks.
