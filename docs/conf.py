@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -11,6 +13,8 @@ from docutils import nodes
 
 import htaf
 
+sys.path.insert(0, str(Path(__file__).parent))  # for live.py
+Path(__file__).with_name("live").mkdir(exist_ok=True)
 logging.getLogger("htaf").setLevel(logging.WARNING)  # what examples convert is said in their own output
 project, author, release = "htaf", "the authors of htaf", htaf.__version__
 root_doc = "README"
@@ -52,6 +56,7 @@ napoleon_use_ivar = True
 autosummary_generate = ["docs/api.rst"]
 html_theme = "furo"
 html_title = "htaf"
+html_extra_path = ["live"]  # what live.py keeps
 html_static_path, html_css_files = ["site.css"], ["site.css"]
 html_theme_options = {"light_css_variables": {"code-font-size": "78%"}}  # dark takes what light has
 sphinx_gallery_conf = {
@@ -63,6 +68,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "write_computation_times": False,
     "capture_repr": (),
+    "image_scrapers": ("matplotlib", "live.pages"),
 }
 
 

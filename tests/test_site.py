@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import unquote, urldefrag
 
 import pytest
 from bs4 import BeautifulSoup
+
+from htaf.discovery import Discovery
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,3 +41,16 @@ def test_the_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
     assert len(pages) > 100
     shown = {page.name for page in pages}
     assert {"README.html", "htaf.replace.html", "01_own_model.html"} <= shown
+
+
+def test_a_page_that_an_example_writes_is_on_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    live = importlib.import_module("live")
+    monkeypatch.setattr(live, "PLACE", tmp_path / "live")
+    (tmp_path / "explorer").mkdir()
+    (tmp_path / "explorer" / "index.html").write_text("the page")
+    found: Any = Discovery(run=cast(Any, None), codes=cast(Any, None), page=tmp_path / "explorer/index.html", summary={})
+    shared = {"example_globals": {"x": 1, "found": found}, "src_file": "examples/03_concepts.py"}
+    assert live.pages(("code", "print(found.run)", 1), shared, {}) == ""
+    assert '"../../03_concepts/index.html"' in live.pages(("code", "print(found.page)", 1), shared, {})
+    assert (tmp_path / "live/03_concepts/index.html").read_text() == "the page"
