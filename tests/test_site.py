@@ -6,7 +6,7 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote, urldefrag
 
 import pytest
@@ -49,7 +49,8 @@ def test_a_page_that_an_example_writes_is_on_the_site(tmp_path: Path, monkeypatc
     monkeypatch.setattr(live, "PLACE", tmp_path / "live")
     (tmp_path / "explorer").mkdir()
     (tmp_path / "explorer" / "index.html").write_text("the page")
-    found: Any = Discovery(run=cast(Any, None), codes=cast(Any, None), page=tmp_path / "explorer/index.html", summary={})
+    none: Any = None
+    found = Discovery(run=none, codes=none, page=tmp_path / "explorer" / "index.html", summary={})
     shared = {"example_globals": {"x": 1, "found": found}, "src_file": "examples/03_concepts.py"}
     assert live.pages(("code", "print(found.run)", 1), shared, {}) == ""
     assert '"../../03_concepts/index.html"' in live.pages(("code", "print(found.page)", 1), shared, {})
