@@ -173,6 +173,12 @@ class Images:
     fingerprint: str
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        (height, width), count = self.train.size, f"{len(self.train):,} training and {len(self.test):,} test images"
+        return (
+            f"Images({self.name!r}: {len(self.classes):,} classes, {count}, {self.train.channels} x {height} x {width})"
+        )
+
     @cached_property
     def look_alikes(self) -> tuple[str, ...]:
         """Notes on images that look the same and are not equal, as a photo that was saved again; found when asked."""
