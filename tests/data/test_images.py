@@ -61,7 +61,7 @@ def test_names() -> None:
 
 
 def test_a_set_is_shown_in_one_line() -> None:
-    assert repr(load("digits")) == "Images('digits': 10 classes, 1,437 training and 360 test images, 1 x 8 x 8)"
+    assert repr(load("digits")) == "Images('digits': 10 classes, 1,438 training and 359 test images, 1 x 8 x 8)"
 
 
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:

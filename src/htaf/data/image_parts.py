@@ -174,10 +174,9 @@ class Images:
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
-        (height, width), count = self.train.size, f"{len(self.train):,} training and {len(self.test):,} test images"
-        return (
-            f"Images({self.name!r}: {len(self.classes):,} classes, {count}, {self.train.channels} x {height} x {width})"
-        )
+        images, shape = f"{len(self.train):,} training and {len(self.test):,} test images", self.train.size
+        size = " x ".join(map(str, (self.train.channels, *shape)))
+        return f"Images({self.name!r}: {len(self.classes):,} classes, {images}, {size})"
 
     @cached_property
     def look_alikes(self) -> tuple[str, ...]:
