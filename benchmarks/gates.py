@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 import htaf
 from htaf.grid import Mean
-from htaf.integer.build import build
+from htaf.integer.build import integer_program
 from htaf.integer.ops import Linear, Op, Steps
 from htaf.integer.program import Input, IntegerProgram
 from htaf.integer.simulate import run_verilog
@@ -99,7 +99,7 @@ def spiking(size: int) -> Made:
     x = real(of.x, of.input)
     net = htaf.on_grid(Spiking(x, size, 10), x)
     trained(net, [*net.parameters()], of, 0, EPOCHS, RATE, lambda progress: htaf.sharpen(net, progress))
-    program = build(htaf.harden(net.eval()), x[:64], input=of.input)
+    program = integer_program(htaf.harden(net.eval()), x[:64], input=of.input)
     return Made(program, of.test_x, float((program.run(of.test_x).argmax(1) == of.test_y).mean()))
 
 

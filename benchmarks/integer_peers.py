@@ -44,7 +44,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor, nn
 
 import htaf
-from htaf.integer.build import build
+from htaf.integer.build import integer_program
 from htaf.integer.c import to_c
 from htaf.integer.execute import TARGETS, missing, run_c
 from htaf.integer.ops import Array, Conv, IntegerError, Linear, Op, Pool, Shift, View
@@ -166,7 +166,7 @@ def of_bits(of: Split, size: int, seed: int, kind: str = "real", levels: int = L
     x = real(of.x, of.input)
     net = htaf.on_grid(htaf.replace(network(of, size, kind, levels), example=x), x)
     trained(net, [*net.parameters()], of, seed, EPOCHS, RATE, lambda progress: htaf.sharpen(net, progress))
-    return build(htaf.harden(net.eval()), x[:64], input=of.input)
+    return integer_program(htaf.harden(net.eval()), x[:64], input=of.input)
 
 
 @dataclass

@@ -81,5 +81,5 @@ plt.show()
 # On a network this small, bits cost about two points. ``replace(..., levels=2)`` or more channels help.
 
 for name in ("steps", "HTAF, smooth"):
-    exact, report = htaf.finish(nets[name], [train], measure=lambda net: loss(net(valid[0]), valid[1]))
+    exact, report = htaf.finish(nets[name], [train], lambda net: loss(net(valid[0]), valid[1]))
     print(f"{name}: {accuracy(htaf.harden(nets[name])):.1%} exact, {accuracy(exact):.1%} finished\n{report}")

@@ -59,7 +59,7 @@ for _ in range(30):
 # was not given.
 
 loss = nn.functional.cross_entropy
-exact, report = htaf.finish(net, [(x[:, :1500], y[:1500])], measure=lambda net: loss(net(x[:, 1500:]), y[1500:]))
+exact, report = htaf.finish(net, [(x[:, :1500], y[:1500])], lambda net: loss(net(x[:, 1500:]), y[1500:]))
 for name, network in {"smooth": net, "exact": htaf.harden(net), "finished": exact}.items():
     with torch.no_grad():
         print(f"{name}: {(network(x_test).argmax(1) == y_test).float().mean():.1%} of new sounds are right")
@@ -67,28 +67,27 @@ for name, network in {"smooth": net, "exact": htaf.harden(net), "finished": exac
 # %%
 # What the neurons do
 # -------------------
-# One sound, left ear first. ``step`` gives spike and potential of one time step, so that we can watch. Below
-# are the two late neurons that speak most for either answer. Each fires again and again until a click pushes
-# it far below 0, from where it takes many steps to come back: that is how the network remembers.
+# One sound, left ear first. ``potentials`` lets us watch what lies behind the spikes. Below are the two late
+# neurons that speak most for either answer. Each fires again and again until a click pushes it far below 0, from
+# where it takes many steps to come back: that is how the network remembers.
 
 sound = x_test[:, [int((y_test == 0).nonzero()[0])]]
 with torch.no_grad():
-    early, v, potentials, late = exact.early(exact.enter(sound)), None, [], []
-    for current in exact.middle(early):
-        spike, v = exact.late.step(current, v)
-        potentials.append(torch.where(spike > 0, torch.ones(()), v)[0])  # at a spike: the threshold
-        late.append(spike[0])
+    early = exact.early(exact.enter(sound))
+    current = exact.middle(early)
+    late = exact.late(current)[:, 0]
+    potentials = torch.where(late > 0, 1, exact.late.potentials(current)[:, 0])  # at a spike: the threshold
 
 figure, axes = plt.subplots(4, 1, figsize=(6.4, 6.4), sharex=True, layout="constrained")
 for one, spikes, name in zip(
-    axes, (sound[:, 0], early[:, 0], torch.stack(late)), ("ears", "early neurons", "late neurons"), strict=False
+    axes, (sound[:, 0], early[:, 0], late), ("ears", "early neurons", "late neurons"), strict=False
 ):
     one.eventplot([train.nonzero().flatten() for train in spikes.T], colors="k", linelengths=0.9, linewidths=2)
     one.set_ylabel(name)
 axes[0].set_yticks([0, 1], ["left", "right"])
-speaks = (exact.out.weight[0] - exact.out.weight[1]).detach() * torch.stack(late).mean(0)
+speaks = (exact.out.weight[0] - exact.out.weight[1]).detach() * late.mean(0)
 for neuron, style, name in ((speaks.argmax(), "C0o-", "for left"), (speaks.argmin(), "C1s-", "for right")):
-    axes[3].plot(torch.stack(potentials)[:, neuron], style, markersize=4, label=f"late neuron {neuron}, {name}")
+    axes[3].plot(potentials[:, neuron], style, markersize=4, label=f"late neuron {neuron}, {name}")
 axes[3].axhline(1, color="k", linestyle="--", linewidth=0.8)
 axes[3].set(xlabel="time step", ylabel="potential")
 axes[3].legend()

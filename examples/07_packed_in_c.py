@@ -15,10 +15,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import htaf
-from htaf.integer.build import build
-from htaf.integer.c import to_c
-from htaf.integer.execute import missing, run_c
-from htaf.integer.program import Input
+from htaf.integer import Input, integer_program, missing, run_c, to_c
 
 x, y = load_digits(return_X_y=True)
 x, y = torch.tensor(x).float(), torch.tensor(y)
@@ -57,14 +54,11 @@ assert torch.equal(packed(x_test), exact(x_test))
 # %%
 # A program of integers
 # ---------------------
-# The input says what integers come in, here the pixels from 0 to 16. What comes out, times the program's unit,
-# is what the network gives.
+# The input says what integers come in, here the pixels from 0 to 16; without it they are as fine as the network
+# reads numbers. ``run`` gives integers, and ``outputs`` what the network gives.
 
-program = build(exact, x, input=Input("columns", (64,), low=0, high=16))
-pixels = program.input.quantised(x_test.numpy())
-outputs = program.run(pixels)
-exponent, divisor = program.unit
-assert (outputs * 2.0**exponent / divisor == exact(x_test).detach().numpy()).all()
+program = integer_program(exact, x, input=Input("columns", (64,), low=0, high=16))
+assert (program.outputs(x_test) == exact(x_test).detach().numpy()).all()
 print(program)
 
 # %%
@@ -76,9 +70,10 @@ print(program)
 place = Path(tempfile.mkdtemp()) / "digits-c"
 to_c(program, place, name="digits")
 print("written:", ", ".join(sorted(file.name for file in place.iterdir())))
+pixels = x_test.int().numpy()[:100]
 for target in ("host", "cortex-m0", "cortex-m4", "riscv32"):
     if lacking := missing(target):
         print(f"{target}: not run, as {', '.join(lacking)} is not installed")
         continue
-    differ = (run_c(place, pixels[:100], target=target) != outputs[:100]).sum()
-    print(f"{target}: {differ} of {outputs[:100].size} outputs differ")
+    differ = run_c(place, pixels, target=target) != program.run(pixels)
+    print(f"{target}: {differ.sum()} of {differ.size} outputs differ")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import transformers
 
-from htaf.language import calibrate
+from htaf.language import calibrate, open_gates
 
 texts = [inspect.getdoc(getattr(np, name)) or "" for name in dir(np) if callable(getattr(np, name))]
 letters = torch.tensor(list("\n\n".join(texts).encode("ascii", "replace")))
@@ -64,13 +64,9 @@ print("open gates: " + ", ".join(f"{layer.open:.0%} in layer {layer.layer}" for 
 # characters, on text that was not learned. These are the twelve gates that differ most between characters. A
 # black cell is a character that always opens the gate; most other gates need more than one to be explained.
 
-seen = []
-gate = stepped.model.layers[-1].mlp.act_fn  # where transformers had SiLU
-gate.register_forward_hook(lambda module, inputs, output: seen.append(output.flatten(0, 1) != 0))
-with torch.no_grad():
-    stepped(test)
+bits = open_gates(stepped, test)[3]  # of the last layer, [tokens, neurons]
 frequent = torch.bincount(test.flatten(), minlength=128).argsort(descending=True)[:30]
-shares = torch.stack([seen[0][test.flatten() == code].float().mean(0) for code in frequent], 1)
+shares = torch.stack([bits[test.flatten() == code].float().mean(0) for code in frequent], 1)
 shares = shares[shares.std(1).argsort(descending=True)[:12]]
 
 figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")

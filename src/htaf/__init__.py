@@ -10,6 +10,7 @@ _compat.repair_torchvision_when_imported()
 
 if TYPE_CHECKING:
     from htaf import functional, surrogates, theory
+    from htaf import integer as integer
     from htaf import packed as packed
     from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough, sharpen
     from htaf.binary import BinaryConv2d, BinaryLinear
@@ -80,6 +81,7 @@ _ROOMS = (
     "functional",
     "grid",
     "hardening",
+    "integer",
     "models",
     "packed",
     "rules",

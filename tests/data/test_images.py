@@ -60,6 +60,10 @@ def test_names() -> None:
     assert not is_named("photos")
 
 
+def test_a_set_is_shown_in_one_line() -> None:
+    assert repr(load("digits")) == "Images('digits': 10 classes, 1,438 training and 359 test images, 1 x 8 x 8)"
+
+
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"'cifar-10': expected one of 'cifar10', .* got neither \(did you mean 'cifar10'"

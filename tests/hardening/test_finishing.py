@@ -37,7 +37,7 @@ def loss(net: nn.Module) -> torch.Tensor:
 def test_only_what_is_better_is_kept_and_the_network_has_the_last_measure(steps: int) -> None:
     net = trained(partial(HTAF, 1.0, 5.0), steps)
     state = {name: value.clone() for name, value in net.state_dict().items()}
-    exact, report = htaf.finish(net, TRAINING, measure=loss)
+    exact, report = htaf.finish(net, TRAINING, loss)
     again = ["recalibrate"] * report.steps[1].kept  # norms see other values only behind what was repaired
     assert [one.name for one in report.steps] == ["recalibrate", "repair", *again, "refit_head"]
     best = report.hardened

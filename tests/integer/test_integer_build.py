@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import htaf
 from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.grid import columns_grid
-from htaf.integer.build import Walk, build, columns_input
+from htaf.integer.build import Walk, columns_input, integer_program
 from htaf.integer.ops import Add, IntegerError, Neuron, Op, Pool, Steps
 from htaf.integer.program import Input, IntegerProgram
 from htaf.integer.simplify import needed, simplify
@@ -122,7 +122,7 @@ def same(exact: nn.Module, x: Tensor, given: np.ndarray, input: Input, table: Te
         module.register_forward_hook(lambda m, i, o, name=name: bits.update({name: o}))
     with torch.no_grad():
         outputs = exact(x).double().numpy()
-    program = build(traced, x, input=input, table=table)
+    program = integer_program(traced, x, input=input, table=table)
     made = program.every_value(given)
     counted = 0
     for number, op, value in program:
@@ -386,7 +386,7 @@ def test_what_has_no_integer_form_is_refused_by_name(name: str) -> None:
     net(x)
     exact = htaf.harden(htaf.on_grid(net, x)).eval()
     with pytest.raises(IntegerError, match=words):
-        build(exact, x, input=Input("pixels", (1, 8, 8)), table=torch.linspace(-2, 2, 256)[None])
+        integer_program(exact, x, input=Input("pixels", (1, 8, 8)), table=torch.linspace(-2, 2, 256)[None])
 
 
 def test_weights_off_the_grid_are_refused_by_name() -> None:
@@ -396,13 +396,13 @@ def test_weights_off_the_grid_are_refused_by_name() -> None:
     with pytest.raises(
         IntegerError, match="expected weights on a grid of integers, got real ones: train a run with weig"
     ):
-        build(exact, x, input=Input("pixels", (1, 8, 8)), table=torch.arange(256.0)[None])
+        integer_program(exact, x, input=Input("pixels", (1, 8, 8)), table=torch.arange(256.0)[None])
     with pytest.raises(IntegerError, match="expected pixels that are rounded to a grid before a layer, got real ones"):
-        build(exact, x, input=Input("pixels", (1, 8, 8)), table=table)
+        integer_program(exact, x, input=Input("pixels", (1, 8, 8)), table=table)
     with pytest.raises(IntegerError, match=r"expected a table \[1, 256\] of what each pixel is, got None"):
-        build(exact, x, input=Input("pixels", (1, 8, 8)))
+        integer_program(exact, x, input=Input("pixels", (1, 8, 8)))
     with pytest.raises(IntegerError, match=r"expected an input \[1, 9, 8\], got a network of \[1, 8, 8\]"):
-        build(exact, x, input=Input("pixels", (1, 9, 8)), table=table)
+        integer_program(exact, x, input=Input("pixels", (1, 9, 8)), table=table)
 
 
 def test_activations_of_several_levels_and_user_layers() -> None:
@@ -436,7 +436,7 @@ def test_columns_that_only_a_layer_rounds_and_those_that_none_does() -> None:
     assert (input.exponent, input.high) == columns_grid(5)
     same(exact, x, input.quantised(x.numpy()), input)
     raw = trace(htaf.harden(htaf.on_grid(nn.Sequential(ACT(), nn.Linear(5, 3)), x)), x)
-    assert build(raw, x, input=columns_input(raw)).about["unproved"] == ["0"]
+    assert integer_program(raw, x, input=columns_input(raw)).about["unproved"] == ["0"]
 
 
 def test_images_that_are_no_pixels() -> None:
@@ -483,9 +483,9 @@ def test_a_factor_between_layers_is_built_or_refused(factor: float) -> None:
     given = Input("columns", (4,), -(2**15), 2**15, 12)
     if factor == 1.5:
         with pytest.raises(IntegerError, match="rounded to a power of two, got multiples of 3"):
-            build(exact, x, input=given)
+            integer_program(exact, x, input=given)
         return
-    program = build(exact, x, input=given)
+    program = integer_program(exact, x, input=given)
     q = given.quantised(x.numpy())
     with torch.no_grad():
         expected = exact(torch.from_numpy(q / 2**12).float()).argmax(1)
@@ -497,3 +497,17 @@ def test_columns_without_a_number_are_refused() -> None:
     with pytest.raises(IntegerError, match="got NaN in 1 rows"):
         given.quantised(np.array([[1.0, np.nan], [2.0, 3.0]], np.float32))
     assert given.quantised(np.array([[np.inf, -np.inf]], np.float32)).tolist() == [[2**15, -(2**15)]]
+
+
+def test_a_program_in_one_call_gives_the_outputs_of_the_network() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(64, 4)
+    net = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), htaf.HTAF(), nn.Linear(16, 3))
+    exact = disturbed(htaf.on_grid(net, x), x)
+    wanted = exact(x).detach().double().numpy()
+    program = htaf.integer.integer_program(exact, x)
+    np.testing.assert_array_equal(program.outputs(x), wanted)
+    assert program.input == columns_input(trace(exact, x))
+    exact, x, pixels, table = images(lambda: WideResNet(10, 1, 3, act=ACT, in_channels=1), (1, 8, 8))
+    program = integer_program(exact, x, input=Input("pixels", (1, 8, 8)), table=table)
+    np.testing.assert_allclose(program.outputs(pixels), exact(x).detach().numpy(), rtol=1e-5, atol=1e-5)

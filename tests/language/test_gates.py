@@ -13,7 +13,16 @@ from tests.language.models import MORE, tiny
 from torch import nn
 
 from htaf import HTAF, Heaviside
-from htaf.language import LanguageError, calibrate, fit_gate, fold_scales, gated_mlps, gates_of, harden_gates
+from htaf.language import (
+    LanguageError,
+    calibrate,
+    fit_gate,
+    fold_scales,
+    gated_mlps,
+    gates_of,
+    harden_gates,
+    open_gates,
+)
 from htaf.language.gates import replace_gates
 
 TOKENS = torch.randint(3, 64, (6, 32), generator=torch.Generator().manual_seed(1))
@@ -115,6 +124,19 @@ def test_a_smooth_gate_hardens_to_the_exact_one():
     assert torch.equal(gate(g), torch.where(g >= gate.threshold, gate.scale, 0.0))
     far = ((g - gate.threshold) / gate.width).abs() > 1
     torch.testing.assert_close(smooth[far], gate(g)[far], atol=0.01, rtol=0.01)
+
+
+def test_bits_of_gates():
+    model = tiny("llama")
+    with pytest.raises(LanguageError, match="expected a model with gates, got one without"):
+        open_gates(model, TOKENS)
+    calibrate(model, TOKENS, 2)
+    bits = open_gates(model, TOKENS)
+    assert list(bits) == [2, 3]
+    seen = []
+    gates_of(model)[3].register_forward_hook(lambda gate, args, output: seen.append(output.flatten(0, 1) != 0))
+    model(TOKENS)
+    assert torch.equal(bits[3], seen[0])
 
 
 def test_calibration_keeps_what_it_can_say_exactly():

@@ -173,6 +173,11 @@ class Images:
     fingerprint: str
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        images, shape = f"{len(self.train):,} training and {len(self.test):,} test images", self.train.size
+        size = " x ".join(map(str, (self.train.channels, *shape)))
+        return f"Images({self.name!r}: {len(self.classes):,} classes, {images}, {size})"
+
     @cached_property
     def look_alikes(self) -> tuple[str, ...]:
         """Notes on images that look the same and are not equal, as a photo that was saved again; found when asked."""

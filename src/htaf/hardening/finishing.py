@@ -78,7 +78,7 @@ class Finish:
         return "\n".join([first, *(f"  {step}" for step in self.steps)])
 
 
-def finish(model: Model, batches: Batches, *, measure: Measure) -> tuple[Model, Finish]:
+def finish(model: Model, batches: Batches, measure: Measure) -> tuple[Model, Finish]:
     """Harden a trained network, then fit its norms, layers and head to the bits, each where that is better.
 
     In turn `recalibrate`, `repair`, `recalibrate` and `refit_head`, every one on what was kept before. `recalibrate` is
@@ -99,7 +99,7 @@ def finish(model: Model, batches: Batches, *, measure: Measure) -> tuple[Model, 
             not a finite number.
         TypeError: batches can be gone through only once, or are a single pair; the measure is no number.
 
-    Example: exact, report = finish(net, [(x, y)], measure=lambda net: cross_entropy(net(held), wanted))
+    Example: exact, report = finish(net, [(x, y)], lambda net: cross_entropy(net(held), wanted))
     """
     first = expect_batches(batches)
     exact = harden(model).eval()

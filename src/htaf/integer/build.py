@@ -95,13 +95,16 @@ class Known:
         return torch.from_numpy(y if self.shift is None else y + self.shift).to(self.base.meta["val"].dtype)
 
 
-def build(model: nn.Module | Traced, example: Any, *, input: Input, table: Tensor | None = None) -> IntegerProgram:
+def integer_program(
+    model: nn.Module | Traced, example: Any, *, input: Input | None = None, table: Tensor | None = None
+) -> IntegerProgram:
     """The integer program of a hardened network.
 
     Args:
         model: hardened, with weights on a grid (`htaf.on_grid`); or what `htaf.packed.trace` made of it.
         example: inputs of it.
-        input: what the program takes: the pixels that `table` prepares, or prepared columns, see `columns_input`.
+        input: what the program takes: the pixels that `table` prepares, or columns, such as whole numbers from 0 to 16;
+            None: columns as fine as the network reads them, see `columns_input`.
         table: float32 [channels, 256], what the network is given for each pixel.
 
     Returns:
@@ -113,7 +116,7 @@ def build(model: nn.Module | Traced, example: Any, *, input: Input, table: Tenso
         PackedError: a model that is smooth, or that cannot be exported.
     """
     traced = model if isinstance(model, Traced) else trace(model, example)
-    return simplify(Walk(traced, input, table).program())
+    return simplify(Walk(traced, input or columns_input(traced), table).program())
 
 
 def columns_input(traced: Traced) -> Input:

@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Int64, Integer, Num
+from jaxtyping import Float64, Int64, Integer, Num
+from numpy.typing import ArrayLike
 
 from htaf.integer.ops import WIDEST, Array, IntegerError, Op, Value, arrays, plain
 
@@ -109,6 +110,15 @@ class IntegerProgram:
             IntegerError: another shape or range.
         """
         return self.every_value(x)[self.output]
+
+    def outputs(self, x: ArrayLike) -> Float64[Array, "rows classes"]:
+        """What the network gives: `run` of `input.quantised(x)`, times the unit.
+
+        Args:
+            x: prepared columns [rows, *input.shape], as the network takes them, or pixels.
+        """
+        exponent, divisor = self.unit
+        return np.ldexp(self.run(self.input.quantised(np.asarray(x))).astype(np.float64), exponent) / divisor
 
     def every_value(self, x: Integer[Array, "rows ..."]) -> list[Int64[Array, "rows ..."]]:
         """All values of some rows, as `run` makes them; each is checked against its proved range."""

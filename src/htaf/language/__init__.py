@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from htaf.language.calibration import CalibratedLayer, calibrate, fit_gate
     from htaf.language.errors import LanguageError
     from htaf.language.files import load, save
-    from htaf.language.gates import Gate, GatedMLP, fold_scales, gated_mlps, gates_of, harden_gates, replace_gates
+    from htaf.language.gates import (
+        Gate,
+        GatedMLP,
+        fold_scales,
+        gated_mlps,
+        gates_of,
+        harden_gates,
+        open_gates,
+        replace_gates,
+    )
     from htaf.language.options import Data, Machine, Training
     from htaf.language.packed import PackedLanguageModel, load_packed, pack
     from htaf.language.run import evaluate, fit
@@ -39,6 +48,7 @@ __all__ = [
     "harden_gates",
     "load",
     "load_packed",
+    "open_gates",
     "pack",
     "replace_gates",
     "save",
@@ -48,7 +58,16 @@ _HOMES = {
     "calibration": ("CalibratedLayer", "calibrate", "fit_gate"),
     "errors": ("LanguageError",),
     "files": ("load", "save"),
-    "gates": ("Gate", "GatedMLP", "fold_scales", "gated_mlps", "gates_of", "harden_gates", "replace_gates"),
+    "gates": (
+        "Gate",
+        "GatedMLP",
+        "fold_scales",
+        "gated_mlps",
+        "gates_of",
+        "harden_gates",
+        "open_gates",
+        "replace_gates",
+    ),
     "options": ("Data", "Machine", "Training"),
     "packed": ("PackedLanguageModel", "load_packed", "pack"),
     "run": ("evaluate", "fit"),

@@ -216,6 +216,19 @@ def read_gates(
                 tell(done, len(blocks))
 
 
+def open_gates(model: nn.Module, blocks: Int[Tensor, "blocks length"]) -> dict[int, Bool[Tensor, "tokens neurons"]]:
+    """The bits of a model's gates by the number of their layer: which are open at each token of `blocks`, in its order.
+
+    Raises:
+        LanguageError: no gates.
+    """
+    found: dict[int, list[Tensor]] = {number: [] for number in gates_of(model)}
+    if not found:
+        raise LanguageError("expected a model with gates, got one without")
+    read_gates(model, blocks, lambda number, gate, g: found[number].append(gate.open(g).cpu()))
+    return {number: torch.cat(bits) for number, bits in found.items()}
+
+
 def harden_gates(model: nn.Module, layers: Sequence[int] | None = None) -> None:
     """Exchange the smooth steps of gates for exact ones, in place. layers: None: all."""
     for number, gate in gates_of(model).items():

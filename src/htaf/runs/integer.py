@@ -7,7 +7,7 @@ from torch import Tensor
 
 from htaf._errors import option
 from htaf.data.image_preprocess import ImagePreprocessor
-from htaf.integer.build import build, columns_input
+from htaf.integer.build import integer_program
 from htaf.integer.ops import IntegerError
 from htaf.integer.program import Input, IntegerProgram
 from htaf.packed.graph import trace
@@ -33,7 +33,7 @@ def build_run(run: Run) -> IntegerProgram:
     model, known = run.model(), run.preprocessor()
     if isinstance(known, ImagePreprocessor):
         shape = (known.channels, *known.size)
-        program = build(
+        program = integer_program(
             model,
             known.normalise(torch.zeros(2, *shape, dtype=torch.uint8)),
             input=Input("pixels", shape),
@@ -43,7 +43,7 @@ def build_run(run: Run) -> IntegerProgram:
     else:
         example = torch.zeros(2, len(known.feature_names))
         traced = trace(model, example)
-        program = build(traced, example, input=columns_input(traced))
+        program = integer_program(traced, example)
         classes = known.target.classes or ()
     about = {"run": run.record["key"], HASHED[MODEL]: run.record[HASHED[MODEL]], "classes": [*map(str, classes)]}
     return IntegerProgram(program.input, program.ops, program.output, program.unit, {**program.about, **about})
