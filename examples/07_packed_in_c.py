@@ -10,6 +10,7 @@ emulated microcontroller. Every form gives the same numbers.
 import tempfile
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -62,6 +63,24 @@ assert (program.outputs(x_test) == exact(x_test).detach().numpy()).all()
 print(program)
 
 # %%
+# One digit on its way: the integers that go in, the bits of the last step, the integers that come out.
+
+_, bits = packed.with_bits(x_test[:1])
+pixels = x_test.int().numpy()[:100]
+figure, axes = plt.subplots(1, 3, figsize=(7, 2.2), layout="constrained")
+axes[0].imshow(pixels[0].reshape(8, 8), cmap="Greys")
+for at, pixel in enumerate(pixels[0]):
+    axes[0].text(at % 8, at // 8, pixel, ha="center", va="center", fontsize=6, color="tab:orange")
+axes[1].imshow(bits.reshape(8, 8), cmap="Greys")
+axes[2].bar(range(10), program.run(pixels[:1])[0])
+axes[2].set_xticks(range(10))
+for one, title in zip(axes, ("64 integers in", "64 bits", "10 integers out"), strict=True):
+    one.set_title(title)
+for one in axes[:2]:
+    one.set_axis_off()
+plt.show()
+
+# %%
 # C, here and on small processors
 # -------------------------------
 # ``to_c`` writes C99 without floats, malloc or libraries. ``run_c`` compiles it and runs it, for a Cortex-M or
@@ -70,7 +89,6 @@ print(program)
 place = Path(tempfile.mkdtemp()) / "digits-c"
 to_c(program, place, name="digits")
 print("written:", ", ".join(sorted(file.name for file in place.iterdir())))
-pixels = x_test.int().numpy()[:100]
 for target in ("host", "cortex-m0", "cortex-m4", "riscv32"):
     if lacking := missing(target):
         print(f"{target}: not run, as {', '.join(lacking)} is not installed")
