@@ -7,8 +7,6 @@ decision is a sum over bits, so you can ask the network: what are you in one tre
 which columns matter, and what would you say of this row if a value were another one?
 """
 
-import textwrap
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -45,7 +43,7 @@ print(f"right on customers it has not seen: {model.score(held, held['leaves']):.
 
 tree = htaf.rules.surrogate(model, held, train=train)
 print(tree.rule)
-print(textwrap.fill(tree.text, 100))
+print(tree.text)
 
 # %%
 # Rules of bits

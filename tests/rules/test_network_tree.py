@@ -167,6 +167,7 @@ def test_the_tree_of_a_rare_class_shows_where_it_is_likelier() -> None:
     low, high = found.network.interval
     assert low < found.network.value < high
     assert "of the variance of the network's probabilities on 500 test rows" in found.text
+    assert [line[:12] for line in found.text.split("\n")] == ["A tree of 4 ", "Against the "]
     assert "AUROC" in found.text
     noisy = fitted(np.stack([1 - risk, risk], 1) + rng.normal(0, 0.1, (1500, 2)), frame, labels)
     assert not noisy.faithful

@@ -176,7 +176,8 @@ def demo(
         say(f"concept {one['concept']}: {classes}; {one['picture']}")
     say(f"scores: {out / 'concepts' / 'scores.md'}; next: htaf concepts --help, all bits are in {found['codes']}")
     names = found["names"]
-    say(f"names: {names['found']} by strokes, {names['verified']} hold on digits that did not choose them")
+    held = f"{names['verified'] or 'none'} of them {'holds' if names['verified'] < 2 else 'hold'}"
+    say(f"names: {names['found']} by strokes; {held} on digits that did not choose them")
     say(f"page: open {found['page']} in a browser, or serve it:")
     words = f"--codes {found['codes']} --names {out / 'names.json'} --out {out / 'explorer'}"
     return say(f"  htaf explore {found['run']} {words} --serve")

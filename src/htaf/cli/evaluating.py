@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import arg
 
 from htaf._console import UsageError, figures, print_json, say, say_notes
+from htaf._errors import counted
 from htaf._files import check_output_folder
 from htaf.cli.flags import DataDir, Json, Place, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
@@ -100,7 +101,7 @@ def evaluate(
         rows.append((metric, *figures(smooth, exact, lower_is_better=metric in LOWER_IS_BETTER)))
     columns = ("metric", "smooth", "exact", "exact - smooth")
     weighted = f" weighted by {result['weight']!r}" if "weight" in result else ""
-    show(f"{found.name}, {result['part']}, {result['rows']} rows{weighted}{positive}", columns, rows)
+    show(f"{found.name}, {result['part']}, {counted(result['rows'], 'row')}{weighted}{positive}", columns, rows)
     _say_classes(result, out)
     return None if profile is None else _show_layers(profile, name, title)
 

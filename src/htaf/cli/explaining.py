@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, UseAppendAction, arg
 
 from htaf._console import UsageError, check_seed, print_json, progress, say, say_notes
+from htaf._errors import counted
 from htaf._files import check_output, csv_text, to_json, write_atomic
 from htaf.cli.flags import Column, DataDir, File, Json, Place, RunDir, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
@@ -337,7 +338,8 @@ def _show_columns(reasons: RowReasons, of_columns: pd.DataFrame, given: pd.DataF
     show(f"{title} at a time", ("column", "value", "adds", "spread"), rows)
     if len(of_columns) > COLUMNS_SHOWN:
         say(f"columns that add less: {len(of_columns) - COLUMNS_SHOWN:,}")
-    say(f"{what} {reasons.total:.6g} = {reasons.base:.6g} without any bit + the sum over {reasons.on} bits that are on")
+    bits = counted(reasons.on, "bit")
+    say(f"{what} {reasons.total:.6g} = {reasons.base:.6g} without any bit + the sum over what is on, {bits}")
 
 
 def _show_reasons(reasons: RowReasons) -> None:

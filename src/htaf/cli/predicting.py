@@ -244,5 +244,5 @@ def _predict_images(
     elif out is None:
         print_csv(frame_csv(frame))
     else:
-        say(f"{len(frame)} rows: {out}")
+        say(f"{counted(len(frame), 'row')}: {out}")
     say_unread([f"{file}: {reason}" for file, reason in unread.items()], len(frame))

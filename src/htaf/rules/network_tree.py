@@ -112,7 +112,7 @@ class Surrogate:
 
     @property
     def text(self) -> str:
-        """How far the tree agrees with the network, and how right both are."""
+        """How far the tree agrees with the network, and how right both are: a line for each sentence."""
         fidelity, one = self.fidelity, "1 leaf" if self.leaves == 1 else f"{self.leaves} leaves"
         if self.measure == "agreement":
             same = f"says the same class as the network in {_percent(fidelity)} of {self.rows:,} test rows"
@@ -128,10 +128,10 @@ class Surrogate:
                 if short > 0
                 else "hardly better than one answer for all"
             )
-            said += f". It is not faithful ({why}): it hints at what the network does and no more"
+            said += f".\nIt is not faithful ({why}): it hints at what the network does and no more"
         metric, own = METRICS.get(self.metric, self.metric), (self.tree, self.network)
         tree, network = (f"{one.value:.3f}{_within(one.interval)}" for one in own)
-        return f"{said}. Against the true values: {metric} {tree} of the tree, {network} of the network."
+        return f"{said}.\nAgainst the true values: {metric} {tree} of the tree, {network} of the network."
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""

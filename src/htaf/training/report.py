@@ -11,6 +11,7 @@ from typing import Any
 from scipy.special import stdtrit
 
 from htaf._console import markdown_text
+from htaf._errors import counted
 from htaf.activations import SATURATION
 from htaf.runs import short_commit
 from htaf.runs.metrics import LOWER_IS_BETTER
@@ -198,9 +199,10 @@ def markdown(report: dict[str, Any]) -> str:
         if images:
             cells.append("-" if row["cpu_seconds"] is None else f"{row['cpu_seconds']['mean']:.0f}")
         lines.append("| " + " | ".join(map(str, cells)) + " |")
+    splits = counted(plan["splits"], "seed" if images else "split")
     lines += [
         "",
-        f"Mean (standard error) of the test metric over {plan['splits']} {'seeds' if images else 'splits'}; the recipe "
+        f"Mean (standard error) of the test metric over {splits}; the recipe "
         f"of each row was chosen on the validation part {'with seed' if images else 'of split'} 0.",
         "exact: the hardened network; smooth: the network before hardening, of the same weights unless the recipe fits",
         "some to the exact bits; none (-) of a recipe that trains the exact network to the end.",
