@@ -32,13 +32,13 @@ DOORS = {
         "table": ["README: htaf.fit("],
         "images": ["htaf demo --out runs/demo"],
         "integers in C": [
-            "htaf train tabular --data digits --weights int8 --out runs/digits",
+            "htaf train dhn --data digits --weights int8 --out runs/digits",
             "htaf export runs/digits --to c --out digits-c",
         ],
     },
     "language": {
         "language": [
-            "htaf train llm --model {model} --text {text} --steps 0 --training-blocks 100 --out runs/smol",
+            "htaf train llm --model {model} --text {text} --last-k 2 --steps 0 --training-blocks 20 --out runs/smol",
         ]
     },
 }
@@ -75,7 +75,7 @@ def words(line: str, programs: Path, model: Path | None) -> list[str]:
         (block,) = [block for block in blocks if line.removeprefix("README: ") in block]
         return [str(programs / "python"), "-c", block]
     first, *others = line.split()
-    return [str(programs / first), *(word.format(model=model, text=ROOT / "docs") for word in others)]
+    return [str(programs / first), *(word.format(model=model, text=ROOT / "docs" / "concepts.md") for word in others)]
 
 
 def main() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+import htaf
+
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
@@ -86,6 +88,7 @@ def test_forms_of_issues_ask_and_say_what_is_required() -> None:
 def test_the_citation_is_of_this_version() -> None:
     said = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     project = PROJECT["project"]
-    assert (said["version"], said["license"]) == (project["version"], project["license"])
+    assert said["version"] == project["version"] == htaf.__version__
+    assert said["license"] == project["license"]
     assert said["keywords"] == project["keywords"]
     assert said["title"] == f"htaf: {project['description'][0].lower()}{project['description'][1:]}"
