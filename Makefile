@@ -28,6 +28,7 @@ install: $(STAMP)
 # what the demonstration needs, and no more
 $(BASE): pyproject.toml constraints.txt CMakeLists.txt $(filter-out csrc/selftest.cpp, $(wildcard csrc/*))
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "htaf needs Python >= 3.11, this is %s; try make PYTHON=python3.12 ..." % sys.version.split()[0])'
+	@echo "htaf goes into $(VENV): minutes (the kernels are compiled), 1.6 GB, with PyTorch's CUDA build some GB more"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$$(grep '^pip==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --build-constraint constraints.txt -c constraints.txt -e '.[train]'
@@ -35,6 +36,7 @@ $(BASE): pyproject.toml constraints.txt CMakeLists.txt $(filter-out csrc/selftes
 
 # htaf is there by then: pip takes its extras from it and builds nothing again
 $(STAMP): $(BASE) paper/pyproject.toml
+	@echo "all that the pages and the tests use goes into $(VENV): minutes, 2.5 GB more"
 	$(BIN)/python -m pip install --quiet --build-constraint constraints.txt -c constraints.txt --group dev -e paper
 	touch $@
 
