@@ -61,6 +61,8 @@ class Simulator:
                 return F.conv2d(x, tensor(node.weight), tensor(node.bias), **places, groups=int(node.groups))
             case nir.Affine():
                 return F.linear(x, tensor(node.weight), tensor(node.bias))
+            case nir.Linear():
+                return F.linear(x, tensor(node.weight))
             case nir.Scale():
                 return x * tensor(node.scale)
             case nir.Threshold():
@@ -68,7 +70,8 @@ class Simulator:
             case nir.AvgPool2d():
                 return F.avg_pool2d(x, pair(node.kernel_size), pair(node.stride), pair(node.padding))
             case nir.Flatten():
-                return x.flatten(int(node.start_dim) + 1)
+                start = int(node.start_dim)
+                return x.flatten(start + 1 if start >= 0 else start)
             case nir.IF() | nir.LIF():
                 v = self.v.get(name, torch.zeros_like(x))
                 if isinstance(node, nir.IF):
