@@ -61,6 +61,8 @@ class Simulator:
                 return F.conv2d(x, tensor(node.weight), tensor(node.bias), **places, groups=int(node.groups))
             case nir.Affine():
                 return F.linear(x, tensor(node.weight), tensor(node.bias))
+            case nir.Linear():
+                return F.linear(x, tensor(node.weight))
             case nir.Scale():
                 return x * tensor(node.scale)
             case nir.Threshold():
@@ -68,7 +70,8 @@ class Simulator:
             case nir.AvgPool2d():
                 return F.avg_pool2d(x, pair(node.kernel_size), pair(node.stride), pair(node.padding))
             case nir.Flatten():
-                return x.flatten(int(node.start_dim) + 1)
+                start = int(node.start_dim)
+                return x.flatten(start + 1 if start >= 0 else start)
             case nir.IF() | nir.LIF():
                 v = self.v.get(name, torch.zeros_like(x))
                 if isinstance(node, nir.IF):
@@ -311,6 +314,15 @@ def test_what_nir_cannot_say(net: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=f"cannot be written as NIR: .*{message}"):
         to_nir(harden(net()).eval(), images(2), tmp_path / "net.nir")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_neurons_that_share_a_spike(tmp_path: Path) -> None:
+    spike = Heaviside()
+    net = Calls(lambda net, x: net.two(net.one(x.expand(3, *x.shape))).mean(0)).eval()
+    net.one, net.two = IF(spike), LIF(spike)
+    to_nir(net, torch.rand(2, 5), tmp_path / "net.nir")
+    kinds = sorted(type(node).__name__ for node in nir.read(tmp_path / "net.nir").nodes.values())
+    assert kinds == ["IF", "Input", "LIF", "Output"]
 
 
 def test_smooth_networks_are_refused(tmp_path: Path) -> None:

@@ -58,7 +58,12 @@ def test_the_python_of_the_pages_runs(
 ) -> None:
     code = blocks_of(page, "python")[number]
     monkeypatch.chdir(tmp_path)
-    if "runs/codes" in code:
+    for peer in re.findall(r"^from (spikingjelly|torch_concepts)\b", code, re.MULTILINE):
+        pytest.importorskip(peer)
+    if "runs/icbm" in code:
+        made_run(tmp_path / "runs" / "icbm", digits())
+        assert htaf("concepts", "extract", "runs/icbm", "--out", "runs/codes")[0] == 0
+    elif "runs/codes" in code:
         made_run(tmp_path / "run", digits())
         assert htaf("concepts", "extract", "run", "--out", "runs/codes")[0] == 0
     if "runs/dhn" in code:

@@ -1,4 +1,4 @@
-"""Hardened networks for other software: ONNX files, which any runtime runs, and NIR graphs, for spiking hardware.
+"""Networks for other software: ONNX files, which any runtime runs, and NIR graphs, of spiking libraries and hardware.
 
 Both go through `torch.export`, so that any model that it takes can be written. What the operators of htaf do stands in
 the file in terms of its own format: nothing of htaf is needed to run it. `DECOMPOSITIONS` gives the same operators in
@@ -7,6 +7,7 @@ is one comparison.
 """
 
 from htaf.export.nir import to_nir
+from htaf.export.nir_reading import SpikingGraph, from_nir
 from htaf.export.onnx import onnx_network, to_onnx
 from htaf.export.program import ExportError
 from htaf.export.tables import onnx_table, preparation, raw_columns, table_to_onnx
@@ -16,6 +17,8 @@ __all__ = [
     "COMPARISONS",
     "DECOMPOSITIONS",
     "ExportError",
+    "SpikingGraph",
+    "from_nir",
     "onnx_network",
     "onnx_table",
     "preparation",

@@ -27,9 +27,8 @@ from htaf._files import check_output, write_atomic
 from htaf.convert.exported import cause_of
 from htaf.export import nir_layers as layers
 from htaf.export.nir_graph import ALIASES, Graph, Value, alone
+from htaf.export.nir_layers import DT
 from htaf.export.program import Example, ExportError, exported, require
-
-DT = 1e-4  # seconds a time step, as snnTorch and SpikingJelly take it
 
 aten = torch.ops.aten
 OPERATORS = [torch.ops.htaf.spikes.default, torch.ops.htaf.heaviside.default, torch.ops.htaf.levels.default]

@@ -68,7 +68,8 @@ class Graph:
         return replace(value, sources=(name,), shape=value.shape if shape is None else shape)
 
     def flattened(self, value: Value, node: Node) -> Value:
-        flatten = self.nir.Flatten(input_type={"input": np.array(value.shape)}, start_dim=0, end_dim=-1)
+        rank = len(value.shape)  # from behind: snnTorch counts the batch among the dimensions
+        flatten = self.nir.Flatten(input_type={"input": np.array(value.shape)}, start_dim=-rank, end_dim=-1)
         return self.after(value, node, flatten, (math.prod(value.shape),))
 
     def given(self, argument: Any) -> Any:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from htaf.export.program import ExportError
 
+DT = 1e-4  # seconds a time step, as snnTorch and SpikingJelly take it
+
 
 def pair(value: Any) -> tuple[int, int]:
     values = [value] if isinstance(value, int) else list(value)
@@ -80,6 +82,11 @@ def step(nir: Any, shape: Sequence[int]) -> Any:
 def below(threshold: float) -> np.float32:
     """x > this where x >= threshold, for float32."""
     return np.nextafter(np.float32(threshold), np.float32(-np.inf))
+
+
+def above(threshold: float) -> np.float32:
+    """x >= this where x > threshold, for float32."""
+    return np.nextafter(np.float32(threshold), np.float32(np.inf))
 
 
 def average(

@@ -277,7 +277,9 @@ def _fusible(neuron: Neuron, x: Tensor, v: Tensor | None) -> bool:
 
 def _exact(neuron: Neuron) -> bool:
     """Whether its spike is the plain step, so that an exported program can hold the neuron as one operator."""
-    return type(neuron.spike) is Heaviside and not _watched(neuron.spike)
+    return isinstance(neuron.spike, Heaviside) and not _watched(
+        neuron.spike
+    )  # export derives a class of one that is shared
 
 
 def _watched(spike: nn.Module) -> bool:

@@ -1,0 +1,88 @@
+"""SpikingJelly's neurons as htaf's and back, in place: layers, norms and pooling between them stay as they are.
+
+    IFNode                           IF          v_threshold: threshold, both fire where v >= threshold
+    LIFNode, ParametricLIFNode       LIF         tau, decay_input; of the latter tau = 1 / sigmoid(w)
+    v_reset = 0, None                reset = "hard", "soft"
+
+Both see [T, N, ...] (step_mode "m"). Theirs keep the potential between calls: `functional.reset_net` before each.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from htaf.activations import Heaviside
+from htaf.convert.functional_sites import Model, duplicate
+from htaf.spiking.neurons import IF, LIF, Neuron
+
+
+def from_spikingjelly(model: Model, spike: Callable[[], nn.Module] = Heaviside) -> Model:
+    """A copy with `htaf.IF` and `htaf.LIF` in the place of SpikingJelly's neurons.
+
+    Args:
+        model: in multi-step mode (`functional.set_step_mode(model, "m")`); not changed.
+        spike: makes one module a neuron; Heaviside, or a step that trains such as HTAF.
+
+    Raises:
+        ValueError: no neuron of SpikingJelly, one in single-step mode, or one that htaf has not: another class, or a
+            v_reset that is neither 0 nor None.
+    """
+    made = {
+        path: _ours(path, module, spike)
+        for path, module in model.named_modules()
+        if type(module).__module__.startswith("spikingjelly.") and hasattr(module, "v_threshold")
+    }
+    return _exchanged(model, made, "neurons of SpikingJelly")
+
+
+def to_spikingjelly(model: Model) -> Model:
+    """A copy with SpikingJelly's neurons (multi-step, its default surrogate) in the place of `htaf.IF` and `htaf.LIF`.
+
+    Raises:
+        ValueError: no neuron of htaf, or one whose spike is smooth (harden it first). ImportError: no SpikingJelly.
+    """
+    theirs = importlib.import_module("spikingjelly.activation_based.neuron")
+    made = {path: _theirs(path, m, theirs) for path, m in model.named_modules() if isinstance(m, Neuron)}
+    return _exchanged(model, made, "neurons of htaf")
+
+
+def _ours(path: str, node: Any, spike: Callable[[], nn.Module]) -> Neuron:
+    kind, label = type(node).__name__, path or "the model"
+    if kind not in ("IFNode", "LIFNode", "ParametricLIFNode"):
+        raise ValueError(f"{label}: expected an IFNode, LIFNode or ParametricLIFNode, got {kind}")
+    if node.step_mode != "m":
+        raise ValueError(
+            f'{label}: expected step_mode "m", got "{node.step_mode}": functional.set_step_mode(model, "m")'
+        )
+    if node.v_reset not in (None, 0):
+        raise ValueError(f"{label}: expected v_reset=0 or None, got {node.v_reset}: htaf's neurons rest at 0")
+    reset = "soft" if node.v_reset is None else "hard"
+    shared = {"threshold": float(node.v_threshold), "reset": reset, "detach_reset": node.detach_reset}
+    if kind == "IFNode":
+        return IF(spike(), **shared)
+    tau = node.tau if kind == "LIFNode" else 1 / node.w.sigmoid().item()
+    return LIF(spike(), tau=tau, decay_input=node.decay_input, **shared)
+
+
+def _theirs(path: str, neuron: Neuron, theirs: Any) -> nn.Module:
+    if type(neuron.spike) is not Heaviside:
+        raise ValueError(f"{path or 'the model'}: expected exact spikes, got {neuron.spike}: htaf.harden(model) first")
+    shared = {"v_threshold": neuron.threshold, "v_reset": None if neuron.reset == "soft" else 0.0, "step_mode": "m"}
+    if isinstance(neuron, LIF):
+        return theirs.LIFNode(tau=neuron.tau, decay_input=neuron.decay_input, **shared)
+    return theirs.IFNode(**shared)
+
+
+def _exchanged(model: Model, made: Mapping[str, nn.Module], expected: str) -> Model:
+    if not made:
+        raise ValueError(f"expected {expected} in {type(model).__name__}, got none")
+    if "" in made:
+        return made[""].train(model.training)  # pyright: ignore[reportReturnType]
+    new = duplicate(model)
+    for path, neuron in made.items():
+        new.set_submodule(path, neuron.train(model.training))
+    return new
