@@ -34,6 +34,8 @@ ORDER = [
     ["estimators"],
     ["explorer"],
     ["embeddings"],
+    ["cards"],
+    ["sharing"],
     ["cli"],
     ["__main__"],
     ["htaf_paper"],
