@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -45,6 +45,7 @@ class Hub:
     def __init__(self) -> None:
         self.repositories, self.large = dict[str, Repository](), dict[str, bytes]()
         self.asked, self.endpoint = list[str](), ""
+        self.stop: Callable[[], None] = lambda: None  # it answers no more
 
     def put(self, name: str, files: dict[str, bytes]) -> str:
         """A folder that a stranger put there; gives its commit."""
@@ -61,6 +62,10 @@ def _is_large(path: str) -> bool:
 
 def _blob(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def _digest(path: str, data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest() if _is_large(path) else _blob(data)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -146,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
             wanted = [one["path"] for one in json.loads(body)["files"]]
             modes = [
                 {"path": path, "uploadMode": "lfs" if _is_large(path) else "regular", "shouldIgnore": False,
-                 "oid": _blob(files[path]) if path in files and not _is_large(path) else None}
+                 "oid": _digest(path, files[path]) if path in files else None}
                 for path in wanted
             ]  # fmt: skip
             return self._answer(body={"files": modes})
@@ -186,8 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
         data = repository.commits.get(sha, {}).get(path)
         if data is None:
             return self._refuse(404, "EntryNotFound")
-        etag = hashlib.sha256(data).hexdigest() if _is_large(path) else _blob(data)
-        return self._answer(data=data, headers={"X-Repo-Commit": sha, "ETag": f'"{etag}"'})
+        return self._answer(data=data, headers={"X-Repo-Commit": sha, "ETag": f'"{_digest(path, data)}"'})
 
 
 @contextlib.contextmanager
@@ -198,8 +202,13 @@ def serving(cache: Path) -> Iterator[Hub]:
     hub = Hub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+
+    hub.stop = stop
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(constants, "ENDPOINT", hub.endpoint)
         patch.setattr(
@@ -211,6 +220,4 @@ def serving(cache: Path) -> Iterator[Hub]:
         try:
             yield hub
         finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+            stop()

@@ -632,7 +632,10 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     def _name(self, entry: Mapping[str, Any]) -> None:
         if "classes" in entry:
-            labels = np.array(entry["classes"], dtype=np.dtype(entry["dtype"]))
+            kind = np.dtype(entry["dtype"])
+            if kind.kind not in "biufmMO":
+                raise ValueError(f"expected labels of a type that save writes, got {kind}")
+            labels = np.array(entry["classes"], dtype=kind)
         else:
             labels = _read_labels(self._preprocessor.target.classes)
         if len(labels) != len(self._preprocessor.target.classes):

@@ -26,7 +26,8 @@ from htaf.models.hub import asking_hub
 from htaf.runs import METRICS, MODEL, PREPROCESSING, RECORD, SMOOTH, PackedRun, Run, open_run
 from htaf.runs.packed import RUN, as_run
 
-NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # at the hub
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")  # at the hub
+_AT = re.compile(rf"({NAME.pattern})(?:@([\w./-]{{1,150}}))?")
 LARGEST = 1 << 28  # bytes of a JSON file
 TOKENIZER = (
     "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
@@ -55,7 +56,7 @@ def load(place: str | PathLike[str], *, revision: str | None = None, method: Ste
     """Open what htaf wrote: a run, an estimator, a packed file, a concept bottleneck, a language model with gates.
 
         model = htaf.load("runs/iris")                           # a folder or a file
-        model = htaf.load("owner/iris", revision="4f1c9d2")      # at the Hugging Face hub, as it was at a commit
+        model = htaf.load("owner/iris", revision="v1")           # at the Hugging Face hub, as it was at a tag or commit
 
     Nothing in a folder or a file is run as code.
 
@@ -75,7 +76,7 @@ def load(place: str | PathLike[str], *, revision: str | None = None, method: Ste
     """
     path = fetched(place, revision)
     if path.is_dir():
-        return _kind(path, place).read(path, method)
+        return _known(path, place).read(path, method)
     if path.is_file():
         return _packed(path)
     raise SharingError(f"expected a folder or a file that htaf wrote, or a name at the hub, found none at {place}")
@@ -94,17 +95,17 @@ def fetched(place: str | PathLike[str], revision: str | None = None) -> Path:
         SharingError: the hub cannot be reached, or has nothing by this name that htaf wrote.
     """
     path, text = Path(place), Path(place).as_posix()
-    if revision is None and path.exists():
+    found = _AT.fullmatch(text)
+    if found is None:
+        if revision is not None:
+            raise SharingError(f"a revision is of a name at the hub, owner/name, got {text}")
         return path
-    name, _, behind = text.partition("@")
-    at_hub = NAME.fullmatch(name) is not None
-    if revision is not None and not at_hub:
-        raise SharingError(f"a revision is of a name at the hub, owner/name, got {text}")
-    revision = revision or behind or None
-    if not at_hub or (revision is None and path.parent.is_dir()):
+    name, behind = found.groups()
+    if revision is None and (path.exists() or (behind is None and path.parent.is_dir())):
         return path
+    revision = revision or behind
     with installed():
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import HfApi, snapshot_download
         from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     def fetch(patterns: Iterable[str], revision: str | None) -> Path:
@@ -113,7 +114,7 @@ def fetched(place: str | PathLike[str], revision: str | None = None) -> Path:
     try:
         with asking_hub(name):
             folder = fetch((kind.mark for kind in KINDS), revision)
-            kind = _kind(folder, text)
+            kind = _kind(folder) or _known(folder, text, HfApi().list_repo_files(name, revision=folder.name))
             folder = fetch((kind.mark, *kind.files), folder.name)  # of the same commit
     except RepositoryNotFoundError:
         raise SharingError(
@@ -125,7 +126,7 @@ def fetched(place: str | PathLike[str], revision: str | None = None) -> Path:
     except HtafError:
         raise
     except Exception as error:  # the client raises nearly everything
-        raise SharingError(f"{text} cannot be fetched from the hub: {_said(error)}") from None
+        raise SharingError(f"there is no {text} here, nor can it be fetched from the hub: {_said(error)}") from None
     return folder / PACKED if kind.mark == PACKED else folder
 
 
@@ -198,7 +199,7 @@ def _write(what: Any, folder: Path) -> Any:
         path = Path(what)
         if not path.exists():
             raise SharingError(f"expected a folder or a file that htaf wrote, found none at {path}")
-        kind = None if path.is_file() else _kind(path, path)
+        kind = None if path.is_file() else _known(path, path)
         if kind is not None and kind in (LANGUAGE, PACKED_LANGUAGE):
             return _write_language(path, kind, folder)
         what = _packed(path) if kind is None else _run(path) if kind.mark == RECORD else kind.read(path, None)
@@ -259,20 +260,24 @@ def without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: of(value, name) for name, value in record.items()} | kept
 
 
-def _kind(folder: Path, place: object) -> Kind:
-    """Which kind a folder is; raises SharingError for another one's."""
-    for kind in KINDS:
-        file = folder / kind.mark
-        if file.is_file() and (kind is not LANGUAGE or _is_gated(file)):
-            return kind
-    there = sorted(file.name for file in folder.iterdir())
+def _kind(folder: Path) -> Kind | None:
+    """Which kind a folder is; None: htaf did not write it."""
+    marked = (kind for kind in KINDS if (folder / kind.mark).is_file())
+    return next((kind for kind in marked if kind is not LANGUAGE or _is_gated(folder / kind.mark)), None)
+
+
+def _known(folder: Path, place: object, there: Iterable[str] | None = None) -> Kind:
+    """The kind of a folder; raises SharingError where htaf did not write it. there: names of all files of it."""
+    if (kind := _kind(folder)) is not None:
+        return kind
+    names = sorted(file.name for file in folder.iterdir()) if there is None else sorted(there)
     marks = ", ".join(kind.mark for kind in KINDS)
-    said = f"expected a folder that htaf wrote, with one of {marks}, {place} has none of them"
-    if (folder / LANGUAGE.mark).is_file():
+    said = f"expected a folder that htaf wrote, with one of {marks}, {place} has none"
+    if LANGUAGE.mark in names:
         raise SharingError(f"{said} of htaf: its {LANGUAGE.mark} is of another library; htaf.language.load reads those")
-    if pickles := [name for name in there if name.endswith(PICKLES)]:
+    if pickles := [name for name in names if name.endswith(PICKLES)]:
         raise SharingError(f"{said}; {listed(pickles, 3)} is of another library, and a pickle can run code: not read")
-    raise SharingError(f"{said}; it holds {listed(there, 5)}" if there else said)
+    raise SharingError(f"{said}; it holds {listed(names, 5)}" if names else f"{said}: it is empty")
 
 
 def _is_gated(config: Path) -> bool:

@@ -1,0 +1,395 @@
+"""What is shared at the hub comes back as it was, with a card; what strangers put there is refused, never run."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import htaf
+from htaf import language, runs
+from htaf._errors import HtafError
+from htaf._files import SEAL, sealed
+from htaf.cards import card
+from htaf.runs import HASHED, RECORD
+from htaf.sharing import KINDS, PACKED, SharingError, without_paths
+from made_hub import Hub, serving
+from made_language import TEXT, write_model
+from made_runs import digits, made_run
+
+
+@dataclass
+class Shared:
+    """A folder or file of one kind, and what it says of new rows."""
+
+    place: Path
+    says: Callable[[Any], np.ndarray]
+    names: set[str]  # that it has at the hub, beside its card
+    told: tuple[str, ...]  # in the card
+
+
+ROWS = pd.DataFrame({"a": np.linspace(-2, 2, 60), "kind": [*"xyz"] * 20})
+WEIGHTS = {"record.json", "model.safetensors", "preprocessing.json"}
+LANGUAGE = {"config.json", "generation_config.json", "htaf_gates.safetensors", "htaf_record.json",
+            "model.htaf.safetensors", "tokenizer.json", "tokenizer_config.json"}  # fmt: skip
+
+
+def of_model(opened: Any) -> np.ndarray:
+    model, tokenizer = opened
+    ids = tokenizer("red cats", return_tensors="pt")["input_ids"]
+    if isinstance(model, language.PackedLanguageModel):
+        return model.logits(ids[0]).numpy()
+    with torch.no_grad():
+        return model(input_ids=ids).logits[0].numpy()
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shared]:
+    root = tmp_path_factory.mktemp("trained on this machine")
+    image = root / "image.png"
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) * 4).save(image)
+
+    def of_images(opened: Any) -> np.ndarray:
+        return opened.predict_images([image]).iloc[:, 1:].to_numpy(dtype=np.float64)
+
+    table = ROWS.assign(y=np.where(ROWS["a"] + (ROWS["kind"] == "x") > 0, "yes", "no"))
+    table.to_csv(root / "rows.csv", index=False)
+    model = htaf.fit(table, "y", epochs=2, hidden=(8,), random_state=0)
+    model.run_.record["source"] = {"name": str(root / "rows.csv"), "data_dir": str(root), "target": "y"}
+    model.save(root / "table")
+    made_run(root / "icbm", digits())
+    deep = made_run(root / "deep", digits(), kind="wide_resnet")
+    runs.harden_run(deep, root / "hardened", steps=("refit",))
+    runs.pack_run(deep, root / "deep.packed")
+    features = np.random.default_rng(0).normal(size=(90, 6))
+    labels = np.array(["low", "high"])[(features[:, 0] > 0).astype(int)]
+    htaf.ConceptBottleneck(n_concepts=8, epochs=2).fit(features, labels).save(root / "concepts")
+    write_model(root / "llama")
+    (root / "text.txt").write_text(TEXT)
+    data = language.Data(str(root / "text.txt"), length=32, calibration=16, training=40, test=8)
+    language.fit(str(root / "llama"), data, language.Training(steps=0), root / "gated", last_k=2)
+    gated, tokenizer = language.load(root / "gated")
+    language.pack(gated, torch.float32).save(root / "decoder", tokenizer)
+
+    def proba(opened: Any) -> np.ndarray:
+        return opened.predict_proba(ROWS)
+
+    def of_features(opened: Any) -> np.ndarray:
+        return opened.predict_proba(features)
+
+    packed_language = {"htaf_packed.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    smooth = {"smooth.safetensors"}
+    return {
+        "table": Shared(root / "table", proba, WEIGHTS, ("An MLP", "Columns: a, kind.", "no, yes")),
+        "icbm": Shared(root / "icbm", of_images, WEIGHTS, ("concept bottleneck", "21 concepts", "predict_images")),
+        "hardened": Shared(root / "hardened", of_images, WEIGHTS | smooth, ("weights of its own", "| test | accuracy")),
+        "packed": Shared(root / "deep.packed", of_images, {PACKED}, ("packed by htaf", "test rows are predicted as")),
+        "concepts": Shared(root / "concepts", of_features, {"bottleneck.json", "bottleneck.safetensors"}, ("8 bits",)),
+        "gated": Shared(root / "gated", of_model, LANGUAGE, ("0/1 gates", "| trained |", "from llama.")),
+        "decoder": Shared(root / "decoder", of_model, packed_language, ("0/1 gates",)),
+    }
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with serving(tmp_path / "cache") as found:
+        yield found
+
+
+EACH = ("table", "icbm", "hardened", "packed", "concepts", "gated", "decoder")
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_what_is_shared_comes_back_as_it_was(kind: str, kinds: dict[str, Shared], hub: Hub) -> None:
+    shared = kinds[kind]
+    expected = shared.says(htaf.load(shared.place))
+    commit = htaf.push_to_hub(shared.place, "ann/net", license="mit")
+    np.testing.assert_array_equal(shared.says(htaf.load("ann/net")), expected)
+    files = hub.repositories["ann/net"].files(commit)
+    assert set(files) == shared.names | {"README.md", ".gitattributes"}
+    asked = [word for word in hub.asked if word.startswith("GET /ann/net/resolve/")]
+    assert {word.rpartition("/")[2] for word in asked} == shared.names
+    text = files["README.md"].decode()
+    about = yaml.safe_load(text.split("---")[1])
+    assert (about["library_name"], about["license"]) == ("htaf", "mit")
+    assert all(word in text for word in (*shared.told, 'htaf.load("ann/net")', "## Limits", "Licence: mit."))
+    machine = str(shared.place.parent)
+    assert [name for name, data in files.items() if machine in data.decode(errors="replace")] == []
+    assert htaf.push_to_hub(shared.place, "ann/net", license="mit") == commit, "nothing has changed"
+    hub.stop()
+    for place in ("ann/net", f"ann/net@{commit}"):  # from the cache
+        np.testing.assert_array_equal(shared.says(htaf.load(place)), expected)
+    with pytest.raises(SharingError, match="there is no ann/other here, nor can it be fetched from the hub: it is not"):
+        htaf.load("ann/other")
+    with pytest.raises(SharingError, match="cannot be written at the hub"):
+        htaf.push_to_hub(shared.place, "ann/net")
+
+
+def test_objects_are_shared_as_their_folders_are(kinds: dict[str, Shared], hub: Hub) -> None:
+    for kind in ("table", "icbm", "packed", "concepts"):
+        opened = htaf.load(kinds[kind].place)
+        htaf.push_to_hub(opened, f"ann/{kind}")
+        again = htaf.load(f"ann/{kind}")
+        np.testing.assert_array_equal(kinds[kind].says(again), kinds[kind].says(opened))
+    with pytest.raises(SharingError, match="expected what htaf wrote, or a folder or file of it, got Linear"):
+        htaf.push_to_hub(torch.nn.Linear(1, 1), "ann/linear")
+    with pytest.raises(SharingError, match="expected owner/name, a name at the hub, got 'linear'"):
+        htaf.push_to_hub(kinds["table"].place, "linear")
+
+
+def test_branches_private_names_and_another_kind(kinds: dict[str, Shared], hub: Hub) -> None:
+    first = htaf.push_to_hub(kinds["table"].place, "ann/net", private=True)
+    assert hub.repositories["ann/net"].private
+    htaf.push_to_hub(kinds["packed"].place, "ann/net", revision="packed")
+    files = hub.repositories["ann/net"].files("packed")
+    assert set(files) == {PACKED, "README.md", ".gitattributes"}, "nothing of the other kind is left"
+    assert isinstance(htaf.load("ann/net@packed"), runs.PackedRun)
+    assert isinstance(htaf.load("ann/net", revision=first), htaf.HtafClassifier)
+    with pytest.raises(SharingError, match="a commit, branch or tag of ann/net at the hub, got 'v2'"):
+        htaf.load("ann/net@v2")
+    hub.put("ann/open", {})
+    with pytest.raises(SharingError, match="ann/open is public already"):
+        htaf.push_to_hub(kinds["table"].place, "ann/open", private=True)
+    with pytest.raises(SharingError, match="found neither here nor there ann/nothing; what is private there"):
+        htaf.load("ann/nothing")
+
+
+def test_without_a_login_nothing_is_written(
+    kinds: dict[str, Shared], hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import utils
+
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(utils._headers, "get_token", lambda: None)
+    with pytest.raises(SharingError, match=r"ann/net cannot be written at the hub: .*401"):
+        htaf.push_to_hub(kinds["table"].place, "ann/net")
+    assert not hub.repositories
+
+
+def test_the_command(kinds: dict[str, Shared], hub: Hub, htaf: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = htaf("push", kinds["table"].place, "ann/net", "--license", "mit", "--json")
+    assert code == 0, err
+    said = json.loads(out)
+    assert (said["name"], said["private"]) == ("ann/net", False)
+    assert "opens it" in htaf("push", kinds["gated"].place, "ann/words")[1]
+    ROWS.to_csv("rows.csv", index=False)
+    own = htaf("predict", kinds["table"].place, "rows.csv")[1]
+    assert htaf("predict", f"ann/net@{said['commit']}", "rows.csv")[1] == own
+    assert htaf("generate", "ann/words", "red cats", "--tokens", "5")[1].strip()
+    hub.put_folder("ann/plain", kinds["gated"].place.parent / "llama")
+    assert "other library" in htaf("evaluate", "ann/plain")[2].replace("another", "other")
+    asked = len(hub.asked)
+    Path("runs").mkdir()
+    assert "found none at runs/net" in htaf("evaluate", "runs/net")[2]
+    assert len(hub.asked) == asked, "a folder of this machine that is not there is not asked for"
+    assert htaf("push", kinds["table"].place, "net")[0] == 2
+
+
+# what strangers put there
+
+
+def resealed(folder: Path, name: str, **changes: Any) -> None:
+    """A record as an attacker writes it: whole in itself."""
+    content = json.loads((folder / name).read_text())
+    content.pop(SEAL, None)
+    (folder / name).write_text(sealed(content | changes))
+
+
+def with_weights(folder: Path, data: bytes) -> None:
+    """Other bytes in place of the tensors, with their SHA-256 in the record."""
+    digest = sha256(data).hexdigest()
+    for name, record, entry in (
+        ("model.safetensors", RECORD, HASHED["model.safetensors"]),
+        ("bottleneck.safetensors", "bottleneck.json", "tensors"),
+        ("model.htaf.safetensors", "config.json", "files"),
+        (PACKED, "", ""),
+        ("htaf_packed.safetensors", "", ""),
+    ):
+        if (folder / name).exists():
+            (folder / name).write_bytes(data)
+            if record:
+                files = json.loads((folder / record).read_text()).get("files", {}) | {name: digest}
+                resealed(folder, record, **{entry: files if entry == "files" else digest})
+
+
+def huge_header(folder: Path) -> None:
+    with_weights(folder, (2**40).to_bytes(8, "little") + b"{}" + bytes(64))
+
+
+def pickled(folder: Path) -> None:
+    with_weights(folder, pickle.dumps(Boom()))
+
+
+def giant(folder: Path) -> None:
+    if (folder / RECORD).exists():
+        model = json.loads((folder / RECORD).read_text())["model"]
+        sizes = {"hidden": [10**8, 10**8]} if model["kind"] == "mlp" else {"concepts": 10**9, "width": 10**5}
+        resealed(folder, RECORD, model=model | sizes)
+    elif (folder / "bottleneck.json").exists():
+        resealed(folder, "bottleneck.json", dtype="<U900000000")
+        resealed(folder, "bottleneck.json", dtype="|V2000000000")
+    elif (folder / "config.json").exists():
+        model = json.loads((folder / "config.json").read_text())["model"]
+        resealed(folder, "config.json", model=model | {"hidden_size": 10**7})
+    else:
+        huge_header(folder)
+
+
+def changed(folder: Path) -> None:
+    for file in folder.iterdir():
+        if file.suffix == ".safetensors":
+            data = bytearray(file.read_bytes())
+            data[-3] ^= 1
+            file.write_bytes(data)
+
+
+class Boom:
+    """Runs when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return pytest.fail, ("a pickle was read",)
+
+
+def only_pickles(folder: Path) -> None:
+    for file in [*folder.iterdir()]:
+        file.unlink() if file.is_file() else shutil.rmtree(file)
+    for name in ("pytorch_model.bin", "model.pkl", "model.joblib"):
+        (folder / name).write_bytes(pickle.dumps(Boom()))
+
+
+def folder_of(shared: Shared, out: Path) -> Path:
+    """A copy of it as it is at the hub."""
+    if shared.place.is_file():
+        out.mkdir()
+        shutil.copy(shared.place, out / PACKED)
+    else:
+        shutil.copytree(shared.place, out)
+    return out
+
+
+def used(place: Any) -> None:
+    opened = htaf.load(place)
+    if isinstance(opened, runs.Run):  # its network is built when it is used
+        opened.model()
+
+
+@pytest.mark.parametrize("change", [huge_header, pickled, giant, changed, only_pickles])
+@pytest.mark.parametrize("kind", EACH)
+def test_folders_of_strangers_are_refused(
+    kind: str, change: Callable[[Path], None], kinds: dict[str, Shared], hub: Hub, tmp_path: Path
+) -> None:
+    folder = folder_of(kinds[kind], tmp_path / "made")
+    kinds[kind].says(htaf.load(folder))  # as it is it is read
+    change(folder)
+    hub.put_folder("eve/net", folder)
+    for place in ("eve/net", folder):
+        with pytest.raises(HtafError) as told:
+            used(place)
+        if change is only_pickles:
+            assert "of another library, and a pickle can run code: not read" in str(told.value)
+    assert not any(".bin" in word or ".pkl" in word for word in hub.asked)
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_nothing_but_the_files_of_its_kind_is_fetched(
+    kind: str, kinds: dict[str, Shared], hub: Hub, tmp_path: Path
+) -> None:
+    files = {
+        file.name: file.read_bytes() for file in folder_of(kinds[kind], tmp_path / "made").iterdir() if file.is_file()
+    }
+    bad = {
+        "modeling.py",
+        "pytorch_model.bin",
+        "../../outside.json",
+        "a/record.json",
+        "/etc/tokenizer.json",
+        "x.safetensors",
+    }
+    hub.put("eve/net", files | dict.fromkeys(bad, pickle.dumps(Boom())))
+    kinds[kind].says(htaf.load("eve/net"))
+    got = {file.name for file in (tmp_path / "cache").rglob("snapshots/*/*")}
+    assert got <= kinds[kind].names
+    assert not [*tmp_path.rglob("outside.json")]
+
+
+def test_a_folder_of_another_library_is_refused_before_its_weights_come(kinds: dict[str, Shared], hub: Hub) -> None:
+    llama = kinds["gated"].place.parent / "llama"
+    hub.put_folder("eve/llama", llama)
+    for place in ("eve/llama", llama):
+        with pytest.raises(
+            SharingError, match=r"its config.json is of another library; htaf.language.load reads those"
+        ):
+            htaf.load(place)
+    assert not any("safetensors" in word for word in hub.asked)
+    hub.put("eve/empty", {"README.md": b""})
+    with pytest.raises(SharingError, match=r"expected a folder that htaf wrote, with one of record.json"):
+        htaf.load("eve/empty")
+
+
+def test_links_give_nothing_away(kinds: dict[str, Shared], hub: Hub, tmp_path: Path) -> None:
+    """Of a folder that came from elsewhere, pushed on in good faith."""
+    secret = tmp_path / "secret"
+    secret.write_text("a secret")
+    for kind, link in (("table", "metrics.csv"), ("gated", "vocab.json"), ("decoder", "vocab.json")):
+        folder = folder_of(kinds[kind], tmp_path / kind)
+        (folder / link).unlink(missing_ok=True)
+        (folder / link).symlink_to(secret)
+        try:
+            htaf.push_to_hub(folder, f"ann/{kind}")
+        except SharingError as error:
+            assert "is a link" in str(error)  # noqa: PT017
+    for data in (data for one in hub.repositories.values() for data in one.files().values()):
+        assert b"a secret" not in data
+    folder = folder_of(kinds["gated"], tmp_path / "again")
+    (tmp_path / "outside.json").write_bytes(b"x")
+    files = json.loads((folder / "config.json").read_text())["files"]
+    resealed(folder, "config.json", files=files | {"../outside.json": sha256(b"x").hexdigest()})
+    with pytest.raises(SharingError, match=r"expected files of a language model, .* has '\.\./outside.json'"):
+        htaf.push_to_hub(folder, "ann/again")
+
+
+def test_paths_of_the_machine_stay_there() -> None:
+    record = {
+        "recipe": {"family": "/kept/as/it/is"},
+        "data": {"name": "x.csv"},
+        "source": {"name": "/home/ann smith/clients/acme.csv", "data_dir": "C:\\Users\\ann\\data", "test": "in/t.csv"},
+        "repaired": {"from": "../runs/secret/a"},
+        "notes": [
+            "the exact network of /home/ann/runs/a after repair",
+            {"values": ["n/a", "km/h", "1/2", "uci:adult"]},
+        ],
+        "other": "https://example.org/data/x.csv",
+    }
+    found = without_paths(record)
+    assert found["source"] == {"name": "acme.csv", "data_dir": "data", "test": "t.csv"}
+    assert found["repaired"] == {"from": "a"}
+    assert found["notes"] == ["the exact network of a after repair", {"values": ["n/a", "km/h", "1/2", "uci:adult"]}]
+    assert {name: found[name] for name in ("recipe", "data", "other")} == {
+        name: record[name] for name in ("recipe", "data", "other")
+    }
+
+
+def test_a_card_has_no_markup_of_its_data(kinds: dict[str, Shared]) -> None:
+    run = runs.open_run(kinds["table"].place)
+    run.record["data"]["name"] = "<script>|x|\n# y"
+    text = card("ann/net", run, None).split("\n---\n")[1]
+    assert "<script>" not in text
+    assert "\n# y" not in text
+    assert "No licence is given" in text
+
+
+def test_each_kind_has_a_mark_of_its_own() -> None:
+    assert len({kind.mark for kind in KINDS}) == len(KINDS)
