@@ -41,7 +41,7 @@ MENU = {
         "language",
     ],
     "Examples": ["gallery/index"],
-    "Run it": ["packed", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
+    "Run it": ["packed", "sharing", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
     "Figures": ["results", "where-it-pays", "studies", "kernels", "log"],
     "Paper": ["/paper/README", "/paper/theory", "/paper/concepts"],
     "Reference": ["api", "packed-format", "architecture", "/CONTRIBUTING", "/CHANGELOG"],

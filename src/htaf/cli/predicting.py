@@ -75,7 +75,7 @@ def predict(
 
     network = opened(run, exact=not smooth, method=method)
     if (bits or explain) and (run.is_file() or not network.takes_images):
-        packed = f"the packed file {run}; in Python open_packed(FILE).predict_images(files, bits=True) has its bits"
+        packed = f"the packed file {run}; in Python htaf.load(FILE).predict_images(files, bits=True) has its bits"
         raise UsageError(
             "--bits and --explain: expected the run folder of an ICBM (htaf train icbm), got "
             f"{packed if run.is_file() else run}"
