@@ -222,7 +222,14 @@ def test_the_command(kinds: Kinds, hub: Hub, htaf: Any, tmp_path: Path, monkeypa
     Path("runs").mkdir()
     assert "found none at runs/net" in htaf("evaluate", "runs/net")[2]
     assert len(hub.asked) == asked, "a folder of this machine that is not there is not asked for"
-    assert htaf("push", kinds["table"].place, "net")[0] == 2
+    for words, said in (
+        (("net",), "owner/name"),
+        (("a/b", "--revision", "a b"), "branch"),
+        (("a/b", "--license", ""), "lic"),
+    ):
+        code, _, err = htaf("push", kinds["table"].place, *words)
+        assert code == 1
+        assert f"expected {'the name of a ' if said != 'owner/name' else ''}{said}" in err
 
 
 # what strangers put there

@@ -27,7 +27,9 @@ from htaf.runs import METRICS, MODEL, PREPROCESSING, RECORD, SMOOTH, PackedRun, 
 from htaf.runs.packed import RUN, as_run
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")  # at the hub
-_AT = re.compile(rf"({NAME.pattern})(?:@([\w./-]{{1,150}}))?")
+REVISION = re.compile(r"\w[\w./-]{0,149}")
+LICENSE = re.compile(r"[A-Za-z0-9][\w.+-]{0,63}")
+_AT = re.compile(rf"({NAME.pattern})(?:@({REVISION.pattern}))?")
 LARGEST = 1 << 28  # bytes of a JSON file
 TOKENIZER = (
     "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
@@ -157,8 +159,12 @@ def push_to_hub(
         SharingError: it cannot be shared: the hub cannot be reached or refuses, or has it in public already and
             `private` was asked for. HtafError: as `load`, for a folder.
     """
-    if not NAME.fullmatch(name):
-        raise SharingError(f"expected owner/name, a name at the hub, got {name!r:.80}")
+    for value, form, expected in (
+        (name, NAME, "owner/name, a name at the hub"), (revision, REVISION, "the name of a branch as revision"),
+        (license, LICENSE, "the name of a license, such as apache-2.0"),
+    ):  # fmt: skip
+        if value is not None and not form.fullmatch(value):
+            raise SharingError(f"expected {expected}, got {value!r:.80}")
     with installed():
         from huggingface_hub import HfApi
 
@@ -170,7 +176,7 @@ def push_to_hub(
         (folder / "README.md").write_text(card(name, opened, license), encoding="utf-8")
         files, api = sorted(file.name for file in folder.iterdir()), HfApi(library_name="htaf")
         try:
-            with asking_hub(""):
+            with asking_hub(name):
                 api.create_repo(name, private=True if private else None, exist_ok=True)
                 if private and not api.model_info(name).private:
                     raise SharingError(f"{name} is public already: make it private at the hub, or choose another")

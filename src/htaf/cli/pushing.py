@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, print_json, say
+from htaf._console import print_json, say
 from htaf.cli.flags import Json
 
 
@@ -31,10 +31,8 @@ def push(
         revision: Branch; none: main.
         license: Of the card, as apache-2.0; none: none is given.
     """
-    from htaf.sharing import NAME, push_to_hub
+    from htaf.sharing import push_to_hub
 
-    if not NAME.fullmatch(name):
-        raise UsageError(f"expected OWNER/NAME, got {name!r:.80}")
     commit = push_to_hub(run, name, private=private, revision=revision, license=license)
     if json:
         return print_json({"name": name, "commit": commit, "private": private, "revision": revision})
