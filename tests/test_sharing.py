@@ -159,6 +159,9 @@ def test_what_is_shared_comes_back_as_it_was(kind: str, kinds: Kinds, hub: Hub) 
     machine = str(shared.place.parent)
     assert [name for name, data in shown.items() if machine in data.decode(errors="replace")] == []
     assert htaf.push_to_hub(shared.place, "ann/net", license="mit") == commit, "nothing has changed"
+    if kind == "table":
+        with pytest.raises(runs.UnknownSourceError, match="does not say where its data came from"):
+            htaf.load("ann/net").run_.data()
     hub.stop()
     for place in ("ann/net", f"ann/net@{commit}"):  # from the cache
         np.testing.assert_array_equal(shared.says(htaf.load(place)), expected)

@@ -212,7 +212,11 @@ def _write(what: Any, folder: Path) -> Any:
     what = getattr(what, "run_", what)
     if isinstance(what, Run):
         held = {name: data for name, data in (what.in_memory().held or {}).items() if name != METRICS}
-        replace(what, record=without_paths(what.record), held=held).save(folder)
+        record = without_paths(what.record)
+        source = record.get("source") or {}
+        if Path(str(source.get("name"))).suffix:  # a file, which elsewhere is not there: verbs then ask for --data
+            record["source"] = source | {"name": None}
+        replace(what, record=record, held=held).save(folder)
     elif isinstance(what, ConceptBottleneck):
         what.save(folder)
     elif isinstance(what, PackedRun | packed.PackedModel):
