@@ -37,7 +37,7 @@ MENU = {
     "Four doors": ["own-model", "tables", "networks", "named-concepts", "language"],
     "Examples": ["gallery/index"],
     "Better networks": ["training-exact", "hardening", "studies"],
-    "Run it": ["packed", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
+    "Run it": ["packed", "sharing", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
     "Reference": ["api", "concepts", "packed-format", "kernels", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
     "Figures": ["where-it-pays", "results", "log", "/paper/README", "/paper/theory", "/paper/concepts"],
 }

@@ -23,13 +23,13 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DURATION, DataError, to_number, unit_of
 from htaf.data.tabular import frame_like, from_frame, load
 from htaf.estimators import fit as htaf_fit
-from htaf.estimators import load as read_estimator
 from htaf.export import raw_columns
 from htaf.report import fit_baselines
 from htaf.report.contents import left_out, read_as
 from htaf.rules import vary, what_if
 from htaf.rules.raw_columns import RawColumn
 from htaf.runs import open_run
+from htaf.sharing import load as read_estimator
 from htaf.training.problems import divided_notes
 from htaf.training.reproduce import command
 

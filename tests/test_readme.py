@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import warnings
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from made_hub import serving
 from made_language import TEXT, write_model
 from made_runs import digits, made_run
 
@@ -38,7 +40,7 @@ def commands_of(page: Path) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines]
 
 
-QUICK = (README, *(ROOT / "docs" / f"{name}.md" for name in ("own-model", "networks", "kernels")))
+QUICK = (README, *(ROOT / "docs" / f"{name}.md" for name in ("own-model", "networks", "kernels", "sharing")))
 EXAMPLES = [
     pytest.param(page, number, id=f"{page.stem}-{number}", marks=[] if page in QUICK else [pytest.mark.slow])
     for page in PAGES
@@ -84,7 +86,9 @@ def test_the_python_of_the_pages_runs(
         code = code.replace("steps=400", "steps=4")  # minutes
     if "torch.compile(" in code:  # Dynamo cannot trace through the checks
         request.getfixturevalue("unchecked")
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        if "push_to_hub(" in code:
+            stack.enter_context(serving(tmp_path / "cache"))
         if page == README:
             warnings.simplefilter("error", UserWarning)
         exec(compile(code, page.name, "exec", dont_inherit=True), {"__name__": "__main__"})

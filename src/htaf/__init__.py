@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from htaf.convert import Conversion, Site, conversion, harden, replace, sites
     from htaf.discovery import discover
     from htaf.embeddings.bottleneck import ConceptBottleneck
-    from htaf.estimators import HtafClassifier, HtafRegressor, fit, load
+    from htaf.estimators import HtafClassifier, HtafRegressor, fit
     from htaf.grid import GridConv1d, GridConv2d, GridConvTranspose1d, GridConvTranspose2d, GridLinear, on_grid
     from htaf.hardening import Finish, distil, finish, recalibrate, refit_head, repair
     from htaf.models.icbm import ICBM
     from htaf.packed import PackedModel, pack
+    from htaf.sharing import load, push_to_hub
     from htaf.spiking.neurons import IF, LIF
     from htaf.tuning import Tuning, tune
 
@@ -62,6 +63,7 @@ __all__ = [
     "load",
     "on_grid",
     "pack",
+    "push_to_hub",
     "recalibrate",
     "refit_head",
     "repair",
@@ -98,9 +100,10 @@ __getattr__, __dir__ = lazy(
         ("GridConv1d", "GridConv2d", "GridConvTranspose1d", "GridConvTranspose2d", "GridLinear", "on_grid"), "htaf.grid"
     )
     | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.convert")
-    | dict.fromkeys(("HtafClassifier", "HtafRegressor", "fit", "load"), "htaf.estimators")
+    | dict.fromkeys(("HtafClassifier", "HtafRegressor", "fit"), "htaf.estimators")
     | dict.fromkeys(("Finish", "distil", "finish", "recalibrate", "refit_head", "repair"), "htaf.hardening")
     | dict.fromkeys(("PackedModel", "pack"), "htaf.packed")
+    | dict.fromkeys(("load", "push_to_hub"), "htaf.sharing")
     | dict.fromkeys(("IF", "LIF"), "htaf.spiking.neurons")
     | dict.fromkeys(("Tuning", "tune"), "htaf.tuning")
     | {

@@ -34,6 +34,7 @@ EXTRAS = {
     "onnxscript": "export",
     "onnxruntime": "export",
     "nir": "export",
+    "huggingface_hub": "hub",
 }
 
 

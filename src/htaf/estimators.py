@@ -1,6 +1,7 @@
 """scikit-learn estimators: the training of `htaf train tabular` behind `fit`, `predict` and `score`.
 
-An estimator holds a run whose files are kept in memory; `save` writes them as an ordinary run folder, `load` reads one.
+An estimator holds a run whose files are kept in memory; `save` writes them as an ordinary run folder, which
+`htaf.load` reads.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from htaf.data.reading import (
 )
 from htaf.data.tabular import Parting, Split, Table, from_frame, split
 from htaf.data.targets import Task, amounts_of_rows
-from htaf.runs import Run, RunError, forward, open_run
+from htaf.runs import Run, RunError, forward
 from htaf.runs.data import note_of_training
 from htaf.runs.metrics import decided
 from htaf.training.recipe import Recipe, TableData
@@ -653,7 +654,10 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     def _name(self, entry: Mapping[str, Any]) -> None:
         if "classes" in entry:
-            labels = np.array(entry["classes"], dtype=np.dtype(entry["dtype"]))
+            kind = np.dtype(entry["dtype"])
+            if kind.kind not in "biufmMO":
+                raise ValueError(f"expected labels of a type that save writes, got {kind}")
+            labels = np.array(entry["classes"], dtype=kind)
         else:
             labels = _read_labels(self._preprocessor.target.classes)
         if len(labels) != len(self._preprocessor.target.classes):
@@ -854,28 +858,22 @@ def _numbers_of_eval_set(values: np.ndarray) -> Float64[np.ndarray, " rows"]:
     return found
 
 
-def load(folder: str | PathLike[str]) -> HtafClassifier | HtafRegressor:
-    """A fitted estimator from a run folder, of `save` or of `htaf train tabular`; nothing in it is run as code.
+def of_run(run: Run) -> HtafClassifier | HtafRegressor:
+    """A fitted estimator from a finished run on a table.
 
-    Args:
-        folder: of a finished run on a table.
-
-    Returns:
-        The estimator; its arguments are those of the training, so that a clone trains by the same recipe.
+    Its arguments are those of the training, so that a clone trains by the same recipe.
 
     Raises:
-        RunError: no finished run, or a damaged one. DataError: a run on images.
+        RunError: a damaged run. DataError: a run on images.
     """
-    run = open_run(Path(folder))
-    if run.takes_images:
-        raise DataError(f"{folder} was trained on images: expected a run on a table")
     preprocessor = run.preprocessor()
-    assert isinstance(preprocessor, Preprocessor)
+    if not isinstance(preprocessor, Preprocessor):
+        raise DataError(f"{run.path} was trained on images: expected a run on a table")
     kind = HtafClassifier if preprocessor.target.task == "classification" else HtafRegressor
     try:
         return kind(**_arguments(run.record))._told(run)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{folder}: its record does not fit an estimator of this version: {error}") from None
+        raise RunError(f"{run.path}: its record does not fit an estimator of this version: {error}") from None
 
 
 def parts(table: Table, share: float, seed: int) -> Split:

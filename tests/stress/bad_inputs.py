@@ -225,6 +225,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "demo": ("--out", "out"),
         "doctor": (),
         "pack": (w["run"], "--out", "out.packed"),
+        "push": (w["table-run"], "nobody/net"),
         "export": (w["run"], "--to", "onnx", "--out", "out.onnx"),
         "verify": (w["net.packed"], w["run"]),
         "explore": (w["run"], "--codes", w["codes"], "--out", "out"),

@@ -9,14 +9,14 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from htaf._console import UsageError, err, print_json, say, say_notes
 from htaf.cli.concepts import of_images, offering_parts
-from htaf.cli.flags import CodesOf, DataDir, File, Folder, Json, needs_source
+from htaf.cli.flags import AT_HUB, CodesOf, DataDir, File, Folder, Json, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.data.notes import untold
 from htaf.explorer.shown import Shown
 
 
 def explore(
-    run: Annotated[Positional[Path | None], arg(metavar="RUN")] = None,
+    run: Annotated[Positional[Path | None], arg(metavar="RUN"), AT_HUB] = None,
     *,
     out: Folder,
     codes: CodesOf = None,

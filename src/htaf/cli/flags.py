@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType, UnionType
@@ -22,7 +23,24 @@ Baselines = Annotated[
     FlagConversionOff[bool],
     arg(help="Also fit a constant, a linear model and histogram boosting on the same rows, to compare with."),
 ]
-RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
+
+
+def _at_hub(words: list[str]) -> Path:
+    """The folder or file of a RUN: here, or fetched from the hub."""
+    if "/" not in words[0] or os.path.exists(words[0]):
+        return Path(words[0])
+    from htaf.sharing import fetched
+
+    return fetched(words[0])
+
+
+AT_HUB = PrimitiveConstructorSpec(
+    nargs=1, metavar="RUN", instance_from_str=_at_hub, is_instance=lambda it: it is None or isinstance(it, Path),
+    str_from_instance=lambda it: ["none" if it is None else str(it)],
+)  # fmt: skip
+RunDir = Annotated[
+    Positional[Path], arg(help="Run folder, or owner/name[@revision] at the Hugging Face hub.", metavar="RUN"), AT_HUB
+]
 DataDir = Annotated[
     str | None, arg(help="Folder of the named data sets; none: HTAF_DATA, else a download.", metavar="DIR")
 ]

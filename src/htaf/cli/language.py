@@ -13,7 +13,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from htaf._console import UsageError, check_seed, print_json, progress, quiet_transformers, say, say_notes
 from htaf._files import check_output_folder
-from htaf.cli.flags import LANGUAGE_RECORD, Folder, Json
+from htaf.cli.flags import AT_HUB, LANGUAGE_RECORD, Folder, Json
 from htaf.cli.tables import show
 from htaf.language.options import MOST, Calibration, Data, Machine, Training
 
@@ -213,6 +213,16 @@ def _beginning(model: Any) -> Any:
     return torch.tensor([found])
 
 
+def _fetched(model: str) -> str:
+    """The folder of a model that htaf shared at the hub; else the name, which transformers knows."""
+    from htaf.sharing import SharingError, fetched
+
+    try:
+        return str(fetched(model))
+    except SharingError:
+        return model
+
+
 def generate(
     model: Annotated[Positional[str], arg(metavar="RUN")],
     prompt: Annotated[Positional[str], arg(metavar="PROMPT")],
@@ -229,7 +239,7 @@ def generate(
 
     Args:
         model: Folder of `htaf train llm` or `htaf pack`; to compare, a model without gates: a folder of transformers, a
-            .gguf file, or a name at the hub.
+            .gguf file, or a name at the hub; of what htaf shared there also owner/name@revision.
         prompt: What it is to go on from, or asked in a chat; -: standard input.
         tokens: At most so many new tokens.
         temperature: 0: always the likeliest token.
@@ -252,6 +262,7 @@ def generate(
         except UnicodeDecodeError:
             raise UsageError("expected a prompt in UTF-8 on standard input, got something else") from None
     _quiet(json)
+    model = _fetched(model)
     opened, folder = None, Path(model)
     options: dict[str, Any] = {"most": tokens, "temperature": temperature, "seed": seed}
     how = {"auto": None, "on": True, "off": False}[chat]
@@ -292,7 +303,7 @@ def generate(
 
 
 def concepts_gates(
-    model: Annotated[Positional[Path], arg(metavar="RUN")],
+    model: Annotated[Positional[Path], arg(metavar="RUN"), AT_HUB],
     *,
     out: Folder,
     text: Path | None = None,

@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from htaf._console import UsageError, print_csv, print_json, say, say_notes, say_unread
 from htaf._errors import counted, listed
 from htaf._files import check_output, frame_csv, write_atomic
-from htaf.cli.flags import Columns, File, Json
+from htaf.cli.flags import AT_HUB, Columns, File, Json
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ NEAREST = 3  # training images that --explain names
 
 
 def predict(
-    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    run: Annotated[Positional[Path], arg(metavar="RUN"), AT_HUB],
     inputs: Annotated[Positional[tuple[Path, ...]], arg(metavar="INPUT", help_behavior_hint="(required)")],
     *,
     out: File = None,
@@ -49,7 +49,7 @@ def predict(
     a column `error`; the exit code is then 3.
 
     Args:
-        run: Run folder, or a file of htaf pack.
+        run: Run folder, file of htaf pack, or owner/name[@revision] of one at the Hugging Face hub.
         inputs: A CSV or Parquet file with the raw columns, - for the standard input; of images files or a folder.
         out: Write a .csv or .parquet file; none: print CSV.
         id: Of a table: columns of the input to keep beside the predictions.
@@ -75,7 +75,7 @@ def predict(
 
     network = opened(run, exact=not smooth, method=method)
     if (bits or explain) and (run.is_file() or not network.takes_images):
-        packed = f"the packed file {run}; in Python open_packed(FILE).predict_images(files, bits=True) has its bits"
+        packed = f"the packed file {run}; in Python htaf.load(FILE).predict_images(files, bits=True) has its bits"
         raise UsageError(
             "--bits and --explain: expected the run folder of an ICBM (htaf train icbm), got "
             f"{packed if run.is_file() else run}"

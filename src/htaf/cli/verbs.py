@@ -89,6 +89,9 @@ VERBS = {
         "htaf.cli.packing:verify",
         "Run the same rows through a network and an exported form of it, and count the numbers that differ.",
     ),
+    "push": Verb(
+        "htaf.cli.pushing:push", "Share a run, a packed file or a language model at the Hugging Face hub, with a card."
+    ),
     "concepts extract": Verb(
         "htaf.cli.concepts:extract", "Write the bits of images, and both networks' predictions, to a folder."
     ),

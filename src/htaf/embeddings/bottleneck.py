@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import safetensors.numpy
 from jaxtyping import Float64, Int64, Shaped, UInt8
+from safetensors import SafetensorError
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
@@ -379,7 +380,11 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
                 raise ConceptError(f"{folder / TENSORS} is damaged: its SHA-256 differs from the one in {RECORD}")
             arrays = safetensors.numpy.load(data)
             made = cls(**record["arguments"])
-            made.classes_ = np.array(record["classes"], dtype=np.dtype(record["dtype"]))
+            kind = np.dtype(record["dtype"])
+            if kind.kind not in "biufUO":
+                raise ValueError(f"expected labels of a type that save writes, got {kind}")
+            # texts are as long as they are, whatever is said of them
+            made.classes_ = np.array(record["classes"], dtype=None if kind.kind == "U" else kind)
             made.bits_ = Bits(arrays["directions"], arrays["offsets"])
             made.head_ = Head(arrays["weight"], arrays["bias"])
             vars(made)["n_features_in_"] = made.bits_.directions.shape[1]
@@ -388,7 +393,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             bits = np.unpackbits(arrays["bits"], axis=1, count=len(made.bits_.offsets), bitorder="little")
             ids = [f"{FIT}/{row}" for row in range(len(bits))]
             made.fitted_ = made._codes(bits, arrays["labels"], arrays["parts"], ids, made.head_)
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
             raise ConceptError(f"{folder} does not fit a classifier of this version: {first_line(error)}") from None
         return made
 

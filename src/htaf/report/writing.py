@@ -88,10 +88,10 @@ def _threads(number: int) -> Iterator[None]:
 
 def has_report(run: Run) -> bool:
     """Whether the folder has a report of this run, of these weights; the page is written last."""
-    return _own_values(run) is not None and (run.path / PAGE).is_file()
+    return own_values(run) is not None and (run.path / PAGE).is_file()
 
 
-def _own_values(run: Run) -> dict[str, Any] | None:
+def own_values(run: Run) -> dict[str, Any] | None:
     """The figures in the folder; None where they are of other weights, damaged or not there."""
     try:
         values = parse_json((run.path / VALUES).read_bytes())
@@ -103,7 +103,7 @@ def _own_values(run: Run) -> dict[str, Any] | None:
 
 def kept_baselines(run: Run) -> list[Baseline]:
     """The baselines of a report that is in the folder; none where it is of other weights, damaged or without them."""
-    values = _own_values(run)
+    values = own_values(run)
     try:
         return [] if values is None else [stored.read(Baseline, one, "") for one in values["baselines"] or ()]
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -1,0 +1,206 @@
+"""The model card of what is shared at the Hugging Face hub, made from its record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from htaf._console import markdown_text
+from htaf._errors import installed
+from htaf.data.images import ImagePreprocessor
+from htaf.embeddings.bottleneck import ConceptBottleneck
+from htaf.packed import PackedModel
+from htaf.report.writing import own_values
+from htaf.runs import PackedRun, Run
+
+MOST = 30  # columns and classes that a card names
+NETWORKS = {
+    "mlp": "An MLP", "wide_resnet": "A WideResNet", "resnet": "A ResNet", "bireal": "A Bi-Real Net",
+    "sew_resnet": "A SEW-ResNet of spiking neurons", "icbm": "An implicit concept bottleneck model",
+}  # fmt: skip
+READ = (
+    "`pip install 'htaf[hub]'` brings what this needs; `revision=` pins a commit. Only tensors, JSON and a tokenizer's "
+    "texts are read, and nothing in them is run as code."
+)
+CHOSE = "The validation rows chose the epoch, so their figures flatter."
+
+
+class Said(NamedTuple):
+    """What a card says: one sentence, lines of Python that open it, parts by their headings, limits, figures."""
+
+    about: str
+    code: Sequence[str]
+    parts: Mapping[str, Sequence[str]]
+    limits: Sequence[str]
+    task: str | None = None  # as the hub calls it
+    figures: Mapping[str, float] = {}  # of the test part
+    data: str = ""
+
+
+def card(name: str, what: Any, license: str | None) -> str:
+    """README.md of a folder at the hub.
+
+    Args:
+        name: owner/name. what: a run, a packed network, a `ConceptBottleneck`, or the record of a language model, {}
+            where it has none. license: None: none is given.
+    """
+    with installed():
+        from huggingface_hub import EvalResult, ModelCardData
+    if isinstance(what, Run):
+        said = _of_run(what)
+    elif isinstance(what, PackedRun | PackedModel):
+        said = _of_packed(what)
+    else:
+        said = _of_bottleneck(what) if isinstance(what, ConceptBottleneck) else _of_language(what)
+    results = [
+        EvalResult(
+            task_type=str(said.task), dataset_type=re.sub(r"[^\w.-]+", "-", said.data).strip("-") or "data",
+            dataset_name=said.data, dataset_split="test", metric_type=metric, metric_value=round(value, 6),
+        )
+        for metric, value in said.figures.items()
+    ]  # fmt: skip
+    title = name.partition("/")[2]
+    data = ModelCardData(
+        library_name="htaf", license=license, tags=["htaf", "binary-activations"], pipeline_tag=said.task,
+        eval_results=results or None, model_name=title,
+    )  # fmt: skip
+    licence = f"Licence: {license}." if license else "No licence is given: ask its author before you use it."
+    parts = {**said.parts, "Limits": [f"- {line}" for line in (*said.limits, licence)]}
+    code = "\n".join(("```python", "import htaf", "", *(line.replace("NAME", name) for line in said.code), "```"))
+    text = [f"---\n{data.to_yaml().strip()}\n---", f"# {title}", said.about, code, READ]
+    return "\n\n".join([*text, *("\n".join((f"## {head}", "", *lines)) for head, lines in parts.items())]) + "\n"
+
+
+def _of_run(run: Run) -> Said:
+    record, preprocessor = run.record, run.preprocessor()
+    data = record["data"]
+    facts = [("data", data["name"]), ("split", data.get("split") or "none")]
+    facts += [(f"{part} rows", f"{count:,}") for part, count in (record.get("rows") or {}).items()]
+    if isinstance(preprocessor, ImagePreprocessor):
+        classes, columns, report = preprocessor.classes, [], {}
+        code = ('run = htaf.load("NAME")', 'print(run.predict_images(["image.png"]))')
+    else:
+        classes, report = preprocessor.target.classes, own_values(run) or {}
+        columns = [column.name for column in preprocessor.columns if column.kind != "dropped"]
+        facts.append(("target", preprocessor.target.name))
+        code = ('model = htaf.load("NAME")', "print(model.predict(rows))  # a data frame with the columns below")
+    bits = ["None: it was trained with ReLU, to compare with."]
+    if run.has_step:
+        own = "weights of its own" if run.has_own_smooth else "the same weights"
+        bits = [
+            "Its activations are 0 or 1: the exact network takes the step x >= 0, for which a smooth curve stood in "
+            f"the training. Each is here, the smooth one with {own}; predictions are those of the exact one."
+        ]
+    if concepts := record["model"].get("concepts"):
+        bits += ["", f"It has {concepts:,} concepts, bits of an image, and a linear head on them."]
+    if run.has_step and (layers := record.get("layers")):
+        shares = ("units", "{:,}"), ("firing_rate", "{:.1%}"), ("flip_rate", "{:.2%}")
+        rows = [(one["path"], *(form.format(one[name]) for name, form in shares)) for one in layers]
+        bits += ["", *_table(("layer", "bits", "on", "other than in the smooth network"), rows)]
+    tested = (record.get("rows") or {}).get("test")
+    limits = [f"The test figures are of {tested:,} rows of one source: of others they say nothing."] if tested else []
+    parts = {
+        "Data": [*_table(("what", "value"), facts), *_named("Classes", classes), *_named("Columns", columns)],
+        "Figures": _figures(record, report),
+        "Bits": bits,
+    }
+    task = f"{'image' if run.takes_images else 'tabular'}-{data.get('task') or 'classification'}"
+    about = f"{NETWORKS.get(record['model']['kind'], 'A network')} with 0/1 activations, trained by htaf on"
+    name = str(data["name"])
+    return Said(f"{about} {_plain(name)}.", code, parts, [*limits, CHOSE], task, _tested(record), name)
+
+
+def _of_packed(what: PackedRun | PackedModel) -> Said:
+    said = "A network with 0/1 activations, packed by htaf: its layers count bits in machine words."
+    if isinstance(what, PackedModel):
+        return Said(said, ('packed = htaf.load("NAME")', "print(packed(inputs))  # a tensor"), {}, ())
+    about, call = what.about, 'predict_images(["image.png"])' if what.takes_images else "predict(rows)  # a data frame"
+    parts = {"Figures": _figures(about, {})} if about.get("metrics") else {}
+    if checked := about.get("checked"):
+        same = f"{checked['same']:,} of {checked['rows']:,} {checked['part']} rows"
+        parts["Bits"] = [f"{same} are predicted as by the network that was packed; rounding decides the others."]
+    call, _, comment = call.partition("  ")
+    code = ('packed = htaf.load("NAME")', f"print(packed.{call})" + (f"  {comment}" if comment else ""))
+    data = about.get("data") or {}
+    task = f"{'image' if what.takes_images else 'tabular'}-{data.get('task') or 'classification'}"
+    return Said(said, code, parts, [CHOSE], task, _tested(about), str(data.get("name", "data")))
+
+
+def _of_bottleneck(model: ConceptBottleneck) -> Said:
+    concepts, features = model.bits_.directions.shape
+    rows = [(f"{part} rows", f"{len(model.fitted_.part(part)):,}") for part in ("train", "validation")]
+    parts = {
+        "Data": [*_table(("what", "value"), rows), *_named("Classes", model.classes_.tolist())],
+        "Bits": [
+            "Bit j of a row x is 1 where `directions[j] @ x + offsets[j] >= 0`; logits are `weight @ bits + bias`, so "
+            "what each bit is worth to a decision is exact."
+        ],
+    }
+    limits = (
+        "Features must come from the embedding of the training, which is not part of this.",
+        "It keeps the bits and labels of the rows of its training.",
+    )
+    about = f"A concept bottleneck of htaf: {concepts:,} bits of {features:,} features, and a linear head on the bits."
+    code = ('model = htaf.load("NAME")', "print(model.predict(features))  # [rows, features]")
+    return Said(about, code, parts, limits)
+
+
+def _of_language(record: Mapping[str, Any]) -> Said:
+    about = "A language model whose gated MLPs have 0/1 gates, made by htaf"
+    limits = ["Readers other than htaf refuse it: they would compute the original activation."]
+    code = ['model, tokenizer = htaf.load("NAME")', 'tokens = tokenizer("Once upon", return_tensors="pt")["input_ids"]']
+    if not record:
+        return Said(f"{about}.", code, {}, limits, "text-generation")
+    scores = [(name, record[name]) for name in ("before", "calibrated", "trained") if record.get(name)]
+    rows = [(name, _number(one.get("perplexity")), f"{one.get('tokens') or 0:,}") for name, one in scores]
+    gates = [(one["layer"], f"{one['open']:.1%}") for one in record.get("gates") or ()]
+    said = f"Held-out text: {_plain(record['data'].get('text') or 'none')}."
+    parts = {
+        "Figures": [said, "", *_table(("model", "perplexity", "tokens"), rows)],
+        "Bits": ["A closed gate takes its neuron out of the sum.", "", *_table(("layer", "open"), gates)],
+    }
+    code.append("print(tokenizer.decode(model.generate(tokens, max_new_tokens=20)[0]))")
+    limits.append("What the original says wrongly, this says too: its answers were not looked at, its losses were.")
+    return Said(f"{about} from {_plain(record['model'])}.", code, parts, limits, "text-generation")
+
+
+def _tested(record: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of the test part, of the exact network where there is one."""
+    metrics = record.get("metrics") or {}
+    found = (metrics.get("exact") or metrics.get("smooth") or {}).get("test", {})
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+
+
+def _figures(record: Mapping[str, Any], report: Mapping[str, Any]) -> list[str]:
+    """A table of both networks by part and metric, with intervals where a report of this run has them."""
+    metrics, rows = record["metrics"], list[tuple[str, ...]]()
+    for part, of_part in metrics["smooth"].items():
+        known = (report.get("intervals") or {}) if report.get("part") == part else {}
+        both = {"smooth": of_part, "exact": (metrics["exact"] or {}).get(part, {})}
+        for name in of_part:
+            figures = (_number(of.get(name), (known.get(net) or {}).get(name)) for net, of in both.items())
+            rows.append((part, name, *figures))
+    lines = _table(("part", "metric", "smooth network", "exact network"), rows)
+    beside = "In brackets: the middle 95% of a bootstrap over the rows, not over trainings."
+    return [*lines, "", beside] if report.get("intervals") else lines
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    lines = [heads, ["---"] * len(heads), *([_plain(cell) for cell in row] for row in rows)]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _named(what: str, names: Sequence[Any]) -> list[str]:
+    more = f" and {len(names) - MOST:,} more" if len(names) > MOST else ""
+    return ["", f"{what}: {', '.join(map(_plain, names[:MOST]))}{more}."] if names else []
+
+
+def _plain(text: Any) -> str:
+    return markdown_text(str(text))
+
+
+def _number(value: Any, interval: Sequence[float] | None = None) -> str:
+    if not isinstance(value, int | float):
+        return "-"
+    return f"{value:.4g}" + (f" [{interval[0]:.4g}, {interval[1]:.4g}]" if interval else "")

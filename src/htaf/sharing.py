@@ -1,0 +1,362 @@
+"""What htaf wrote, opened by its place, and shared at the Hugging Face hub.
+
+A place is a folder, a file, or a name at the hub, of which nothing is fetched but tensors, JSON and the texts of a
+tokenizer, by the names that they have here: no code, no pickle. What was fetched is read as any other folder is: by the
+SHA-256 of its record, never as code.
+"""
+
+from __future__ import annotations
+
+import ntpath
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from htaf import packed
+from htaf._errors import HtafError, first_line, installed, listed
+from htaf._files import parse_json, read_record, regular, sealed, write_atomic
+from htaf.contract import StepFactory
+from htaf.models.hub import asking_hub
+from htaf.runs import METRICS, MODEL, PREPROCESSING, RECORD, SMOOTH, PackedRun, Run, open_run
+from htaf.runs.packed import RUN, as_run
+
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")  # at the hub
+REVISION = re.compile(r"\w[\w./-]{0,149}")
+LICENSE = re.compile(r"[A-Za-z0-9][\w.+-]{0,63}")
+_AT = re.compile(rf"({NAME.pattern})(?:@({REVISION.pattern}))?")
+LARGEST = 1 << 28  # bytes of a JSON file
+TOKENIZER = (
+    "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
+    "merges.txt", "spiece.model", "chat_template.jinja",
+)  # fmt: skip
+PACKED = "packed.safetensors"  # the name of a packed file at the hub
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy")
+PLACES = ("name", "data_dir", "test", "from", "start_from", "text", "task", "task_test")  # of a record: may be paths
+# folders of an absolute path, of Linux, macOS or Windows, in a text
+_FOLDERS = re.compile(r"(?<![\w.:/\\~-])(?:~|[A-Za-z]:)?[\\/](?:[^\\/\s'\",;:()]+[\\/])+")
+
+
+class SharingError(HtafError):
+    """What cannot be opened, fetched or shared."""
+
+
+class Kind(NamedTuple):
+    """A kind of folder: the file that marks it, patterns of what else belongs to it, and what reads it."""
+
+    mark: str
+    files: tuple[str, ...]
+    read: Callable[[Path, StepFactory | None], Any]
+
+
+def load(place: str | PathLike[str], *, revision: str | None = None, method: StepFactory | None = None) -> Any:
+    """Open what htaf wrote: a run, an estimator, a packed file, a concept bottleneck, a language model with gates.
+
+        model = htaf.load("runs/iris")                           # a folder or a file
+        model = htaf.load("owner/iris", revision="v1")           # at the Hugging Face hub, as it was at a tag or commit
+
+    Nothing in a folder or a file is run as code.
+
+    Args:
+        place: a folder, a file, or a name at the hub, of which `owner/name@revision` is one revision.
+        revision: a commit, branch or tag at the hub; None: its main branch.
+        method: the class of the run's step where it was trained with one from outside htaf.
+
+    Returns:
+        of a run on a table `HtafClassifier` or `HtafRegressor`; of a run on images `htaf.runs.Run`; of a file of
+        `htaf pack` `htaf.runs.PackedRun`, of `htaf.packed.save` `PackedModel`; of `ConceptBottleneck.save` that
+        classifier; of a language model (model, tokenizer), packed or not.
+
+    Raises:
+        HtafError: there is nothing that htaf wrote, it is damaged, or the hub cannot be reached: SharingError,
+            RunError, PackedError, ConceptError or LanguageError.
+    """
+    path = fetched(place, revision)
+    if path.is_dir():
+        return _known(path, place).read(path, method)
+    if path.is_file():
+        return _packed(path)
+    raise SharingError(f"expected a folder or a file that htaf wrote, or a name at the hub, found none at {place}")
+
+
+def fetched(place: str | PathLike[str], revision: str | None = None) -> Path:
+    """A folder or file of this machine: what there is at `place`, else what is fetched from the hub.
+
+    A name is not asked for at the hub where a folder of this machine is called like its owner, as in runs/name; with a
+    revision it always is.
+
+    Args:
+        place, revision: as of `load`.
+
+    Raises:
+        SharingError: the hub cannot be reached, or has nothing by this name that htaf wrote.
+    """
+    path, text = Path(place), Path(place).as_posix()
+    found = _AT.fullmatch(text)
+    if found is None:
+        if revision is not None:
+            raise SharingError(f"a revision is of a name at the hub, owner/name, got {text}")
+        return path
+    name, behind = found.groups()
+    if revision is None and (path.exists() or (behind is None and path.parent.is_dir())):
+        return path
+    revision = revision or behind
+    with installed():
+        from huggingface_hub import HfApi, snapshot_download
+        from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    def fetch(patterns: Iterable[str], revision: str | None) -> Path:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=[*patterns], ignore_patterns=["*/*"]))
+
+    try:
+        with asking_hub(name):
+            folder = fetch((kind.mark for kind in KINDS), revision)
+            kind = _kind(folder) or _known(folder, text, HfApi().list_repo_files(name, revision=folder.name))
+            folder = fetch((kind.mark, *kind.files), folder.name)  # of the same commit
+    except RepositoryNotFoundError:
+        raise SharingError(
+            f"expected a folder, a file or a name at the hub, found neither here nor there {text}; what is private "
+            "there needs a login, `hf auth login`"
+        ) from None
+    except RevisionNotFoundError:
+        raise SharingError(f"expected a commit, branch or tag of {name} at the hub, got {revision!r:.80}") from None
+    except HtafError:
+        raise
+    except Exception as error:  # the client raises nearly everything
+        raise SharingError(f"there is no {text} here, nor can it be fetched from the hub: {_said(error)}") from None
+    return folder / PACKED if kind.mark == PACKED else folder
+
+
+def push_to_hub(
+    what: Any,
+    name: str,
+    *,
+    private: bool = False,
+    revision: str | None = None,
+    license: str | None = None,
+) -> str:
+    """Share at the Hugging Face hub what htaf wrote, with a model card made from its record; `htaf.load` opens it.
+
+    It is read first, so nothing damaged is shared, and what belongs to it is written anew: paths of this machine,
+    curves, reports and images of the training stay here. The card is replaced, and so is what was shared there before.
+
+    Args:
+        what: a folder or a file; or an estimator, a `ConceptBottleneck`, a `htaf.runs.Run` or a packed model.
+        name: "owner/name" at the hub; made where it is not there. You are who `hf auth login` or HF_TOKEN says.
+        private: only those may read it whom the owner lets.
+        revision: a branch; None: main.
+        license: of the card, such as "apache-2.0"; None: none is given, so nobody may use it but by your leave.
+
+    Returns:
+        The commit, to be given to `htaf.load` as its revision.
+
+    Raises:
+        SharingError: it cannot be shared: the hub cannot be reached or refuses, or has it in public already and
+            `private` was asked for. HtafError: as `load`, for a folder.
+    """
+    for value, form, expected in (
+        (name, NAME, "owner/name, a name at the hub"), (revision, REVISION, "the name of a branch as revision"),
+        (license, LICENSE, "the name of a license, such as apache-2.0"),
+    ):  # fmt: skip
+        if value is not None and not form.fullmatch(value):
+            raise SharingError(f"expected {expected}, got {value!r:.80}")
+    with installed():
+        from huggingface_hub import HfApi
+
+        from htaf.cards import card  # it needs more than reading does
+    with tempfile.TemporaryDirectory(prefix="htaf-") as place:
+        folder = Path(place) / "shared"
+        folder.mkdir()
+        opened = _write(what, folder)
+        (folder / "README.md").write_text(card(name, opened, license), encoding="utf-8")
+        files, api = sorted(file.name for file in folder.iterdir()), HfApi(library_name="htaf")
+        try:
+            with asking_hub(name):
+                api.create_repo(name, private=True if private else None, exist_ok=True)
+                if private and not api.model_info(name).private:
+                    raise SharingError(f"{name} is public already: make it private at the hub, or choose another")
+                if revision is not None:
+                    api.create_branch(name, branch=revision, exist_ok=True)
+                owned = [pattern for kind in KINDS for pattern in (kind.mark, *kind.files)]
+                return api.upload_folder(
+                    repo_id=name, folder_path=folder, revision=revision, allow_patterns=files, delete_patterns=owned,
+                    commit_message="What htaf.load opens",
+                ).oid  # fmt: skip
+        except HtafError:
+            raise
+        except Exception as error:  # the client raises nearly everything
+            raise SharingError(f"{name} cannot be written at the hub: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _write(what: Any, folder: Path) -> Any:
+    """Write into a new folder what is to be shared, as its kind writes it; gives what the card is made from."""
+    from htaf.embeddings.bottleneck import ConceptBottleneck
+
+    if isinstance(what, str | PathLike):
+        path = Path(what)
+        if not path.exists():
+            raise SharingError(f"expected a folder or a file that htaf wrote, found none at {path}")
+        kind = None if path.is_file() else _known(path, path)
+        if kind is not None and kind in (LANGUAGE, PACKED_LANGUAGE):
+            return _write_language(path, kind, folder)
+        what = _packed(path) if kind is None else _run(path) if kind.mark == RECORD else kind.read(path, None)
+    what = getattr(what, "run_", what)
+    if isinstance(what, Run):
+        held = {name: data for name, data in (what.in_memory().held or {}).items() if name != METRICS}
+        record = without_paths(what.record)
+        source = record.get("source") or {}
+        if Path(str(source.get("name"))).suffix:  # a file, which elsewhere is not there: verbs then ask for --data
+            record["source"] = source | {"name": None}
+        replace(what, record=record, held=held).save(folder)
+    elif isinstance(what, ConceptBottleneck):
+        what.save(folder)
+    elif isinstance(what, PackedRun | packed.PackedModel):
+        packed.save(what.model if isinstance(what, PackedRun) else what, folder / PACKED)
+    else:
+        raise SharingError(f"expected what htaf wrote, or a folder or file of it, got {type(what).__name__}")
+    return what
+
+
+def _write_language(path: Path, kind: Kind, folder: Path) -> dict[str, Any]:
+    """Copy the files of a language model, whose names its kind knows; gives its record, {} without one."""
+    from htaf.language import LanguageError, files, load_packed
+    from htaf.language.run import RECORD, read
+
+    if kind is LANGUAGE:
+        files.verify(path)
+        config = read_record(path / kind.mark, files.FORMAT, LanguageError) or {}
+        names = [*config["files"]]
+        write_atomic(folder / kind.mark, sealed(without_paths(config)))
+    else:
+        load_packed(path)
+        names = [file.name for file in path.iterdir() if any(fnmatchcase(file.name, one) for one in kind.files)]
+        names.append(kind.mark)
+    for name in names:
+        if Path(name).name != name or not any(fnmatchcase(name, one) for one in (kind.mark, *kind.files)):
+            raise SharingError(f"expected files of a language model, {path} has {name!r:.80}")
+        if (path / name).is_symlink() and kind is not LANGUAGE:
+            raise SharingError(f"expected files, {path / name} is a link")
+        shutil.copyfile(path / name, folder / name)
+    record = without_paths(read(path)) if kind is LANGUAGE and (path / RECORD).is_file() else {}
+    if record:
+        write_atomic(folder / RECORD, sealed(record))
+    return record
+
+
+def without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record whose texts name files without the folders of the machine where they were; the recipe and the data of a
+    run, of which its key is made, stay."""
+
+    def of(value: Any, name: str) -> Any:
+        if isinstance(value, dict):
+            return {key: of(inside, key) for key, inside in value.items()}
+        if isinstance(value, list):
+            return [of(inside, name) for inside in value]
+        if not isinstance(value, str):
+            return value
+        place = value.startswith(("~", ".")) or ntpath.isabs(value) or (name in PLACES and "://" not in value)
+        return ntpath.basename(value.rstrip("/\\")) if place else _FOLDERS.sub("", value)
+
+    kept = {name: record[name] for name in ("recipe", "data") if "recipe" in record}
+    return {name: of(value, name) for name, value in record.items()} | kept
+
+
+def _kind(folder: Path) -> Kind | None:
+    """Which kind a folder is; None: htaf did not write it."""
+    marked = (kind for kind in KINDS if (folder / kind.mark).is_file())
+    return next((kind for kind in marked if kind is not LANGUAGE or _is_gated(folder / kind.mark)), None)
+
+
+def _known(folder: Path, place: object, there: Iterable[str] | None = None) -> Kind:
+    """The kind of a folder; raises SharingError where htaf did not write it. there: names of all files of it."""
+    if (kind := _kind(folder)) is not None:
+        return kind
+    names = sorted(file.name for file in folder.iterdir()) if there is None else sorted(there)
+    marks = ", ".join(kind.mark for kind in KINDS)
+    said = f"expected a folder that htaf wrote, with one of {marks}, {place} has none"
+    if LANGUAGE.mark in names:
+        raise SharingError(f"{said} of htaf: its {LANGUAGE.mark} is of another library; htaf.language.load reads those")
+    if pickles := [name for name in names if name.endswith(PICKLES)]:
+        raise SharingError(f"{said}; {listed(pickles, 3)} is of another library, and a pickle can run code: not read")
+    raise SharingError(f"{said}; it holds {listed(names, 5)}" if names else f"{said}: it is empty")
+
+
+def _is_gated(config: Path) -> bool:
+    """Whether a configuration is one that `htaf.language.save` wrote."""
+    from htaf.language.files import KIND
+
+    try:
+        content = parse_json(_small(config))
+    except (OSError, ValueError) as error:
+        raise SharingError(f"{config} is damaged: {first_line(error)}") from None
+    return isinstance(content, dict) and content.get("model_type") == KIND
+
+
+def _small(file: Path) -> bytes:
+    """The bytes of a JSON file; SharingError where there are more than a record has."""
+    if (size := regular(file).stat().st_size) > LARGEST:
+        raise SharingError(f"{file}: expected at most {LARGEST:,} bytes of JSON, got {size:,}")
+    return file.read_bytes()
+
+
+def _run(folder: Path, method: StepFactory | None = None) -> Run:
+    for name in (RECORD, PREPROCESSING):
+        if (folder / name).is_file():
+            _small(folder / name)
+    return open_run(folder, method=method)
+
+
+def _run_or_estimator(folder: Path, method: StepFactory | None) -> Any:
+    from htaf.estimators import of_run
+
+    run = _run(folder, method)
+    return run if run.takes_images else of_run(run)
+
+
+def _packed(file: Path) -> Any:
+    model = packed.load(file)
+    return as_run(model, file) if RUN in model.extra else model
+
+
+def _bottleneck(folder: Path) -> Any:
+    from htaf.embeddings.bottleneck import RECORD, ConceptBottleneck
+
+    _small(folder / RECORD)
+    return ConceptBottleneck.load(folder)
+
+
+def _language(folder: Path) -> Any:
+    from htaf.language import files
+
+    return files.load(folder)
+
+
+def _packed_language(folder: Path) -> Any:
+    from htaf.language import files, load_packed
+
+    return load_packed(folder), files.tokenizer_of(folder)
+
+
+LANGUAGE = Kind(
+    "config.json",
+    ("htaf_record.json", "htaf_gates.safetensors", "generation_config.json", "model*.htaf*.safetensors",
+     "model*.htaf.json", *TOKENIZER),
+    lambda folder, _: _language(folder),
+)  # fmt: skip
+PACKED_LANGUAGE = Kind("htaf_packed.safetensors", TOKENIZER, lambda folder, _: _packed_language(folder))
+KINDS = (
+    Kind(RECORD, (MODEL, SMOOTH, PREPROCESSING), _run_or_estimator),
+    Kind("bottleneck.json", ("bottleneck.safetensors",), lambda folder, _: _bottleneck(folder)),
+    Kind(PACKED, (), lambda folder, _: _packed(folder / PACKED)),
+    PACKED_LANGUAGE,
+    LANGUAGE,
+)

@@ -1,0 +1,462 @@
+"""What is shared at the hub comes back as it was, with a card; what strangers put there is refused, never run."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from PIL import Image
+from safetensors import safe_open
+
+import htaf
+from htaf import language, runs, sharing
+from htaf._errors import HtafError
+from htaf._files import SEAL, sealed, sealed_tensors
+from htaf.cards import card
+from htaf.estimators import of_run
+from htaf.language import files
+from htaf.runs import HASHED, RECORD
+from htaf.sharing import KINDS, PACKED, SharingError, without_paths
+from made_hub import Hub, serving
+from made_language import TEXT, write_model
+from made_runs import digits, made_run
+
+
+@dataclass
+class Shared:
+    """A folder or file of one kind, and what it says of new rows."""
+
+    place: Path
+    says: Callable[[Any], np.ndarray]
+    names: set[str]  # that it has at the hub, beside its card
+    told: tuple[str, ...]  # in the card
+
+
+ROWS = pd.DataFrame({"a": np.linspace(-2, 2, 60), "kind": [*"xyz"] * 20})
+WEIGHTS = {"record.json", "model.safetensors", "preprocessing.json"}
+LANGUAGE = {"config.json", "generation_config.json", "htaf_gates.safetensors", "htaf_record.json",
+            "model.htaf.safetensors", "tokenizer.json", "tokenizer_config.json"}  # fmt: skip
+
+
+def of_model(opened: Any) -> np.ndarray:
+    model, tokenizer = opened
+    ids = tokenizer("red cats", return_tensors="pt")["input_ids"]
+    if isinstance(model, language.PackedLanguageModel):
+        return model.logits(ids[0]).numpy()
+    with torch.no_grad():
+        return model(input_ids=ids).logits[0].numpy()
+
+
+class Kinds:
+    """One of each kind, made when it is first asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.made = root, dict[str, Shared]()
+
+    def __getitem__(self, kind: str) -> Shared:
+        if kind not in self.made:
+            self.made[kind] = getattr(self, f"_{kind}")()
+        return self.made[kind]
+
+    def _of_images(self, opened: Any) -> np.ndarray:
+        image = self.root / "image.png"
+        if not image.exists():
+            Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) * 4).save(image)
+        return opened.predict_images([image]).iloc[:, 1:].to_numpy(dtype=np.float64)
+
+    def _table(self) -> Shared:
+        table = ROWS.assign(y=np.where(ROWS["a"] + (ROWS["kind"] == "x") > 0, "yes", "no"))
+        model = htaf.fit(table, "y", epochs=2, hidden=(8,), random_state=0)
+        source = {"name": str(self.root / "rows.csv"), "data_dir": str(self.root), "target": "y"}
+        model.run_.record["source"] = source
+        place = model.save(self.root / "table")
+        said = ("An MLP", "Columns: a, kind.", "no, yes")
+        return Shared(place, lambda opened: opened.predict_proba(ROWS), WEIGHTS, said)
+
+    def _icbm(self) -> Shared:
+        made_run(self.root / "icbm", digits())
+        said = ("concept bottleneck", "21 concepts", "predict_images")
+        return Shared(self.root / "icbm", self._of_images, WEIGHTS, said)
+
+    @functools.cached_property
+    def deep(self) -> runs.Run:
+        return made_run(self.root / "deep", digits(), kind="wide_resnet")
+
+    def _hardened(self) -> Shared:
+        made = runs.harden_run(self.deep, self.root / "hardened", steps=("refit",))
+        names = WEIGHTS | {"smooth.safetensors"}
+        return Shared(made.path, self._of_images, names, ("weights of its own", "| test | accuracy"))
+
+    def _packed(self) -> Shared:
+        made = runs.pack_run(self.deep, self.root / "deep.packed")
+        return Shared(made.path, self._of_images, {PACKED}, ("packed by htaf", "test rows are predicted as"))
+
+    def _concepts(self) -> Shared:
+        features = np.random.default_rng(0).normal(size=(90, 6))
+        labels = np.array(["low", "high"])[(features[:, 0] > 0).astype(int)]
+        place = htaf.ConceptBottleneck(n_concepts=8, epochs=2).fit(features, labels).save(self.root / "concepts")
+        names = {"bottleneck.json", "bottleneck.safetensors"}
+        return Shared(place, lambda opened: opened.predict_proba(features), names, ("8 bits of 6 features",))
+
+    def _gated(self) -> Shared:
+        write_model(self.llama)
+        (self.root / "text.txt").write_text(TEXT)
+        data = language.Data(str(self.root / "text.txt"), length=32, calibration=16, training=40, test=8)
+        language.fit(str(self.llama), data, language.Training(steps=0), self.root / "gated", last_k=2)
+        return Shared(self.root / "gated", of_model, LANGUAGE, ("0/1 gates", "| trained |", "from llama."))
+
+    @property
+    def llama(self) -> Path:
+        return self.root / "llama"
+
+    def _decoder(self) -> Shared:
+        gated, tokenizer = language.load(self["gated"].place)
+        language.pack(gated, torch.float32).save(self.root / "decoder", tokenizer)
+        names = {"htaf_packed.safetensors", "tokenizer.json", "tokenizer_config.json"}
+        return Shared(self.root / "decoder", of_model, names, ("0/1 gates",))
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Kinds:
+    return Kinds(tmp_path_factory.mktemp("trained on this machine"))
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with serving(tmp_path / "cache") as found:
+        yield found
+
+
+EACH = ("table", "icbm", "hardened", "packed", "concepts", "gated", "decoder")
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_what_is_shared_comes_back_as_it_was(kind: str, kinds: Kinds, hub: Hub) -> None:
+    shared = kinds[kind]
+    expected = shared.says(htaf.load(shared.place))
+    commit = htaf.push_to_hub(shared.place, "ann/net", license="mit")
+    np.testing.assert_array_equal(shared.says(htaf.load("ann/net")), expected)
+    shown = hub.repositories["ann/net"].files(commit)
+    assert set(shown) == shared.names | {"README.md", ".gitattributes"}
+    asked = [word for word in hub.asked if word.startswith("GET /ann/net/resolve/")]
+    assert {word.rpartition("/")[2] for word in asked} == shared.names
+    text = shown["README.md"].decode()
+    about = yaml.safe_load(text.split("---")[1])
+    assert (about["library_name"], about["license"]) == ("htaf", "mit")
+    assert all(word in text for word in (*shared.told, 'htaf.load("ann/net")', "## Limits", "Licence: mit."))
+    machine = str(shared.place.parent)
+    assert [name for name, data in shown.items() if machine in data.decode(errors="replace")] == []
+    assert htaf.push_to_hub(shared.place, "ann/net", license="mit") == commit, "nothing has changed"
+    if kind == "table":
+        with pytest.raises(runs.UnknownSourceError, match="does not say where its data came from"):
+            htaf.load("ann/net").run_.data()
+    hub.stop()
+    for place in ("ann/net", f"ann/net@{commit}"):  # from the cache
+        np.testing.assert_array_equal(shared.says(htaf.load(place)), expected)
+    with pytest.raises(SharingError, match="there is no ann/other here, nor can it be fetched from the hub: it is not"):
+        htaf.load("ann/other")
+    with pytest.raises(SharingError, match="cannot be written at the hub"):
+        htaf.push_to_hub(shared.place, "ann/net")
+
+
+def test_objects_are_shared_as_their_folders_are(kinds: Kinds, hub: Hub) -> None:
+    for kind in ("table", "icbm", "packed", "concepts"):
+        opened = htaf.load(kinds[kind].place)
+        htaf.push_to_hub(opened, f"ann/{kind}")
+        again = htaf.load(f"ann/{kind}")
+        np.testing.assert_array_equal(kinds[kind].says(again), kinds[kind].says(opened))
+    with pytest.raises(SharingError, match="expected what htaf wrote, or a folder or file of it, got Linear"):
+        htaf.push_to_hub(torch.nn.Linear(1, 1), "ann/linear")
+    with pytest.raises(SharingError, match="expected owner/name, a name at the hub, got 'linear'"):
+        htaf.push_to_hub(kinds["table"].place, "linear")
+
+
+def test_branches_private_names_and_another_kind(kinds: Kinds, hub: Hub) -> None:
+    first = htaf.push_to_hub(kinds["table"].place, "ann/net", private=True)
+    assert hub.repositories["ann/net"].private
+    htaf.push_to_hub(kinds["packed"].place, "ann/net", revision="packed")
+    files = hub.repositories["ann/net"].files("packed")
+    assert set(files) == {PACKED, "README.md", ".gitattributes"}, "nothing of the other kind is left"
+    assert isinstance(htaf.load("ann/net@packed"), runs.PackedRun)
+    assert isinstance(htaf.load("ann/net", revision=first), htaf.HtafClassifier)
+    with pytest.raises(SharingError, match="a commit, branch or tag of ann/net at the hub, got 'v2'"):
+        htaf.load("ann/net@v2")
+    hub.put("ann/open", {})
+    with pytest.raises(SharingError, match="ann/open is public already"):
+        htaf.push_to_hub(kinds["table"].place, "ann/open", private=True)
+    with pytest.raises(SharingError, match="found neither here nor there ann/nothing; what is private there"):
+        htaf.load("ann/nothing")
+
+
+def test_without_a_login_nothing_is_written(kinds: Kinds, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import utils
+
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(utils._headers, "get_token", lambda: None)
+    with pytest.raises(SharingError, match=r"ann/net cannot be written at the hub: .*401"):
+        htaf.push_to_hub(kinds["table"].place, "ann/net")
+    assert not hub.repositories
+
+
+def test_the_command(kinds: Kinds, hub: Hub, htaf: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = htaf("push", kinds["table"].place, "ann/net", "--license", "mit", "--json")
+    assert code == 0, err
+    said = json.loads(out)
+    assert (said["name"], said["private"]) == ("ann/net", False)
+    assert "opens it" in htaf("push", kinds["gated"].place, "ann/words")[1]
+    ROWS.to_csv("rows.csv", index=False)
+    own = htaf("predict", kinds["table"].place, "rows.csv")[1]
+    assert htaf("predict", f"ann/net@{said['commit']}", "rows.csv")[1] == own
+    assert htaf("generate", "ann/words", "red cats", "--tokens", "5")[1].strip()
+    hub.put_folder("ann/plain", kinds.llama)
+    assert "its config.json is of another library" in htaf("evaluate", "ann/plain")[2]
+    asked = len(hub.asked)
+    Path("runs").mkdir()
+    assert "found none at runs/net" in htaf("evaluate", "runs/net")[2]
+    assert len(hub.asked) == asked, "a folder of this machine that is not there is not asked for"
+    for words, said in (
+        (("net",), "owner/name"),
+        (("a/b", "--revision", "a b"), "branch"),
+        (("a/b", "--license", ""), "lic"),
+    ):
+        code, _, err = htaf("push", kinds["table"].place, *words)
+        assert code == 1
+        assert f"expected {'the name of a ' if said != 'owner/name' else ''}{said}" in err
+
+
+# what strangers put there
+
+
+def resealed(folder: Path, name: str, **changes: Any) -> None:
+    """A record as an attacker writes it: whole in itself."""
+    content = json.loads((folder / name).read_text())
+    content.pop(SEAL, None)
+    (folder / name).write_text(sealed(content | changes))
+
+
+def with_weights(folder: Path, data: bytes) -> None:
+    """Other bytes in place of the tensors, with their SHA-256 in the record."""
+    digest = sha256(data).hexdigest()
+    for name, record, entry in (
+        ("model.safetensors", RECORD, HASHED["model.safetensors"]),
+        ("bottleneck.safetensors", "bottleneck.json", "tensors"),
+        ("model.htaf.safetensors", "config.json", "files"),
+        (PACKED, "", ""),
+        ("htaf_packed.safetensors", "", ""),
+    ):
+        if (folder / name).exists():
+            (folder / name).write_bytes(data)
+            if record:
+                files = json.loads((folder / record).read_text()).get("files", {}) | {name: digest}
+                resealed(folder, record, **{entry: files if entry == "files" else digest})
+
+
+def huge_header(folder: Path) -> None:
+    with_weights(folder, (2**40).to_bytes(8, "little") + b"{}" + bytes(64))
+
+
+def pickled(folder: Path) -> None:
+    with_weights(folder, pickle.dumps(Boom()))
+
+
+def giant(folder: Path) -> None:
+    if (folder / RECORD).exists():
+        model = json.loads((folder / RECORD).read_text())["model"]
+        sizes = {"hidden": [10**9]} if model["kind"] == "mlp" else {"concepts": 10**9, "width": 10**5}
+        resealed(folder, RECORD, model=model | sizes)
+    elif (folder / "bottleneck.json").exists():
+        resealed(folder, "bottleneck.json", dtype="|S20000000")
+    elif (folder / "config.json").exists():
+        model = json.loads((folder / "config.json").read_text())["model"]
+        resealed(folder, "config.json", model=model | {"hidden_size": 10**7})
+    elif (file := folder / "htaf_packed.safetensors").exists():
+        with safe_open(file, "pt") as opened:
+            said, tensors = opened.metadata(), {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        said.pop(SEAL)
+        about = json.loads(said["about"]) | {"heads": 1 << 24, "head_dim": 1 << 24}
+        file.write_bytes(sealed_tensors(tensors, said | {"about": json.dumps(about)}))
+    else:  # tests/packed/test_safety.py has programs that no network has
+        huge_header(folder)
+
+
+def changed(folder: Path) -> None:
+    for file in folder.iterdir():
+        if file.suffix == ".safetensors":
+            data = bytearray(file.read_bytes())
+            data[-3] ^= 1
+            file.write_bytes(data)
+
+
+class Boom:
+    """Runs when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return pytest.fail, ("a pickle was read",)
+
+
+def only_pickles(folder: Path) -> None:
+    for file in [*folder.iterdir()]:
+        file.unlink() if file.is_file() else shutil.rmtree(file)
+    for name in ("pytorch_model.bin", "model.pkl", "model.joblib"):
+        (folder / name).write_bytes(pickle.dumps(Boom()))
+
+
+def folder_of(shared: Shared, out: Path) -> Path:
+    """A copy of it as it is at the hub."""
+    if shared.place.is_file():
+        out.mkdir()
+        shutil.copy(shared.place, out / PACKED)
+    else:
+        shutil.copytree(shared.place, out)
+    return out
+
+
+def used(place: Any) -> None:
+    opened = htaf.load(place)
+    if isinstance(opened, runs.Run):  # its network is built when it is used
+        opened.model()
+
+
+@pytest.mark.parametrize("change", [huge_header, pickled, giant, changed, only_pickles])
+@pytest.mark.parametrize("kind", EACH)
+def test_folders_of_strangers_are_refused(
+    kind: str, change: Callable[[Path], None], kinds: Kinds, hub: Hub, tmp_path: Path
+) -> None:
+    folder = folder_of(kinds[kind], tmp_path / "made")
+    kinds[kind].says(htaf.load(folder))  # as it is it is read
+    change(folder)
+    hub.put_folder("eve/net", folder)
+    for place in ("eve/net", folder):
+        with pytest.raises(HtafError) as told:
+            used(place)
+        if change is only_pickles:
+            assert "of another library, and a pickle can run code: not read" in str(told.value)
+    assert not any(".bin" in word or ".pkl" in word for word in hub.asked)
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_nothing_but_the_files_of_its_kind_is_fetched(kind: str, kinds: Kinds, hub: Hub, tmp_path: Path) -> None:
+    given = {
+        file.name: file.read_bytes() for file in folder_of(kinds[kind], tmp_path / "made").iterdir() if file.is_file()
+    }
+    bad = {
+        "modeling.py",
+        "pytorch_model.bin",
+        "../../outside.json",
+        "a/record.json",
+        "tokenizer/../../../outside.json",
+        "tokenizer/evil.json",
+        "x.safetensors",
+    }
+    hub.put("eve/net", given | dict.fromkeys(bad, pickle.dumps(Boom())))
+    kinds[kind].says(htaf.load("eve/net"))
+    got = {file.name for file in (tmp_path / "cache").rglob("snapshots/*/*")}
+    assert got <= kinds[kind].names
+    assert not [*tmp_path.rglob("outside.json")]
+
+
+def test_a_folder_of_another_library_is_refused_before_its_weights_come(kinds: Kinds, hub: Hub) -> None:
+    llama = kinds["gated"].place.parent / "llama"
+    hub.put_folder("eve/llama", llama)
+    for place in ("eve/llama", llama):
+        with pytest.raises(
+            SharingError, match=r"its config.json is of another library; htaf.language.load reads those"
+        ):
+            htaf.load(place)
+    assert not any("safetensors" in word for word in hub.asked)
+    hub.put("eve/empty", {"README.md": b""})
+    with pytest.raises(SharingError, match=r"expected a folder that htaf wrote, with one of record.json"):
+        htaf.load("eve/empty")
+
+
+def test_links_give_nothing_away(kinds: Kinds, hub: Hub, tmp_path: Path) -> None:
+    """Of a folder that came from elsewhere, pushed on in good faith."""
+    secret = tmp_path / "secret"
+    secret.write_text("a secret")
+    for kind, link in (("table", "metrics.csv"), ("gated", "vocab.json"), ("decoder", "vocab.json")):
+        folder = folder_of(kinds[kind], tmp_path / kind)
+        (folder / link).unlink(missing_ok=True)
+        (folder / link).symlink_to(secret)
+        try:
+            htaf.push_to_hub(folder, f"ann/{kind}")
+        except SharingError as error:
+            assert "is a link" in str(error)  # noqa: PT017
+    for data in (data for one in hub.repositories.values() for data in one.files().values()):
+        assert b"a secret" not in data
+    folder = folder_of(kinds["gated"], tmp_path / "again")
+    (tmp_path / "outside.json").write_bytes(b"x")
+    files = json.loads((folder / "config.json").read_text())["files"]
+    resealed(folder, "config.json", files=files | {"../outside.json": sha256(b"x").hexdigest()})
+    with pytest.raises(SharingError, match=r"expected files of a language model, .* has '\.\./outside.json'"):
+        htaf.push_to_hub(folder, "ann/again")
+
+
+def test_paths_of_the_machine_stay_there() -> None:
+    record = {
+        "recipe": {"family": "/kept/as/it/is"},
+        "data": {"name": "x.csv"},
+        "source": {"name": "/home/ann smith/clients/acme.csv", "data_dir": "C:\\Users\\ann\\data", "test": "in/t.csv"},
+        "repaired": {"from": "../runs/secret/a"},
+        "notes": [
+            "the exact network of /home/ann/runs/a after repair",
+            {"values": ["n/a", "km/h", "1/2", "uci:adult"]},
+        ],
+        "other": "https://example.org/data/x.csv",
+    }
+    found = without_paths(record)
+    assert found["source"] == {"name": "acme.csv", "data_dir": "data", "test": "t.csv"}
+    assert found["repaired"] == {"from": "a"}
+    assert found["notes"] == ["the exact network of a after repair", {"values": ["n/a", "km/h", "1/2", "uci:adult"]}]
+    assert {name: found[name] for name in ("recipe", "data", "other")} == {
+        name: record[name] for name in ("recipe", "data", "other")
+    }
+
+
+def test_a_card_has_no_markup_of_its_data(kinds: Kinds) -> None:
+    run = runs.open_run(kinds["table"].place)
+    run.record["data"]["name"] = "<script>|x|\n# y"
+    text = card("ann/net", run, None).split("\n---\n")[1]
+    assert "<script>" not in text
+    assert "\n# y" not in text
+    assert "No licence is given" in text
+
+
+def test_labels_take_no_more_memory_than_they_are_long(kinds: Kinds, tmp_path: Path) -> None:
+    folder = folder_of(kinds["concepts"], tmp_path / "made")
+    resealed(folder, "bottleneck.json", dtype="<U5000000")
+    assert htaf.load(folder).classes_.nbytes == 2 * 4 * len("high")
+    model = htaf.load(kinds["table"].place)
+    model.run_.record["estimator"]["dtype"] = "|S5000000"
+    with pytest.raises(runs.RunError, match="expected labels of a type that save writes, got"):
+        of_run(model.run_)
+
+
+def test_transformers_own_words_of_a_gated_model_lead_to_htaf_load() -> None:
+    error = ValueError(f"Unrecognized model: its `model_type` {files.KIND} is none of llama")
+    assert files._why("ann/words", error).endswith("htaf.load('ann/words') opens it")
+
+
+def test_a_record_is_not_read_past_what_records_have(
+    kinds: Kinds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "LARGEST", 10)
+    for kind in ("table", "icbm", "concepts", "gated"):
+        with pytest.raises(SharingError, match="expected at most 10 bytes of JSON, got "):
+            htaf.load(kinds[kind].place)
+
+
+def test_each_kind_has_a_mark_of_its_own() -> None:
+    assert len({kind.mark for kind in KINDS}) == len(KINDS)
