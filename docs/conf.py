@@ -44,7 +44,7 @@ MENU = {
     "Run it": ["packed", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
     "Figures": ["results", "where-it-pays", "studies", "kernels", "log"],
     "Paper": ["/paper/README", "/paper/theory", "/paper/concepts"],
-    "Reference": ["api", "packed-format", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
+    "Reference": ["command", "api", "packed-format", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
 }
 MENU = {caption: [page if page[0] == "/" else f"/docs/{page}" for page in pages] for caption, pages in MENU.items()}
 suppress_warnings = [

@@ -639,14 +639,15 @@ def test_nothing_is_hidden_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> 
     _console.Terminal(width=200).print(table)
     _console.say(HIDDEN, end="")
     _console.say_notes([HIDDEN])
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit), _console.plain_errors():
         _console.fail(HIDDEN, 1)
-    _console.print_json({"name": HIDDEN})
+    with _console.running("theory", keeps=False, json=True):
+        _console.print_json({"name": HIDDEN})
     captured = capsys.readouterr()
     assert not set(captured.out + captured.err) & {"\u202e", "\x1b", "\x9b", "\r"}
     assert captured.out.count(r"gnp.\u202eexe\u001b[2J\u009b1m\r") == 5
     assert "[b]:cat: gnp" in captured.out
-    assert json.loads(captured.out[captured.out.index("{") :]) == {"name": HIDDEN}
+    assert json.loads(captured.out[captured.out.index("{") :])["result"] == {"name": HIDDEN}
 
 
 def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -701,13 +702,13 @@ HELD_UP = """
     from htaf import _console, cli
     _console.GRACE = 0.3
 
-    def verb() -> None:
+    def held_up() -> None:
         with ThreadPoolExecutor(2) as pool:  # as images are read
             pool.submit(open, sys.argv[2]) if sys.argv[3] == "read" else None
             threading.Timer(0.2, os.kill, (os.getpid(), getattr(signal, sys.argv[4]))).start()
             time.sleep(60)
 
-    cli._run = lambda words: verb()
+    cli._run = lambda verb, words: held_up()
     cli.main()
 """
 

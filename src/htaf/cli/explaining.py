@@ -139,6 +139,8 @@ def explain(
         answers["threshold"] = of.threshold
     if out is not None:
         write_atomic(out, to_json(answers) if out.suffix == ".json" else _csv(known))
+    if changed is not None:
+        say_notes(told(changed.notes))
     if json:
         return print_json(answers)
     if of.threshold is not None:
@@ -146,7 +148,6 @@ def explain(
     if reasons is not None:
         _show_decision(reasons, found, row)
     if changed is not None:
-        say_notes(told(changed.notes))
         _show_what_if(changed, changes, found, bits or CHANGED)
     if vary is not None and vary_table is not None:
         _show_vary(vary, vary_table, found, reasons)

@@ -164,9 +164,9 @@ def evaluate_llm(folder: Path, data: str | None, json: bool) -> None:
         return print_json(record) if json else _table(record, folder)
     _quiet(json)
     found = runs.evaluate(folder, data, progress=_Bars())
+    say_notes(found["notes"])
     if json:
         return print_json(found)
-    say_notes(found["notes"])
     rows = [(name, found[name]) for name in ("original", "run") if found[name]]
     return _scores(data, rows)
 

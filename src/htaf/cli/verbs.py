@@ -12,6 +12,7 @@ class Verb(NamedTuple):
 
     function: str  # module:function; its arguments are the flags
     help: str  # for the list of verbs; the function's docstring begins with it
+    keeps: bool = False  # stopped, the same command goes on from what is done
 
 
 GROUPS = {
@@ -79,6 +80,9 @@ VERBS = {
     "doctor": Verb(
         "htaf.cli.doctor:doctor",
         "Say what this machine can do: versions, processor, accelerator, kernels, data sets.",
+    ),
+    "completion": Verb(
+        "htaf.cli.completing:completion", "Print a script with which a shell completes verbs and flags."
     ),
     "pack": Verb("htaf.cli.packing:pack", "Pack the exact network: bits instead of floats."),
     "export": Verb(
