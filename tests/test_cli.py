@@ -477,7 +477,7 @@ def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(fit, "_train", stop)
     code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
     assert code == 130
-    assert "same command" in one_line(err)
+    assert "the same command goes on from what is done" in one_line(err)
 
 
 def test_evaluate_small_odd_files(htaf, run: Path, table: Path, tmp_path: Path) -> None:
@@ -724,7 +724,7 @@ def test_one_signal_ends_the_command(tmp_path: Path, thread: str, sent: str) -> 
     words = [sys.executable, "-c", textwrap.dedent(HELD_UP), "htaf", str(tmp_path / "pipe"), thread, sent]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30)
     assert done.returncode == 130
-    assert one_line(done.stderr).startswith("htaf: error: stopped; to continue")
+    assert one_line(done.stderr).startswith("htaf: error: stopped; the same command")
 
 
 def test_a_flag_that_takes_one_value_is_given_once(run: Path, table: Path, htaf) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from htaf import __version__, _console
 from htaf._errors import HtafError
-from htaf.cli.verbs import known
+from htaf.cli.verbs import VERBS, known
 
 PAGE = Path(__file__).parents[1] / "docs" / "command.md"
 
@@ -73,6 +73,31 @@ def test_every_exit_code(code: int, capsys: pytest.CaptureFixture[str]) -> None:
     error = json.loads(printed.out)["error"]
     assert (error or {"code": 0})["code"] == code
     assert not code or printed.err.endswith(f"htaf: error: {error['message']}\n")
+
+
+def test_the_page_says_which_verbs_go_on() -> None:
+    section = PAGE.read_text().partition("## Stop and go on\n")[2].partition("\n\n")[2].partition("\n## ")[0]
+    first = re.findall(r"^\| ((?:`[a-z -]+`(?:, )?)+) \|", section, re.MULTILINE)
+    named = {verb for cell in first for verb in re.findall("`(.*?)`", cell)}
+    named |= {verb for verb in VERBS if verb.startswith("train ")}
+    assert named - {"train", "paper run"} == {verb for verb, row in VERBS.items() if row.keeps}
+
+
+def test_a_part_of_a_command_shows_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only in a command, and not within another progress."""
+
+    def part() -> None:
+        with _console.progress("part", 1, shown=None, every=0) as more:
+            more()
+
+    part()
+    assert capsys.readouterr().err == ""
+    with _console.running("evaluate", keeps=False, json=True):
+        part()
+        assert capsys.readouterr().err.startswith("part: 1 of 1 in")
+        with _console.progress("whole", 1):
+            part()
+    assert capsys.readouterr().err == ""
 
 
 def test_the_page_has_the_table_of_exit_codes() -> None:

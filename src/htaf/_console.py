@@ -107,7 +107,7 @@ class Command:
 
     Attributes:
         verb: its words, None: no verb. keeps: whether the same command goes on from what was done. json: whether there
-            is an answer to give. result: of the verb. notes: said on the way.
+            is an answer to give. result: of the verb. notes: said on the way. busy: progress is shown.
     """
 
     verb: str | None = None
@@ -115,6 +115,7 @@ class Command:
     json: bool = False
     result: Any = None
     notes: list[str] = field(default_factory=list)
+    busy: bool = False
 
     @property
     def stopped(self) -> str:
@@ -208,9 +209,9 @@ def say_notes(notes: Sequence[str]) -> None:
         _command.notes += notes
 
 
-def quiet_transformers(json: bool = False) -> None:
-    """Keep transformers' bars out of logs and of JSON's company; on a terminal they stay."""
-    if json or not sys.stderr.isatty():
+def quiet_transformers() -> None:
+    """Keep transformers' bars out of logs; on a terminal they stay."""
+    if not sys.stderr.isatty():
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
@@ -250,19 +251,23 @@ def figures(smooth: float | None, exact: float | None, *, lower_is_better: bool)
 
 @contextlib.contextmanager
 def progress(
-    what: str, total: int | None, *, shown: bool = True, done: int = 0, every: float = 10.0
+    what: str, total: int | None, *, shown: bool | None = True, done: int = 0, every: float = 10.0
 ) -> Iterator[Callable[..., None]]:
     """What is told how many more are done: `advance(1, "accuracy 0.93")`, the note is shown behind the count.
 
     A bar on a terminal, which goes when all is done. Elsewhere, as in the log of a job, plain lines: one at most
     `every` seconds (0: one each time), so that what is soon done prints none. total: None where it is not known; then
-    one line tells that it begins. done: how many were done before. shown: False for no word at all.
+    one line tells that it begins. done: how many were done before. shown: False for no word at all; None: as part of a
+    command, where no other progress is shown.
     """
     # not `err`: the error stream may have been another when this module was imported
     console = Terminal(stderr=True, highlight=False)
     what = visible(what)
     start = told = time.monotonic()
     count = done
+    outer, _command.busy = _command.busy, True
+    if shown is None:
+        shown = _command.verb is not None and not outer
 
     def state(note: str) -> str:
         spent = time.monotonic() - start
@@ -271,31 +276,34 @@ def progress(
         of = f"{count:,}" if total is None else f"{count:,} of {total:,}"
         return f"{of} in {span(spent)}{left}{'; ' if note else ''}{note}"
 
-    if not shown:
-        yield lambda more=1, note="": None
-    elif console.is_terminal:
-        before, after = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
-        with Progress(before, BarColumn(20), after, console=console, transient=True) as bar:
-            task = bar.add_task(what, total=total, completed=done, state="")
+    try:
+        if not shown:
+            yield lambda more=1, note="": None
+        elif console.is_terminal:
+            before, after = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
+            with Progress(before, BarColumn(20), after, console=console, transient=True) as bar:
+                task = bar.add_task(what, total=total, completed=done, state="")
+
+                def advance(more: int = 1, note: str = "") -> None:
+                    nonlocal count
+                    count += more
+                    bar.update(task, completed=count, state=state(note))
+
+                yield advance
+        else:
+            if total is None:
+                console.print(what, soft_wrap=True)
 
             def advance(more: int = 1, note: str = "") -> None:
-                nonlocal count
+                nonlocal count, told
                 count += more
-                bar.update(task, completed=count, state=state(note))
+                if time.monotonic() - told >= every:
+                    told = time.monotonic()
+                    console.print(f"{what}: {state(note)}", soft_wrap=True)
 
             yield advance
-    else:
-        if total is None:
-            console.print(what, soft_wrap=True)
-
-        def advance(more: int = 1, note: str = "") -> None:
-            nonlocal count, told
-            count += more
-            if time.monotonic() - told >= every:
-                told = time.monotonic()
-                console.print(f"{what}: {state(note)}", soft_wrap=True)
-
-        yield advance
+    finally:
+        _command.busy = outer
 
 
 def span(seconds: float) -> str:

@@ -73,11 +73,11 @@ def _own(
     check(recipe)
     model = flags.model or os.environ.get("OPENAI_MODEL", "")
     check_output_folder(out, own="demonstration")
-    named = (lambda codes, file: model_names(codes, model, server, file, quiet=json)) if model else None
+    named = (lambda codes, file: model_names(codes, model, server, file)) if model else None
     with hold(out / LOCK, f"another process writes {out}"):
         found = discover(
             out, data, recipe, seed=seed, size=flags.size, data_dir=data_dir, name=named,
-            per_class=flags.concepts_per_class, quiet=json,
+            per_class=flags.concepts_per_class,
         )  # fmt: skip
         write_atomic(out / "demo.json", to_json(found))
     if json:

@@ -127,11 +127,11 @@ def explain(
     if whole or out is not None:
         live = len(found.bits) - sum(map(len, found.dead.values()))
         most = live if out is not None else min(max(most_bits, RULES), live)
-        with progress("rules", most, shown=not json) as more:
+        with progress("rules", most) as more:
             known = found.rules(most, told=more)
         answers["rules"] = [rule.to_json() for rule in known]
     if whole or (out is not None and out.suffix == ".json"):
-        with progress("importance", min(len(found.columns.names), MOST_COLUMNS), shown=not json) as more:
+        with progress("importance", min(len(found.columns.names), MOST_COLUMNS)) as more:
             shuffled = importance(opened, table, repeats=repeats, seed=seed, told=more)
         answers["importance"] = shuffled.to_json()
     of = found.bits.preprocessor.target

@@ -71,7 +71,7 @@ def explore(
                 beside_names=beside_names,
                 shown=shown,
                 data_dir=data_dir,
-                progress=not json,
+                progress=True,
             )
     except CodesNeededError as error:
         raise UsageError(f"{error} with --codes") from None

@@ -76,7 +76,7 @@ def pack(
             differing=differing,
             data=data,
             data_dir=data_dir,
-            progress=not json,
+            progress=True,
         )
     if json:
         return print_json(made.to_json())
@@ -135,7 +135,7 @@ def export(
                 part=part,
                 data=data,
                 data_dir=data_dir,
-                progress=not json,
+                progress=True,
             )
         if json:
             return print_json(integers.to_json())
@@ -158,7 +158,7 @@ def export(
             differing=differing,
             data=data,
             data_dir=data_dir,
-            progress=not json,
+            progress=True,
         )
     if json:
         return print_json(made.to_json())
@@ -207,7 +207,7 @@ def verify(
             part=part,
             data=data,
             data_dir=data_dir,
-            progress=not json,
+            progress=True,
         ):
             found.append(one)
             if not json:  # as soon as it is known: others may take minutes
