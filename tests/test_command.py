@@ -42,6 +42,13 @@ def test_the_answer_is_all_there_is_on_the_output(monkeypatch: pytest.MonkeyPatc
     assert printed.err == "note: a note\n"
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_stopped_verb_says_whether_it_goes_on(keeps: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit), _console.plain_errors(), _console.running("train", keeps=keeps, json=False):
+        stop()
+    assert ("goes on from what is done" in capsys.readouterr().err) == keeps
+
+
 def stop() -> None:
     raise KeyboardInterrupt
 

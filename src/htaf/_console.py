@@ -101,6 +101,9 @@ def say(*words: object, sep: str = " ", end: str = "\n") -> None:
     print(*(visible(str(word), keep="\n") for word in words), sep=sep, end=end)
 
 
+TOLD = (UsageError, OutputError, HtafError, MissingError, Ended, KeyboardInterrupt, OSError)  # in one line
+
+
 @dataclass
 class Command:
     """The verb that runs, and what it answers to `--json`.
@@ -171,6 +174,8 @@ def running(verb: str | None, *, keeps: bool, json: bool) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, SystemExit) or error.code == MISUSED:
             _command.tell(error)
+        if isinstance(error, TOLD):
+            raise Ended(*_command.ended(error)) from None
         raise
     finally:
         _command = before
@@ -363,7 +368,7 @@ def plain_errors() -> Iterator[None]:
         sys.stdout.flush()  # here, where an error of it is told, not at the end of Python
     except BrokenPipeError:
         pass  # the reader has gone: head, less
-    except (UsageError, OutputError, HtafError, MissingError, Ended, KeyboardInterrupt, OSError) as error:
+    except TOLD as error:
         message, code = _command.ended(error)
         with contextlib.suppress(BrokenPipeError):
             err.print(f"htaf: error: {_VALUES.sub(_cut, message)}")
