@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import io
+import json
 import os
 import re
 import signal
@@ -140,7 +141,7 @@ def unchecked() -> Iterator[None]:
 
 @pytest.fixture
 def htaf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Call the command in this process: (exit code, output, error output)."""
+    """Call the command in this process: (exit code, output, error output); of --json the output is its result."""
     from htaf import cli
     from htaf.cli.verbs import known
 
@@ -161,9 +162,19 @@ def htaf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
             every = {word for verb in known().verbs for word in verb.split()}
             verbs = (word for word in map(str, words[:2]) if word in every)
             assert named <= _flags_of(*verbs), f"flags of another verb: {lines}"
-        return code, captured.out, captured.err
+        out = _result(captured.out, words, code) if "--json" in words else captured.out
+        return code, out, captured.err
 
     return call
+
+
+def _result(printed: str, words: tuple[object, ...], code: int) -> str:
+    """The result as JSON, "" where there is none, of the one object of --json: the same for all verbs."""
+    told = json.loads(printed)
+    assert list(told) == ["htaf", "verb", "result", "notes", "error"]
+    assert told["verb"] is None or told["verb"].split() == list(words[: len(told["verb"].split())])
+    assert (told["error"]["code"] if told["error"] else 0) == code
+    return "" if told["result"] is None else json.dumps(told["result"])
 
 
 OTHER_VERB = re.compile(

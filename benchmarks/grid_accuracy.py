@@ -27,9 +27,9 @@ WIDTHS = {"dhn": ("32", "128", "128"), "snn": ("16", "32", "32")}
 def htaf(*words: str | Path) -> dict[str, Any]:
     """What a command says as JSON."""
     said = subprocess.run(
-        [sys.executable, "-m", "htaf.cli", *map(str, words), "--json"], stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-m", "htaf", *map(str, words), "--json"], stdout=subprocess.PIPE, text=True, check=True
     )
-    return json.loads(said.stdout)
+    return json.loads(said.stdout)["result"]
 
 
 def trained(family: str, seed: int, out: Path, *more: str | Path) -> dict[str, Any]:

@@ -23,14 +23,14 @@ WORDS += [[*verb.split(), "--help"] for verb in VERBS]
 def seconds(words: list[str]) -> float:
     """Of one call of the command."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "htaf.cli", *words], capture_output=True)
+    subprocess.run([sys.executable, "-m", "htaf", *words], capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def imports_torch(words: list[str]) -> bool:
     """Whether the call imports PyTorch."""
-    command = [sys.executable, "-X", "importtime", "-m", "htaf.cli", *words]
+    command = [sys.executable, "-X", "importtime", "-m", "htaf", *words]
     lines = subprocess.run(command, capture_output=True, text=True).stderr.splitlines()
     return any(line.rsplit("|", 1)[-1].strip() == "torch" for line in lines)
 

@@ -38,8 +38,8 @@ MENU = {
     "Examples": ["gallery/index"],
     "Better networks": ["training-exact", "hardening", "studies"],
     "Run it": ["packed", "sharing", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
-    "Reference": ["api", "concepts", "packed-format", "kernels", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
-    "Figures": ["where-it-pays", "results", "log", "/paper/README", "/paper/theory", "/paper/concepts"],
+    "Reference": ["command", "api", "concepts", "packed-format", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
+    "Figures": ["where-it-pays", "results", "kernels", "log", "/paper/README", "/paper/theory", "/paper/concepts"],
 }
 MENU = {caption: [page if page[0] == "/" else f"/docs/{page}" for page in pages] for caption, pages in MENU.items()}
 suppress_warnings = [

@@ -477,7 +477,7 @@ def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(fit, "_train", stop)
     code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
     assert code == 130
-    assert "same command" in one_line(err)
+    assert "the same command goes on from what is done" in one_line(err)
 
 
 def test_evaluate_small_odd_files(htaf, run: Path, table: Path, tmp_path: Path) -> None:
@@ -639,14 +639,15 @@ def test_nothing_is_hidden_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> 
     _console.Terminal(width=200).print(table)
     _console.say(HIDDEN, end="")
     _console.say_notes([HIDDEN])
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit), _console.plain_errors():
         _console.fail(HIDDEN, 1)
-    _console.print_json({"name": HIDDEN})
+    with _console.running("theory", keeps=False, json=True):
+        _console.print_json({"name": HIDDEN})
     captured = capsys.readouterr()
     assert not set(captured.out + captured.err) & {"\u202e", "\x1b", "\x9b", "\r"}
     assert captured.out.count(r"gnp.\u202eexe\u001b[2J\u009b1m\r") == 5
     assert "[b]:cat: gnp" in captured.out
-    assert json.loads(captured.out[captured.out.index("{") :]) == {"name": HIDDEN}
+    assert json.loads(captured.out[captured.out.index("{") :])["result"] == {"name": HIDDEN}
 
 
 def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -701,13 +702,13 @@ HELD_UP = """
     from htaf import _console, cli
     _console.GRACE = 0.3
 
-    def verb() -> None:
+    def held_up() -> None:
         with ThreadPoolExecutor(2) as pool:  # as images are read
             pool.submit(open, sys.argv[2]) if sys.argv[3] == "read" else None
             threading.Timer(0.2, os.kill, (os.getpid(), getattr(signal, sys.argv[4]))).start()
             time.sleep(60)
 
-    cli._run = lambda words: verb()
+    cli._run = lambda verb, words: held_up()
     cli.main()
 """
 
@@ -723,7 +724,7 @@ def test_one_signal_ends_the_command(tmp_path: Path, thread: str, sent: str) -> 
     words = [sys.executable, "-c", textwrap.dedent(HELD_UP), "htaf", str(tmp_path / "pipe"), thread, sent]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30)
     assert done.returncode == 130
-    assert one_line(done.stderr).startswith("htaf: error: stopped; to continue")
+    assert one_line(done.stderr).startswith("htaf: error: stopped; the same command")
 
 
 def test_a_flag_that_takes_one_value_is_given_once(run: Path, table: Path, htaf) -> None:

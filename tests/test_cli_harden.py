@@ -29,9 +29,9 @@ def test_a_table(htaf: Any, table: Path, tmp_path: Path) -> None:
     run, out, packed = tmp_path / "run", tmp_path / "hard", tmp_path / "net.packed"
     words = ("--target", "value", "--out", run, "--epochs", "15", "--hidden", "40", "24", "--baselines", "False")
     assert htaf("train", "tabular", "--data", table, *words)[0] == 0
-    code, said, _ = htaf("harden", run, "--out", out)
+    code, said, steps = htaf("harden", run, "--out", out)
     assert code == 0
-    assert "repair: validation loss" in said
+    assert "repair: validation loss" in steps
     assert "exact before" in said
     before, after = open_run(run), open_run(out)
     about = after.record["repaired"]
@@ -127,9 +127,9 @@ def test_steps_that_cannot_be_taken_few_rows_and_the_record_of_the_training(
         raise ValueError("expected a head whose weights can be fitted")
 
     monkeypatch.setattr("htaf.runs.hardening.hardening.refit_head", refit_head)
-    code, said, _ = htaf("harden", run, "--out", out, "--rows", "1", "--steps", "refit", "repair")
+    code, _, steps = htaf("harden", run, "--out", out, "--rows", "1", "--steps", "refit", "repair")
     assert code == 0
-    assert "refit: left out: expected a head whose weights can be fitted" in said
+    assert "refit: left out: expected a head whose weights can be fitted" in steps
     record = open_run(out).record
     first, second = record["repaired"]["steps"]
     error = "expected a head whose weights can be fitted"

@@ -36,7 +36,7 @@ def blocks_of(page: Path, *languages: str) -> list[str]:
 def commands_of(page: Path) -> list[list[str]]:
     """The words of every htaf command in a fenced block, without comments; continued lines are one."""
     text = "\n".join(blocks_of(page, "", "bash")).replace("\\\n", " ")
-    lines = re.findall(r"(?:^|\s)(?:\.venv/bin/htaf|htaf|-m htaf\.cli) (.*)", text)
+    lines = re.findall(r"(?:^|\s)(?:\.venv/bin/htaf|htaf|-m htaf) (.*)", text)
     return [shlex.split(line, comments=True) for line in lines]
 
 

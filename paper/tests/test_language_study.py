@@ -88,7 +88,8 @@ def test_bars_stay_on_a_terminal_alone(bars, monkeypatch):
     monkeypatch.setattr("sys.stderr", Terminal())
     quiet_transformers()
     assert bars()
-    quiet_transformers(json=True)
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    quiet_transformers()
     assert not bars()
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import TypeAdapter
 
+from htaf._console import running
 from htaf.training.cells import Computing, StudyError, Task, attempt, cell_folder
 from htaf.training.cells import Place as CellPlace
 from htaf.training.families import make_recipe
@@ -106,8 +107,9 @@ def test_the_scale_that_is_run() -> None:
 
 def test_cells_that_items_share_cost_once(capsys: pytest.CaptureFixture[str]) -> None:
     def cost(*names: str) -> float:
-        command.cost(names, scale="reduced", speed=1.0, json=True)
-        return json.loads(capsys.readouterr().out)["cpu_seconds"]
+        with running("paper cost", keeps=True, json=True):
+            command.cost(names, scale="reduced", speed=1.0, json=True)
+        return json.loads(capsys.readouterr().out)["result"]["cpu_seconds"]
 
     first, second = cost("icbm-methods"), cost("binarisation")
     assert max(first, second) <= cost("icbm-methods", "binarisation") < 0.6 * (first + second)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 def started(out: Path, names: tuple[str, ...], work: Path) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "htaf.cli", "paper", "run", *names, "--scale", "smoke", "--out", str(out)]
+    words = [sys.executable, "-m", "htaf", "paper", "run", *names, "--scale", "smoke", "--out", str(out)]
     words += ["--workers", "2"]
     environment = {k: v for k, v in os.environ.items() if k != "HTAF_DATA"}
     environment |= {"XDG_CACHE_HOME": str(work), "OMP_NUM_THREADS": "1"}

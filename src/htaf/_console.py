@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -13,9 +14,12 @@ import threading
 import time
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any, NoReturn
 
+from htaf import __version__
 from htaf._compat import no_trace
 from htaf._errors import HtafError, MissingError, expect_seed, installed, said_by_command
 from htaf._files import OutputError
@@ -70,8 +74,26 @@ class Terminal(Console):
 err = Terminal(stderr=True, highlight=False, soft_wrap=True)
 
 
+EXITS = {  # exit codes of the command, in docs/command.md too
+    0: "done",
+    1: "it failed",
+    2: "it was used wrongly",
+    3: "done, but for images that cannot be read",
+    130: "stopped, by Ctrl-C or SIGTERM",
+}
+DONE, FAILED, MISUSED, UNREAD, STOPPED = EXITS
+
+
 class UsageError(Exception):
     """The command was used wrongly: exit code 2."""
+
+
+class Ended(Exception):
+    """A verb has ended with a message and an exit code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def say(*words: object, sep: str = " ", end: str = "\n") -> None:
@@ -79,10 +101,104 @@ def say(*words: object, sep: str = " ", end: str = "\n") -> None:
     print(*(visible(str(word), keep="\n") for word in words), sep=sep, end=end)
 
 
-def print_json(value: Any) -> None:
-    """Strict JSON on the output."""
-    # what `visible` writes as \\uXXXX is the same text to a reader of JSON
-    say(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False))
+TOLD = (UsageError, OutputError, HtafError, MissingError, Ended, KeyboardInterrupt, OSError)  # in one line
+
+
+@dataclass
+class Command:
+    """The verb that runs, and what it answers to `--json`.
+
+    Attributes:
+        verb: its words, None: no verb. keeps: whether the same command goes on from what was done. json: whether there
+            is an answer to give. result: of the verb. notes: said on the way. busy: progress is shown.
+    """
+
+    verb: str | None = None
+    keeps: bool = False
+    json: bool = False
+    result: Any = None
+    notes: list[str] = field(default_factory=list)
+    busy: bool = False
+
+    @property
+    def stopped(self) -> str:
+        """The message of a stopped command."""
+        kept = "goes on from what is done" if self.keeps else "begins anew: nothing unfinished is kept"
+        return f"stopped; the same command {kept}"
+
+    def answer(self, error: BaseException | None = None) -> str:
+        """The one object of `--json`, the same for all verbs."""
+        message, code = self.ended(error) if error else (None, DONE)
+        told = {"htaf": __version__, "verb": self.verb, "result": plain(self.result), "notes": self.notes}
+        told["error"] = error and {"code": code, "message": message}
+        # what `visible` writes as \\uXXXX is the same text to a reader of JSON
+        return visible(json.dumps(told, indent=1, allow_nan=False, ensure_ascii=False), keep="\n")
+
+    def tell(self, error: BaseException | None = None) -> None:
+        """The answer on the output, once, where it was asked for."""
+        if self.json:
+            self.json = False
+            print(self.answer(error), flush=True)
+
+    def ended(self, error: BaseException) -> tuple[str, int]:
+        """The message and the exit code of what ended a verb."""
+        if isinstance(error, Ended):
+            return str(error), error.code
+        if isinstance(error, SystemExit):  # tyro has said what it expected
+            return f"wrong flags or values, see the error stream; htaf {self.verb} --help lists them", MISUSED
+        if isinstance(error, (UsageError, OutputError)):
+            return str(error), MISUSED
+        if isinstance(error, KeyboardInterrupt):
+            return self.stopped, STOPPED
+        if isinstance(error, (HtafError, MissingError)):
+            return str(error), FAILED
+        if isinstance(error, OSError):
+            return f"{error.filename or 'writing the output'}: {error.strerror or error}", FAILED
+        return f"{type(error).__name__}: {error}", FAILED
+
+
+_command = Command()
+
+
+@contextlib.contextmanager
+def running(verb: str | None, *, keeps: bool, json: bool) -> Iterator[None]:
+    """A verb runs in the block; at its end, or that of an error, `--json` is answered."""
+    global _command
+    before, _command = _command, Command(verb, keeps, json)
+    try:
+        yield
+        if _command.result is not None:  # else --help was asked for, or another process of a training answers
+            _command.tell()
+    except BrokenPipeError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, SystemExit) or error.code == MISUSED:
+            _command.tell(error)
+        if isinstance(error, TOLD):
+            raise Ended(*_command.ended(error)) from None
+        raise
+    finally:
+        _command = before
+
+
+def print_json(value: Any, *, now: bool = False) -> None:
+    """The result of a verb for `--json`, on the output when the verb ends; now: at once, as it goes on for long."""
+    _command.result = value
+    if now:
+        _command.tell()
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: paths are texts, arrays are lists, and what is not finite is null."""
+    if isinstance(value, Mapping):
+        return {str(key) if isinstance(key, PurePath) else key: plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(one) for one in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, PurePath):
+        return str(value)
+    return plain(value.tolist()) if hasattr(value, "tolist") else value  # of NumPy and PyTorch
 
 
 def print_csv(text: str) -> None:
@@ -94,17 +210,18 @@ def say_notes(notes: Sequence[str]) -> None:
     """What was handled in the data, on the error stream so that results can be piped."""
     for note in notes:
         err.print(f"note: {note}")
+    if _command.json:
+        _command.notes += notes
 
 
-def quiet_transformers(json: bool = False) -> None:
-    """Keep transformers' bars out of logs and of JSON's company; on a terminal they stay."""
-    if json or not sys.stderr.isatty():
+def quiet_transformers() -> None:
+    """Keep transformers' bars out of logs; on a terminal they stay."""
+    if not sys.stderr.isatty():
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
 
 
-UNREAD = 3  # exit code: done, but for some inputs
 LISTED = 20
 
 
@@ -139,19 +256,23 @@ def figures(smooth: float | None, exact: float | None, *, lower_is_better: bool)
 
 @contextlib.contextmanager
 def progress(
-    what: str, total: int | None, *, shown: bool = True, done: int = 0, every: float = 10.0
+    what: str, total: int | None, *, shown: bool | None = True, done: int = 0, every: float = 10.0
 ) -> Iterator[Callable[..., None]]:
     """What is told how many more are done: `advance(1, "accuracy 0.93")`, the note is shown behind the count.
 
     A bar on a terminal, which goes when all is done. Elsewhere, as in the log of a job, plain lines: one at most
     `every` seconds (0: one each time), so that what is soon done prints none. total: None where it is not known; then
-    one line tells that it begins. done: how many were done before. shown: False for no word at all.
+    one line tells that it begins. done: how many were done before. shown: False for no word at all; None: as part of a
+    command, where no other progress is shown.
     """
     # not `err`: the error stream may have been another when this module was imported
     console = Terminal(stderr=True, highlight=False)
     what = visible(what)
     start = told = time.monotonic()
     count = done
+    outer, _command.busy = _command.busy, True
+    if shown is None:
+        shown = _command.verb is not None and not outer
 
     def state(note: str) -> str:
         spent = time.monotonic() - start
@@ -160,31 +281,34 @@ def progress(
         of = f"{count:,}" if total is None else f"{count:,} of {total:,}"
         return f"{of} in {span(spent)}{left}{'; ' if note else ''}{note}"
 
-    if not shown:
-        yield lambda more=1, note="": None
-    elif console.is_terminal:
-        before, after = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
-        with Progress(before, BarColumn(20), after, console=console, transient=True) as bar:
-            task = bar.add_task(what, total=total, completed=done, state="")
+    try:
+        if not shown:
+            yield lambda more=1, note="": None
+        elif console.is_terminal:
+            before, after = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
+            with Progress(before, BarColumn(20), after, console=console, transient=True) as bar:
+                task = bar.add_task(what, total=total, completed=done, state="")
+
+                def advance(more: int = 1, note: str = "") -> None:
+                    nonlocal count
+                    count += more
+                    bar.update(task, completed=count, state=state(note))
+
+                yield advance
+        else:
+            if total is None:
+                console.print(what, soft_wrap=True)
 
             def advance(more: int = 1, note: str = "") -> None:
-                nonlocal count
+                nonlocal count, told
                 count += more
-                bar.update(task, completed=count, state=state(note))
+                if time.monotonic() - told >= every:
+                    told = time.monotonic()
+                    console.print(f"{what}: {state(note)}", soft_wrap=True)
 
             yield advance
-    else:
-        if total is None:
-            console.print(what, soft_wrap=True)
-
-        def advance(more: int = 1, note: str = "") -> None:
-            nonlocal count, told
-            count += more
-            if time.monotonic() - told >= every:
-                told = time.monotonic()
-                console.print(f"{what}: {state(note)}", soft_wrap=True)
-
-        yield advance
+    finally:
+        _command.busy = outer
 
 
 def span(seconds: float) -> str:
@@ -199,7 +323,6 @@ def check_seed(seed: int) -> None:
     expect_seed(seed, UsageError, "--seed")
 
 
-STOPPED = "stopped; to continue, give the same command again (train, study and concepts extract keep what is done)"
 GRACE = 3.0  # seconds to put away what is half done; what is kept is written whole or not at all
 
 
@@ -220,8 +343,9 @@ def ended_by_signals() -> Iterator[None]:
                 if number[0] in stops:
                     time.sleep(GRACE)
                     if not left.is_set():  # else the block has said why
-                        os.write(2, f"htaf: error: {STOPPED}\n".encode())
-                    os._exit(130)
+                        os.write(2, f"htaf: error: {_command.stopped}\n".encode())
+                        os.write(1, f"{_command.answer(KeyboardInterrupt())}\n".encode() if _command.json else b"")
+                    os._exit(STOPPED)
 
     threading.Thread(target=watch, daemon=True, name="signals").start()
     try:
@@ -242,16 +366,13 @@ def plain_errors() -> Iterator[None]:
         with installed(), said_by_command():
             yield
         sys.stdout.flush()  # here, where an error of it is told, not at the end of Python
-    except (UsageError, OutputError) as error:
-        fail(str(error), 2)
-    except (HtafError, MissingError) as error:
-        fail(str(error), 1)
-    except KeyboardInterrupt:
-        fail(STOPPED, 130)
     except BrokenPipeError:
         pass  # the reader has gone: head, less
-    except OSError as error:
-        fail(f"{error.filename or 'writing the output'}: {error.strerror or error}", 1)
+    except TOLD as error:
+        message, code = _command.ended(error)
+        with contextlib.suppress(BrokenPipeError):
+            err.print(f"htaf: error: {_VALUES.sub(_cut, message)}")
+        raise SystemExit(code) from None
     finally:
         warnings.formatwarning = before
         try:
@@ -275,8 +396,6 @@ def _cut(found: re.Match[str]) -> str:
     return f"{value[:100]}...{value[-100:]} ({len(value):,} letters)"
 
 
-def fail(message: str, code: int) -> None:
-    """Print one line and leave."""
-    with contextlib.suppress(BrokenPipeError):
-        err.print(f"htaf: error: {_VALUES.sub(_cut, message)}")
-    raise SystemExit(code)
+def fail(message: str, code: int) -> NoReturn:
+    """End the command with one line and an exit code."""
+    raise Ended(message, code)

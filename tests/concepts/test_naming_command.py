@@ -373,6 +373,6 @@ def test_names_as_the_demonstration_asks_for_them(codes: Path, tmp_path: Path) -
 
     with served() as server:
         flags = ServerFlags(base_url=server.base_url)
-        found = model_names(open_codes(codes), MODEL.model, flags, tmp_path / "n.json", quiet=True)
+        found = model_names(open_codes(codes), MODEL.model, flags, tmp_path / "n.json")
     assert [each["verified"] for each in found] == [True] * 4
     assert len(json.loads((tmp_path / "n.json").read_text())) == 4

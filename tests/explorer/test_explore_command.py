@@ -345,7 +345,7 @@ def _page(out: Path) -> Path:
 def test_serving_until_it_is_interrupted(folder: Path, codes: Path, tmp_path: Path) -> None:
     """The real page, in a process of its own; Ctrl-C is a clean end."""
     words = ["explore", folder / "run", "--out", tmp_path / "p", "--codes", codes, "--serve", "--port", "0"]
-    command = [sys.executable, "-m", "htaf.cli", *map(str, words)]
+    command = [sys.executable, "-m", "htaf", *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         said = ""

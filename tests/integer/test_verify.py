@@ -66,7 +66,7 @@ def test_an_export_equals_the_network(
     assert "rows: 0 predictions and 0 outputs differ" in capsys.readouterr().out
     target = {"c": ("--target", "host"), "verilog": ("--target", "iverilog")}.get(form, ())
     assert htaf(monkeypatch, "verify", out, run, *target, "--json") == 0
-    network, export = json.loads(capsys.readouterr().out)
+    network, export = json.loads(capsys.readouterr().out)["result"]
     assert network["rows"] == export["rows"] > 20
     assert (export["predictions"], export["outputs"], export["wrong"]) == (0, 0, "")
 
@@ -100,7 +100,7 @@ def test_qonnx_runs_where_its_package_is(
     assert htaf(monkeypatch, "export", run, "--to", "qonnx", "--out", tmp_path / "q.onnx") == 0
     assert "float64" not in capsys.readouterr().out
     htaf(monkeypatch, "verify", tmp_path / "q.onnx", run, "--json")
-    found = json.loads(capsys.readouterr().out)[1]
+    found = json.loads(capsys.readouterr().out)["result"][1]
     if importlib.util.find_spec("qonnx"):
         assert (found["predictions"], found["outputs"], found["wrong"]) == (0, 0, "")
     else:
@@ -113,7 +113,7 @@ def test_a_packed_file_is_of_its_run(
     assert htaf(monkeypatch, "pack", run, "--out", tmp_path / "p.packed") == 0
     capsys.readouterr()
     assert htaf(monkeypatch, "verify", tmp_path / "p.packed", run, "--json") == 0
-    assert [(one["where"], one["outputs"]) for one in json.loads(capsys.readouterr().out)] == [
+    assert [(one["where"], one["outputs"]) for one in json.loads(capsys.readouterr().out)["result"]] == [
         ("network in PyTorch", 0),
         ("packed", 0),
     ]

@@ -271,7 +271,7 @@ def test_killed_at_any_time_it_ends_with_the_same_bits(model, text, tmp_path):
     def command(out):
         words = ["train", "llm", "--model", model, "--text", text, "--out", out, "--length", "32", "--last-k", "2"]
         words += ["--steps", "60", "--training-blocks", "60", "--batch-size", "2"]
-        return [sys.executable, "-m", "htaf.cli", *map(str, words)]
+        return [sys.executable, "-m", "htaf", *map(str, words)]
 
     began = time.monotonic()
     subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)

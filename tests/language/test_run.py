@@ -94,12 +94,12 @@ def test_the_command(model, text, tmp_path, htaf):
     made = tmp_path / "made"
 
     command = ["train", "llm", "--model", str(model), "--text", str(text), "--task", str(task), "--out", str(made)]
-    _, said, _ = htaf(*command, *flags, "--task-test", task)
-    assert "2 lines left out (line 61" in said
-    assert "open gates:" in said
+    _, out, err = htaf(*command, *flags, "--task-test", task)
+    assert "2 lines left out (line 61" in err
+    assert "open gates:" in out
     assert json.loads(htaf("evaluate", made, "--json")[1])["trained"]["task"]["questions"] == 60
     assert htaf("generate", made, "red cats", "--tokens", "5")[1].strip()
-    assert "already done" in htaf(*command, *flags, "--task-test", task)[1]
+    assert "already done" in htaf(*command, *flags, "--task-test", task)[2]
     code, _, told = htaf(
         *(str(made) if word == str(model) else word for word in command[:-1]), tmp_path / "twice", *flags
     )

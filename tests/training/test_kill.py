@@ -25,7 +25,7 @@ def command(data: Path, out: Path) -> list[str]:
     return [
         sys.executable,
         "-m",
-        "htaf.cli",
+        "htaf",
         "train",
         "tabular",
         "--data",
@@ -43,7 +43,7 @@ def run(data: Path, out: Path) -> dict[str, Any]:
 def finished(words: list[str]) -> dict[str, Any]:
     done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout)["result"]
 
 
 def outcome(out: Path) -> tuple[Any, ...]:
@@ -111,7 +111,7 @@ def test_an_image_training_killed_and_resumed(tmp_path: Path) -> None:
     """Augmented, in mixed precision; the last checkpoint is cut short as well."""
 
     def words(out: Path) -> list[str]:
-        return [sys.executable, "-m", "htaf.cli", *IMAGES.split(), "--out", str(out)]
+        return [sys.executable, "-m", "htaf", *IMAGES.split(), "--out", str(out)]
 
     whole, out = tmp_path / "whole", tmp_path / "run"
     finished(words(whole))
@@ -158,7 +158,7 @@ def test_a_study_stopped_goes_on(whole: tuple[Path, Path, float], tmp_path: Path
     words = [
         sys.executable,
         "-m",
-        "htaf.cli",
+        "htaf",
         "study",
         str(tmp_path / "plan.toml"),
         "--out",

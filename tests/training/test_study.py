@@ -571,7 +571,7 @@ def test_the_command_twice_and_one_is_killed(tmp_path: Path) -> None:
         'candidates = 6\nsplits = 3\ndata = [{name = "made.csv", target = "y"}]\n[recipe]\nhidden = [4]\nepochs = 3\n'
         "[methods.relu]\nlr = [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]\n[methods.ste]\nlr = [0.01]\n"
     )
-    words = [sys.executable, "-m", "htaf.cli", "study", "s.toml", "--out", "out", "--workers", "1", "--json"]
+    words = [sys.executable, "-m", "htaf", "study", "s.toml", "--out", "out", "--workers", "1", "--json"]
 
     def started() -> subprocess.Popen[bytes]:
         return subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -587,6 +587,6 @@ def test_the_command_twice_and_one_is_killed(tmp_path: Path) -> None:
     assert [one.returncode for one in commands] == [0, 0], answers
     quiet = run_study(read_plan(tmp_path / "s.toml"), tmp_path / "quiet", data_dir=str(tmp_path))
     for answer, _ in answers:
-        assert timeless(json.loads(answer)) == timeless(json.loads(to_json(quiet)))
+        assert timeless(json.loads(answer)["result"]) == timeless(json.loads(to_json(quiet)))
     assert timeless(json.loads((tmp_path / "out" / "report.json").read_bytes())) == timeless(quiet)
     assert len(read_records(tmp_path / "out")) == 2 * (6 + 2 + 3)

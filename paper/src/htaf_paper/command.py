@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from rich.table import Table as TextTable
 from tyro.conf import FlagConversionOff, OmitArgPrefixes, Positional, arg
 
-from htaf._console import Terminal, UsageError, fail, print_json, say
+from htaf._console import FAILED, Terminal, UsageError, fail, print_json, say
 from htaf.cli.flags import DataDir, Device, Json
 from htaf.cli.studying import ComputingFlags
 from htaf_paper.items import EXPERIMENTS, ITEMS, items
@@ -106,7 +106,7 @@ def run(
             say(f"{one.id}, {one.scale}: {one.status}{of}{': ' + one.message if one.message else ''}")
         say(f"htaf paper report --out {out}")
     if failed := [one.id for one in found if one.status == "failed"]:
-        fail(f"{', '.join(failed)} failed; give the same command again to retry", 1)
+        fail(f"{', '.join(failed)} failed; give the same command again to retry", FAILED)
 
 
 def report(*, out: Out, json: Json = False) -> None:

@@ -54,7 +54,7 @@ def binarise(
     from htaf_paper.binarise import binarise as make
 
     copied = None if like is None else open_codes(like)
-    make(source, out, how, like=copied, sorted=sorted, progress=not json)
+    make(source, out, how, like=copied, sorted=sorted, progress=True)
     summary(open_folder(out), out, json)
 
 
@@ -108,7 +108,7 @@ def labelfree(
 
     given, notes = read_texts(texts)
     opened = of_images(open_run(run, method=step_of_run(method)))
-    quiet_transformers(json)
+    quiet_transformers()
     try:
         model = load_image_text(clip)
         notes += cut_notes(given, model.too_long(given), model.length)
@@ -121,10 +121,10 @@ def labelfree(
     else:
         named = out if out.name not in ("", "..") else out.resolve()
         made = named.with_name(f"{named.name}-backbone")
-        read = extract(opened, images, made, keep=["backbone"], engine=Local(device), progress=not json).features()
+        read = extract(opened, images, made, keep=["backbone"], engine=Local(device), progress=True).features()
     codes = label_free(
         opened, images, read, model, given, out, similarity=similarity, clip_cutoff=clip_cutoff, threshold=threshold,
-        steps=steps, seed=seed, notes=notes, device=device, progress=not json,
+        steps=steps, seed=seed, notes=notes, device=device, progress=True,
     )  # fmt: skip
     info = codes.info
     rows = open_folder(out).accuracies()

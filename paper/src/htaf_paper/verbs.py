@@ -14,6 +14,7 @@ VERBS = {
     "paper run": Verb(
         "htaf_paper.command:run",
         "Compute tables and figures of the paper; what is finished is never computed again.",
+        keeps=True,
     ),
     "paper report": Verb(
         "htaf_paper.command:report",

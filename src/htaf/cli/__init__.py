@@ -1,7 +1,4 @@
-"""The command `htaf`: its verbs are the table in `verbs.py`, one file for each group of them.
-
-Exit code 0: done; 1: it failed; 2: it was used wrongly; 3: done, but for images that cannot be read; 130: stopped.
-"""
+"""The command `htaf`: its verbs are the table in `verbs.py`, one file for each group of them."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Callable
 from typing import get_type_hints
 
 from htaf import __version__
-from htaf._console import UsageError, ended_by_signals, plain_errors, say
+from htaf._console import UsageError, ended_by_signals, plain_errors, running, say
 from htaf._errors import CALLED, INSTEAD, meant, suggestion
 from htaf.cli.verbs import known
 
@@ -28,15 +25,22 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")  # names of classes and columns are any text
     with ended_by_signals(), plain_errors():
-        _run(sys.argv[1:])
+        words, verbs = sys.argv[1:], known().verbs
+        verb = next((verb for verb in verbs if words[: len(verb.split())] == verb.split()), None)
+        with running(verb, keeps=verb is not None and verbs[verb].keeps, json="--json" in _flags(words)):
+            _run(verb, words)
 
 
-def _run(words: list[str]) -> None:
+def _flags(words: list[str]) -> list[str]:
+    """The words before `--`, behind which none is a flag."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _run(verb: str | None, words: list[str]) -> None:
     """Run a verb, with the words behind it as its flags; or list the verbs."""
     if words == ["--version"]:
         return say(f"htaf {__version__}")
     groups, verbs = known()
-    verb = next((verb for verb in verbs if words[: len(verb.split())] == verb.split()), None)
     if verb is not None:
         import tyro
 
@@ -49,9 +53,7 @@ def _run(words: list[str]) -> None:
     group = words[0] if words and words[0] in groups else None
     word = next(iter(words[0 if group is None else 1 :]), None)
     if word in ("-h", "--help"):
-        return _list(words, whole=False)
-    if word is not None and word.startswith("--tyro-"):  # tyro's own, such as --tyro-print-completion SHELL
-        return _list(words, whole=True)
+        return list_verbs(words, whole=False)
     raise UsageError(_unknown(word, group))
 
 
@@ -61,8 +63,7 @@ def _expect_once(words: list[str], function: Callable[..., None]) -> None:
 
     hints = get_type_hints(function, include_extras=True).items()
     repeated = {name for name, kind in hints if UseAppendAction in getattr(kind, "__metadata__", ())}
-    words = words[: words.index("--")] if "--" in words else words
-    given = [word.partition("=")[0][2:].replace("_", "-") for word in words if word.startswith("--")]
+    given = [word.partition("=")[0][2:].replace("_", "-") for word in _flags(words) if word.startswith("--")]
     flags = [name.removeprefix("no-") for name in given]
     for name in flags:
         if flags.count(name) > 1 and name not in repeated:
@@ -99,7 +100,7 @@ def _unknown(word: str | None, group: str | None) -> str:
     return f"{expected}; got {word!r}{suggestion(word, names) or ''.join(same[:1])}"
 
 
-def _list(words: list[str], *, whole: bool) -> None:
+def list_verbs(words: list[str], *, whole: bool) -> None:
     """What tyro makes of the table: help or, of the whole verbs with their flags, a shell's completion."""
     from tyro.extras import SubcommandApp
 

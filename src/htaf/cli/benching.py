@@ -160,20 +160,13 @@ def beside(
     attributes: Attributes | None,
     seeds: int | None,
     part: PartName,
-    *,
-    told: bool,
 ) -> dict[str, Any]:
     """The result of `htaf.concepts.bench.bench`."""
     from htaf.concepts.bench import bench
 
     given: dict[str, list[Codes]] = {name: [folder.codes() for folder in some] for name, some in opened.items()}
 
-    def tell(line: str) -> None:
-        err.print(line, markup=False, highlight=False)
-
-    return bench(
-        features, given, attributes=attributes, seeds=seeds or SEEDS, part=part, progress=tell if told else None
-    )
+    return bench(features, given, attributes=attributes, seeds=seeds or SEEDS, part=part, progress=err.print)
 
 
 def write_table(result: Mapping[str, Any], out: Path, title: str) -> list[Path]:

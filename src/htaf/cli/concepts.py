@@ -109,10 +109,10 @@ def extract(
         if engine == "ray":
             from htaf.concepts.ray_engine import connected
 
-            used = stack.enter_context(connected(os.environ.get("RAY_ADDRESS") or None, told=not json))
+            used = stack.enter_context(connected(os.environ.get("RAY_ADDRESS") or None))
         found = room.extract(
             opened, images, out, keep=keep, parts=parts or None, part_images=part_images, engine=used, batch=batch,
-            progress=not json,
+            progress=True,
         )  # fmt: skip
     if files:
         say_notes(found.info["notes"])
@@ -162,18 +162,18 @@ def score(
         check_output_folder(out, inputs, own="folder of scores")
     with offering_parts(part):
         given = prepared(groups, bench, out, part, data_dir)
-    place, told = out or Path(), not json
+    place = out or Path()
     opened = {
-        name: [given.made(folder, place / CODES, progress=told) for folder in some] for name, some in groups.items()
+        name: [given.made(folder, place / CODES, progress=True) for folder in some] for name, some in groups.items()
     }
     own, *others = [
         (name if i == 0 else f"{name} ({i + 1})", one) for name, some in opened.items() for i, one in enumerate(some)
     ]
     with offering_parts(part):
-        scores = scores_of(own[1], baseline=dict(others), scored=part, progress=told)
+        scores = scores_of(own[1], baseline=dict(others), scored=part, progress=True)
         if bench.beside is not None:
-            features = given.made(bench.beside, place / BACKBONE, "backbone", progress=told).features()
-            scores["beside"] = beside(opened, features, given.attributes, bench.seeds, part, told=told)
+            features = given.made(bench.beside, place / BACKBONE, "backbone", progress=True).features()
+            scores["beside"] = beside(opened, features, given.attributes, bench.seeds, part)
     files = write_report(scores, out, title=codes.name) if out is not None else []
     if out is not None and bench.beside is not None:
         files += write_table(scores["beside"], out, f"Are they concepts? {codes.name}")
@@ -226,7 +226,7 @@ def minimal_set(
     if out is not None:
         check_output(out, [codes])
     opened = open_codes(codes)
-    result = search(opened, tolerance=tolerance, seed=seed, progress=None if json else told)
+    result = search(opened, tolerance=tolerance, seed=seed, progress=told)
     if out is not None:
         write_atomic(out, to_json(result))
     if json:

@@ -68,11 +68,11 @@ def _own(
     recipe_of("frozen", fields)  # what cannot be is said before anything is written
     model = flags.model or os.environ.get("OPENAI_MODEL", "")
     check_output_folder(out, own="demonstration")
-    named = (lambda codes, file: model_names(codes, model, server, file, quiet=json)) if model else None
+    named = (lambda codes, file: model_names(codes, model, server, file)) if model else None
     with hold(out / LOCK, f"another process writes {out}"):
         found = discover(
             data, out, seed=seed, size=flags.size, data_dir=data_dir, name=named,
-            per_class=flags.concepts_per_class, progress=not json, **fields,
+            per_class=flags.concepts_per_class, **fields,
         ).summary  # fmt: skip
         write_atomic(out / "demo.json", to_json(found))
     if json:

@@ -128,11 +128,11 @@ def explain(
     if whole or out is not None:
         live = len(found.bits) - sum(map(len, found.dead.values()))
         most = live if out is not None else min(max(most_bits, RULES), live)
-        with progress("rules", most, shown=not json) as more:
+        with progress("rules", most) as more:
             known = found.rules(most, told=more)
         answers["rules"] = [rule.to_json() for rule in known]
     if whole or (out is not None and out.suffix == ".json"):
-        with progress("importance", min(len(found.columns.names), MOST_COLUMNS), shown=not json) as more:
+        with progress("importance", min(len(found.columns.names), MOST_COLUMNS)) as more:
             shuffled = importance(opened, table, repeats=repeats, seed=seed, told=more)
         answers["importance"] = shuffled.to_json()
     of = found.bits.preprocessor.target
@@ -140,6 +140,8 @@ def explain(
         answers["threshold"] = of.threshold
     if out is not None:
         write_atomic(out, to_json(answers) if out.suffix == ".json" else _csv(known))
+    if changed is not None:
+        say_notes(told(changed.notes))
     if json:
         return print_json(answers)
     if of.threshold is not None:
@@ -147,7 +149,6 @@ def explain(
     if reasons is not None:
         _show_decision(reasons, found, row)
     if changed is not None:
-        say_notes(told(changed.notes))
         _show_what_if(changed, changes, found, bits or CHANGED)
     if vary is not None and vary_table is not None:
         _show_vary(vary, vary_table, found, reasons)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
@@ -54,7 +54,7 @@ def explore(
             raise UsageError(
                 "expected RUN, the run folder; without it only a finished page can be served: --out DIR --serve"
             )
-        serve_page(out, port)
+        serve_page(out, port, {})
         return
     from htaf.explorer.run_page import CodesNeededError, build_run_page
     from htaf.runs import open_run
@@ -71,30 +71,30 @@ def explore(
                 beside_names=beside_names,
                 shown=shown,
                 data_dir=data_dir,
-                progress=not json,
+                progress=True,
             )
     except CodesNeededError as error:
         raise UsageError(f"{error} with --codes") from None
-    if json:
-        print_json(made)
-    else:
-        say_notes(untold(made["notes"], opened.record["notes"]))
+    say_notes(untold(made["notes"], opened.record["notes"]))
+    print_json(made)
+    if not json:
         size = f"{made['bytes'] / 1e6:.1f} MB"
         named = f"{made['concepts']} concepts ({made['named']} named, {made['verified']} of them verified)"
         say(f"{made['images']:,} {made['part']} images, {named}, {made['classes']} classes, {size}")
         say(f"page: {made['page']} (open it in a browser)")
     if serve:
-        serve_page(out, port)
+        serve_page(out, port, made)
 
 
-def serve_page(folder: Path, port: int) -> None:
-    """Serve a page until Ctrl-C, which is how it ends."""
+def serve_page(folder: Path, port: int, made: dict[str, Any]) -> None:
+    """Serve a page until Ctrl-C, which is how it ends; `--json` tells its address at once, beside what was made."""
     from htaf.explorer.serve import PageServer
 
     with PageServer(folder, port) as server:
         if port not in (0, server.server_port):
             err.print(f"note: port {port} is taken")
         err.print(f"serving {server.url} on this machine alone; Ctrl-C ends it")
+        print_json(made | {"url": server.url}, now=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

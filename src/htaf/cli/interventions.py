@@ -175,7 +175,7 @@ def neighbours(
     from htaf.concepts.store import open_folder
 
     opened = open_folder(codes)
-    distances, rows = NearestImages(opened).of(_row(opened, image), k, progress=not json)
+    distances, rows = NearestImages(opened).of(_row(opened, image), k, progress=True)
     there = opened.rows(rows)
     found = [
         {

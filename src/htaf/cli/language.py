@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from htaf._console import UsageError, check_seed, print_json, progress, quiet_transformers, say, say_notes
+from htaf._console import UsageError, check_seed, err, print_json, progress, quiet_transformers, say, say_notes
 from htaf._files import check_output_folder
 from htaf.cli.flags import AT_HUB, LANGUAGE_RECORD, Folder, Json
 from htaf.cli.tables import show
@@ -111,10 +111,10 @@ def train_llm(
             raise UsageError(f"{flag} {place} lies in the folder of --text, whose files are read: choose another")
     from htaf.language.run import fit
 
-    _quiet(json)
+    _quiet()
     record = fit(
         model, data.data(), training, out, last_k=last_k, start_from=None if start_from is None else str(start_from),
-        calibration=calibration, machine=machine, say=lambda line: None if json else say(line), progress=_Bars(),
+        calibration=calibration, machine=machine, say=err.print, progress=_Bars(),
     )  # fmt: skip
     print_json(record) if json else _table(record, out)
 
@@ -147,12 +147,12 @@ class _Bars:
             self.what = ""
 
 
-def _quiet(json: bool = False) -> None:
+def _quiet() -> None:
     """Keep libraries from talking between the lines of a command."""
     import logging
 
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    quiet_transformers(json)
+    quiet_transformers()
 
 
 def evaluate_llm(folder: Path, data: str | None, json: bool) -> None:
@@ -162,11 +162,11 @@ def evaluate_llm(folder: Path, data: str | None, json: bool) -> None:
     if data is None:
         record = runs.read(folder)
         return print_json(record) if json else _table(record, folder)
-    _quiet(json)
+    _quiet()
     found = runs.evaluate(folder, data, progress=_Bars())
+    say_notes(found["notes"])
     if json:
         return print_json(found)
-    say_notes(found["notes"])
     rows = [(name, found[name]) for name in ("original", "run") if found[name]]
     return _scores(data, rows)
 
@@ -180,7 +180,7 @@ def pack_llm(folder: Path, out: Path, weights: Dtype, json: bool) -> None:
     from htaf.language.run import read
     from htaf.language.scores import logit_losses
 
-    _quiet(json)
+    _quiet()
     if (folder / LANGUAGE_RECORD).is_file():
         read(folder)  # finished
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -261,7 +261,7 @@ def generate(
             prompt = sys.stdin.read()
         except UnicodeDecodeError:
             raise UsageError("expected a prompt in UTF-8 on standard input, got something else") from None
-    _quiet(json)
+    _quiet()
     model = _fetched(model)
     opened, folder = None, Path(model)
     options: dict[str, Any] = {"most": tokens, "temperature": temperature, "seed": seed}
@@ -327,7 +327,7 @@ def concepts_gates(
         raise UsageError(f"--blocks must be >= 2, got {blocks}")
     _check_paths(text=text)
     check_output_folder(out, [path for path in (model, text) if path is not None], own="page of gates")
-    _quiet(json)
+    _quiet()
     record = runs.read(model) if text is None or (model / LANGUAGE_RECORD).is_file() else None
     network, tokenizer = files.load(model)
     if text is None:

@@ -145,7 +145,7 @@ def name_command(
             job = _job(evidence, client, asking, server, out, data_dir)
             if asking.estimate:
                 return _estimate(job, json)
-            names = _names(job, server.parallel, json, send=pictures.send_pictures)
+            names = _names(job, server.parallel, send=pictures.send_pictures)
         return _table(names, evidence.order, json)
 
 
@@ -237,19 +237,18 @@ def _by_attributes(
     return _table(names, most_important(codes).tolist(), json)
 
 
-def model_names(codes: Codes, model: str, server: ServerFlags, out: Path, *, quiet: bool = False) -> list[NameEntry]:
+def model_names(codes: Codes, model: str, server: ServerFlags, out: Path) -> list[NameEntry]:
     """Names for concepts from a language model, with the usual settings, written to a file as they are finished.
 
     Args:
         codes: to be named. model: its name. out: ending in .json; names that it holds are kept.
-        quiet: without progress.
 
     Raises:
         HtafError: the server cannot be had.
     """
     with _client(model, server) as client:
         evidence = _evidence(codes, AskingFlags(), PictureFlags(), {}, None)
-        return _names(_job(evidence, client, AskingFlags(), server, out, None), server.parallel, quiet, send=False)
+        return _names(_job(evidence, client, AskingFlags(), server, out, None), server.parallel, send=False)
 
 
 def _estimate(job: NamingJob, json: bool) -> None:
@@ -266,7 +265,7 @@ def _place(job: NamingJob) -> str:
     return urlsplit(getattr(job.client, "base_url", "")).netloc
 
 
-def _names(job: NamingJob, parallel: int, json: bool, *, send: bool) -> list[NameEntry]:
+def _names(job: NamingJob, parallel: int, *, send: bool) -> list[NameEntry]:
     """Do the job, and say before what it needs and after what it used; send: whether images may go to a server."""
     from htaf.concepts.naming import estimate_line, estimate_notes
     from htaf.concepts.naming.files import NO_ANSWER
@@ -282,7 +281,7 @@ def _names(job: NamingJob, parallel: int, json: bool, *, send: bool) -> list[Nam
     read = client.usage.cached  # for the estimate alone
     done = [0, 0]
     try:
-        with _bar(done, not json) as progress:
+        with _bar(done) as progress:
             names = job.run(parallel=parallel, progress=progress)
     except BaseException:  # Ctrl-C too
         where = f" and written to {job.out}" if job.out is not None and done[0] else ""
@@ -325,14 +324,14 @@ def _client(model: str, server: ServerFlags) -> Iterator[ServerClient]:
 
 
 @contextlib.contextmanager
-def _bar(done: list[int], shown: bool) -> Iterator[Callable[[int, int], None]]:
+def _bar(done: list[int]) -> Iterator[Callable[[int, int], None]]:
     """What tells how many names are finished, and keeps the two numbers in `done`."""
     with contextlib.ExitStack() as stack:
         more: list[Callable[..., None]] = []
 
         def advance(finished: int, total: int) -> None:
             if not more:  # the first call says how many there are, and how many were finished before
-                more.append(stack.enter_context(progress_of("names", total, shown=shown, done=finished)))
+                more.append(stack.enter_context(progress_of("names", total, done=finished)))
             else:
                 more[0](finished - done[0])
             done[:] = finished, total

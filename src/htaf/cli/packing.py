@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import FlagConversionOff, Positional, arg
 
-from htaf._console import UsageError, print_json, say
+from htaf._console import FAILED, UsageError, fail, print_json, say
 from htaf.cli.flags import DataDir, Json, RunDir, Source, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 
@@ -76,7 +76,7 @@ def pack(
             differing=differing,
             data=data,
             data_dir=data_dir,
-            progress=not json,
+            progress=True,
         )
     if json:
         return print_json(made.to_json())
@@ -135,7 +135,7 @@ def export(
                 part=part,
                 data=data,
                 data_dir=data_dir,
-                progress=not json,
+                progress=True,
             )
         if json:
             return print_json(integers.to_json())
@@ -158,7 +158,7 @@ def export(
             differing=differing,
             data=data,
             data_dir=data_dir,
-            progress=not json,
+            progress=True,
         )
     if json:
         return print_json(made.to_json())
@@ -207,7 +207,7 @@ def verify(
             part=part,
             data=data,
             data_dir=data_dir,
-            progress=not json,
+            progress=True,
         ):
             found.append(one)
             if not json:  # as soon as it is known: others may take minutes
@@ -216,8 +216,8 @@ def verify(
                 sys.stdout.flush()
     if json:
         print_json([one.to_json() for one in found])
-    if any(one.predictions or one.outputs for one in found):
-        raise SystemExit(1)
+    if differing := [one.where for one in found if one.predictions or one.outputs]:
+        fail(f"{', '.join(differing)}: numbers differ", FAILED)
     if all(one.wrong for one in found[1:]):
         raise UsageError(f"nothing here runs {exported}")
 

@@ -62,10 +62,9 @@ def sparse(
     images: Any = None
     if codes is None or save_run is not None:
         images = own_images(opened, data_dir, "give --codes alone, without --save-run")
-    own = codes_of_run(opened, codes, images, out / CODES, not json)
+    own = codes_of_run(opened, codes, images, out / CODES, True)
     say_choosing(part)
-    told = None if json else lambda line: err.print(line, markup=False, highlight=False)
-    found, heads = scored_heads(own, (*limits, None), part=part, seed=seed, progress=told)
+    found, heads = scored_heads(own, (*limits, None), part=part, seed=seed, progress=err.print)
     result = {"run": str(run), "key": opened.record["key"], **found}
     write_atomic(out / TABLE, table(result, title=f"Sparse heads of {run.name}"))
     write_atomic(out / RESULT, to_json(result))

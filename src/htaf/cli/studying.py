@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from htaf._console import UsageError, fail, print_json, say
+from htaf._console import FAILED, UsageError, fail, print_json, say
 from htaf._errors import suggestion
 from htaf.cli.flags import DataDir, Device, Folder, Json
 
@@ -102,4 +102,4 @@ def study(
     if json:
         print_json(reports[0] if len(plans) == len(reports) == 1 else reports)
     if failures := sum(len(report["failures"]) for report in reports):
-        fail(f"{failures} cells failed; give the same command again to retry them", 1)
+        fail(f"{failures} cells failed; give the same command again to retry them", FAILED)

@@ -12,6 +12,7 @@ class Verb(NamedTuple):
 
     function: str  # module:function; its arguments are the flags
     help: str  # for the list of verbs; the function's docstring begins with it
+    keeps: bool = False  # stopped, the same command goes on from what is done
 
 
 GROUPS = {
@@ -23,26 +24,32 @@ VERBS = {
     "train tabular": Verb(
         "htaf.cli.training:train_tabular",
         "Train an MLP with 0/1 activations on a table; smooth and exact results, and how they differ.",
+        keeps=True,
     ),
     "train dhn": Verb(
         "htaf.cli.training:train_dhn",
         "Train a WideResNet with 0/1 activations on images; smooth and exact results, and how they differ.",
+        keeps=True,
     ),
     "train bnn": Verb(
         "htaf.cli.training:train_bnn",
         "Train a Bi-Real Net, binary activations and weights, on images; smooth and exact results, side by side.",
+        keeps=True,
     ),
     "train snn": Verb(
         "htaf.cli.training:train_snn",
         "Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and how they differ.",
+        keeps=True,
     ),
     "train icbm": Verb(
         "htaf.cli.training:train_icbm",
         "Train an implicit concept bottleneck model: any image backbone, its last features as bits.",
+        keeps=True,
     ),
     "train llm": Verb(
         "htaf.cli.language:train_llm",
         "Give the MLPs of a language model 0/1 gates: calibrated in closed form, then trained with LoRA.",
+        keeps=True,
     ),
     "generate": Verb("htaf.cli.language:generate", "Go on from a prompt with a language model, word by word."),
     "evaluate": Verb(
@@ -67,6 +74,7 @@ VERBS = {
     "study": Verb(
         "htaf.cli.studying:study",
         "Search candidates with equal budgets, then train the chosen ones over several splits or seeds.",
+        keeps=True,
     ),
     "theory": Verb(
         "htaf.cli.bounds:theory", "Print the exact bounds beside the paper's table, and what its six pairs achieve."
@@ -75,10 +83,14 @@ VERBS = {
         "htaf.cli.demo:demo",
         "Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck, "
         "and write the page of its concepts.",
+        keeps=True,
     ),
     "doctor": Verb(
         "htaf.cli.doctor:doctor",
         "Say what this machine can do: versions, processor, accelerator, kernels, data sets.",
+    ),
+    "completion": Verb(
+        "htaf.cli.completing:completion", "Print a script with which a shell completes verbs and flags."
     ),
     "pack": Verb("htaf.cli.packing:pack", "Pack the exact network: bits instead of floats."),
     "export": Verb(
@@ -93,11 +105,14 @@ VERBS = {
         "htaf.cli.pushing:push", "Share a run, a packed file or a language model at the Hugging Face hub, with a card."
     ),
     "concepts extract": Verb(
-        "htaf.cli.concepts:extract", "Write the bits of images, and both networks' predictions, to a folder."
+        "htaf.cli.concepts:extract",
+        "Write the bits of images, and both networks' predictions, to a folder.",
+        keeps=True,
     ),
     "concepts score": Verb(
         "htaf.cli.concepts:score",
         "Score concepts: accuracy, dead concepts, concept accuracy, class specificity, redundancy, sparsity.",
+        keeps=True,
     ),
     "concepts minimal-set": Verb(
         "htaf.cli.concepts:minimal_set",
@@ -106,6 +121,7 @@ VERBS = {
     "concepts sparse": Verb(
         "htaf.cli.sparse_heads:sparse",
         "Fit heads in which each class draws on few concepts.",
+        keeps=True,
     ),
     "concepts pictures": Verb(
         "htaf.cli.concepts:pictures", "Draw images that have a concept above images that lack it, picked at random."
@@ -113,6 +129,7 @@ VERBS = {
     "concepts where": Verb(
         "htaf.cli.where:where",
         "Draw where in its images a concept is seen, from the strongest to the barely on; with crops and an index.",
+        keeps=True,
     ),
     "concepts find": Verb(
         "htaf.cli.finding:find",
@@ -142,10 +159,12 @@ VERBS = {
         "htaf.cli.naming:name_command",
         "Name concepts by attributes of the classes or by a language model, each name checked on classes that did "
         "not choose it.",
+        keeps=True,
     ),
     "explore": Verb(
         "htaf.cli.exploring:explore",
         "Write a page to look at concepts, check and rename them, and flip bits.",
+        keeps=True,
     ),
 }
 

@@ -62,7 +62,7 @@ def where(
     chosen = concept or (() if image is not None else tuple(most_important(known)[:5].tolist()))
     lines = write_where(
         opened, images, codes, out, concepts=chosen, image=image, count=count, part=part, method=how, device=device,
-        progress=not json,
+        progress=True,
     )  # fmt: skip
     if json:
         return print_json(lines)

@@ -6,7 +6,6 @@ import hashlib
 import http.client
 import os
 import shutil
-import sys
 import tarfile
 import tempfile
 import urllib.request
@@ -18,11 +17,12 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
+from htaf._console import err, progress
 from htaf._files import cache_folder
 from htaf.data.reading import DataError, data_folders, listed
 
 TIMEOUT = 30  # seconds without an answer
-BLOCK = 2**20
+BLOCK, MB = 2**20, 10**6
 
 
 @dataclass(frozen=True)
@@ -117,16 +117,14 @@ def _download(archive: Archive, target: Path) -> None:
         digest = hashlib.md5(usedforsecurity=False)
         with os.fdopen(handle, "wb") as file, urllib.request.urlopen(request, timeout=TIMEOUT) as response:
             size = int(response.headers.get("Content-Length") or 0)
-            _say(f"downloading {archive.url} ({size / 1e6:.0f} MB) to {target.parent}\n")
+            err.print(f"downloading {archive.url} ({size / MB:.0f} MB) to {target.parent}")
             done = 0
-            while block := response.read(BLOCK):
-                file.write(block)
-                digest.update(block)
-                done += len(block)
-                if sys.stderr.isatty():
-                    _say(f"\r{archive.file}: {done / 1e6:.0f} of {size / 1e6:.0f} MB", "")
-        if sys.stderr.isatty():
-            _say("\n", "")
+            with progress(f"{archive.file}, MB", size // MB or None) as more:
+                while block := response.read(BLOCK):
+                    file.write(block)
+                    digest.update(block)
+                    more((done + len(block)) // MB - done // MB)
+                    done += len(block)
         if size and done != size:
             raise http.client.HTTPException(f"the connection ended after {done:,} of {size:,} bytes")
         if digest.hexdigest() != archive.md5:
@@ -168,8 +166,3 @@ def _unpack(archive: Archive, file: Path, target: Path) -> None:
 def _md5(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _say(text: str, prefix: str = "htaf: ") -> None:
-    sys.stderr.write(prefix + text)
-    sys.stderr.flush()

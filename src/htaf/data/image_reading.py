@@ -20,6 +20,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
+from htaf._console import progress
 from htaf._errors import expect_memory, first_line
 from htaf._files import regular
 from htaf.data.reading import DataError
@@ -93,7 +94,12 @@ def look_all(paths: Sequence[Path], *, whole: bool = True) -> list[Look]:
     """`look` for each file, in threads."""
     with warnings.catch_warnings(), ThreadPoolExecutor(threads()) as pool:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `look` reports them
-        return list(pool.map(partial(look, whole=whole), paths))
+        with progress("reading images", len(paths), shown=None) as more:
+            looks = []
+            for one in pool.map(partial(look, whole=whole), paths):
+                looks.append(one)
+                more()
+            return looks
 
 
 def decode(path: Path | bytes, channels: int, size: tuple[int, int], name: str = "image") -> UInt8[np.ndarray, "c h w"]:

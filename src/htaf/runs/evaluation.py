@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from htaf._console import progress
 from htaf.runs.metrics import metrics
 from htaf.runs.predictions import Joined
 
@@ -37,11 +38,13 @@ def measure(
         rows = len(part) if isinstance(part, Sized) else 0
         networks = {"smooth": smooth} | ({} if exact is None else {"exact": exact})
         seen = {network: Joined(rows) for network in (*networks, "targets")}
-        for x, y in part:
-            x = x.to(device)
-            for network, model in networks.items():
-                seen[network].add(model(x).cpu())
-            seen["targets"].add(y)
+        with progress(f"measuring {name}", rows, shown=None if rows else False) as more:
+            for x, y in part:
+                x = x.to(device)
+                for network, model in networks.items():
+                    seen[network].add(model(x).cpu())
+                seen["targets"].add(y)
+                more(len(y))
         targets = seen.pop("targets").whole()
         if kept is not None:
             kept[name] = seen["smooth" if exact is None else "exact"].whole(), targets

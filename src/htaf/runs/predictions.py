@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from htaf._console import progress
 from htaf.data.notes import Note
 from htaf.data.reading import DataError, Frame, GivesPandas
 from htaf.runs.metrics import decided_by, probabilities
@@ -58,15 +59,17 @@ def of_images(
     files = [path if isinstance(path, bytes) else Path(path) for path in paths]
     names = [f"image {i}" if isinstance(file, bytes) else str(file) for i, file in enumerate(files, start=1)]
     outputs, problems = [], []
-    for i in range(0, len(files), 64):
-        some = slice(i, i + 64)
-        pixels, found = preprocessor.read_each(files[some])
-        for file, name, error in zip(files[some], names[some], found, strict=True):
-            why = error and str(error).removeprefix("image: " if isinstance(file, bytes) else f"{name}: ")
-            if strict and error is not None:
-                raise DataError(f"{name}: {why}") from error
-            problems.append(why)
-        outputs.append(forward(model, preprocessor.normalise(pixels)))
+    with progress("predicting", len(files), shown=None) as more:
+        for i in range(0, len(files), 64):
+            some = slice(i, i + 64)
+            pixels, found = preprocessor.read_each(files[some])
+            for file, name, error in zip(files[some], names[some], found, strict=True):
+                why = error and str(error).removeprefix("image: " if isinstance(file, bytes) else f"{name}: ")
+                if strict and error is not None:
+                    raise DataError(f"{name}: {why}") from error
+                problems.append(why)
+            outputs.append(forward(model, preprocessor.normalise(pixels)))
+            more(len(found))
     joined = torch.cat(outputs) if outputs else torch.zeros(0, len(preprocessor.classes))
     joined = _checked(joined, len(preprocessor.classes), len(files))
     frame = _probabilities(joined, preprocessor.classes, pd.Index(names, name="image"))

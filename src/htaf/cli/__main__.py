@@ -1,5 +1,0 @@
-"""`python -m htaf.cli`."""
-
-from htaf.cli import main
-
-main()

@@ -1,0 +1,143 @@
+"""What all verbs share: `--json`, exit codes, completion, `python -m htaf`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from htaf import __version__, _console
+from htaf._errors import HtafError
+from htaf.cli.verbs import VERBS, known
+
+PAGE = Path(__file__).parents[1] / "docs" / "command.md"
+
+
+@pytest.mark.parametrize("verb", known().verbs)
+def test_every_verb_answers_json_in_one_shape(verb: str, htaf, flags_of: Callable[..., set[str]]) -> None:
+    """The fixture looks at the shape of every answer in all tests; here each verb has one, of an error."""
+    assert "--json" in flags_of(*verb.split())
+    code, out, err = htaf(*verb.split(), "--json", "--no-such-flag")
+    assert (code, out) == (2, "")
+    assert f"htaf {verb} --help" in err
+
+
+def test_the_answer_is_all_there_is_on_the_output(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    with _console.running("theory", keeps=False, json=True):
+        _console.say_notes(["a note"])
+        _console.print_json({"path": PAGE, "nan": float("nan"), "numpy": np.float32(0.5), "torch": torch.arange(2)})
+    printed = capsys.readouterr()
+    result = {"path": str(PAGE), "nan": None, "numpy": 0.5, "torch": [0, 1]}
+    told = {"htaf": __version__, "verb": "theory", "result": result, "notes": ["a note"], "error": None}
+    assert json.loads(printed.out) == told
+    assert printed.err == "note: a note\n"
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_stopped_verb_says_whether_it_goes_on(keeps: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit), _console.plain_errors(), _console.running("train", keeps=keeps, json=False):
+        stop()
+    assert ("goes on from what is done" in capsys.readouterr().err) == keeps
+
+
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+WAYS: dict[int, Callable[[], None]] = {  # to end, each with its exit code
+    0: lambda: None,
+    1: lambda: fail(HtafError("it failed")),
+    2: lambda: fail(_console.UsageError("used wrongly")),
+    3: lambda: _console.say_unread(["one.png: no image"], 2),
+    130: stop,
+}
+
+
+@pytest.mark.parametrize("code", _console.EXITS)
+def test_every_exit_code(code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    left = 0
+    try:
+        with _console.plain_errors(), _console.running("predict", keeps=False, json=True):
+            _console.print_json([])
+            WAYS[code]()
+    except SystemExit as ended:
+        left = ended.code
+    assert left == code
+    printed = capsys.readouterr()
+    error = json.loads(printed.out)["error"]
+    assert (error or {"code": 0})["code"] == code
+    assert not code or printed.err.endswith(f"htaf: error: {error['message']}\n")
+
+
+def test_the_page_says_which_verbs_go_on() -> None:
+    section = PAGE.read_text().partition("## Stop and go on\n")[2].partition("\n\n")[2].partition("\n## ")[0]
+    first = re.findall(r"^\| ((?:`[a-z -]+`(?:, )?)+) \|", section, re.MULTILINE)
+    named = {verb for cell in first for verb in re.findall("`(.*?)`", cell)}
+    named |= {verb for verb in VERBS if verb.startswith("train ")}
+    assert named - {"train", "paper run"} == {verb for verb, row in VERBS.items() if row.keeps}
+
+
+def test_a_part_of_a_command_shows_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only in a command, and not within another progress."""
+
+    def part() -> None:
+        with _console.progress("part", 1, shown=None, every=0) as more:
+            more()
+
+    part()
+    assert capsys.readouterr().err == ""
+    with _console.running("evaluate", keeps=False, json=True):
+        part()
+        assert capsys.readouterr().err.startswith("part: 1 of 1 in")
+        with _console.progress("whole", 1):
+            part()
+    assert capsys.readouterr().err == ""
+
+
+def test_the_page_has_the_table_of_exit_codes() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    assert {int(code): text for code, text in rows} == _console.EXITS
+
+
+SHELLS = {  # what completes the words
+    "bash": 'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _htaf; echo ${COMPREPLY[@]}',
+    "fish": "eval $argv[1]; complete -C (string join -- ' ' $argv[2..])",
+    "zsh": 'compdef() {}; eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); compgen() { printf "%s\n" ${=2} '
+    '| grep -- "^$4"; }; setopt ksharrays; _htaf; print -- "${COMPREPLY[@]}"',
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_completes_verbs_flags_and_values(shell: str, htaf, tmp_path: Path) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    script = htaf("completion", shell)[1]
+    for words, found in (
+        (("con",), {"concepts"}),
+        (("concepts", "ex"), {"extract"}),
+        (("export", "run", "--pip"), {"--pipelined"}),
+        (("export", "run", "--to", "veri"), {"verilog"}),
+        (("concepts", "score", ""), set[str]()),  # files
+    ):
+        command = [shell, "-c", SHELLS[shell], *(("-",) if shell != "fish" else ()), script, "htaf", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.stderr == ""
+        assert set(done.stdout.split()) == found, words
+
+
+def test_the_package_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "htaf", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"htaf {__version__}\n"
