@@ -106,6 +106,20 @@ def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path
     assert "already done: " in htaf(*words)[2]
 
 
+def test_images_that_lose_much_are_told(htaf, tmp_path: Path) -> None:
+    run, rng = tmp_path / "run", np.random.default_rng(0)
+    few = ("--train-images", "60", "--validation-images", "30")
+    assert htaf("train", "dhn", "--data", "digits", "--out", run, *SMALL, *few)[0] == 0
+    Image.new("RGB", (300, 200), (200, 40, 40)).save(tmp_path / "photo.png")
+    Image.fromarray(rng.integers(0, 255, (8, 8), dtype=np.uint8)).save(tmp_path / "scan.png")
+    code, _, err = htaf("predict", run, tmp_path / "photo.png", tmp_path / "scan.png")
+    assert code == 0, err
+    said = "of 2 images looked at 1 in colour, read as grey and 1 over 4 times as large, shrunk to 8 x 8"
+    assert said in " ".join(err.split())
+    code, _, err = htaf("predict", run, tmp_path / "scan.png")
+    assert (code, "looked at" in err) == (0, False)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NAMED = 8  # names that a note lists
 LEVEL = 1e-4  # of a margin: below it is the rounding of a sum
+LOOKED, COLOUR, SHRUNK = 100, 16, 4  # files; levels between channels; times the side of the network's images
 NEAREST = 3  # training images that --explain names
 
 
@@ -178,6 +179,27 @@ def _beside_known(
     return frame, near
 
 
+def _foreign(files: Sequence[Path], network: Run | PackedRun) -> list[str]:
+    """A note where images lose much on their way into the network: their colours, or most of their pixels."""
+    import numpy as np
+
+    from htaf.data.image_reading import look_all
+
+    preprocessor: Any = network.preprocessor()
+    grey, side = preprocessor.channels == 1, max(preprocessor.size)
+    source = getattr(network, "record", {}).get("source") or {"size": side}
+    small = side <= 64 and source.get("size") is None  # as their images are: nobody asked for less
+    some = [files[row] for row in np.unique(np.linspace(0, len(files) - 1, LOOKED).astype(int))]
+    found = [one for one in look_all(some, whole=grey) if not one.problem]
+    pixels = [np.frombuffer(one.small, np.uint8).reshape(-1, 3).astype(int) for one in found if one.small]
+    colour = sum((np.ptp(of, axis=1) > COLOUR).mean() > 0.05 for of in pixels)
+    large = sum(min(one.size) > SHRUNK * side for one in found) if small else 0
+    lost = [f"{colour} in colour, read as grey"] * bool(colour)
+    lost += [f"{large} over {SHRUNK} times as large, shrunk to {' x '.join(map(str, preprocessor.size))}"] * bool(large)
+    what = "they may be others than those of the training"
+    return [f"of {counted(len(found), 'image')} looked at {' and '.join(lost)}: {what}"] if lost else []
+
+
 def _predict_images(
     run: Path, network: Run | PackedRun, inputs: tuple[Path, ...], out: Path | None, *, exact: bool,
     method: str | None, bits: bool, explain: bool, names: Path | None, strict: bool, json: bool,
@@ -187,7 +209,7 @@ def _predict_images(
 
     reasons: list[list[dict[str, Any]]] = []
     files, left_out = image_files(inputs)
-    say_notes(left_out)
+    say_notes([*left_out, *_foreign(files, network)])
     seen: list[Any] = []
     training, watching = (None, nullcontext) if run.is_file() else _training_images(network, seen)
     if bits or explain:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,7 @@ class RulesError(HtafError):
     """A run or a question that has no answer in rules."""
 
 
+@runtime_checkable
 class Fitted(Protocol):
     """An estimator that is fitted: it holds its run, and may know the rows that it was trained on."""
 
