@@ -38,6 +38,7 @@ TOKENIZER = (
 PACKED = "packed.safetensors"  # the name of a packed file at the hub
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy")
 PLACES = ("name", "data_dir", "test", "from", "start_from", "text", "task", "task_test")  # of a record: may be paths
+KEPT = ("recipe", "data", "model", "estimator", "positive")  # of a run's record, as it is
 # folders of an absolute path, of Linux, macOS or Windows, in a text
 _FOLDERS = re.compile(r"(?<![\w.:/\\~-])(?:~|[A-Za-z]:)?[\\/](?:[^\\/\s'\",;:()]+[\\/])+")
 
@@ -253,8 +254,8 @@ def _write_language(path: Path, kind: Kind, folder: Path) -> dict[str, Any]:
 
 
 def without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record whose texts name files without the folders of the machine where they were; the recipe and the data of a
-    run, of which its key is made, stay."""
+    """A record whose texts name files without the folders of the machine where they were; of a run what its key is made
+    of, and what has words of its data, stay."""
 
     def of(value: Any, name: str) -> Any:
         if isinstance(value, dict):
@@ -266,8 +267,8 @@ def without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
         place = value.startswith(("~", ".")) or ntpath.isabs(value) or (name in PLACES and "://" not in value)
         return ntpath.basename(value.rstrip("/\\")) if place else _FOLDERS.sub("", value)
 
-    kept = {name: record[name] for name in ("recipe", "data") if "recipe" in record}
-    return {name: of(value, name) for name, value in record.items()} | kept
+    kept = KEPT if "recipe" in record else ()
+    return {name: value if name in kept else of(value, name) for name, value in record.items()}
 
 
 def _kind(folder: Path) -> Kind | None:
