@@ -73,11 +73,9 @@ for at, pixel in enumerate(pixels[0]):
     axes[0].text(at % 8, at // 8, pixel, ha="center", va="center", fontsize=6, color="tab:orange")
 axes[1].imshow(bits.reshape(8, 8), cmap="Greys")
 axes[2].bar(range(10), program.run(pixels[:1])[0])
-axes[2].set_xticks(range(10))
 for one, title in zip(axes, ("64 integers in", "64 bits", "10 integers out"), strict=True):
     one.set_title(title)
-for one in axes[:2]:
-    one.set_axis_off()
+axes[0].set_axis_off(), axes[1].set_axis_off()
 plt.show()
 
 # %%

@@ -72,7 +72,7 @@ def _own(
     with hold(out / LOCK, f"another process writes {out}"):
         found = discover(
             data, out, seed=seed, size=flags.size, data_dir=data_dir, name=named,
-            per_class=flags.concepts_per_class, **fields,
+            per_class=flags.concepts_per_class, progress=True, **fields,
         ).summary  # fmt: skip
         write_atomic(out / "demo.json", to_json(found))
     if json:
