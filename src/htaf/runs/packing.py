@@ -161,7 +161,7 @@ def export_run(
     data_dir: Place | None = None,
     progress: bool = False,
 ) -> WrittenFile:
-    """Write the exact network of a run as ONNX, compared by onnxruntime where it is installed, or NIR, read and compared.
+    """Write the exact network of a run as ONNX, compared by onnxruntime where it is installed, or as NIR, read back.
 
     Args:
         to: onnx for any runtime; nir for spiking networks.
