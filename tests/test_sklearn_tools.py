@@ -228,6 +228,19 @@ def copies() -> None:
     assert "HtafClassifier" in fitted._repr_html_()
 
 
+def skops() -> None:
+    """Three types are to be trusted, of a model that a pipeline holds too."""
+    files = pytest.importorskip("skops.io")
+    for model, y in ((classifier(), Y), (regressor(), AMOUNT)):
+        fitted = make_pipeline(StandardScaler(), model).fit(X, y)
+        stored = files.dumps(fitted)
+        kinds = files.get_untrusted_types(data=stored)
+        own = f"htaf.estimators.{type(model).__name__}"
+        assert {own, "htaf.runs.run.Run"} < set(kinds)
+        assert len(kinds) == 3, "and a path"
+        np.testing.assert_array_equal(files.loads(stored, trusted=kinds).predict(X), fitted.predict(X))
+
+
 def outputs_of_frames() -> None:
     steps = make_pipeline(FunctionTransformer(), StandardScaler(), regressor()).set_output(transform="pandas")
     assert [*steps.fit(X, AMOUNT)[-1].feature_names_in_] == [*X]
@@ -242,6 +255,7 @@ TOOLS: tuple[Callable[[], None], ...] = (
     importance_by_permutation,
     transformed_target,
     copies,
+    skops,
     outputs_of_frames,
 )
 MORE: tuple[Callable[[], None], ...] = (

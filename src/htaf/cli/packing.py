@@ -164,10 +164,8 @@ def export(
         return print_json(made.to_json())
     if made.agreement is not None:
         say(_agreement(made.agreement, part))
-    elif to == "onnx":
-        say("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
     else:
-        say("not compared: a NIR graph is run by the software of a chip or simulator (docs/export.md)")
+        say("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
     return say(_sizes(made))
 
 
