@@ -4,9 +4,9 @@
     python benchmarks/first_result.py dist/htaf-*.whl --model SmolLM2-135M-Instruct.gguf --json first_result.json
 
 Doors that need the same extra share an environment. Each has a new process, a folder of its own and a PATH without a
-compiler. pip takes the versions of constraints.txt from where it is set up to look, its cache included. A first result
-is what the README shows: the report of `htaf.finish`, predictions of a table, a page of concepts, a language model's
-perplexity with gates, C without floats. CPU seconds say what a busy machine hides.
+compiler. pip, or uv, takes the versions of constraints.txt from where it is set up to look, its cache included. A first
+result is what the README shows: the report of `htaf.finish`, predictions of a table, a page of concepts, a language
+model's perplexity with gates, C without floats. CPU seconds say what a busy machine hides.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DOORS = {
         "table": ["README: htaf.fit("],
         "images": ["htaf demo --out runs/demo"],
         "integers in C": [
-            "htaf train dhn --data digits --weights int8 --out runs/digits",
+            "htaf train tabular --data digits --weights int8 --epochs 10 --out runs/digits",
             "htaf export runs/digits --to c --out digits-c",
         ],
     },
@@ -82,6 +82,7 @@ def main() -> None:
     given = parser(__doc__)
     given.add_argument("wheel", type=Path)
     given.add_argument("--model", type=Path, help="of the language door, which is left out without it")
+    given.add_argument("--uv", metavar="PROGRAM", help="install by this uv instead of pip")
     given.add_argument("--only", choices=[door for doors in DOORS.values() for door in doors], nargs="+")
     args = begin(given)
     rows: list[dict[str, Any]] = []
@@ -97,8 +98,9 @@ def main() -> None:
             (packages,) = place.glob("lib/python*/site-packages")
             empty = sum(megabytes(packages).values())
             wanted = f"{args.wheel.resolve()}[{extra}]" if extra else str(args.wheel)
-            pip = [str(programs / "python"), "-m", "pip", "install", "-c", str(ROOT / "constraints.txt"), wanted]
-            install = spent(pip, ROOT, env)
+            python = str(programs / "python")
+            pip = [args.uv, "pip", "install", "--python", python] if args.uv else [python, "-m", "pip", "install"]
+            install = spent([*pip, "-c", str(ROOT / "constraints.txt"), wanted], ROOT, env)
             found = megabytes(packages)
             size = sum(found.values()) - empty
             env["PATH"] = str(programs)
