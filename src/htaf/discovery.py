@@ -19,7 +19,7 @@ from htaf.concepts.pixels import Pictures
 from htaf.concepts.readable import PerClass, keep_readable
 from htaf.concepts.report import write_report
 from htaf.concepts.scores import score
-from htaf.data.images import Images, is_named, load
+from htaf.data.images import Images, expect_outside, is_named, load
 from htaf.explorer.run_page import build_run_page
 from htaf.explorer.shown import Shown
 from htaf.runs import Run
@@ -103,8 +103,7 @@ def discover(
     """
     data, out = os.fspath(data), Path(out)
     recipe, brought = recipe_of(recipe, fields)
-    if not is_named(data) and out.resolve().is_relative_to(Path(data).resolve()):
-        raise HtafError(f"expected out to lie outside the images of {data}, which it would be read with, got {out}")
+    expect_outside(out, data)
     steps: dict[str, float] = {}
 
     def step(name: str, work: Callable[[], Any]) -> Any:

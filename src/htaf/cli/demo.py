@@ -13,7 +13,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import UsageError, check_seed, direction, err, print_json, say
 from htaf._files import LOCK, check_output_folder, hold, to_json, write_atomic
-from htaf.cli.flags import DataDir, Folder, Json, Place, check_outside_images
+from htaf.cli.flags import DataDir, Folder, Json, Place
 from htaf.cli.naming import ServerFlags, model_names
 from htaf.cli.sparse_heads import show_heads
 from htaf.cli.tables import show
@@ -50,6 +50,7 @@ def _own(
 ) -> None:
     """The whole of it on a user's images."""
     begun = time.monotonic()
+    from htaf.data.images import expect_outside
     from htaf.discovery import discover, recipe_of
 
     for name, value, least in (
@@ -62,7 +63,7 @@ def _own(
             raise UsageError(f"--{name} must be >= {least}, got {value}")
     if not flags.pretrained:
         raise UsageError("--pretrained: expected hub, a file, a wheel, a package or a run folder, got nothing")
-    check_outside_images(out, data)
+    expect_outside(out, data)
     own = ("pretrained", "backbone", "concepts", "epochs", "enlarge")
     fields = {name: value for name in own if (value := getattr(flags, name)) is not None}
     recipe_of("frozen", fields)  # what cannot be is said before anything is written

@@ -10,7 +10,7 @@ from tyro.conf import arg
 from htaf._console import UsageError, print_json, say, say_notes, say_unread
 from htaf._files import check_output_folder
 from htaf.cli.concepts import of_images
-from htaf.cli.flags import Device, Json, RunDir, check_outside_images
+from htaf.cli.flags import Device, Json, RunDir
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 
@@ -36,10 +36,12 @@ def find(
         if not given:
             raise UsageError(f"expected image files or folders for {flag}, got none")
     if out is not None:
+        from htaf.data.images import expect_outside
+
         check_output_folder(out, [run, *with_, *without], own="found concept")
         for flag, given in (("--with", with_), ("--without", without)):
             for place in given:
-                check_outside_images(out, str(place.absolute()), flag)  # a folder may have the name of a set
+                expect_outside(out, str(place.absolute()), flag)  # a folder may have the name of a set
     from htaf.concepts.finding_report import REPORT, answers, find_in_run, read_sides
     from htaf.runs import open_run
 

@@ -82,20 +82,6 @@ def refuse_flags(given: dict[str, Any], run: Path) -> None:
         raise UsageError(f"{', '.join(used)}: not for {run}, a language model: leave it out")
 
 
-def check_outside_images(out: Path, data: str, flag: str = "--data") -> None:
-    """Raises UsageError: an output folder in a folder of images, which would be read with them."""
-    from htaf.data.images import is_named
-
-    if is_named(data):
-        return
-    try:
-        images, there = Path(data).resolve(strict=True), out.resolve()
-    except (OSError, ValueError, RuntimeError):  # what reads and writes them says what is wrong
-        return
-    if there.is_relative_to(images):
-        raise UsageError(f"--out must lie outside the images of {flag} {data}, got {out}: choose another folder")
-
-
 registry = ConstructorRegistry()
 
 

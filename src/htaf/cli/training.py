@@ -22,7 +22,6 @@ from htaf.cli.flags import (
     Device,
     Folder,
     Json,
-    check_outside_images,
 )
 from htaf.cli.methods import outside_step
 from htaf.cli.tables import show
@@ -265,9 +264,9 @@ class ImageFlags:
 
     def given(self, data: str, out: Path, data_dir: str | None, chosen: Chosen, changes: Mapping[str, Any]) -> Given:
         """As `TableFlags.given`."""
-        check_outside_images(out, data)
-        from htaf.data.images import load
+        from htaf.data.images import expect_outside, load
 
+        expect_outside(out, data)
         source = _source(data, self)
         options: dict[str, Any] = {}
         if chosen.recipe.network.supervised_by is not None:

@@ -11,7 +11,8 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from htaf._errors import expect_seed, suggestion
+from htaf._errors import expect_seed, option, suggestion
+from htaf._files import OutputError
 from htaf.data.augment import augment, check_preset
 from htaf.data.downloads import obtain
 from htaf.data.image_folders import read_folder, shuffled_by_class
@@ -31,6 +32,7 @@ __all__ = [
     "MemoryPart",
     "Part",
     "Split",
+    "expect_outside",
     "fit_preprocessor",
     "is_named",
     "load",
@@ -53,6 +55,19 @@ class Split:
 def is_named(name: str | os.PathLike[str]) -> bool:
     """Whether `load` takes this for a known set, not for a folder; names go in any case."""
     return os.fspath(name).lower() in SETS
+
+
+def expect_outside(out: Path, name: str, flag: str = "--data") -> None:
+    """Raises OutputError: an output folder in the folder of images that `name` is, which would be read with them."""
+    if is_named(name):
+        return
+    try:
+        images, there = Path(name).resolve(strict=True), out.resolve()
+    except (OSError, ValueError, RuntimeError):  # what reads and writes them says what is wrong
+        return
+    if there.is_relative_to(images):
+        where = f"{option('--out', 'out')} must lie outside the images of {option(f'{flag} {name}', name)}"
+        raise OutputError(f"{where}, got {out}: choose another folder")
 
 
 def of_files(name: str | os.PathLike[str]) -> bool:
