@@ -16,6 +16,7 @@ from torch import nn
 from htaf.data.columns import Column
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
+from htaf.grid import settled
 from htaf.rules.bits import Fitted, RulesError, TableBits, run_of
 from htaf.rules.explanation import drawn, own_table
 from htaf.rules.raw_columns import RARE, read
@@ -94,7 +95,7 @@ def curves(
     Yields:
         for each value probabilities of classes, or numbers in the unit of the target.
     """
-    block = preprocessor.inputs_of(column)
+    network, block = settled(network), preprocessor.inputs_of(column)
     with_values = rows.iloc[[0] * len(values)].reset_index(drop=True)
     with_values[column] = pd.Series(list(values), dtype=object)
     made, moved = preprocessor.transform(with_values)[:, block], inputs.copy()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
+from htaf.grid import settled
 from htaf.models.mlp import MLP, Thermometer
 from htaf.rules.bits import Fitted, RulesError, run_of, shuffles
 from htaf.rules.explanation import drawn, own_table, warn_of_training
@@ -143,6 +144,7 @@ def network_importance(
         per_input = _sensitivity(smooth, x, target, task, weights)
         by_column = [float(per_input[block].sum()) for block in blocks]
         places = sorted(sorted(places, key=lambda place: -by_column[place])[:most_columns])
+    network = settled(network)  # weights on a grid are rounded once, not for each column
     said = forward(network, x)
     of, ones = {"weights": weights, "threshold": preprocessor.target.threshold}, np.ones(len(x))
 
