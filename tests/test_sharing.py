@@ -433,6 +433,26 @@ def test_a_card_has_no_markup_of_its_data(kinds: Kinds) -> None:
     assert "No licence is given" in text
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kind": "mlp", "activation": {"method": "relu"}}, "An MLP with ReLU, trained"),
+        ({"kind": "bireal", "activation": {"method": "ste", "bipolar": True}}, "with activations that are -1 or 1,"),
+        ({"kind": "mlp", "activation": {"method": "ss", "levels": 2}}, "Its activations are one of 3 values, by exact"),
+        ({"kind": "icbm", "bottleneck": "joint", "concepts": 4}, "A concept bottleneck model, trained"),
+    ],
+)
+def test_a_card_says_which_values_activations_have(changes: dict[str, Any], said: str, kinds: Kinds) -> None:
+    run = runs.open_run(kinds["table" if changes["kind"] == "mlp" else "icbm"].place)
+    run.record["model"] |= changes
+    run.record["recipe"] |= {"method": run.record["model"]["activation"]["method"]}
+    text = card("ann/net", run, None)
+    assert said in text
+    assert "0/1" not in text
+    exact = run.record["recipe"]["method"] != "relu"
+    assert ("binary-activations" in text, "0 or 1" in text) == (exact, changes["kind"] == "icbm")
+
+
 def test_labels_take_no_more_memory_than_they_are_long(kinds: Kinds, tmp_path: Path) -> None:
     folder = folder_of(kinds["concepts"], tmp_path / "made")
     resealed(folder, "bottleneck.json", dtype="<U5000000")

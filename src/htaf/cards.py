@@ -17,13 +17,13 @@ from htaf.runs import PackedRun, Run
 MOST = 30  # columns and classes that a card names
 NETWORKS = {
     "mlp": "An MLP", "wide_resnet": "A WideResNet", "resnet": "A ResNet", "bireal": "A Bi-Real Net",
-    "sew_resnet": "A SEW-ResNet of spiking neurons", "icbm": "An implicit concept bottleneck model",
+    "sew_resnet": "A SEW-ResNet of spiking neurons",
 }  # fmt: skip
 READ = (
     "`pip install 'htaf[hub]'` brings what this needs; `revision=` pins a commit. Only tensors, JSON and a tokenizer's "
     "texts are read, and nothing in them is run as code."
 )
-CHOSE = "The validation rows chose the epoch, so their figures flatter."
+CHOSE = "Where the validation rows chose the epoch, as by default, their figures flatter."
 
 
 class Said(NamedTuple):
@@ -36,6 +36,7 @@ class Said(NamedTuple):
     task: str | None = None  # as the hub calls it
     figures: Mapping[str, float] = {}  # of the test part
     data: str = ""
+    tags: Sequence[str] = ("binary-activations",)
 
 
 def card(name: str, what: Any, license: str | None) -> str:
@@ -62,7 +63,7 @@ def card(name: str, what: Any, license: str | None) -> str:
     ]  # fmt: skip
     title = name.partition("/")[2]
     data = ModelCardData(
-        library_name="htaf", license=license, tags=["htaf", "binary-activations"], pipeline_tag=said.task,
+        library_name="htaf", license=license, tags=["htaf", *said.tags], pipeline_tag=said.task,
         eval_results=results or None, model_name=title,
     )  # fmt: skip
     licence = f"Licence: {license}." if license else "No licence is given: ask its author before you use it."
@@ -85,14 +86,17 @@ def _of_run(run: Run) -> Said:
         columns = [column.name for column in preprocessor.columns if column.kind != "dropped"]
         facts.append(("target", preprocessor.target.name))
         code = ('model = htaf.load("NAME")', "print(model.predict(rows))  # a data frame with the columns below")
+    concepts = record["model"].get("concepts")
+    about, values = _activations(record["model"])
     bits = ["None: it was trained with ReLU, to compare with."]
     if run.has_step:
         own = "weights of its own" if run.has_own_smooth else "the same weights"
         bits = [
-            "Its activations are 0 or 1: the exact network takes the step x >= 0, for which a smooth curve stood in "
-            f"the training. Each is here, the smooth one with {own}; predictions are those of the exact one."
+            f"Its {'concepts' if concepts else 'activations'} are {values}, by exact steps. The smooth network is the "
+            f"one that was trained, by method {_plain(record['recipe']['method'])}; it is here too, with {own}. "
+            "Predictions are those of the exact one."
         ]
-    if concepts := record["model"].get("concepts"):
+    if concepts and run.has_step:
         bits += ["", f"It has {concepts:,} concepts, bits of an image, and a linear head on them."]
     if run.has_step and (layers := record.get("layers")):
         shares = ("units", "{:,}"), ("firing_rate", "{:.1%}"), ("flip_rate", "{:.2%}")
@@ -106,25 +110,42 @@ def _of_run(run: Run) -> Said:
         "Bits": bits,
     }
     task = f"{'image' if run.takes_images else 'tabular'}-{data.get('task') or 'classification'}"
-    about = f"{NETWORKS.get(record['model']['kind'], 'A network')} with 0/1 activations, trained by htaf on"
     name = str(data["name"])
-    return Said(f"{about} {_plain(name)}.", code, parts, [*limits, CHOSE], task, _tested(record), name)
+    about = f"{about}, trained by htaf on {_plain(name)}."
+    tags = ("binary-activations",) if run.has_step else ()
+    return Said(about, code, parts, [*limits, CHOSE], task, _tested(record), name, tags)
+
+
+def _activations(model: Mapping[str, Any]) -> tuple[str, str]:
+    """What a network is, with its activations, by a run's record; and which values these have."""
+    step = model.get("activation") or {}
+    levels, values = step.get("levels", 1), "-1 or 1" if step.get("bipolar") else "0 or 1"
+    if levels > 1:
+        values = f"one of {levels + 1} values"
+    if model["kind"] == "icbm":
+        return f"{'An implicit' if model.get('bottleneck') == 'implicit' else 'A'} concept bottleneck model", values
+    network = NETWORKS.get(model["kind"], "A network")
+    if step.get("method") == "relu":
+        return f"{network} with ReLU", values
+    return f"{network} with activations that are {values}", values
 
 
 def _of_packed(what: PackedRun | PackedModel) -> Said:
-    said = "A network with 0/1 activations, packed by htaf: its layers count bits in machine words."
+    said = "A network of exact steps, packed by htaf: layers that read their bits count these in machine words."
     if isinstance(what, PackedModel):
         return Said(said, ('packed = htaf.load("NAME")', "print(packed(inputs))  # a tensor"), {}, ())
     about, call = what.about, 'predict_images(["image.png"])' if what.takes_images else "predict(rows)  # a data frame"
     parts = {"Figures": _figures(about, {})} if about.get("metrics") else {}
     if checked := about.get("checked"):
         same = f"{checked['same']:,} of {checked['rows']:,} {checked['part']} rows"
-        parts["Bits"] = [f"{same} are predicted as by the network that was packed; rounding decides the others."]
+        others = "" if checked["same"] == checked["rows"] else "; rounding decides the others"
+        parts["Bits"] = [f"{same} are predicted as by the network that was packed{others}."]
     call, _, comment = call.partition("  ")
     code = ('packed = htaf.load("NAME")', f"print(packed.{call})" + (f"  {comment}" if comment else ""))
     data = about.get("data") or {}
     task = f"{'image' if what.takes_images else 'tabular'}-{data.get('task') or 'classification'}"
-    return Said(said, code, parts, [CHOSE], task, _tested(about), str(data.get("name", "data")))
+    limits = [CHOSE] if parts.get("Figures") else []
+    return Said(said, code, parts, limits, task, _tested(about), str(data.get("name", "data")))
 
 
 def _of_bottleneck(model: ConceptBottleneck) -> Said:
@@ -161,7 +182,7 @@ def _of_language(record: Mapping[str, Any]) -> Said:
         "Bits": ["A closed gate takes its neuron out of the sum.", "", *_table(("layer", "open"), gates)],
     }
     code.append("print(tokenizer.decode(model.generate(tokens, max_new_tokens=20)[0]))")
-    limits.append("What the original says wrongly, this says too: its answers were not looked at, its losses were.")
+    limits.append("Only losses were measured, nobody looked at answers: what the original says wrongly, this may too.")
     return Said(f"{about} from {_plain(record['model'])}.", code, parts, limits, "text-generation")
 
 
