@@ -194,6 +194,14 @@ def test_branches_private_names_and_another_kind(kinds: Kinds, hub: Hub) -> None
     with pytest.raises(SharingError, match="a commit, branch or tag of ann/net at the hub, got 'v2'"):
         htaf.load("ann/net@v2")
     hub.put("ann/open", {})
+    asked = len(hub.asked)
+    for place in ("./ann/net", "ann/net/", Path("ann/net"), "ann/net@a/../b"):
+        with pytest.raises(SharingError, match="or a name at the hub, found none at"):
+            htaf.load(place)
+    for revision in ("a/../b", "", "a b"):
+        with pytest.raises(SharingError, match="expected a commit, branch or tag as revision, got"):
+            htaf.load("ann/net", revision=revision)
+    assert len(hub.asked) == asked
     with pytest.raises(SharingError, match="ann/open is public already"):
         htaf.push_to_hub(kinds["table"].place, "ann/open", private=True)
     with pytest.raises(SharingError, match="found neither here nor there ann/nothing; what is private there"):

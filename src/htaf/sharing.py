@@ -27,7 +27,7 @@ from htaf.runs import METRICS, MODEL, PREPROCESSING, RECORD, SMOOTH, PackedRun, 
 from htaf.runs.packed import RUN, as_run
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")  # at the hub
-REVISION = re.compile(r"\w[\w./-]{0,149}")
+REVISION = re.compile(r"(?!.*\.\.)\w[\w./-]{0,149}")
 LICENSE = re.compile(r"[A-Za-z0-9][\w.+-]{0,63}")
 _AT = re.compile(rf"({NAME.pattern})(?:@({REVISION.pattern}))?")
 LARGEST = 1 << 28  # bytes of a JSON file
@@ -88,8 +88,8 @@ def load(place: str | PathLike[str], *, revision: str | None = None, method: Ste
 def fetched(place: str | PathLike[str], revision: str | None = None) -> Path:
     """A folder or file of this machine: what there is at `place`, else what is fetched from the hub.
 
-    A name is not asked for at the hub where a folder of this machine is called like its owner, as in runs/name; with a
-    revision it always is.
+    A name is a text; a path, and ./owner/name, is of this machine. A name is not asked for at the hub where a folder of
+    this machine is called like its owner, as in runs/name; with a revision it always is.
 
     Args:
         place, revision: as of `load`.
@@ -97,8 +97,10 @@ def fetched(place: str | PathLike[str], revision: str | None = None) -> Path:
     Raises:
         SharingError: the hub cannot be reached, or has nothing by this name that htaf wrote.
     """
-    path, text = Path(place), Path(place).as_posix()
-    found = _AT.fullmatch(text)
+    path, text = Path(place), str(place)
+    found = _AT.fullmatch(place) if isinstance(place, str) else None
+    if revision is not None and not REVISION.fullmatch(revision):
+        raise SharingError(f"expected a commit, branch or tag as revision, got {revision!r:.80}")
     if found is None:
         if revision is not None:
             raise SharingError(f"a revision is of a name at the hub, owner/name, got {text}")
