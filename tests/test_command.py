@@ -130,6 +130,7 @@ def test_a_shell_completes_verbs_flags_and_values(shell: str, htaf, tmp_path: Pa
         (("concepts", "ex"), {"extract"}),
         (("export", "run", "--pip"), {"--pipelined"}),
         (("export", "run", "--to", "veri"), {"verilog"}),
+        (("evaluate", "--part", "val"), {"validation"}),
         (("concepts", "score", ""), set[str]()),  # files
     ):
         command = [shell, "-c", SHELLS[shell], *(("-",) if shell != "fish" else ()), script, "htaf", *words]

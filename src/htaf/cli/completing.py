@@ -58,7 +58,7 @@ def _flags(function: str) -> Flags:
 def _bash(words: dict[str, list[str]], flags: dict[str, Flags]) -> str:
     lines = [f'    "{group} ") words="{" ".join(names)}" ;;' for group, names in words.items()]
     for verb, of in flags.items():
-        lines += [f'    "{verb} "*" {flag} ") words="{" ".join(c)}" ;;' for flag, c in of.items() if c]
+        lines += [f'    "{verb}"*" {flag} ") words="{" ".join(c)}" ;;' for flag, c in of.items() if c]
         lines.append(f'    "{verb} "*) flags="{" ".join(of)}" ;;')
     return BASH % "\n".join(lines)
 
