@@ -50,7 +50,7 @@ BUDGETS = {
     "diagnostics": 750,
     "embeddings": 645,
     "explorer": 2_020,  # 35: texts, links and rows (45 went from embeddings); 80: distances to the training
-    "export": 1_550,  # 278: NIR read as well as written
+    "export": 1_558,  # 278: NIR read as well as written
     "hardening": 2_065,
     "integer": 3_970,
     "kernels": 4_100,
@@ -62,7 +62,7 @@ BUDGETS = {
     "rules": 2_345,  # 73: an estimator itself, held-out rows as they are given
     "runs": 3_120,
     "spiking": 915,  # 85: the neurons of SpikingJelly, both ways
-    "": 6_391,  # 560: what is shared at the hub, and its card
+    "": 6_413,  # 582: what is shared at the hub, and its card
     "training": 7_735,  # 10: a rate of concepts that is given is taken as it is; embeddings begin at theirs
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}

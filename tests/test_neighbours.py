@@ -114,6 +114,18 @@ def test_names_with_dots_and_steps_that_the_graph_does_not_say() -> None:
     assert from_nir(graph, steps=3).layers["0_lif"].tau == 4.0, "dt is 1e-4 where nobody says"
 
 
+@pytest.mark.parametrize("names", [("a.b", "a_b"), ("pop", "keys"), ("training", "_modules")])
+def test_names_that_modules_cannot_have(names: tuple[str, str]) -> None:
+    first, second = names
+    nodes = {"input": nir.Input(np.array([6])), first: nir.Linear(array(6, 6)), second: nir.Linear(array(3, 6))}
+    edges = [("input", first), (first, second), (second, "output")]
+    x = torch.rand(4, 6)
+    read = from_nir(nir.NIRGraph(nodes | {"output": nir.Output(np.array([3]))}, edges), steps=1)
+    assert len(read.layers) == 2
+    wanted = torch.nn.functional.linear(x, torch.from_numpy(array(6, 6)))
+    torch.testing.assert_close(read(x), torch.nn.functional.linear(wanted, torch.from_numpy(array(3, 6))))
+
+
 def test_where_a_potential_lies_on_the_threshold() -> None:
     neuron = nir.IF(**full((1,), r=1e4, v_threshold=0.5, v_reset=0.0))
     graph = nir.NIRGraph.from_list(nir.Input(np.array([1])), neuron)
@@ -136,6 +148,9 @@ def test_a_graph_read_to_be_trained() -> None:
         (lambda: [lif((6,), v_reset=0.5)], r"lif \(LIF\): expected v_reset = 0"),
         (lambda: [lif((6,), v_leak=0.5)], "expected v_leak = 0"),
         (lambda: [lif((6,), r=-1.0)], "gain > 0"),
+        (lambda: [lif((6,), tau=0.5)], r"lif \(LIF\): tau must be > 1, got 0.5"),
+        (lambda: [lif((6,), tau=0.0)], r"lif \(LIF\): "),
+        (lambda: [lif((6,), v_threshold=0.0)], r"lif \(LIF\): threshold must be"),
         (lambda: [nir.IF(array(6), array(6), np.zeros(6))], "one v_threshold for all neurons"),
         (lambda: [nir.I(array(6))], r"i \(I\): expected Affine, .*no layer for"),
     ],
@@ -158,7 +173,8 @@ def test_what_is_no_graph_to_read(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="without loops"):
         from_nir(graph, steps=2)
     graph.edges.remove(("w", "lif"))
-    bad: list[dict[str, Any]] = [{"steps": 0}, {"steps": 2, "dt": 0.0}]
+    bad: list[dict[str, Any]] = [{"steps": 0}, {"steps": 2, "dt": 0.0}, {"steps": "x"}, {"steps": 2, "dt": "x"}]
+    bad += [{"steps": 2.5}, {"steps": float("nan")}]
     for wrong in bad:
         with pytest.raises(ExportError, match=r"steps=T|dt must be"):
             from_nir(graph, **wrong)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from graphlib import CycleError, TopologicalSorter
+from numbers import Real
 from pathlib import Path
 from typing import Any, final
 
@@ -45,8 +46,8 @@ def from_nir(
         spike: makes one module a neuron; Heaviside, or a step that trains such as HTAF.
 
     Raises:
-        ExportError: a node that cannot be read, a loop in the graph, neurons of a layer that differ, no number of
-            steps; or nir is not installed.
+        ExportError: a node that cannot be read or has values that htaf's layers do not take, a loop in the graph,
+            neurons of a layer that differ, no number of steps; or nir is not installed.
 
     Source: arXiv:2311.14641.
     """
@@ -61,18 +62,18 @@ def from_nir(
     if not isinstance(graph, nir.NIRGraph):
         raise ExportError(f"expected a NIR graph or the path of one, got {type(graph).__name__}")
     steps = graph.metadata.get("steps") if steps is None else steps
-    if steps is None or int(steps) != steps or steps < 1:
-        raise ExportError(f"expected steps=T, the number of time steps (the graph does not say it), got {steps}")
-    dt = float(graph.metadata.get("dt", DT)) if dt is None else dt
-    if not 0 < dt < math.inf:
-        raise ExportError(f"dt must be > 0 seconds, got {dt}")
-    read = _Reader(nir, dt, inclusive, spike)
+    if not isinstance(steps, Real) or not float(steps).is_integer() or steps < 1:
+        raise ExportError(f"expected steps=T, the number of time steps (the graph does not say it), got {steps!r:.40}")
+    dt = graph.metadata.get("dt", DT) if dt is None else dt
+    if not isinstance(dt, Real) or not 0 < dt < math.inf:
+        raise ExportError(f"dt must be > 0 seconds, got {dt!r:.40}")
+    read = _Reader(nir, float(dt), inclusive, spike)
     layers, sources = {}, {}
     for name in _ordered(graph):
         node = graph.nodes[name]
         try:
             layers[name] = read.layer(node)
-        except ExportError as error:
+        except (ExportError, ValueError, TypeError, ArithmeticError) as error:
             raise ExportError(f"{name} ({type(node).__name__}): {error}") from None
         sources[name] = [before for before, after in graph.edges if after == name]
     return SpikingGraph(layers, sources, int(steps)).eval()
@@ -89,8 +90,9 @@ class SpikingGraph(nn.Module):
     def __init__(self, layers: dict[str, nn.Module | None], sources: dict[str, list[str]], steps: int) -> None:
         super().__init__()
         self.steps = steps
-        self.layers = nn.ModuleDict({_plain(name): layer for name, layer in layers.items() if layer is not None})
-        self.sources = {_plain(name): [_plain(source) for source in found] for name, found in sources.items()}
+        own = _own_names(layers)
+        self.layers = nn.ModuleDict({own[name]: layer for name, layer in layers.items() if layer is not None})
+        self.sources = {own[name]: [own[source] for source in found] for name, found in sources.items()}
 
     def forward(self, x: Float[Tensor, " batch *shape"]) -> Float[Tensor, " batch *classes"]:
         y, static = self._run(x, self.steps, static=True)
@@ -264,5 +266,12 @@ def _digits(number: float) -> float:
     return short if math.isclose(short, number, rel_tol=2e-7) else number
 
 
-def _plain(name: str) -> str:
-    return name.replace(".", "_")  # a module's name has no dots
+def _own_names(names: Iterable[str]) -> dict[str, str]:
+    """Names of nodes as those of modules: without dots, none twice, and none that an attribute of ModuleDict has."""
+    own, attributes = dict[str, str](), nn.ModuleDict()
+    for name in names:
+        plain = name.replace(".", "_")
+        while not plain or hasattr(attributes, plain) or plain in own.values():
+            plain += "_"
+        own[name] = plain
+    return own
