@@ -188,11 +188,11 @@ class BaseNode(nn.Module):
 
     def __init__(
         self, v_threshold: float = 1.0, v_reset: float | None = 0.0, tau: float = 2.0, decay_input: bool = True,
-        step_mode: str = "s",
+        step_mode: str = "s", detach_reset: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self.v_threshold, self.v_reset, self.tau, self.decay_input = v_threshold, v_reset, tau, decay_input
-        self.step_mode, self.detach_reset = step_mode, False
+        self.step_mode, self.detach_reset = step_mode, detach_reset
 
     def forward(self, x: Tensor) -> Tensor:
         v, spikes = torch.zeros_like(x[0]), []
@@ -267,12 +267,22 @@ def test_neurons_both_ways(node: Callable[..., nn.Module], v_reset: float | None
         assert torch.equal(back(x), expected)
     assert 0.05 < expected.mean() < 0.95
     assert isinstance(from_spikingjelly(net[1]), (IF, LIF)), "a neuron alone"
+    for detach in (False, True):
+        net[1].detach_reset = detach
+        ours = from_spikingjelly(net)
+        assert ours[1].detach_reset == to_spikingjelly(ours)[1].detach_reset == detach
     assert type(from_spikingjelly(net, HTAF)[1].spike) is HTAF
 
 
 @pytest.mark.usefixtures("_spikingjelly")
 def test_neurons_that_are_not_taken() -> None:
+    class Own(LIFNode):
+        pass
+
+    shared = IFNode(step_mode="m")
     for net, message in (
+        (nn.Sequential(IFNode(step_mode="m"), Own(step_mode="m")), "1: expected an IFNode, LIFNode or .*, got Own"),
+        (nn.Sequential(shared, shared), "1: expected its own neuron, got that of 0, which"),
         (IFNode(), r'the model: expected step_mode "m", got "s": functional.set_step_mode'),
         (IFNode(v_reset=0.5, step_mode="m"), "v_reset=0 or None"),
         (nn.Sequential(IzhikevichNode(step_mode="m")), "0: expected an IFNode, LIFNode or .*, got IzhikevichNode"),
@@ -284,3 +294,7 @@ def test_neurons_that_are_not_taken() -> None:
         with pytest.raises(ValueError, match=message):
             to_spikingjelly(net)
     assert isinstance(to_spikingjelly(IF(Heaviside())), IFNode)
+    one = IF(Heaviside())
+    two = to_spikingjelly(nn.Sequential(one, one))
+    assert all(isinstance(node, IFNode) for node in two)
+    assert two[0] is not two[1], "each keeps a potential"

@@ -28,31 +28,43 @@ def from_spikingjelly(model: Model, spike: Callable[[], nn.Module] = Heaviside) 
         spike: makes one module a neuron; Heaviside, or a step that trains such as HTAF.
 
     Raises:
-        ValueError: no neuron of SpikingJelly, one in single-step mode, or one that htaf has not: another class, or a
-            v_reset that is neither 0 nor None.
+        ValueError: no neuron of SpikingJelly, one in single-step mode or at several places, or one that htaf has not:
+            another class, also a subclass of yours, or a v_reset that is neither 0 nor None.
     """
-    made = {
-        path: _ours(path, module, spike)
-        for path, module in model.named_modules()
-        if type(module).__module__.startswith("spikingjelly.") and hasattr(module, "v_threshold")
+    found = {
+        path: module
+        for path, module in model.named_modules(remove_duplicate=False)
+        if hasattr(module, "v_threshold") and any(map(_is_theirs, type(module).__mro__))
     }
+    first = {id(module): path for path, module in reversed(found.items())}
+    for path, module in found.items():
+        if first[id(module)] != path:
+            raise ValueError(f"{path}: expected its own neuron, got that of {first[id(module)]}, which has a potential")
+    made = {path: _ours(path, module, spike) for path, module in found.items()}
     return _exchanged(model, made, "neurons of SpikingJelly")
 
 
 def to_spikingjelly(model: Model) -> Model:
     """A copy with SpikingJelly's neurons (multi-step, its default surrogate) in the place of `htaf.IF` and `htaf.LIF`.
 
+    A neuron that `forward` calls twice must be two before: theirs keep the potential of the first call.
+
     Raises:
         ValueError: no neuron of htaf, or one whose spike is smooth (harden it first). ImportError: no SpikingJelly.
     """
     theirs = importlib.import_module("spikingjelly.activation_based.neuron")
-    made = {path: _theirs(path, m, theirs) for path, m in model.named_modules() if isinstance(m, Neuron)}
+    every = model.named_modules(remove_duplicate=False)  # at two places: two, as each has a potential
+    made = {path: _theirs(path, m, theirs) for path, m in every if isinstance(m, Neuron)}
     return _exchanged(model, made, "neurons of htaf")
+
+
+def _is_theirs(kind: type) -> bool:
+    return kind.__module__.startswith("spikingjelly.")
 
 
 def _ours(path: str, node: Any, spike: Callable[[], nn.Module]) -> Neuron:
     kind, label = type(node).__name__, path or "the model"
-    if kind not in ("IFNode", "LIFNode", "ParametricLIFNode"):
+    if kind not in ("IFNode", "LIFNode", "ParametricLIFNode") or not _is_theirs(type(node)):
         raise ValueError(f"{label}: expected an IFNode, LIFNode or ParametricLIFNode, got {kind}")
     if node.step_mode != "m":
         raise ValueError(
@@ -71,7 +83,10 @@ def _ours(path: str, node: Any, spike: Callable[[], nn.Module]) -> Neuron:
 def _theirs(path: str, neuron: Neuron, theirs: Any) -> nn.Module:
     if type(neuron.spike) is not Heaviside:
         raise ValueError(f"{path or 'the model'}: expected exact spikes, got {neuron.spike}: htaf.harden(model) first")
-    shared = {"v_threshold": neuron.threshold, "v_reset": None if neuron.reset == "soft" else 0.0, "step_mode": "m"}
+    shared = {
+        "v_threshold": neuron.threshold, "v_reset": None if neuron.reset == "soft" else 0.0,
+        "detach_reset": neuron.detach_reset, "step_mode": "m",
+    }  # fmt: skip
     if isinstance(neuron, LIF):
         return theirs.LIFNode(tau=neuron.tau, decay_input=neuron.decay_input, **shared)
     return theirs.IFNode(**shared)
