@@ -66,6 +66,17 @@ def test_slow_tests_have_the_tools_that_ci_has() -> None:
     assert wanted - ours == set(installed.split("--no-install-recommends")[1].split())
 
 
+def test_windows_has_what_its_tests_need() -> None:
+    """They are no `make test`: pip is upgraded before its newer flags, and has a plugin for each option of pytest."""
+    lines = [step.get("run", "") for step in jobs_of(GITHUB / "workflows" / "tests.yml")["windows"]["steps"]]
+    (upgrade,) = [number for number, line in enumerate(lines) if re.search("install --upgrade .* pip\\b", line)]
+    (install,) = [number for number, line in enumerate(lines) if "--build-constraint" in line]
+    assert upgrade < install
+    options = set(PROJECT["tool"]["pytest"]["ini_options"]["addopts"].split())
+    assert options <= {"-ra", "--strict-markers", "--benchmark-disable"}
+    assert {"pytest", "pytest-benchmark", "hypothesis", "beartype"} <= set(lines[install].split())
+
+
 def test_wheels_are_tested_before_they_are_published() -> None:
     jobs = jobs_of(GITHUB / "workflows" / "wheels.yml")
     assert set(jobs["publish"]["needs"]) == set(jobs) - {"publish"}

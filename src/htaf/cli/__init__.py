@@ -53,7 +53,7 @@ def _run(verb: str | None, words: list[str]) -> None:
     group = words[0] if words and words[0] in groups else None
     word = next(iter(words[0 if group is None else 1 :]), None)
     if word in ("-h", "--help"):
-        return list_verbs(words, whole=False)
+        return _list(words)
     raise UsageError(_unknown(word, group))
 
 
@@ -100,8 +100,8 @@ def _unknown(word: str | None, group: str | None) -> str:
     return f"{expected}; got {word!r}{suggestion(word, names) or ''.join(same[:1])}"
 
 
-def list_verbs(words: list[str], *, whole: bool) -> None:
-    """What tyro makes of the table: help or, of the whole verbs with their flags, a shell's completion."""
+def _list(words: list[str]) -> None:
+    """The help that tyro makes of the table."""
     from tyro.extras import SubcommandApp
 
     from htaf.cli.flags import registry
@@ -114,6 +114,5 @@ def list_verbs(words: list[str], *, whole: bool) -> None:
             if group not in groups:
                 groups[group] = top.command(SubcommandApp(), name=group, help=abouts[group])
             app = groups[group]
-        function: Callable[..., None] = pkgutil.resolve_name(row.function) if whole else lambda: None
-        app.command(name=name, help=row.help)(function)
+        app.command(name=name, help=row.help)(lambda: None)
     top.cli(prog="htaf", description=ABOUT, args=words, registry=registry)
