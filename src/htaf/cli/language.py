@@ -220,6 +220,8 @@ def _fetched(model: str) -> str:
     try:
         return str(fetched(model))
     except SharingError:
+        if "@" in model:  # which no name of another library has
+            raise
         return model
 
 

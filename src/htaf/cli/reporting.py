@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, direction, print_json, progress, say, say_notes
 from htaf._errors import first_line
-from htaf.cli.flags import Baselines, DataDir, Json, RunDir, Source, is_language_model, needs_source
+from htaf.cli.flags import Baselines, DataDir, Json, Source, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    run: RunDir,
+    run: Annotated[Positional[Path], arg(help="Run folder, into which it is written.", metavar="RUN")],
     *,
     data: Source = None,
     baselines: Baselines = True,
