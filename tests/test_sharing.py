@@ -410,7 +410,12 @@ def test_links_give_nothing_away(kinds: Kinds, hub: Hub, tmp_path: Path) -> None
     (tmp_path / "outside.json").write_bytes(b"x")
     files = json.loads((folder / "config.json").read_text())["files"]
     resealed(folder, "config.json", files=files | {"../outside.json": sha256(b"x").hexdigest()})
-    with pytest.raises(SharingError, match=r"expected files of a language model, .* has '\.\./outside.json'"):
+    for use in (htaf.load, lambda folder: htaf.push_to_hub(folder, "ann/again")):
+        with pytest.raises(HtafError, match=r"expected files beside it, got '\.\./outside.json'"):
+            use(folder)
+    (folder / "notes.txt").write_bytes(b"x")
+    resealed(folder, "config.json", files=files | {"notes.txt": sha256(b"x").hexdigest()})
+    with pytest.raises(SharingError, match=r"expected files of a language model, .* has 'notes.txt'"):
         htaf.push_to_hub(folder, "ann/again")
 
 

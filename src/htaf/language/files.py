@@ -129,6 +129,8 @@ def verify(folder: str | Path) -> None:
 def expect_files(record: Path, digests: Mapping[str, str]) -> None:
     """Raises LanguageError where a file beside a record is missing, or has another SHA-256 than the record says."""
     for name, digest in digests.items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise LanguageError(f"{record}: expected files beside it, got {name!r:.80}")
         file = record.parent / name
         if not file.is_file():
             raise LanguageError(f"{file} is missing: put back a copy of it")
