@@ -537,8 +537,15 @@ def test_figures_of_an_estimator_are_of_the_rows_that_it_is_given() -> None:
         explain("model")  # pyright: ignore[reportArgumentType]
     with pytest.raises(RulesError, match="expected values by column, then the rows, got DataFrame first"):
         what_if(model, held, {"a": 0.0})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(RulesError, match="train: expected data to be a data frame of held-out rows too, got NoneType"):
+    with pytest.raises(RulesError, match="and train to be data frames, got NoneType and DataFrame"):
         explain(model, train=train)
+    with pytest.raises(RulesError, match="got HtafClassifier, not fitted"):
+        explain(HtafClassifier(), held)
+    for column in ("a", "y"):  # not read as missing values, nor as no rows
+        with pytest.raises(DataError, match=f"'{column}'"):
+            explain(model, held, train=train.drop(columns=column))
+        with pytest.raises(DataError, match=f"'{column}'"):
+            surrogate(model, held.drop(columns=column), train=train)
 
 
 def test_small_data() -> None:

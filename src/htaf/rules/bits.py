@@ -46,7 +46,8 @@ def run_of(model: Run | Fitted) -> Run:
     """
     run = getattr(model, "run_", model)
     if not isinstance(run, Run):
-        raise RulesError(f"expected a run or a fitted HtafClassifier or HtafRegressor, got {type(model).__name__}")
+        came = f"{type(model).__name__}{', not fitted' if hasattr(model, 'fit') else ''}"
+        raise RulesError(f"expected a run or a fitted HtafClassifier or HtafRegressor, got {came}")
     return run
 
 

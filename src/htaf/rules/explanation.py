@@ -382,15 +382,18 @@ def fitted_and_held(
     if train is None:
         table = own_table(run, data)
         parts = rows_for_looking(run, table)
-    elif isinstance(data, pd.DataFrame):
+    else:
+        if not isinstance(train, pd.DataFrame) or not isinstance(data, pd.DataFrame):
+            came = f"{type(data).__name__} and {type(train).__name__}"
+            raise RulesError(f"expected data, the held-out rows, and train to be data frames, got {came}")
         preprocessor = run.preprocessor()
         assert isinstance(preprocessor, Preprocessor)
+        each = [own_table(run, rows) for rows in (train, data)]
+        for one in each:
+            preprocessor.transform(one.features.head(0))  # it has all columns
         table = own_table(run, pd.concat([preprocessor.named(train), preprocessor.named(data)], ignore_index=True))
-        count = len(table.target) - len(own_table(run, data).target)
-        none = np.zeros(0, np.int64)
+        count, none = len(each[0].target), np.zeros(0, np.int64)
         parts = Split(np.arange(count), none, np.arange(count, len(table.target)))
-    else:
-        raise RulesError("train: expected data to be a data frame of held-out rows too, got " + type(data).__name__)
     warn_of_training(model, table.features.iloc[parts.test], 4)
     return table, parts
 
