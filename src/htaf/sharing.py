@@ -39,8 +39,12 @@ PACKED = "packed.safetensors"  # the name of a packed file at the hub
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy")
 PLACES = ("name", "data_dir", "test", "from", "start_from", "text", "task", "task_test")  # of a record: may be paths
 KEPT = ("recipe", "data", "model", "estimator", "positive")  # of a run's record, as it is
-# folders of an absolute path, of Linux, macOS or Windows, in a text
-_FOLDERS = re.compile(r"(?<![\w.:/\\~-])(?:~|[A-Za-z]:)?[\\/](?:[^\\/\s'\",;:()]+[\\/])+")
+# folders of an absolute path, of Linux, macOS or Windows, in a text: in quotes they may have blanks
+_FOLDERS = re.compile(
+    r"""(?<=['"])(?:~|[A-Za-z]:)?[\\/](?:[^'"\\/]+[\\/])+"""
+    r"""|(?:\bfile:/+|(?<![\w.:/\\~-])(?:~|[A-Za-z]:)?[\\/])(?:[^\\/\s'",;:()]+[\\/])+"""
+)
+_RELATIVE = re.compile(r"(~\w*|\.\.?)[\\/]")
 
 
 class SharingError(HtafError):
@@ -266,7 +270,7 @@ def without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
             return [of(inside, name) for inside in value]
         if not isinstance(value, str):
             return value
-        place = value.startswith(("~", ".")) or ntpath.isabs(value) or (name in PLACES and "://" not in value)
+        place = _RELATIVE.match(value) or ntpath.isabs(value) or (name in PLACES and "://" not in value)
         return ntpath.basename(value.rstrip("/\\")) if place else _FOLDERS.sub("", value)
 
     kept = KEPT if "recipe" in record else ()
