@@ -155,9 +155,9 @@ def push_to_hub(
     Args:
         what: a folder or a file; or an estimator, a `ConceptBottleneck`, a `htaf.runs.Run` or a packed model.
         name: "owner/name" at the hub; made where it is not there. You are who `hf auth login` or HF_TOKEN says.
-        private: only those may read it whom the owner lets.
+        private: only its owner, and whom the owner admits, can read it.
         revision: a branch; None: main.
-        license: of the card, such as "apache-2.0"; None: none is given, so nobody may use it but by your leave.
+        license: that the card gives, such as "apache-2.0"; None: the card gives none, and others must ask you.
 
     Returns:
         The commit, to be given to `htaf.load` as its revision.

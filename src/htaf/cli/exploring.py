@@ -33,7 +33,7 @@ def explore(
     """Write a page to look at concepts, check and rename them, and flip bits. It opens from disk, with no server.
 
     Args:
-        run: Run folder; none: serve a finished page, with --serve.
+        run: Run folder, or owner/name[@revision] at the hub; none: serve a finished page, with --serve.
         out: Folder of the page: a new one, or that of an earlier page.
         codes: Codes of this run, the bits of its images; none: DIR-codes, made or finished where needed.
         names: Names, .json or .csv: from htaf concepts name, exported by the page, or your own; none: numbers alone.

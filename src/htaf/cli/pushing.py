@@ -27,9 +27,9 @@ def push(
     Args:
         run: Folder of a run, of a language model or of ConceptBottleneck.save; or a file of htaf pack.
         name: At the hub; made where it is not there.
-        private: Only those may read it whom its owner lets.
+        private: Only its owner, and whom the owner admits, can read it.
         revision: Branch; none: main.
-        license: Of the card, as apache-2.0; none: none is given.
+        license: Licence that the card gives, such as apache-2.0; none: the card gives none.
     """
     from htaf.sharing import push_to_hub
 

@@ -277,9 +277,8 @@ def _fusible(neuron: Neuron, x: Tensor, v: Tensor | None) -> bool:
 
 def _exact(neuron: Neuron) -> bool:
     """Whether its spike is the plain step, so that an exported program can hold the neuron as one operator."""
-    return isinstance(neuron.spike, Heaviside) and not _watched(
-        neuron.spike
-    )  # export derives a class of one that is shared
+    # not its type: torch.export derives a class of a module that is shared
+    return isinstance(neuron.spike, Heaviside) and not _watched(neuron.spike)
 
 
 def _watched(spike: nn.Module) -> bool:
