@@ -73,6 +73,7 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     assert (tmp_path / "d/icbm/record.json").read_bytes() == before
     assert made.summary | {"steps": 0} == found | {"steps": 0}
     assert (str(made.page), made.codes.concepts, made.run.path) == (found["page"], 8, tmp_path / "d/icbm")
+    assert len(repr(made)) < 400, repr(made)
     with pytest.raises(HtafError, match="out must lie outside the images"):
         discover(folder, folder / "new", **options)
     with pytest.raises(HtafError, match="concept"):

@@ -228,9 +228,10 @@ def copies() -> None:
     assert "HtafClassifier" in fitted._repr_html_()
 
 
-def skops() -> None:
+def stored_by_skops() -> None:
     """Three types are to be trusted, of a model that a pipeline holds too."""
-    files = pytest.importorskip("skops.io")
+    import skops.io as files
+
     for model, y in ((classifier(), Y), (regressor(), AMOUNT)):
         fitted = make_pipeline(StandardScaler(), model).fit(X, y)
         stored = files.dumps(fitted)
@@ -255,7 +256,7 @@ TOOLS: tuple[Callable[[], None], ...] = (
     importance_by_permutation,
     transformed_target,
     copies,
-    skops,
+    stored_by_skops,
     outputs_of_frames,
 )
 MORE: tuple[Callable[[], None], ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Discovery:
     run: Run
     codes: Codes
     page: Path
-    summary: dict[str, Any]
+    summary: dict[str, Any] = field(repr=False)
 
 
 def recipe_of(recipe: Recipe | str, fields: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:

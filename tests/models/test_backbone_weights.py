@@ -169,7 +169,7 @@ def test_a_hub_out_of_reach_says_how_to_supply_a_file(monkeypatch: pytest.Monkey
     monkeypatch.setattr(pretrained, "timm_backbone", refused)
     for there, said in ((True, "no route to the hub"), (False, "it is not in the cache, and .* is out of reach")):
         monkeypatch.setattr(hub, "_answers", lambda host, port, there=there: there)
-        with pytest.raises(ValueError, match=rf"from its hub: {said}\. Supply them: --pretrained"):
+        with pytest.raises(ValueError, match=rf"from its hub: {said}\. Supply them: pretrained with"):
             pretrained.start_from(net, "resnet10t", "hub")
 
 

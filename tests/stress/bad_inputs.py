@@ -224,6 +224,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "theory": (),
         "demo": ("--out", "out"),
         "doctor": (),
+        "completion": ("bash",),
         "pack": (w["run"], "--out", "out.packed"),
         "push": (w["table-run"], "nobody/net"),
         "export": (w["run"], "--to", "onnx", "--out", "out.onnx"),

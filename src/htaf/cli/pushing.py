@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from htaf._console import print_json, say
 from htaf.cli.flags import Json
+from htaf.cli.methods import MethodOfRun, step_of_run
 
 
 def push(
@@ -18,6 +19,7 @@ def push(
     private: bool = False,
     revision: Annotated[str | None, arg(metavar="BRANCH")] = None,
     license: Annotated[str | None, arg(metavar="NAME")] = None,
+    method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
     """Share a run, a packed file or a language model at the Hugging Face hub, with a card. `hf auth login` first.
@@ -31,9 +33,11 @@ def push(
         revision: Branch; none: main.
         license: Licence that the card gives, such as apache-2.0; none: the card gives none.
     """
+    from htaf.runs import open_run
     from htaf.sharing import push_to_hub
 
-    commit = push_to_hub(run, name, private=private, revision=revision, license=license)
+    what = run if method is None else open_run(run, method=step_of_run(method))
+    commit = push_to_hub(what, name, private=private, revision=revision, license=license)
     if json:
         return print_json({"name": name, "commit": commit, "private": private, "revision": revision})
     return say(f"{name}, commit {commit[:12]}: htaf.load({name!r}) opens it")

@@ -97,6 +97,9 @@ class Codes:
         """N."""
         return len(self.bits)
 
+    def __repr__(self) -> str:
+        return f"Codes({len(self):,} images, {self.concepts:,} concepts, {len(self.classes):,} classes)"
+
     def rows(self, part: PartName) -> np.ndarray:
         """int64 row numbers of a part, ascending."""
         return rows_of_part(self.parts, part)

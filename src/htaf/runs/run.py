@@ -69,7 +69,7 @@ class Run:
     """
 
     path: Path
-    record: dict[str, Any]
+    record: dict[str, Any] = field(repr=False)
     step: StepFactory | None = None
     held: Mapping[str, bytes] | None = field(default=None, repr=False)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from htaf._errors import first_line
+from htaf._errors import first_line, option
 from htaf._files import file_sha256
 from htaf.models.backbone_weights import PLACES, find_weights, load_backbone, tensors_sha256
 from htaf.models.build import backbone_description
@@ -91,8 +91,8 @@ def start_from(net: ICBM, backbone: str, pretrained: str) -> dict[str, Any]:
             known = {"url": known.get("hf_hub_id") or known.get("url"), "licence": known.get("license")}
     except Exception as error:  # a hub that is out of reach raises nearly everything
         raise ValueError(
-            f"the weights of {backbone} cannot be had from its hub: {first_line(error)}. Supply them: --pretrained "
-            f"with {PLACES}"
+            f"the weights of {backbone} cannot be had from its hub: {first_line(error)}. Supply them: "
+            f"{option('--pretrained', 'pretrained')} with {PLACES}"
         ) from None
     net.backbone.load_state_dict(whole.state_dict())
     known = {key: value for key, value in known.items() if value}
