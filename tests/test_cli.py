@@ -727,6 +727,16 @@ def test_one_signal_ends_the_command(tmp_path: Path, thread: str, sent: str) -> 
     assert one_line(done.stderr).startswith("htaf: error: stopped; the same command")
 
 
+def test_a_signal_ends_a_command_whose_reader_has_gone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-c", textwrap.dedent(HELD_UP), "htaf", str(tmp_path / "pipe"), "read", "SIGTERM"]
+    done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=write, timeout=30)
+    os.close(write)
+    assert done.returncode == 130
+
+
 def test_a_flag_that_takes_one_value_is_given_once(run: Path, table: Path, htaf) -> None:
     for words in (("--data", table, "--json", "--data", table), (f"--data={table}", "--no-json", "--json")):
         code, _, err = htaf("evaluate", run, *words)

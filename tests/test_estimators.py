@@ -530,6 +530,8 @@ def test_figures_of_an_estimator_are_of_the_rows_that_it_is_given() -> None:
             asked()
         assert "HTAF_CHECK_SHAPES" in os.environ or told[0].filename == __file__  # checks are frames between
     assert not model.trained_on(held)
+    with pytest.raises(TypeError, match="expected a data frame with the columns of the training, got ndarray"):
+        model.trained_on(held.to_numpy())  # pyright: ignore[reportArgumentType]
     assert not pickle.loads(pickle.dumps(model)).trained_on(train)
     few = htaf.fit(train.assign(a=(train["a"] > 0).astype(int))[["a", "y"]], "y", **TINY)
     assert not few.trained_on(held.assign(a=[0, 1] * 20))  # alike by chance

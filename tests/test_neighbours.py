@@ -105,6 +105,17 @@ def test_graphs_of_others_over_time(name: str, tmp_path: Path) -> None:
     assert torch.allclose(read(x[0]), simulator(x[0]), atol=1e-6)
 
 
+def test_convolutions_in_groups_and_with_holes() -> None:
+    """nir's own check of shapes knows no groups, so that it is off here."""
+    weight, bias, x = array(4, 2, 3, 3), array(4), torch.rand(2, 4, 8, 8)
+    for stride, padding, dilation in (((2, 1), (1, 0), (1, 2)), ((1, 1), "same", (2, 2))):
+        node = nir.Conv2d((8, 8), weight, stride, padding, dilation, 2, bias)
+        nodes = {"input": nir.Input(np.array([4, 8, 8])), "conv": node, "output": nir.Output(np.array([4, 4, 4]))}
+        read = from_nir(nir.NIRGraph(nodes, [("input", "conv"), ("conv", "output")], type_check=False), steps=1)
+        told = (torch.from_numpy(one) for one in (weight, bias))
+        assert torch.equal(read(x), torch.nn.functional.conv2d(x, *told, stride, padding, dilation, 2))
+
+
 def test_names_with_dots_and_steps_that_the_graph_does_not_say() -> None:
     nodes = {"input": nir.Input(np.array([6])), "0.fc": nir.Linear(array(8, 6)), "0.lif": lif((8,), tau=4e-4)}
     nodes["output"] = nir.Output(np.array([8]))

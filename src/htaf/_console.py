@@ -342,10 +342,12 @@ def ended_by_signals() -> Iterator[None]:
             while number := heard.recv(1):
                 if number[0] in stops:
                     time.sleep(GRACE)
-                    if not left.is_set():  # else the block has said why
-                        os.write(2, f"htaf: error: {_command.stopped}\n".encode())
-                        os.write(1, f"{_command.answer(KeyboardInterrupt())}\n".encode() if _command.json else b"")
-                    os._exit(STOPPED)
+                    try:
+                        if not left.is_set():  # else the block has said why
+                            os.write(2, f"htaf: error: {_command.stopped}\n".encode())
+                            os.write(1, f"{_command.answer(KeyboardInterrupt())}\n".encode() if _command.json else b"")
+                    finally:  # the reader may have gone, the result may be half made
+                        os._exit(STOPPED)
 
     threading.Thread(target=watch, daemon=True, name="signals").start()
     try:

@@ -251,8 +251,13 @@ class _TableEstimator(BaseEstimator):
 
         Args:
             rows: raw, with the columns that it was trained on, by name.
+
+        Raises:
+            TypeError: no data frame. DataError: one that lacks a column.
         """
         check_is_fitted(self)
+        if not hasattr(rows, "columns"):
+            raise TypeError(f"expected a data frame with the columns of the training, got {type(rows).__name__}")
         if not hasattr(self, "_seen"):
             return []
         keys, (known, share) = self._keys(rows), self._seen
