@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from htaf._errors import HtafError
+from htaf.concepts.known import open_known
 from htaf.concepts.store import open_codes
 from htaf.discovery import discover
 from htaf.runs import open_run
@@ -74,6 +75,9 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     assert made.summary | {"steps": 0} == found | {"steps": 0}
     assert (str(made.page), made.codes.concepts, made.run.path) == (found["page"], 8, tmp_path / "d/icbm")
     assert len(repr(made)) < 400, repr(made)
+    sparse = discover(folder, tmp_path / "e", per_class=2, **options | {"epochs": 2})
+    assert "heads" in sparse.run.record
+    assert open_known(sparse.run) is not None, "of the run with its sparse head"
     with pytest.raises(HtafError, match="out must lie outside the images"):
         discover(folder, folder / "new", **options)
     with pytest.raises(HtafError, match="concept"):

@@ -124,9 +124,11 @@ def discover(
     def train() -> Run:
         with thread_count(default_threads(recipe)):
             running = Running(progress=progress, every=EVERY)
-            run = fit(recipe, images, out / "icbm", seed=seed, source=source, notes=why, running=running)
-            keep_known(run, images)
-            return run
+            return fit(recipe, images, out / "icbm", seed=seed, source=source, notes=why, running=running)
+
+    def codes_of_run() -> Codes:
+        keep_known(run, images)  # of the run with the head that it keeps
+        return extract(run, images, out / "codes", progress=progress).codes()
 
     run: Run = step("train", train)
     settled = (
@@ -135,7 +137,7 @@ def discover(
     kept = 0 if settled else kept_per_class(run, per_class, recipe)
     if kept != 0:
         run = step("heads", lambda: keep_readable(run, images, kept))
-    codes = step("extract", lambda: extract(run, images, out / "codes", progress=progress).codes())
+    codes = step("extract", codes_of_run)
     scores = step("score", lambda: score(codes))
     write_report(scores, out / "concepts", title=f"Concepts of {images.name}")
     names: Path | None = None
