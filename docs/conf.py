@@ -56,6 +56,8 @@ napoleon_use_ivar = True
 autosummary_generate = ["docs/api.rst"]
 html_theme = "furo"
 html_title = "htaf"
+html_show_copyright = False
+smartquotes = False
 html_extra_path = ["live"]  # what live.py keeps
 html_static_path, html_css_files = ["site.css"], ["site.css"]
 html_theme_options = {"light_css_variables": {"code-font-size": "78%"}}  # dark takes what light has
@@ -76,19 +78,23 @@ SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Example)\b.*:")
 
 
 def plain(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text: backticks are code, *, | and a last _ are themselves, indented lines go on."""
-    in_section = own_block = after_blank = False
-    for number, line in enumerate(lines):
+    """Docstrings are plain text: backticks are code, *, | and a last _ are themselves, indented lines go on; what is
+    indented behind an empty line is a formula or code."""
+    made: list[str] = []
+    in_section = own_block = literal = after_blank = False
+    for line in lines:
         if line[:1].strip():
-            in_section, own_block = bool(SECTION.match(line)), line.startswith("- ") or line.endswith("::")
-        elif line.strip() and after_blank:
-            own_block = True
+            in_section, own_block, literal = bool(SECTION.match(line)), line.startswith("- "), False
+        elif line.strip() and after_blank and not in_section and not own_block and not literal:
+            literal = True
+            made += [] if any(line.endswith("::") for line in made[-2:]) else ["::", ""]
         after_blank = not line.strip()
         parts = re.split(r"(`+[^`]*`+)", line if in_section or own_block else line.lstrip())
         parts = [
             f"``{part.strip('`')}``" if part[:1] == "`" else re.sub(r"([*|]|_\b)", r"\\\1", part) for part in parts
         ]
-        lines[number] = "".join(parts)
+        made.append(line if literal else "".join(parts))
+    lines[:] = made
 
 
 def with_contents(app: Any, page: str, text: list[str]) -> None:

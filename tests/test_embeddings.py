@@ -157,6 +157,9 @@ def test_a_classifier_whose_classes_draw_on_fewer_bits(model: ConceptBottleneck,
     ):
         with pytest.raises(ConceptError, match=said):
             model.edited(off)
+    for wrong in ([(3,)], 3):
+        with pytest.raises(ConceptError, match="expected pairs of a class and a concept"):
+            model.edited(wrong)  # pyright: ignore[reportArgumentType]
 
 
 def test_saved_and_loaded(model: ConceptBottleneck, digits, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from htaf import language, runs, sharing
 from htaf._errors import HtafError
 from htaf._files import SEAL, sealed, sealed_tensors
 from htaf.cards import card
+from htaf.data.notes import from_record, told
 from htaf.estimators import of_run
 from htaf.language import files
 from htaf.runs import HASHED, RECORD
@@ -167,7 +168,7 @@ def test_what_is_shared_comes_back_as_it_was(kind: str, kinds: Kinds, hub: Hub) 
         np.testing.assert_array_equal(shared.says(htaf.load(place)), expected)
     with pytest.raises(SharingError, match="there is no ann/other here, nor can it be fetched from the hub: it is not"):
         htaf.load("ann/other")
-    with pytest.raises(SharingError, match="cannot be written at the hub"):
+    with pytest.raises(SharingError, match="ann/net cannot be written at the hub: it is out of reach"):
         htaf.push_to_hub(shared.place, "ann/net")
 
 
@@ -213,7 +214,7 @@ def test_without_a_login_nothing_is_written(kinds: Kinds, hub: Hub, monkeypatch:
 
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr(utils._headers, "get_token", lambda: None)
-    with pytest.raises(SharingError, match=r"ann/net cannot be written at the hub: .*401"):
+    with pytest.raises(SharingError, match=r"it does not know you.* \(401\): `hf auth login`"):
         htaf.push_to_hub(kinds["table"].place, "ann/net")
     assert not hub.repositories
 
@@ -468,6 +469,24 @@ def test_a_card_says_which_values_activations_have(changes: dict[str, Any], said
     assert "0/1" not in text
     exact = run.record["recipe"]["method"] != "relu"
     assert ("binary-activations" in text, "0 or 1" in text) == (exact, changes["kind"] == "icbm")
+
+
+def test_a_card_tells_what_the_record_tells(kinds: Kinds) -> None:
+    run = runs.open_run(kinds["icbm"].place)
+    run.record["recipe"]["keep"] = "last"
+    run.record["weights"] = {"from": "file", "package": "lite0 0.1.0", "licence": "Apache-2.0"}
+    text = card("ann/net", run, "mit")
+    assert "official" not in text, "htaf drew the test part of a folder itself"
+    assert "| size | 8 x 8 |" in text
+    assert "| first weights | lite0 0.1.0, Apache-2.0 |" in text
+    assert "licence of its first weights holds too: Apache-2.0." in text
+    assert "chose the epoch" not in text
+    assert all(note in text for note in told(from_record(run.record["notes"])))
+    table = runs.open_run(kinds["table"].place)
+    table.record["model"] |= {"direct": True, "leaves": 3}
+    text = card("ann/net", table, "mit")
+    assert "Beside them: a linear part of the inputs, in real numbers and leaves of boosted trees, as bits." in text
+    assert "chose the epoch" in text
 
 
 def test_labels_take_no_more_memory_than_they_are_long(kinds: Kinds, tmp_path: Path) -> None:

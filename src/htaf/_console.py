@@ -124,6 +124,8 @@ class Command:
     def stopped(self) -> str:
         """The message of a stopped command."""
         kept = "goes on from what is done" if self.keeps else "begins anew: nothing unfinished is kept"
+        if self.verb and self.verb.startswith("train "):
+            kept = "goes on from the last checkpoint, if there is one yet (--checkpoint-seconds)"
         return f"stopped; the same command {kept}"
 
     def answer(self, error: BaseException | None = None) -> str:

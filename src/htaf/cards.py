@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 from htaf._console import markdown_text
 from htaf._errors import installed
 from htaf.data.images import ImagePreprocessor
+from htaf.data.notes import from_record, told
+from htaf.data.preprocess import Preprocessor
+from htaf.data.tabular import FRAME
 from htaf.embeddings.bottleneck import ConceptBottleneck
 from htaf.packed import PackedModel
 from htaf.report.writing import own_values
@@ -23,7 +26,8 @@ READ = (
     "`pip install 'htaf[hub]'` brings what this needs; `revision=` pins a commit. Only tensors, JSON and a tokenizer's "
     "texts are read, and nothing in them is run as code."
 )
-CHOSE = "Where the validation rows chose the epoch, as by default, their figures flatter."
+CHOSE = "The validation rows chose the epoch, so their figures flatter."
+BESIDE = {"direct": "a linear part of the inputs, in real numbers", "leaves": "leaves of boosted trees, as bits"}
 
 
 class Said(NamedTuple):
@@ -67,24 +71,29 @@ def card(name: str, what: Any, license: str | None) -> str:
         eval_results=results or None, model_name=title,
     )  # fmt: skip
     licence = f"Licence: {license}." if license else "No licence is given: ask its author before you use it."
-    parts = {**said.parts, "Limits": [f"- {line}" for line in (*said.limits, licence)]}
+    parts = {
+        **{head: lines for head, lines in said.parts.items() if lines},
+        "Limits": [f"- {line}" for line in (*said.limits, licence)],
+    }
     code = "\n".join(("```python", "import htaf", "", *(line.replace("NAME", name) for line in said.code), "```"))
     text = [f"---\n{data.to_yaml().strip()}\n---", f"# {title}", said.about, code, READ]
-    return "\n\n".join([*text, *("\n".join((f"## {head}", "", *lines)) for head, lines in parts.items())]) + "\n"
+    return (
+        "\n\n".join([*text, *("\n".join((f"## {head}", "", *lines)) for head, lines in parts.items() if lines)]) + "\n"
+    )
 
 
 def _of_run(run: Run) -> Said:
     record, preprocessor = run.record, run.preprocessor()
     data = record["data"]
-    facts = [("data", data["name"]), ("split", data.get("split") or "none")]
-    facts += [(f"{part} rows", f"{count:,}") for part, count in (record.get("rows") or {}).items()]
-    if isinstance(preprocessor, ImagePreprocessor):
-        classes, columns, report = preprocessor.classes, [], {}
+    name = _name(data)
+    facts = [("data", name), *((f"{part} rows", f"{count:,}") for part, count in (record.get("rows") or {}).items())]
+    if run.takes_images:
+        report = {}
         code = ('run = htaf.load("NAME")', 'print(run.predict_images(["image.png"]))')
     else:
-        classes, report = preprocessor.target.classes, own_values(run) or {}
-        columns = [column.name for column in preprocessor.columns if column.kind != "dropped"]
-        facts.append(("target", preprocessor.target.name))
+        report = own_values(run) or {}
+        facts.append(("split", data.get("split") or "none"))
+        facts += [("positive class", record["positive"])] if "positive" in record else []
         code = ('model = htaf.load("NAME")', "print(model.predict(rows))  # a data frame with the columns below")
     concepts = record["model"].get("concepts")
     about, values = _activations(record["model"])
@@ -97,23 +106,54 @@ def _of_run(run: Run) -> Said:
             "Predictions are those of the exact one."
         ]
     if concepts and run.has_step:
-        bits += ["", f"It has {concepts:,} concepts, bits of an image, and a linear head on them."]
+        bits += ["", f"It has {concepts:,} concepts, bits of an image, and a linear head on them{_drawn(record)}."]
+    beside = [words for entry, words in BESIDE.items() if record["model"].get(entry)]
+    if beside:
+        bits += ["", f"Beside them: {' and '.join(beside)}."]
     if run.has_step and (layers := record.get("layers")):
         shares = ("units", "{:,}"), ("firing_rate", "{:.1%}"), ("flip_rate", "{:.2%}")
         rows = [(one["path"], *(form.format(one[name]) for name, form in shares)) for one in layers]
         bits += ["", *_table(("layer", "bits", "on", "other than in the smooth network"), rows)]
+    weights = record.get("weights") or {}
+    if first := next((weights[entry] for entry in ("package", "url", "file") if weights.get(entry)), None):
+        facts.append(("first weights", f"{first}, {weights.get('licence') or 'of a licence that is not known'}"))
     tested = (record.get("rows") or {}).get("test")
     limits = [f"The test figures are of {tested:,} rows of one source: of others they say nothing."] if tested else []
     parts = {
-        "Data": [*_table(("what", "value"), facts), *_named("Classes", classes), *_named("Columns", columns)],
+        "Data": _taken(facts, preprocessor),
+        "What was noticed": [f"- {_plain(note)}" for note in told(from_record(record["notes"]))[:MOST]],
         "Figures": _figures(record, report),
         "Bits": bits,
     }
     task = f"{'image' if run.takes_images else 'tabular'}-{data.get('task') or 'classification'}"
-    name = str(data["name"])
+    limits += [CHOSE] if record["recipe"].get("keep") == "best" else []
+    if weights.get("licence"):
+        limits.append(f"The licence of its first weights holds too: {_plain(weights['licence'])}.")
     about = f"{about}, trained by htaf on {_plain(name)}."
     tags = ("binary-activations",) if run.has_step else ()
-    return Said(about, code, parts, [*limits, CHOSE], task, _tested(record), name, tags)
+    return Said(about, code, parts, limits, task, _tested(record), name, tags)
+
+
+def _taken(facts: Sequence[tuple[str, Any]], preprocessor: Preprocessor | ImagePreprocessor) -> list[str]:
+    """What is known of the data, and what the network takes and gives."""
+    if isinstance(preprocessor, ImagePreprocessor):
+        size = " x ".join(map(str, preprocessor.size))
+        return [*_table(("what", "value"), [*facts, ("size", size)]), *_named("Classes", preprocessor.classes)]
+    columns = [column.name for column in preprocessor.columns if column.kind != "dropped"]
+    table = _table(("what", "value"), [*facts, ("target", preprocessor.target.name)])
+    return [*table, *_named("Classes", preprocessor.target.classes), *_named("Columns", columns)]
+
+
+def _name(data: Mapping[str, Any]) -> str:
+    """What a network was trained on."""
+    name = str(data.get("name", "data"))
+    return "a data frame" if name == FRAME else name
+
+
+def _drawn(record: Mapping[str, Any]) -> str:
+    """On how many concepts a class draws, where a sparse head was fitted."""
+    kept = next((row for row in (record.get("heads") or {}).get("rows", ()) if row["kept"]), {})
+    return f", which draws on {kept['target']} of them a class" if kept.get("target") else ""
 
 
 def _activations(model: Mapping[str, Any]) -> tuple[str, str]:
@@ -135,17 +175,19 @@ def _of_packed(what: PackedRun | PackedModel) -> Said:
     if isinstance(what, PackedModel):
         return Said(said, ('packed = htaf.load("NAME")', "print(packed(inputs))  # a tensor"), {}, ())
     about, call = what.about, 'predict_images(["image.png"])' if what.takes_images else "predict(rows)  # a data frame"
-    parts = {"Figures": _figures(about, {})} if about.get("metrics") else {}
+    data = about.get("data") or {}
+    parts = {"Data": _taken([("data", _name(data))], what.preprocessor())}
+    if about.get("metrics"):
+        parts["Figures"] = _figures(about, {})
     if checked := about.get("checked"):
-        same = f"{checked['same']:,} of {checked['rows']:,} {checked['part']} rows"
+        part = "" if checked["part"] == "all" else f"{checked['part']} "
+        same = f"{checked['same']:,} of {checked['rows']:,} {part}rows"
         others = "" if checked["same"] == checked["rows"] else "; rounding decides the others"
         parts["Bits"] = [f"{same} are predicted as by the network that was packed{others}."]
     call, _, comment = call.partition("  ")
     code = ('packed = htaf.load("NAME")', f"print(packed.{call})" + (f"  {comment}" if comment else ""))
-    data = about.get("data") or {}
     task = f"{'image' if what.takes_images else 'tabular'}-{data.get('task') or 'classification'}"
-    limits = [CHOSE] if parts.get("Figures") else []
-    return Said(said, code, parts, limits, task, _tested(about), str(data.get("name", "data")))
+    return Said(said, code, parts, (), task, _tested(about), _name(data))
 
 
 def _of_bottleneck(model: ConceptBottleneck) -> Said:

@@ -82,7 +82,7 @@ def discover(
     the page: what `htaf demo --data` does.
 
         found = htaf.discover("photos", "out", concepts=64)
-        found.page, found.codes.unpack(), found.run.predict(...)
+        found.page, found.codes.unpack(), found.run.predict_images(["a.jpg"])
 
     What is finished is kept: a stopped call is continued when it is made again. Writes under `out`: icbm, the run;
     codes; concepts, the scores; names.json where there are names; explorer, the page.
@@ -91,7 +91,8 @@ def discover(
         data: a folder with one folder of images for each class, or a set's name.
         recipe: of family icbm, or the name of a ready one: frozen is a head of bits on a pretrained backbone, which is
             downloaded once; small learns from these images alone.
-        size: of the images, as `htaf.data.images.load` takes it. data_dir: a folder with the public sets.
+        seed: of first weights, batches and the validation part. data_dir: a folder with the public sets.
+        size: of the images, as `htaf.data.images.load` takes it.
         name: finds names for the concepts of codes and writes them to a file.
         per_class: most concepts that a class draws on; "auto": 5, 10 or all, the fewest within two points of all on
             validation images; 0: the head as it was trained; None: "auto" over a frozen backbone, else 0.

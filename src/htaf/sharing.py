@@ -197,7 +197,14 @@ def push_to_hub(
         except HtafError:
             raise
         except Exception as error:  # the client raises nearly everything
-            raise SharingError(f"{name} cannot be written at the hub: {_said(error)}") from None
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            if isinstance(error, ConnectionError):
+                why = "it is out of reach"
+            elif status in (401, 403):
+                why = f"it does not know you, or you may not write there ({status}): `hf auth login`, or HF_TOKEN"
+            else:
+                why = _said(error)
+            raise SharingError(f"{name} cannot be written at the hub: {why}") from None
 
 
 def _said(error: Exception) -> str:
@@ -223,7 +230,8 @@ def _write(what: Any, folder: Path) -> Any:
         source = record.get("source") or {}
         if Path(str(source.get("name"))).suffix:  # a file, which elsewhere is not there: verbs then ask for --data
             record["source"] = source | {"name": None}
-        replace(what, record=record, held=held).save(folder)
+        what = replace(what, record=record, held=held)  # the card is made from this one too
+        what.save(folder)
     elif isinstance(what, ConceptBottleneck):
         what.save(folder)
     elif isinstance(what, PackedRun | packed.PackedModel):

@@ -64,6 +64,7 @@ def pack(
         raise UsageError(f"--budget must be > 0 and finite, got {budget}")
     _check_differing(differing)
     from htaf.runs import open_run, pack_run
+    from htaf.runs.packing import known_part
 
     opened = open_run(run, method=step_of_run(method))
     with needs_source("give --data"):
@@ -81,7 +82,7 @@ def pack(
     if json:
         return print_json(made.to_json())
     say(made.report)
-    say(_agreement(made.agreement, part))
+    say(_agreement(made.agreement, known_part(opened, part)))
     say(*str(made.layers).splitlines()[2:], sep="\n")  # bits that differ, given the same bits before
     return say(_sizes(made))
 
@@ -145,6 +146,7 @@ def export(
         return say(f"{integers.path}: program {integers.digest[:12]}; htaf verify {integers.path} {run} checks it")
     _refuse({"name": name != "network", "flash": flash is not None, "pipelined": pipelined}, to)
     from htaf.runs import export_run, open_run
+    from htaf.runs.packing import known_part
 
     opened = open_run(run, method=step_of_run(method))
     with needs_source("give --data"):
@@ -163,7 +165,7 @@ def export(
     if json:
         return print_json(made.to_json())
     if made.agreement is not None:
-        say(_agreement(made.agreement, part))
+        say(_agreement(made.agreement, known_part(opened, part)))
     else:
         say("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
     return say(_sizes(made))

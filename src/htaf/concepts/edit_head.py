@@ -215,10 +215,18 @@ def _figures(run: Run, part: Literal["validation", "test"], data: Data) -> dict[
     return run.evaluate(part, data)
 
 
+def edits_of(off: Any) -> list[tuple[Any, Any]]:
+    """What was given as (class, concept) pairs. Raises ConceptError where it is something else."""
+    try:
+        return [(label, concept) for label, concept in off]
+    except (TypeError, ValueError):
+        raise ConceptError(f"expected pairs of a class and a concept, such as [(3, 6)], got {off!r:.80}") from None
+
+
 def _pairs(off: Sequence[Edit], classes: Sequence[str], concepts: int) -> list[tuple[int, int]]:
     """Edits as distinct (class number, concept), ascending."""
     found = set()
-    for label, concept in off:
+    for label, concept in edits_of(off):
         number = class_number(classes, label)
         if not 0 <= concept < concepts:
             raise ConceptError(f"expected a concept in 0 to {concepts - 1}, got {concept}")

@@ -199,11 +199,12 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
 
 
 def _are_alike(with_: Float32[np.ndarray, "pairs f"], without: Float32[np.ndarray, "pairs f"]) -> bool:
-    """Whether most rows are nearer to their partner (cosine) than to three quarters of the others' partners."""
+    """Whether most rows are nearer to their partner (cosine) than to any other's, as one photo is to its copy. Numbered
+    files of other photos have the same names too."""
     unit = [side / np.linalg.norm(side, axis=1, keepdims=True).clip(1e-12) for side in (with_, without)]
     cosine = unit[0] @ unit[1].T
-    nearer = (cosine > np.diag(cosine)[:, None]).mean(1)
-    return bool(np.median(nearer) < 1 / 4)
+    nearest = (cosine <= np.diag(cosine)[:, None]).all(1)
+    return bool(nearest.mean() > 1 / 2)
 
 
 def _record(

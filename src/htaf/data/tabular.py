@@ -37,6 +37,7 @@ from htaf.data.reading import (
 from htaf.data.table_files import SUFFIXES, Numbers, read_frame
 from htaf.data.targets import Task, amounts, amounts_of_rows, class_codes, in_unit, infer_target
 
+FRAME = "frame"  # the name of a data frame, which has none
 MIN_ROWS = 20  # gives 14, 2 and 4 rows; a validation error over fewer says nothing
 ID_LIKE = 0.95  # share of distinct values from which a text column identifies rows
 
@@ -326,7 +327,7 @@ def from_frame(
     *,
     task: Task | None = None,
     classes: Sequence[str] = (),
-    name: str = "frame",
+    name: str = FRAME,
     target_name: str = "target",
     text_as_missing: bool = False,
     parting: Parting = Parting(),
@@ -442,7 +443,7 @@ def load_like(
     return _like(frame, target, notes, name, given if known is None else name, codes, weight)
 
 
-def frame_like(frame: Frame, *, target: Target, name: str = "frame") -> Table:
+def frame_like(frame: Frame, *, target: Target, name: str = FRAME) -> Table:
     """As `load_like`, of a data frame with the column `target.name`. Args, raises: as there."""
     frame = named(frame)
     kept, notes = check_names(name, [*frame.columns])

@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from htaf import _files
 from htaf._errors import first_line
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, codes_of
-from htaf.concepts.edit_head import edited
+from htaf.concepts.edit_head import edited, edits_of
 from htaf.concepts.finding import Found, find_concept
 from htaf.concepts.heads import Head
 from htaf.concepts.reasons import SHOWN, Reasons, reasons_of
@@ -222,6 +222,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             ConceptError: a label or a concept that is not there.
         """
         check_is_fitted(self)
+        off = edits_of(off)
         numbers = self._numbers([label for label, _ in off]).tolist()
         if -1 in numbers:
             unknown = off[numbers.index(-1)][0]
