@@ -62,7 +62,7 @@ BUDGETS = {
     "rules": 2_348,  # 76: an estimator itself, held-out rows as they are given
     "runs": 3_120,
     "spiking": 931,  # 101: the neurons of SpikingJelly, both ways
-    "": 6_479,  # 593: what is shared at the hub, and its card; 216: discover; 119: --json, exit codes, stopping
+    "": 6_487,  # 593: what is shared at the hub, and its card; 216: discover; 119: --json, exit codes, stopping
     "training": 7_735,  # 10: a rate of concepts that is given is taken as it is; embeddings begin at theirs
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}

@@ -471,6 +471,15 @@ def test_a_card_says_which_values_activations_have(changes: dict[str, Any], said
     assert ("binary-activations" in text, "0 or 1" in text) == (exact, changes["kind"] == "icbm")
 
 
+def test_a_folder_that_was_trained_on_is_no_source_elsewhere(kinds: Kinds, tmp_path: Path) -> None:
+    run = runs.open_run(kinds["icbm"].place)
+    assert run.record["source"]["name"] == "digits"
+    for name, there in (("digits", "digits"), ("photos", None), ("/home/ann/birds", None)):
+        run.record["source"]["name"] = name
+        (place := tmp_path / name.rpartition("/")[2]).mkdir()
+        assert sharing._write(run, place).record["source"]["name"] == there
+
+
 def test_a_card_tells_what_the_record_tells(kinds: Kinds) -> None:
     run = runs.open_run(kinds["icbm"].place)
     run.record["recipe"]["keep"] = "last"

@@ -31,6 +31,8 @@ from htaf.training.problems import resolved
 from htaf.training.recipe import Recipe
 from htaf.training.running import Running
 
+ALIKE = 4  # times as many concepts as independent ones would be: then a note says so
+FEW = 20  # classes, below which their number sets the share of images that have a concept
 EVERY = 10  # epochs between two lines of a training without a terminal: notes are found between them
 
 
@@ -155,6 +157,10 @@ def discover(
         of_explore = "htaf concepts name"  # the note that tells how to find names, with flags of other verbs
         told = [note for note in page["notes"] if note not in images.notes and of_explore not in note]
         say_notes([*told, *([] if name else ["concepts have numbers, not names: --model asks a language model"])])
+        if (distinct := scores["redundancy"]["effective"]) < codes.concepts / ALIKE:
+            said = f"the {codes.concepts:,} concepts say as much as {distinct:.0f} independent ones"
+            few = f"of only {len(images.classes)} classes most concepts are divisions"
+            say_notes([f"{said}: {few}; more classes make finer ones" if len(images.classes) < FEW else said])
     tested, accuracy, concept = codes.rows("test"), scores["accuracy"]["test"], scores["concept_accuracy"]
     example = codes.ids[int(tested[0])]
     file = Pictures(images).file(example) or next(filter(Path.is_file, [Path(data) / example]), None)

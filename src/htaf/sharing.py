@@ -22,6 +22,7 @@ from htaf import packed
 from htaf._errors import HtafError, first_line, installed, listed
 from htaf._files import parse_json, read_record, regular, sealed, write_atomic
 from htaf.contract import StepFactory
+from htaf.data import images, named
 from htaf.models.hub import asking_hub
 from htaf.runs import METRICS, MODEL, PREPROCESSING, RECORD, SMOOTH, PackedRun, Run, open_run
 from htaf.runs.packed import RUN, as_run
@@ -228,7 +229,8 @@ def _write(what: Any, folder: Path) -> Any:
         held = {name: data for name, data in (what.in_memory().held or {}).items() if name != METRICS}
         record = without_paths(what.record)
         source = record.get("source") or {}
-        if Path(str(source.get("name"))).suffix:  # a file, which elsewhere is not there: verbs then ask for --data
+        sets = images if what.takes_images else named
+        if not sets.is_named(str(source.get("name"))):  # it is not there elsewhere: verbs then ask for --data
             record["source"] = source | {"name": None}
         what = replace(what, record=record, held=held)  # the card is made from this one too
         what.save(folder)
