@@ -477,7 +477,7 @@ def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(fit, "_train", stop)
     code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
     assert code == 130
-    assert "the same command goes on from what is done" in one_line(err)
+    assert "the same command goes on from the last checkpoint" in one_line(err)
 
 
 def test_evaluate_small_odd_files(htaf, run: Path, table: Path, tmp_path: Path) -> None:
