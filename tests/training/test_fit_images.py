@@ -236,7 +236,7 @@ def test_a_study_of_images(tmp_path: Path) -> None:
     text = (tmp_path / "report.md").read_text()
     assert "WideResNet, depth 10, width 1; 200 training and 100 validation images" in text
     assert "2 epochs (1 a candidate), float32" in text
-    assert "over 1 seeds" in text
+    assert "over 1 seed" in text
     assert run_study(plan, tmp_path, Computing(workers=0)) == report  # nothing is computed again
 
 
