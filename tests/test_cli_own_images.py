@@ -145,6 +145,9 @@ def test_what_a_demonstration_refuses(htaf, folder: Path, weights: Path, tmp_pat
         code, _, err = htaf("train", "icbm", "--data", folder, "--out", out)
         assert code == 2
         assert "--out must lie outside the images of --data" in " ".join(err.split())
+    code, _, err = htaf("train", "icbm", "--data", folder, "--out", tmp_path / "run", "--concepts", "0")
+    assert code == 2
+    assert "--concepts must be >= 1" in " ".join(err.split())
     for more, said in (
         (("--pretrained", ""), "--pretrained: expected hub, a file, a wheel"),
         (("--concepts", "0"), "--concepts must be >= 1, got 0"),

@@ -17,6 +17,7 @@ import torch
 
 from htaf import __version__, _console
 from htaf._errors import HtafError
+from htaf.cli import main
 from htaf.cli.verbs import VERBS, known
 
 PAGE = Path(__file__).parents[1] / "docs" / "command.md"
@@ -29,6 +30,18 @@ def test_every_verb_answers_json_in_one_shape(verb: str, htaf, flags_of: Callabl
     code, out, err = htaf(*verb.split(), "--json", "--no-such-flag")
     assert (code, out) == (2, "")
     assert f"htaf {verb} --help" in err
+
+
+def test_the_answer_says_why_words_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["htaf", "train", "tabular", "--data", "digits", "--out", "x", "--epochs", "few", "--json"]
+    )
+    with pytest.raises(SystemExit):
+        main()
+    message = json.loads(capsys.readouterr().out)["error"]["message"]
+    assert "--epochs" in message
+    assert "'few'" in message
+    assert "\u2502" not in message
 
 
 def test_the_answer_is_all_there_is_on_the_output(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -53,7 +66,7 @@ def stop() -> None:
     raise KeyboardInterrupt
 
 
-def fail(error: Exception) -> None:
+def fail(error: BaseException) -> None:
     raise error
 
 
@@ -63,6 +76,7 @@ WAYS: dict[int, Callable[[], None]] = {  # to end, each with its exit code
     2: lambda: fail(_console.UsageError("used wrongly")),
     3: lambda: _console.say_unread(["one.png: no image"], 2),
     130: stop,
+    143: lambda: fail(_console.Terminated()),
 }
 
 

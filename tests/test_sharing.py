@@ -199,7 +199,7 @@ def test_branches_private_names_and_another_kind(kinds: Kinds, hub: Hub) -> None
     for place in ("./ann/net", "ann/net/", Path("ann/net"), "ann/net@a/../b"):
         with pytest.raises(SharingError, match="or a name at the hub, found none at"):
             htaf.load(place)
-    for revision in ("a/../b", "", "a b"):
+    for revision in ("a/../b", "", "a b", 1):
         with pytest.raises(SharingError, match="expected a commit, branch or tag as revision, got"):
             htaf.load("ann/net", revision=revision)
     assert len(hub.asked) == asked

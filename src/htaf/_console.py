@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -79,13 +80,18 @@ EXITS = {  # exit codes of the command, in docs/command.md too
     1: "it failed",
     2: "it was used wrongly",
     3: "done, but for images that cannot be read",
-    130: "stopped, by Ctrl-C or SIGTERM",
+    130: "stopped by Ctrl-C",
+    143: "stopped by SIGTERM",
 }
-DONE, FAILED, MISUSED, UNREAD, STOPPED = EXITS
+DONE, FAILED, MISUSED, UNREAD, STOPPED, TERMINATED = EXITS
 
 
 class UsageError(Exception):
     """The command was used wrongly: exit code 2."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has come: exit code 143."""
 
 
 class Ended(Exception):
@@ -110,7 +116,8 @@ class Command:
 
     Attributes:
         verb: its words, None: no verb. keeps: whether the same command goes on from what was done. json: whether there
-            is an answer to give. result: of the verb. notes: said on the way. busy: progress is shown.
+            is an answer to give. result: of the verb. notes: said on the way. busy: progress is shown. refused: why
+            tyro refused the words.
     """
 
     verb: str | None = None
@@ -119,6 +126,7 @@ class Command:
     result: Any = None
     notes: list[str] = field(default_factory=list)
     busy: bool = False
+    refused: str = ""
 
     @property
     def stopped(self) -> str:
@@ -147,11 +155,12 @@ class Command:
         if isinstance(error, Ended):
             return str(error), error.code
         if isinstance(error, SystemExit):  # tyro has said what it expected
-            return f"wrong flags or values, see the error stream; htaf {self.verb} --help lists them", MISUSED
+            why = self.refused or "wrong flags or values, see the error stream"
+            return f"{why}; htaf {self.verb} --help lists them", MISUSED
         if isinstance(error, (UsageError, OutputError)):
             return str(error), MISUSED
         if isinstance(error, KeyboardInterrupt):
-            return self.stopped, STOPPED
+            return self.stopped, TERMINATED if isinstance(error, Terminated) else STOPPED
         if isinstance(error, (HtafError, MissingError)):
             return str(error), FAILED
         if isinstance(error, OSError):
@@ -181,6 +190,25 @@ def running(verb: str | None, *, keeps: bool, json: bool) -> Iterator[None]:
         raise
     finally:
         _command = before
+
+
+_FRAME = re.compile(r"[\s\u2500-\u257f]+")  # lines of a box, and blanks
+
+
+@contextlib.contextmanager
+def keeps_refusal() -> Iterator[None]:
+    """While tyro reads the words in the block, what it says when it refuses them is kept for `--json`."""
+    if not _command.json:
+        yield
+        return
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            yield
+    finally:
+        print(said.getvalue(), end="", file=sys.stderr)
+        text = re.split("Argument helptext:|For full helptext", said.getvalue())[0]
+        _command.refused = _FRAME.sub(" ", text).strip()
 
 
 def print_json(value: Any, *, now: bool = False) -> None:
@@ -331,9 +359,15 @@ GRACE = 3.0  # seconds to put away what is half done; what is kept is written wh
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Ctrl-C and what a scheduler sends, SIGTERM, raise KeyboardInterrupt in the block; where that does not end the
-    process soon (a thread that waits for a file, a long call of C++), it is ended all the same, with exit code 130."""
+    process soon (a thread that waits for a file, a long call of C++), it is ended all the same. The exit code is 130
+    of Ctrl-C and 143 of SIGTERM."""
+
+    def terminate(*_: object) -> NoReturn:
+        raise Terminated
+
     stops = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in stops}
+    handlers = (signal.default_int_handler, terminate)
+    before = {number: signal.signal(number, handler) for number, handler in zip(stops, handlers, strict=True)}
     heard, told = socket.socketpair()
     told.setblocking(False)
     wakeup = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)  # at once, whatever the main thread does
@@ -343,13 +377,14 @@ def ended_by_signals() -> Iterator[None]:
         with contextlib.suppress(OSError):
             while number := heard.recv(1):
                 if number[0] in stops:
+                    why = Terminated() if number[0] == signal.SIGTERM else KeyboardInterrupt()
                     time.sleep(GRACE)
                     try:
                         if not left.is_set():  # else the block has said why
                             os.write(2, f"htaf: error: {_command.stopped}\n".encode())
-                            os.write(1, f"{_command.answer(KeyboardInterrupt())}\n".encode() if _command.json else b"")
+                            os.write(1, f"{_command.answer(why)}\n".encode() if _command.json else b"")
                     finally:  # the reader may have gone, the result may be half made
-                        os._exit(STOPPED)
+                        os._exit(_command.ended(why)[1])
 
     threading.Thread(target=watch, daemon=True, name="signals").start()
     try:

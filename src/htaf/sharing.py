@@ -104,7 +104,7 @@ def fetched(place: str | PathLike[str], revision: str | None = None) -> Path:
     """
     path, text = Path(place), str(place)
     found = _AT.fullmatch(place) if isinstance(place, str) else None
-    if revision is not None and not REVISION.fullmatch(revision):
+    if revision is not None and not (isinstance(revision, str) and REVISION.fullmatch(revision)):
         raise SharingError(f"expected a commit, branch or tag as revision, got {revision!r:.80}")
     if found is None:
         if revision is not None:

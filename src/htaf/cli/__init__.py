@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pkgutil
 import sys
 from collections.abc import Callable
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from htaf import __version__
-from htaf._console import UsageError, ended_by_signals, plain_errors, running, say
+from htaf._console import UsageError, ended_by_signals, keeps_refusal, plain_errors, running, say
 from htaf._errors import CALLED, INSTEAD, meant, suggestion
 from htaf.cli.verbs import known
 
@@ -38,7 +39,7 @@ def _flags(words: list[str]) -> list[str]:
 
 def _run(verb: str | None, words: list[str]) -> None:
     """Run a verb, with the words behind it as its flags; or list the verbs."""
-    if words == ["--version"]:
+    if words in (["--version"], ["-V"]):
         return say(f"htaf {__version__}")
     groups, verbs = known()
     if verb is not None:
@@ -49,7 +50,16 @@ def _run(verb: str | None, words: list[str]) -> None:
         function = pkgutil.resolve_name(verbs[verb].function)
         _expect_once(words, function)
         _expect_own(words, function, verb)
-        return tyro.cli(function, prog=f"htaf {verb}", args=words[len(verb.split()) :], registry=registry)
+
+        @functools.wraps(function)
+        def given(*args: Any, **named: Any) -> Callable[[], None]:
+            return functools.partial(function, *args, **named)
+
+        with keeps_refusal():
+            call = tyro.cli(given, prog=f"htaf {verb}", args=words[len(verb.split()) :], registry=registry)
+        return call()
+    if words in ([], ["help"]):
+        words = ["--help"]
     group = words[0] if words and words[0] in groups else None
     word = next(iter(words[0 if group is None else 1 :]), None)
     if word in ("-h", "--help"):

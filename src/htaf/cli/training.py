@@ -297,6 +297,12 @@ class ConceptFlags(ImageFlags):
         arg(metavar="auto|INT", help_behavior_hint="(default: auto over a frozen backbone, else 0)"),
     ] = None
 
+    def given(self, data: str, out: Path, data_dir: str | None, chosen: Chosen, changes: Mapping[str, Any]) -> Given:
+        """As `TableFlags.given`."""
+        if changes.get("concepts") == 0 and chosen.recipe.flat()["bottleneck"] == "implicit":
+            raise UsageError("--concepts must be >= 1, got 0; leave it out for as many as the recipe has")
+        return super().given(data, out, data_dir, chosen, changes)
+
     def asked(self, recipe: Recipe) -> PerClass | None:
         """What was asked for, None: nothing; UsageError where the concepts of the recipe are no bits of its own."""
         per_class = self.concepts_per_class

@@ -629,10 +629,11 @@ def _train(train: _Prepared, net: nn.Module, number: int, stages: Stages | None)
                 trainer.fit(module, *parts, ckpt_path=start, weights_only=True)
         if train.history.best_epoch < 0:
             raise TrainingError(f"no epoch of {train.out} had a finite validation loss: lower lr, or check the data")
-    except SystemExit:  # lightning's answer to Ctrl-C: it exits, and leaves the signal ignored
+    except SystemExit as error:  # lightning's answer to Ctrl-C: it exits, and leaves the signal ignored
         signal.signal(signal.SIGINT, interrupt)
         end_others(trainer)
-        raise KeyboardInterrupt from None
+        why = error.__context__
+        raise (why if isinstance(why, KeyboardInterrupt) else KeyboardInterrupt()) from None
     except Exception as error:
         end_others(trainer)
         if processes.world > 1 and lost(error):
