@@ -54,6 +54,13 @@ autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_use_ivar = True
 autosummary_generate = ["docs/api.rst"]
+# file systems that know no case would write one page over the other
+_lower = [name.lower() for name in htaf.__all__]
+autosummary_filename_map = {
+    f"htaf.{name}": f"htaf.{name}-class"
+    for name in htaf.__all__
+    if name[0].isupper() and _lower.count(name.lower()) > 1
+}
 html_theme = "furo"
 html_title = "htaf"
 html_show_copyright = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 
 from htaf._errors import suggestion
@@ -54,7 +55,19 @@ def item(name: str) -> Study:
     return getattr(import_module(module), attribute)
 
 
+def _at(place: str) -> list[str]:
+    """The items of a table or figure of the paper, as "Table 7" or "figure 3"."""
+    found = re.fullmatch(r"(table|figure) (\d+)", place.lower())
+    if found is None:
+        return []
+    where = re.compile(rf"\b{found[1]}s? (\d+ and )?{found[2]}\b")
+    return [name for name in ITEMS if where.search(item(name).paper.lower())]
+
+
 def items(names: tuple[str, ...]) -> list[Study]:
-    """Those of the names, each once, in the paper's order, then our own; `all` means every one of the paper."""
-    wanted = {item(name).id for name in names if name != "all"} | (set(ITEMS) if "all" in names else set())
+    """Those of the names, each once, in the paper's order, then our own; `all` means every one of the paper, "table 7"
+    those of its table."""
+    wanted = set(ITEMS) if "all" in names else set()
+    for name in names:
+        wanted |= set() if name == "all" else {*(_at(name) or [item(name).id])}
     return [item(name) for name in (*ITEMS, *EXPERIMENTS) if name in wanted]

@@ -19,7 +19,7 @@ ORDER = (
     "not hold if it lies below 0, or if its upper end is below half of the paper's difference; else not settled"
 )
 LEVEL = (
-    "holds if the 95% interval of the difference lies above -{margin:g}{unit}; does not hold if it lies below; "
+    "holds if the 95% interval of the difference lies above {bound}{unit}; does not hold if it lies below; "
     "else not settled"
 )
 UNTESTABLE = "needs the paper's own scale"
@@ -65,7 +65,7 @@ def no_worse(
     digits: int = 2, unit: str = "",
 ) -> Claim:  # fmt: skip
     """A claim that one method loses at most `margin` against another; the other arguments are those of `better`."""
-    rule = LEVEL.format(margin=margin, unit=unit)
+    rule = LEVEL.format(bound=f"-{margin:g}" if margin else "0", unit=unit)
     return _compared(text, place, rule, differences, scale, (-margin, -margin), what=what, digits=digits, unit=unit)
 
 
