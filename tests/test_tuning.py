@@ -15,7 +15,7 @@ from torch import nn
 
 from htaf import surrogates
 from htaf.activations import HTAF, ScaledSigmoid, StraightThrough, sharpen
-from htaf.convert import harden
+from htaf.convert import harden, replace
 from htaf.diagnostics import GradientNorms, layer_statistics
 from htaf.models.mlp import MLP
 from htaf.sharpening import set_sharpness
@@ -334,3 +334,9 @@ def test_a_number_may_be_among_the_outputs() -> None:
             return y, y.mean()
 
     assert tune(Both(), normal(1.0))[1].layers[0].gradient > 0
+
+
+def test_the_steps_of_replace_keep_their_least_width() -> None:
+    x = normal(1.0)
+    net = replace(MLP(8, 1, (32, 32), nn.ReLU), example=x)
+    assert all(layer.width == 1 for layer in tune(net, x)[1].layers)

@@ -32,6 +32,7 @@ from htaf.contract import SmoothStep, levels_of, sharpness_of
 from htaf.convert.finding import arguments
 from htaf.convert.functional_sites import duplicate
 from htaf.convert.modes import evaluating, hooked
+from htaf.convert.widths import least_width
 from htaf.diagnostics import GradientNorms
 from htaf.functional import spacing_of
 from htaf.sharpening import ByLayer, Geometric
@@ -126,7 +127,7 @@ def tune(
       that with the largest gradient in the tail, alpha0 = sqrt(P / (2 t)), t the 95% quantile of |x|
       (`htaf.theory.best_alpha0`).
     - levels: the thresholds of a step that has several are set 2.8 / levels standard deviations apart.
-    - straight-through: its width, the least with that gain.
+    - straight-through: its width, the least with that gain; at least 1 for the steps of `replace` without a factory.
 
     Of a step that runs several times, as in a spiking neuron, the first call decides. Returned is the model at its
     start.
@@ -436,7 +437,7 @@ def _binarity(step: nn.Module, x: Tensor) -> float:
 
 
 def _stretch(step: StraightThrough, x: Tensor, gain: float) -> float:
-    """Give a step the least width whose gain is not above the limit."""
+    """Give a step the least width that it may have and whose gain is not above the limit."""
 
     step.stretch = 1.0  # of a training before
 
@@ -444,7 +445,7 @@ def _stretch(step: StraightThrough, x: Tensor, gain: float) -> float:
         step.width = width
         return _gain(step, x) > gain
 
-    step.width = _bisect(too_steep, x.std().item())
+    step.width = max(least_width(step), _bisect(too_steep, x.std().item()))
     return step.width
 
 

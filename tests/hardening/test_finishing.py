@@ -114,12 +114,13 @@ def test_bad_input_says_what_to_do() -> None:
         htaf.refit_head(htaf.harden(net), TRAINING, validation=TRAINING, measure=loss)
 
 
-def test_the_exact_network_is_measured_once_and_norms_only_where_there_are_some() -> None:
+@pytest.mark.filterwarnings("ignore:the measure of one network")
+def test_the_exact_network_is_measured_twice_and_norms_only_where_there_are_some() -> None:
     seen = list[nn.Module]()
     net = nn.Sequential(nn.Linear(6, 8), htaf.StraightThrough(), nn.Linear(8, 2))
     exact, report = htaf.finish(net, TRAINING, measure=lambda other: seen.append(other) or len(seen))
     assert [one.name for one in report.steps] == ["refit_head"]
-    assert seen.count(exact) == 1
+    assert seen.count(exact) == 2  # the second tells whether the measure is partly chance
     assert report.hardened == report.steps[0].before == 2
 
 
@@ -166,3 +167,21 @@ def test_steps_are_taken_on_what_was_kept() -> None:
     net, taken = kept_where_better(begin, steps, lambda other: other.bias)
     assert [(one.before, one.after, one.kept) for one in taken] == [(3, 2, True), (2, 4, False), (2, 0.5, True)]
     assert net.bias.item() == 0.5  # pyright: ignore[reportCallIssue]
+
+
+def test_a_score_without_its_minus_is_questioned() -> None:
+    def accuracy(net: nn.Module) -> float:
+        return (net(ROWS[400:]).argmax(1) == CODES[400:]).float().mean().item()
+
+    net = trained(partial(htaf.StraightThrough, htaf.surrogates.tanh))
+    with pytest.warns(UserWarning, match="minus"):
+        _, report = htaf.finish(net, TRAINING, accuracy)
+    assert len(report.notes) == 1
+    for proper in (loss, lambda net: -accuracy(net)):
+        assert htaf.finish(net, TRAINING, proper)[1].notes == ()
+
+
+def test_a_measure_that_is_partly_chance_is_named() -> None:
+    net = trained(partial(htaf.StraightThrough, htaf.surrogates.tanh), 2)
+    with pytest.warns(UserWarning, match="chance"):
+        htaf.finish(net, TRAINING, lambda net: loss(net) + 0.01 * torch.rand(()))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from htaf import functional
 from htaf.activations import Heaviside
@@ -167,6 +168,9 @@ def find(
         raise ValueError(
             f"expected a model before torch.compile, got a compiled one: convert its {compiled[0]} instead"
         )
+    lazy = [name for name, value in model.named_parameters() if isinstance(value, UninitializedParameter)]
+    if lazy:
+        raise ValueError(f"expected parameters with values, got {lazy[0]} without: run the model on a batch first")
     if example is not None:
         check_fit(model, *example)
     with torch.random.fork_rng(devices=[]):

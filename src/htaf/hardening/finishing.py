@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -11,17 +12,18 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from htaf._errors import first_line
-from htaf.activations import StraightThrough
+from htaf.activations import Heaviside, StraightThrough
 from htaf.contract import SmoothStep
 from htaf.convert import harden
 from htaf.convert.functional_sites import Model
-from htaf.convert.modes import evaluating
+from htaf.convert.modes import evaluating, hooked
 from htaf.hardening.heads import refit_head
 from htaf.hardening.layerwise import repair
 from htaf.hardening.norms import norms_behind_steps, recalibrate
-from htaf.hardening.report import OF_MEASURE, Batches, Measure, Report, expect_batches, inputs_of, measured_by
+from htaf.hardening.report import OF_MEASURE, Batches, Measure, Report, call, expect_batches, inputs_of, measured_by
 
 Make = Callable[[nn.Module], tuple[nn.Module, Report]]
 STEP_ERRORS = (ValueError, TypeError, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
@@ -66,16 +68,20 @@ class Taken:
 
 @dataclass(frozen=True)
 class Finish:
-    """What `finish` did: the measure of the network as it was trained, hardened, and at the end, and every step."""
+    """What `finish` did: the measure of the network as it was trained, hardened, and at the end, and every step.
+
+    notes: what makes the measure doubtful, and steps that give one value on the first batch.
+    """
 
     trained: float
     hardened: float
     measure: float
     steps: tuple[Taken, ...]
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         first = f"measure: trained {self.trained:.5g}, hardened {self.hardened:.5g}, finished {self.measure:.5g}"
-        return "\n".join([first, *(f"  {step}" for step in self.steps)])
+        return "\n".join([first, *(f"  {step}" for step in self.steps), *(f"  note: {note}" for note in self.notes)])
 
 
 def finish(model: Model, batches: Batches, measure: Measure) -> tuple[Model, Finish]:
@@ -89,7 +95,9 @@ def finish(model: Model, batches: Batches, measure: Measure) -> tuple[Model, Fin
         model: with smooth steps, trained; not changed.
         batches: of the training part, not augmented: (inputs, targets), or inputs alone; a list or a `DataLoader`.
         measure: of a network, on held-out data; lower is better: a loss, or minus an accuracy, a return, ... . It is
-            called with networks in eval mode and without gradients. Not on test data: it chooses.
+            called with networks in eval mode and without gradients. Not on test data: it chooses. A warning says where
+            it prefers outputs that were given to other rows, as an accuracy without its minus does, and where two
+            calls on one network differ.
 
     Returns:
         The exact network in eval mode, of the type of `model`, and what was tried, with the measures; print it.
@@ -112,6 +120,10 @@ def finish(model: Model, batches: Batches, measure: Measure) -> tuple[Model, Fin
     trained, hardened = measured_by(measure, model), measured_by(measure, exact)
     if not math.isfinite(hardened):
         raise ValueError(f"expected a measure that is finite for the exact network, got {hardened}")
+    doubts = _doubts(measure, exact, hardened)
+    for doubt in doubts:
+        warnings.warn(doubt, stacklevel=2)
+    notes = (*doubts, *_constant(exact, first))
     smooth = any(isinstance(m, SmoothStep) and not isinstance(m, StraightThrough) for m in model.modules())
     targets = isinstance(first, (tuple, list)) and len(first) == 2 and isinstance(first[1], Tensor)
     taken: list[Taken] = []
@@ -132,7 +144,54 @@ def finish(model: Model, batches: Batches, measure: Measure) -> tuple[Model, Fin
     assert last is not None
     if not targets:
         taken.append(Taken("refit_head", 0.0, last, left_out=f"{wanted}, got {_shown(first)}"))
-    return cast(Model, net), Finish(trained, hardened, last, tuple(taken))
+    return cast(Model, net), Finish(trained, hardened, last, tuple(taken), notes)
+
+
+_CLEARLY = 0.05  # of the measure: so much better must rows be that were mixed up
+
+
+def _doubts(measure: Measure, exact: nn.Module, found: float) -> tuple[str, ...]:
+    """What speaks against a measure of the exact network, found at its first call."""
+    if (again := measured_by(measure, exact)) != found:
+        return (
+            f"the measure of one network is {found:.6g} at one call and {again:.6g} at the next: what is kept is "
+            "partly chance; fix its seed, or measure on more rows",
+        )
+
+    def mixed(rows: int, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        return tree_map_only(Tensor, lambda value: value.roll(rows, 0) if value.ndim else value, output)
+
+    of_mixed = found
+    for rows in (1, 2, 3):  # once may be chance
+        with hooked([exact.register_forward_hook(partial(mixed, rows))]):
+            try:
+                of_mixed = measured_by(measure, exact)
+            except Exception:  # of a measure that looks at more than outputs
+                return ()
+        if not of_mixed < found - _CLEARLY * abs(found):
+            return ()
+    return (
+        f"the measure is {found:.6g}, and {of_mixed:.6g} where each row has the output of another: lower is better "
+        "here, so a score such as an accuracy needs a minus",
+    )
+
+
+def _constant(exact: nn.Module, batch: Any) -> list[str]:
+    """The steps that give one value on a batch: nothing passes through them."""
+    seen: dict[str, set[float]] = {}
+
+    def look(name: str, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        values = seen.setdefault(name, set())
+        values |= {output.min().item(), output.max().item()} if output.numel() else set()
+
+    steps = [(name, module) for name, module in exact.named_modules() if isinstance(module, Heaviside)]
+    with evaluating(exact), hooked(module.register_forward_hook(partial(look, name)) for name, module in steps):
+        call(exact, inputs_of(batch))
+    return [
+        f"{name or 'the model'}: its step gives {values.pop():g} for the whole first batch, and nothing passes through"
+        for name, values in seen.items()
+        if len(values) == 1
+    ]
 
 
 def _shown(batch: object) -> str:

@@ -51,8 +51,12 @@ class Emission:
         return name
 
     def _row(self, node: Node, how: str) -> None:
+        self.rows.append(Row(node.name, self._path(node), str(node.target), how))
+
+    def _path(self, node: Node) -> str:
+        """The path of the module that a node is of."""
         stack = list((node.meta.get("nn_module_stack") or {}).values())
-        self.rows.append(Row(node.name, str(stack[-1][0]) if stack else "", str(node.target), how))
+        return str(stack[-1][0]) if stack else ""
 
     def _ends(self, node: Node, ends: tuple[Tensor, Tensor], channels: int) -> tuple[str, str]:
         lower, upper = (end.broadcast_to(channels) for end in ends)

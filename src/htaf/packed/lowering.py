@@ -401,7 +401,8 @@ class Lowering(Emission):
     def _call(self, node: Node, how: str | None = None) -> None:
         name = operators.name_of(node)
         if name is None:
-            raise PackedError(f"expected operators that a packed model can run, got {node.target} ({node.name})")
+            where = f"{node.name} in layer {self._path(node) or 'of the model itself'}"
+            raise PackedError(f"expected operators that a packed model can run, got {node.target} ({where})")
         args = [operators.encode(a, self._argument) for a in node.args]
         kwargs = operators.encode_keywords(node, self._argument)
         if operators.makes(node.target) and "dtype" in (a.name for a in node.target._schema.arguments):  # pyright: ignore
