@@ -250,7 +250,7 @@ def replace(
         warnings.warn(f"{text} {', '.join(unsure[:3])}{more} became steps", stacklevel=2)
     for module in new.modules():
         if hasattr(module, "save_pretrained"):  # of transformers and diffusers
-            module.save_pretrained = _refuse_to_save
+            module.__dict__["save_pretrained"] = _refuse_to_save
     replaced = tuple(dataclasses.replace(site, stays=None) for site in chosen)
     account = Conversion(replaced, left, found.hints, found.beyond, found.unseen, steps)
     return cast(Model, with_account(new, account))
