@@ -35,7 +35,9 @@ from htaf._console import say_notes
 from htaf._errors import expect_seed, meant
 from htaf.data.cautions import cautions, drawn_in_time
 from htaf.data.columns import spelled
+from htaf.data.dates import has_zone
 from htaf.data.notes import MOST_NAMED, UNEXPECTED, UNLIKE, Note, from_record, told
+from htaf.data.numerals import unit_of
 from htaf.data.preprocess import Preprocessor, is_by_chance
 from htaf.data.reading import (
     DataError,
@@ -48,7 +50,6 @@ from htaf.data.reading import (
     named,
     to_number,
     to_text,
-    unit_of,
 )
 from htaf.data.tabular import Parting, Split, Table, from_frame, split
 from htaf.data.targets import Task, amounts_of_rows
@@ -309,7 +310,7 @@ class _TableEstimator(BaseEstimator):
             raise ValueError(f"hidden must be the sizes of the hidden layers, such as ({sizes},), got {sizes}")
         if "class_weight" in given:
             given["class_weight"] = _class_weight(given["class_weight"])
-        return {k: tuple(v) if isinstance(v, np.ndarray | list) else _plain(v) for k, v in given.items()}
+        return {k: _plain(v) for k, v in given.items()}
 
     def _recipe(self) -> tuple[Recipe, tuple[str, ...]]:
         """The recipe, and in words what the changes bring with them."""
@@ -826,7 +827,8 @@ def _below(column: pd.Series, more: pd.Series, text_as_missing: bool) -> pd.Seri
     if isinstance(column.dtype, pd.CategoricalDtype):
         both = pd.concat([column.astype(object), more.astype(object)], ignore_index=True)
         return both.astype("category")
-    if is_date(column) != is_date(more) and (is_date(column) or not is_text(column)):
+    other = is_date(column) != is_date(more) or has_zone(column) != has_zone(more)
+    if other and (is_date(column) or not is_text(column)):
         raise TableError(f"expected {column.dtype} as in X, got {more.dtype}", name, 1, "eval_set")
     if not is_text(column) and is_text(more) and not pd.api.types.is_bool_dtype(more):
         values, wrong = to_number(more)
@@ -1082,7 +1084,9 @@ def _head_in_double(net: nn.Module) -> nn.Module:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy, as a search gives it, as one of Python."""
+    """A number of numpy, as a search gives it, as one of Python; several of them as a tuple."""
+    if isinstance(value, np.ndarray | list | tuple):
+        return tuple(map(_plain, value))
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -46,7 +46,7 @@ class File:
     packed: bool = False
 
     def write(self, folder: Path) -> Path:
-        names = {**self.columns, "n": each("{}7"), "y": self.target}
+        names = {**self.columns, "n": each("{}7")[1:], "y": self.target}
         stream = io.StringIO()
         writer = csv.writer(stream, delimiter=self.separator, quoting=self.quoting, lineterminator=self.ends)
         if self.header:

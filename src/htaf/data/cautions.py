@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64, Int64
 
+from htaf.data.dates import native
 from htaf.data.notes import Note
 from htaf.data.reading import is_date, is_text
 from htaf.data.tabular import Mode, Split, Table
@@ -43,7 +44,7 @@ def _dates(moments: dict[str, pd.Series], table: Table, parts: Split, mode: Mode
     """Dates of their own in rows that are divided by chance, and dates of the test part that training has not."""
     notes: list[Note] = []
     for name, column in moments.items():
-        values = column.to_numpy()
+        values = native(column)
         if mode in ("random", "stratified") and table.parting.test is None and (distinct := _times(column)):
             notes.append(Note("rows in time", name, distinct))
         train, test = (part[~np.isnat(part)] for part in (values[parts.train], values[parts.test]))
@@ -128,7 +129,7 @@ def _as_numbers(column: pd.Series) -> Float64[np.ndarray, " rows"]:
     """Numbers and dates in their order, categories in any; missing ones are alike and below all others."""
     if is_text(column) and not is_date(column):
         return pd.factorize(column)[0].astype(np.float64)
-    values = column.to_numpy()
+    values = native(column) if is_date(column) else column.to_numpy()
     missing = np.isnat(values) if is_date(column) else np.isnan(values)
     values = values.astype(np.int64).astype(np.float64) if is_date(column) else values
     lowest = values[~missing].min() if not missing.all() else 0.0

@@ -24,6 +24,7 @@ RARE, RARE_AMONG = 5, 100  # fewer training rows make a category rare, where the
 APART = 3.0  # standard errors between the targets of rows with and without a value, from which blanks say something
 BLOCK = 65_536  # dates that are taken apart at once
 MISSING = ""  # the missing category; no present text is empty
+TRUTH = ("false", "true"), ("0", "1")
 OTHER = "other"  # names the input of rare and unseen categories
 Kind = Literal["number", "category", "encoded", "date", "dropped"]
 _DECORATED = re.compile(r"[+-]?[$€£¥]? ?[+-]?(\d+|\d{1,3}([,.']\d{3})+)([.,]\d+)? ?[$€£¥%]?")
@@ -38,7 +39,7 @@ class Column:
     A number becomes `(x - low) / (high - low)` when high > low, with `fill` where x is missing or a
     special code, and one 0/1 input for each of `codes`.
 
-    Raw rows may write a number in its `unit`, see `htaf.data.reading.unit_of`.
+    Raw rows may write a number in its `unit`, see `htaf.data.numerals.unit_of`.
 
     A number or a date with `missing` has another input, 1 where there is no value.
 
@@ -50,7 +51,8 @@ class Column:
     one of the most frequent categories and 0 in all others.
 
     A date becomes one input for each of `outputs`, of `htaf.data.dates.PARTS`, scaled from [lows, highs] to [0, 1]. It
-    is read in this `order`; days are counted from `first`; a missing one is `filled` (both ISO 8601).
+    is read in this `order`, in UTC where training had a time zone (`zoned`); days are counted from `first`; a missing
+    one is `filled` (both ISO 8601).
 
     Spellings that differ in case alone are one category. A dropped column gives no input.
     """
@@ -71,6 +73,7 @@ class Column:
     lows: tuple[float, ...] = ()
     highs: tuple[float, ...] = ()
     order: str = ""
+    zoned: bool = False
     first: str = ""
     filled: str = ""
 
@@ -80,7 +83,7 @@ class Target:
     """The target side: `(y - mean) / std` for regression, class codes for classification.
 
     threshold: the probability from which the second of two classes is predicted; None: the likelier class is.
-    unit: in which raw rows write the numbers of a regression, see `htaf.data.reading.unit_of`; "" for none.
+    unit: in which raw rows write the numbers of a regression, see `htaf.data.numerals.unit_of`; "" for none.
     """
 
     name: str
@@ -122,6 +125,15 @@ def spelled(text: str) -> str:
     return text.casefold() if len(text) > 1 or text in "yYnNtTfF" else text
 
 
+def spellings(categories: Sequence[str]) -> dict[str, str]:
+    """Each category by what its spellings share; those of true and false are 1 and 0 too, and the other way round."""
+    known = {spelled(name): name for name in categories}
+    for own, others in (TRUTH, TRUTH[::-1]):
+        if {*known} - {MISSING} == {*own}:
+            return known | {other: known[name] for name, other in zip(own, others, strict=True)}
+    return known
+
+
 def one_spelling(values: Shaped[np.ndarray, " rows"]) -> tuple[dict[str, str], tuple[tuple[str, ...], ...]]:
     """Each category with the most frequent spelling of it, and the spellings where there are several of one."""
     names, counts = np.unique(values.astype(object), return_counts=True)
@@ -133,6 +145,16 @@ def one_spelling(values: Shaped[np.ndarray, " rows"]) -> tuple[dict[str, str], t
     return chosen, tuple(several)
 
 
+def truth_as_numbers(column: Column, raw: pd.Series) -> pd.Series:
+    """Raw values, with 1 and 0 for the texts true and false of a column that was numbers 0 and 1 in training."""
+    if (column.kind, column.low, column.high) != ("number", 0, 1) or not is_text(raw) or is_date(raw):
+        return raw
+    texts = [text if text is None else text.casefold() for text in to_text(raw)]
+    if not {*texts} - {None} or not {*texts} <= {None, *TRUTH[0]}:
+        return raw
+    return pd.Series([None if text is None else float(text == "true") for text in texts], raw.index, np.float64)
+
+
 def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
     """The place of each value in the categories of a column, -1 where it has no such category.
 
@@ -140,7 +162,7 @@ def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndar
         values: as `category_values` gives them, [rows].
     """
     known = {name: place for place, name in enumerate(column.categories)}
-    alike = {spelled(name): place for name, place in known.items()}
+    alike = {spelling: known[name] for spelling, name in spellings(column.categories).items()}
     found = {value: known.get(value, alike.get(spelled(value), -1)) for value in dict.fromkeys(values)}
     return np.array([found[value] for value in values], dtype=np.int64)
 
@@ -200,7 +222,7 @@ def _blanks_tell(missing: Bool[np.ndarray, " rows"], wanted: Float64[np.ndarray,
 def _learn_date(
     column: pd.Series, name: str, notes: list[Note], wanted: Float64[np.ndarray, "rows outputs"], order: str
 ) -> Column:
-    from htaf.data.dates import PARTS, YEAR_FIRST, native, numbers
+    from htaf.data.dates import PARTS, YEAR_FIRST, has_zone, native, numbers
 
     values = native(column)
     known = np.sort(values[~np.isnat(values)])
@@ -222,7 +244,7 @@ def _learn_date(
     return Column(
         name, "date", outputs=outputs, lows=tuple(ranges[part][0] for part in outputs),
         highs=tuple(ranges[part][1] for part in outputs), order=order or YEAR_FIRST, first=str(first),
-        filled=str(filled), missing=told,
+        filled=str(filled), missing=told, zoned=has_zone(column),
     )  # fmt: skip
 
 
@@ -406,7 +428,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "number": ("low", "high", "fill", "codes", "missing", "unit"),
     "category": ("categories", "other"),
     "encoded": ("categories", "outputs", "values", "otherwise", "lows", "highs"),
-    "date": ("outputs", "lows", "highs", "order", "first", "filled", "missing"),
+    "date": ("outputs", "lows", "highs", "order", "zoned", "first", "filled", "missing"),
     "dropped": (),
 }
 

@@ -66,6 +66,11 @@ def native(column: pd.Series) -> Shaped[np.ndarray, " rows"]:
     return column.to_numpy().astype("datetime64[us]")
 
 
+def has_zone(column: pd.Series) -> bool:
+    """Whether a column of dates has a time zone by its dtype."""
+    return getattr(column.dtype, "tz", None) is not None
+
+
 def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " rows"]]) -> Dates | None:
     """The dates of a column, or None where it holds none.
 
@@ -80,7 +85,7 @@ def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " r
         TableError: dates of several forms; or mostly dates, with some other text among them.
     """
     if is_date(column):
-        return Dates(YEAR_FIRST, native(column), False, "")
+        return Dates(YEAR_FIRST, native(column), False, "", float(has_zone(column)))
     if not _may_be(column):
         return None
     codes, texts = pd.factorize(text())  # missing: -1
@@ -173,16 +178,28 @@ def _mixed(name: str, codes: np.ndarray, texts: np.ndarray, places: np.ndarray, 
     )
 
 
-def read(name: str, column: pd.Series, order: str) -> Shaped[np.ndarray, " rows"]:
+def read(name: str, column: pd.Series, order: str, zoned: bool) -> Shaped[np.ndarray, " rows"]:
     """Dates of a column whose order is known; year first and months by name are always read.
 
     Args:
-        column: any dtype, [rows]. order: one of `ORDERS`.
+        column: any dtype, [rows]. order: one of `ORDERS`. zoned: whether training had a time zone.
     Returns:
-        datetime64[us] [rows], NaT where missing.
+        datetime64[us] [rows], NaT where missing; in UTC where a zone is given.
     Raises:
-        TableError: a text that is no date, or one of another form.
+        TableError: a text that is no date, or one of another form; no time zone in any row where training had one, or
+            one where it had none.
     """
+    naive, present = without_zone(column), ~missing(column)
+    if present.any() and ((present == naive).all() if zoned else (present != naive).any()):
+        row = int(np.argmax(naive if zoned else present & ~naive))
+        wanted, do = (
+            ("with a time zone", f"write it, as in 2012-01-31T13:00+01:00 or by frame[{name!r}].dt.tz_localize")
+            if zoned
+            else ("without a time zone", "convert to the zone that those of training were in, and leave it out")
+        )
+        raise TableError(
+            f"expected times {wanted}, as in training, got {str(column.iloc[row])!r}: {do}", name, row + 1
+        )
     if is_date(column):
         return native(column)
     codes, texts, values = _in_order(column, order)
@@ -192,6 +209,19 @@ def read(name: str, column: pd.Series, order: str) -> Shaped[np.ndarray, " rows"
             f"expected a date ({order}, as in training, or 2012-01-31), got {texts[place]!r}", name, _row(codes, place)
         )
     return np.append(values, np.datetime64("NaT", "us"))[codes]
+
+
+def missing(column: pd.Series) -> Bool[np.ndarray, " rows"]:
+    """Which rows of dates or of texts have no value."""
+    return column.isna().to_numpy(dtype=bool) if is_date(column) else pd.isna(to_text(column))
+
+
+def without_zone(column: pd.Series) -> Bool[np.ndarray, " rows"]:
+    """Which rows of dates or of texts have a value without a time zone."""
+    if is_date(column):
+        return column.notna().to_numpy() & (not has_zone(column))
+    codes, texts = pd.factorize(to_text(column))
+    return np.append([_ZONE.search(text) is None for text in texts], False).astype(bool)[codes]
 
 
 def unread(column: pd.Series, order: str) -> Bool[np.ndarray, " rows"]:

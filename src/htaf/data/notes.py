@@ -219,6 +219,16 @@ def _mixed(note: Note) -> str:
     return f"column {note.column!r} mixes {numbers} with {texts} ({first}): read as a category"
 
 
+def _encoding(note: Note) -> str:
+    """kind: the encoding. values: an example, and whether it hardly is of this encoding."""
+    said = f"not UTF-8: read as {note.kind}"
+    if note.values:
+        example, foreign = note.values
+        said += f", as in {example!r}; " + ("this looks like another encoding" if foreign else "if that is not right")
+        said += ", save the file as UTF-8"
+    return said
+
+
 def _few_to_choose_by(note: Note) -> str:
     """count: of rows that would be enough. values: the names of the classes, and the rows of each."""
     each = ", ".join(f"{counted(rows, 'row')} of {name!r}" for name, rows in zip(*note.values, strict=True))
@@ -306,23 +316,30 @@ UNEXPECTED = frozenset(
 )  # fmt: skip
 # how other rows are unlike those of training: `predict` of an estimator warns of it
 UNLIKE = frozenset(
-    {"ignored", "no unit", "unseen", "unseen or rare", "unseen, mean", "unseen or rare, mean", "outside"}
+    {"ignored", "no unit", "no zone", "unseen", "unseen or rare", "unseen, mean", "unseen or rare, mean", "outside"}
 )
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
     "UTF-16": "read as UTF-16",
-    "Latin-1": "not UTF-8: read as Latin-1",
-    "Windows-1252": "not UTF-8: read as Windows-1252",
+    "Latin-1": _encoding,
+    "Windows-1252": _encoding,
     "header of numbers": "the first line looks like data, but was taken for the column names: add a line of names if "
     "it is data",
     "decimal commas": "column {column!r}: decimal commas read as points",
+    "open dots": "column {column!r}: {values[0]!r} read as a decimal number; write {values[1]} if its dot sets "
+    "thousands apart, which no row says",
+    "name again": "a name that comes again is numbered: column {values[1]}, {values[0]!r}, is {column!r}",
     "no name": "left out without a name: column {values[0]} of {count}",
     # what a column is
     "dates": _dates,
     "durations": "column {column!r}: durations, in days",
     "thousands": "column {column!r}: thousands set apart, {values[0]!r} read as {values[1]}",
+    "brackets": "column {column!r}: numbers in brackets are below 0, {values[0]!r} read as {values[1]}",
+    "leading zeros": "column {column!r} is text: {values[0]!r} begins with 0, as codes do; write numbers without zeros "
+    "at the front to have them as such",
     "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}",
     "no unit": "column {column!r}: {count:row} without the unit {values[0]!r} of training, read as if it were there",
+    "no zone": "column {column!r}: {count:row} without the time zone that training had, read as UTC",
     "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "
     "letter before each",
     "mixed": _mixed,

@@ -23,11 +23,13 @@ from htaf.data.columns import (
     pooled,
     read_column,
     read_target,
+    truth_as_numbers,
 )
 from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, lists, to_record
+from htaf.data.numerals import may_lack
 from htaf.data.reading import DataError, Frame, TableError, finite_numbers, is_text, named, to_number, without_names
 
-FORMAT, VERSION = "htaf-tabular", 5
+FORMAT, VERSION = "htaf-tabular", 6
 BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
 
 
@@ -125,7 +127,7 @@ class Preprocessor:
             special_codes: numbers that mean "missing for this reason"; each that occurs in a column
                 becomes one 0/1 input, and the value counts as missing.
             orders: how raw rows write the dates of a column, one of `htaf.data.dates.ORDERS`; else year first.
-            units: in which raw rows write the numbers of a column or of the target, see `htaf.data.reading.unit_of`;
+            units: in which raw rows write the numbers of a column or of the target, see `htaf.data.numerals.unit_of`;
                 else none.
             ids: names of columns that predictions have beside.
             rows: int64 [part], the training rows among `features`, taken a column at a time; None: all.
@@ -213,7 +215,7 @@ class Preprocessor:
         for column in self.columns:
             if column.kind not in ("number", "date") or [*made.columns].count(column.name) != 1:
                 continue
-            raw = made[column.name]
+            raw = truth_as_numbers(column, made[column.name])
             wrong = dates.unread(raw, column.order) if column.kind == "date" else to_number(raw, column.unit)[1]
             if wrong.any():
                 texts = tuple(dict.fromkeys(map(str, raw[wrong])))[:MOST_NAMED]
@@ -249,7 +251,7 @@ class Preprocessor:
         cross = None if target is None else encoding.outputs(target, self.target)[1]
         with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
             for column in wanted:
-                raw = _taken(features[column.name], rows)
+                raw = truth_as_numbers(column, _taken(features[column.name], rows))
                 at = self._inputs[column.name, column.kind].start
                 for place in self._inputs[column.name, "missing"]:
                     inputs[:, place] = _absent(column, raw)
@@ -284,8 +286,9 @@ class Preprocessor:
     def _number(self, column: Column, raw: pd.Series, notes: list[Note]) -> list[Float64[np.ndarray, " rows"]]:
         """The scaled column, if it varied in training, then a column for each code."""
         values = finite_numbers(raw, column.name, unit=column.unit)
-        if column.unit and is_text(raw) and (plain := int(np.count_nonzero(~np.isnan(to_number(raw)[0])))):
-            notes.append(Note("no unit", column.name, plain, (column.unit,)))
+        if column.unit and not may_lack(column.unit) and is_text(raw):
+            if plain := int(np.count_nonzero(~np.isnan(to_number(raw)[0]))):
+                notes.append(Note("no unit", column.name, plain, (column.unit,)))
         codes = [(values == c).astype(np.float64) for c in column.codes]
         if not column.high > column.low:
             if column.missing:  # a flag: 0 would be read as its value
@@ -419,7 +422,9 @@ def _date(
     column: Column, raw: pd.Series, notes: list[Note]
 ) -> Iterator[tuple[int, Float64[np.ndarray, "part outputs"]]]:
     """The scaled parts of the dates of each row, in blocks with their first row."""
-    values, filled = dates.read(column.name, raw, column.order), np.datetime64(column.filled, "us")
+    values, filled = dates.read(column.name, raw, column.order, column.zoned), np.datetime64(column.filled, "us")
+    if column.zoned and (naive := int(dates.without_zone(raw).sum())):
+        notes.append(Note("no zone", column.name, naive))
     if dates.DAYS in column.outputs:
         place, first = column.outputs.index(dates.DAYS), np.datetime64(column.first, "us")
         low, high = (first + np.timedelta64(round(of[place] * dates.DAY), "us") for of in (column.lows, column.highs))
@@ -435,7 +440,7 @@ def _date(
 def _absent(column: Column, raw: pd.Series) -> Bool[np.ndarray, " rows"]:
     """Which rows of a column of numbers or dates have no value."""
     return (
-        np.isnat(dates.read(column.name, raw, column.order))
+        np.isnat(dates.read(column.name, raw, column.order, column.zoned))
         if column.kind == "date"
         else np.isnan(finite_numbers(raw, column.name, unit=column.unit))
     )

@@ -5,7 +5,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float64, Shaped
 
 from htaf._errors import HtafError, listed, option
 from htaf.data.notes import MOST_NAMED, Note
+from htaf.data.numerals import DURATION, SECONDS, is_padded, number_in, unit_of
 
 if TYPE_CHECKING:
     from htaf.data.dates import Dates
@@ -22,19 +23,9 @@ if TYPE_CHECKING:
 BLANKS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?", "<na>"})
 NUMBER_BLANKS = BLANKS | {"none"}  # "None" is a common category, but never a number
 WORDS = 0.25  # share of texts among numbers from which a column is a category
-SECONDS = 86_400  # of a day
 FEW = 1000  # columns of a frame that are taken out one by one
 MIXED_CATEGORIES = 20  # a column that mixes numbers and text is a category up to this many distinct values
 
-_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:(?:,\d{3})+|(?:'\d{3})+)(?:\.\d+)?")
-_JOINED = str.maketrans("", "", ",'")
-_WITH_UNIT = re.compile(
-    r"(?P<sign>[+-](?=[^\d\s+-]))?(?P<before>(?:US|A|C|HK)?[$€£¥₹])? ?"
-    r"(?P<number>(?(sign)|[+-]?)(?:(?:\d+|[1-9]\d{0,2}(?:(?:,\d{3})+|(?:'\d{3})+))(?:\.\d+)?|\.\d+))"
-    r" ?(?P<after>[$€£¥₹%‰°]|°?[^\W\d_]{1,5}[²³]?(?:/[^\W\d_]{1,3}[²³]?)?)?"
-)
-_DURATION = re.compile(r"(-?\d+) days?(?: \+?(\d\d):(\d\d):(\d\d(?:\.\d+)?))?")  # as pandas writes it
-DURATION = "# days #:#:#"  # the unit of durations
 _NO_NAME = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # as pandas writes it
 
 
@@ -90,45 +81,15 @@ def to_text(column: pd.Series, blanks: frozenset[str] = BLANKS) -> Shaped[np.nda
     return result
 
 
-def unit_of(texts: Iterable[str | None]) -> str | None:
-    """The unit in which each of the texts is a number, as "#" between what stands before and after: "$#", "#%", "#kg";
-    `DURATION` of such as pandas writes; None where they do not agree on one, or have none."""
-    texts, unit = [text for text in texts if text is not None], ""
-    if texts and all(map(_DURATION.fullmatch, texts)):
-        return DURATION
-    for text in texts:
-        match = _WITH_UNIT.fullmatch(text)
-        own = "" if match is None else f"{match['before'] or ''}#{match['after'] or ''}"
-        if own in ("", "#") or (unit and own != unit):
-            return None
-        unit = own
-    return unit or None
-
-
-def _in_unit(text: str, unit: str) -> str:
-    """A text without its unit, as it is where it has none."""
-    if unit == DURATION:
-        found = _DURATION.fullmatch(text)
-        days, hours, minutes, seconds = found.groups(default="0") if found else ("0",) * 4
-        whole = int(days) * SECONDS + int(hours) * 3600 + int(minutes) * 60
-        return str((whole + float(seconds)) / SECONDS) if found else text
-    before, _, after = unit.partition("#")
-    sign = text[:1] if before and text[:1] in ("+", "-") else ""
-    bare = text.removeprefix(sign)
-    if not unit or not bare.startswith(before) or not bare.endswith(after):
-        return text
-    return sign + bare.removeprefix(before).removesuffix(after).strip()
-
-
 def to_number(column: pd.Series, unit: str = "") -> tuple[Float64[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
     """One column as numbers, and where it holds text that is no number.
 
-    Thousands may be set apart, as in 1,352 or 1'352.5. Durations are in days. A text beyond float64, such as the code
+    Texts are read by `htaf.data.numerals.number_in`. Durations are in days. A text beyond float64, such as the code
     8E467, is no number.
 
     Args:
         column: any dtype, [rows].
-        unit: as `unit_of` gives it, that texts may have.
+        unit: as `htaf.data.numerals.unit_of` gives it, that texts may have.
     Returns:
         values float64 [rows], NaN where missing or wrong; wrong bool [rows].
     Raises:
@@ -151,12 +112,11 @@ def to_number(column: pd.Series, unit: str = "") -> tuple[Float64[np.ndarray, " 
     for row, text in enumerate(to_text(column, NUMBER_BLANKS)):
         if text is None:
             continue
-        text = _in_unit(text, unit)
         try:
             number = float(text)
         except ValueError:
-            wrong[row] = _THOUSANDS.fullmatch(text) is None
-            values[row] = np.nan if wrong[row] else float(text.translate(_JOINED))
+            found = number_in(text, unit)
+            wrong[row], values[row] = found is None, np.nan if found is None else found
             continue
         if "_" in text or (math.isinf(number) and "inf" not in text.lower()):  # float() reads 1_000, a table does not
             wrong[row] = True
@@ -249,10 +209,12 @@ def typed(
     consume: bool = False,
     text_as_missing: bool = False,
 ) -> tuple[pd.DataFrame, list[Note]]:
-    """Every column as float64 (NaN where missing), datetime64[us] (NaT) or text (object, None where missing).
+    """Every column as float64 (NaN where missing), datetime64[us] (NaT), in UTC where a time zone was written, or text
+    (object, None where missing).
 
     A column is a number when every value that is present reads as one, or does with the one unit that all texts have,
-    and a date as `htaf.data.dates.find` says. Truth values are text. A column that mixes numbers and text is a
+    and a date as `htaf.data.dates.find` says. Truth values are text, and so are codes of digits of which one begins
+    with a 0. A column that mixes numbers and text is a
     category, with a note, when it has at most 20 distinct values or a quarter of its values are text; else the text
     among the numbers is taken for a mistake.
 
@@ -287,10 +249,16 @@ def typed(
                 row = int(np.argmax(wrong))
                 notes.append(Note("mixed", str(name), int(wrong.sum()), (numbers, columns[name].iloc[row]), row + 1))
             continue
+        if (padded := _padded(column)) is not None:
+            columns[name] = pd.Series(to_text(column), dtype=object)
+            notes.append(Note("leading zeros", str(name), values=(padded,)))
+            continue
         in_text = functools.cache(functools.partial(to_text, column))
         dates = None if name == target or _has_numbers(column) else find(str(name), column, in_text)
         if dates is not None:
             columns[name], orders[str(name)] = pd.Series(dates.values), dates.order
+            if dates.zoned:
+                columns[name] = columns[name].dt.tz_localize("UTC")
             notes.append(_about_dates(str(name), dates))
             continue
         values, wrong = to_number(column)
@@ -300,22 +268,22 @@ def typed(
             if is_duration(column):
                 units[str(name)] = DURATION
                 notes.append(Note("durations", str(name)))
-            if grouped := _first_grouped(column):
-                notes.append(Note("thousands", str(name), values=(grouped, grouped.translate(_JOINED))))
+            notes += _about_writing(str(name), column)
             if lost := lost_digits(column, values):
                 notes.append(Note("rounded", str(name), values=(str(column.iloc[lost[0]]),), row=lost[0] + 1))
             continue
         text = in_text()
         columns[name] = pd.Series(text, dtype=object)  # not pandas' own text type: None stays None
+        if not _has_numbers(column) and (unit := unit_of(pd.unique(text))) is not None:
+            if name == target:
+                continue  # whether these are classes says `htaf.data.targets.in_unit`
+            values, units[str(name)] = to_number(column, unit)[0], unit
+            columns[name] = pd.Series(values)
+            place = int(np.argmax(wrong))
+            of_unit = Note("unit", str(name), values=(unit, text[place], float(values[place])))
+            notes.append(Note("durations", str(name)) if unit == DURATION else of_unit)
+            continue
         if numbers == 0 or pd.api.types.is_bool_dtype(column):
-            unit = None if name == target or _has_numbers(column) else unit_of(pd.unique(text))
-            if unit is not None:
-                values, units[str(name)] = to_number(column, unit)[0], unit
-                columns[name] = pd.Series(values)
-                place = int(np.argmax(~np.isnan(values)))
-                of_unit = Note("unit", str(name), values=(unit, text[place], float(values[place])))
-                notes.append(Note("durations", str(name)) if unit == DURATION else of_unit)
-                continue
             mixed = None if name == target or _has_numbers(column) else among(column, text)
             if mixed is not None:
                 known, others, first, row = mixed
@@ -346,12 +314,24 @@ def _has_numbers(column: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column) or is_duration(column)
 
 
-def _first_grouped(column: pd.Series) -> str | None:
-    """The first text of a column of numbers that sets thousands apart."""
-    if _has_numbers(column):
+def _padded(column: pd.Series) -> str | None:
+    """The first code with a leading zero in a column of texts that are digits alone, see `numerals.is_padded`."""
+    if _has_numbers(column) or is_date(column):
         return None
+    texts = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else pd.unique(column.dropna())
+    return is_padded(to_text(pd.Series(texts, dtype=object), NUMBER_BLANKS))
+
+
+def _about_writing(name: str, column: pd.Series) -> Iterator[Note]:
+    """Notes with the first number in brackets, and the first one that sets thousands apart."""
+    if _has_numbers(column):
+        return
     values = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else column
-    return next((value.strip() for value in values if isinstance(value, str) and ("," in value or "'" in value)), None)
+    texts = [value.strip() for value in values if isinstance(value, str) and not is_number(value)]
+    for kind, some in (("brackets", [t for t in texts if "(" in t]), ("thousands", [t for t in texts if "(" not in t])):
+        found = next(((text, f"{value:.15g}") for text in some if (value := number_in(text)) is not None), None)
+        if found is not None:
+            yield Note(kind, name, values=found)
 
 
 def _refuse_containers(name: str, column: pd.Series) -> None:
@@ -389,6 +369,17 @@ def check_names(where: str, names: Sequence[str]) -> tuple[list[bool], list[Note
         )
     places = [str(place) for place, has_name in enumerate(kept, start=1) if not has_name]
     return kept, [Note("no name", count=len(names), values=(", ".join(places),))] if places else []
+
+
+def refuse_nameless(where: str, place: int, values: Iterable[Any], before: int = 0) -> None:
+    """Raises TableError for a value in a column without a name that ends the rows: the row has a field too many.
+
+    place: of the column, from 0. before: how many rows come before these.
+    """
+    for row, value in enumerate(values, start=before + 1):
+        if value is not None and value == value and str(value).strip():
+            why = f"expected no value, as the column has no name, got {str(value)!r}: the row may have a field too many"
+            raise TableError(f"{why}; correct it, or name the column", str(place + 1), row, where)
 
 
 def without_names(names: Sequence[str]) -> str:

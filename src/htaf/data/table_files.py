@@ -9,6 +9,7 @@ import io
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,8 @@ from jaxtyping import Float64
 from htaf._errors import TooLargeError, expect_memory, first_line, listed, suggestion
 from htaf._files import regular
 from htaf.data.notes import Note
-from htaf.data.reading import NUMBER_BLANKS, DataError, check_names, is_number, named
+from htaf.data.numerals import DOTS, ONLY_COMMA, ONLY_POINT, WITH_COMMA
+from htaf.data.reading import NUMBER_BLANKS, WORDS, DataError, check_names, is_number, named, refuse_nameless
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 SUFFIXES = (*TEXT_SUFFIXES, *(suffix + ".gz" for suffix in TEXT_SUFFIXES), ".parquet")
@@ -31,7 +33,11 @@ ROWS = 65_536  # of a piece of a Parquet file
 Numbers = Callable[[str], bool]
 
 _SEP_LINE = re.compile(r'\ufeff?"?sep=(.*?)"?\s*', re.IGNORECASE)
-_DECIMAL_COMMA = r"^[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?$"
+_QUOTED_COMMA = re.compile(rb'"[^"\r\n]{0,20}\d,\d[^"\r\n]{0,20}"')
+_BEYOND = re.compile(rb"[^,;\t\r\n\"]{0,30}[\x80-\xff]{1,30}[^,;\t\r\n\"]{0,30}")
+# two letters beyond ASCII side by side, or one that is a sign between letters in Windows-1252: not of Western Europe
+_FOREIGN = re.compile(rb"[\x80-\xff]{2}|[a-z][\xb3\xb9\xbf][a-z]|\xa3[a-z]")
+_PADDED = r"^0\d+$"
 _DAMAGED = (OSError, EOFError, zlib.error, UnicodeError)
 
 
@@ -42,8 +48,9 @@ def read_frame(
 
     The separator (comma, semicolon or tab) is the one that splits most lines as it splits the header.
     Text is UTF-8 with or without a byte-order mark, UTF-16 with one, else Windows-1252 or, where it has bytes that this
-    does not know, Latin-1, with a note. Columns
-    without a name (a saved index, a trailing separator) are left out with a note.
+    does not know, Latin-1, with a note. A file has one format of numbers: where one has a decimal comma, all have.
+    Columns without a name (a saved index, a trailing separator) are left out with a note, names that come again are
+    numbered, as pandas does.
 
     Args:
         path: a file that ends in one of `SUFFIXES`, in any case.
@@ -53,7 +60,8 @@ def read_frame(
     Returns:
         the frame [rows, columns], and the notes.
     Raises:
-        DataError: no such file, unknown kind, damaged, empty, header only, ragged or repeated columns.
+        DataError: no such file, unknown kind, damaged, empty, header only, ragged, or a value in a column without a
+            name that ends the rows.
         TooLargeError: more than memory holds.
     """
     path = Path(path)
@@ -70,8 +78,8 @@ def read_pieces(
 ) -> Iterator[tuple[pd.DataFrame, list[Note]]]:
     """The rows of a file as `read_frame` gives them, in pieces of bounded size.
 
-    Whether a column of a text file has decimal commas is said by all of its values, for which the file is read through
-    once more; so every piece is read in the same way.
+    Whether a text file has decimal commas is said by all of its values, for which the file is read through once more;
+    so every piece is read in the same way.
 
     Args:
         path, numbers: as `read_frame`; whether a column is plainly numbers is decided for each piece. label: what
@@ -155,7 +163,7 @@ class _Text:
     def opened(cls, path: Path, label: str, names: Sequence[str] | None) -> _Text:
         """names: of the columns, where no line has them."""
         try:
-            encoding, notes = _encoding(path, label)
+            encoding, notes, commas = _encoding(path, label)
             with _binary(path) as raw, io.TextIOWrapper(raw, encoding, errors="replace", newline="") as file:
                 head = file.read(HEAD)
         except _DAMAGED as error:
@@ -168,14 +176,23 @@ class _Text:
             header = next((row for row in rows if any(name.strip() for name in row)), None)
             if header is None:
                 raise DataError(f"{label}: expected a table, got blank lines only")
-            header, skipped = [name.strip() for name in header], rows.line_num
-            if sum(map(is_number, header)) * 2 > len(header):
+            skipped, title = rows.line_num, [name for name in header if name.strip()]
+            line, names = _looks_like_names(head) or (0, [])
+            if line > skipped and header[0].strip() and len(title) * 2 <= len(names):  # no saved index
+                raise DataError(
+                    f"{label}: expected the column names in line {skipped}, got {listed(title)}: line {line} looks like "
+                    f"them ({listed(names, 5)}), delete the lines above it"
+                )
+            if sum(map(is_number, header)) * 2 > len(header):  # perhaps the first row
                 notes.append(Note("header of numbers"))
+            else:
+                header = _numbered(header, notes)
+            header = [name.strip() for name in header]
         kept, told = check_names(label, header)
         made = cls(path, label, encoding, separator, [*header], skipped, kept, [*notes, *told])
-        if separator != ",":
-            made.commas = _decimal_commas(made.pieces())
-            made.notes += [Note("decimal commas", name) for name in header if name in made.commas]
+        if separator != "," or commas:
+            made.commas, told = _decimal_commas(made.pieces(), separator)
+            made.notes += told
         return made
 
     def pieces(self) -> Iterator[dict[str, Any]]:
@@ -205,6 +222,9 @@ class _Text:
                 for piece in reader:
                     full = _not_blank(piece.columns)
                     piece = piece if full is None else piece.filter(full)
+                    named_to = max((int(place) for place in kept), default=0)
+                    for place in places[named_to + 1 :]:
+                        refuse_nameless(self.label, int(place), piece.column(place).to_pylist(), rows)
                     if piece.num_rows:
                         rows += piece.num_rows
                         yield {self.header[int(place)]: self._points(int(place), piece.column(place)) for place in kept}
@@ -251,7 +271,8 @@ class _Text:
         import pyarrow.compute
 
         compute: Any = pyarrow.compute
-        return compute.replace_substring(compute.replace_substring(array, ".", ""), ",", ".")
+        with_points = compute.replace_substring(compute.replace_substring(array, ".", ""), ",", ".")
+        return compute.if_else(compute.match_substring_regex(_present(array), WITH_COMMA), with_points, array)
 
     def _blank(self, row: Any) -> str:
         """What Arrow is to do with a row of too many or few fields: one without any text is none."""
@@ -300,7 +321,8 @@ def _series(pieces: list[Any]) -> pd.Series:
 
 
 def plain_numbers(column: Any) -> Float64[np.ndarray, " rows"] | None:
-    """The numbers of an Arrow array of text; None where some text is none, not plainly one, or not exact in float64."""
+    """The numbers of an Arrow array of text; None where some text is none, not plainly one, or not exact in float64,
+    or where one that begins with 0 may be a code."""
     import pyarrow as pa
 
     text = _present(column)
@@ -308,7 +330,11 @@ def plain_numbers(column: Any) -> Float64[np.ndarray, " rows"] | None:
         values = text.cast(pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowException:
         return None
-    return None if (np.abs(values) >= 2**53).any() else values
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute
+    padded = compute.any(compute.match_substring_regex(text, _PADDED)).as_py()
+    return None if padded or (np.abs(values) >= 2**53).any() else values
 
 
 def _present(column: Any) -> Any:
@@ -336,22 +362,73 @@ def _not_blank(columns: list[Any]) -> Any:
     return compute.invert(blank)
 
 
-def _decimal_commas(pieces: Iterator[dict[str, Any]]) -> frozenset[str]:
-    """Columns of numbers with a comma before their decimals, as in 1.234,5: some have one, and all may."""
+def _decimal_commas(pieces: Iterator[dict[str, Any]], separator: str) -> tuple[frozenset[str], list[Note]]:
+    """Columns of numbers that are to be read with decimal commas, and notes on them, or on dots that may be decimal.
+
+    A column is of numbers where they are more than three quarters of its values. One that has what only decimal commas
+    explain, as 12,5 or 1.234.567, decides for the whole file, else one of decimal points, else the separator.
+    """
     import pyarrow.compute
 
     compute: Any = pyarrow.compute
-    may: set[str] | None = None
-    some: set[str] = set()
+    texts, numbers, points = Counter[str](), Counter[str](), Counter[str]()
+    commas, sure, dots = set[str](), set[str](), dict[str, str]()
+
+    def some(text: Any, pattern: str) -> Any:
+        return text.filter(compute.match_substring_regex(text, pattern))
+
     for piece in pieces:
-        may = {*piece} if may is None else may
-        for name in [*may]:
-            text = _present(piece[name])
-            if compute.all(compute.match_substring_regex(text, _DECIMAL_COMMA)).as_py() is False:
-                may.remove(name)
-            elif compute.any(compute.match_substring(text, ",")).as_py():
-                some.add(name)
-    return frozenset(may or ()) & some
+        for name, array in piece.items():
+            text = _present(array).drop_null()
+            found = some(text, WITH_COMMA)
+            texts[name] += len(text)
+            numbers[name] += len(found)
+            points[name] += len(some(text, ONLY_POINT)) if len(found) < len(text) else 0
+            commas |= {name} if len(some(found, ",")) else set()
+            sure |= {name} if len(some(found, ONLY_COMMA)) else set()
+            if name not in dots and len(with_dots := some(found, DOTS)):
+                dots[name] = with_dots[0].as_py()
+    may = [name for name in texts if numbers[name] > (1 - WORDS) * texts[name]]
+    pointed = any(points[name] and points[name] + numbers[name] > (1 - WORDS) * texts[name] for name in texts)
+    if sure & {*may} or (separator != "," and not pointed and commas & {*may}):
+        chosen = [name for name in may if name in commas or name in dots]
+        return frozenset(chosen), [
+            Note("decimal commas", name) if name in commas else _about_dots("thousands", name, dots[name])
+            for name in chosen
+        ]
+    is_open = [name for name in may if name in dots and not pointed and separator != ","]
+    return frozenset(), [_about_dots("open dots", name, dots[name]) for name in is_open]
+
+
+def _about_dots(kind: str, name: str, text: str) -> Note:
+    return Note(kind, name, values=(text, text.replace(".", "")))
+
+
+def _looks_like_names(head: str) -> tuple[int, list[str]] | None:
+    """The first line that some separator cuts into as many fields as most lines, and that could be column names."""
+    for separator in ",;\t":
+        rows = csv.reader(io.StringIO(head[:100_000], newline=""), delimiter=separator)
+        lines = [(rows.line_num, [field.strip() for field in row]) for row, _ in zip(rows, range(50), strict=False)]
+        width = Counter(len(row) for _, row in lines if any(row)).most_common(1)
+        for line, row in lines:
+            distinct = len({*row} - {""}) == len(row) and not any(map(is_number, row))
+            if width and len(row) == width[0][0] > 1 and distinct:
+                return line, row
+    return None
+
+
+def _numbered(names: Sequence[str], notes: list[Note]) -> list[str]:
+    """Names of which one that comes again has a number, as pandas gives it."""
+    made: list[str] = []
+    for name in names:
+        one, times = name, 0
+        while one.strip() and one in made:
+            times += 1
+            one = f"{name}.{times}"
+        made.append(one)
+        if one != name:
+            notes.append(Note("name again", one.strip(), values=(name.strip(), len(made))))
+    return made
 
 
 def _binary(path: Path) -> IO[bytes]:
@@ -359,8 +436,9 @@ def _binary(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path)) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
-def _encoding(path: Path, label: str) -> tuple[str, list[Note]]:
-    """UTF-8 with or without a mark, UTF-16 with one, else Windows-1252, else Latin-1; the file is read through once.
+def _encoding(path: Path, label: str) -> tuple[str, list[Note], bool]:
+    """UTF-8 with or without a mark, UTF-16 with one, else Windows-1252, else Latin-1; and whether there are commas in
+    quoted numbers. The file is read through once.
 
     Raises:
         DataError: it holds no text.
@@ -369,9 +447,14 @@ def _encoding(path: Path, label: str) -> tuple[str, list[Note]]:
     with _binary(path) as file:
         block = file.read(1 << 20)
         if block.startswith((b"\xff\xfe", b"\xfe\xff")):
-            return "utf-16", [Note("UTF-16")]
+            return "utf-16", [Note("UTF-16")], True
         known = windows = True
+        commas, first, runs = False, b"", Counter[bool]()
         while block:
+            commas = commas or _QUOTED_COMMA.search(block) is not None
+            for run in _BEYOND.finditer(block) if sum(runs.values()) < 1000 else ():
+                first = first or run[0]
+                runs[_FOREIGN.search(run[0]) is not None] += 1
             if b"\0" in block:
                 raise DataError(f"{label}: expected text, got a binary file")
             try:
@@ -386,8 +469,10 @@ def _encoding(path: Path, label: str) -> tuple[str, list[Note]]:
         except UnicodeDecodeError:
             known = False
     if known:
-        return "utf-8-sig", []
-    return ("cp1252", [Note("Windows-1252")]) if windows else ("latin-1", [Note("Latin-1")])
+        return "utf-8-sig", [], commas
+    encoding, kind = ("cp1252", "Windows-1252") if windows else ("latin-1", "Latin-1")
+    foreign = runs[True] * 2 > runs[False]
+    return encoding, [Note(kind, values=(first.decode(encoding).strip(), foreign))], commas
 
 
 def check_path(path: Path) -> None:

@@ -17,6 +17,7 @@ from htaf.data.columns import (
     Target,
     numbers_as_text,
 )
+from htaf.data.dates import native
 from htaf.data.named import NAMED, is_named, lookup, read_named
 from htaf.data.notes import Note, told
 from htaf.data.preprocess import Preprocessor
@@ -659,7 +660,11 @@ def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parti
     if parting.time is not None:
         column, _ = typed(beside[[parting.time]])
         times = column[parting.time]
-        if is_text(times) and not is_date(times):
+        if is_date(times):
+            times = pd.Series(native(times))
+        elif is_text(times) and not (numbers := to_number(times))[1].any():
+            times = pd.Series(numbers[0])  # such as 01 to 12
+        elif is_text(times):
             first = next((value for value in times if value is not None), None)
             raise DataError(f"{name}: time: expected a column of dates or numbers, got {parting.time!r} ({first!r})")
         if times.isna().any():
@@ -725,7 +730,7 @@ def _fingerprint(
         digest.update(len(content).to_bytes(8, "little") + content)
 
     for name in features:
-        add(str(name), features[name].to_numpy())
+        add(str(name), native(features[name]) if is_date(features[name]) else features[name].to_numpy())
     add(json.dumps([target_name, task, *classes]), target)
     of_rows = {"groups": parting.groups, "times": parting.times, "test": parting.test, "weights": weights}
     for name, rows in of_rows.items():

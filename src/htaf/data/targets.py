@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float64
 from htaf._errors import listed
 from htaf.data.columns import Target, numbers_as_text, one_spelling, spelled
 from htaf.data.notes import NO_PLAIN_NUMBER, NUMBERS_AS_TEXT, Note
+from htaf.data.numerals import unit_of
 from htaf.data.reading import (
     BLANKS,
     NUMBER_BLANKS,
@@ -19,7 +20,6 @@ from htaf.data.reading import (
     lost_digits,
     to_number,
     to_text,
-    unit_of,
 )
 
 Task = Literal["regression", "classification"]

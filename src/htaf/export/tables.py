@@ -23,7 +23,7 @@ from htaf._errors import option
 from htaf._files import check_output, write_atomic
 from htaf.convert.exported import cause_of
 from htaf.data import dates
-from htaf.data.columns import MISSING, OTHER, Column, category_values, spelled
+from htaf.data.columns import MISSING, OTHER, Column, category_values, spelled, spellings
 from htaf.data.reading import BLANKS, DataError, finite_numbers, listed
 from htaf.export.onnx import OPSET, check_opset, network_proto
 from htaf.export.program import ExportError, require
@@ -143,7 +143,7 @@ def dates_of(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor
     raw, shape = [], {"unit": MICROSECONDS, "missing": MISSING_DATE}
     for c in columns:
         parts = dict(zip(c.outputs, map(list, zip(c.lows, c.highs, strict=True)), strict=True))
-        raw.append(graph.column(c, "int64", **shape, order=c.order, first=c.first, parts=parts))
+        raw.append(graph.column(c, "int64", **shape, order=c.order, zoned=c.zoned, first=c.first, parts=parts))
     given = graph.joined(raw)
     absent = graph.add("Equal", given, graph.constant(MISSING_DATE, np.int64))
     if not any(c.outputs for c in columns):
@@ -484,20 +484,18 @@ def raw_columns(rows: pd.DataFrame, columns: Sequence[dict[str, Any]]) -> dict[s
             found[name] = _as_known(category_values(raw), column)[:, None]
             continue
         if column["dtype"] == "int64":
-            found[name] = dates.read(name, raw, column["order"]).astype("datetime64[us]").astype(np.int64)[:, None]
+            moments = dates.read(name, raw, column["order"], column.get("zoned", False))
+            found[name] = moments.astype("datetime64[us]").astype(np.int64)[:, None]
             continue
         found[name] = finite_numbers(raw, name, unit=column.get("unit", "")).astype(column["dtype"])[:, None]
     return found
 
 
 def _as_known(values: np.ndarray, column: dict[str, Any]) -> np.ndarray:
-    """Texts [rows]; another spelling of a category with letters beyond a to z becomes the category."""
+    """Texts [rows]; another spelling of a category becomes the category."""
     known = column.get("categories", ())
-    odd = set(values) - set(known)
-    if all(name.isascii() for name in (*known, *odd)):
-        return values
-    alike = {spelled(name): name for name in known}
-    found = {value: alike.get(spelled(value), value) for value in odd}
+    alike = spellings(known)
+    found = {value: alike.get(spelled(value), value) for value in set(values) - set(known)}
     return np.array([found.get(value, value) for value in values], dtype=object)
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Bool, Float32, Float64, Int64, Shaped
 
 from htaf.data import dates
-from htaf.data.columns import MISSING, Column, category_values, places
+from htaf.data.columns import MISSING, Column, category_values, places, truth_as_numbers
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import named, to_number
 from htaf.rules.conditions import SHOWN, Condition, Values, coded, part_key
@@ -132,7 +132,7 @@ class RawColumns:
         for column in self.columns:
             if column.part:
                 continue  # made with its date
-            raw = rows[column.name]
+            raw = truth_as_numbers(column.learned, rows[column.name])
             values[column.name] = read(column.learned, raw)
             if column.kind == "date":
                 found = parts_of(column.learned, values[column.name])
@@ -272,7 +272,7 @@ def read(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
         names = np.array([*column.categories, RARE], dtype=object)[at]  # -1 is the last
         return names if column.other else np.where(at < 0, values, names)
     if column.kind == "date":
-        moments = dates.read(column.name, raw, column.order)
+        moments = dates.read(column.name, raw, column.order, column.zoned)
         days = moments.astype("datetime64[us]").astype(np.int64) / dates.DAY
         return np.where(np.isnat(moments), np.nan, days)
     numbers = to_number(raw, column.unit)[0]

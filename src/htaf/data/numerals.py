@@ -1,0 +1,134 @@
+"""Numbers as people write them: one grammar for sign, brackets, currency, thousands, decimals, magnitude and unit."""
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+SPACE = "[ \u00a0\u2009\u202f]"  # before a unit, and between thousands
+_APOSTROPHE = "['\u2019]"
+_SIGN = "[+\u2212-]"
+_BEFORE = "(?:US|A|C|HK)?[$€£¥₹]"
+_AFTER = r"[$€£¥₹%‰°]|°?[^\W\d_]{1,5}[²³]?(?:/[^\W\d_]{1,3}[²³]?)?"
+_NUMBER = re.compile(
+    rf"(?P<open>\()?(?P<sign>{_SIGN}(?=[^\d\s+-]))?(?P<before>{_BEFORE})?{SPACE}?"
+    rf"(?P<number>(?(sign)|{_SIGN}?)"
+    rf"(?:(?:\d+|[1-9]\d{{0,2}}(?:(?:,\d{{3}})+|(?:{_APOSTROPHE}\d{{3}})+|(?:{SPACE}\d{{3}})+))(?:\.\d+)?|\.\d+))"
+    rf"{SPACE}?(?P<after>{_AFTER})?(?P<close>(?(open)\)))"
+)
+_DURATION = re.compile(r"(-?\d+) days?(?: \+?(\d\d):(\d\d):(\d\d(?:\.\d+)?))?")  # as pandas writes it
+_TIME = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?(?: ?([ap])\.?m\.?)?", re.IGNORECASE)
+_APART = re.compile(r" - | to |/|\.\.|[-\u2013\u2014]")  # between the ends of an interval
+_BOUND = re.compile(r"[<>≤≥]=? ?(.+)|(.+?) ?\+|[\[(](.+)[\])]")
+DURATION = "# days #:#:#"  # the unit of durations
+TIME = "#:#"  # the unit of times of the day and of minutes, in hours
+SHARE = "#% or #"  # percents beside plain shares, 55.2% beside .552
+_TIMES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "mn": 1e6, "B": 1e9, "bn": 1e9}
+TIMES = "#kMB"  # ends the unit of numbers of which some are in thousands, millions or billions
+_GROUPS = re.compile(f"(?<=\\d)(?:,|{_APOSTROPHE}|{SPACE})(?=\\d)")
+SECONDS = 86_400  # of a day
+
+# in Arrow's regular expressions: all numbers with decimal commas, and what is one with a comma or a point alone
+_DECORATED = r"^\(?{sign}?({before})? ?{sign}?({number})" + "{space}?({after})?\\)?$"
+_OF_ARROW = {"sign": _SIGN, "before": _BEFORE, "space": SPACE, "after": _AFTER.replace(r"[^\W\d_]", r"\pL")}
+_IN_GROUPS = rf"\d+|[1-9]\d{{0,2}}((\.\d{{3}})+|({_APOSTROPHE}\d{{3}})+|({SPACE}\d{{3}})+)"
+WITH_COMMA = _DECORATED.format(number=rf"({_IN_GROUPS})(,\d+)?([eE][+-]?\d+)?", **_OF_ARROW)
+ONLY_COMMA = r"(^|\D)0,\d|,(\d{1,2}|\d{4,})(\D|$)|\.\d{3}[,.]\d|\d{4},\d"
+ONLY_POINT = _DECORATED.format(number=r"\d*\.(\d{1,2}|\d{4,})|0?\.\d+|[\d,]*,\d{3}\.\d+|\d{4,}\.\d+", **_OF_ARROW)
+DOTS = r"\d\.\d{3}(\D|$)"  # of numbers as `WITH_COMMA`: thousands or decimals
+
+
+def _parts(text: str) -> tuple[float, str, str] | None:
+    """The number in a text, and what stands before and after it; None where it is none."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return None
+    digits = found["number"].replace("\u2212", "-")
+    value = float(_GROUPS.sub("", digits))
+    if found["open"] is not None or found["sign"] in ("-", "\u2212"):
+        value = -abs(value)
+    return value, found["before"] or "", found["after"] or ""
+
+
+def _hours(text: str) -> float | None:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    hour, minute, second, half = found.groups()
+    if half and not 1 <= int(hour) <= 12:
+        return None
+    whole = int(hour) % 12 + 12 * (half in "pP") if half else int(hour)
+    return whole + int(minute) / 60 + float(second or 0) / 3600
+
+
+def _days(text: str) -> float | None:
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = found.groups(default="0")
+    return (int(days) * SECONDS + int(hours) * 3600 + int(minutes) * 60 + float(seconds)) / SECONDS
+
+
+def unit_of(texts: Iterable[str | None]) -> str | None:
+    """The unit in which each of the texts is a number, as "#" between what stands before and after: "$#", "#%", "#kg";
+    `DURATION` of such as pandas writes, `TIME`, `SHARE`, or one that ends with `TIMES`; None where they do not agree on
+    one, or have none."""
+    given = [text for text in texts if text is not None]
+    for unit, read in ((DURATION, _days), (TIME, _hours)):
+        if given and all(read(text) is not None for text in given):
+            return unit
+    found: dict[tuple[str, str], list[float]] = {}
+    for text in given:
+        if (parts := _parts(text)) is None:
+            return None
+        found.setdefault(parts[1:], []).append(abs(parts[0]))
+    befores, afters = {before for before, _ in found}, {after for _, after in found}
+    if len(found) == 1:
+        ((before, after),) = found
+        return f"{before}#{after}" if before or after else None
+    if len(befores) == 1 and afters <= {*_TIMES}:
+        return befores.pop() + TIMES
+    if {*found} == {("", ""), ("", "%")} and max(found["", ""]) <= 1:
+        return SHARE
+    return None
+
+
+def number_in(text: str, unit: str = "") -> float | None:
+    """The number in a text without a unit or with this one, as `unit_of` gives it; None where it is none.
+
+    Thousands may be set apart, as in 1,352 or 1'352.5 or 1 352, and a number in brackets is below 0.
+    """
+    if unit in (DURATION, TIME) and (found := (_days if unit == DURATION else _hours)(text)) is not None:
+        return found
+    if (parts := _parts(text)) is None:
+        return None
+    value, before, after = parts
+    if unit.endswith(TIMES) and before == unit.removesuffix(TIMES) and after in _TIMES:
+        return value * _TIMES[after]
+    if unit == SHARE and not before and after == "%":
+        return value / 100
+    return value if f"{before}#{after}" in ("#", unit) else None
+
+
+def may_lack(unit: str) -> bool:
+    """Whether plain numbers are among those that `unit_of` gave this unit."""
+    return unit == SHARE or unit.endswith(TIMES)
+
+
+def like_number(text: str) -> bool:
+    """Whether a text is a number in any unit, a time, a bound such as 65+, or an interval of numbers or times."""
+    if _parts(text) is not None or _hours(text) is not None or _days(text) is not None:
+        return True
+    if (bound := _BOUND.fullmatch(text)) is not None:
+        text = next(part for part in bound.groups() if part is not None)
+    return _parts(text) is not None or any(
+        len(ends) == 2 and all(_parts(end.strip()) is not None or _hours(end.strip()) is not None for end in ends)
+        for ends in (_APART.split(text), re.split("[,;]", text) if bound else ())
+    )
+
+
+def is_padded(texts: np.ndarray) -> str | None:
+    """The first of texts, None where missing, that begins with a 0 before further digits, where all are digits alone:
+    codes, as 01067 and 1067 are two; else None."""
+    first = next((text for text in texts if text is not None and len(text) > 1 and text[0] == "0"), None)
+    return first if first and all(text is None or (text.isascii() and text.isdigit()) for text in texts) else None
