@@ -121,7 +121,6 @@ def test_tables(tmp_path: Path, kind: str) -> None:
         ("class,a\nx,maybe\n", "got 'maybe'"),
         ("class,a\nx,0.5\ny,1.5\n", "class 'y': .* got '1.5'; divide percent by 100"),
         ("class,a\nx,-0.5\n", "got '-0.5'$"),
-        ("class,a,a\nx,0,1\n", "distinct column names"),
         ("class,a\n", "header only"),
     ],
 )

@@ -1,0 +1,129 @@
+"""Tables as people export them: each fault that use found, by its smallest input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import htaf
+from htaf.data.notes import told
+from htaf.data.reading import DataError
+from htaf.data.tabular import load
+
+ROWS = 40
+
+
+def table(of_row: Callable[[int], object], *, european: bool = False, more: str = "") -> str:
+    mark, target = (";", "{},25") if european else (",", "{}.25")
+    lines = (mark.join((str(7 * i % 41), str(of_row(i)), target.format(i % 7))) for i in range(ROWS))
+    return "\n".join((mark.join("axy"), *lines)) + "\n" + more
+
+
+def read(text: str, folder: Path, encoding: str = "utf-8") -> tuple[pd.DataFrame, str]:
+    path = folder / "t.csv"
+    path.write_bytes(text.encode(encoding))
+    found = load(str(path), target="y")
+    return found.features, "\n".join(told(found.notes))
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        (table(lambda i: ("812", "1.234")[i % 2], european=True), [812, 1234]),
+        (table(lambda i: f"{i + 52},5 %", european=True), [52.5, 53.5]),
+        (table(lambda i: f"1\u00a0{234 + i},50", european=True), [1234.5, 1235.5]),
+        (table(lambda i: f"1\u202f{234 + i},50", european=True), [1234.5, 1235.5]),
+        (table(lambda i: f"{1347 + i},66 E", european=True), [1347.66, 1348.66]),
+        (table(lambda i: f"-{1 + i}.200,66 \u20ac", european=True), [-1200.66, -2200.66]),
+        (table(lambda i: f'"{i},5"'), [0.5, 1.5]),
+        (table(lambda i: f"({2751 + i}.47)"), [-2751.47, -2752.47]),
+        (table(lambda i: f"{i + 1}.2k" if i % 2 else f"{i}"), [0, 2200]),
+        (table(lambda i: f"{i + 55}.2%" if i % 2 else ".552"), [0.552, 0.562]),
+        (table(lambda i: f"{1 + i % 12}:42 PM"), [13.7, 14.7]),
+        (table(lambda i: f"\u2212{i}.5"), [-0.5, -1.5]),
+    ],
+)
+def test_numbers_as_people_write_them(text: str, first: list[float], tmp_path: Path) -> None:
+    features, notes = read(text, tmp_path)
+    np.testing.assert_allclose(features["x"][:2], first)
+    assert "'x'" in notes
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (table(lambda i: f"{i % 9:02}"), "begins with 0"),
+        (table(lambda i: f"{i % 5 * 10}-{i % 5 * 10 + 9}"), "'x' is text: '0-9'"),
+        (table(lambda i: f"{i % 6}.4 {('kmpl', 'km/kg')[i % 9 == 0]}"), "'x' is text"),
+        (
+            "s,x,y\n" + "".join(f"n{i % 5},{i},{i % 7}.5\n" for i in range(ROWS)) + "Total,780,137\n",
+            "row 41 looks like",
+        ),
+        (table(lambda i: f"n{i % 5}").replace("a,x,y", "x,x,y"), "'x.1'"),
+    ],
+)
+def test_what_is_no_number_is_said(text: str, said: str, tmp_path: Path) -> None:
+    assert said in read(text, tmp_path)[1]
+
+
+@pytest.mark.parametrize(
+    ("texts", "encoding"), [(("\u0142\u00f3d\u017a", "krak\u00f3w"), "cp1250"), (("台北", "高雄"), "big5")]
+)
+def test_an_encoding_that_is_a_guess_is_said(texts: tuple[str, str], encoding: str, tmp_path: Path) -> None:
+    assert "looks like another encoding" in read(table(lambda i: texts[i % 2]), tmp_path, encoding)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b,y,\n" + "".join(f"{i},{i},{i % 7},\n" for i in range(ROWS)) + "1,234,5,21\n", "row 41"),
+        ("Sales of 2024\n\n" + table(lambda i: i), "line 3 looks like them"),
+        ("a,y\n" + "".join(f"{i},{3 * i if i % 9 else '10-20'}\n" for i in range(ROWS)), "row 1"),
+    ],
+)
+def test_what_would_be_read_wrongly_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=said):
+        read(text, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    frame = pd.DataFrame({"when": pd.date_range("2024-01-01", periods=60, freq="7h", tz="Europe/Berlin")})
+    frame["flag"] = np.arange(60) % 3 == 0
+    frame["y"] = (frame["when"].dt.hour > 12) | frame["flag"]
+    return htaf.fit(frame, "y", epochs=1, leaves=0, members=1), frame.drop(columns="y")
+
+
+def test_times_of_another_zone_are_the_same_times(model: Any) -> None:
+    fitted, rows = model
+    expected = fitted.predict_proba(rows)
+    other = rows.assign(when=rows["when"].dt.tz_convert("Asia/Tokyo"))
+    np.testing.assert_array_equal(fitted.predict_proba(other), expected)
+    with pytest.raises(DataError, match="with a time zone"):
+        fitted.predict_proba(rows.assign(when=rows["when"].dt.tz_localize(None)))
+
+
+def test_truth_values_and_0_and_1_are_one(model: Any) -> None:
+    fitted, rows = model
+    np.testing.assert_array_equal(
+        fitted.predict_proba(rows.assign(flag=rows["flag"].astype(int))), fitted.predict_proba(rows)
+    )
+
+
+def test_a_query_that_is_yet_to_run_is_named() -> None:
+    class LazyFrame:
+        def collect(self) -> pd.DataFrame:
+            raise AssertionError
+
+    with pytest.raises(DataError, match=r"LazyFrame.*collect"):
+        htaf.fit(LazyFrame(), "y")
+
+
+def test_sizes_of_numpy() -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    htaf.HtafRegressor(hidden=(np.int64(8),), members=1, leaves=0, epochs=1).fit(rows, rows[:, 0])
