@@ -123,7 +123,9 @@ def test_compiled_networks_give_the_program_s_outputs(kind: str, tmp_path: Path)
     )
     assert check(tmp_path, "gcc", "-O2") == said
     assert check(tmp_path, "clang", "-Os") == said
-    assert [file.name for file in written.files] == ["net.h", "net.c", "test.c", "Makefile"]
+    files = [file.relative_to(tmp_path).as_posix() for file in written.files]
+    assert files == ["net.h", "net.c", "test/test.c", "Makefile"]  # Arduino compiles what lies at the top
+    assert "main" not in "".join(file.read_text() for file in tmp_path.glob("*.[ch]"))
     text = (tmp_path / "net.c").read_text()
     assert program.digest in text
     assert not re.search(r"float|double|malloc|0\.\d", text)
@@ -150,7 +152,7 @@ def test_networks_on_emulated_processors(kind: str, target: str, tmp_path: Path)
     needs(target)
     program, x = program_of(kind)
     to_c(program, tmp_path, rows=x[:16])
-    assert run_program(tmp_path, tmp_path / "test.c", target=target).startswith("0 of ")
+    assert run_program(tmp_path, tmp_path / "test/test.c", target=target).startswith("0 of ")
     if kind == "columns":  # 64 bits
         np.testing.assert_array_equal(run_c(tmp_path, x[:9], target=target), program.run(x[:9]))
 
@@ -182,7 +184,7 @@ def test_a_wrong_weight_is_seen(tmp_path: Path) -> None:
     text = source.read_text()
     assert is_whole(source.read_bytes())
     assert is_whole(header.read_bytes())
-    assert is_whole((tmp_path / "test.c").read_bytes())
+    assert is_whole((tmp_path / "test/test.c").read_bytes())
     place = re.search(r"network_weight1\[.*\n    (-?\d+), ", text)
     assert place
     edited = text[: place.start(1)] + ("0" if place[1] != "0" else "1") + text[place.end(1) :]
@@ -212,7 +214,7 @@ def test_buffers_share_bytes(tmp_path: Path) -> None:
         made.linear(256)
         made.bits()
     written = to_c(made.ended(), tmp_path)
-    assert written.ram_bytes == 2 * 256 // 8  # of two layers; the sums are nowhere
+    assert written.ram_bytes == 64 + 256 // 8  # the clamped columns and a layer, more than two layers; no sums
 
 
 def test_signs_lie_in_bits(tmp_path: Path) -> None:
@@ -220,7 +222,33 @@ def test_signs_lie_in_bits(tmp_path: Path) -> None:
     for _ in range(2):
         made.linear(256)
         made.add(Steps, made.here(), made.thresholds(1), made.signs(), -1, 2)
-    assert to_c(made.ended(), tmp_path).ram_bytes == 2 * 256 // 8
+    assert to_c(made.ended(), tmp_path).ram_bytes == 64 + 256 // 8
+
+
+def compared(sign: int) -> IntegerProgram:
+    """Columns that are read once."""
+    step = Steps("act", 0, np.array([[3], [-8]]), np.array([sign, sign]), 0, 1)
+    return IntegerProgram(Input("columns", (2,), -8, 7), (step,), 1)
+
+
+CLAMPED = {
+    "sums": random_program(0, "mlp")[0],
+    "steps": compared(1),
+    "falling steps": compared(-1),
+    "bits": IntegerProgram(Input("columns", (2,), 0, 1), (Linear("fc", 0, np.array([[9, 2**30]]), None),), 1),
+    "nothing": IntegerProgram(Input("columns", (3,), -5, 2**20), (), 0),
+}
+
+
+@pytest.mark.parametrize("of", CLAMPED)
+def test_columns_outside_the_range_count_as_its_ends(of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("host")
+    program = CLAMPED[of]
+    to_c(program, tmp_path)
+    monkeypatch.setattr(execute, "STRICT", (*execute.STRICT, "-fsanitize=undefined", "-fno-sanitize-recover=all"))
+    x = np.array([[-(2**31)], [2**31 - 1], [program.input.low - 1], [program.input.high + 1], [program.input.high]])
+    x = np.broadcast_to(x, (len(x), *program.input.shape))
+    np.testing.assert_array_equal(run_c(tmp_path, x), program.run(x.clip(program.input.low, program.input.high)))
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_edited_and_foreign_exports_are_refused(
     assert "got one that was changed" in capsys.readouterr().err
     digest = text.split("program sha256: ")[1][:64]
     source.write_text(text)
-    test = tmp_path / "c" / "test.c"
+    test = tmp_path / "c" / "test" / "test.c"
     test.write_text(test.read_text().replace("ROWS 16", "ROWS 15"))
     assert htaf(monkeypatch, "verify", tmp_path / "c", run) == 1
     assert "test.c: expected a file as it was written, got one that was changed" in capsys.readouterr().err

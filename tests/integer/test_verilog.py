@@ -13,10 +13,10 @@ import pytest
 from tests.integer.made import KINDS, random_program
 
 from htaf.integer import simulate
-from htaf.integer.ops import IntegerError, Linear, Steps
+from htaf.integer.ops import IntegerError, Linear, Steps, Value
 from htaf.integer.program import Input, IntegerProgram
 from htaf.integer.simulate import Tool, run_verilog
-from htaf.integer.verilog import digits, to_verilog
+from htaf.integer.verilog import digits, luts, to_verilog
 
 
 def needs(tool: str) -> None:
@@ -88,8 +88,38 @@ def test_names_that_verilog_has_not_are_refused(name: str, tmp_path: Path) -> No
 def test_too_large_networks_are_refused(tmp_path: Path) -> None:
     wide = Linear("layers.0", 0, np.ones((1_001, 2_000), int), None)
     program = IntegerProgram(Input("columns", (2_000,), 0, 1), (wide,), 1)
-    with pytest.raises(IntegerError, match=r"at most 2,000,000 uses of weights.*got 2,002,000 \(layers\.0 2,002,000\)"):
+    with pytest.raises(IntegerError, match=r"at most 4,000,000 LUTs.*got about 4,004,000.*\(layers\.0 4,004,000\)"):
         to_verilog(program, tmp_path / "v")
+    assert not (tmp_path / "v").exists()
+
+
+def test_luts_are_estimated_near_those_of_yosys() -> None:
+    """64-32-32-10 over bits, -1 and 1 before int8, or all int8: 7,331 and 17,126 by `benchmarks/gates.py`."""
+    rng, bits = np.random.default_rng(0), Value((64,), 0, 1)
+    for binary, measured in ((True, 7_331), (False, 17_126)):
+        given, total = bits, 0
+        for outputs in (32, 32, 10):
+            weight = rng.normal(0, 30, (outputs, given.size)).round().clip(-127, 127).astype(int)
+            fc = Linear("fc", 0, np.where(weight < 0, -1, 1) if binary and outputs > 10 else weight, None)
+            step = Steps("act", 0, np.zeros((outputs, 1), int), np.ones(outputs, int), 0, 1)
+            total += luts(fc, given, fc.value(given)) + luts(step, fc.value(given), step.value(fc.value(given)))
+            given = step.value(fc.value(given))
+        assert 0.7 < total / measured < 1.4
+
+
+@pytest.mark.parametrize("read", ["sums", "steps"])
+def test_columns_outside_the_range_count_as_its_ends(read: str, tmp_path: Path) -> None:
+    """As far as the port is wide enough for them."""
+    needs("iverilog")
+    given = Input("columns", (2,), -5, 5)
+    act = Steps("act", 0, np.array([[6], [-5]]), np.array([1, -1]), 0, 1)
+    program = IntegerProgram(given, (Linear("fc", 0, np.array([[3, -7], [1, 4]]), None) if read == "sums" else act,), 1)
+    to_verilog(program, tmp_path)
+    said = tmp_path / "network.json"
+    said.write_text(said.read_text().replace('"low": -5', '"low": -8').replace('"high": 5', '"high": 7'))
+    x = np.array([[a, b] for a in (-8, -6, 0, 7) for b in (-8, 6)])
+    np.testing.assert_array_equal(run_verilog(tmp_path, x), program.run(x.clip(-5, 5)))
+    assert ("x, clamped" in (tmp_path / "network.v").read_text()) == (read == "sums")  # which costs LUTs
 
 
 def test_comments_hold_no_text_of_strangers(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ KEYWORDS = set(
         main test""",
     )
 )
+TEST = "test/test.c"  # beside the network, Arduino would compile its `main` too
 LINE = 8  # bytes: of which the beginning of a buffer is a multiple
 At = tuple[str, ...]
 
@@ -105,10 +106,11 @@ def to_c(
     flash: str | int | None = None,
     rows: int | Array = 16,
 ) -> Written:
-    """Write a program as C99: `name.h`, `name.c`, `test.c` with rows and their outputs, and a Makefile.
+    """Write a program as C99: `name.h`, `name.c`, `test/test.c` with rows and their outputs, and a Makefile.
 
     `void name_run(const T x[], U y[])` takes one row, pixels as uint8_t [C, H, W] or columns as int32_t, and gives its
-    integer outputs. It is not reentrant: its buffers are static. `make check` compiles and runs the test.
+    integer outputs. A column outside the range of the input counts as the end that is nearer. It is not reentrant: its
+    buffers are static. `make check` compiles and runs the test.
 
     Args:
         name: of the files, and the first part of all names in C.
@@ -133,9 +135,9 @@ def to_c(
         )
     x, y = vectors(program, rows)
     test = _test(name, [("x", made.x_type, x), ("wanted", made.y_type, y)])
-    texts = {f"{name}.h": header, f"{name}.c": source, "test.c": test, "Makefile": _makefile(name)}
+    texts = {f"{name}.h": header, f"{name}.c": source, TEST: test, "Makefile": _makefile(name)}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / TEST).parent.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
             write_atomic(folder / file, text)
     except OSError as error:
@@ -242,7 +244,7 @@ def reads_once(op: Op) -> bool:
 
 
 def kept(program: IntegerProgram) -> tuple[list[int], list[int]]:
-    """The operations that the output needs, and those of them whose values lie in memory, by their numbers."""
+    """The operations that the output needs, and the values that lie in memory, by their numbers; 0: clamped columns."""
     needed, readers = {program.output}, dict[int, list[Op]]()
     for number in range(program.output, 0, -1):
         if number in needed:
@@ -253,11 +255,13 @@ def kept(program: IntegerProgram) -> tuple[list[int], list[int]]:
     live = sorted(needed - {0})
 
     def in_memory(number: int) -> bool:
-        if number == program.output or isinstance(program.ops[number - 1], (View, Join, Neuron)):
+        made = program.ops[number - 1] if number else None
+        if number == program.output or isinstance(made, (View, Join, Neuron)):
             return True
         return len(readers[number]) > 1 or not reads_once(readers[number][0])
 
-    return live, [number for number in live if in_memory(number)]
+    clamped = [0] if program.input.kind == "columns" and program.output and 0 in readers else []
+    return live, [number for number in [*clamped, *live] if in_memory(number)]
 
 
 @dataclass
@@ -397,8 +401,6 @@ class _Writer:
 
     def scalar(self, number: int, at: At) -> str:
         """An expression for one element of a value, after the lines that compute it."""
-        if number == 0:
-            return f"x[{flat(self.program.values[0].shape, at)}]"
         if number in self.buffers:
             buffer = self.buffers[number]
             if not buffer.word:
@@ -408,7 +410,21 @@ class _Writer:
             return bit if buffer.two == (0, 1) else f"({bit} ? {literal(high)} : {literal(low)})"
         return self.computed(number, at)
 
+    def clamped(self, kind: str, text: str, given: tuple[int, int], kept: tuple[int, int]) -> str:
+        """A variable of a number in the range `given`, clamped to the range `kept`."""
+        y = self.local(kind, text, const=False)
+        if given[0] < kept[0]:
+            self.line(f"if ({y} < {literal(kept[0])}) {y} = {literal(kept[0])};")
+        if given[1] > kept[1]:
+            self.line(f"if ({y} > {literal(kept[1])}) {y} = {literal(kept[1])};")
+        return y
+
     def computed(self, number: int, at: At) -> str:
+        if number == 0:
+            given, text = self.program.input, f"x[{flat(self.program.input.shape, at)}]"
+            if given.kind == "pixels":
+                return text
+            return self.clamped(self.x_type, text, (-(2**31), 2**31 - 1), (given.low, given.high))
         op = self.program.ops[number - 1]
         x = self.program.values[op.reads[0]]
         channel = at[channel_axis(self.program.values[number].shape)]
@@ -453,12 +469,8 @@ class _Writer:
             text = f"{self.helper('half_even', kind)}({given}, {self.by(number, 'right', right, channel)})"
         if left.any():
             text = f"{text} * (({kind})1 << {self.by(number, 'left', left, channel)})"
-        y = self.local(kind, text, const=False)
-        if -(bound << int(left.max())) < op.least:
-            self.line(f"if ({y} < {literal(op.least)}) {y} = {literal(op.least)};")
-        if bound << int(left.max()) > op.most:
-            self.line(f"if ({y} > {literal(op.most)}) {y} = {literal(op.most)};")
-        return y
+        most = bound << int(left.max())
+        return self.clamped(kind, text, (-most, most), (op.least, op.most))
 
     def steps(self, number: int, op: Steps, x: Value, given: str, channel: str) -> str:
         levels, kind = op.thresholds.shape[1], working(1 - x.low, x.high + 1)
@@ -647,7 +659,7 @@ class _Writer:
         if buffer.word:
             with self.loop(buffer.count) as i:
                 self.line(f"{buffer.text}[{i}] = 0;")
-        op = self.program.ops[number - 1]
+        op = self.program.ops[number - 1] if number else None
         match op:
             case View():
                 shape = self.program.values[op.x].shape
@@ -671,8 +683,9 @@ class _Writer:
         text = "\n".join(self.lines)
         taken = {"x": f"const {self.x_type} *x"} if re.search(r"\bx\[", text) else {}
         taken |= {"y": f"{self.y_type} *y"} if number == self.program.output else {}
+        what = "columns, clamped" if op is None else f"{self.layer(number)}: {type(op).__name__}"
         self.body.append(
-            f"/* {self.layer(number)}: {type(op).__name__} {list(value.shape)} in {value.low} to {value.high} */\n"
+            f"/* {what} {list(value.shape)} in {value.low} to {value.high} */\n"
             f"static void {self.name}_v{number}({', '.join(taken.values()) or 'void'})\n{{\n{text}\n}}\n"
         )
         return f"    {self.name}_v{number}({', '.join(taken)});"
@@ -710,8 +723,8 @@ class _Writer:
         self.body = []
         calls = [self.function(number) for number in self.kept]
         if self.program.output == 0:
-            with self.loop(self.program.values[0].size) as i:
-                self.line(f"y[{i}] = x[{i}];")
+            with self.elements(self.program.input.shape) as at:
+                self.line(f"y[{flat(self.program.input.shape, at)}] = {self.computed(0, at)};")
             calls = self.lines
         elif not any("(x" in call for call in calls):
             calls.insert(0, "    (void)x;")
@@ -848,8 +861,8 @@ FLAGS := -std=c99 -pedantic -Wall -Wextra -Werror
 check: {name}_test
 \t./{name}_test
 
-{name}_test: test.c {name}.c {name}.h
-\t$(CC) $(FLAGS) $(CFLAGS) -o $@ test.c {name}.c
+{name}_test: {TEST} {name}.c {name}.h
+\t$(CC) $(FLAGS) $(CFLAGS) -I. -o $@ {TEST} {name}.c
 
 clean:
 \trm -f {name}_test

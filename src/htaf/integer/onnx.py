@@ -29,7 +29,7 @@ EXACT = {"FLOAT": 2**24, "DOUBLE": 2**53}  # each holds every integer below
 
 def to_integer_onnx(program: IntegerProgram, path: str | Path) -> None:
     """Write a program as ONNX of integer operators alone: input [batch, ...], uint8 pixels or int32 columns; output
-    int64 [batch, classes].
+    int64 [batch, classes]. A column outside the range of the input counts as the end that is nearer.
 
     Sums are ConvInteger or MatMulInteger where bytes hold the numbers and no kernel can saturate, else products of
     int64. The metadata hold the program's SHA-256 (program_sha256), its unit and its input, and the SHA-256 of the file
@@ -45,7 +45,7 @@ def to_integer_onnx(program: IntegerProgram, path: str | Path) -> None:
 def to_qonnx(program: IntegerProgram, path: str | Path, *, rows: int = 1) -> tuple[str, ...]:
     """Write a program as QONNX: float32 tensors that hold integers, annotated with their types; steps are
     MultiThreshold, sums Conv and MatMul, each exact as no part of a sum reaches 2 ** 24. Where one does, the tensors of
-    its layer are float64.
+    its layer are float64. Columns outside the range of the input, which their type says, are the caller's to clamp.
 
     Args:
         rows: the first dimension of input and output; the readers of QONNX want a fixed one.
@@ -144,6 +144,8 @@ def _write(
     graph.op, tensors = "input", ["input"]
     if not graph.floats:
         tensors = [graph.cast("input")]
+        if program.input.kind == "columns":
+            tensors = [graph.add("Min", graph.add("Max", *tensors, program.input.low), program.input.high)]
     kinds = [kind if graph.floats else graph.kind]
     for _, op, value in program:
         graph.op = f"{len(tensors)}.{op.name}"
@@ -240,7 +242,8 @@ def _neuron(graph: Graph, op: ops.Neuron, given: list[str], values: list[Value],
 
 
 def _count(graph: Graph, op: ops.Count, given: list[str], values: list[Value], made: Value) -> str:
-    return graph.add("ReduceSum", given[0], graph.places(op.axes), keepdims=0)
+    axes = [1 + axis % len(values[0].shape) for axis in op.axes]  # onnxruntime does not sum no rows over axes below 0
+    return graph.add("ReduceSum", given[0], graph.places(axes), keepdims=0)
 
 
 def _view(graph: Graph, op: ops.View, given: list[str], values: list[Value], made: Value) -> str:
@@ -308,11 +311,12 @@ def _conv(graph: Graph, op: ops.Conv, given: list[str], values: list[Value], mad
         outputs, inputs, *kernel = op.weight.shape
         x = _windows(graph, x, values[0], (kernel[0], kernel[1]), op.stride, op.padding, op.dilation, 0)
         x = graph.shaped(x, (op.groups, inputs, shape[1], kernel[0], shape[2], kernel[1]))
-        x = graph.add("Transpose", x, perm=[0, 1, 3, 5, 2, 4, 6])
-        x = graph.shaped(x, (op.groups, shape[1] * shape[2], op.weight[0].size))
+        x = graph.add("Transpose", x, perm=[1, 0, 3, 5, 2, 4, 6])  # groups first: MatMul does not broadcast no rows
+        x = graph.add("Reshape", x, graph.places([op.groups, -1, op.weight[0].size]))
         weight = op.weight.reshape(op.groups, outputs // op.groups, -1).transpose(0, 2, 1)
-        y = graph.add("Transpose", graph.add("MatMul", x, weight), perm=[0, 1, 3, 2])
-        y = graph.shaped(y, shape)
+        places = graph.places([op.groups, -1, shape[1] * shape[2], outputs // op.groups])
+        y = graph.add("Reshape", graph.add("MatMul", x, weight), places)
+        y = graph.shaped(graph.add("Transpose", y, perm=[1, 0, 3, 2]), shape)
     y = y if op.bias is None else graph.add("Add", y, by_channel(op.bias, shape))
     return _timed(graph, y, made)
 
@@ -343,7 +347,7 @@ def _steps(graph: Graph, op: ops.Steps, given: list[str], values: list[Value], m
     else:
         every = np.stack([by_channel(t, made.shape) for t in op.thresholds.T], -1)
         reached = graph.add("GreaterOrEqual", graph.add("Unsqueeze", x, graph.places([-1])), every)
-        y = graph.add("ReduceSum", graph.cast(reached), graph.places([-1]), keepdims=0)
+        y = graph.add("ReduceSum", graph.cast(reached), graph.places([1 + len(made.shape)]), keepdims=0)
     y = y if op.unit == 1 else graph.add("Mul", y, op.unit)
     return graph.add("Add", y, op.least) if op.least else y
 

@@ -227,7 +227,7 @@ class Conv(Op):
         windows = windows[:, :, :: self.stride[0], :: self.stride[1], :: self.dilation[0], :: self.dilation[1]]
         windows = windows.transpose(0, 2, 3, 1, 4, 5)
         parts = zip(np.split(windows, self.groups, 3), np.split(self.weight.astype(kind), self.groups), strict=True)
-        y = np.concatenate([w.reshape(*w.shape[:3], -1) @ k.reshape(len(k), -1).T for w, k in parts], -1)
+        y = np.concatenate([w.reshape(*w.shape[:3], k[0].size) @ k.reshape(len(k), -1).T for w, k in parts], -1)
         y = y.astype(np.int64) if self.bias is None else y.astype(np.int64) + self.bias
         return y.transpose(0, 3, 1, 2).reshape(*x.shape[:-3], *y.shape[3:], *y.shape[1:3])
 

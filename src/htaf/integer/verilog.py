@@ -22,7 +22,7 @@ from htaf.integer.program import IntegerProgram
 from htaf.integer.sealing import OPEN, sealed
 from htaf.integer.vectors import vectors
 
-MOST = 2_000_000  # weights times the places where they are used
+MOST = 4_000_000  # LUTs of six inputs: about those of the largest FPGAs
 ROWS = 64  # of the vectors that are written beside the network
 _WORDS = """
 always and assign automatic begin buf bufif0 bufif1 case casex casez cell cmos config deassign
@@ -44,7 +44,7 @@ def to_verilog(
     name: str = "network",
     pipelined: bool = False,
     rows: int | Array = ROWS,
-) -> None:
+) -> int:
     """Write a program as one Verilog module, with a testbench and vectors.
 
     The module NAME of NAME.v has an input vector x and an output vector y, number 0 of a row in the lowest bits, in
@@ -54,20 +54,24 @@ def to_verilog(
     NAME_tb.v reads inputs.hex and outputs.hex, the vectors, and prints how many rows differ:
     `iverilog -o sim NAME.v NAME_tb.v && vvp -n sim` in that folder.
 
+    A column outside the range of the input, as far as x is wide enough for it, counts as the end that is nearer.
+
     Args:
         rows: of the vectors, see `htaf.integer.vectors.vectors`.
+    Returns:
+        How many LUTs of six inputs the module takes, by a rough estimate without a synthesis.
     Raises:
-        IntegerError: the name is no identifier of Verilog's, or the program has more than two million uses of weights.
+        IntegerError: the name is no identifier of Verilog's, or the estimate is more than four million.
         HtafError: the folder cannot be written to.
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in RESERVED:
         raise IntegerError(f"expected a name of letters, digits and _ that Verilog does not reserve, got {name!r}")
-    uses = [(weight_uses(op, value), op.name) for _, op, value in program]
+    uses = [(luts(op, program.values[op.reads[0]], value), op.name) for _, op, value in program]
     if (total := sum(count for count, _ in uses)) > MOST:
         largest = ", ".join(f"{layer} {count:,}" for count, layer in sorted(uses, reverse=True)[:3])
         raise IntegerError(
-            f"expected at most {MOST:,} uses of weights, as each becomes an adder of its own, got {total:,} "
-            f"({largest}): a smaller network, or C"
+            f"expected at most {MOST:,} LUTs, which the largest FPGAs have, got about {total:,}, as each weight is an "
+            f"adder of its own ({largest}): train a smaller network, or write C"
         )
     check_output_folder(Path(folder), (), flag="folder")
     module = Module()
@@ -84,13 +88,25 @@ def to_verilog(
     Path(folder).mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
         write_atomic(Path(folder) / file, content)
+    return total
 
 
-def weight_uses(op: Op, value: Value) -> int:
-    """How many products a row takes."""
+def luts(op: Op, given: Value, made: Value) -> int:
+    """About how many LUTs of six inputs sums and comparisons take: one a bit of what is added or compared, and one more
+    for each carry."""
+    width, signed = width_of(given.low, given.high)
+    if isinstance(op, ops.Steps):
+        return made.size * op.thresholds.shape[1] * width // 2
+    if isinstance(op, ops.Neuron):
+        return made.size * width_of(-op.membrane(given), op.membrane(given))[0] * 2
     if not isinstance(op, ops.Conv | ops.Linear):
         return 0
-    return int(np.count_nonzero(op.weight)) * (value.size // len(op.weight))
+    total, bit = 0, (width, signed) == (1, False)
+    for weight, count in zip(*np.unique(np.abs(op.weight), return_counts=True), strict=True):
+        terms = len([*digits(int(weight))])
+        each = int(weight).bit_length() + 1 if bit and weight else terms * (width + 1)
+        total += each * int(count)
+    return total * (made.size // len(op.weight))
 
 
 def hexadecimal(rows: Array, width: int) -> str:
@@ -200,6 +216,13 @@ def _operations(module: Module, program: IntegerProgram, given: Array, pipelined
             later[number, when] = module.registered(f"v{number}_at_{when}", at(number, when - 1))
         return later[number, when]
 
+    value, (width, signed) = program.values[0], width_of(program.input.low, program.input.high)
+    port = Value(value.shape, -(1 << width - 1) if signed else 0, (1 << width - signed) - 1)
+    if (port.low, port.high) != (value.low, value.high) and not _compared_alone(program):
+        module.lines.append("\n  // x, clamped")
+        clamp = ops.Shift("x", 0, np.zeros(value.channels, int), value.low, value.high)
+        found[0] = _shift(module, clamp, "v0", [given], [port], value)
+        module.block([given])
     for number, op, value in program:
         when = max(clock[place] for place in op.reads)
         taken = [at(place, when) for place in op.reads]
@@ -217,6 +240,18 @@ def _operations(module: Module, program: IntegerProgram, given: Array, pipelined
         y, when = module.registered("y_held", y), when + 1
     module.stages = when
     return y
+
+
+def _compared_alone(program: IntegerProgram) -> bool:
+    """Whether all that reads x are steps, to which a column beyond its range is as one at the end of it."""
+    moved = {0}
+    for number, op, _ in program:
+        if moved.intersection(op.reads):
+            if isinstance(op, ops.Take | ops.View | ops.Permute | ops.Join):
+                moved.add(number)
+            elif not isinstance(op, ops.Steps):
+                return False
+    return program.output not in moved
 
 
 def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: Array, pipelined: bool) -> str:

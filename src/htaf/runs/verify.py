@@ -137,8 +137,9 @@ def _written(
     if to == "verilog":
         from htaf.integer.verilog import to_verilog
 
-        to_verilog(program, path, name=name, pipelined=pipelined, rows=rows)
-    elif to == "integer":
+        luts = to_verilog(program, path, name=name, pipelined=pipelined, rows=rows)
+        return (f"about {luts:,} LUTs of six inputs, estimated without a synthesis",)
+    if to == "integer":
         files.save(program, path)
     else:
         from htaf.integer.onnx import to_integer_onnx, to_qonnx
@@ -222,11 +223,12 @@ def _places(
                 wrong = f"{size:,} bytes of Verilog, Verilator compiles that for minutes or hours: give {asked}"
             yield tool, wrong or (lambda x, _, tool=tool: run_verilog(path, x, tool))
     elif path.is_dir():
+        from htaf.integer.c import TEST
         from htaf.integer.execute import TARGETS, exported, missing
 
         name = exported(path).name
         _expect_digest(path / f"{name}.c", program)
-        for file in (f"{name}.c", f"{name}.h", "test.c"):
+        for file in (f"{name}.c", f"{name}.h", TEST):
             if (path / file).exists():
                 _expect_whole(path / file)
         for target in targets or TARGETS:
