@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from htaf import HTAF, IF, LIF, Heaviside, harden
 from htaf.export import ExportError, to_nir
+from htaf.export.nir_reading import SpikingGraph
 from htaf.models.sew_resnet import SEWResNet
 from quick import slow_but
 
@@ -330,3 +331,13 @@ def test_smooth_networks_are_refused(tmp_path: Path) -> None:
         to_nir(SEWResNet(18, 3, IF, width=4, in_channels=1), images(2), tmp_path / "net.nir")
     with pytest.raises(ExportError, match="dt must be > 0"):
         to_nir(nn.Linear(3, 2), torch.zeros(2, 3), tmp_path / "net.nir", dt=0.0)
+
+
+def test_an_input_for_each_step_is_no_static_one(tmp_path: Path) -> None:
+    x = torch.randn(2, 5, 3)
+    graph = SpikingGraph({"a": nn.Linear(3, 2)}, {"a": []}, 2, (3,))
+    with pytest.raises(ValueError, match="over_time"):
+        graph(x)
+    with pytest.raises(ValueError, match="forward"):
+        graph.over_time(x[0])
+    assert graph.over_time(x).shape == (2, 5, 2)
