@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 import htaf.data.image_preprocess as preprocess_module
+from htaf.data import image_reading
 from htaf.data.augment import augment
 from htaf.data.images import (
     FilePart,
@@ -353,3 +356,39 @@ def test_what_does_not_fit_together() -> None:
         DataError, match=r"expected images of \[channels, height, width\] \(3, 32, 48\), got \(3, 16, 16\)"
     ):
         ImageDataset(dataset().part, some())
+
+
+def test_a_strip_of_single_pixels_is_refused_by_its_header(tmp_path: Path) -> None:
+    for name, size in (("wide", (70_000, 1)), ("high", (1, 70_000))):
+        Image.new("L", size).save(tmp_path / f"{name}.png")
+        assert "along an edge" in image_reading.look(tmp_path / f"{name}.png").problem
+        with pytest.raises(DataError, match="along an edge"):
+            image_reading.decode(tmp_path / f"{name}.png", 3, (8, 8))
+
+
+def test_threads_wait_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = image_reading.Budget(100 * 100 * 12)
+    monkeypatch.setattr(image_reading, "MEMORY", budget)
+    used, fitted = list[int](), image_reading._fitted
+    monkeypatch.setattr(image_reading, "_fitted", lambda *args: used.append(budget.used) or fitted(*args))
+    Image.new("RGB", (100, 100)).save(tmp_path / "one.png")
+    Image.new("RGB", (200, 200)).save(tmp_path / "larger than all.png")
+    names = [tmp_path / "one.png", tmp_path / "larger than all.png"] * 10
+    assert image_reading.read_each(names, 3, (8, 8), most=4)[1] == [None] * 20
+    assert {*used} == {100 * 100 * 12, 200 * 200 * 12}
+    assert budget.used == 0
+
+
+@pytest.mark.slow
+def test_large_images_in_several_threads_take_the_memory_of_one(tmp_path: Path) -> None:
+    Image.new("RGBA", (9000, 9000)).save(tmp_path / "large.png", compress_level=1)
+    code = """
+import pathlib, resource, sys
+from htaf.data.image_reading import read_each
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+read_each([pathlib.Path(sys.argv[1])] * 4, 3, (64, 64), most=4)
+print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "large.png"], capture_output=True, text=True)
+    assert int(done.stdout) < 1_100_000, done.stderr  # KiB; each takes 640,000

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil, log2
 from pathlib import Path
+from threading import Condition
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ HEIC = "HEIC is not read: save it as JPEG, for example with heif-convert A.heic 
 ARCHIVE = "an archive is not read: unzip it and give the folder"
 UNREAD = {HEIC: (".heic", ".heif", ".hif"), ARCHIVE: (".zip", ".7z", ".rar", ".tar", ".tgz")}
 MAX_PIXELS = 89_478_485  # PIL's own limit for a decompression bomb: 256 MiB in RGB
+MAX_EDGE = 65_535  # pixels, as of JPEG: a strip of single pixels takes many times its bytes
+IN_FLIGHT = 2**30  # bytes of images that all threads decode at a time; a larger one is decoded alone
 LARGEST_FILE = 8 * MAX_PIXELS  # bytes: four channels of 16 bits, uncompressed
 STRIP = 16  # times the pixels that are asked for: an image that covers more when it is enlarged is cropped before
 ORIENTATION = 0x0112  # the EXIF tag
@@ -56,6 +59,34 @@ class Look:
     small: bytes = b""
 
 
+class Budget:
+    """Bytes that images may take while they are decoded, of all threads together."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.used, self._freed = most, 0, Condition()
+
+    @contextmanager
+    def held(self, image: Image.Image) -> Iterator[None]:
+        """Wait until an image fits, or no other is decoded, and hold what it takes in the block."""
+        each = 20 if image.mode.startswith("I") else 12  # bytes a pixel: as it is, in RGB and between
+        size = image.width * image.height * each
+        with self._freed:
+            self._freed.wait_for(lambda: not self.used or self.used + size <= self.most)
+            self.used += size
+        try:
+            yield
+        finally:
+            with self._freed:
+                self.used -= size
+                self._freed.notify_all()
+
+
+MEMORY = Budget(IN_FLIGHT)
+Image.core.set_block_size(
+    2**26
+)  # the C library gives blocks beyond 2**25 bytes back; smaller ones stay, in each thread
+
+
 def threads() -> int:
     """As many as there are cores for this process; one in a worker of a loader, which has its siblings."""
     if get_worker_info() is not None:
@@ -77,17 +108,20 @@ def look(path: Path, *, whole: bool = True) -> Look:
             width, height = image.size
             handled = tuple(word for word, found in _handled(image).items() if found)
             sideways = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) > 4  # TIFF is upright already
-            small = b""
-            if whole:
-                image.draft(None, (8 * SMALL, 8 * SMALL))
-                part = 2 ** round(log2(width / image.width))  # of which JPEG decodes one pixel; its last may hang over
-                plain = _rgb(image)
-                box = None if part < 2 else (0, 0, min(width / part, plain.width), min(height / part, plain.height))
-                shrunk = plain.resize((SMALL, SMALL), Image.Resampling.BILINEAR, box)
-                small = ImageOps.exif_transpose(shrunk).tobytes()
+            image.draft(None, (8 * SMALL, 8 * SMALL))
+            small = _small(image, width, height) if whole else b""
     except Exception as error:  # PIL's readers raise nearly everything on damaged files
         return Look(problem=_reason(error, path))
     return Look((width, height) if sideways else (height, width), handled, small=small)
+
+
+def _small(image: Image.Image, width: int, height: int) -> bytes:
+    part = 2 ** round(log2(width / image.width))  # of which JPEG decodes one pixel; its last may hang over
+    with MEMORY.held(image):
+        plain = _rgb(image)
+        box = None if part < 2 else (0, 0, min(width / part, plain.width), min(height / part, plain.height))
+        shrunk = plain.resize((SMALL, SMALL), Image.Resampling.BILINEAR, box)
+    return ImageOps.exif_transpose(shrunk).tobytes()
 
 
 def look_all(paths: Sequence[Path], *, whole: bool = True) -> list[Look]:
@@ -120,15 +154,20 @@ def decode(path: Path | bytes, channels: int, size: tuple[int, int], name: str =
     Raises:
         DataError: not readable as an image.
     """
-    height, width = size
     name = name if isinstance(path, bytes) else str(path)
     try:
         with _opened(path) as image:
             image.draft(None, (2 * max(size), 2 * max(size)))  # JPEG only: decodes at 1/2 to 1/8 where that is enough
-            ImageOps.exif_transpose(image, in_place=True)
-            plain = _rgb(image)
+            with MEMORY.held(image):
+                ImageOps.exif_transpose(image, in_place=True)
+                return _fitted(_rgb(image), channels, size)
     except Exception as error:  # as in `look`
         raise DataError(f"{name}: expected an image, got {_reason(error, path)}") from error
+
+
+def _fitted(plain: Image.Image, channels: int, size: tuple[int, int]) -> UInt8[np.ndarray, "c h w"]:
+    """The middle of an image at a size, as `decode` gives it."""
+    height, width = size
     if channels == 1:
         plain = plain.convert("L")
     scale = max(height / plain.height, width / plain.width)
@@ -215,7 +254,7 @@ def _opened(file: Path | bytes) -> Iterator[Image.Image]:
     """An image that is not decoded yet.
 
     Raises:
-        ValueError: an empty file, too large a one, too many pixels.
+        ValueError: an empty file, too large a one, too many pixels in all or along an edge.
         NoFileError: a pipe, a socket or a device.
         Exception: nearly everything, of PIL's readers.
     """
@@ -230,6 +269,8 @@ def _opened(file: Path | bytes) -> Iterator[Image.Image]:
     with Image.open(source, formats=FORMATS) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,}")
+        if max(image.size) > MAX_EDGE:
+            raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_EDGE:,} along an edge")
         yield image
 
 
