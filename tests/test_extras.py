@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -60,3 +61,28 @@ def test_the_command_names_the_extra(htaf, tmp_path: Path) -> None:
 def test_a_package_that_no_extra_brings_is_no_message_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_package"), installed():
         import no_such_package  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+
+PACKED = """
+import sys
+sys.modules.update(dict.fromkeys(("PIL", "lightning", "matplotlib", "torchmetrics")))
+import htaf, torch
+from torch import nn
+x = torch.randn(64, 8)
+net = nn.Sequential(nn.Linear(8, 16), htaf.Heaviside(), nn.Linear(16, 16), htaf.Heaviside(), nn.Linear(16, 2)).eval()
+packed = htaf.pack(net, x)
+htaf.packed.save(packed, sys.argv[1])
+assert torch.equal(htaf.load(sys.argv[1])(x), packed(x))
+import htaf.cards
+from htaf._errors import MissingError
+from htaf.data.image_reading import decode
+try:
+    decode(b"", 3, (8, 8))
+except MissingError as error:
+    print(error)
+"""
+
+
+def test_a_packed_file_needs_no_reader_of_images(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", PACKED, tmp_path / "p.packed"], capture_output=True, text=True)
+    assert done.stdout == "this needs PIL: pip install 'htaf[train]'\n", done.stderr

@@ -13,18 +13,26 @@ from functools import partial
 from math import ceil, log2
 from pathlib import Path
 from threading import Condition
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from htaf._console import progress
-from htaf._errors import expect_memory, first_line
+from htaf._errors import expect_memory, first_line, installed
 from htaf._files import regular
 from htaf.data.reading import DataError
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageOps, UnidentifiedImageError
+else:
+    with suppress(ModuleNotFoundError):  # what reads no image needs none, such as a packed file
+        from PIL import Image, ImageOps, UnidentifiedImageError
+
+        Image.core.set_block_size(2**26)  # beyond 2**25 bytes they go back to the system; else they stay in each thread
 
 MOST_WORKERS = 1024  # processes that read images
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".avif", ".tif", ".tiff", ".ppm", ".pgm")
@@ -82,9 +90,6 @@ class Budget:
 
 
 MEMORY = Budget(IN_FLIGHT)
-Image.core.set_block_size(
-    2**26
-)  # the C library gives blocks beyond 2**25 bytes back; smaller ones stay, in each thread
 
 
 def threads() -> int:
@@ -103,6 +108,7 @@ def look(path: Path, *, whole: bool = True) -> Look:
     Returns:
         its size and what has to be handled, or the problem.
     """
+    _expect_reader()
     try:
         with _opened(path) as image:
             width, height = image.size
@@ -126,6 +132,7 @@ def _small(image: Image.Image, width: int, height: int) -> bytes:
 
 def look_all(paths: Sequence[Path], *, whole: bool = True) -> list[Look]:
     """`look` for each file, in threads."""
+    _expect_reader()
     with warnings.catch_warnings(), ThreadPoolExecutor(threads()) as pool:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `look` reports them
         with progress("reading images", len(paths), shown=None) as more:
@@ -152,9 +159,10 @@ def decode(path: Path | bytes, channels: int, size: tuple[int, int], name: str =
     Returns:
         uint8 [C, H, W].
     Raises:
-        DataError: not readable as an image.
+        DataError: not readable as an image. MissingError: pillow is not installed.
     """
     name = name if isinstance(path, bytes) else str(path)
+    _expect_reader()
     try:
         with _opened(path) as image:
             image.draft(None, (2 * max(size), 2 * max(size)))  # JPEG only: decodes at 1/2 to 1/8 where that is enough
@@ -247,6 +255,12 @@ def read_each(
         with ThreadPoolExecutor(count) as pool:
             problems = list(pool.map(fill, range(len(files))))
     return torch.from_numpy(pixels), problems
+
+
+def _expect_reader() -> None:
+    """Raises MissingError where pillow is not installed."""
+    with installed():
+        import PIL  # noqa: F401
 
 
 @contextmanager
