@@ -1,7 +1,6 @@
 """What a preprocessor learns about each column and the target, and its JSON form."""
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -13,7 +12,8 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 from htaf._errors import listed, option
 from htaf.data import stored
 from htaf.data.notes import Note
-from htaf.data.reading import DataError, finite_numbers, is_date, is_text, to_text
+from htaf.data.numerals import like_number
+from htaf.data.reading import DataError, finite_numbers, is_date, is_number, is_text, to_text
 
 # A range below these cannot be told from rounding in float32, and MinMaxScaler takes it for a constant
 RELATIVE_RANGE, ABSOLUTE_RANGE = 1e-9, 1e-14
@@ -27,9 +27,7 @@ MISSING = ""  # the missing category; no present text is empty
 TRUTH = ("false", "true"), ("0", "1")
 OTHER = "other"  # names the input of rare and unseen categories
 Kind = Literal["number", "category", "encoded", "date", "dropped"]
-_DECORATED = re.compile(r"[+-]?[$€£¥]? ?[+-]?(\d+|\d{1,3}([,.']\d{3})+)([.,]\d+)? ?[$€£¥%]?")
-
-_PLAIN = re.compile(r"[+-]?\d+(\.\d+)?")
+MOSTLY = 0.9  # share of numbers in a text column from which it is said that they are not read as such
 
 
 @dataclass(frozen=True)
@@ -96,14 +94,17 @@ class Target:
 
 
 def numbers_as_text(column: pd.Series) -> str | None:
-    """Of texts that are all numbers, with a currency, % or thousands or without: the first that is no plain number, ""
-    where all are; else None."""
-    texts = to_text(column.dropna().drop_duplicates().head(1000))
-    known = [text for text in texts if text is not None]
-    if not known or not all(_DECORATED.fullmatch(text) for text in known):
+    """Of texts of which nine tenths are numbers, times or intervals, in any unit: the first of these that is no plain
+    number, "" where all are plain; else None."""
+    present = column.dropna()
+    some = np.unique(np.linspace(0, len(present) - 1, min(len(present), 1000)).astype(int))
+    known = [text for text in to_text(present.iloc[some]) if text is not None]
+    numbers = [*filter(like_number, known)]
+    if not known or len(numbers) < MOSTLY * len(known):
         return None
     # all are plain in a data frame alone, whose dtypes decide; those of files were read as numbers
-    return next((text for text in known if _PLAIN.fullmatch(text) is None), "")
+    plain = "" if len(numbers) == len(known) else None
+    return next((text for text in numbers if not is_number(text)), plain)
 
 
 def category_values(column: pd.Series) -> Shaped[np.ndarray, " rows"]:

@@ -197,9 +197,7 @@ def read(name: str, column: pd.Series, order: str, zoned: bool) -> Shaped[np.nda
             if zoned
             else ("without a time zone", "convert to the zone that those of training were in, and leave it out")
         )
-        raise TableError(
-            f"expected times {wanted}, as in training, got {str(column.iloc[row])!r}: {do}", name, row + 1
-        )
+        raise TableError(f"expected times {wanted}, as in training, got {str(column.iloc[row])!r}: {do}", name, row + 1)
     if is_date(column):
         return native(column)
     codes, texts, values = _in_order(column, order)

@@ -238,6 +238,12 @@ def _few_to_choose_by(note: Note) -> str:
     )
 
 
+def _total_row(note: Note) -> str:
+    """values: what it says, or nothing."""
+    said = repr(note.values[0]) if note.values[0] else "the largest value is the sum of the others"
+    return f"{_words(note)['row']} looks like a total of the others ({said}): delete it, else it counts as a row"
+
+
 def _row_number(note: Note) -> str:
     leave_out = option(f"--exclude {note.column!r}", f"frame.drop(columns={note.column!r})")
     return f"column {note.column!r} looks like a row number and is kept: {leave_out} if it is one"
@@ -312,7 +318,7 @@ UNEXPECTED = frozenset(
     {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
      "one training text", "no training value", "small range", "learned nothing", "diverged",
      "mixed", "mixed dates", "text as missing", "gives the target away", "skewed", "drawn in time",
-     "class without weight", "classes alike", "busy", "never predicted", "few for a threshold"}
+     "class without weight", "total row", "classes alike", "busy", "never predicted", "few for a threshold"}
 )  # fmt: skip
 # how other rows are unlike those of training: `predict` of an estimator warns of it
 UNLIKE = frozenset(
@@ -371,6 +377,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     + NUMBERS_AS_TEXT,
     "number as text": "column {column!r} is text: " + NO_PLAIN_NUMBER.replace("{!r}", "{values[0]!r}"),
     "row number": _row_number,
+    "total row": _total_row,
     "repeated": "{count:row} repeating an earlier row; a grouped split keeps them on one side",
     # its target
     "task": "task {values[0]} inferred: target {column!r} holds {values[1]}",

@@ -38,7 +38,7 @@ ONLY_POINT = _DECORATED.format(number=r"\d*\.(\d{1,2}|\d{4,})|0?\.\d+|[\d,]*,\d{
 DOTS = r"\d\.\d{3}(\D|$)"  # of numbers as `WITH_COMMA`: thousands or decimals
 
 
-def _parts(text: str) -> tuple[float, str, str] | None:
+def parts_of(text: str) -> tuple[float, str, str] | None:
     """The number in a text, and what stands before and after it; None where it is none."""
     found = _NUMBER.fullmatch(text)
     if found is None:
@@ -79,7 +79,7 @@ def unit_of(texts: Iterable[str | None]) -> str | None:
             return unit
     found: dict[tuple[str, str], list[float]] = {}
     for text in given:
-        if (parts := _parts(text)) is None:
+        if (parts := parts_of(text)) is None:
             return None
         found.setdefault(parts[1:], []).append(abs(parts[0]))
     befores, afters = {before for before, _ in found}, {after for _, after in found}
@@ -100,9 +100,9 @@ def number_in(text: str, unit: str = "") -> float | None:
     """
     if unit in (DURATION, TIME) and (found := (_days if unit == DURATION else _hours)(text)) is not None:
         return found
-    if (parts := _parts(text)) is None:
+    if (found := parts_of(text)) is None:
         return None
-    value, before, after = parts
+    value, before, after = found
     if unit.endswith(TIMES) and before == unit.removesuffix(TIMES) and after in _TIMES:
         return value * _TIMES[after]
     if unit == SHARE and not before and after == "%":
@@ -116,15 +116,15 @@ def may_lack(unit: str) -> bool:
 
 
 def like_number(text: str) -> bool:
-    """Whether a text is a number in any unit, a time, a bound such as 65+, or an interval of numbers or times."""
-    if _parts(text) is not None or _hours(text) is not None or _days(text) is not None:
-        return True
+    """Whether a text is a number in any unit, a time, a bound such as 65+, or an interval of these."""
     if (bound := _BOUND.fullmatch(text)) is not None:
         text = next(part for part in bound.groups() if part is not None)
-    return _parts(text) is not None or any(
-        len(ends) == 2 and all(_parts(end.strip()) is not None or _hours(end.strip()) is not None for end in ends)
-        for ends in (_APART.split(text), re.split("[,;]", text) if bound else ())
-    )
+    ends = [text], _APART.split(text), re.split("[,;]", text)[:2] if bound else [""]
+    return any(len(some) <= 2 and all(map(_one_number, map(str.strip, some))) for some in ends)
+
+
+def _one_number(text: str) -> bool:
+    return parts_of(text) is not None or _hours(text) is not None or _days(text) is not None
 
 
 def is_padded(texts: np.ndarray) -> str | None:

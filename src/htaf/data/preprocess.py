@@ -27,7 +27,17 @@ from htaf.data.columns import (
 )
 from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, lists, to_record
 from htaf.data.numerals import may_lack
-from htaf.data.reading import DataError, Frame, TableError, finite_numbers, is_text, named, to_number, without_names
+from htaf.data.reading import (
+    DataError,
+    Frame,
+    TableError,
+    finite_numbers,
+    is_text,
+    named,
+    refuse_shifted,
+    to_number,
+    without_names,
+)
 
 FORMAT, VERSION = "htaf-tabular", 6
 BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
@@ -228,6 +238,7 @@ class Preprocessor:
     ) -> tuple[Float32[np.ndarray, "rows columns"], list[Note]]:
         """target: of training rows, which are cross-fitted by it."""
         features = self.named(features)
+        refuse_shifted("", features)
         known = {*(column.name for column in self.columns), *self.ids}
         present = features.columns.tolist()
         times = Counter(present)
@@ -286,9 +297,9 @@ class Preprocessor:
     def _number(self, column: Column, raw: pd.Series, notes: list[Note]) -> list[Float64[np.ndarray, " rows"]]:
         """The scaled column, if it varied in training, then a column for each code."""
         values = finite_numbers(raw, column.name, unit=column.unit)
-        if column.unit and not may_lack(column.unit) and is_text(raw):
-            if plain := int(np.count_nonzero(~np.isnan(to_number(raw)[0]))):
-                notes.append(Note("no unit", column.name, plain, (column.unit,)))
+        without = column.unit and not may_lack(column.unit) and is_text(raw)
+        if without and (plain := int(np.count_nonzero(~np.isnan(to_number(raw)[0])))):
+            notes.append(Note("no unit", column.name, plain, (column.unit,)))
         codes = [(values == c).astype(np.float64) for c in column.codes]
         if not column.high > column.low:
             if column.missing:  # a flag: 0 would be read as its value

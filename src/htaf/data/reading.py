@@ -382,6 +382,21 @@ def refuse_nameless(where: str, place: int, values: Iterable[Any], before: int =
             raise TableError(f"{why}; correct it, or name the column", str(place + 1), row, where)
 
 
+def refuse_shifted(where: str, frame: pd.DataFrame, before: int = 0) -> None:
+    """As `refuse_nameless`, of all columns behind the last one with a name."""
+    for place in reversed(range(frame.shape[1])):
+        if _NO_NAME.fullmatch(str(frame.columns[place])) is None:
+            return
+        refuse_nameless(where, place, frame.iloc[:, place], before)
+
+
+def with_names(where: str, frame: pd.DataFrame, before: int = 0) -> tuple[pd.DataFrame, list[Note]]:
+    """The columns of a data frame that have a name, and notes; raises as `check_names` and `refuse_nameless` do."""
+    kept, notes = check_names(where, [*frame.columns])
+    refuse_shifted(where, frame, before)
+    return frame if all(kept) else frame.loc[:, kept], notes
+
+
 def without_names(names: Sequence[str]) -> str:
     """Of names among which are numbers: that the line of names may be missing; else empty."""
     return "; if its first line is data, add a line of names" if any(map(is_number, names)) else ""
@@ -404,8 +419,21 @@ Frame = pd.DataFrame | GivesPandas
 
 
 def in_pandas(frame: Any) -> Any:
-    """A `Frame` as a data frame of pandas; anything else as it is."""
-    return frame.to_pandas() if not isinstance(frame, pd.DataFrame) and isinstance(frame, GivesPandas) else frame
+    """A `Frame` as a data frame of pandas; anything else as it is.
+
+    Raises:
+        DataError: a query that is yet to be run, such as a LazyFrame of Polars.
+    """
+    if isinstance(frame, pd.DataFrame):
+        return frame
+    if isinstance(frame, GivesPandas):
+        return frame.to_pandas()
+    if run := next((name for name in ("collect", "compute", "execute") if callable(getattr(frame, name, None))), None):
+        kind = type(frame).__name__
+        raise DataError(
+            f"expected a data frame or an array, got a {kind}, which is yet to be computed: call its {run}()"
+        )
+    return frame
 
 
 def named(frame: Frame, known: Iterable[str] = ()) -> pd.DataFrame:

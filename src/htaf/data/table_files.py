@@ -23,7 +23,16 @@ from htaf._errors import TooLargeError, expect_memory, first_line, listed, sugge
 from htaf._files import regular
 from htaf.data.notes import Note
 from htaf.data.numerals import DOTS, ONLY_COMMA, ONLY_POINT, WITH_COMMA
-from htaf.data.reading import NUMBER_BLANKS, WORDS, DataError, check_names, is_number, named, refuse_nameless
+from htaf.data.reading import (
+    NUMBER_BLANKS,
+    WORDS,
+    DataError,
+    check_names,
+    is_number,
+    named,
+    refuse_nameless,
+    with_names,
+)
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 SUFFIXES = (*TEXT_SUFFIXES, *(suffix + ".gz" for suffix in TEXT_SUFFIXES), ".parquet")
@@ -128,10 +137,12 @@ def _parquet(path: Path, label: str, *, whole: bool) -> Iterator[tuple[pd.DataFr
                 what = f"{label}: a table of {rows:,} rows and {columns:,} columns"
                 expect_memory(8.0 * rows * columns, what, "take some of the rows")
             given: Any = [file.read()] if whole else (pa.Table.from_batches([one]) for one in file.iter_batches(ROWS))
-            for i, piece in enumerate(given):
+            before = 0
+            for piece in given:
                 frame = named(piece.to_pandas(types_mapper=kinds.get).reset_index(drop=True))
-                kept, notes = check_names(label, [*frame.columns])
-                yield frame if all(kept) else frame.loc[:, kept], [] if i else notes
+                frame, notes = with_names(label, frame, before)
+                yield frame, [] if before else notes
+                before += len(frame)
     except (DataError, TooLargeError):
         raise
     except Exception as error:  # Arrow's readers raise nearly everything on damaged files
@@ -180,8 +191,8 @@ class _Text:
             line, names = _looks_like_names(head) or (0, [])
             if line > skipped and header[0].strip() and len(title) * 2 <= len(names):  # no saved index
                 raise DataError(
-                    f"{label}: expected the column names in line {skipped}, got {listed(title)}: line {line} looks like "
-                    f"them ({listed(names, 5)}), delete the lines above it"
+                    f"{label}: expected the column names in line {skipped}, got {listed(title)}: line {line} looks "
+                    f"like them ({listed(names, 5)}), delete the lines above it"
                 )
             if sum(map(is_number, header)) * 2 > len(header):  # perhaps the first row
                 notes.append(Note("header of numbers"))

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +26,6 @@ from htaf.data.reading import (
     DataError,
     Frame,
     TableError,
-    check_names,
     data_folders,
     is_date,
     is_text,
@@ -33,6 +33,7 @@ from htaf.data.reading import (
     to_number,
     to_text,
     typed,
+    with_names,
     without_names,
 )
 from htaf.data.table_files import SUFFIXES, Numbers, read_frame
@@ -45,6 +46,41 @@ ID_LIKE = 0.95  # share of distinct values from which a text column identifies r
 
 Mode = Literal["random", "grouped", "stratified", "time"]
 SHARES = (0.7, 0.1, 0.2)
+FEW_SUMMED = 10  # values that are not 0 in a column, from which the largest is hardly the sum of the others by chance
+TOTALS = frozenset(
+    [
+        "total",
+        "totals",
+        "grand total",
+        "subtotal",
+        "sub-total",
+        "sum",
+        "sums",
+        "average",
+        "mean",
+        "summe",
+        "gesamt",
+        "gesamtsumme",
+        "insgesamt",
+        "mittelwert",
+        "somme",
+        "moyenne",
+        "total général",
+        "totale",
+        "media",
+        "suma",
+        "promedio",
+        "total general",
+        "razem",
+        "totaal",
+        "итого",
+        "всего",
+        "合计",
+        "总计",
+        "合計",
+        "計",
+    ]
+)
 FAR = 0.05  # from the share that was asked for; what is farther is said
 SEEDS_TRIED = 20  # to name one whose parts are nearer
 
@@ -216,6 +252,7 @@ def load(
         return column not in texts
 
     frame, notes = _read(given, data_dir, drop_empty, may_be_numbers)
+    kept = _kept_texts(frame) if given.lower().endswith(".parquet") else []  # a text file has no types
     name, column = (Path(given).name, target) if known is None else (known.name, known.target)
     if column is None:
         raise DataError(
@@ -237,7 +274,7 @@ def load(
     try:
         made = _table(
             name, frame, column, task, notes, classes, codes, beside=beside, ids=ids, parting=parting,
-            text_as_missing=text_as_missing,
+            text_as_missing=text_as_missing, texts=[name for name in kept if name in frame],
             weights=None if weight is None else beside[weight],
         )  # fmt: skip
     except TableError as error:
@@ -358,9 +395,8 @@ def from_frame(
     Raises:
         DataError: no such target column, repeated columns, infinite values, or data that cannot be used.
     """
-    frame = named(frame)
-    kept, notes = check_names(name, [*frame.columns])
-    frame = frame.loc[:, kept].reset_index(drop=True).infer_objects()
+    frame, notes = with_names(name, named(frame))
+    frame = frame.reset_index(drop=True).infer_objects()
     each = None if weights is None or isinstance(weights, str) else pd.Series(np.asarray(weights))
     if isinstance(weights, str):
         weight = weights if weights in frame else weights.strip()  # as the names of the columns
@@ -446,9 +482,8 @@ def load_like(
 
 def frame_like(frame: Frame, *, target: Target, name: str = FRAME) -> Table:
     """As `load_like`, of a data frame with the column `target.name`. Args, raises: as there."""
-    frame = named(frame)
-    kept, notes = check_names(name, [*frame.columns])
-    return _like(frame.loc[:, kept], target, notes, name, name)
+    frame, notes = with_names(name, named(frame))
+    return _like(frame, target, notes, name, name)
 
 
 def _like(
@@ -568,6 +603,7 @@ def _table(
     table, typing_notes = typed(  # rows are not held twice
         raw, target=target, texts=texts, consume=True, text_as_missing=text_as_missing
     )
+    typing_notes += _totals(table)
     present = table[target].notna().to_numpy()
     gone = int((~present).sum())
     if gone * 2 > rows:
@@ -692,6 +728,32 @@ def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
             if not is_text(column) and distinct == len(column) and _numbers_rows(column):
                 notes.append(Note("row number", name))
     return features[kept]
+
+
+def _totals(table: pd.DataFrame) -> list[Note]:
+    """A note on the first row that looks like the sum or the mean of the others.
+
+    It says so at an end of the table, or is the sum of all others in two columns of numbers, or in the only one.
+    """
+    rows = len(table)
+    ends = np.unique(np.r_[: min(3, rows), max(rows - 3, 0) : rows])
+    sums, numbers = Counter[int](), 0
+    for _, column in table.items():
+        if is_date(column):
+            continue
+        if is_text(column):
+            for row in ends[[str(text).strip(" :*").casefold() in TOTALS for text in column.iloc[ends]]].tolist():
+                if (column == column.iloc[row]).sum() <= 2:
+                    return [Note("total row", values=(str(column.iloc[row]),), row=row + 1)]
+            continue
+        values = np.nan_to_num(column.to_numpy())
+        numbers += 1
+        place = int(np.argmax(np.abs(values)))
+        others = float(values.sum() - values[place])
+        if np.isclose(values[place], others, rtol=1e-6, atol=0) and np.count_nonzero(values) >= FEW_SUMMED:
+            sums[place] += 1
+    found = [place for place, times in sums.items() if times >= min(2, numbers)]
+    return [Note("total row", values=("",), row=found[0] + 1)] if found else []
 
 
 def _numbers_rows(column: pd.Series) -> bool:

@@ -9,10 +9,11 @@ from jaxtyping import Bool, Float64
 from htaf._errors import listed
 from htaf.data.columns import Target, numbers_as_text, one_spelling, spelled
 from htaf.data.notes import NO_PLAIN_NUMBER, NUMBERS_AS_TEXT, Note
-from htaf.data.numerals import unit_of
+from htaf.data.numerals import parts_of, unit_of
 from htaf.data.reading import (
     BLANKS,
     NUMBER_BLANKS,
+    WORDS,
     DataError,
     TableError,
     finite_numbers,
@@ -49,7 +50,7 @@ def infer_target(
         DataError: text in a regression, a constant target, one class only, more classes than half the rows, or whole
             numbers that float64 cannot tell apart.
     """
-    target, text = str(raw.name), is_text(column)
+    target, text, inferred = str(raw.name), is_text(column), task is None
     distinct = column.nunique()
     lost = None if text else lost_digits(raw, to_number(raw)[0])
     if task is None:
@@ -84,11 +85,14 @@ def infer_target(
     labels = to_text(pd.Series(found, dtype=column.dtype)).tolist()
     if len(found) < 2:
         raise DataError(f"{name}: expected at least two classes in target {target!r}, got {labels[0]!r} only")
-    if len(found) * 2 > len(column):
+    amounts_of = [label for label in to_text(column) if text and parts_of(label) is not None]
+    of_numbers = inferred and len(found) > MAX_INTEGER_CLASSES and len(amounts_of) > (1 - WORDS) * len(column)
+    if len(found) * 2 > len(column) or (of_numbers and numbers_as_text(column)):
         written = numbers_as_text(column) if text else None
         hint = "choose another column" if text else "choose another column, or task regression"
         if written is not None:
             hint = NO_PLAIN_NUMBER.format(written) if written else NUMBERS_AS_TEXT
+            hint += "; or choose task classification" if of_numbers and len(found) * 2 <= len(column) else ""
         raise DataError(
             f"{name}: expected classes in target {target!r}, got {len(found):,} distinct values in "
             f"{len(column):,} rows: {hint}"
