@@ -176,7 +176,7 @@ def test_dates_in_the_metadata_and_as_numbers() -> None:
     assert columns == [
         {
             "name": "when", "kind": "date", "dtype": "int64", "unit": "microseconds since 1970-01-01T00:00 UTC",
-            "missing": -(2**63), "order": "year-month-day", "first": "2020-02-29T12:00:00.000000",
+            "missing": -(2**63), "order": "year-month-day", "zoned": False, "first": "2020-02-29T12:00:00.000000",
             "parts": {
                 "year": [2020, 2021], "month": [2, 3], "weekday": [0, 5], "hour": [0, 12], "elapsed days": [0, 365.5]
             },

@@ -323,8 +323,8 @@ def damaged(path: list, value: object) -> dict:
     [
         (["columns"], None, "preprocessing: expected the keys"),
         (["more"], 1, "preprocessing: expected the keys"),
-        (["version"], 2, "expected format 'htaf-tabular' version 5, got 'htaf-tabular' version 2"),
-        (["format"], "pickle", "got 'pickle' version 5"),
+        (["version"], 2, "expected format 'htaf-tabular' version 6, got 'htaf-tabular' version 2"),
+        (["format"], "pickle", "got 'pickle' version 6"),
         (["columns"], {}, "preprocessing columns: expected a list, got {}"),
         (
             ["columns", 0],

@@ -163,7 +163,7 @@ def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndar
         values: as `category_values` gives them, [rows].
     """
     known = {name: place for place, name in enumerate(column.categories)}
-    alike = {spelling: known[name] for spelling, name in spellings(column.categories).items()}
+    alike = {spelling: known[name] for spelling, name in spellings([*known]).items()}
     found = {value: known.get(value, alike.get(spelled(value), -1)) for value in dict.fromkeys(values)}
     return np.array([found[value] for value in values], dtype=np.int64)
 

@@ -242,16 +242,16 @@ def typed(
     for name in list(frame.columns):
         column = frame.pop(name) if consume else frame[name]
         _refuse_containers(str(name), column)
+        if (padded := _padded(column)) is not None:
+            columns[name] = pd.Series(to_text(column), dtype=object)
+            notes.append(Note("leading zeros", str(name), values=(padded,)))
+            continue
         if name in kept:
             columns[name] = pd.Series(to_text(column), dtype=object)
             wrong = to_number(column)[1] if isinstance(column.dtype, pd.CategoricalDtype) else np.zeros(0)
             if wrong.any() and (numbers := int(column.notna().sum() - wrong.sum())) > 0:
                 row = int(np.argmax(wrong))
                 notes.append(Note("mixed", str(name), int(wrong.sum()), (numbers, columns[name].iloc[row]), row + 1))
-            continue
-        if (padded := _padded(column)) is not None:
-            columns[name] = pd.Series(to_text(column), dtype=object)
-            notes.append(Note("leading zeros", str(name), values=(padded,)))
             continue
         in_text = functools.cache(functools.partial(to_text, column))
         dates = None if name == target or _has_numbers(column) else find(str(name), column, in_text)
