@@ -619,3 +619,21 @@ def test_pipeline_search_and_calibration() -> None:
     assert search.best_estimator_.run_.record["recipe"]["hidden"] == list(search.best_params_["hidden"])
     calibrated = CalibratedClassifierCV(HtafClassifier(**TINY), cv=2).fit(X, y)
     assert calibrated.predict_proba(X).shape == (60, 2)
+
+
+class LazyFrame:
+    """As that of Polars: it has columns, and no rows yet."""
+
+    columns = ("a",)
+
+    def collect(self) -> pd.DataFrame:
+        return pd.DataFrame({"a": [1.0]})
+
+
+def test_a_query_that_is_not_run_is_told() -> None:
+    with pytest.raises(ValueError, match=r"got a LazyFrame, which is yet to be computed: call its collect\(\)"):
+        HtafClassifier().fit(LazyFrame(), [0, 1])
+
+
+def test_sizes_of_numpy_are_numbers() -> None:
+    assert type(HtafClassifier(hidden=(np.int64(8),))._changes()["hidden"][0]) is int

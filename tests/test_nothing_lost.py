@@ -19,8 +19,9 @@ from sklearn.metrics import roc_auc_score
 from htaf import HtafClassifier, HtafRegressor
 from htaf.data.columns import learn_target
 from htaf.data.notes import Note, to_record, told
+from htaf.data.numerals import DURATION, unit_of
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import DURATION, DataError, to_number, unit_of
+from htaf.data.reading import DataError, to_number
 from htaf.data.tabular import frame_like, from_frame, load
 from htaf.estimators import fit as htaf_fit
 from htaf.export import raw_columns
@@ -339,7 +340,7 @@ def test_the_report_lists_every_column_left_out(tmp_path: Path) -> None:
         (["5 kg", "5"], None, 0),
         (["1", "2"], None, 0),
         (["flat 7", "flat 8"], None, 0),
-        (["12:30", "13:30"], None, 0),
+        (["12:30", "13:30"], "#:#", 12.5),
         (["5 kilograms", "6 kilograms"], None, 0),
         ([None], None, 0),
     ],

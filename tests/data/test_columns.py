@@ -59,7 +59,7 @@ def test_dates_are_found(values: list, order: str, first: str) -> None:
     assert found is not None
     assert (found.order, found.values[0]) == (order, np.datetime64(first, "us"))
     assert np.isnat(found.values).tolist() == [value is None for value in values]
-    np.testing.assert_array_equal(read("when", texts(values), order, bool(found.zoned)), found.values)
+    np.testing.assert_array_equal(read("when", texts(values), order, found.zoned > 0), found.values)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_time_zones_are_said(zones: tuple[str, str], said: str) -> None:
     texts = [f"2024-01-{1 + i:02}T06:30:00{zones[i % 2]}" for i in range(28)]
     read, (note,) = typed(pd.DataFrame({"when": texts}))
     assert str(note).endswith("read as year-month-day" + said)
-    zone = "UTC" if any(zones) else None
-    assert read["when"][1] == pd.Timestamp("2024-01-02 04:30" if "+02:00" in zones else "2024-01-02 06:30", tz=zone)
+    moment = pd.Timestamp("2024-01-02 04:30" if "+02:00" in zones else "2024-01-02 06:30")
+    assert read["when"][1] == (moment.tz_localize("UTC") if said else moment)
 
 
 def test_the_parts_of_a_date() -> None:
@@ -176,10 +176,29 @@ def test_a_column_of_dates_gives_the_parts_that_vary() -> None:
     raw, notes = preprocessor.transform_with_notes(as_text)
     assert raw.tobytes() == inputs.tobytes()
     assert told(notes) == ["missing values set to the training median: 1 in 'when' (2012-01-31)"]
-    with pytest.raises(DataError, match="without a time zone"):
-        preprocessor.transform(features.assign(when=when.dt.tz_localize("UTC")))
     with pytest.raises(DataError, match=re.escape("column 'when', row 1: expected a date (day-month-year, as in")):
         preprocessor.transform(as_text.assign(when="01/13/2012"))
+
+
+def test_times_are_of_the_zone_of_training_or_refused() -> None:
+    """Other zones are converted. Times without a zone are refused where training had one, and the other way round."""
+    when = pd.Series(pd.date_range("2012-01-01", periods=60, freq="7001s"))
+    naive = pd.DataFrame({"when": when})
+    zoned = pd.DataFrame({"when": when.dt.tz_localize("Europe/Berlin")})
+    fitted = again(Preprocessor.fit(zoned, np.arange(60.0), task="regression"))
+    inputs = fitted.transform(zoned)
+    assert fitted.transform(zoned.assign(when=zoned["when"].dt.tz_convert("Asia/Tokyo"))).tobytes() == inputs.tobytes()
+    as_text = zoned["when"].map(str).astype(object)
+    assert fitted.transform(zoned.assign(when=as_text)).tobytes() == inputs.tobytes()
+    one = fitted.transform_with_notes(zoned.assign(when=as_text.where(as_text.index > 0, "2012-01-01 00:00")))[1]
+    assert "column 'when': 1 row without the time zone that training had, read as UTC" in told(one)
+    for rows in (naive, naive.astype(str).astype(object)):
+        with pytest.raises(DataError, match="row 1: expected times with a time zone"):
+            fitted.transform(rows)
+    plain = Preprocessor.fit(naive, np.arange(60.0), task="regression")
+    for rows in (zoned, zoned.assign(when=as_text)):
+        with pytest.raises(DataError, match="row 1: expected times without a time zone"):
+            plain.transform(rows)
 
 
 def test_a_table_with_dates_in_every_form_is_one_table(tmp_path: Path) -> None:

@@ -84,12 +84,26 @@ FILES = {
     "thousands": File({"x": each("{0},{0:0>3}.5")[1:], "z": ("1,352", "999", "-12,000,001")}, said="'1,352' read as"),
     "thousands with apostrophes": File({"x": ["1'352", "17", *each("{}", 29)]}, said="thousands set apart"),
     "thousands and blanks": File({"x": ["1,352", "", "?", *each("{}", 29)]}),
-    "no thousands": File({"x": [*each("1,{}"), "12,5"]}, said="decimal commas", options={"decimal": ","}),
+    "no thousands": File({"x": [*each("1,{}"), "12,5"]}, options={"decimal": ","}, said="decimal commas"),
     "large whole numbers": File({"x": each("90071992547409{:0>2}1")}, said="beyond 2^53"),
     "one value": File({"x": ["7"]}, said="'x' dropped: one value"),
     "nothing": File({"x": [""]}, said="'x' dropped: all values are missing"),
     "one value or none": File({"x": ["7", ""]}),
-    "leading zeros": File({"x": ["007", "08", "9"]}, said="begins with 0", options={"dtype": {"x": str}}),
+    "leading zeros": File({"x": (*each("0{}", 4), "1", "10")}, options={"dtype": {"x": str}}, said="'x' is text: '00'"),
+    "times": File({"x": each("{0}:30", 24), "z": ("12:42 PM", "1:05 am")}, said="numbers in '#:#', '0:30' read as 0.5"),
+    "brackets": File({"x": [*each("({}751.47)"), "5"]}, said="'(0751.47)' read as -751.47"),
+    "thousands and letters": File({"x": ("1.2k", "800", "3M")}, said="numbers in '#kMB', '1.2k' read as 1200"),
+    "percents and shares": File({"x": ("55.2%", ".552", "0.3")}, said="'55.2%' read as 0.552"),
+    "units of two kinds": File({"x": [*each("{}.4 kmpl", 30), *each("{}.4 km/kg", 30)]}, said="'0.4 kmpl' is no plain"),
+    "minus behind": File({"x": [*each("{}751.47-"), "5"]}, said="'0751.47-' read as -751.47"),
+    "lakhs": File({"x": each("{},00,000")[1:]}, said="'1,00,000' read as 100000"),
+    "intervals of dates": File(
+        {"x": each("2024-01-{:0>2} - 2024-02-01", 29)[1:], "z": ("12:00-13:30", "9:00-10:00", "1:00-2:00")},
+        said="'2024-01-01 - 2024-02-01' is no plain",
+    ),
+    "intervals": File({"x": ("10-20", "20-30", "30+", "<10")}, said="'x' is text: '10-20'"),
+    "names again": File({"x": each("{}"), "x.1": FRUIT}),
+    "a total": File({"c": [*each("town {}", 59), "Total"]}, said="row 60 looks like a total of the others ('Total')"),
     "a plus": File({"x": each("+{}")}),
     "infinite": File({"x": [*each("{}", 30), "inf"]}, said="expected a finite number, got 'inf'", refused=True),
     "no float": File({"x": [*each("{}", 30), "1_000"]}, said="got '1_000'", refused=True),
@@ -231,6 +245,85 @@ def test_a_file_is_the_same_table_by_command_and_from_a_frame(
         pieces = [preprocessor.transform(piece) for piece, _ in read_pieces(path, numbers=numbers)]
         assert len(pieces) > (path.stat().st_size > 600)
         assert np.array_equal(np.concatenate(pieces)[present], inputs)
+
+
+def test_a_file_has_one_format_of_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one column has decimal commas, dots set thousands apart in the others, in every way to write a number."""
+    columns = {
+        "a": ["812", "1.234", "15.300"], "b": ["12,5", "3,25", "k.A."] + ["0,5"] * 9, "c": ["52,5 %", "7 %", "1,25 %"],
+        "d": ["1\u00a0234,50", "2\u202f000,25", "5"], "e": ["(2751,47)", "3", "-1,5"],
+        "f": ["1347,66 E", "2.347,00 E", "5 E"], "g": ["0.55", "12.5", "3.25"],
+    }  # fmt: skip
+    wanted = {
+        "a": [812, 1234, 15300], "c": [52.5, 7, 1.25], "d": [1234.5, 2000.25, 5], "e": [-2751.47, 3, -1.5],
+        "f": [1347.66, 2347, 5], "g": [0.55, 12.5, 3.25],
+    }  # fmt: skip
+    for separator in (";", ","):
+        path = File(columns, separator=separator).write(tmp_path)
+        for _ in range(2):
+            table = load(path, target="y", text_as_missing=True)
+            assert {name: table.features[name][:3].tolist() for name in wanted} == wanted
+            assert table.features["b"][:2].tolist() == [12.5, 3.25]
+            assert "column 'a': thousands set apart, '1.234' read as 1234" in told(table.notes)
+            small_pieces(monkeypatch)
+    path = File({"a": ["812", "1.234", "15.300"]}, separator=";").write(tmp_path)
+    assert any("'1.234' read as a decimal number; write 1234 if" in line for line in told(load(path, target="y").notes))
+
+
+def test_names_that_come_again_are_numbered_as_by_pandas(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("a,b,a,a.1,a\n" + "".join(f"{row},{row % 2},{row * 3},{row * 5},{row * 7}\n" for row in range(30)))
+    frame, notes = table_files.read_frame(path)
+    assert [*frame] == [*pd.read_csv(path)]
+    assert "a name that comes again is numbered: column 3, 'a', is 'a.2'" in told(notes)
+
+
+def test_texts_of_parquet_stay_text(tmp_path: Path) -> None:
+    """So a column is declared to be text: by its type, of a file as of a frame."""
+    frame = pd.DataFrame({"zip": ["1067", "2099"] * 20, "n": range(40), "y": ["up", "down"] * 20})
+    path = tmp_path / "table.parquet"
+    frame.to_parquet(path)
+    assert learned(load(path, target="y")) == learned(from_frame(frame, "y"))
+    assert load(path, target="y").features["zip"][0] == "1067"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "word", "said"),
+    [
+        ("cp1250", "żółw", "looks like another"),
+        ("big5", "臺北市", "looks like another"),
+        ("cp1252", "Köln", "if that"),
+    ],
+)
+def test_other_encodings_are_shown(encoding: str, word: str, said: str, tmp_path: Path) -> None:
+    path = File({"c": (word, "x")}, encoding=encoding).write(tmp_path)
+    assert said in "\n".join(told(load(path, target="y").notes))
+
+
+@pytest.mark.parametrize(
+    ("train", "new"), [((True, False), (1, 0)), ((1.0, 0.0), ("True", "false")), (("1", "0"), (True, False))]
+)
+def test_truth_values_are_one_and_zero(train: tuple[Any, ...], new: tuple[Any, ...]) -> None:
+    frame = pd.DataFrame({"b": [*train] * 10, "n": range(20), "y": ["up", "down"] * 10})
+    preprocessor = from_frame(frame, "y").fit_preprocessor(np.arange(20))
+    inputs, notes = preprocessor.transform_with_notes(
+        frame.drop(columns="y").assign(b=pd.Series([*new] * 10, dtype=object))
+    )
+    assert np.array_equal(inputs, preprocessor.transform(frame))
+    assert not notes
+
+
+def test_a_target_of_numbers_and_ranges_is_no_classification() -> None:
+    frame = pd.DataFrame({"n": range(60), "y": [f"{row % 14} kg" if row % 15 else "3-5 kg" for row in range(60)]})
+    with pytest.raises(DataError, match=r"no plain number.*or choose task classification"):
+        from_frame(frame, "y")
+    assert from_frame(frame, "y", task="classification").task == "classification"
+
+
+def test_the_sum_of_the_others_is_told() -> None:
+    frame = pd.DataFrame({"a": [*range(1, 31), 465.0], "b": [*range(2, 32), 495.0], "y": [0, 1] * 15 + [1]})
+    assert "row 31 looks like a total" in "\n".join(told(from_frame(frame, "y").notes))
+    assert not any("total" in line for line in told(from_frame(frame.iloc[:-1], "y").notes))
 
 
 def test_names_that_differ_by_blanks_alone(tmp_path: Path) -> None:

@@ -340,7 +340,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "dates": _dates,
     "durations": "column {column!r}: durations, in days",
     "thousands": "column {column!r}: thousands set apart, {values[0]!r} read as {values[1]}",
-    "brackets": "column {column!r}: numbers in brackets are below 0, {values[0]!r} read as {values[1]}",
+    "brackets": "column {column!r}: brackets, or a minus behind, are below 0: {values[0]!r} read as {values[1]}",
     "leading zeros": "column {column!r} is text: {values[0]!r} begins with 0, as codes do; write numbers without zeros "
     "at the front to have them as such",
     "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}",

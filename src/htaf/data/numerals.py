@@ -13,12 +13,14 @@ _AFTER = r"[$€£¥₹%‰°]|°?[^\W\d_]{1,5}[²³]?(?:/[^\W\d_]{1,3}[²³]?)?
 _NUMBER = re.compile(
     rf"(?P<open>\()?(?P<sign>{_SIGN}(?=[^\d\s+-]))?(?P<before>{_BEFORE})?{SPACE}?"
     rf"(?P<number>(?(sign)|{_SIGN}?)"
-    rf"(?:(?:\d+|[1-9]\d{{0,2}}(?:(?:,\d{{3}})+|(?:{_APOSTROPHE}\d{{3}})+|(?:{SPACE}\d{{3}})+))(?:\.\d+)?|\.\d+))"
+    rf"(?:(?:\d+|[1-9]\d{{0,2}}(?:(?:,\d{{3}})+|(?:{_APOSTROPHE}\d{{3}})+|(?:{SPACE}\d{{3}})+)"
+    rf"|[1-9]\d?(?:,\d\d)+,\d{{3}})(?:\.\d+)?|\.\d+))(?P<behind>-)?"
     rf"{SPACE}?(?P<after>{_AFTER})?(?P<close>(?(open)\)))"
 )
 _DURATION = re.compile(r"(-?\d+) days?(?: \+?(\d\d):(\d\d):(\d\d(?:\.\d+)?))?")  # as pandas writes it
 _TIME = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?(?: ?([ap])\.?m\.?)?", re.IGNORECASE)
-_APART = re.compile(r" - | to |/|\.\.|[-\u2013\u2014]")  # between the ends of an interval
+_APART = re.compile(r" (?:-|to|bis) |/|\.\.|[\u2013\u2014]"), re.compile("-")  # between the ends of an interval
+_DAY = re.compile(r"\d{4}-\d\d?(?:-\d\d?)?|\d\d?([./])\d\d?\1\d{2,4}")
 _BOUND = re.compile(r"[<>≤≥]=? ?(.+)|(.+?) ?\+|[\[(](.+)[\])]")
 DURATION = "# days #:#:#"  # the unit of durations
 TIME = "#:#"  # the unit of times of the day and of minutes, in hours
@@ -29,7 +31,7 @@ _GROUPS = re.compile(f"(?<=\\d)(?:,|{_APOSTROPHE}|{SPACE})(?=\\d)")
 SECONDS = 86_400  # of a day
 
 # in Arrow's regular expressions: all numbers with decimal commas, and what is one with a comma or a point alone
-_DECORATED = r"^\(?{sign}?({before})? ?{sign}?({number})" + "{space}?({after})?\\)?$"
+_DECORATED = r"^\(?{sign}?({before})? ?{sign}?({number})" + "-?{space}?({after})?\\)?$"
 _OF_ARROW = {"sign": _SIGN, "before": _BEFORE, "space": SPACE, "after": _AFTER.replace(r"[^\W\d_]", r"\pL")}
 _IN_GROUPS = rf"\d+|[1-9]\d{{0,2}}((\.\d{{3}})+|({_APOSTROPHE}\d{{3}})+|({SPACE}\d{{3}})+)"
 WITH_COMMA = _DECORATED.format(number=rf"({_IN_GROUPS})(,\d+)?([eE][+-]?\d+)?", **_OF_ARROW)
@@ -45,7 +47,7 @@ def parts_of(text: str) -> tuple[float, str, str] | None:
         return None
     digits = found["number"].replace("\u2212", "-")
     value = float(_GROUPS.sub("", digits))
-    if found["open"] is not None or found["sign"] in ("-", "\u2212"):
+    if found["open"] or found["behind"] or found["sign"] in ("-", "\u2212"):
         value = -abs(value)
     return value, found["before"] or "", found["after"] or ""
 
@@ -119,12 +121,12 @@ def like_number(text: str) -> bool:
     """Whether a text is a number in any unit, a time, a bound such as 65+, or an interval of these."""
     if (bound := _BOUND.fullmatch(text)) is not None:
         text = next(part for part in bound.groups() if part is not None)
-    ends = [text], _APART.split(text), re.split("[,;]", text)[:2] if bound else [""]
+    ends = [text], *(apart.split(text) for apart in _APART), re.split("[,;]", text) if bound else [""]
     return any(len(some) <= 2 and all(map(_one_number, map(str.strip, some))) for some in ends)
 
 
 def _one_number(text: str) -> bool:
-    return parts_of(text) is not None or _hours(text) is not None or _days(text) is not None
+    return any(read(text) is not None for read in (parts_of, _hours, _days, _DAY.fullmatch))
 
 
 def is_padded(texts: np.ndarray) -> str | None:

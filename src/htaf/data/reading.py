@@ -242,16 +242,16 @@ def typed(
     for name in list(frame.columns):
         column = frame.pop(name) if consume else frame[name]
         _refuse_containers(str(name), column)
+        if (padded := _padded(column)) is not None:
+            columns[name] = pd.Series(to_text(column), dtype=object)
+            notes.append(Note("leading zeros", str(name), values=(padded,)))
+            continue
         if name in kept:
             columns[name] = pd.Series(to_text(column), dtype=object)
             wrong = to_number(column)[1] if isinstance(column.dtype, pd.CategoricalDtype) else np.zeros(0)
             if wrong.any() and (numbers := int(column.notna().sum() - wrong.sum())) > 0:
                 row = int(np.argmax(wrong))
                 notes.append(Note("mixed", str(name), int(wrong.sum()), (numbers, columns[name].iloc[row]), row + 1))
-            continue
-        if (padded := _padded(column)) is not None:
-            columns[name] = pd.Series(to_text(column), dtype=object)
-            notes.append(Note("leading zeros", str(name), values=(padded,)))
             continue
         in_text = functools.cache(functools.partial(to_text, column))
         dates = None if name == target or _has_numbers(column) else find(str(name), column, in_text)
@@ -323,12 +323,13 @@ def _padded(column: pd.Series) -> str | None:
 
 
 def _about_writing(name: str, column: pd.Series) -> Iterator[Note]:
-    """Notes with the first number in brackets, and the first one that sets thousands apart."""
+    """Notes with the first number that is below 0 by brackets or a minus behind, and the first with thousands apart."""
     if _has_numbers(column):
         return
     values = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else column
-    texts = [value.strip() for value in values if isinstance(value, str) and not is_number(value)]
-    for kind, some in (("brackets", [t for t in texts if "(" in t]), ("thousands", [t for t in texts if "(" not in t])):
+    texts = [value.strip() for value in values if isinstance(value, str) and value.strip() and not is_number(value)]
+    below = {text: None for text in texts if text[0] == "(" or text[-1] == "-"}
+    for kind, some in (("brackets", below), ("thousands", [text for text in texts if text not in below])):
         found = next(((text, f"{value:.15g}") for text in some if (value := number_in(text)) is not None), None)
         if found is not None:
             yield Note(kind, name, values=found)

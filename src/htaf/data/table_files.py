@@ -431,11 +431,11 @@ def _looks_like_names(head: str) -> tuple[int, list[str]] | None:
 def _numbered(names: Sequence[str], notes: list[Note]) -> list[str]:
     """Names of which one that comes again has a number, as pandas gives it."""
     made: list[str] = []
-    for name in names:
-        one, times = name, 0
-        while one.strip() and one in made:
-            times += 1
-            one = f"{name}.{times}"
+    for place, name in enumerate(names):
+        others = {*made, *names[place + 1 :]}  # a name that stands there stays as it is
+        numbered = (f"{name}.{times}" for times in range(1, len(names) + 1))
+        again = name.strip() and name in made
+        one = next(other for other in numbered if other not in others) if again else name
         made.append(one)
         if one != name:
             notes.append(Note("name again", one.strip(), values=(name.strip(), len(made))))

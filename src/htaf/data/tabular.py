@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,39 +48,9 @@ ID_LIKE = 0.95  # share of distinct values from which a text column identifies r
 Mode = Literal["random", "grouped", "stratified", "time"]
 SHARES = (0.7, 0.1, 0.2)
 FEW_SUMMED = 10  # values that are not 0 in a column, from which the largest is hardly the sum of the others by chance
-TOTALS = frozenset(
-    [
-        "total",
-        "totals",
-        "grand total",
-        "subtotal",
-        "sub-total",
-        "sum",
-        "sums",
-        "average",
-        "mean",
-        "summe",
-        "gesamt",
-        "gesamtsumme",
-        "insgesamt",
-        "mittelwert",
-        "somme",
-        "moyenne",
-        "total général",
-        "totale",
-        "media",
-        "suma",
-        "promedio",
-        "total general",
-        "razem",
-        "totaal",
-        "итого",
-        "всего",
-        "合计",
-        "总计",
-        "合計",
-        "計",
-    ]
+TOTALS = re.compile(
+    r"(grand |sub-?)?totals?|sums?|average|mean|summe|gesamt|insgesamt|mittelwert|somme|moyenne|total général|totale|"
+    r"media|suma|promedio|total general|razem|totaal|合计|总计|合計"
 )
 FAR = 0.05  # from the share that was asked for; what is farther is said
 SEEDS_TRIED = 20  # to name one whose parts are nearer
@@ -742,9 +713,9 @@ def _totals(table: pd.DataFrame) -> list[Note]:
         if is_date(column):
             continue
         if is_text(column):
-            for row in ends[[str(text).strip(" :*").casefold() in TOTALS for text in column.iloc[ends]]].tolist():
-                if (column == column.iloc[row]).sum() <= 2:
-                    return [Note("total row", values=(str(column.iloc[row]),), row=row + 1)]
+            for row, text in zip(ends.tolist(), map(str, column.iloc[ends]), strict=True):
+                if TOTALS.fullmatch(text.strip(" :*").casefold()) and (column == text).sum() <= 2:
+                    return [Note("total row", values=(text,), row=row + 1)]
             continue
         values = np.nan_to_num(column.to_numpy())
         numbers += 1
