@@ -35,8 +35,6 @@ void bind_depthwise(nb::module_&);
 void bind_maps(nb::module_&);
 void bind_floats(nb::module_&);
 void bind_plan(nb::module_&);
-void bind_gated(nb::module_&);
-void bind_decoder(nb::module_&);
 
 NB_MODULE(_native, m) {
     m.doc() = "Kernels on the CPU. Addresses of dense tensors in memory order; see htaf/kernels/native.py.";
@@ -170,6 +168,4 @@ NB_MODULE(_native, m) {
     bind_maps(m);
     bind_floats(m);
     bind_plan(m);
-    bind_gated(m);
-    bind_decoder(m);
 }

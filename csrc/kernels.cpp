@@ -117,13 +117,11 @@ extern const IntegerKernels integers;
 extern const DepthwiseKernels depthwise;
 extern const MapKernels maps;
 extern const FloatKernels floats;
-extern const GatedKernels gated;
-extern const DecoderKernels decoder;
 
 }  // namespace htaf::HTAF_NAMESPACE
 
 namespace htaf {
 using namespace HTAF_NAMESPACE;
 const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth, &neurons, &binary,  &tables, &integers, &depthwise, &maps,  &floats,
-                              &gated,    &decoder, heaviside, pack,    unpack,  transpose, count_common, nearest};
+                              heaviside, pack,     unpack,   transpose, count_common, nearest};
 }  // namespace htaf

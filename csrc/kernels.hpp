@@ -69,8 +69,6 @@ struct IntegerKernels;
 struct DepthwiseKernels;
 struct MapKernels;
 struct FloatKernels;
-struct GatedKernels;
-struct DecoderKernels;
 
 struct Kernels {
     const char* name;
@@ -82,9 +80,7 @@ struct Kernels {
     const IntegerKernels* integers;
     const DepthwiseKernels* depthwise;
     const MapKernels* maps;
-    const FloatKernels* floats;     // floats.hpp
-    const GatedKernels* gated;      // gated.hpp
-    const DecoderKernels* decoder;  // decoder.hpp
+    const FloatKernels* floats;  // floats.hpp
     // 1 where x >= 0, `below` elsewhere, NaN where x is NaN
     void (*heaviside)(Type, const void* x, void* y, std::size_t n, float below, int threads);
     // Bit j of byte i of a row is 1 where value 8 i + j of the row is >= 0; unused bits are 0. False when x holds a NaN.

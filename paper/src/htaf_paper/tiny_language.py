@@ -1,8 +1,7 @@
-"""A tiny language model with random weights, a text and questions: the smoke scale of language models, without data."""
+"""A tiny language model with random weights, and a text: the smoke scale of language models, without data."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
@@ -37,13 +36,10 @@ def _write_model(folder: Path) -> None:
         AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **SMALL)).save_pretrained(folder)
 
 
-def write_all(folder: Path) -> tuple[Path, Path, Path]:
-    """The model, the text and the questions: their paths."""
+def write_all(folder: Path) -> tuple[Path, Path]:
+    """The model and the text: their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    model, text, task = folder / "model", folder / "text.txt", folder / "task.jsonl"
+    model, text = folder / "model", folder / "text.txt"
     _write_model(model)
     text.write_text(TEXT)
-    words = ("the sun.", "the sea.")
-    lines = [{"context": "red cats see", "choices": words, "answer": i % 2} for i in range(100)]
-    task.write_text("\n".join(map(json.dumps, lines)))
-    return model, text, task
+    return model, text

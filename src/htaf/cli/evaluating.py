@@ -41,7 +41,7 @@ def evaluate(
 
     Args:
         data: Other labelled data: a table with the same columns, or images of the same classes; of a language model
-            text, or questions (.jsonl); none: the run's own.
+            text; none: the run's own.
         part: Part of the run's own data; none: test.
         layers: Also layer by layer: the network exact up to it, it alone exact, flipped bits, gradient.
         out: Classes: write confusion.csv, confusion.png and classes.csv (recall, precision, F1) of the exact network

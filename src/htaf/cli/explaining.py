@@ -87,7 +87,7 @@ def explain(
     if out is not None:
         check_output(out, [run, *([] if rows is None else [rows])])
     if is_language_model(run):
-        raise UsageError(f"expected a run of a table, {run} is a language model: its gates are read by concepts gates")
+        raise UsageError(f"expected a run of a table, {run} is a language model")
     if run.is_file():
         raise UsageError(f"expected a run folder of a table, got the file {run}: of a packed run give the run it is of")
     from htaf.rules import TableBits, importance, surrogate, what_if

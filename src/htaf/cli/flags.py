@@ -71,8 +71,8 @@ def needs_source(instead: str) -> Iterator[None]:
 
 
 def is_language_model(path: Path) -> bool:
-    """Whether it is a folder of transformers, with gates or without, a packed one, or a GGUF file."""
-    marks = (LANGUAGE_RECORD, "htaf_gates.safetensors", "htaf_packed.safetensors", "config.json")
+    """Whether it is a folder of transformers, with gates or without, or a GGUF file."""
+    marks = (LANGUAGE_RECORD, "htaf_gates.safetensors", "config.json")
     return path.suffix == ".gguf" or any((path / name).is_file() for name in marks)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import FlagConversionOff, Positional, arg
 
 from htaf._console import FAILED, UsageError, fail, print_json, say
-from htaf.cli.flags import DataDir, Json, RunDir, Source, is_language_model, needs_source, refuse_flags
+from htaf.cli.flags import DataDir, Json, RunDir, Source, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from htaf.runs.predictions import Agreement
     from htaf.runs.verify import Checked
 
-OutFile = Annotated[
-    Path, arg(help="File to write, of a language model a folder. Nothing is written if a check fails.", metavar="FILE")
-]
+OutFile = Annotated[Path, arg(help="File to write. Nothing is written if a check fails.", metavar="FILE")]
 Part = Annotated[
     Literal["train", "validation", "test"], arg(help="Part of the run's data on which predictions are compared.")
 ]
@@ -39,27 +37,17 @@ def pack(
     data: Source = None,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
-    weights: Literal["bfloat16", "float32"] = "bfloat16",
     json: Json = False,
 ) -> None:
-    """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included;
-    `htaf generate` that of a language model.
+    """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included.
 
     Args:
         tables: Sums of real weights over bits. float32: exact; int16, int8: faster and rounded; auto: as measured.
         budget: With --tables auto: largest relative rms error of a layer's sums.
         differing: Rows of that part that may have another prediction, from rounding; none: 0.2%.
-        weights: Of a language model, which becomes a folder for `htaf generate`.
     """
     if is_language_model(run):
-        from htaf.cli.language import pack_llm
-
-        given = {
-            "tables": tables != "float32", "budget": budget != 1e-3, "part": part != "test",
-            "differing": differing, "data": data, "data-dir": data_dir, "method": method,
-        }  # fmt: skip
-        refuse_flags(given, run)
-        return pack_llm(run, out, weights, json)
+        raise UsageError(f"expected a run of bits, {run} is a language model: htaf generate reads it as it is")
     if not 0 < budget < inf:
         raise UsageError(f"--budget must be > 0 and finite, got {budget}")
     _check_differing(differing)

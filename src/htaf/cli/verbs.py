@@ -151,10 +151,6 @@ VERBS = {
     "concepts neighbours": Verb(
         "htaf.cli.interventions:neighbours", "List the images whose bits differ least from those of an image."
     ),
-    "concepts gates": Verb(
-        "htaf.cli.language:concepts_gates",
-        "Find which tokens open the gates of a language model, with a page of text snippets.",
-    ),
     "concepts name": Verb(
         "htaf.cli.naming:name_command",
         "Name concepts by attributes of the classes or by a language model, each name checked on classes that did "

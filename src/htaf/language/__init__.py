@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         replace_gates,
     )
     from htaf.language.options import Data, Machine, Training
-    from htaf.language.packed import PackedLanguageModel, load_packed, pack
     from htaf.language.run import evaluate, fit
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "GatedMLP",
     "LanguageError",
     "Machine",
-    "PackedLanguageModel",
     "Training",
     "calibrate",
     "evaluate",
@@ -47,9 +45,7 @@ __all__ = [
     "gates_of",
     "harden_gates",
     "load",
-    "load_packed",
     "open_gates",
-    "pack",
     "replace_gates",
     "save",
 ]
@@ -69,7 +65,6 @@ _HOMES = {
         "replace_gates",
     ),
     "options": ("Data", "Machine", "Training"),
-    "packed": ("PackedLanguageModel", "load_packed", "pack"),
     "run": ("evaluate", "fit"),
 }
 __getattr__, __dir__ = lazy(

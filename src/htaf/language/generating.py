@@ -1,10 +1,10 @@
-"""Text from a language model, piece by piece."""
+"""Text from a language model, word by word."""
 
 from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from htaf._errors import first_line
-from htaf.language.errors import LanguageError, expect_scores
+from htaf.language.errors import LanguageError
 
 BEGIN = 60  # seconds until the process of a chat template has begun
 LONGEST, LARGEST, MOST = 10, 1 << 30, 100_000  # its seconds and bytes, and its characters
@@ -131,63 +131,82 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def pieces(tokens: Iterable[int], tokenizer: Any, clock: Clock | None = None) -> Iterator[str]:
-    """Tokens as text, as they are made: see `unpacked_tokens` and `PackedLanguageModel.generate`.
+def continued(
+    model: Any,
+    prompt: Int[Tensor, " count"],
+    *,
+    most: int = 200,
+    temperature: float = 0.0,
+    seed: int = 0,
+    streamer: Any = None,
+) -> Int[Tensor, " more"]:
+    """The tokens that follow a prompt by a model of transformers, without the one that ends the text.
+
+    Of the model's generation_config.json only the tokens that end a text count: a penalty or a filter there would make
+    another token than the likeliest.
 
     Args:
-        tokenizer: of the model. One that is written in Python reads all tokens again for each new one.
-        clock: is told each token.
+        prompt: of `prompt_tokens`.
+        most: at most so many tokens; fewer where the model reads no more at once.
+        temperature: 0: always the likeliest token.
+        seed: of what is drawn.
+        streamer: is given the prompt and each token, see `words`.
+
+    Raises:
+        LanguageError: the prompt is longer than the model reads, logits are not finite, or the model fails.
     """
-    from tokenizers.decoders import DecodeStream
-
-    stream, made, text = DecodeStream(skip_special_tokens=True), list[int](), ""
-    compiled = getattr(tokenizer, "backend_tokenizer", None)
-    for token in tokens:
-        if clock is not None:
-            clock.token()
-        made.append(token)
-        if compiled is not None:
-            piece = stream.step(compiled, token)  # None within a character
-        else:
-            whole = tokenizer.decode(made, skip_special_tokens=True)
-            piece = whole[len(text) :] if whole.startswith(text) and not whole.endswith("\ufffd") else None
-        if piece:
-            text += piece
-            yield piece
-    whole = tokenizer.decode(made, skip_special_tokens=True)
-    if whole != text and whole.startswith(text):  # the bytes of a character that is not whole
-        yield whole[len(text) :]
-
-
-def unpacked_tokens(
-    model: Any, prompt: Tensor, *, most: int = 200, temperature: float = 0.0, seed: int = 0
-) -> Iterator[int]:
-    """The tokens that follow a prompt by a model of transformers, with gates or without.
-
-    It keeps keys and values; a model that gives none of them reads the whole text again for each token.
-    Of the model's generation_config.json only the tokens that end a text count: a penalty or a filter there would make
-    another token than the likeliest. Arguments and errors: as `following`; LanguageError where the model fails too.
-    """
-    kept: dict[str, Any] = {}
-    text = prompt[:0]
-
-    def read(tokens: Tensor) -> Tensor:
-        nonlocal kept, text
-        text = torch.cat([text, tokens])
-        given = (tokens if kept else text)[None].to(model.device)
-        try:
-            with torch.no_grad():
-                found = model(input_ids=given, use_cache=True, logits_to_keep=1, **kept)
-        except Exception as error:  # whatever values of a configuration that make no sense bring about
-            raise LanguageError(f"{type(model).__name__} cannot go on from a prompt: {first_line(error)}") from error
-        past = getattr(found, "past_key_values", None)
-        kept = {} if past is None else {"past_key_values": past}
-        logits = found.logits[0, -1].float().cpu()
-        expect_scores(logits)
-        return logits
+    from transformers import GenerationConfig
 
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    yield from following(read, prompt, context, ends_of(model), most=most, temperature=temperature, seed=seed)
+    if context is not None and len(prompt) >= context:
+        raise LanguageError(
+            f"expected a prompt of fewer than {context} tokens, as the model reads at once, got {len(prompt)}"
+        )
+    ends = ends_of(model)
+    drawn: dict[str, Any] = {"temperature": temperature, "top_k": 0} if temperature else {}
+    own, model.generation_config = model.generation_config, GenerationConfig(
+        max_new_tokens=most if context is None else min(most, context - len(prompt)), do_sample=temperature > 0,
+        eos_token_id=list(ends) or None, pad_token_id=ends[0] if ends else 0, **drawn,
+    )  # fmt: skip
+    given = prompt[None].to(model.device)
+    devices = [] if given.device.type == "cpu" else [given.device]
+    try:
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            made = model.generate(
+                given, attention_mask=torch.ones_like(given), logits_processor=[_finite], streamer=streamer
+            )
+    except LanguageError:
+        raise
+    except Exception as error:  # whatever values of a configuration that make no sense bring about
+        raise LanguageError(f"{type(model).__name__} cannot go on from a prompt: {first_line(error)}") from error
+    finally:
+        model.generation_config = own
+    tokens = made[0, len(prompt) :].cpu()
+    return tokens[:-1] if len(tokens) and int(tokens[-1]) in ends else tokens
+
+
+def _finite(tokens: Tensor, logits: Tensor) -> Tensor:
+    """Return the logits. Raises LanguageError for NaN or infinity; minus infinity means: never this token."""
+    if not bool((logits < float("inf")).all()):
+        raise LanguageError("expected finite logits of the next token, the model gives NaN or infinity")
+    return logits
+
+
+def words(tokenizer: Any, clock: Clock, tell: Callable[[str], None]) -> Any:
+    """A streamer for `continued` that tells the text word by word, and the clock each token."""
+    from transformers import TextStreamer
+
+    class Words(TextStreamer):
+        def put(self, value: Tensor) -> None:
+            if not self.next_tokens_are_prompt:
+                clock.token()
+            super().put(value)
+
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            tell(text)
+
+    return Words(tokenizer, skip_prompt=True, skip_special_tokens=True)
 
 
 def ends_of(model: Any) -> tuple[int, ...]:
@@ -195,46 +214,3 @@ def ends_of(model: Any) -> tuple[int, ...]:
     given = (model.generation_config.eos_token_id, model.config.get_text_config().eos_token_id)
     ends = next((one for one in given if one is not None), ())
     return (ends,) if isinstance(ends, int) else tuple(ends)
-
-
-def following(
-    read: Callable[[Tensor], Tensor],
-    prompt: Int[Tensor, " count"],
-    context: int | None,
-    ends: Sequence[int],
-    *,
-    most: int,
-    temperature: float,
-    seed: int,
-) -> Iterator[int]:
-    """The tokens that follow a prompt, until one ends the text, `most` are there, or the context is full.
-
-    Args:
-        read: gives the logits behind tokens that follow those it was given before, [vocabulary].
-        prompt: of `prompt_tokens`.
-        context: how many tokens the model reads at once; None: any number.
-        ends: the tokens that end a text.
-        temperature: 0: always the likeliest token.
-        seed: of what is drawn.
-
-    Raises:
-        LanguageError: the prompt has as many tokens as the context or more.
-    """
-    if context is not None:
-        if len(prompt) >= context:
-            raise LanguageError(
-                f"expected a prompt of fewer than {context} tokens, as the model reads at once, got {len(prompt)}"
-            )
-        most = min(most, context - len(prompt))
-    generator = torch.Generator().manual_seed(seed)
-    unread = prompt
-    for _ in range(most):
-        logits = read(unread)
-        if temperature == 0:
-            token = int(logits.argmax())
-        else:
-            token = int(torch.multinomial((logits / temperature).softmax(0), 1, generator=generator))
-        if token in ends:
-            return
-        yield token
-        unread = torch.tensor([token])

@@ -26,18 +26,13 @@ class Data:
     """The text of a run.
 
     text: a file, or a folder of text files, for calibration, training and perplexity.
-    task: multiple choice whose right answers are learned too: a JSON-lines file; of a
-        known one by `htaf.language.text.task_files`.
-    task_test: another file, to be scored on.
     length: tokens of a block, >= 2. calibration, training, validation, test: at most so many blocks of each.
 
     Raises:
         LanguageError: a number is too small.
     """
 
-    text: str | None = None
-    task: str | None = None
-    task_test: str | None = None
+    text: str
     length: int = 256
     calibration: int = 128
     training: int = 2000

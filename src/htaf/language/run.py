@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from jaxtyping import Int
 from torch import Tensor, nn
 
 from htaf._files import LOCK, read_record, sealed, write_atomic
@@ -28,11 +27,10 @@ from htaf.language.lora import Measured, lora_changes, train
 from htaf.language.losses import hidden_losses
 from htaf.language.options import Calibration, Data, Machine, Training
 from htaf.language.ranks import Ranks, joined
-from htaf.language.scores import TextScores, choice_scores, text_scores
+from htaf.language.scores import TextScores, text_scores
 from htaf.runs import content_hash, environment, locked
 
 RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
-LISTED = 20  # lines of a file that were left out
 _NO_NEARNESS = {"kl": None, "agreement": None}
 _CALIBRATED = (".threshold", ".scale", ".width", ".down_proj.weight")
 AS_USUAL = Machine()
@@ -49,39 +47,20 @@ class Blocks:
     documents: dict[str, int]
 
 
-def prepare(data: Data, tokenizer: Any) -> tuple[Blocks, list[text.Question], list[str]]:
-    """The blocks of a run, the questions it is scored on, and notes on files and lines that were left out.
+def prepare(data: Data, tokenizer: Any) -> tuple[Blocks, list[str]]:
+    """The blocks of a run, and notes on files that were left out.
 
     Raises:
-        LanguageError: neither text nor a task, or too little of it.
+        LanguageError: too little text.
     """
-    found, asked, notes = list[text.Document](), list[text.Question](), list[str]()
-    if data.text is not None:
-        read, left = text.documents(data.text)
-        found += read
-        notes += left
-    if data.task is not None:
-        learned, bad = text.questions(data.task)
-        notes += _notes(data.task, bad)
-        lines = list(text.lines_of(learned))
-        each = max(1, min(50, len(lines) // text.FEW))
-        found += [text.Document(f"task#{i}", "\n".join(lines[i : i + each])) for i in range(0, len(lines), each)]
-    if data.task_test is not None:
-        asked, bad = text.questions(data.task_test)
-        notes += _notes(data.task_test, bad) if data.task_test != data.task else []
+    found, notes = text.documents(data.text)
     parts = text.by_parts(found)
     most = {"train": data.training, "validation": data.validation, "test": data.test}
     made = {
         part: text.blocks(documents, tokenizer, data.length, most[part], what=f"the {part} part")
         for part, documents in parts.items()
     }
-    return Blocks(**made, documents={part: len(documents) for part, documents in parts.items()}), asked, notes
-
-
-def _notes(path: str, bad: Sequence[str]) -> list[str]:
-    listed = "; ".join(bad[:LISTED]) + (f"; and {len(bad) - LISTED} more" if len(bad) > LISTED else "")
-    lines = "1 line" if len(bad) == 1 else f"{len(bad):,} lines"
-    return [f"{path}: {lines} left out ({listed})"] if bad else []
+    return Blocks(**made, documents={part: len(documents) for part, documents in parts.items()}), notes
 
 
 def fit(
@@ -120,8 +99,6 @@ def fit(
     Raises:
         LanguageError: see `files.load`, `calibrate`, `train`; or the folder holds something else.
     """
-    if data.text is None and data.task is None:
-        raise LanguageError("expected text or a task to learn from, got neither")
     if last_k < 1:
         raise LanguageError(f"last_k must be >= 1, got {last_k}")
     if calibration not in get_args(Calibration):
@@ -169,17 +146,16 @@ class _Work:
     @cached_property
     def content(self) -> dict[str, Any]:
         """Hashes of what the run reads: the same run is known again wherever its inputs lie."""
-        paths = (self.data.text, self.data.task, self.data.task_test)
         return {
             "model": files.fingerprint(self.model),
             "start_from": None if self.start_from is None else files.fingerprint(self.start_from),
-            "data": [None if path is None else text.fingerprint(path) for path in paths],
+            "data": [text.fingerprint(self.data.text)],
         }
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same."""
-        sizes = {k: v for k, v in asdict(self.data).items() if k not in ("text", "task", "task_test")}
+        sizes = {k: v for k, v in asdict(self.data).items() if k != "text"}
         return {
             "content": self.content, "sizes": sizes, "training": asdict(self.training), "last_k": self.last_k,
             "dtype": str(self.dtype), "quantize": self.quantize, "calibration": self.calibration,
@@ -261,7 +237,7 @@ class _Work:
         original, tokenizer = self.load(self.model, device)
         original.requires_grad_(False)
         start = self.checked(original)
-        blocks, asked, notes = prepare(self.data, tokenizer)
+        blocks, notes = prepare(self.data, tokenizer)
         for note in notes:
             say(f"note: {note}")
         self.expect_known(original, blocks)
@@ -273,9 +249,9 @@ class _Work:
             ranks.wait()
         test = self._hidden(original, blocks.test, start, "test", half=False)
         before = calibrated = dict[str, Any]()
-        of_original = self._cache_key(self.content["model"], blocks.test.tolist(), [asdict(q) for q in asked])
+        of_original = self._cache_key(self.content["model"], blocks.test.tolist())
         if ranks.first:
-            before = self._known(of_original, lambda: self._scored("original", original, tokenizer, start, test, asked))
+            before = self._known(of_original, lambda: self._scored("original", original, start, test))
             before |= _NO_NEARNESS
             say(f"original: {_told(before)}")
         if self.quantize:
@@ -293,7 +269,7 @@ class _Work:
             ranks.wait()
             calibrated = self._known(
                 self._cache_key(of_original, self._calibration_key(blocks.train[: self.data.calibration])),
-                lambda: self._scored("calibrated", self._whole(converted, device), tokenizer, start, test, asked),
+                lambda: self._scored("calibrated", self._whole(converted, device), start, test),
             )
             say(f"calibrated: {_told(calibrated)}")
         told = list[Measured]()
@@ -308,7 +284,7 @@ class _Work:
             whole = self._whole(converted, device)
             trained = calibrated
             if self.training.steps:
-                trained = self._scored("trained", whole, tokenizer, start, test, asked)
+                trained = self._scored("trained", whole, start, test)
                 say(f"trained: {_told(trained)}")
             sizes = dict[str, int]()
             if save:
@@ -340,17 +316,14 @@ class _Work:
             return compute()
         return kept(self.cache / f"{key}.scores.safetensors", lambda: ({}, compute())).about
 
-    def _scored(
-        self, what: str, model: Any, tokenizer: Any, start: int, hidden: Hidden, asked: Sequence[text.Question]
-    ) -> dict[str, Any]:
+    def _scored(self, what: str, model: Any, start: int, hidden: Hidden) -> dict[str, Any]:
         """What stands in the record of a network."""
         tell = None if self.progress is None else partial(self.progress, f"scores, {what}")
         parameter = next(model.parameters())
         with running(model, start) as (run, head):
             found = hidden_losses(run, head, hidden, parameter.device, parameter.dtype, tell)
         count = hidden.tokens.shape[0] * (hidden.tokens.shape[1] - 1)
-        scores: dict[str, Any] = asdict(TextScores.of(count, found))
-        return scores | ({"task": asdict(choice_scores(model, tokenizer, asked))} if asked else {})
+        return asdict(TextScores.of(count, found))
 
     def _hidden(self, original: nn.Module, tokens: Tensor, start: int, name: str, *, half: bool) -> Hidden:
         """Hidden states of a part; those of the test text as exact as the network."""
@@ -435,11 +408,11 @@ def evaluate(
     device: str = "cpu",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Score a run and its original on other text or questions.
+    """Score a run and its original on other text.
 
     Args:
         folder: of a finished run.
-        data: a file of questions (.jsonl), else a text file or a folder of text files.
+        data: a text file or a folder of text files.
         original: the model as it was; None: that of the record, where it has not changed.
         blocks: of text, at most so many; as long as the run's.
         progress: is told (what, done, of how many).
@@ -454,13 +427,8 @@ def evaluate(
     record = read(folder)
     dtype = getattr(torch, record["dtype"].removeprefix("torch."))
     made, tokenizer = files.load(folder, dtype=dtype, device=device)
-    notes, asked, tokens = list[str](), list[text.Question](), None
-    if Path(data).suffix == ".jsonl":
-        asked, bad = text.questions(data)
-        notes += _notes(str(data), bad)
-    else:
-        documents, notes = text.documents(data)
-        tokens = text.blocks(documents, tokenizer, record["data"]["length"], blocks)
+    documents, notes = text.documents(data)
+    tokens = text.blocks(documents, tokenizer, record["data"]["length"], blocks)
     given, known = original or record["model"], None
     try:
         if original is None and files.fingerprint(given) != record["content"]["model"]:
@@ -470,30 +438,10 @@ def evaluate(
         if original is not None:
             raise
         notes.append(f"without the original: {error}")
-    found: dict[str, Any] = {"data": str(data), "notes": notes, "original": None}
-    if tokens is not None:
-        tell = None if progress is None else partial(progress, "blocks")
-        of_known, of_run = text_scores(made, known, tokens, tell)
-        return found | {"original": None if of_known is None else asdict(of_known), "run": asdict(of_run)}
-    if known is not None:
-        found["original"] = {"task": asdict(choice_scores(known, tokenizer, asked))}
-    return found | {"run": {"task": asdict(choice_scores(made, tokenizer, asked))}}
-
-
-def held_out_blocks(record: dict[str, Any], tokenizer: Any, most: int) -> Int[Tensor, "blocks length"]:
-    """Blocks of the text that a run was not trained on, at most so many.
-
-    Args:
-        record: of a finished run. tokenizer: its own.
-
-    Raises:
-        LanguageError: its text is not there or has changed, so that this part is not known.
-    """
-    data = Data(**record["data"] | {"test": most})
-    now = [None if path is None else text.fingerprint(path) for path in (data.text, data.task, data.task_test)]
-    if now != record["content"]["data"]:
-        raise LanguageError("the text of this run is not there, or not what it was: give --text")
-    return prepare(data, tokenizer)[0].test
+    tell = None if progress is None else partial(progress, "blocks")
+    of_known, of_run = text_scores(made, known, tokens, tell)
+    original_scores = None if of_known is None else asdict(of_known)
+    return {"data": str(data), "notes": notes, "original": original_scores, "run": asdict(of_run)}
 
 
 def open_shares(model: nn.Module, tokens: Tensor) -> list[dict[str, float]]:
@@ -544,5 +492,4 @@ def _record(out: Path, key: str | None) -> dict[str, Any] | None:
 
 def _told(scores: dict[str, Any]) -> str:
     near = "" if scores["kl"] is None else f", KL {scores['kl']:.4f}, agreement {scores['agreement']:.1%}"
-    task = f", task {scores['task']['accuracy']:.1%}" if "task" in scores else ""
-    return f"perplexity {scores['perplexity']:.2f}{near}{task}"
+    return f"perplexity {scores['perplexity']:.2f}{near}"

@@ -1,11 +1,9 @@
-"""Text for language models: documents cut into blocks of tokens, and tasks of multiple choice."""
+"""Text for language models: documents cut into blocks of tokens."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,22 +12,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from htaf._errors import suggestion
 from htaf._files import file_sha256
 from htaf.language.errors import LanguageError
 
-# name -> its questions to learn and to be scored on, below a folder of data, and where they come from
-TASKS = {
-    "openbookqa": ("openbookqa/train.jsonl", "openbookqa/test.jsonl", "https://allenai.org/data/open-book-qa"),
-    **{
-        f"winogrande-{size}": (
-            f"winogrande/train_{size}.jsonl",
-            "winogrande/dev.jsonl",  # the labels of its test part are not public
-            "https://winogrande.allenai.org",
-        )
-        for size in ("xs", "s", "m")
-    },
-}
 Part = Literal["train", "validation", "test"]
 SUFFIXES = (".txt", ".md", ".rst", ".text", "")
 FEW = 200  # documents; fewer are cut into pieces, so that parts are not single documents
@@ -42,19 +27,6 @@ class Document:
 
     name: str
     text: str
-
-
-@dataclass(frozen=True)
-class Question:
-    """Multiple choice: the context, its possible continuations, and the number of the right one.
-
-    A continuation is scored by the likelihood of its tokens after the context; where each choice has its own context
-    (WinoGrande), `contexts` has one for each and the continuation is the same.
-    """
-
-    contexts: tuple[str, ...]
-    continuations: tuple[str, ...]
-    answer: int
 
 
 def documents(path: str | Path) -> tuple[list[Document], list[str]]:
@@ -181,100 +153,6 @@ def _beginning(tokenizer: Any) -> list[int]:
     return found if found == [tokenizer.bos_token_id] else []
 
 
-def task_files(task: str, data_dir: str | Path | None = None) -> tuple[Path, Path | None]:
-    """The files of a task: questions to learn, and those to be scored on where the task is known.
-
-    Args:
-        task: one of `TASKS`, or a file.
-        data_dir: of the tasks, before the folder in HTAF_DATA; both may hold them in `text/`.
-
-    Raises:
-        LanguageError: a known task whose files are in none of the folders; neither a known task nor a file.
-    """
-    if task not in TASKS:
-        if not Path(task).exists():
-            raise LanguageError(
-                f"expected a JSON-lines file or one of {', '.join(TASKS)}, got {task}{suggestion(task, tuple(TASKS))}"
-            )
-        return Path(task), None
-    *names, source = TASKS[task]
-    roots = [Path(root) for root in (data_dir, os.environ.get("HTAF_DATA")) if root]
-    for folder in (root / sub for root in roots for sub in ("text", "")):
-        if all((folder / name).is_file() for name in names):
-            return folder / names[0], folder / names[1]
-    raise LanguageError(
-        f"{task}: expected {' and '.join(names)} in the folder of --data-dir or HTAF_DATA; they come from {source}"
-    )
-
-
-def questions(path: str | Path) -> tuple[list[Question], list[str]]:
-    """Questions of a JSON-lines file: OpenBookQA's, WinoGrande's, or {"context", "choices", "answer"}.
-
-    Returns:
-        The questions, and what was wrong with the lines that were left out.
-
-    Raises:
-        LanguageError: there is no such file, or not one good line.
-    """
-    path, found, bad = Path(path), list[Question](), list[str]()
-    if not path.is_file():
-        raise LanguageError(f"expected a JSON-lines file of questions, there is none at {path}")
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            found.append(_question(json.loads(line)))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            bad.append(f"line {number}: {_short(error)}")
-    if not found:
-        raise LanguageError(f"expected questions in {path}, one JSON object a line, got none{_because(bad[:3])}")
-    return found, bad
-
-
-def _short(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-
-
-def _question(line: Any) -> Question:
-    if not isinstance(line, dict):
-        raise ValueError(f"expected a JSON object, got {type(line).__name__}")
-    if "sentence" in line:  # WinoGrande, scored by what follows the blank
-        before, blank, after = line["sentence"].partition("_")
-        if not blank:
-            raise ValueError("expected a sentence with a blank _")
-        options = (line["option1"], line["option2"])
-        return _checked(tuple(before + o for o in options), (after.strip(),) * 2, int(line["answer"]) - 1)
-    if "answerKey" in line:  # OpenBookQA, ARC
-        asked = line["question"]
-        stem, choices = (asked["stem"], asked["choices"]) if isinstance(asked, dict) else (asked, line["choices"])
-        labels = [choice["label"] for choice in _listed(choices)]
-        if (key := line["answerKey"]) not in labels:
-            raise ValueError(f"expected an answerKey of {', '.join(map(str, labels))}, got {key!r:.40}")
-        return _checked((stem,) * len(choices), tuple(c["text"] for c in choices), labels.index(key))
-    choices, answer = _listed(line["choices"]), line["answer"]
-    if isinstance(answer, bool) or not isinstance(answer, int):
-        raise ValueError(f"expected the number of the right choice as answer, got {answer!r:.40}")
-    return _checked((line["context"],) * len(choices), tuple(choices), answer)
-
-
-def _listed(choices: Any) -> list[Any]:
-    if not isinstance(choices, list):
-        raise ValueError(f"expected choices as a list, got {type(choices).__name__}")
-    return choices
-
-
-def _checked(contexts: tuple[str, ...], choices: tuple[str, ...], answer: int) -> Question:
-    if len(choices) < 2 or not all(isinstance(text, str) for text in (*contexts, *choices)):
-        raise ValueError("expected a context and two choices or more, as text")
-    for text in (*contexts, *choices):
-        text.encode()  # half of a surrogate pair has no tokens
-    if not all(text.strip() for text in choices):
-        raise ValueError("expected choices with text, got an empty one")
-    if not 0 <= answer < len(choices):
-        raise ValueError(f"expected an answer in 0 to {len(choices) - 1}, got {answer}")
-    return Question(contexts, choices, answer)
-
-
 def by_parts(found: Sequence[Document]) -> dict[Part, list[Document]]:
     """Documents by part: validation and test have 5% of the text each, and one document at least.
 
@@ -284,7 +162,7 @@ def by_parts(found: Sequence[Document]) -> dict[Part, list[Document]]:
         LanguageError: there are fewer than three documents.
     """
     if len(found) < 3:
-        raise LanguageError(f"expected three texts or questions or more, one for each part, got {len(found)}")
+        raise LanguageError(f"expected three texts or more, one for each part, got {len(found)}")
     ordered = sorted(found, key=lambda document: hashlib.sha256(document.name.encode()).digest())
     wanted = HELD_OUT * sum(len(document.text) for document in found)
     parts: dict[Part, list[Document]] = {}
@@ -311,9 +189,3 @@ def fingerprint(path: str | Path) -> str:
         made.update(f"{file.relative_to(path) if file != path else ''}\0{file.stat().st_size}\0".encode())
         made.update(bytes.fromhex(file_sha256(file)))
     return made.hexdigest()
-
-
-def lines_of(questions: Sequence[Question]) -> Iterator[str]:
-    """Each question with its right answer as a line of text."""
-    for question in questions:
-        yield f"{question.contexts[question.answer]} {question.continuations[question.answer]}"
