@@ -216,8 +216,6 @@ REFUSED = [  # flags of a training; the exit code, and what is said
     ("--epochs 99999999999999999999", 2, "epochs must be below 2,147,483,648"),
     ("--devices 99999999999999999999", 1, "at most 65,536 processes"),
     ("--method ste --alpha0 3", 2, "method ste does not read --alpha0"),
-    ("--restart 0.2", 2, "--restart needs --harden progressive"),
-    ("--restart 0.2 --harden-to 0.8", 2, "--harden-to, --restart need --harden progressive"),
     ("--group kind --split stratified", 2, "a group keeps rows together and does not go with split stratified"),
     ("--target lable", 1, "did you mean 'label'?"),
     ("--target a --exclude b kind label value", 1, "usable column"),
