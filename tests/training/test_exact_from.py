@@ -77,7 +77,9 @@ def test_noise_is_off_in_eval_and_at_exact_steps() -> None:
 def test_noise_has_its_standard_deviation() -> None:
     torch.manual_seed(0)
     step = HTAF().train()
-    noisy, *_ = Noise(0.5)(step, (torch.zeros(20_000),)) or ()
+    given = Noise(0.5)(step, (torch.zeros(20_000),))
+    assert given is not None
+    noisy = given[0]
     assert noisy.std().item() == pytest.approx(0.5, rel=0.03)
     assert noisy.mean().item() == pytest.approx(0.0, abs=0.02)
 
