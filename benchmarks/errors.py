@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from htaf import functional
-from htaf.theory import PAPER_PAIRS
+from htaf_paper.bounds import PAPER_PAIRS
 
 LIMIT = 20.0
 ULP, ABSOLUTE, UNITS = 4.0, 2.5e-7, 0.51

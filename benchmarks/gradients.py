@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from htaf import functional
-from htaf.theory import PAPER_PAIRS
+from htaf_paper.bounds import PAPER_PAIRS
 
 LIMITS = [6.0, 20.0]
 POINTS = 4001

@@ -1,4 +1,4 @@
-"""CPU seconds (user and system) until the command answers: help, `htaf theory` and errors of the command line.
+"""CPU seconds (user and system) until the command answers: help and errors of the command line.
 
 Every figure is of a fresh process; "imports torch" says whether it needed PyTorch.
 
@@ -16,7 +16,7 @@ from measuring import Spread, at_least_one, begin, end, parser, spread
 
 from htaf.cli.verbs import VERBS
 
-WORDS = [["--help"], ["--version"], ["theory"], ["evalute"], ["evaluate", "--no-such-flag"]]
+WORDS = [["--help"], ["--version"], ["evalute"], ["evaluate", "--no-such-flag"]]
 WORDS += [[*verb.split(), "--help"] for verb in VERBS]
 
 

@@ -43,11 +43,19 @@ plt.show()
 # how many inputs from a normal distribution have a gradient above 1e-6. The claim does not hold: the pairs
 # in the middle are best, and the smallest alpha0 is no better than a scaled sigmoid.
 
-pairs = htaf.theory.PAPER_PAIRS
-shares = [htaf.theory.gradient_share(alpha0, alpha1) for alpha0, alpha1 in pairs]
+pairs = ((0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4))
+normal = torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000)
+
+
+def share(curve):
+    inputs = normal.clone().requires_grad_()
+    return (torch.autograd.grad(curve(inputs).sum(), inputs)[0] > 1e-6).double().mean().item()
+
+
+shares = [share(lambda x, pair=pair: htaf.functional.htaf(x, *pair)) for pair in pairs]
 figure, axes = plt.subplots(figsize=(6.4, 3), layout="constrained")
 axes.bar([f"({alpha0:g}, {alpha1:g})" for alpha0, alpha1 in pairs], shares, color="C0")
-axes.axhline(htaf.theory.gradient_share(1e-3, 22e3), color="k", linestyle=":", label="scaled sigmoid")
+axes.axhline(share(htaf.ScaledSigmoid(22.0)), color="k", linestyle=":", label="scaled sigmoid")
 axes.set(xlabel="(alpha0, alpha1)", ylabel="inputs with a gradient", ylim=(0, 1))
 axes.legend(loc="upper left")
 plt.show()

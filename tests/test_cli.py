@@ -149,18 +149,8 @@ for words in sys.stdin:
 
 
 def test_the_command_starts_without_torch() -> None:
-    """Help, errors of the command line and `theory`: what takes seconds to import is imported when a verb needs it."""
-    lines = [
-        "--version",
-        "--help",
-        "",
-        "help",
-        "evaluat",
-        "concepts --help",
-        "concepts neighbors",
-        "theory",
-        "theory --eps 2",
-    ]
+    """Help, and errors of the command line: what takes seconds to import is imported when a verb needs it."""
+    lines = ["--version", "--help", "", "help", "evaluat", "concepts --help", "concepts neighbors"]
     lines += ["evaluate --part tst", "train", "train tabular --help", "train icbm --help", "train bnn --epochs many"]
     done = subprocess.run([sys.executable, "-c", STARTS], input="\n".join(lines), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -225,8 +215,6 @@ REFUSED = [  # flags of a training; the exit code, and what is said
     ("--epochs 99999999999999999999", 2, "epochs must be below 2,147,483,648"),
     ("--devices 99999999999999999999", 1, "at most 65,536 processes"),
     ("--method ste --alpha0 3", 2, "method ste does not read --alpha0"),
-    ("--restart 0.2", 2, "--restart needs --harden progressive"),
-    ("--restart 0.2 --harden-to 0.8", 2, "--harden-to, --restart need --harden progressive"),
     ("--group kind --split stratified", 2, "a group keeps rows together and does not go with split stratified"),
     ("--target lable", 1, "did you mean 'label'?"),
     ("--target a --exclude b kind label value", 1, "usable column"),
@@ -247,8 +235,6 @@ def test_trainings_that_are_refused(htaf, table: Path, tmp_path: Path, flags: st
     "words",
     [
         "train tabular --out OUT",  # no --data
-        "theory --eps 0.7",
-        "theory --alpha1 1",
         "study nothing --out OUT",
         "study tabular --out OUT --workers -1",
         "study tabular --out OUT --address auto",
@@ -422,15 +408,6 @@ def test_bad_plans(htaf, tmp_path: Path) -> None:
     ):
         found, _, err = htaf("study", plan, "--out", tmp_path / "s")
         assert (found, said in one_line(err)) == (code, True), err
-
-
-def test_theory_equals_the_papers_table(htaf) -> None:
-    code, out, _ = htaf("theory")
-    assert code == 0
-    assert out.count("yes") == 10
-    assert "NO" not in out
-    rows = json.loads(htaf("theory", "--json")[1])["bounds"]
-    assert all(row["rounded_up"] == row["paper"] for row in rows)
 
 
 def test_doctor(htaf) -> None:
@@ -615,10 +592,10 @@ def test_without_a_verb_all_are_listed(htaf) -> None:
     assert htaf()[0] == 0
 
 
-@pytest.mark.parametrize("words", ["theory", "theory --json", "theory --help", "doctor", "--version"])
+@pytest.mark.parametrize("words", ["doctor", "doctor --json", "doctor --help", "--version"])
 @pytest.mark.parametrize("unread", ["at once", "after a while"])
 def test_a_reader_that_has_gone(words: str, unread: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`htaf theory | head -1` ends quietly, whether the text is written at once or by the last flush."""
+    """`htaf doctor | head -1` ends quietly, whether the text is written at once or by the last flush."""
     reader, writer = os.pipe()
     os.close(reader)
     stream = io.TextIOWrapper(os.fdopen(writer, "wb"), line_buffering=unread == "at once")
@@ -637,7 +614,7 @@ def test_a_reader_that_has_gone(words: str, unread: str, monkeypatch: pytest.Mon
 def test_an_output_that_is_full(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        monkeypatch.setattr(sys, "argv", ["htaf", "theory"])
+        monkeypatch.setattr(sys, "argv", ["htaf", "--version"])
         with pytest.raises(SystemExit, match="1"):
             cli.main()
     assert one_line(capsys.readouterr().err) == "htaf: error: writing the output: No space left on device"
@@ -655,7 +632,7 @@ def test_nothing_is_hidden_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> 
     _console.say_notes([HIDDEN])
     with pytest.raises(SystemExit), _console.plain_errors():
         _console.fail(HIDDEN, 1)
-    with _console.running("theory", keeps=False, json=True):
+    with _console.running("doctor", keeps=False, json=True):
         _console.print_json({"name": HIDDEN})
     captured = capsys.readouterr()
     assert not set(captured.out + captured.err) & {"\u202e", "\x1b", "\x9b", "\r"}

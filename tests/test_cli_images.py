@@ -245,7 +245,7 @@ def test_help_shows_the_values_of_the_recipes(htaf) -> None:
             "hub in finetune, frozen",
         ),
         "tabular": (
-            "(default: 8; 40 in tabular-members; 30 in tabular-exact, tabular-quick, tabular-progressive; 100 in",
+            "(default: 8; 40 in tabular-members; 30 in tabular-exact, tabular-quick; 100 in",
             "(default: 256; 256 256 128 in",
         ),
         "snn": ("(default: half of alpha0 with alpha0 alpha1 = 2; beta 2)", "(default: atan; tanh in quick)"),

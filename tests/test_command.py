@@ -45,12 +45,12 @@ def test_the_answer_says_why_words_are_refused(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_answer_is_all_there_is_on_the_output(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    with _console.running("theory", keeps=False, json=True):
+    with _console.running("doctor", keeps=False, json=True):
         _console.say_notes(["a note"])
         _console.print_json({"path": PAGE, "nan": float("nan"), "numpy": np.float32(0.5), "torch": torch.arange(2)})
     printed = capsys.readouterr()
     result = {"path": str(PAGE), "nan": None, "numpy": 0.5, "torch": [0, 1]}
-    told = {"htaf": __version__, "verb": "theory", "result": result, "notes": ["a note"], "error": None}
+    told = {"htaf": __version__, "verb": "doctor", "result": result, "notes": ["a note"], "error": None}
     assert json.loads(printed.out) == told
     assert printed.err == "note: a note\n"
 

@@ -71,11 +71,9 @@ FUNCTIONS: dict[str, Callable[[Any, Path], Any]] = {
     "distil": lambda _, __: library.distil(library.harden(net()), net(), BATCHES, epochs=1),
     "pack": lambda _, __: library.pack(library.harden(net()), X)(X),
     "functional": lambda _, __: library.functional.htaf(X, 2.0, 11.0),
-    "theory": lambda _, __: library.theory.achieved_eps(2.0, 11.0),
 }
 VERB_WORDS: dict[str, Callable[[Path], tuple[object, ...]]] = {
     "doctor": lambda run: (),
-    "theory": lambda run: (),
     "predict": lambda run: (run, run.with_name("rows.csv"), "--json"),
     "explain": lambda run: (run, "--data", run.with_name("rows.csv"), "--out", run.with_name("out.json")),
     "train tabular": lambda run: (

@@ -257,7 +257,7 @@ def test_grids_take_levels_whose_shares_float32_holds() -> None:
         on_grid(network(lambda: htaf.HTAF(levels=3)), x)
 
 
-def test_progressive_and_repaired_networks_keep_their_levels() -> None:
+def test_repaired_networks_keep_their_levels() -> None:
     x = torch.randn(300, 6, generator=torch.Generator().manual_seed(1))
     net: Any = network(lambda: htaf.HTAF(0.4, 5.0, levels=2)).eval()
     exact: Any = htaf.harden(net)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from closed_form import derivatives
 from htaf import surrogates
 from htaf.activations import HTAF, ScaledSigmoid, StraightThrough, sharpen
 from htaf.convert import harden, replace
@@ -20,7 +21,6 @@ from htaf.diagnostics import GradientNorms, layer_statistics
 from htaf.models.mlp import MLP
 from htaf.sharpening import set_sharpness
 from htaf.spiking.neurons import IF
-from htaf.theory import derivatives
 from htaf.tuning import TunedLayer, tune
 
 STEPS = [HTAF, ScaledSigmoid, partial(HTAF, bipolar=True)]
@@ -35,7 +35,7 @@ def normal(scale: float, rows: int = 200, columns: int = 8) -> torch.Tensor:
 def test_start_and_end_do_what_they_promise(
     scale: float, step: Callable[[], nn.Module], binarity: float, gain: float
 ) -> None:
-    """Figures worked out again from the parameters, through `htaf.theory` and `layer_statistics`."""
+    """Figures worked out again from the parameters, through closed forms and `layer_statistics`."""
     x = normal(scale)
     net, tuning = tune(nn.Sequential(step()), x, binarity=binarity, gain=gain)
     (layer,) = tuning.layers

@@ -197,10 +197,10 @@ def test_one_weighted_loss_chooses_epoch_norms_and_head() -> None:
     )
 
 
-@pytest.mark.parametrize("recipe", ["tabular-exact", "tabular-progressive"])
-def test_every_recipe_takes_weights(recipe: str) -> None:
-    more = {"fields": {"distil": 0.5}, "epochs": 6} if recipe.endswith("progressive") else {"epochs": 2}
-    made = HtafClassifier(recipe=recipe, hidden=(8, 8), **more)  # pyright: ignore[reportArgumentType]
+@pytest.mark.parametrize("exact_from", [1.0, 0.5])
+def test_every_training_takes_weights(exact_from: float) -> None:
+    fields = {"exact_from": exact_from}
+    made = HtafClassifier(recipe="tabular-exact", hidden=(8, 8), epochs=2, fields=fields)
     low, high = (made.fit(X, Y, sample_weight=w).predict_proba(X)[:, 1].mean() for w in (None, ROW_WEIGHTS))
     assert high > low
 

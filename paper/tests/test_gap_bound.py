@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import htaf
-from htaf import theory
 from htaf.models.mlp import MLP
-from htaf_paper import gap_bound
+from htaf_paper import bounds, gap_bound
 from htaf_paper.gap_bound import GapBound, dhn_gap_bound
 
 
@@ -42,7 +41,7 @@ def rows(seed: int = 1, count: int = 500) -> Tensor:
 @given(
     st.sampled_from([(6,), (5, 4), (4, 3, 5)]),
     st.integers(0, 10**6),
-    st.sampled_from(theory.PAPER_PAIRS),
+    st.sampled_from(bounds.PAPER_PAIRS),
     st.booleans(),
     st.floats(0.1, 20),
 )
@@ -66,7 +65,7 @@ def test_every_bound_holds(
     for layer in found.layers:
         assert layer.flipped <= layer.undecided <= 1
     assert found.layers[0].undecided == 0
-    assert all(layer.eps == pytest.approx(theory.achieved_eps(*pair), rel=1e-9) for layer in found.layers)
+    assert all(layer.eps == pytest.approx(bounds.achieved_eps(*pair), rel=1e-9) for layer in found.layers)
 
 
 def test_one_hidden_layer_spelled_out() -> None:
@@ -76,7 +75,7 @@ def test_one_hidden_layer_spelled_out() -> None:
         h = model.hidden[0].linear.double()(x.double())  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
         weight = model.head.weight.double()
     distance = ((h >= 0).double() - torch.sigmoid(11 * torch.tanh(2 * h))).abs()
-    eps = theory.achieved_eps(2.0, 11.0)
+    eps = bounds.achieved_eps(2.0, 11.0)
     near = (h.abs() < eps).double().mean(0)
     density = near.max().item() / eps
     assert found.layers[0].density == pytest.approx(density)
@@ -87,7 +86,7 @@ def test_one_hidden_layer_spelled_out() -> None:
         assert found.by_neuron[output] == pytest.approx((w.abs() @ (eps + near / 2)).item())
         assert found.paper is not None
         largest = w.abs().max().item()
-        assert found.paper[output] == pytest.approx(theory.network_error_bound(6, largest, density, eps))
+        assert found.paper[output] == pytest.approx(bounds.network_error_bound(6, largest, density, eps))
 
 
 def test_two_hidden_layers_spelled_out() -> None:

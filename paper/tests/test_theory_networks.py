@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 
-from htaf import theory
-from htaf_paper import networks
+from htaf_paper import bounds, networks
 
-PAIRS = theory.PAPER_PAIRS
+PAIRS = bounds.PAPER_PAIRS
 alphas0 = st.floats(0.05, 20)
 alphas1 = st.floats(0.2, 300)
 above_one = st.floats(1.05, 300)
@@ -85,10 +84,10 @@ def test_the_bound_of_the_fourth_derivative_is_close(alpha1: float) -> None:
 @given(alphas0, alphas1)
 def test_the_curvature_point_is_the_largest_curvature(alpha0: float, alpha1: float) -> None:
     t = networks.curvature_point(alpha0, alpha1)
-    least = theory.derivatives(t, alpha0, alpha1).xx
+    least = bounds.derivatives(t, alpha0, alpha1).xx
     assert least < 0
     for x in np.linspace(0, 4 * t, 41).tolist():
-        assert theory.derivatives(x, alpha0, alpha1).xx >= least * (1 + 1e-12)
+        assert bounds.derivatives(x, alpha0, alpha1).xx >= least * (1 + 1e-12)
     below, above = (networks.third_derivative(t * (1 + s), alpha0, alpha1) for s in (-1e-6, 1e-6))
     assert below < 0 < above
 
@@ -96,10 +95,10 @@ def test_the_curvature_point_is_the_largest_curvature(alpha0: float, alpha1: flo
 @pytest.mark.parametrize("pair", PAIRS)
 def test_errata_of_the_papers_point(pair: tuple[float, float]) -> None:
     """HTAF there is sigma(1), as printed; its second derivative is of the order P^2 and negative."""
-    at = theory.derivatives(networks.paper_point(*pair), *pair)
+    at = bounds.derivatives(networks.paper_point(*pair), *pair)
     assert at.value == pytest.approx(1 / (1 + math.exp(-1)), rel=1e-13)
     assert -0.12 < at.xx / math.prod(pair) ** 2 < -0.09
-    limit = theory.derivatives(networks.paper_point(1e-3, 1e6), 1e-3, 1e6).xx / 1e6
+    limit = bounds.derivatives(networks.paper_point(1e-3, 1e6), 1e-3, 1e6).xx / 1e6
     assert limit == pytest.approx(-0.0909, abs=1e-4)
 
 
@@ -113,7 +112,7 @@ def test_the_papers_point_needs_alpha1_above_one() -> None:
 def test_erratum_the_printed_coefficients_give_minus_x_squared(pair: tuple[float, float]) -> None:
     """sum_k (-1)^(k - 1) K^2 / phi''(t) binom(2, k) phi(k x / K + t), as printed."""
     t, k = networks.paper_point(*pair), 1e4 * math.prod(pair)
-    curvature = theory.derivatives(t, *pair).xx
+    curvature = bounds.derivatives(t, *pair).xx
     with mpmath.workdps(40):
         for x in (0.25, 1.0):
             values = [(-1) ** (j - 1) * math.comb(2, j) * phi(mpf(j) * x / k + mpf(t), *pair) for j in range(3)]
@@ -126,7 +125,7 @@ def test_the_papers_squaring_network(alpha0: float, alpha1: float, m: float, x: 
     network = networks.square_network(alpha0, alpha1, m)
     assert len(network.weight) == 3
     assert max(error_of(network, mpf(v) ** 2, v) for v in (x, 1.0)) <= network.error  # at 1 it is largest
-    curvature = abs(theory.derivatives(network.bias[0], alpha0, alpha1).xx)
+    curvature = abs(bounds.derivatives(network.bias[0], alpha0, alpha1).xx)
     k = m * alpha0 * alpha1  # the constant of the paper's bound is 1
     assert network.error == pytest.approx(networks.third_derivative_bound(alpha0, alpha1) / (k * curvature), rel=1e-9)
 

@@ -17,11 +17,10 @@ import torch
 from mpmath import mpf
 from torch import nn
 
-from htaf import theory as bounds
 from htaf.data import tabular
 from htaf.models.mlp import MLP
 from htaf.training.cells import Place
-from htaf_paper import networks, theory, theory_report
+from htaf_paper import bounds, networks, theory, theory_report
 from htaf_paper.gap_bound import dhn_gap_bound
 from htaf_paper.theory import cells
 

@@ -9,7 +9,7 @@ _compat.quiet_interrupt()
 _compat.repair_torchvision_when_imported()
 
 if TYPE_CHECKING:
-    from htaf import functional, surrogates, theory
+    from htaf import functional, surrogates
     from htaf import integer as integer
     from htaf import packed as packed
     from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough, sharpen
@@ -71,7 +71,6 @@ __all__ = [
     "sharpen",
     "sites",
     "surrogates",
-    "theory",
     "tune",
 ]
 
@@ -89,7 +88,6 @@ _ROOMS = (
     "rules",
     "spiking",
     "surrogates",
-    "theory",
 )
 __getattr__, __dir__ = lazy(
     __name__,

@@ -18,8 +18,9 @@ from torch.autograd import forward_ad, gradcheck
 from torch.testing._internal.logging_tensor import LoggingTensor, LoggingTensorMode, capture_logs
 from torch.utils.flop_counter import FlopCounterMode
 
+from closed_form import derivatives
 from htaf import functional as F
-from htaf import surrogates, theory
+from htaf import surrogates
 from htaf.activations import HTAF, StraightThrough
 from htaf.binary import BinaryLinear, binary_weight
 from htaf.kernels import native
@@ -226,7 +227,7 @@ def test_transforms_of_forward_and_reverse_mode_agree(name: str) -> None:
 @pytest.mark.parametrize(("alpha0", "alpha1"), [(0.1, 220.0), (2.0, 11.0), (5.0, 4.4)])
 def test_a_hessian_is_the_closed_form(alpha0: float, alpha1: float) -> None:
     x = torch.linspace(-4, 4, 9, dtype=torch.float64)
-    truth = [theory.derivatives(v, alpha0, alpha1) for v in x.tolist()]
+    truth = [derivatives(v, alpha0, alpha1) for v in x.tolist()]
     close(torch.func.hessian(lambda x: F.htaf(x, alpha0, alpha1).sum())(x), torch.tensor([t.xx for t in truth]).diag())
     learned = [torch.tensor(a, dtype=torch.float64) for a in (alpha0, alpha1)]
     jacobian = torch.func.jacfwd(F.htaf, argnums=(0, 1, 2))(x, *learned)

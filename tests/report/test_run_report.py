@@ -463,7 +463,7 @@ def test_the_command_takes_no_images(htaf: Any, tmp_path: Path) -> None:
     [
         tabular_members().replace(members=4, hidden=(16,), thresholds=9, dropout=0.0),
         ready_recipe("mlp", "tabular-paper"),
-        ready_recipe("mlp", "tabular-progressive").replace(epochs=12, harden_from=0.3),
+        ready_recipe("mlp", "tabular-quick").replace(epochs=12, exact_from=0.3, noise=0.2),
         tabular_exact().replace(method="ss", beta=3.25, hidden=(32, 16), lr=0.1 + 0.2),
         tabular_exact().replace(method="ste", slope="tanh", optimizer="sgd", nesterov=True, schedule="cosine"),
         tabular_exact().replace(method="relu", refit=False),

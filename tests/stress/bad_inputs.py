@@ -220,7 +220,6 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "paper run": ("bounds", "--out", "out"),
         "paper report": ("--out", "."),
         "paper cost": ("bounds", "--speed", "1"),
-        "theory": (),
         "demo": ("--out", "out"),
         "doctor": (),
         "completion": ("bash",),

@@ -24,7 +24,7 @@ from htaf.training.cells import Computing, OtherSharesError, Place, StudyError, 
 from htaf.training.families import make_recipe
 from htaf.training.plan import Plan, Source, read_plan
 from htaf.training.records import read_records
-from htaf.training.report import markdown
+from htaf.training.report import SearchResult, markdown, summary_row
 from htaf.training.study import Cell, run_path
 from htaf.training.study import run_study as study_of
 from quick import slow_but
@@ -310,6 +310,17 @@ def test_gap_and_cost(source: Source, tmp_path: Path, monkeypatch: pytest.Monkey
     assert "| htaf, fast | +12.50 | 12.50 | 5 | 156 |" in text
     assert "| relu | - | - | 5 | 156 |" in text
     assert run_study(compared_plan(source), tmp_path) == report
+
+
+@pytest.mark.parametrize("first", [2, 4])
+def test_no_gap_of_a_network_that_was_trained_exact(source: Source, first: int) -> None:
+    plan = Plan("study", (source,), {"htaf": {}})
+    metrics = {"exact": {"test": {"rmse": 1.5}}, "smooth": {"test": {"rmse": 1.0}}}
+    record = {"metrics": metrics, "headline": "rmse", "seconds": 1.0, "best_epoch": 3}
+    record["hardening"] = {"exact_from": first, "finish": []}
+    row = summary_row(plan, source, "htaf", SearchResult(plan.base, None, ()), [record])
+    assert row["exact"]
+    assert bool(row["smooth"]) == bool(row["gap"]) == (first > 3)
 
 
 def test_a_gap_of_a_metric_that_should_be_high(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 """Figures of the activation itself and of its bounds: Figure "Outputs and gradients of HTAF", Proposition 3.1 and
-Theorem 3.2, Figure and Table "Lower bounds of alpha0". All from `htaf.theory`, in float64, without a training."""
+Theorem 3.2, Figure and Table "Lower bounds of alpha0". All from `htaf_paper.bounds`, in float64, without a training."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from htaf import theory
 from htaf.training.cells import Task
+from htaf_paper import bounds
 from htaf_paper.protocol import Drawing, Figure, Found, Outcome, Panel, Place, Scale, Series, Setting, Table
 from htaf_paper.verdicts import true
 
@@ -40,24 +40,24 @@ class Activation:
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
         xs = points(-3, 3, 241)
         outputs = [
-            Series(f"alpha1 = {b:g}", tuple(xs), tuple(theory.derivatives(x, 1.5, b).value for x in xs))
+            Series(f"alpha1 = {b:g}", tuple(xs), tuple(bounds.derivatives(x, 1.5, b).value for x in xs))
             for b in (6.0, 12.0, 18.0, 24.0)
         ]
-        base = [theory.derivatives(x, 1.5, 1.5).x for x in xs]
+        base = [bounds.derivatives(x, 1.5, 1.5).x for x in xs]
         ratios = [
-            Series(name, tuple(xs), tuple(theory.derivatives(x, a, b).x / g for x, g in zip(xs, base, strict=True)))
+            Series(name, tuple(xs), tuple(bounds.derivatives(x, a, b).x / g for x, g in zip(xs, base, strict=True)))
             for name, a, b in (
                 ("alpha1 = 3", 1.5, 3.0), ("alpha1 = 6", 1.5, 6.0), ("alpha0 = 2", 2.0, 1.5), ("alpha0 = 3", 3.0, 1.5)
             )
         ]  # fmt: skip
         tail = points(2, 3, 101)
-        against = [theory.derivatives(x, 1.5, 5.0).x / sigmoid_slope(7.5, x) for x in tail]
+        against = [bounds.derivatives(x, 1.5, 5.0).x / sigmoid_slope(7.5, x) for x in tail]
         limits = [
-            (a, b, theory.derivatives(far, a, b).x * math.exp(2 * a * far), theory.tail_constant(a, b))
-            for a, b in theory.PAPER_PAIRS
+            (a, b, bounds.derivatives(far, a, b).x * math.exp(2 * a * far), bounds.tail_constant(a, b))
+            for a, b in bounds.PAPER_PAIRS
             for far in (18.0 / a,)  # where tanh is 1 but for 1e-15
         ]
-        shares = [(a, b, 100 * theory.gradient_share(a, b)) for a, b in theory.PAPER_PAIRS]
+        shares = [(a, b, 100 * bounds.gradient_share(a, b)) for a, b in bounds.PAPER_PAIRS]
         worst = max(abs(measured / constant - 1) for _, _, measured, constant in limits)
         drawing = Drawing(
             "activation",
@@ -84,7 +84,7 @@ class Activation:
             ),
             true(
                 "The slope at 0 is alpha0 alpha1 / 4", "Theorem 3.2 (b)",
-                all(abs(theory.derivatives(0.0, a, b).x - a * b / 4) < 1e-12 * a * b for a, b in theory.PAPER_PAIRS),
+                all(abs(bounds.derivatives(0.0, a, b).x - a * b / 4) < 1e-12 * a * b for a, b in bounds.PAPER_PAIRS),
                 "equal to 1e-12 for the six pairs",
             ),
             true(
@@ -106,7 +106,7 @@ class Activation:
             "The paper's six pairs",
             ("pair", "slope at 0", "tail constant, measured", "4 C", "C, as printed", "inputs with gradient > 1e-6, %"),
             tuple(
-                (f"({a:g}, {b:g})", Figure(theory.slope_at_zero(a, b), digits=2), f"{m:.3e}", f"{c:.3e}",
+                (f"({a:g}, {b:g})", Figure(bounds.slope_at_zero(a, b), digits=2), f"{m:.3e}", f"{c:.3e}",
                  f"{c / 4:.3e}", Figure(share, digits=0))
                 for (a, b, m, c), (_, _, share) in zip(limits, shares, strict=True)
             ),
@@ -152,7 +152,7 @@ class Bounds:
         return ()
 
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        rows: list[dict[str, Any]] = [*theory.bounds_table(EPS, tuple(theory.PAPER_BOUNDS))]
+        rows: list[dict[str, Any]] = [*bounds.bounds_table(EPS, tuple(bounds.PAPER_BOUNDS))]
         table = Table(
             "Least alpha0 for eps = 0.1",
             ("alpha1", "exact", "rounded up", "paper", "alpha0 alpha1"),
@@ -162,15 +162,15 @@ class Bounds:
                 for row in rows
             ),
         )  # fmt: skip
-        pairs = [(a, b, theory.achieved_eps(a, b)) for a, b in theory.PAPER_PAIRS]
+        pairs = [(a, b, bounds.achieved_eps(a, b)) for a, b in bounds.PAPER_PAIRS]
         achieved = Table(
             "What the paper's six pairs achieve",
             ("pair", "achieved eps", "within 0.1"),
             tuple((f"({a:g}, {b:g})", Figure(e, digits=4), "yes" if e <= EPS else "no") for a, b, e in pairs),
         )
         xs = [10 ** (math.log10(2.25) + (3 - math.log10(2.25)) * i / 200) for i in range(201)]
-        least = [theory.alpha0_lower_bound(x, EPS) for x in xs]
-        limit = theory.product_limit(EPS)
+        least = [bounds.alpha0_lower_bound(x, EPS) for x in xs]
+        limit = bounds.product_limit(EPS)
         drawing = Drawing(
             "bounds",
             "Lower bounds",
@@ -192,14 +192,14 @@ class Bounds:
         claims = (
             true(
                 "HTAF is within eps of the step for |x| >= eps at the bound", "Proposition 3.1",
-                all(theory.achieved_eps(row["alpha0"], row["alpha1"]) <= EPS * (1 + 1e-9) for row in rows),
+                all(bounds.achieved_eps(row["alpha0"], row["alpha1"]) <= EPS * (1 + 1e-9) for row in rows),
                 f"achieved eps is 0.1 for the {len(rows)} values of alpha1, to 1e-10",
             ),
             true(
                 "The product of alpha1 and the bound converges to 22 (eps = 0.1)", "section 3.2, Figure 2",
                 round(limit) == 22,
-                f"it converges to {limit:.3f} at eps = 0.1; {theory.product_limit(0.05):.1f} at 0.05, "
-                f"{theory.product_limit(0.01):.1f} at 0.01",
+                f"it converges to {limit:.3f} at eps = 0.1; {bounds.product_limit(0.05):.1f} at 0.05, "
+                f"{bounds.product_limit(0.01):.1f} at 0.01",
                 rule="holds if the limit is 22, rounded to a whole number",
             ),
             true(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from htaf.activations import HTAF
-from htaf.theory import derivatives
+from htaf_paper.bounds import derivatives
 from htaf_paper.networks import (
     Shallow,
     curvature_point,

@@ -19,7 +19,7 @@ class GapLayer:
     """One smooth step s of the network, H the exact one.
 
     path: module path. width: its neurons.
-    eps: the least eps with |s(h) - H(h)| <= eps for |h| >= eps (`htaf.theory.achieved_eps`); the largest of all.
+    eps: the least eps with |s(h) - H(h)| <= eps for |h| >= eps (`htaf_paper.bounds.achieved_eps`); the largest of all.
     density: C of the paper's condition, max over neurons of P(|h_j| < eps) / eps, on the smooth network's h.
     difference: mean over rows and neurons of |exact network's bit - smooth network's output|.
     flipped: share of the bits in which the exact network differs from H of the smooth one's pre-activations.

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from htaf.theory import PAPER_PAIRS
 from htaf.training.families import ready_recipe
 from htaf.training.plan import Grid, Plan, Source
 from htaf.training.recipe import Recipe
+from htaf_paper.bounds import PAPER_PAIRS
 from htaf_paper.protocol import Scale
 
 # six candidates a method; fields that go together share a key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from htaf.theory import PAPER_PAIRS
+from htaf_paper.bounds import PAPER_PAIRS
 
 HTAF_PAIRS = PAPER_PAIRS
 SS_BETAS = (10.0, 22.0, 50.0, 100.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
-from htaf.theory import derivatives, positive, sech, sigmoid
+from htaf_paper.bounds import derivatives, positive, sech, sigmoid
 
 
 class Shallow(NamedTuple):

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from htaf.theory import PAPER_BOUNDS, gradient_share
 from htaf.training.cells import Task
 from htaf.training.families import ready_recipe
 from htaf.training.plan import Plan, Source
+from htaf_paper.bounds import PAPER_BOUNDS, gradient_share
 from htaf_paper.plans import trained
 from htaf_paper.protocol import Drawing, Figure, Found, Outcome, Panel, Place, Scale, Series, Setting, Table
 from htaf_paper.verdicts import better
@@ -97,7 +97,7 @@ class Pairs:
                     tuple(rows),
                     f"{self.settings[scale].about}. Binarity: share of smooth outputs above 0.99 or below 0.01, all "
                     "hidden layers. Dead: the same for every input. Last column: of N(0, 1) inputs, by "
-                    "`htaf.theory.gradient_share`.",
+                    "`htaf_paper.bounds.gradient_share`.",
                 )
             )  # fmt: skip
             of = f", {keep} epoch" if len(kept(scale)) > 1 else ""

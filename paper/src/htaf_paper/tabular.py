@@ -79,14 +79,7 @@ CURVES: dict[str, Grid] = {
 }
 RATES: Grid = {"lr": (1e-3, 3e-3)}
 FINISH: Grid = {"recalibrate": (True,), "refit": (True,)}
-PROGRESSIVE: Grid = {"harden": ("progressive",), "repair": (True,), **FINISH}
-NOISE: Grid = {"noise": (0.2, 0.5)}
-PARTS: dict[str, Grid] = {
-    "": {},
-    " finish": FINISH,
-    " progressive": PROGRESSIVE,
-    " progressive noise": PROGRESSIVE,
-}
+PARTS: dict[str, Grid] = {"": {}, " finish": FINISH}
 # of the further tables those of up to 5,000 rows, so that the whole study takes two hours of a core
 MORE = ("ames", "concrete", "credit", "cells", "email", "hpc", "leaf", "chile")
 SLOPES: Grid = {"slope": ("sigmoid", "tanh", "rectangular", "approx_sign", "htaf")}
@@ -95,13 +88,6 @@ FIXED: dict[str, Grid] = {
     "htaf fixed": {
         "alpha0,alpha1,sharpen,start,sharpen_fraction": ((1.0, 8.0, True, (0.5, 4.0), 0.3),), **FINISH, "lr": (3e-3,),
     },
-    "htaf progressive fixed": {
-        "alpha0,alpha1,sharpen,start,sharpen_fraction": ((2.0, 11.0, True, (1.0, 2.0), 0.7),),
-        **PROGRESSIVE, "noise": (0.2,), "lr": (3e-3,),
-    },
-    "ss progressive fixed": {
-        "beta,sharpen,start,sharpen_fraction": ((22.0, True, (2.0,), 0.7),), **PROGRESSIVE, "lr": (3e-3,),
-    },
     "ste fixed": {"slope": ("approx_sign",), **FINISH, "lr": (3e-3,)},
 }  # fmt: skip
 
@@ -109,9 +95,7 @@ FIXED: dict[str, Grid] = {
 def exact() -> Plan:
     """Every method without and with every part, each row with 8 candidates (ReLU's grid has 2); and `FIXED`."""
     smooth = {
-        method + part: {**grid, **curves, **RATES, **(NOISE if "noise" in part else {})}
-        for method, curves in CURVES.items()
-        for part, grid in PARTS.items()
+        method + part: {**grid, **curves, **RATES} for method, curves in CURVES.items() for part, grid in PARTS.items()
     }
     straight = {"ste": {**SLOPES, **RATES}, "ste finish": {**SLOPES, **FINISH, **RATES}}
     more = [Source(f"extra/{table.name}.csv", target=table.target) for table in TABLES if table.name in MORE]

@@ -24,14 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from htaf import theory
 from htaf.activations import HTAF
 from htaf.data import images
 from htaf.data.tabular import load, split
 from htaf.models.mlp import MLP
 from htaf.runs.metrics import headline, loss_function, metrics
 from htaf.training.cells import Place
-from htaf_paper import networks, theory_report
+from htaf_paper import bounds, networks, theory_report
 from htaf_paper.experiments import Experiment, Settings
 from htaf_paper.expressivity import as_module, copy_relu
 from htaf_paper.gap_bound import dhn_gap_bound
@@ -74,7 +73,7 @@ def cells(
     *,
     epochs: int = 40,
     seeds: Sequence[int] = (0, 1, 2, 3, 4),
-    pairs: Sequence[tuple[float, float]] = theory.PAPER_PAIRS,
+    pairs: Sequence[tuple[float, float]] = bounds.PAPER_PAIRS,
     tables: Sequence[str] = TABLES,
     copied: str = "wine",
     tasks: Sequence[str] = TASKS,

@@ -76,9 +76,6 @@ VERBS = {
         "Search candidates with equal budgets, then train the chosen ones over several splits or seeds.",
         keeps=True,
     ),
-    "theory": Verb(
-        "htaf.cli.bounds:theory", "Print the exact bounds beside the paper's table, and what its six pairs achieve."
-    ),
     "demo": Verb(
         "htaf.cli.demo:demo",
         "Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck, "

@@ -180,15 +180,14 @@ def refitted(run: Run) -> list[str] | None:
 
 
 def training(run: Run) -> dict[str, Any]:
-    """The losses by epoch, counted from 1, the epoch that was kept, and the first epochs of stages."""
+    """The losses by epoch, counted from 1, and the epoch that was kept."""
     record, rows = run.record, list[dict[str, float | None]]()
     try:
         for row in csv.DictReader(io.StringIO((run.path / METRICS).read_text("utf-8"))):
             rows.append({"epoch": int(row["epoch"]) + 1} | {name: _finite(row[name]) for name in LOSSES})
     except (OSError, ValueError, KeyError, TypeError):  # a run is whole without it
         rows = []
-    stages = record.get("hardening", {}).get("stages", ())
-    return {"epochs": rows, "best_epoch": record["best_epoch"] + 1, "stages": [one["epoch"] + 1 for one in stages]}
+    return {"epochs": rows, "best_epoch": record["best_epoch"] + 1}
 
 
 def _finite(text: Any) -> float | None:

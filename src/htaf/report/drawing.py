@@ -199,9 +199,7 @@ def _wider(bounds: tuple[float, float]) -> tuple[float, float]:
     return low - room, low + room
 
 
-def losses(
-    epochs: Sequence[dict[str, float | None]], best: float, stages: Sequence[float], lines: dict[str, str]
-) -> Markup:
+def losses(epochs: Sequence[dict[str, float | None]], best: float, lines: dict[str, str]) -> Markup:
     """The losses by epoch; lines: names of columns, each with the class of its line."""
     values = [row[name] for row in epochs for name in lines]
     known = [v for v in values if v is not None]
@@ -214,8 +212,6 @@ def losses(
     said = f"Losses over {last:.0f} epochs: {'; '.join(ends)}. The kept epoch is {best:g}."
     bounds = (low, high) if log else (min(low, 0.0) if low < 0.3 * high else low, high)
     plot = Plot((1.0, last), bounds, ("epoch", "loss"), said, logarithmic=log, whole=True)
-    for stage in stages:
-        plot.whole_upright(stage - 0.5, "stage")
     plot.whole_upright(min(best, last), "kept")
     for name, kind in lines.items():
         plot.line([(float(row["epoch"] or 0), row[name]) for row in epochs], kind)

@@ -224,11 +224,11 @@ def _training(values: dict[str, Any]) -> Section:
     if values["method"] == "relu":
         del lines["val_loss_smooth"]
         names["val_loss"] = "validation"
-    best, stages = values["training"]["best_epoch"], values["training"]["stages"]
+    best = values["training"]["best_epoch"]
     keys = [*((kind, names[name]) for name, kind in lines.items()), ("kept", f"kept, epoch {best}")]
     return {
-        "picture": drawing.losses(epochs, best, stages, lines),
-        "legend": keys + [("stage", "a stage begins")] * bool(stages),
+        "picture": drawing.losses(epochs, best, lines),
+        "legend": keys,
         "heads": ("epoch", *(names[name] for name in lines)),
         "rows": [[number(row["epoch"]), *(number(row[name]) for name in lines)] for row in epochs],
         "numbers": range(1 + len(lines)),

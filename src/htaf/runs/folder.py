@@ -116,6 +116,8 @@ def read_record(path: Path) -> dict[str, Any] | None:
     for name in ("recipe", "data", "model", "metrics", "rows"):
         if not isinstance(record.get(name, {}), dict):
             raise RunError(f"{file} is damaged: expected {name} to be an object, got {record[name]!r:.80}")
+    if record["recipe"].get("harden", "end") != "end":
+        raise RunError(f"{file} is of a progressive hardening, which is gone: train it again, with exact_from")
     if wrong := _wrong_entry(record):
         raise RunError(f"{file} is damaged: expected {wrong}")
     return record

@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from htaf.training._lightning import Callback, Checkpoint, L, TorchCheckpointIO
 from htaf.training.distributed import waiting
 from htaf.training.module import Training
 from htaf.training.problems import Problem
-from htaf.training.progressive import Progressive, stage_line
 from htaf.training.recipe import ImageData, Recipe
 
 _WHOLE = {"state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "epoch", "global_step"}
@@ -106,24 +105,21 @@ class History(Callback):
         rows = ([row[name] for name in columns] for row in self.rows)
         write_atomic(self.folder / METRICS, csv_text([columns, *rows]))
 
-    def plot(self, path: Path, title: str, best: str, at: float, begins: Sequence[int] = ()) -> None:
-        """loss.png: training and validation losses by epoch, counted from 1, with a line where stages begin.
+    def plot(self, path: Path, title: str, best: str, at: int) -> None:
+        """loss.png: training and validation losses by epoch, counted from 1.
 
         Args:
-            best: which network was kept, in words. at: its place on the axis.
-            begins: first epochs of the stages of a progressive training, from 0.
+            best: which network was kept, in words. at: its epoch.
         """
         figure = Figure(figsize=(6.4, 4), layout="constrained")
         axes = figure.subplots()
         epochs = [row["epoch"] + 1 for row in self.rows]
         for name, label in (
             ("train_loss", "training"),
-            ("val_loss_smooth", "validation, smooth; partly exact after a stage" if begins else "validation, smooth"),
+            ("val_loss_smooth", "validation, smooth"),
             ("val_loss", "validation, exact"),
         ):
             axes.plot(epochs, [row[name] for row in self.rows], label=label)
-        for number, begin in enumerate(begins):  # between two epochs
-            axes.axvline(begin + 0.5, color="0.85", zorder=0, label=None if number else "a stage begins")
         axes.axvline(at, color="0.6", linestyle=":", label=best)
         axes.set(xlabel="epoch", ylabel="loss")
         axes.set_title(title, parse_math=False)  # a $ would begin a formula
@@ -231,8 +227,6 @@ class EpochBar(Callback):
     ) -> None:
         self.console = console or Terminal(stderr=True, highlight=False, soft_wrap=True)
         self.posed, self.recipe, self.history, self.unit, self.every = posed, recipe, history, unit, every
-        self.progressive: Progressive | None = None
-        self.stages = 0  # that were told
         title, state = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
         self.bar = Progress(title, BarColumn(8), state, console=self.console, disable=not self.console.is_terminal)
         self.task = self.bar.add_task(visible(f"{posed.name} {recipe.activation.method}")[:16], total=None, state="")
@@ -254,8 +248,6 @@ class EpochBar(Callback):
         self.seen = trainer.current_epoch
         if trainer.current_epoch:
             self.say(f"resumed after {trainer.current_epoch} epochs")
-        self.progressive = next((c for c in trainer.callbacks if isinstance(c, Progressive)), None)  # pyright: ignore[reportAttributeAccessIssue]
-        self.stages = len(self.progressive.told) if self.progressive else 0
         assert isinstance(pl_module, Training)
         self.first = self.done = trainer.global_step
         self.steps = pl_module.steps
@@ -264,10 +256,8 @@ class EpochBar(Callback):
         self.bar.update(self.task, total=self.steps, completed=self.done)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self.progressive is not None and trainer.is_global_zero:
-            for told in self.progressive.told[self.stages :]:
-                self.stages += 1
-                self.say(stage_line(told, self.stages, self.progressive.stages))
+        if trainer.is_global_zero and trainer.current_epoch == self.recipe.exact_epoch:
+            self.say(f"epoch {trainer.current_epoch + 1}/{self.recipe.optimization.epochs}: exact from here")
         self.epoch_began, self.trained = time.monotonic(), 0.0
 
     def on_train_batch_end(
@@ -293,9 +283,9 @@ class EpochBar(Callback):
         else:
             name, exact, other = "accuracy", *(f"{seen[k]:.4f}" for k in ("val_accuracy", "val_accuracy_smooth"))
         self.losses = f"loss {_figure(loss)}, {name} {exact}"
-        same = self.recipe.activation.method == "relu" or (self.progressive is not None and self.progressive.done)
-        what = "partly exact" if self.progressive is not None and self.progressive.partly else "smooth"
-        smooth_loss, smooth_metric = ("", "") if same else (f" ({what} {_figure(smooth)})", f" ({what} {other})")
+        first = self.recipe.exact_epoch
+        same = self.recipe.activation.method == "relu" or (first is not None and trainer.current_epoch >= first)
+        smooth_loss, smooth_metric = ("", "") if same else (f" (smooth {_figure(smooth)})", f" (smooth {other})")
         rate = f"; {len(self.posed.train) / self.trained:,.0f} {self.unit}/s" if self.trained else ""
         epoch, of = trainer.current_epoch + 1, self.recipe.optimization.epochs
         if self.console.is_terminal:
@@ -339,7 +329,7 @@ class EpochBar(Callback):
         if not trainer.is_global_zero or not seen.rows:
             return
         if not seen.last:
-            if self.progressive is None and 0 <= seen.best_epoch < seen.epochs - 1:
+            if 0 <= seen.best_epoch < seen.epochs - 1:
                 of = _figure(seen.best_loss)
                 self.say(f"kept: epoch {seen.best_epoch + 1}, with the lowest validation loss, {of}")
             return

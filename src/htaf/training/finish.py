@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from htaf import hardening
+from htaf.convert.modes import evaluating
 from htaf.data.images import ImagePreprocessor
 from htaf.data.notes import Note
+from htaf.data.parts import Part
 from htaf.hardening.finishing import Make, kept_where_better
 from htaf.runs.evaluation import measure
 from htaf.runs.metrics import decided, loss_function, threshold_for
 from htaf.training.problems import FEWEST, Problem
-from htaf.training.progressive import loss_of
 from htaf.training.recipe import DataOptions, Recipe, TableData
 
 
@@ -111,3 +113,20 @@ def _averaged(net: nn.Module, mean: Mapping[str, Tensor], posed: Problem) -> tup
     if any(isinstance(module, nn.modules.batchnorm._NormBase) for module in made.modules()):
         made, _ = hardening.recalibrate(made, posed.fitting(), everywhere=True)
     return made, hardening.Report("average", time.perf_counter() - begin, None, None)
+
+
+@torch.no_grad()
+def loss_of(net: nn.Module, batches: Iterable[Any], loss: Callable[..., Tensor]) -> float:
+    """The mean loss over the rows of all batches, in eval mode; infinite where it is not a number.
+
+    Rows of a `Part` with weights count by these: its loss takes them third.
+    """
+    total, rows = 0.0, 0
+    device = next(net.parameters()).device
+    weights = batches.weights if isinstance(batches, Part) else None
+    with evaluating(net):
+        for x, y in batches:
+            of = [] if weights is None else [weights[rows : rows + len(x)].to(device)]
+            total += loss(net(x.to(device)), y.to(device), *of).item() * len(x)
+            rows += len(x)
+    return total / rows if math.isfinite(total) else math.inf

@@ -48,7 +48,6 @@ from htaf.runs import (
 )
 from htaf.runs.evaluation import measure
 from htaf.runs.folder import FORMAT
-from htaf.runs.metrics import loss_function
 from htaf.sharpening import set_sharpness
 from htaf.training._lightning import L
 from htaf.training.averaging import BEGINS, Averaging
@@ -72,13 +71,11 @@ from htaf.training.frozen import Fixed, given_once, learns_from_features, on_fea
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, check_loggers, close, loggers
 from htaf.training.module import EpochBatches, Training, loaders
-from htaf.training.notes import activation_of, best_of, pair_notes, result_notes, stage_notes
+from htaf.training.notes import activation_of, best_of, pair_notes, result_notes
 from htaf.training.outside import described, with_step
 from htaf.training.problems import Problem, data_identity, positive_of, problem, resolved, supervision
-from htaf.training.progressive import Progressive, step_names
 from htaf.training.recipe import Recipe, TableData
 from htaf.training.running import Running
-from htaf.training.stages import Stages, stages_of
 
 AS_USUAL = Running()
 # loaders that index tensors need no workers; what is logged is the mean over all processes; a backbone may be frozen
@@ -87,9 +84,7 @@ _EXPECTED = (
     ".*LeafSpec.*",
     ".*It is recommended to use `self.log.*",
     ".*in eval mode at the start of training.*",
-    ".*the exact step has gradient 0.*",  # of a layer that is exact for good while a shortcut goes on learning
 )
-MOST_ROWS, MOST_IMAGES = 10_000, 2_000  # by which layers are repaired between stages
 
 
 @dataclass(frozen=True)
@@ -207,10 +202,6 @@ def fit(
     release_memory()
     if attributes is not None and (recipe.optimization.compile or running.strategy == "fsdp"):
         raise TrainingError("a network that learns attributes is trained in parts: expected no compile and no fsdp")
-    if attributes is not None and recipe.progressive and recipe.hardening.distil:
-        raise TrainingError("a network that learns attributes has no teacher: expected distil 0")
-    if running.gradients and recipe.progressive:
-        raise TrainingError("gradients are watched in one network: expected no gradients with harden progressive")
     try:
         network = recipe.model(posed.inputs, posed.outputs) | {"activation": described(recipe, method)}
     except (ValueError, OSError) as error:  # no such backbone, or a hub that is out of reach
@@ -232,19 +223,18 @@ def fit(
     first = _network(train) if trainer.is_global_zero else None  # what cannot be built leaves no folder behind
     if first is not None:
         train = _on_features(train, first, data)
-    stages = None if first is None else _stages(train, first)
     with threads(processes):
         if first is None:
             record = finished_elsewhere(out, key)
             if record is None:
                 own = _network(train)
-                _train(_on_features(train, own, data), own, torch.get_num_threads(), None)
+                _train(_on_features(train, own, data), own, torch.get_num_threads())
                 record = wait()
             return Run(out, record, method)
         with claim(out, identity) as record:
             if record["status"] == "finished":
                 return _with_ids(finished_run(out, record, method), data)
-            return _lead(train, first, record, source, stages)
+            return _lead(train, first, record, source)
 
 
 MOST_EPOCHS = 150  # for the steps of few rows
@@ -261,7 +251,7 @@ def long_enough(recipe: Recipe, rows: int) -> tuple[Recipe, int, tuple[str, ...]
     epochs = min(math.ceil(training.least_steps / steps), MOST_EPOCHS)
     if epochs <= training.epochs:
         return recipe.replace(epochs=training.epochs), 1, ()
-    every = 1 if recipe.progressive else math.ceil(epochs / VALIDATIONS)
+    every = 1 if recipe.exact_epoch is not None else math.ceil(epochs / VALIDATIONS)
     epochs = math.ceil(epochs / every) * every  # the last is validated
     return recipe.replace(epochs=epochs), every, (f"{epochs} epochs, which are {epochs * steps:,} steps",)
 
@@ -296,14 +286,14 @@ def check(recipe: Recipe, running: Running = AS_USUAL) -> None:
     if not 0 <= workers <= MOST_WORKERS:
         raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {workers}")
     check_loggers(running.logger)
-    if recipe.progressive and processes.world > 1:
-        raise TrainingError(f"harden progressive trains in one process, got {processes.world}: expected harden end")
+    if recipe.exact_epoch is not None and processes.world > 1:
+        raise TrainingError(f"exact_from trains in one process, got {processes.world}: expected exact_from 1")
     if recipe.activation.learn_pair and processes.sharded:
         raise TrainingError("strategy fsdp does not go with learn_pair: use ddp")
     if recipe.optimization.average and processes.sharded:
         raise TrainingError("strategy fsdp does not go with average: use ddp")
-    if recipe.optimization.compile and (recipe.progressive or recipe.hardening.noise):
-        raise TrainingError("compile goes with neither harden progressive nor noise: expected no compile")
+    if recipe.optimization.compile and (recipe.exact_epoch is not None or recipe.hardening.noise):
+        raise TrainingError("compile goes with neither exact_from nor noise: expected no compile")
     _fingerprint(recipe)
     try:
         recipe.network.check_available()
@@ -409,36 +399,6 @@ def _on_features(train: _Prepared, net: nn.Module, data: Data) -> _Prepared:
     return replace(train, posed=posed, frozen=frozen, images=False)
 
 
-def _stages(train: _Prepared, net: nn.Module) -> Stages | None:
-    """When which steps of a network become exact; None where all do after the training.
-
-    Raises:
-        TrainingError: too few epochs or steps for so many stages.
-    """
-    options = train.recipe.hardening
-    if not train.recipe.progressive:
-        return None
-    x = train.posed.validation[torch.arange(min(2, len(train.posed.validation))), 0][0]
-    try:
-        return stages_of(options, step_names(net, x), train.recipe.optimization.epochs)
-    except ValueError as error:
-        raise TrainingError(str(error)) from None
-
-
-def _progressive(train: _Prepared, stages: Stages) -> Progressive:
-    """The callback that hardens a training stage by stage."""
-    recipe, posed = train.recipe, train.posed
-    part, training = posed.fitting(), recipe.optimization
-    most = MOST_IMAGES if train.images else MOST_ROWS
-    rows = torch.linspace(0, len(part) - 1, min(most, len(part))).round().long()
-    batches = [part[chosen, 0][:2] for chosen in rows.split(250 if train.images else 1000)]
-    loss, end = loss_function(posed.task), training.lr_end / training.lr
-    return Progressive(
-        stages, batches, posed.validation, loss, recipe.hardening,
-        schedule=training.schedule, lr_end=end, seed=train.seed, settled=_settled(recipe),
-    )  # fmt: skip
-
-
 def _settled(recipe: Recipe) -> int:
     """The last epoch in which sharpening moves, -1 without any."""
     schedule = recipe.activation.sharpening()
@@ -450,14 +410,13 @@ def _lead(
     net: nn.Module,
     record: dict[str, Any],
     source: Mapping[str, Any] | None,
-    stages: Stages | None,
 ) -> Run:
     """Train in a claimed folder, measure, write; of several processes this is the first."""
     processes = train.processes
     with thread_count(record["threads"]):  # float sums depend on their number, and a resumed run must not differ
-        progressive = _train(train, net, record["threads"], stages)
+        _train(train, net, record["threads"])
         with telling(processes) as told:
-            run = _written(train, _whole(train, net), record, source, progressive)
+            run = _written(train, _whole(train, net), record, source)
             told.append(run.record)
     return run
 
@@ -479,26 +438,16 @@ def _written(
     net: nn.Module,
     record: dict[str, Any],
     source: Mapping[str, Any] | None,
-    progressive: Progressive | None,
 ) -> Run:
     """Finish and measure the best weights, and write the run."""
     recipe, posed, history, out = train.recipe, train.posed, train.history, train.out
-    best, best_epoch, how = history.best, history.best_epoch, "epoch"
-    if progressive is not None and progressive.done and progressive.best_loss < history.best_loss:
-        best, best_epoch = progressive.best, progressive.best_epoch  # as repaired, and no epoch after it was better
-        how = "hardened" if progressive.told[-1].get("repair", "none") == "none" else "repaired"
-    net.load_state_dict(best)
+    epoch = history.best_epoch
+    net.load_state_dict(history.best)
     net = net.to(history.device).eval()
     real = recipe.activation.method == "relu"
     made, told = finished(net if real else convert.harden(net), posed, recipe, train.say, train.mean)
     release_memory()  # a fit of the head holds many bits as numbers
-    own, epoch = any(step["kept"] for step in told), best_epoch  # whether the exact network has weights of its own
-    before: tuple[int, int] | None = None  # epoch of a smooth network of its own, and of the first stage
-    staged = None if recipe.hardening.straight_through else progressive  # else the smooth network has the last weights
-    if staged is not None and (best is staged.best or epoch >= staged.stages.begins[0]):
-        own, epoch = True, staged.smooth_epoch
-        before = epoch, staged.stages.begins[0]
-        net.load_state_dict(staged.smooth)
+    own = any(step["kept"] for step in told)  # whether the exact network has weights of its own
     net, exact = (made, None) if real else (net, made)
     final = recipe.activation.sharpening()
     if final is not None and not train.network["activation"].get("learnable"):
@@ -525,8 +474,8 @@ def _written(
         "rows": {n: len(part) for n, part in {"train": posed.train, **posed.measured()}.items()},
         "parameters": sum(p.numel() for p in net.parameters()),
         "source": dict(source or {}),
-        "notes": to_record([*posed.notes, *recipe.network.notes(), *pair_notes(net, recipe, before), *history.notes]),
-        "best_epoch": best_epoch,
+        "notes": to_record([*posed.notes, *recipe.network.notes(), *pair_notes(net, recipe), *history.notes]),
+        "best_epoch": epoch,
         "epochs_run": history.epochs,
         "device": history.device,
         **history.processes,
@@ -535,19 +484,14 @@ def _written(
     }
     if train.weights:
         record["weights"] = train.weights
-    if told or progressive is not None:
-        of = {} if progressive is None else {"best": how}
-        record["hardening"] = {"stages": progressive.told if progressive else [], "finish": told} | of
-    if progressive is not None and how == "epoch":
-        losses = [row["val_loss"] for row in history.rows] + [progressive.best_loss] * progressive.done
-        record["notes"] += stage_notes(losses, best_epoch, progressive.stages.begins[0])
+    if told or recipe.exact_epoch is not None:
+        record["hardening"] = {"exact_from": recipe.exact_epoch, "finish": told}
     record["notes"] += to_record([*of_threshold, *threshold_on_test(kept, posed, recipe.data)])
     record["notes"] += to_record([*result_notes(record, posed, net, exact, recipe, kept)])
     history.write()
-    begins = () if progressive is None else progressive.stages.begins
     title = f"{posed.name}, {recipe.activation.method}, seed {train.seed}"
     if train.running.plot:
-        history.plot(out / PLOT, title, best_of(record), best_epoch + (1.0 if how == "epoch" else 1.5), begins)
+        history.plot(out / PLOT, title, best_of(record), epoch + 1)
     own_smooth = net if own and exact is not None else None
     run = finish_run(out, record, exact if own_smooth else net, posed.preprocessor, train.method, smooth=own_smooth)  # pyright: ignore[reportArgumentType]
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
@@ -568,8 +512,8 @@ def _trainer(
     """Lightning's trainer with its callbacks; it knows which of several processes this is. It validates after `every`
     epochs."""
     training, count_from, processes = recipe.optimization, _settled(recipe), processes_of(running)
-    if recipe.progressive:
-        count_from = max(count_from, math.ceil(recipe.hardening.last * training.epochs))
+    if recipe.exact_epoch is not None:
+        count_from = max(count_from, math.ceil(recipe.hardening.exact_from * training.epochs))
     history = History(out, training.patience, count_from, processes.recorded(), last=training.keep == "last")
     callbacks: list[L.Callback] = [history]
     if running.gradients:
@@ -598,21 +542,18 @@ def _trainer(
     return trainer, history
 
 
-def _train(train: _Prepared, net: nn.Module, number: int, stages: Stages | None) -> Progressive | None:
-    """Run the epochs, on `number` threads, from the last checkpoint if there is one; returns what hardened it."""
+def _train(train: _Prepared, net: nn.Module, number: int) -> None:
+    """Run the epochs, on `number` threads, from the last checkpoint if there is one."""
     recipe, posed, processes, trainer = train.recipe, train.posed, train.processes, train.trainer
     processes.enough(net, recipe.optimization.batch_size, len(posed.train), len(posed.validation))
     trainer.callbacks.insert(0, Together(processes, train.key, number))  # pyright: ignore[reportAttributeAccessIssue]
-    progressive = None if stages is None else _progressive(train, stages)
-    if progressive is not None:
-        trainer.callbacks.insert(1, progressive)  # pyright: ignore[reportAttributeAccessIssue]
     parts = loaders(
         posed.train, posed.validation, recipe.optimization.batch_size, train.seed, train.running.workers,
         rank=trainer.global_rank, world=processes.world, least=processes.least(net),
     )  # fmt: skip
     steps = len(parts[0]) * recipe.optimization.epochs
     if decay := recipe.optimization.average:
-        begins = max(BEGINS, recipe.hardening.last if recipe.progressive else 0.0)
+        begins = BEGINS if recipe.exact_epoch is None else max(BEGINS, recipe.hardening.exact_from)
         trainer.callbacks.insert(1, Averaging(decay, math.ceil(begins * steps)))  # pyright: ignore[reportAttributeAccessIssue]
     state = train.seed * processes.world + trainer.global_rank
     module = Training(
@@ -643,4 +584,3 @@ def _train(train: _Prepared, net: nn.Module, number: int, stages: Stages | None)
         raise
     finally:
         close(trainer.loggers)
-    return progressive

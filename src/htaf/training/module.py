@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneC
 from torch.utils.data import DataLoader, Sampler
 
 from htaf._compat import no_trace
+from htaf.activations import exact_step
 from htaf.contract import looks_smooth
 from htaf.convert import harden
 from htaf.data.parts import Part
@@ -24,7 +25,6 @@ from htaf.sharpening import learn_within, set_sharpness
 from htaf.training._lightning import L
 from htaf.training.distributed import TrainingError, first_cause, pooled, shard, share, share_buffers, whole_state
 from htaf.training.recipe import Recipe
-from htaf.training.stages import Noise
 
 NEWTON_SCHULZ = 3  # iterations of Muon, as in cifar10-airbench
 
@@ -60,11 +60,13 @@ class Training(L.LightningModule):
         self.seed = seed
         self.attributes = attributes
         self.draws = _is_random(net) or recipe.hardening.noise > 0
-        self._noise = [
-            step.register_forward_pre_hook(Noise(recipe.hardening.noise))
-            for step in net.modules()
-            if recipe.hardening.noise and looks_smooth(step)
-        ]
+        smooth = [step for step in net.modules() if looks_smooth(step)]
+        self._hooks: list[Any] = []  # of the steps, while it trains
+        if recipe.hardening.noise:
+            self._hooks += [step.register_forward_pre_hook(Noise(recipe.hardening.noise)) for step in smooth]
+        self._exactly = ExactValues()
+        if recipe.exact_epoch is not None:
+            self._hooks += [step.register_forward_hook(self._exactly) for step in smooth]
         self.classes = task == "classification"
         self.train_loss, self.loss = loss_function(task, recipe.optimization.label_smoothing), loss_function(task)
         self.schedule = recipe.activation.sharpening()
@@ -72,7 +74,6 @@ class Training(L.LightningModule):
         self._sharp: Any = None  # what the activations were set to
         # in lists, so that they are no second sets of entries in the state dict
         self._compiled: list[Any] = [torch.compile(recipe.network.called(net))] if recipe.optimization.compile else []
-        self._teacher: list[nn.Module] = []  # of distillation
         self._measured: list[nn.Module] = []  # the smooth and the exact network
         self._whole: list[nn.Module] = []  # of a sharded network: a copy without weights
         self._exact: tuple[list[int], nn.Module] | None = None
@@ -89,6 +90,10 @@ class Training(L.LightningModule):
         state = whole_state(self.net) if self.sharded else self.net.state_dict()
         return {name: value.detach().cpu().clone() for name, value in state.items()}
 
+    def on_train_epoch_start(self) -> None:
+        first = self.recipe.exact_epoch
+        self._exactly.on = first is not None and self.current_epoch >= first
+
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         progress = self.global_step / self.steps
         now = None if self.schedule is None else self.schedule.at(progress)
@@ -102,15 +107,10 @@ class Training(L.LightningModule):
             else:
                 torch.manual_seed(seed)
 
-    def sharpen(self, progress: float, restored: float | None = None) -> None:
-        """Set the activations as they are when the share `progress` of the training is done.
-
-        restored: the share after which the weights were what they are, where they have just come back.
-        """
+    def sharpen(self, progress: float) -> None:
+        """Set the activations as they are when the share `progress` of the training is done."""
         if self.learns_pair:
             end = self.recipe.activation.alpha0, self.recipe.activation.alpha1
-            if restored is not None:
-                self._pair = end if self.schedule is None else self.schedule.at(restored)
             now: Any = end if self.schedule is None else self.schedule.at(progress)
             before = self._pair or (now if progress else end)  # a new network is made with the pair of the end
             learn_within(self.net, before, now, end[0] * end[1])
@@ -123,17 +123,8 @@ class Training(L.LightningModule):
         """Whether HTAF's pairs are weights."""
         return self.recipe.activation.learn_pair and self.recipe.activation.method == "htaf"
 
-    def sharpen_other(self, net: nn.Module, progress: float) -> None:
-        """The same for a copy of the network with weights of that time, which hold learned pairs."""
-        if self.schedule is not None and not self.learns_pair:
-            set_sharpness(net, self.schedule.at(progress))
-
-    def teach(self, teacher: nn.Module) -> None:
-        """From now on the training loss has the distance to the outputs of this network too, see `distance`."""
-        self._teacher = [teacher]
-
     def on_train_end(self) -> None:
-        for handle in self._noise:
+        for handle in self._hooks:
             handle.remove()
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
@@ -159,12 +150,7 @@ class Training(L.LightningModule):
         if self.attributes is None:
             network = self._compiled[0] if self._compiled else self.recipe.network.called(self.net)
             of_rows = partial(self.train_loss, weights=weights)
-            loss, outputs = self.recipe.network.loss(self.net, network, x, y, of_rows)
-            if not self._teacher:
-                return loss
-            with torch.no_grad():
-                taught = self._teacher[0](x)
-            return loss + self.recipe.hardening.distil * distance(outputs, taught, self.classes, weights)
+            return self.recipe.network.loss(self.net, network, x, y, of_rows)
         truth = self.attributes.to(y.device)[y]
         return self.recipe.network.supervised_loss(self.net, x, y, truth, self.train_loss)
 
@@ -237,8 +223,6 @@ class Training(L.LightningModule):
                 optimizer = torch.optim.Adam(parameters, recipe.lr, weight_decay=recipe.weight_decay, fused=fused)
             case _:
                 optimizer = torch.optim.AdamW(parameters, recipe.lr, weight_decay=recipe.weight_decay, fused=fused)
-        if self.recipe.progressive and self.recipe.hardening.restart:  # `Progressive` moves the rate
-            return optimizer
         match recipe.schedule:
             case "one_cycle":  # SGD keeps the recipe's momentum
                 adaptive = recipe.optimizer in ("adam", "adamw")
@@ -255,6 +239,39 @@ class Training(L.LightningModule):
             case _:
                 return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Noise:
+    """Forward pre-hook of a smooth step: Gaussian noise on the pre-activations, in training only."""
+
+    def __init__(self, std: float) -> None:
+        self.std = std
+
+    def __deepcopy__(self, memo: object) -> Noise:
+        return self
+
+    def __call__(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        if not module.training or not looks_smooth(module):  # a step that was hardened keeps the hook
+            return None
+        x, *more = args
+        return x + self.std * torch.randn_like(x), *more
+
+
+class ExactValues:
+    """Forward hook of a smooth step: while `on`, it gives what the exact step gives, with the gradient of the smooth
+    one."""
+
+    def __init__(self) -> None:
+        self.on = False
+
+    def __deepcopy__(self, memo: object) -> ExactValues:
+        return self
+
+    def __call__(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+        if not self.on or not looks_smooth(module):
+            return None
+        exact = exact_step(module, args[0].detach()).to(output.dtype)
+        return exact + (output - output.detach())  # plus 0
 
 
 @final
@@ -300,17 +317,6 @@ def _is_random(net: nn.Module) -> bool:
 
 def _has_smooth(net: nn.Module) -> bool:
     return any(map(looks_smooth, net.modules()))
-
-
-def distance(outputs: Tensor, taught: Tensor, classes: bool, weights: Tensor | None = None) -> Tensor:
-    """How far outputs are from a teacher's: the Kullback-Leibler divergence KL(teacher || outputs) of logits [rows,
-    classes], the mean squared error of a regression; a mean over rows, by weights [rows] of mean 1 where they come."""
-    if classes:
-        learned, known = outputs.float().log_softmax(1), taught.float().log_softmax(1)
-        each = torch.nn.functional.kl_div(learned, known, reduction="none", log_target=True).sum(1)
-    else:
-        each = (outputs.float() - taught.float()).square().mean(1)
-    return each.mean() if weights is None else (each * weights).mean()
 
 
 @torch.no_grad()

@@ -29,50 +29,20 @@ FAR = 10.0  # times the loss of a constant: it diverged
 def best_of(record: Mapping[str, Any]) -> str:
     """Where the exact network of a training comes from, for people, whose epochs count from 1."""
     epoch = record["best_epoch"] + 1
-    how = record.get("hardening", {}).get("best", "epoch")
-    if record["recipe"].get("keep") == "last":
-        return f"last epoch, {epoch}"
-    return f"best epoch {epoch}" if how == "epoch" else f"{how}, before epoch {epoch + 1}"
+    return f"last epoch, {epoch}" if record["recipe"].get("keep") == "last" else f"best epoch {epoch}"
 
 
-def stage_notes(losses: Sequence[float], best_epoch: int, first: int) -> list[str]:
-    """Whether no stage of a progressive training helped.
-
-    Args:
-        losses: on the validation part, of the exact network after each epoch, and as repaired at the last stage.
-        best_epoch: of the lowest. first: epoch of the first stage; both from 0.
-    """
-    if best_epoch >= first:
-        return []
-    now, later = losses[best_epoch], min(losses[first:], default=math.inf)
-    return [
-        f"no stage helped: the exact network of epoch {best_epoch + 1}, from before the first stage (epoch "
-        f"{first + 1}), has validation loss {now:.4g}, the best one after it {later:.4g}. The run keeps the first"
-    ]
-
-
-def pair_notes(net: nn.Module, recipe: Recipe, stage: tuple[int, int] | None = None) -> list[str]:
-    """What a reader must know of the activation's parameters: not the recipe's, or too small to ever be binary.
-
-    stage: where the smooth network is that of before the first stage: its epoch, and that stage's; both from 0.
-    """
+def pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:
+    """What a reader must know of the activation's parameters: not the recipe's, or too small to ever be binary."""
     notes, used, schedule = [], activation_of(net, recipe), recipe.activation.sharpening()
     names = next((m.sharpness for m in net.modules() if isinstance(m, SmoothStep)), ())
     final = {} if schedule is None else dict(zip(names, schedule.end, strict=True))
     if any(used[name] != final[name] for name in final):
         shown = ", ".join(f"{name} {used[name]:.4g} instead of {final[name]:g}" for name in final)
-        if stage is not None and schedule is not None:
-            notes.append(
-                f"the smooth network is that of epoch {stage[0] + 1}, of before the first stage (epoch {stage[1] + 1}) "
-                f"and before sharpening ended, so it has {shown}. The exact network was trained on from there. For a "
-                f"sharper smooth network choose a smaller sharpen_fraction (now {schedule.fraction:g} of the epochs)"
-            )
-        else:
-            notes.append(
-                f"the best epoch came before sharpening ended, so the smooth network has {shown}. Where its gap is too "
-                "large, train longer (epochs), sharpen sooner (a smaller sharpen_fraction) or not at all (sharpen "
-                "False)"
-            )
+        notes.append(
+            f"the best epoch came before sharpening ended, so the smooth network has {shown}. Where its gap is too "
+            "large, train longer (epochs), sharpen sooner (a smaller sharpen_fraction) or not at all (sharpen False)"
+        )
     alpha1, asked = used.get("alpha1", math.inf), final.get("alpha1", -math.inf)
     if alpha1 <= SATURATION < asked:
         notes[-1] += (
@@ -98,10 +68,13 @@ def activation_of(net: nn.Module, recipe: Recipe) -> dict[str, Any]:
 
 
 def trained_exact(record: Mapping[str, Any]) -> bool:
-    """Whether the weights were trained on behind exact steps (`straight_through`): the smooth network of a run then has
+    """Whether the weights were trained on behind exact steps (`exact_from`): the smooth network of a run then has
     weights that were not trained for it, and its figures say nothing of the training."""
-    stages = record.get("hardening", {}).get("stages", ())
-    return bool(stages and record["recipe"].get("straight_through") and record["best_epoch"] >= stages[0]["epoch"])
+    of = record.get("hardening", {})
+    first = of.get("exact_from")
+    if record.get("recipe", {}).get("straight_through") and of.get("stages"):  # evidence of before
+        first = of["stages"][0]["epoch"]
+    return first is not None and record["best_epoch"] >= first
 
 
 def result_notes(
@@ -144,8 +117,8 @@ def result_notes(
         harm = augment_notes(on, posed, record["metrics"][which], recipe.data.augment)
     if on is exact:
         apart = [
-            f"from epoch {record['hardening']['stages'][0]['epoch'] + 1} on the exact network was trained "
-            "(straight_through): the figures of the smooth one with the same weights say nothing of the training"
+            f"from epoch {record['hardening']['exact_from'] + 1} on the exact network was trained (exact_from): "
+            "the figures of the smooth one with the same weights say nothing of the training"
         ]
     return [*learned, *overflow, *dead, *harm, *apart]
 

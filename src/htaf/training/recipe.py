@@ -270,21 +270,10 @@ class Optimization(RecipePart):
         return found
 
 
-Harden = Literal["end", "progressive"]
-HardenOrder = Literal["forward", "backward", "together"]
-HardenUnit = Literal["layer", "channel", "unit"]
-# read by a progressive training alone
-_PROGRESSIVE = (
-    "harden_from",
-    "harden_to",
-    "harden_order",
-    "harden_unit",
-    "straight_through",
-    "harden_stages",
-    "restart",
-    "repair",
-    "distil",
-)
+GONE = {  # fields of progressive hardening, with what they were where it was not used
+    "harden": "end", "harden_from": 0.6, "harden_to": 0.9, "harden_order": "forward", "harden_unit": "layer",
+    "harden_stages": 0, "straight_through": False, "restart": 0.3, "repair": True, "distil": 0.0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -292,68 +281,27 @@ class Hardening(RecipePart):
     """How the network becomes exact.
 
     Args:
-        harden: end: all steps after the training; progressive: step by step while what lies above goes on learning.
-        harden_from: Share of the epochs after which the first steps become exact.
-        harden_to: Share of the epochs after which the last ones do.
-        harden_order: forward: those that run first begin; backward: those that run last; together: all at harden_from.
-        harden_unit: layer: whole layers at once; channel, unit: random channels or units, ever more of them over the
-            stage before (StoMPP).
-        harden_stages: In so many stages, each of about as many layers; 0: a stage for every layer.
-        straight_through: What lies below an exact step learns on, by straight-through with the slope of the smooth
-            step; else it is frozen.
-        restart: At each stage the best weights so far, a cleared optimizer, and the schedule anew, up to so large a
-            share of lr; 0: the training goes on as it is.
-        repair: At each stage, fit the next layers to what they gave before, by least squares; kept where it helps
-            validation.
+        exact_from: Share of the epochs after which all steps give exact values, with the gradient of the smooth steps;
+            1: they become exact after the training.
         noise: Standard deviation of Gaussian noise on the pre-activations of smooth steps in training.
-        distil: Weight of the distance to the outputs of the smooth network, from the first stage on.
         recalibrate: After training, take the statistics of batch norm anew on the exact network; kept where it helps
             validation.
         refit: After training, fit the last layer anew on the exact network, by ridge or logistic regression; kept where
             it helps validation. Of classes beside a linear part (`direct`) it is left out.
     """
 
-    harden: Harden = "end"
-    harden_from: float = 0.6
-    harden_to: float = 0.9
-    harden_order: HardenOrder = "forward"
-    harden_unit: HardenUnit = "layer"
-    harden_stages: int = 0
-    straight_through: bool = False
-    restart: float = 0.3
-    repair: bool = True
+    exact_from: float = 1.0
     noise: float = 0.0
-    distil: float = 0.0
     recalibrate: bool = False
     refit: bool = False
 
     def check(self) -> None:
-        expect(0 < self.harden_from < 1, "harden_from must lie in (0, 1)", self.harden_from)
-        text = f"harden_to must lie in [harden_from = {self.harden_from}, 1)"
-        expect(self.harden_order == "together" or self.harden_from <= self.harden_to < 1, text, self.harden_to)
-        self.expect_all(("harden_stages",), lambda v: v >= 0, "must be >= 0")
-        self.expect_all(("restart", "noise", "distil"), lambda v: 0 <= v < math.inf, "must be >= 0 and finite")
-
-    @property
-    def last(self) -> float:
-        """The share of the epochs after which the last steps become exact in a progressive training."""
-        return self.harden_from if self.harden_order == "together" else self.harden_to
+        expect(0 <= self.exact_from <= 1, "exact_from must lie in [0, 1]", self.exact_from)
+        self.expect_all(("noise",), lambda v: 0 <= v < math.inf, "must be >= 0 and finite")
 
     def unread(self, method: str) -> dict[str, str]:
         """The fields that are not read with an activation, each with the choice that leaves it so."""
-        if method == "relu":
-            return dict.fromkeys(("harden", *_PROGRESSIVE, "noise"), "method relu")
-        if self.harden == "end":
-            return dict.fromkeys(_PROGRESSIVE, _ENDED)
-        found: dict[str, str] = {}
-        if self.harden_order == "together":
-            found |= dict.fromkeys(("harden_to", "harden_stages"), "harden_order together")
-        if self.harden_unit != "layer":
-            found["repair"] = f"harden_unit {self.harden_unit}"
-        return found
-
-
-_ENDED = "harden end"
+        return dict.fromkeys(("exact_from", "noise"), "method relu") if method == "relu" else {}
 
 
 @dataclass(frozen=True)
@@ -540,15 +488,14 @@ class Network(RecipePart, ABC):
         x: torch.Tensor,
         y: torch.Tensor,
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The training loss of a batch, and the outputs that it is of.
+    ) -> torch.Tensor:
+        """The training loss of a batch.
 
         Args:
             outputs: what `called` gives, compiled where the recipe says so. loss: of outputs and targets, a mean over
                 rows.
         """
-        found = outputs(x)
-        return loss(found, y), found
+        return loss(outputs(x), y)
 
     def supervised_loss(
         self,
@@ -571,6 +518,9 @@ def by_part(family: str, own: Mapping[str, str], fields: Mapping[str, Any]) -> d
 
     own: the names of its fields, each with its part.
     """
+    if gone := [name for name, usual in GONE.items() if fields.get(name, usual) != usual]:
+        raise ValueError(f"{', '.join(gone)}: progressive hardening is gone; exact_from makes all steps exact at once")
+    fields = {name: value for name, value in fields.items() if name not in GONE}
     if others := [f"{name}{meant(name, [*own])}" for name in sorted(fields) if name not in own]:
         raise ValueError(f"family {family} does not read {', '.join(others)}")
     found: dict[str, dict[str, Any]] = {}
@@ -600,8 +550,6 @@ class Recipe:
         kind, batch = self.network.data, self.optimization.batch_size
         expect(type(self.data) is kind, f"data of family {self.family} must be {kind.__name__}", repr(self.data))
         expect(not self.network.normalised or batch >= 2, "batch_size must be >= 2 with batch_norm", batch)
-        both = self.progressive and self.optimization.keep == "last"
-        expect(not both, "keep must be best with harden progressive, which goes back to its best weights", "'last'")
         fits = self.network.takes_relu or self.activation.method != "relu"
         expect(fits, f"method for {self.family} must be htaf, ste or ss", "'relu'")
         levels, why = self.activation.levels, self.network.one_level
@@ -615,9 +563,11 @@ class Recipe:
         return self.network.family
 
     @property
-    def progressive(self) -> bool:
-        """Whether steps become exact during the training; a real-valued network has none."""
-        return self.hardening.harden == "progressive" and self.activation.method != "relu"
+    def exact_epoch(self) -> int | None:
+        """The epoch from which on all steps give exact values in training, from 0; None: all of it is smooth."""
+        epochs = self.optimization.epochs
+        first = math.floor(epochs * self.hardening.exact_from + 0.5)
+        return first if first < epochs and self.activation.method != "relu" else None
 
     @property
     def fields(self) -> dict[str, str]:
@@ -677,9 +627,6 @@ class Recipe:
         for why in dict.fromkeys(unread.values()):
             if ignored := sorted(name for name in names if unread.get(name) == why):
                 shown = ", ".join(map(spelled, ignored))
-                if why == _ENDED:
-                    verb = "needs" if len(ignored) == 1 else "need"
-                    raise ValueError(f"{shown} {verb} {spelled('harden')} progressive")
                 raise ValueError(f"{why} does not read {shown}")
 
     def effective(self) -> dict[str, Any]:

@@ -34,8 +34,8 @@ def family_of(name: str) -> Family:
 
 
 def ready_recipe(family: str, name: str) -> Recipe:
-    """A ready recipe of a family: of an MLP tabular-exact, tabular-mlp, tabular-paper, tabular-quick,
-    tabular-progressive; on images small, reduced, quick (not icbm), cifar10 and cifar100 at full scale; of icbm also
+    """A ready recipe of a family: of an MLP tabular-exact, tabular-mlp, tabular-paper, tabular-quick;
+    on images small, reduced, quick (not icbm), cifar10 and cifar100 at full scale; of icbm also
     finetune.
 
     Raises:

@@ -220,7 +220,7 @@ class ICBMNetwork(Network):
         x: torch.Tensor,
         y: torch.Tensor,
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> torch.Tensor:
         from htaf.models.concept_terms import concept_terms
         from htaf.models.icbm import ICBM
 
@@ -228,7 +228,7 @@ class ICBMNetwork(Network):
             return super().loss(net, outputs, x, y, loss)
         features, concepts, logits = outputs(x)
         terms = concept_terms(concepts, features, rate=self.rate_for(logits.shape[1]), neighbours=self.neighbours)
-        return loss(logits, y) + terms, logits
+        return loss(logits, y) + terms
 
     def rate_for(self, classes: int) -> float:
         """The share of the images for which a concept is to be on, given so many classes; 0: as it comes."""
@@ -363,8 +363,6 @@ def _adapt(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[st
     if changes.get("optimizer") == "sgd" and before.optimizer == "adamw" and "weight_decay" not in changes:
         recipe = recipe.replace(weight_decay=SGD_DECAY)
         notes += (f"weight decay {SGD_DECAY:g}, as the recipe's {before.weight_decay:g} is for adamw, not sgd",)
-    if changes.get("harden") == "progressive" and "keep" not in changes:
-        recipe = recipe.replace(keep="best")
     if "backbone" not in changes:
         return recipe, notes
     adapted, why = for_backbone(recipe, changes["backbone"], changes.get("optimizer"))

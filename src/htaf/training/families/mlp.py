@@ -190,11 +190,11 @@ class MLPNetwork(Network):
         x: Tensor,
         y: Tensor,
         loss: Callable[[Tensor, Tensor], Tensor],
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         if self.members == 1:
             return super().loss(net, outputs, x, y, loss)
         found = outputs(x)
-        return loss(found.flatten(0, 1), y.repeat_interleave(self.members, 0)), found.mean(1)
+        return loss(found.flatten(0, 1), y.repeat_interleave(self.members, 0))
 
 
 def _most_bits(inputs: Mapping[str, Any]) -> int:
@@ -229,12 +229,6 @@ def tabular_paper() -> Recipe:
 def tabular_quick() -> Recipe:
     """The demo's: as tabular_mlp, 30 epochs."""
     return Recipe(MLPNetwork(), TableData(), optimization=Optimization(epochs=30, patience=0))
-
-
-def tabular_progressive() -> Recipe:
-    """Layer by layer exact in the last 40% of 30 epochs: (2, 11) from (1, 2), noise, repair, refit."""
-    hardening = Hardening("progressive", noise=0.2, recalibrate=True, refit=True)
-    return Recipe(MLPNetwork(), TableData(), Activation(), Optimization(epochs=30, patience=0), hardening)
 
 
 def tabular_residual() -> Recipe:
@@ -275,13 +269,11 @@ FAMILY = Family(
         "tabular-mlp": tabular_mlp,
         "tabular-paper": tabular_paper,
         "tabular-quick": tabular_quick,
-        "tabular-progressive": tabular_progressive,
     },
     recipes_help="tabular-residual: a linear part, leaves of boosted trees on their thermometer, and "
     "two networks of one hidden layer on it for what these leave, 300 steps and 8 epochs; tabular-members: eight such "
     "networks alone, 40 epochs; tabular-exact, which several hidden layers start from: 30 epochs, then norms and head "
     "fitted to the exact network; tabular-mlp: at most 100 epochs, no steps after them; tabular-paper: as the paper "
-    "words it; tabular-quick: as tabular-mlp, 30 epochs; tabular-progressive: 30 epochs with noise, hardened layer by "
-    "layer, then norms and head.",
+    "words it; tabular-quick: as tabular-mlp, 30 epochs.",
     suited=_suited,
 )

@@ -73,8 +73,5 @@ def quick(network: Network, *, epochs: int, lr: float = 0.012) -> Recipe:
         precision="bfloat16", patience=0,
     )  # fmt: skip
     activation = Activation(alpha0=0.4, alpha1=5.0, beta=2.0, slope="tanh", sharpen=False)
-    exact = Hardening(
-        harden="progressive", harden_order="together", harden_from=0.34, straight_through=True, restart=0.0,
-        repair=False, recalibrate=True, refit=True,
-    )  # fmt: skip
+    exact = Hardening(exact_from=0.34, recalibrate=True, refit=True)
     return Recipe(network, ImageData("shift-flip", 0, 2500), activation, training, exact)

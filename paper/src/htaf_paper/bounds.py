@@ -174,7 +174,7 @@ def network_error_bound(width: int, weight_bound: float, density: float, eps: fl
 def bounds_table(
     eps: float = 0.1, alpha1s: tuple[float, ...] = tuple(PAPER_BOUNDS)
 ) -> list[dict[str, float | str | None]]:
-    """Rows of `htaf theory`: alpha1, the least alpha0, it rounded up to the paper's digits, the paper's figure, P."""
+    """Rows of the paper's table: alpha1, the least alpha0, it rounded up as in the paper, the paper's figure, P."""
     rows = []
     for alpha1 in map(float, alpha1s):
         exact = alpha0_lower_bound(alpha1, eps)

@@ -1,0 +1,305 @@
+"""All steps exact from a share of the epochs on, noise, what is fitted to the bits, and learned pairs."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch import nn
+
+from htaf import convert
+from htaf.activations import HTAF, SATURATION, Heaviside
+from htaf.data.images import Images
+from htaf.data.images import load as load_images
+from htaf.data.tabular import Table, load
+from htaf.runs import Run, RunError, open_run
+from htaf.runs.folder import RECORD, sealed
+from htaf.sharpening import Geometric, learn_within
+from htaf.training.distributed import TrainingError
+from htaf.training.families import make_recipe
+from htaf.training.fit import check, fit
+from htaf.training.module import ExactValues, Noise, Training
+from htaf.training.notes import trained_exact
+from htaf.training.recipe import Recipe
+from htaf.training.running import Running
+from quick import slow_but
+
+QUICK = make_recipe(hidden=(8, 6), epochs=8, batch_size=16, lr=0.02, sharpen_fraction=0.25, patience=0, exact_from=0.5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=80), "b": rng.normal(size=80)})
+    frame["y"] = 10 * (frame["a"] > 0) + 5 * frame["b"] + rng.normal(size=80)
+    path = tmp_path_factory.mktemp("data") / "made.csv"
+    frame.to_csv(path, index=False)
+    return load(path, target="y")
+
+
+def train(out: Path, table: Table, recipe: Recipe = QUICK, **options: Any) -> Run:
+    """As `fit`; `options` are those of `Running` too."""
+    own = {name: options.pop(name) for name in [*options] if name in Running.__dataclass_fields__}
+    running = Running(**{"device": "cpu", "checkpoint_seconds": 0.0, **own})
+    return fit(recipe, table, out, running=running, **options)
+
+
+# ---- hooks ----
+
+
+def test_noise_is_off_in_eval_and_at_exact_steps() -> None:
+    step, x = HTAF(), torch.linspace(-2, 2, 5)
+    step.register_forward_pre_hook(Noise(0.5))
+    assert not torch.equal(step(x), HTAF()(x))
+    assert torch.equal(step.eval()(x), HTAF()(x))
+    exact = convert.harden(nn.Sequential(step).train(), share=True)
+    assert torch.equal(exact[0](x), Heaviside()(x))
+
+
+def test_noise_has_its_standard_deviation() -> None:
+    torch.manual_seed(0)
+    step = HTAF().train()
+    given = Noise(0.5)(step, (torch.zeros(20_000),))
+    assert given is not None
+    noisy = given[0]
+    assert noisy.std().item() == pytest.approx(0.5, rel=0.03)
+    assert noisy.mean().item() == pytest.approx(0.0, abs=0.02)
+
+
+@pytest.mark.parametrize("bipolar", [False, True])
+def test_exact_values_have_the_smooth_gradient(bipolar: bool) -> None:
+    step, hook, x = HTAF(0.5, 3.0, bipolar=bipolar), ExactValues(), torch.randn(4, 50, requires_grad=True)
+    smooth = torch.autograd.grad(step(x).sum(), x)
+    step.register_forward_hook(hook)
+    assert not torch.equal(step(x), Heaviside(bipolar=bipolar)(x))
+    hook.on = True
+    out = step(x)
+    assert torch.equal(out, Heaviside(bipolar=bipolar)(x))
+    assert torch.equal(torch.autograd.grad(out.sum(), x)[0], smooth[0])
+
+
+# ---- trainings ----
+
+
+def test_all_steps_are_exact_from_an_epoch_on(table: Table, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = train(tmp_path / "run", table, progress=True)
+    assert run.record["hardening"]["exact_from"] == 4
+    rows = list(csv.DictReader((run.path / "metrics.csv").open()))
+    assert [row["val_loss"] == row["val_loss_smooth"] for row in rows] == [False] * 4 + [True] * 4
+    trained = run.record["best_epoch"] >= 4
+    assert trained_exact(run.record) == trained
+    assert any("the exact network was trained" in note for note in run.record["notes"]) == trained
+    assert not trained_exact(run.record | {"best_epoch": 3})
+    assert "epoch 5/8: exact from here" in capfd.readouterr().err
+
+
+class Stopped(Exception):
+    """What stands for a kill."""
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "noise": {"noise": 0.3, "recalibrate": True, "refit": True, "average": 0.9},
+    "pairs that move": {"learn_pair": True, "sharpen_fraction": 1.0, "precision": "bfloat16"},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_resumes_to_the_last_bit(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
+    recipe = QUICK.replace(**VARIANTS[variant])
+    whole, original = train(tmp_path / "whole", table, recipe), Training.training_step
+    stops = {2, 4, 6}  # each once, after some steps of the epoch
+
+    def training_step(self: Training, batch: Any, batch_idx: int) -> Any:
+        if batch_idx == 2 and self.current_epoch in stops:
+            stops.discard(self.current_epoch)
+            raise Stopped
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(Training, "training_step", training_step)
+    while stops:
+        with pytest.raises(Stopped):
+            train(tmp_path / "run", table, recipe)
+    again = train(tmp_path / "run", table, recipe)
+    for name in ("metrics", "layers", "model", "model_sha256", "best_epoch", "epochs_run", "key"):
+        assert again.record[name] == whole.record[name], name
+    assert (again.path / "metrics.csv").read_bytes() == (whole.path / "metrics.csv").read_bytes()
+
+
+@pytest.mark.parametrize("method", ["htaf", "ss", "ste", "relu"])
+def test_finishing_is_for_every_method(table: Table, tmp_path: Path, method: str) -> None:
+    plain = make_recipe(hidden=(8,), epochs=2, batch_size=16, lr=0.02, method=method)
+    before = train(tmp_path / "plain", table, plain).record
+    record = train(tmp_path / "run", table, plain.replace(recalibrate=True, refit=True)).record
+    assert "hardening" not in before
+    network = "smooth" if method == "relu" else "exact"
+    kept = [step for step in record["hardening"]["finish"] if step["kept"]]
+    loss = record["metrics"][network]["validation"]["loss"]
+    assert loss == pytest.approx(kept[-1]["after"] if kept else before["metrics"][network]["validation"]["loss"])
+    assert loss <= before["metrics"][network]["validation"]["loss"]
+    if method != "relu":
+        assert record["metrics"]["smooth"] == before["metrics"]["smooth"]
+
+
+def test_a_real_valued_network_is_trained_as_ever(table: Table, tmp_path: Path) -> None:
+    plain = make_recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.02, method="relu", patience=2, sharpen_fraction=0.1)
+    runs = [train(tmp_path / "a", table, plain), train(tmp_path / "b", table, plain.replace(exact_from=0.5))]
+    for name in ("metrics.csv", "model.safetensors"):
+        assert (runs[0].path / name).read_bytes() == (runs[1].path / name).read_bytes()
+
+
+def test_a_last_step_that_cannot_be_taken_loses_nothing(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise ValueError("expected another head")
+
+    monkeypatch.setattr("htaf.hardening.refit_head", refuse)
+    run = train(tmp_path / "run", table, QUICK.replace(recalibrate=True, refit=True))
+    told = run.record["hardening"]["finish"]
+    assert [step["name"] for step in told] == ["recalibrate", "refit"]
+    assert (told[1]["error"], told[1]["kept"]) == ("expected another head", False)
+
+
+def test_errors_before_the_training() -> None:
+    with pytest.raises(TrainingError, match="one process, got 2"):
+        check(QUICK, Running("cpu", devices=2))
+    for name in ("exact_from", "noise"):
+        with pytest.raises(TrainingError, match="compile goes with neither"):
+            check(make_recipe().replace(compile=True, **{name: 0.1}), Running("cpu"))
+
+
+def test_progressive_hardening_is_refused(table: Table, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="harden, restart: progressive hardening is gone"):
+        make_recipe(harden="progressive", restart=0.5)
+    plain = make_recipe(harden="end", harden_from=0.6, restart=0.3)  # as records of before say it of others
+    assert plain == make_recipe()
+    run = train(tmp_path / "run", table, QUICK.replace(epochs=1))
+    old = {k: v for k, v in run.record.items() if k != "sha256"}
+    old["recipe"] = {**old["recipe"], "harden": "progressive"}
+    (run.path / RECORD).write_text(sealed(old))
+    with pytest.raises(RunError, match="progressive hardening, which is gone"):
+        open_run(run.path)
+
+
+# ---- learned pairs ----
+
+
+@settings(max_examples=60, deadline=None)
+@given(move=st.tuples(st.floats(-3, 3), st.floats(-3, 3)), progress=st.floats(0, 1))
+def test_learned_pairs_keep_the_schedule_s_product(move, progress) -> None:
+    schedule, step = Geometric((1.0, 2.0), (2.0, 11.0), 0.7), HTAF(2.0, 11.0, learnable=True)
+    now = schedule.at(progress)
+    learn_within(step, now, now, 22.0)  # as an optimizer finds it
+    with torch.no_grad():
+        step.get_parameter("log_alpha0").fill_(math.log(now[0]) + move[0])
+        step.get_parameter("log_alpha1").fill_(math.log(now[1]) + move[1])
+    assert learn_within(nn.Sequential(step), now, now, 22.0) == 1
+    alpha0, alpha1 = (float(value) for value in step.alphas)
+    assert alpha0 * alpha1 == pytest.approx(now[0] * now[1], rel=1e-5)
+    assert 0.1 - 1e-6 <= alpha0 <= 22 / SATURATION + 1e-5
+    if progress >= 0.7:
+        assert alpha1 >= SATURATION - 1e-5
+    nearest = now[0] * math.exp((move[0] - move[1]) / 2)
+    assert alpha0 == pytest.approx(min(max(nearest, 0.1), 22 / SATURATION), rel=1e-5)
+
+
+def test_a_pair_that_learns_nothing_follows_the_schedule() -> None:
+    module = Training(learnable_net(), make_recipe(hidden=(4,), learn_pair=True), "regression", 100)
+    step = next(m for m in module.net.modules() if isinstance(m, HTAF))
+    assert module.schedule is not None
+    for i in range(101):
+        module.sharpen(i / 100)
+        expected = module.schedule.at(i / 100)
+        assert [float(alpha) for alpha in step.alphas] == pytest.approx(expected, rel=1e-4)
+
+
+def learnable_net() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 4), HTAF(2.0, 11.0, learnable=True), nn.Linear(4, 1))
+
+
+def test_every_layer_learns_its_own_pair(table: Table, tmp_path: Path) -> None:
+    recipe = make_recipe(hidden=(8, 6), epochs=4, batch_size=16, lr=0.05, learn_pair=True)
+    run = train(tmp_path / "run", table, recipe)
+    found = [m.alphas for m in open_run(run.path).model(exact=False).modules() if isinstance(m, HTAF)]
+    assert len({float(alpha0) for alpha0, _ in found}) == 2
+    assert all(float(alpha0) != pytest.approx(2.0, rel=1e-3) for alpha0, _ in found)
+    assert run.record["model"]["activation"]["learnable"] is True
+    assert run.record["recipe"]["learn_pair"] is True
+
+
+# ---- families ----
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
+    """Class folders of small images, of which one is brighter on the left."""
+    folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    for name in ("left", "right"):
+        (folder / name).mkdir()
+        for i in range(20):
+            pixels = rng.integers(0, 120, (8, 8, 3), dtype=np.uint8)
+            pixels[:, slice(0, 4) if name == "left" else slice(4, 8)] += 120
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return load_images(folder, size=8)
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "dhn": {"depth": 10},
+    "bnn": {"width": 2},
+    "snn": {"width": 2, "steps": 2},
+    "icbm": {"depth": 10, "concepts": 4},
+}
+
+
+@pytest.mark.parametrize("family", slow_but(FAMILIES, "dhn", "snn"))
+def test_every_family_becomes_exact(images: Images, tmp_path: Path, family: str) -> None:
+    recipe = make_recipe(
+        family, epochs=2, batch_size=8, exact_from=0.5, noise=0.1, recalibrate=True, refit=True, augment="none",
+        validation_images=8, **FAMILIES[family],
+    )  # fmt: skip
+    run = fit(recipe, images, tmp_path / "run", running=Running("cpu", checkpoint_seconds=0.0))
+    first, second = csv.DictReader((run.path / "metrics.csv").open())
+    assert first["val_loss"] != first["val_loss_smooth"]
+    assert second["val_loss"] == second["val_loss_smooth"]
+    assert [step["name"] for step in run.record["hardening"]["finish"]] == ["recalibrate", "refit"]
+
+
+class Own(nn.Module):
+    """A step from outside htaf that keeps the contract."""
+
+    kind, sharpness, bipolar = "own", ("steep",), False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steep = 4.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.steep * x)
+
+    def hardened(self) -> nn.Module:
+        return Heaviside.of(self)
+
+
+def test_a_step_from_outside_is_exact_too(table: Table, tmp_path: Path) -> None:
+    recipe = QUICK.replace(method="somewhere.steps:Own", start=(1.0,), sharpness=(8.0,))
+    run = train(tmp_path / "run", table, recipe, method=Own)
+    assert run.record["hardening"]["exact_from"] == 4
+    assert not [m for m in open_run(run.path, method=Own).model().modules() if isinstance(m, Own)]
