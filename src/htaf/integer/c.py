@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from htaf._files import check_output_folder, write_atomic
+from htaf.integer.columns import lines
 from htaf.integer.ops import (
     Add,
     And,
@@ -759,7 +760,8 @@ class _Writer:
         exponent, divisor = self.program.unit
         what = "pixels [channels, height, width]"
         if given.kind == "columns":
-            what = f"columns: round(value * 2^{given.exponent}), half to even, kept in {given.low} to {given.high};"
+            what = f"columns: round(value * 2^{given.exponent}), half to even, clamped to {given.low} to {given.high};"
+        means = "".join(f"   {line}\n" for line in lines(self.program))
         text = f"""{self.head("h")}/* text sha256: {OPEN} */
 #ifndef {upper}_H
 #define {upper}_H
@@ -779,7 +781,8 @@ extern const char {self.name}_program[]; /* SHA-256 of the program */
 extern const char {self.name}_text[]; /* and of the text of {self.name}.c, with zeros in its place */
 
 /* One row. x: {what} {list(given.shape)}.
-   y: outputs times 2^{-exponent} * {divisor}; the class is the first of the greatest. Not reentrant: static buffers. */
+   y: outputs times 2^{-exponent} * {divisor}; the class is the first of the greatest. Not reentrant: static buffers.
+{means}*/
 void {self.name}_run(const {self.x_type} *x, {self.y_type} *y);
 
 #ifdef __cplusplus

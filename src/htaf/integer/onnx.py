@@ -16,6 +16,7 @@ import numpy as np
 
 from htaf._files import check_output, write_atomic
 from htaf.integer import ops
+from htaf.integer.columns import lines
 from htaf.integer.ops import WIDEST, Array, IntegerError, Op, Pair, Value, by_channel, sums
 from htaf.integer.program import IntegerProgram
 from htaf.integer.sealing import KEY, OPEN, sealed
@@ -32,8 +33,8 @@ def to_integer_onnx(program: IntegerProgram, path: str | Path) -> None:
     int64 [batch, classes]. A column outside the range of the input counts as the end that is nearer.
 
     Sums are ConvInteger or MatMulInteger where bytes hold the numbers and no kernel can saturate, else products of
-    int64. The metadata hold the program's SHA-256 (program_sha256), its unit and its input, and the SHA-256 of the file
-    with zeros in its place (file_sha256).
+    int64. The metadata hold the program's SHA-256 (program_sha256), its unit, its input, how raw columns become it
+    (columns), and the SHA-256 of the file with zeros in its place (file_sha256).
 
     Raises:
         IntegerError: onnx is not installed. HtafError: the path is that of a folder, or of a file of a run.
@@ -175,7 +176,8 @@ def _write(
             proto.quantization_annotation.add(tensor_name=name, quant_parameter_tensor_names=[entry])
     model = helper.make_model(proto, opset_imports=opsets, ir_version=IR, producer_name="htaf")
     said = {KEY: OPEN, "program_sha256": program.digest, "unit": json.dumps(list(program.unit))}
-    helper.set_model_props(model, said | {"input": json.dumps(program.described()["input"])})
+    said |= {"input": json.dumps(program.described()["input"]), "columns": "\n".join(lines(program))}
+    helper.set_model_props(model, said)
     write_atomic(Path(path), sealed(model.SerializeToString()))
 
 

@@ -17,6 +17,11 @@ def sealed(data: bytes) -> bytes:
     return _filled(data, hashlib.sha256(data).hexdigest())
 
 
+def is_sealed(data: bytes) -> bool:
+    """Whether a file says its digest, right or wrong."""
+    return _SEAL.search(data) is not None
+
+
 def is_whole(data: bytes) -> bool:
     """Whether a file is as `sealed` made it."""
     return len(_SEAL.findall(data)) == 1 and sealed(_filled(data, OPEN)) == data

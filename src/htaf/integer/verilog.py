@@ -17,6 +17,7 @@ import numpy as np
 
 from htaf._files import check_output_folder, to_json, write_atomic
 from htaf.integer import ops
+from htaf.integer.columns import lines as meaning
 from htaf.integer.ops import Array, IntegerError, Op, Value, channel_axis
 from htaf.integer.program import IntegerProgram
 from htaf.integer.sealing import OPEN, sealed
@@ -264,6 +265,7 @@ def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: A
         f"// x: {given.size} numbers of {first['width']} bits in {first['low']} to {first['high']}, the first lowest",
         f"// y: {y.size} numbers of {last['width']} bits, {'signed' if last['signed'] else 'unsigned'}; one times "
         f"2 ** {program.unit[0]} / {program.unit[1]} is an output of the network",
+        *(f"// {line}" for line in meaning(program)),
         f"// latency: {f'{module.stages} clocks, a row every clock' if pipelined else 'none, combinational'}",
         f"module {name} ({said});",
         *(["  input clk, rst, in_valid;", "  output out_valid;"] if pipelined else []),

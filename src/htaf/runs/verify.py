@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,11 +21,14 @@ from htaf._console import progress as progress_of
 from htaf._errors import first_line, listed, option
 from htaf._files import OutputError
 from htaf.data.image_preprocess import ImagePreprocessor
+from htaf.data.images import Images
 from htaf.data.parts import Data
-from htaf.integer import files
+from htaf.data.preprocess import Preprocessor
+from htaf.integer import columns, files
 from htaf.integer.ops import Array, IntegerError
 from htaf.integer.program import IntegerProgram
-from htaf.runs.data import PartName, Place, RunPart
+from htaf.runs.columns import prepared
+from htaf.runs.data import PartName, Place, RunPart, raw_part
 from htaf.runs.folder import RunError
 from htaf.runs.integer import build_run, pixel_table
 from htaf.runs.packing import CheckError, known_part, own_data, parts_of, to_write
@@ -164,6 +168,8 @@ def verify_export(
 ) -> Iterator[Checked]:
     """The same rows through a run's network, its integer program and an exported form of it.
 
+    Rows of a table come to the export as raw values, made into integers by what the export says of its inputs.
+
     Args:
         exported: what `htaf export` or `htaf pack` wrote: a file, or a folder of C or Verilog.
         rows: of the part, the first ones.
@@ -180,12 +186,19 @@ def verify_export(
     path = Path(exported)
     if not path.exists():
         raise IntegerError(f"expected an exported file or folder, there is none at {path}")
-    program, part = build_run(run), known_part(run, part)
-    held = parts_of(run, own_data(run, data, data_dir), data_dir, part)[0]
+    program, part, own = build_run(run), known_part(run, part), own_data(run, data, data_dir)
+    held = parts_of(run, own, data_dir, part)[0]
     places = [*_places(path, program, run, held, targets)]  # what cannot be is said before all rows are run
     x = _integers_of(run, program, held, rows)
     wanted = _run(program, x, progress)
     yield _network(run, program, held, wanted)
+    known = run.preprocessor()
+    if not isinstance(own, Images) and isinstance(known, Preprocessor) and (said := _columns(path)):
+        raw, before = raw_part(run, own, part).iloc[:rows], x
+        x = program.input.quantised(known.transform(raw))
+        if not np.array_equal(x, before):  # rows of the training are encoded without their own targets
+            wanted = _run(program, x)
+        x = prepared(said, program.input, raw)
     for where, call in places:
         size = max(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
         try:
@@ -198,6 +211,15 @@ def verify_export(
                 raise
             found = Checked(where, wrong=str(error))
         yield found
+
+
+def _columns(path: Path) -> list[dict[str, Any]]:
+    """What an export says of how its inputs are made of raw columns; none where it takes pixels, or prepares itself."""
+    if path.is_dir():
+        return [one for file in path.glob("*.[hv]") for one in columns.read(file.read_text("utf-8"))]
+    if path.suffix == ".onnx":
+        return columns.read(_metadata(path).get("columns", "") if find_spec("onnx") else "")
+    return [*files.load(path).about.get("columns", [])] if files.is_program(path) else []
 
 
 class NotThereError(IntegerError):
@@ -273,10 +295,22 @@ def _expect_digest(source: Path, program: IntegerProgram) -> None:
 
 
 def _expect_whole(file: Path) -> None:
-    from htaf.integer.sealing import is_whole
+    from htaf.integer.sealing import is_sealed, is_whole
 
-    if not is_whole(file.read_bytes()):
+    data = file.read_bytes()
+    if not is_sealed(data):
+        raise IntegerError(
+            f"{file}: expected a file that htaf export wrote with --to c, verilog, onnx-integer or qonnx, got one "
+            "without its digest, which is none of these"
+        )
+    if not is_whole(data):
         raise IntegerError(f"{file}: expected a file as it was written, got one that was changed: export it again")
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    import onnx
+
+    return {one.key: one.value for one in onnx.load(str(path)).metadata_props}
 
 
 def _onnx(path: Path, program: IntegerProgram, x: Array) -> Outputs:
@@ -284,8 +318,8 @@ def _onnx(path: Path, program: IntegerProgram, x: Array) -> Outputs:
     try:
         import onnx
 
+        _expect(_metadata(path).get("program_sha256", ""), program, path)
         model = onnx.load(str(path))
-        _expect({one.key: one.value for one in model.metadata_props}.get("program_sha256", ""), program, path)
         given, output = model.graph.input[0], model.graph.output[0].name
         kind = onnx.helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type)
         at_once = given.type.tensor_type.shape.dim[0].dim_value or ROWS  # QONNX has a fixed number of rows: 1
