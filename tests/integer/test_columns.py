@@ -1,53 +1,83 @@
-"""An export of a table says how raw values become its inputs, and that is enough to make them."""
+"""Exports of tables say how raw values become their inputs: every kind of column, read again from the text alone."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pandas as pd
 import pytest
 
-import htaf
+from htaf.data.preprocess import Preprocessor
+from htaf.integer import columns
 from htaf.integer.c import to_c
-from htaf.integer.columns import lines, read
-from htaf.integer.program import IntegerProgram
-from htaf.runs.columns import prepared
-from htaf.runs.integer import build_run
+from htaf.integer.execute import run_program
+from htaf.integer.onnx import to_integer_onnx, to_qonnx
+from htaf.integer.ops import Linear
+from htaf.integer.program import Input, IntegerProgram
+from htaf.integer.verilog import to_verilog
+from htaf.runs.columns import inputs_of, prepared
+
+CODE = -9.0
+
+
+def frame(rows: int, seed: int) -> pd.DataFrame:
+    """Numbers with codes and blanks, few and many categories, blanks in them, odd names, dates."""
+    rng = np.random.default_rng(seed)
+    city = np.array([f"City {i}" for i in range(30)], object)[rng.integers(0, 30, rows)]
+    sex = np.array(["male", "female", None, "Ärztin", "*/ y"], object)[rng.integers(0, 5, rows)]
+    rare = np.where(rng.random(rows) < 0.04, [f"r{i % 3}" for i in range(rows)], "often")
+    age = np.where(rng.random(rows) < 0.1, np.nan, rng.uniform(17, 90, rows))
+    day = pd.Timestamp("2019-01-01") + pd.to_timedelta(rng.integers(0, 10**5, rows), "h")
+    table = {"age": age, "wage /* \u2028": np.where(rng.random(rows) < 0.1, CODE, rng.normal(size=rows))}
+    table |= {"sex": sex, "city": city, "rare": rare, "day": day.where(rng.random(rows) > 0.1)}
+    return pd.DataFrame(table)
 
 
 @pytest.fixture(scope="module")
-def raw() -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {"age": rng.integers(18, 90, 120).astype(float), "wage": [f"{x:.2f} €" for x in rng.random(120)]}
+def made() -> tuple[Preprocessor, IntegerProgram]:
+    train = frame(300, 0)
+    known = Preprocessor.fit(
+        train, np.nan_to_num(train["age"].to_numpy(float), nan=200), task="regression", special_codes=(CODE,)
     )
-    frame["when"] = pd.date_range("2024-01-01", periods=120, freq="31h", tz="UTC")
-    frame["kind"] = rng.choice(["a/b", "Straße", "*/ c"], 120)
-    frame["place"] = [f"p{i % 30}" for i in range(120)]
-    frame.loc[::9, ["age", "kind"]] = None
-    frame["y"] = frame["age"].fillna(50) > 50
-    return frame
+    given = Input("columns", (len(known.feature_names),), -(2**24), 2**24, 20)
+    about = {"columns": inputs_of(known, given), "target": {"task": "regression", "mean": 3.0, "std": 2.0}}
+    fc = Linear("fc", 0, np.ones((1, len(known.feature_names)), int), None)
+    return known, IntegerProgram(given, (fc,), 1, (0, 1), about)
 
 
-@pytest.fixture(scope="module")
-def program(raw: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> tuple[IntegerProgram, htaf.HtafClassifier]:
-    model = htaf.fit(raw, "y", leaves=0, members=1, epochs=1, fields={"weights": "int8"})
-    folder = tmp_path_factory.mktemp("columns") / "run"
-    model.save(folder)
-    return build_run(htaf.runs.open_run(folder)), model
+def said_by(form: str, program: IntegerProgram, folder: Path) -> str:
+    if form == "c":
+        to_c(program, folder)
+        return (folder / "network.h").read_text("utf-8")
+    if form == "verilog":
+        to_verilog(program, folder)
+        return (folder / "network.v").read_text("utf-8")
+    (to_qonnx if form == "qonnx" else to_integer_onnx)(program, folder / "p.onnx")
+    return {one.key: one.value for one in onnx.load(str(folder / "p.onnx")).metadata_props}["columns"]
 
 
-def test_raw_rows_become_the_inputs_by_the_header_alone(program, raw: pd.DataFrame, tmp_path: Path) -> None:
-    made, model = program
-    to_c(made, tmp_path)
-    said = read((tmp_path / "network.h").read_text())
-    assert [one["x"] for one in said] == [*range(made.input.shape[0])]
-    rows = raw.drop(columns="y").assign(kind="new").iloc[:20]
-    for some in (raw.drop(columns="y"), rows):
-        known = model.run_.preprocessor()
-        np.testing.assert_array_equal(prepared(said, made.input, some), made.input.quantised(known.transform(some)))
+@pytest.mark.parametrize("form", ["c", "verilog", "onnx-integer", "qonnx"])
+def test_raw_values_become_the_inputs_by_what_an_export_says(
+    form: str, made: tuple[Preprocessor, IntegerProgram], tmp_path: Path
+) -> None:
+    known, program = made
+    text = said_by(form, program, tmp_path)
+    said = columns.read(text)
+    assert [one["name"] for one in said] == [*known.feature_names]
+    assert {one["kind"] for one in said} == {"number", "code", "missing", "date", "encoded", "category", "other"}
+    rows: Any = frame(200, 1)
+    rows.loc[:3, ["sex", "city"]] = [["MALE", "city 3"], ["unseen", "unseen"], ["?", "N/A"], [" female ", "City 1"]]
+    rows.loc[4, "age"] = 1e6  # beyond the training, and clamped
+    np.testing.assert_array_equal(prepared(said, program.input, rows), program.input.quantised(known.transform(rows)))
+    assert '"std" + "mean"' in text
 
 
-def test_text_of_strangers_ends_no_comment(program) -> None:
-    assert not [line for line in lines(program[0]) if "*/" in line or "/*" in line]
+def test_names_neither_end_a_comment_nor_begin_one(made: tuple[Preprocessor, IntegerProgram], tmp_path: Path) -> None:
+    if not shutil.which("gcc"):
+        pytest.skip("gcc is not installed")
+    to_c(made[1], tmp_path)
+    assert run_program(tmp_path, tmp_path / "test" / "test.c").startswith("0 of ")

@@ -51,5 +51,5 @@ def read(text: str) -> list[dict[str, Any]]:
 
 def _json(said: dict[str, Any]) -> str:
     """One line that neither ends a comment nor begins one."""
-    text = json.dumps(said, ensure_ascii=False).replace("/", "\\/")
+    text = re.sub(r"/(?=\*)|(?<=\*)/", r"\\u002f", json.dumps(said, ensure_ascii=False))
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)

@@ -21,7 +21,9 @@ from htaf._console import progress as progress_of
 from htaf._errors import first_line, listed, option
 from htaf._files import OutputError
 from htaf.data.image_preprocess import ImagePreprocessor
+from htaf.data.images import Images
 from htaf.data.parts import Data
+from htaf.data.preprocess import Preprocessor
 from htaf.integer import columns, files
 from htaf.integer.ops import Array, IntegerError
 from htaf.integer.program import IntegerProgram
@@ -190,9 +192,10 @@ def verify_export(
     x = _integers_of(run, program, held, rows)
     wanted = _run(program, x, progress)
     yield _network(run, program, held, wanted)
-    if said := _columns(path):  # from raw values, by what the export says
+    known = run.preprocessor()
+    if not isinstance(own, Images) and isinstance(known, Preprocessor) and (said := _columns(path)):
         raw, before = raw_part(run, own, part).iloc[:rows], x
-        x = program.input.quantised(run.preprocessor().transform(raw))
+        x = program.input.quantised(known.transform(raw))
         if not np.array_equal(x, before):  # rows of the training are encoded without their own targets
             wanted = _run(program, x)
         x = prepared(said, program.input, raw)
