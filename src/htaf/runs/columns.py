@@ -29,7 +29,8 @@ def inputs_of(known: Preprocessor, given: Input) -> list[dict[str, Any]]:
 
 
 def _made_of(column: Column, codes: Sequence[float], given: Input) -> Iterator[dict[str, Any]]:
-    own = {"column": column.name} | {key: getattr(column, key) for key in ("unit", "order", "zoned") if getattr(column, key)}
+    own = {"column": column.name}
+    own |= {key: getattr(column, key) for key in ("unit", "order", "zoned") if getattr(column, key)}
     if column.kind == "number" and column.high > column.low:
         scale, ends = 1 / (column.high - column.low), {"low": column.low, "high": column.high}
         shift = {"scale": scale, "offset": 0 - column.low * scale}
