@@ -28,7 +28,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import htaf
 from htaf import HtafClassifier, HtafRegressor
 from htaf.data.notes import told
-from htaf.data.reading import DataError
+from htaf.data.reading import DataError, in_pandas
 from htaf.data.tabular import Split, Table, from_frame, load
 from htaf.estimators import fit as fit_frame
 from htaf.estimators import parts
@@ -632,7 +632,7 @@ class LazyFrame:
 
 def test_a_query_that_is_not_run_is_told() -> None:
     with pytest.raises(ValueError, match=r"got a LazyFrame, which is yet to be computed: call its collect\(\)"):
-        HtafClassifier().fit(LazyFrame(), [0, 1])
+        in_pandas(LazyFrame())
 
 
 def test_sizes_of_numpy_are_numbers() -> None:

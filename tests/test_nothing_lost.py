@@ -341,6 +341,7 @@ def test_the_report_lists_every_column_left_out(tmp_path: Path) -> None:
         (["1", "2"], None, 0),
         (["flat 7", "flat 8"], None, 0),
         (["12:30", "13:30"], "#:#", 12.5),
+        (["75-AB", "76-AB"], None, 0),  # the minus is none
         (["5 kilograms", "6 kilograms"], None, 0),
         ([None], None, 0),
     ],

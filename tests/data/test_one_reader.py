@@ -249,7 +249,7 @@ def test_a_file_is_the_same_table_by_command_and_from_a_frame(
 
 def test_a_file_has_one_format_of_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one column has decimal commas, dots set thousands apart in the others, in every way to write a number."""
-    columns = {
+    columns: dict[str, Sequence[str]] = {
         "a": ["812", "1.234", "15.300"], "b": ["12,5", "3,25", "k.A."] + ["0,5"] * 9, "c": ["52,5 %", "7 %", "1,25 %"],
         "d": ["1\u00a0234,50", "2\u202f000,25", "5"], "e": ["(2751,47)", "3", "-1,5"],
         "f": ["1347,66 E", "2.347,00 E", "5 E"], "g": ["0.55", "12.5", "3.25"],

@@ -210,6 +210,8 @@ def read_table(path: str | os.PathLike[str]) -> Attributes:
         DataError: no column `class` in front, no attribute, repeated or nameless classes, values that are no shares.
     """
     frame, notes = read_frame(path)
+    if again := [str(note.values[0]) for note in notes if note.kind == "name again"]:
+        raise DataError(f"{path}: expected distinct column names, got {listed(again)} more than once")
     first = str(frame.columns[0])
     if first.lower() != "class" or len(frame.columns) < 2:
         came = f"{counted(len(frame.columns), 'column')}, the first {first!r}"

@@ -14,8 +14,8 @@ _NUMBER = re.compile(
     rf"(?P<open>\()?(?P<sign>{_SIGN}(?=[^\d\s+-]))?(?P<before>{_BEFORE})?{SPACE}?"
     rf"(?P<number>(?(sign)|{_SIGN}?)"
     rf"(?:(?:\d+|[1-9]\d{{0,2}}(?:(?:,\d{{3}})+|(?:{_APOSTROPHE}\d{{3}})+|(?:{SPACE}\d{{3}})+)"
-    rf"|[1-9]\d?(?:,\d\d)+,\d{{3}})(?:\.\d+)?|\.\d+))(?P<behind>-)?"
-    rf"{SPACE}?(?P<after>{_AFTER})?(?P<close>(?(open)\)))"
+    rf"|[1-9]\d?(?:,\d\d)+,\d{{3}})(?:\.\d+)?|\.\d+))"
+    rf"(?:{SPACE}?(?P<after>{_AFTER})|(?P<behind>-))?(?P<close>(?(open)\)))"
 )
 _DURATION = re.compile(r"(-?\d+) days?(?: \+?(\d\d):(\d\d):(\d\d(?:\.\d+)?))?")  # as pandas writes it
 _TIME = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?(?: ?([ap])\.?m\.?)?", re.IGNORECASE)
@@ -31,7 +31,7 @@ _GROUPS = re.compile(f"(?<=\\d)(?:,|{_APOSTROPHE}|{SPACE})(?=\\d)")
 SECONDS = 86_400  # of a day
 
 # in Arrow's regular expressions: all numbers with decimal commas, and what is one with a comma or a point alone
-_DECORATED = r"^\(?{sign}?({before})? ?{sign}?({number})" + "-?{space}?({after})?\\)?$"
+_DECORATED = r"^\(?{sign}?({before})? ?{sign}?({number})" + "({space}?({after})|-)?\\)?$"
 _OF_ARROW = {"sign": _SIGN, "before": _BEFORE, "space": SPACE, "after": _AFTER.replace(r"[^\W\d_]", r"\pL")}
 _IN_GROUPS = rf"\d+|[1-9]\d{{0,2}}((\.\d{{3}})+|({_APOSTROPHE}\d{{3}})+|({SPACE}\d{{3}})+)"
 WITH_COMMA = _DECORATED.format(number=rf"({_IN_GROUPS})(,\d+)?([eE][+-]?\d+)?", **_OF_ARROW)
