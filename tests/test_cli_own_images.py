@@ -66,7 +66,7 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     code, out, err = htaf(*words)  # again: what is finished is kept
     assert code == 0
     assert "2 classes: names of the concepts cannot be checked on classes" in " ".join(err.split())
-    assert "of only 2 classes most concepts are divisions" in " ".join(err.split())
+    assert "there are no concepts beyond the classes" in " ".join(err.split())
     assert "page: open" in out
     assert "How many concepts a class draws on" in out
     assert (tmp_path / "d/icbm/record.json").read_bytes() == before

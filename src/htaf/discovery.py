@@ -156,8 +156,10 @@ def discover(
     if progress:
         of_explore = "htaf concepts name"  # the note that tells how to find names, with flags of other verbs
         told = [note for note in page["notes"] if note not in images.notes and of_explore not in note]
+        told.sort(key=lambda note: "no concepts beyond" not in note)  # the first thing to know
         say_notes([*told, *([] if name else ["concepts have numbers, not names: --model asks a language model"])])
-        if (distinct := scores["redundancy"]["effective"]) < codes.concepts / ALIKE:
+        divisions = any("no concepts beyond" in note for note in told)
+        if not divisions and (distinct := scores["redundancy"]["effective"]) < codes.concepts / ALIKE:
             said = f"the {codes.concepts:,} concepts say as much as {distinct:.0f} independent ones"
             few = f"of only {len(images.classes)} classes most concepts are divisions"
             say_notes([f"{said}: {few}; more classes make finer ones" if len(images.classes) < FEW else said])

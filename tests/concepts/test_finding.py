@@ -209,3 +209,17 @@ def test_of_many_rows_some_evenly_spread_are_taken() -> None:
     assert len(found.rows) == 1006
     assert found.rows[[0, 999, 1000, 1005]].tolist() == [0, 1199, 1200, 1205]
     assert isinstance(found.direction, Direction)
+
+
+def test_sides_of_other_classes_are_told() -> None:
+    planted = Planted()
+    rows = planted.rows(400)
+    predicted = ((planted.pre_activations(rows) >= 0) @ planted.head.weight.T + planted.head.bias).argmax(1)
+    first = np.bincount(predicted).argmax()
+    found = planted.find(rows[predicted == first][:20], rows[predicted != first][:20])
+    assert found.of_classes
+    assert found.apart == 1
+    assert "by predicted class" in repr(found)
+    assert not planted.find(rows[:20], rows[20:40]).of_classes
+    of_class = rows[predicted == first]
+    assert not planted.find(of_class[:15], of_class[15:30]).of_classes

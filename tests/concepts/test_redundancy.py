@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htaf.concepts.redundancy import Redundancy, correlations, redundancy
+from htaf.concepts.redundancy import Redundancy, correlations, redundancy, same_bits
 
 
 def pairs(bits: np.ndarray) -> np.ndarray:
@@ -88,3 +88,18 @@ def test_the_effective_number() -> None:
         np.exp(-(2 / 3 * np.log(2 / 3) + 1 / 3 * np.log(1 / 3)))
     )
     assert found(np.ones((5, 3), dtype=bool)).effective == 0
+
+
+def test_bits_that_say_the_same_are_one_concept() -> None:
+    rng = np.random.default_rng(0)
+    kinds = rng.random((200, 3)) < [0.5, 0.3, 0.1]
+    bits = np.stack([kinds[:, 0], ~kinds[:, 0], kinds[:, 1], np.ones(200, bool), kinds[:, 0], kinds[:, 2]], 1)
+    ones = bits.astype(np.int64)
+    same = same_bits(ones.T @ ones, len(ones))
+    assert same.of.tolist() == [0, 0, 2, -1, 0, 5]
+    assert same.opposite.tolist() == [False, True, False, True, False, False]
+    weight, bias = rng.normal(size=(4, 6)), rng.normal(size=4)
+    folded, offset = same.folded(weight, bias)
+    np.testing.assert_allclose(ones @ folded.T + offset, ones @ weight.T + bias)
+    assert not folded[:, ~same.distinct].any()
+    assert "no concepts beyond the classes" in same.about()

@@ -222,3 +222,12 @@ def test_a_loss_of_many_classes_takes_one_array_of_logits() -> None:
     assert value == pytest.approx(exact[0], rel=1e-5)
     np.testing.assert_allclose(slope, exact[1], atol=1e-6)
     np.testing.assert_allclose(of_bias, exact[2], atol=1e-7)
+
+
+def test_a_head_draws_on_one_bit_of_a_concept() -> None:
+    """Two classes whose bits are all the class: five weights a class were five times the same."""
+    labels = np.arange(60) % 2
+    bits = np.stack([labels, 1 - labels] * 8, 1)
+    codes = codes_of(bits, labels, np.zeros((2, 16)), np.zeros(2), parts=parts_of(30, 15, 15))
+    for head in sparse_heads(codes, (5, None)):
+        assert (head.head.weight != 0).sum(1).tolist() == [1, 1]

@@ -13,6 +13,7 @@ from htaf.concepts.codes import ConceptError
 from htaf.concepts.heads import Head
 
 DRAWS = 1000  # random divisions
+CLASSES_APART = 0.5  # of both sides: from here on what is found may be the class
 FEWEST, MOST = 5, 1000  # rows of a side; of more some evenly spread
 FEWEST_PAIRS = 7  # 2 of the 2^7 ways to swap sides tell as much: p = 0.016; of 6 pairs 0.031, above LEVEL
 LEVEL = 0.025  # of a p-value: bit and direction are two tests, 0.05 together
@@ -117,6 +118,8 @@ class Found:
             neither follows the concept in these rows.
         rows: int64 [rows], numbers of the rows that were taken, those without counted behind those with.
         own: bool [rows], whether it is a row with. predicted: int64 [rows], classes.
+        apart: how far the predicted classes of both sides differ, half the sum over classes of the differences of
+            their shares: 1 where the sides have no class in common. apart_p: by random divisions, as `Bit.p`.
     """
 
     bit: Bit
@@ -125,6 +128,13 @@ class Found:
     rows: Int64[np.ndarray, " rows"]
     own: Bool[np.ndarray, " rows"]
     predicted: Int64[np.ndarray, " rows"]
+    apart: float
+    apart_p: float
+
+    @property
+    def of_classes(self) -> bool:
+        """Whether the sides differ by predicted class, so that what is found may be the class. Of pairs it is not."""
+        return self.pairs is None and self.apart >= CLASSES_APART and self.apart_p <= LEVEL
 
     @property
     def follows(self) -> Bit | Direction | None:
@@ -137,8 +147,9 @@ class Found:
         what = "nothing" if self.follows is None else "the bit" if self.follows is bit else "the direction"
         of = direction if self.pairs is None else self.pairs
         clear = int(np.abs(of.gains).argmax())
+        classes = "the sides differ by predicted class, which may be all that is found; " if self.of_classes else ""
         return (
-            f"{what} follows the concept; bit {bit.concept}, {'on' if bit.on else 'off'} with it: agreement "
+            f"{classes}{what} follows the concept; bit {bit.concept}, {'on' if bit.on else 'off'} with it: agreement "
             f"{bit.agreement:.2f}, p = {bit.p:.3f}, {'' if bit.used else 'not '}used; direction: told "
             f"{direction.told:.2f}, p = {direction.p:.3f}; most changed is class {clear}, by {of.gains[clear]:+.2f}, "
             f"p = {of.gains_p[clear]:.3f}"
@@ -189,6 +200,7 @@ def find_concept(
     bits = (before >= 0).astype(np.float64)
     logits = bits @ head.weight.T + head.bias
     predicted = logits.argmax(1)
+    apart = np.abs(_apart(sides) @ np.eye(len(head.bias))[predicted]).sum(1) / 2
     return Found(
         bit=_bit(bits, logits, sides, head),
         direction=_direction(x, before, predicted, sides, pre_activations, head, paired),
@@ -196,6 +208,8 @@ def find_concept(
         rows=np.concatenate([own, others + len(with_)]),
         own=sides[0],
         predicted=predicted,
+        apart=float(apart[0]),
+        apart_p=_p(apart),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -221,6 +222,7 @@ def _record(
         "with": int(found.own.sum()),
         "without": int((~found.own).sum()),
         "paired": sides.paired,
+        "of_classes": {"differ": found.of_classes, "apart": found.apart, "p": found.apart_p},
         "follows": None if found.follows is None else "bit" if isinstance(found.follows, Bit) else "direction",
         "bit": {name: getattr(bit, name) for name in ("concept", "on", "agreement", "p", "used", "changed")}
         | {
@@ -291,6 +293,7 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         + ("" if result["paired"] else ". Pairs tell most: the same images with and without it, under the same names"),
     }[follows]
     lines = {
+        **({"first": _of_classes_alone(result)} if result["of_classes"]["differ"] else {}),
         "found": f"{found} ({counts})",
         "bit": f"concept {bit['concept']} is on in {bit['with']:.0%} of the images with it, {bit['without']:.0%} of "
         f"those without; as good a bit by chance: p = {bit['p']:.3f}",
@@ -315,6 +318,18 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         if follows == "bit" or not result["paired"]:
             lines["flips"] = _flips(result)
     return lines
+
+
+def _of_classes_alone(result: Mapping[str, Any]) -> str:
+    """That the sides differ by predicted class, and in which most."""
+    sides = [Counter(row["prediction"] for row in result["images"] if row["with"] == side) for side in (True, False)]
+    of = [{name: count / side.total() for name, count in side.items()} for side in sides]
+    most = max(of[0] | of[1], key=lambda name: abs(of[0].get(name, 0) - of[1].get(name, 0)))
+    shares = [f"{side.get(most, 0):.0%}" for side in of]
+    return (
+        f"the two sides differ by class: {shares[0]} of the images with it are predicted {most}, {shares[1]} of those "
+        "without. What is found may be the class; give images of the same classes on both sides to tell"
+    )
 
 
 def _use_in_pairs(result: Mapping[str, Any]) -> str:

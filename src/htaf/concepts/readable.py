@@ -12,11 +12,12 @@ import numpy as np
 
 from htaf._files import sealed, write_atomic
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.counts import labelled
+from htaf.concepts.counts import labelled, pair_counts
 from htaf.concepts.edit_head import measured_run, write_with_head
 from htaf.concepts.extract import extract
 from htaf.concepts.heads import Head, correct
-from htaf.concepts.sparse import SparseHead, scored_heads
+from htaf.concepts.redundancy import same_bits
+from htaf.concepts.sparse import scored_heads
 from htaf.data.images import Images
 from htaf.runs import HASHED, RECORD, Run, RunError
 
@@ -30,6 +31,9 @@ FEWEST = 10  # validation images
 def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run:
     """Fit heads of few and of all concepts a class to the exact bits of a run, and give the run one of them.
 
+    Bits that say the same of the training images are one concept (`same_bits`), which one of them stands for: the
+    others get no weight, in the head as it was trained neither.
+
     The sparsest is kept whose accuracy on validation images is within `NEAR` of the best dense head's, and within twice
     that one standard error further: on few images a bad head is near by luck. Where there is none, the best dense head
     is kept, fitted or as it was trained; with fewer than `FEWEST` such images the trained one. The run stays in its
@@ -42,9 +46,10 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
         per_class: most concepts of a class, whatever that costs; "auto": as above, of `TRIED`; 0: nothing is done.
 
     Returns:
-        The run. Its record's "heads" has "asked", "near", "images" and "rows": of each head its "kind" (trained or
-        fitted), "target" (most concepts of a class, None: all), "validation", "test", "nec", "ncc", "kept", "cost" (of
-        validation accuracy, beside the best dense head) and its standard "error".
+        The run. Its record's "heads" has "asked", "near", "images", "distinct" (bits that are a concept of their own)
+        and "rows": of each head its "kind" (trained or fitted), "target" (most concepts of a class, None: all),
+        "validation", "test", "nec", "ncc", "kept", "cost" (of validation accuracy, beside the best dense head) and its
+        standard "error".
 
     Raises:
         ConceptError: a run without concepts, or fewer of them than asked for. RunError: it has another such head.
@@ -68,7 +73,9 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
     with TemporaryDirectory() as folder:
         codes = extract(run, images, Path(folder) / "codes", keep=("bits",)).codes()
         result, heads = scored_heads(codes, (*targets, None), seed=run.record["seed"])
-        own = Head(codes.weight.astype(np.float64), codes.bias.astype(np.float64))
+        training = labelled(codes, "train")
+        same = same_bits(pair_counts(training), len(training))
+        own = Head(*same.folded(codes.weight.astype(np.float64), codes.bias.astype(np.float64)))
         held = labelled(codes, "validation")
         right = [correct(held, head) for head in (own, *(head.head for head in heads))]
         trained = {"kind": "trained", "target": None, "validation": float(right[0].mean())}
@@ -93,13 +100,17 @@ def keep_readable(run: Run, images: Images, per_class: PerClass = "auto") -> Run
             sparse = [row for row in sparse if enough and _is_near(row)]
         kept = sparse[0] if sparse else rows[dense if enough else 0]
         rows = [{**row, "kept": row is kept} for row in rows]
-        said = {"asked": per_class, "near": NEAR, "images": len(held), "rows": rows}
-        if kept["kind"] == "trained":
+        distinct = int(same.distinct.sum())
+        said = {"asked": per_class, "near": NEAR, "images": len(held), "distinct": distinct, "rows": rows}
+        if kept["kind"] == "trained" and distinct == codes.concepts:
             record = {**run.record, "heads": said}
             write_atomic(run.path / RECORD, sealed(record))
             return replace(run, record=record)
+        if kept["kind"] == "trained":
+            return _with_head(run, images, own, {"what": "one weight a concept"}, said, Path(folder) / "run")
         (chosen,) = (head for head in heads if head.target == kept["target"])
-        return _with_head(run, images, chosen, said, Path(folder) / "run")
+        about = {"what": "sparse", "target": chosen.target, "strength": chosen.strength, "ridge": chosen.ridge}
+        return _with_head(run, images, chosen.head, about, said, Path(folder) / "run")
 
 
 def keep_trained(run: Run) -> Run:
@@ -114,10 +125,11 @@ def _is_near(row: Mapping[str, Any]) -> bool:
     return row["cost"] <= NEAR + 1e-9 and row["cost"] + row["error"] <= 2 * NEAR
 
 
-def _with_head(run: Run, images: Images, chosen: SparseHead, said: Mapping[str, Any], aside: Path) -> Run:
+def _with_head(
+    run: Run, images: Images, head: Head, about: Mapping[str, Any], said: Mapping[str, Any], aside: Path
+) -> Run:
     """The run with another head, made aside and then written over it."""
-    about = {"what": "sparse", "target": chosen.target, "strength": chosen.strength, "ridge": chosen.ridge}
-    made = measured_run(run, aside, lambda out, m: write_with_head(run, out, chosen.head, about, "", m), images)
+    made = measured_run(run, aside, lambda out, m: write_with_head(run, out, head, about, "", m), images)
     record = {**run.record, "metrics": made.record["metrics"], "heads": said}
     record |= {entry: made.record[entry] for entry in HASHED.values() if entry in made.record}
     write_atomic(run.path / RECORD, sealed({**run.record, "status": "running"}))  # files and record change together

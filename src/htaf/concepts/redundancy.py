@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, Shaped
 
+from htaf._errors import counted
+
 AGREEMENT, CORRELATION = 0.99, 0.9
+FEW = 8  # distinct bits: fewer are divisions of the classes
 LISTED = 200  # pairs of each kind in a report
 
 
@@ -42,6 +45,61 @@ def phi(
     scale = np.outer(spread, of_others)
     above = float(images) * both - np.outer(ones, others)
     return np.clip(np.divide(above, scale, out=np.zeros_like(scale), where=scale > 0), -1, 1)
+
+
+@dataclass(frozen=True)
+class Same:
+    """Which bits are one concept, found by `same_bits`.
+
+    Attributes:
+        of: int64 [C], of each bit the one that stands for it, often itself; -1 where it never changes.
+        opposite: bool [C], whether it is the opposite of that one; of a bit that never changes whether it is 1.
+    """
+
+    of: Int64[np.ndarray, " concepts"]
+    opposite: Bool[np.ndarray, " concepts"]
+
+    @property
+    def distinct(self) -> Bool[np.ndarray, " concepts"]:
+        """bool [C]: the bits that stand for themselves."""
+        return self.of == np.arange(len(self.of))
+
+    def folded(
+        self, weight: Float64[np.ndarray, "classes concepts"], bias: Float64[np.ndarray, " classes"]
+    ) -> tuple[Float64[np.ndarray, "classes concepts"], Float64[np.ndarray, " classes"]]:
+        """A head with weights on distinct bits alone; the same logits where the bits of a concept agree."""
+        told, made = self.of >= 0, np.zeros_like(weight)
+        signed = np.where(self.opposite, -weight, weight)
+        np.add.at(made.T, self.of[told], signed.T[told])
+        return made, bias + weight[:, self.opposite].sum(1)
+
+    def about(self, kind: str = "image") -> str:
+        """That there are no concepts beyond the classes, in a sentence; "" where there are some. kind: of the items."""
+        distinct = int(self.distinct.sum())
+        if distinct >= FEW:
+            return ""
+        return (
+            f"there are no concepts beyond the classes: the {counted(len(self.of), 'bit')} divide the training {kind}s "
+            f"in {counted(distinct, 'way')} only; more classes, or more varied {kind}s within a class, make more"
+        )
+
+
+def same_bits(pairs: Int64[np.ndarray, "concepts concepts"], images: int) -> Same:
+    """Bits that correlate by 0.9 or more, or by -0.9 or less: one concept, whatever their number.
+
+    Greedy: the first bit that is not yet in a group stands for all that correlate with it and are not yet in one.
+
+    Args: as of `correlations`, of training images.
+    """
+    ones, related = np.diagonal(pairs), correlations(pairs, images)
+    of, opposite = np.full(len(pairs), -1), (ones == images) & (images > 0)
+    free = (ones > 0) & (ones < images)
+    for first in range(len(pairs)):
+        if free[first]:
+            members = free & (np.abs(related[first]) >= CORRELATION)
+            of[members], opposite[members] = first, related[first, members] < 0
+            free &= ~members
+    return Same(of, opposite)
 
 
 @dataclass(frozen=True)

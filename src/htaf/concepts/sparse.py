@@ -16,6 +16,7 @@ from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.counts import labelled, training_means
 from htaf.concepts.heads import Head, accuracy_of, balanced_rows, correct
+from htaf.concepts.redundancy import same_bits
 from htaf.concepts.sparsity import COVERAGE, effective, sparsity
 from htaf.concepts.store import Features
 
@@ -62,7 +63,8 @@ class SparseHead:
 
 
 class StandardBits:
-    """The training part as a fit reads it: z = (c - mean) / sd, dead concepts all 0; c are bits, or soft values.
+    """The training part as a fit reads it: z = (c - mean) / sd; c are bits, or soft values. Bits that never change and
+    those that are one concept with an earlier one (`same_bits`) are all 0: they get no weight.
 
     Attributes:
         values: float [N, C]. labels: int32 [N]. classes: K.
@@ -83,6 +85,9 @@ class StandardBits:
         self.scales = np.where(spread > 0, spread, 1.0)
         kind = np.float64 if bits.size <= WIDE else np.float32
         self.values = ((bits - self.means.astype(kind)) / self.scales.astype(kind)).astype(kind)
+        if not isinstance(train, Features):
+            ones = bits.astype(np.float32)
+            self.values[:, ~same_bits((ones.T @ ones).astype(np.int64), len(ones)).distinct] = 0
         self.present = np.unique(self.labels)
 
     @functools.cached_property

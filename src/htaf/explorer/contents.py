@@ -12,8 +12,9 @@ from jaxtyping import Bool, Float64, Int64
 
 from htaf.concepts.codes import Codes, PartName
 from htaf.concepts.completeness import by_importance
-from htaf.concepts.counts import shares
+from htaf.concepts.counts import pair_counts, shares
 from htaf.concepts.naming import seal_of
+from htaf.concepts.redundancy import same_bits
 from htaf.concepts.scores import score_tally, specificity
 from htaf.concepts.tally import tally
 from htaf.explorer.discovery import (
@@ -283,6 +284,10 @@ def notes_of(
 ) -> list[str]:
     """What a reader should know before believing the page. kind: of the items."""
     notes = [str(note) for note in codes.info.get("notes", ())]
+    if len(codes.rows("train")):
+        training = codes.part("train")
+        if alike := same_bits(pair_counts(training), len(training)).about(kind):
+            notes.insert(0, alike)
     part, classes = found.part, len(codes.classes)
     whole = len(codes.rows(part))
     if len(shown) < whole:
