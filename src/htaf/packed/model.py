@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -11,6 +12,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map_only
 
 from htaf._errors import first_line
 from htaf.kernels.packed_maps import reference as maps
@@ -43,8 +45,8 @@ class PackedModel(nn.Module):
     of the example. `report` says what became of every operator; `extra` is what was saved beside it.
 
     Raises:
-        PackedError: weights that are not finite; inputs of other shapes, dtypes or devices, or whose values would take
-            too much memory; `to` another device or dtype.
+        PackedError: weights or inputs that are not finite; inputs of other shapes, dtypes or devices, or whose values
+            would take too much memory; `to` another device or dtype.
     """
 
     def __init__(self, program: Program, report: Report, extra: Mapping[str, Any] | None = None) -> None:
@@ -57,7 +59,7 @@ class PackedModel(nn.Module):
             raise PackedError(f"expected layers that the kernels take: {error}") from None
         shapes = {name: tensor.to("meta") for name, tensor in program.tensors.items()}
         self._sizes = replace(program, tensors=shapes)  # whatever becomes of the tensors
-        self._fitting = {0}  # batch sizes with which all values fit; an empty one is refused first
+        self._fitting = {0}  # batch sizes with which all values fit
         self._expected = [
             (len(sizes), [(i, s) for i, s in enumerate(sizes) if s is not None]) for sizes, _ in program.inputs
         ]
@@ -74,10 +76,12 @@ class PackedModel(nn.Module):
             if whole is not None and x.dtype is torch.float32 and x.is_cpu and not x.is_neg():
                 address = x.data_ptr()
                 if address and not address % 4:
+                    _expect_finite(x)
                     return whole(address)
         inputs = self._checked(inputs)
-        if not inputs[0].shape[0]:
-            raise PackedError("expected a batch of at least one, got none")
+        if not inputs[0].shape[0]:  # no rows give no outputs, of the shapes of one
+            one = self(*(x.new_zeros(1, *x.shape[1:]) for x in inputs))
+            return tree_map_only(Tensor, lambda y: y[:0] if y.ndim else y, one)
         try:
             with torch.no_grad(), _float32():
                 return self._execution(inputs)
@@ -163,6 +167,7 @@ class PackedModel(nn.Module):
                 raise PackedError(f"expected an input in {wanted.dtype}, got {x.dtype}")
             if x.layout is not torch.strided:
                 raise PackedError(f"expected a dense input, got one with the layout {x.layout}")
+            _expect_finite(x)
         batches = [x.shape[0] for x, wanted in zip(inputs, self.program.inputs, strict=True) if wanted.sizes[0] is None]
         if len(set(batches)) > 1:
             raise PackedError(f"expected inputs of one batch size, got {batches}")
@@ -184,6 +189,14 @@ class PackedModel(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{len(self.program.instructions)} instructions, {self.report.packed} operators packed"
+
+
+def _expect_finite(x: Tensor) -> None:
+    """Raises PackedError for NaN and infinity: bits have no value for what a network makes of them."""
+    if x.is_floating_point() and x.numel():
+        low, high = (end.item() for end in torch.aminmax(x))  # NaN where one is
+        if not -math.inf < low <= high < math.inf:
+            raise PackedError(f"expected finite inputs, got values from {low} to {high}")
 
 
 def _compared(instruction: Instruction) -> int | None:

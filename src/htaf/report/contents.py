@@ -22,7 +22,7 @@ from htaf.report.curves import MOST_CURVES, balance, class_curves, examples, poi
 from htaf.report.measured import Measured, verdict
 from htaf.rules.bits import RulesError
 from htaf.rules.dependence import effects
-from htaf.rules.explanation import Explanation, explain
+from htaf.rules.explanation import BitRule, Explanation, explain
 from htaf.rules.network_tree import surrogate
 from htaf.rules.permutation import importance
 from htaf.runs import METRICS, Run, short_commit
@@ -267,12 +267,15 @@ def confused(matrix: Int64[np.ndarray, "true predicted"]) -> dict[str, Any]:
 
 def rules(explained: Explanation) -> dict[str, Any]:
     """The bits that do most, each with its rule and how faithful it is; and what the linear part does beside them."""
-    shown = explained.rules(RULES)
+    of_rule = dict[str, BitRule]()  # bits of one rule are said once
+    for one in (found := explained.rules(RULES)):
+        of_rule.setdefault(str(one.rule), one)
+    shown = [*of_rule.values()]
     return {
         "bits": len(explained.bits),
         "dead": {kind: len(bits) for kind, bits in explained.dead.items()},
         "rows": len(explained.test),
-        "share": explained.share(len(shown)),
+        "share": explained.share(len(found)),
         "linear": linear(explained),
         "shown": [one.to_json() for one in shown],
     }

@@ -354,7 +354,8 @@ def _tree(values: dict[str, Any]) -> Section:
             (one["depth"], one["text"], leaf, [answer, *([chance] if values["classes"] else []), f"{one['rows']:.0%}"])
         )
     heads = ("where", values["target"], *([short(found["chance"], 32)] if values["classes"] else []), "rows")
-    return {"rows": rows, "heads": heads} | {name: found[name] for name in ("rule", "text", "faithful", "chance")}
+    said = {name: found[name] for name in ("rule", "faithful", "chance")}
+    return {"rows": rows, "heads": heads, "text": " ".join(found["text"].split())} | said
 
 
 def _effects(values: dict[str, Any]) -> Section:

@@ -6,7 +6,7 @@ import calendar
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +30,7 @@ class Condition:
     Attributes:
         column: its name. kind: what is asked of it.
         part: of a date, such as "month", of which a number is asked; "" of the value itself.
+        says: of a column with two values in training, plainer words: "trt is 2" for "trt > 1"; "" elsewhere.
         missing: of a number: whether rows without a value meet the condition.
         told: whether training rows lack the value, so that the words must say what holds for them.
     """
@@ -44,6 +45,7 @@ class Condition:
     missing: bool = False
     told: bool = False
     part: str = ""
+    says: str = field(default="", compare=False)
 
     def holds(self, values: Values) -> Bool[np.ndarray, " rows"]:
         """Which rows meet the condition.
@@ -69,6 +71,8 @@ class Condition:
         if self.kind == "category":
             names = [value or "missing" for value in self.among]
             if len(names) == 1:
+                if self.says:
+                    return self.says
                 return f"{self.column} {'is not' if self.negated else 'is'} {names[0]}"
             more = f", {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             return f"{self.column} {'not in' if self.negated else 'in'} {{{', '.join(names[:SHOWN])}{more}}}"
@@ -78,9 +82,10 @@ class Condition:
             return f"{self.column} is {'not ' if self.negated else ''}missing"
         low, high = (None if bound is None else self._shown(bound) for bound in (self.above, self.upto))
         name = f"{self.part} of {self.column}" if self.part else self.column
-        if high is None:
+        said = self.says
+        if not said and high is None:
             said = f"{name} > {low}"
-        else:
+        elif not said:
             said = f"{name} <= {high}" if low is None else f"{low} < {name} <= {high}"
         return f"({said} or missing)" if self.missing and self.told else said
 
@@ -120,14 +125,14 @@ def both(one: Condition, other: Condition) -> Condition | None:
         return None
     if one.kind == "category":
         if one.negated and other.negated:
-            return replace(one, among=tuple(dict.fromkeys((*one.among, *other.among))))
+            return replace(one, among=tuple(dict.fromkeys((*one.among, *other.among))), says="")
         if one.negated:
             one, other = other, one
         kept = (v for v in one.among if (v in other.among) != other.negated)
-        return replace(one, among=tuple(kept))
+        return replace(one, among=tuple(kept), says="")
     above = max((b for b in (one.above, other.above) if b is not None), default=None)
     upto = min((b for b in (one.upto, other.upto) if b is not None), default=None)
-    return replace(one, above=above, upto=upto, missing=one.missing and other.missing)
+    return replace(one, above=above, upto=upto, missing=one.missing and other.missing, says="")
 
 
 def joined(conditions: Sequence[Condition]) -> tuple[Condition, ...]:

@@ -227,10 +227,22 @@ def sides(
         left, right = (_named(column, part) for part in (order[:cut], order[cut:]))
         few, many = (left, False) if len(left) <= len(right) else (right, True)
         one = Condition(column.name, "category", among=few, negated=many)
-        return one, Condition(column.name, "category", among=few, negated=not many)
+        other = Condition(column.name, "category", among=few, negated=not many)
+        if len(column.values) != 2:
+            return one, other
+        names = (_is(column, part) for part in (left, right))
+        return tuple(replace(c, says=n) for c, n in zip((one, other), names, strict=True))  # pyright: ignore
     kind, bound = ("date" if column.kind == "date" else "number"), column.bound(*between)
     one = Condition(column.name, kind, upto=bound, missing=missing_left, told=column.absent, part=column.part)
-    return one, replace(one, upto=None, above=bound, missing=not missing_left)
+    other = replace(one, upto=None, above=bound, missing=not missing_left)
+    if len(column.values) == 2 and kind == "number" and not column.part:
+        low, high = (f"{column.name} is {value:.10g}" for value in column.values.tolist())
+        return replace(one, says=low), replace(other, says=high)
+    return one, other
+
+
+def _is(column: RawColumn, names: Sequence[str]) -> str:
+    return f"{column.name} is {names[0] or 'missing'}"
 
 
 def _named(column: RawColumn, chosen: Sequence[int]) -> tuple[str, ...]:

@@ -37,17 +37,11 @@ def pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:
     notes, used, schedule = [], activation_of(net, recipe), recipe.activation.sharpening()
     names = next((m.sharpness for m in net.modules() if isinstance(m, SmoothStep)), ())
     final = {} if schedule is None else dict(zip(names, schedule.end, strict=True))
-    if any(used[name] != final[name] for name in final):
-        shown = ", ".join(f"{name} {used[name]:.4g} instead of {final[name]:g}" for name in final)
-        notes.append(
-            f"the best epoch came before sharpening ended, so the smooth network has {shown}. Where its gap is too "
-            "large, train longer (epochs), sharpen sooner (a smaller sharpen_fraction) or not at all (sharpen False)"
-        )
     alpha1, asked = used.get("alpha1", math.inf), final.get("alpha1", -math.inf)
     if alpha1 <= SATURATION < asked:
-        notes[-1] += (
-            f". Its alpha1 had not yet passed ln 99 = {SATURATION:.3f} on its way to {asked:g}, so no smooth output "
-            "passes 0.99 and binarity is 0; the exact network has 0 and 1 anyway"
+        notes.append(
+            f"the best epoch came before sharpening ended: alpha1 had not yet passed ln 99 = {SATURATION:.3f} on its "
+            f"way to {asked:g}, so no smooth output passes 0.99 and binarity is 0; the exact network has 0 and 1 anyway"
         )
     elif alpha1 <= SATURATION:
         notes.append(
