@@ -76,7 +76,9 @@ def from_nir(
         except (ExportError, ValueError, TypeError, ArithmeticError) as error:
             raise ExportError(f"{name} ({type(node).__name__}): {error}") from None
         sources[name] = [before for before, after in graph.edges if after == name]
-    return SpikingGraph(layers, sources, int(steps)).eval()
+    (given,) = graph.inputs.values()
+    shape = given.input_type.get("input")
+    return SpikingGraph(layers, sources, int(steps), None if shape is None else len(shape)).eval()
 
 
 @final
@@ -84,12 +86,15 @@ class SpikingGraph(nn.Module):
     """Layers and neurons as a NIR graph joins them, over T time steps. Made by `from_nir`, in eval mode.
 
     Shape: `forward` [N, ...] -> [N, classes], a static input and the mean of the output over T steps; `over_time`
-    [T, N, ...] -> [T, N, classes], an input for each step.
+    [T, N, ...] -> [T, N, classes], an input for each step. ndim: of one input, where the graph says its shape; inputs
+    of another are refused by ExportError, as a linear layer would read their time as features.
     """
 
-    def __init__(self, layers: dict[str, nn.Module | None], sources: dict[str, list[str]], steps: int) -> None:
+    def __init__(
+        self, layers: dict[str, nn.Module | None], sources: dict[str, list[str]], steps: int, ndim: int | None = None
+    ) -> None:
         super().__init__()
-        self.steps = steps
+        self.steps, self.ndim = steps, ndim
         own = _own_names(layers)
         self.layers = nn.ModuleDict({own[name]: layer for name, layer in layers.items() if layer is not None})
         self.sources = {own[name]: [own[source] for source in found] for name, found in sources.items()}
@@ -103,6 +108,9 @@ class SpikingGraph(nn.Module):
 
     def _run(self, x: Tensor, steps: int, *, static: bool) -> tuple[Tensor, bool]:
         """The output, [N, ...] while it is the same at every step (static), else [T N, ...]."""
+        if self.ndim is not None and x.ndim != 1 + self.ndim:
+            wanted = "[N, ...] without time steps (with them: over_time)" if static else "[T, N, ...]"
+            raise ExportError(f"expected inputs {wanted}, of {self.ndim} axes each, got {x.ndim - 1} axes")
 
         def at_each(value: tuple[Tensor, bool]) -> Tensor:
             y, same = value
