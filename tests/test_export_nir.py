@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from htaf import HTAF, IF, LIF, Heaviside, harden
-from htaf.export import ExportError, to_nir
-from htaf.export.nir_reading import SpikingGraph
+from htaf.export import ExportError, from_nir, to_nir
 from htaf.models.sew_resnet import SEWResNet
 from quick import slow_but
 
@@ -333,11 +332,13 @@ def test_smooth_networks_are_refused(tmp_path: Path) -> None:
         to_nir(nn.Linear(3, 2), torch.zeros(2, 3), tmp_path / "net.nir", dt=0.0)
 
 
-def test_an_input_for_each_step_is_no_static_one(tmp_path: Path) -> None:
-    x = torch.randn(2, 5, 3)
-    graph = SpikingGraph({"a": nn.Linear(3, 2)}, {"a": []}, 2, (3,))
-    with pytest.raises(ValueError, match="over_time"):
-        graph(x)
-    with pytest.raises(ValueError, match="forward"):
-        graph.over_time(x[0])
-    assert graph.over_time(x).shape == (2, 5, 2)
+def test_time_steps_are_not_read_as_features(tmp_path: Path) -> None:
+    """A linear layer takes [T, N, C] too, and each row of a step would be a neuron's own."""
+    net = nn.Sequential(nn.Linear(3, 4), Heaviside(), nn.Linear(4, 2)).eval()
+    to_nir(net, torch.rand(2, 3), tmp_path / "net.nir")
+    read, x = from_nir(tmp_path / "net.nir", steps=5), torch.rand(6, 3)
+    torch.testing.assert_close(read(x), net(x), rtol=0, atol=0)
+    with pytest.raises(ExportError, match=r"without time steps \(with them: over_time\)"):
+        read(x.expand(5, 6, 3))
+    with pytest.raises(ExportError, match=r"\[T, N, ...\]"):
+        read.over_time(x)

@@ -12,6 +12,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 from htaf.cli import main
+from htaf.runs.columns import inputs_of
 
 FILES = {"integer": "p.safetensors", "c": "c", "verilog": "v", "onnx-integer": "p.onnx"}
 
@@ -69,6 +70,30 @@ def test_an_export_equals_the_network(
     network, export = json.loads(capsys.readouterr().out)["result"]
     assert network["rows"] == export["rows"] > 20
     assert (export["predictions"], export["outputs"], export["wrong"]) == (0, 0, "")
+
+
+def test_an_export_that_says_its_inputs_wrongly_differs(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it says is applied to the raw rows."""
+
+    def wrong(*given: Any) -> list[dict[str, Any]]:
+        return [one | {"scale": 2 * one["scale"]} for one in inputs_of(*given)]
+
+    monkeypatch.setattr("htaf.runs.integer.inputs_of", wrong)
+    assert htaf(monkeypatch, "export", run, "--to", "integer", "--out", tmp_path / "p") == 0
+    assert htaf(monkeypatch, "verify", tmp_path / "p", run) == 1
+    assert "integer program: numbers differ" in capsys.readouterr().err
+
+
+def test_an_onnx_file_of_others_was_not_changed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.onnx").write_bytes(b"\x08\x0a\x12\x04test")
+    assert htaf(monkeypatch, "verify", tmp_path / "p.onnx", run) == 1
+    said = capsys.readouterr().err
+    assert "without its digest" in said
+    assert "changed" not in said
 
 
 def test_onnx_runs_a_few_rows_at_once(

@@ -76,9 +76,9 @@ def from_nir(
         except (ExportError, ValueError, TypeError, ArithmeticError) as error:
             raise ExportError(f"{name} ({type(node).__name__}): {error}") from None
         sources[name] = [before for before, after in graph.edges if after == name]
-    shapes = [node.input_type["input"] for node in graph.nodes.values() if isinstance(node, nir.Input)]
-    shape = None if len(shapes) != 1 or shapes[0] is None else tuple(map(int, shapes[0]))
-    return SpikingGraph(layers, sources, int(steps), shape).eval()
+    (given,) = graph.inputs.values()
+    shape = given.input_type.get("input")
+    return SpikingGraph(layers, sources, int(steps), None if shape is None else len(shape)).eval()
 
 
 @final
@@ -86,40 +86,31 @@ class SpikingGraph(nn.Module):
     """Layers and neurons as a NIR graph joins them, over T time steps. Made by `from_nir`, in eval mode.
 
     Shape: `forward` [N, ...] -> [N, classes], a static input and the mean of the output over T steps; `over_time`
-    [T, N, ...] -> [T, N, classes], an input for each step. Both raise ValueError for an input of other dimensions than
-    those that the graph says of its own.
+    [T, N, ...] -> [T, N, classes], an input for each step. ndim: of one input, where the graph says its shape; inputs
+    of another are refused by ExportError, as a linear layer would read their time as features.
     """
 
     def __init__(
-        self,
-        layers: dict[str, nn.Module | None],
-        sources: dict[str, list[str]],
-        steps: int,
-        shape: tuple[int, ...] | None = None,
+        self, layers: dict[str, nn.Module | None], sources: dict[str, list[str]], steps: int, ndim: int | None = None
     ) -> None:
         super().__init__()
-        self.steps, self.shape = steps, shape
+        self.steps, self.ndim = steps, ndim
         own = _own_names(layers)
         self.layers = nn.ModuleDict({own[name]: layer for name, layer in layers.items() if layer is not None})
         self.sources = {own[name]: [own[source] for source in found] for name, found in sources.items()}
 
     def forward(self, x: Float[Tensor, " batch *shape"]) -> Float[Tensor, " batch *classes"]:
-        self._expect(x, "N")
         y, static = self._run(x, self.steps, static=True)
         return y if static else y.unflatten(0, (self.steps, -1)).mean(0)
 
     def over_time(self, x: Float[Tensor, " steps batch *shape"]) -> Float[Tensor, " steps batch *classes"]:
-        self._expect(x, "T", "N")
         return self._run(x.flatten(0, 1), len(x), static=False)[0].unflatten(0, (len(x), -1))
-
-    def _expect(self, x: Tensor, *before: str) -> None:
-        if self.shape is not None and x.ndim != len(before) + len(self.shape):
-            wanted = ", ".join((*before, *map(str, self.shape)))
-            other = "over_time takes an input for each step" if len(before) == 1 else "forward takes a static input"
-            raise ValueError(f"expected an input [{wanted}], got {[*x.shape]}; {other}")
 
     def _run(self, x: Tensor, steps: int, *, static: bool) -> tuple[Tensor, bool]:
         """The output, [N, ...] while it is the same at every step (static), else [T N, ...]."""
+        if self.ndim is not None and x.ndim != 1 + self.ndim:
+            wanted = "[N, ...] without time steps (with them: over_time)" if static else "[T, N, ...]"
+            raise ExportError(f"expected inputs {wanted}, of {self.ndim} axes each, got {x.ndim - 1} axes")
 
         def at_each(value: tuple[Tensor, bool]) -> Tensor:
             y, same = value
