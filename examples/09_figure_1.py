@@ -44,11 +44,11 @@ plt.show()
 # in the middle are best, and the smallest alpha0 is no better than a scaled sigmoid.
 
 pairs = ((0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4))
-normal = torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000)
+inputs = torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000)
+inputs.requires_grad_()
 
 
 def share(curve):
-    inputs = normal.clone().requires_grad_()
     return (torch.autograd.grad(curve(inputs).sum(), inputs)[0] > 1e-6).double().mean().item()
 
 
