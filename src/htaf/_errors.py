@@ -182,6 +182,15 @@ def check_positive(name: str, value: float) -> float:
     return float(value)
 
 
+def check_finite(name: str, value: float) -> float:
+    """The value as a float; TypeError unless it is a number, ValueError unless it is finite."""
+    if not isinstance(value, (float, int)) and not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not -math.inf < value < math.inf:
+        raise ValueError(f"{name} must be finite, got {value}")
+    return float(value)
+
+
 def expect_memory(needed: float, what: str, instead: str) -> None:
     """Raises TooLargeError, with figures, where so many bytes are more than this machine's memory."""
     have = _memory()

@@ -3,7 +3,7 @@
 `HTAF`, `ScaledSigmoid` and `StraightThrough` keep the contract `htaf.SmoothStep`: `.hardened()` makes the `Heaviside`
 that holds the same state-dict entries. Switching is separate from `train()` and `eval()`: see `htaf.harden`.
 
-Plain numbers (alpha0, alpha1, beta; the threshold and tau of neurons) add no keys to a state dict. They stand in its
+Plain numbers (alpha0, alpha1, beta; thresholds; the tau of neurons) add no keys to a state dict. They stand in its
 metadata, which `torch.save` keeps, and `load_state_dict` takes them up. A file of tensors alone (safetensors) and a
 dict made from the items have none of them: load these into a network that was made with the same numbers.
 """
@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf import functional, surrogates
-from htaf._errors import check_positive
+from htaf._errors import check_finite, check_positive
 from htaf.contract import ContractError, SmoothStep, levels_of, sharpness_of
 from htaf.functional import check_floating
 
@@ -35,9 +35,9 @@ class Remembering(nn.Module):
     """
 
     numbers: tuple[str, ...] = ()  # attributes > 0; those that are tensors have keys of their own
+    places: tuple[str, ...] = ()  # attributes that are any finite number
     settings: tuple[str, ...] = ()  # attributes that change the output, and must be equal
-    fitted = False  # whether the spacing of its levels was taken from data
-    spacing: float
+    fitted: frozenset[str] = frozenset()  # of the first two those that change the output and were taken from data
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -46,7 +46,7 @@ class Remembering(nn.Module):
             metadata["htaf"] = self._remembered()
 
     def _remembered(self) -> dict[str, Any]:
-        held = {name: getattr(self, name, None) for name in self.numbers}
+        held = {name: getattr(self, name, None) for name in (*self.numbers, *self.places)}
         numbers = {name: value for name, value in held.items() if isinstance(value, float)}
         return numbers | {name: getattr(self, name) for name in self.settings}
 
@@ -62,23 +62,25 @@ class Remembering(nn.Module):
     ) -> None:
         kept = local_metadata.get("htaf")
         kept = kept if isinstance(kept, dict) else {}
-        if self.fitted and "spacing" not in kept:
-            warnings.warn(
-                f"{prefix[:-1] or 'the module'}: this state dict has no spacing of the levels. It stands in the "
-                f"metadata, which torch.save keeps and safetensors do not. {self.spacing:.6g} stays, from the "
-                "example of htaf.replace: set step.spacing to that of the network that was saved",
-                stacklevel=2,
-            )
+        for name in sorted(self.fitted):
+            if name not in kept:
+                warnings.warn(
+                    f"{prefix[:-1] or 'the module'}: this state dict has no {name} of the step. It stands in the "
+                    f"metadata, which torch.save keeps and safetensors do not. {getattr(self, name):.6g} stays, from "
+                    f"the example of htaf.replace: set step.{name} to that of the network that was saved",
+                    stacklevel=2,
+                )
         for name in self.settings:
             own = getattr(self, name)
             came = kept.get(name, own)
             if type(came) is not type(own) or came != own:
                 told = f"expected {name}={own}, got a state dict with {name}={came}"
                 error_msgs.append(f"{prefix[:-1] or 'the module'}: {told}")
-        for name in self.numbers:
+        for name in (*self.numbers, *self.places):
             if name in kept and isinstance(getattr(self, name, None), float):
+                check = check_finite if name in self.places else check_positive
                 try:
-                    setattr(self, name, check_positive(f"{prefix}{name} in the state dict", kept[name]))
+                    setattr(self, name, check(f"{prefix}{name} in the state dict", kept[name]))
                 except (TypeError, ValueError) as error:
                     error_msgs.append(str(error))
         super()._load_from_state_dict(
@@ -212,7 +214,8 @@ class ScaledSigmoid(Remembering):
 
 @final
 class StraightThrough(Remembering):
-    """The exact step forward, slope(x / w) / w backward (STE), w = width * stretch; sign and twice that with `bipolar`.
+    """The exact step forward, slope((x - threshold) / w) / w backward (STE), w = width * stretch; sign and twice that
+    with `bipolar`.
 
     stretch: 1, or what `sharpen` made of it in the course of a training; not part of the state dict.
 
@@ -222,15 +225,16 @@ class StraightThrough(Remembering):
         width: > 0, for pre-activations whose scale is another than 1. A state dict holds it in its metadata.
         bipolar: outputs in {-1, +1}.
         levels, spacing: as for `HTAF`; the slope is the mean of those at the thresholds.
+        threshold: where it rises, the middle of several levels. A state dict holds it as it holds the width.
 
     Source: Bengio et al. 2013, arXiv:1308.3432.
     """
 
     kind, sharpness = "straight_through", ()
-    numbers, settings = ("width", "spacing"), ("bipolar", "levels")
+    numbers, places, settings = ("width", "spacing"), ("threshold",), ("bipolar", "levels")
     levels: int
     spacing: float
-    stretch = 1.0
+    stretch, least = 1.0, 0.0  # least: of the widths that replace and tune give it
 
     def __init__(
         self,
@@ -240,16 +244,18 @@ class StraightThrough(Remembering):
         bipolar: bool = False,
         levels: int = 1,
         spacing: float | None = None,
+        threshold: float = 0.0,
     ) -> None:
         super().__init__()
         if not callable(slope):
             raise TypeError(f"slope must be a function from a tensor to a tensor, got {type(slope).__name__}")
         self.slope, self.width, self.bipolar = slope, check_positive("width", width), bipolar
+        self.threshold = check_finite("threshold", threshold)
         _set_levels(self, levels, spacing)
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        slope = self.current_slope()
-        return surrogates.straight_through(x, slope, bipolar=self.bipolar, levels=self.levels, spacing=self.spacing)
+        places = {"levels": self.levels, "spacing": self.spacing, "threshold": self.threshold}
+        return surrogates.straight_through(x, self.current_slope(), bipolar=self.bipolar, **places)
 
     def current_slope(self) -> surrogates.Slope:
         """The slope at its width and stretch. Without gradients at its width alone: then a graph compiled for a
@@ -307,19 +313,22 @@ def sharpen(model: nn.Module, progress: float) -> int:
 class Heaviside(Remembering):
     """The exact step, 1 if x >= 0 else 0; with `bipolar` the sign in {-1, +1}.
 
-    With several `levels` it is the share of the thresholds that x reaches, see `HTAF`.
+    With a `threshold` 1 if x >= threshold. With several `levels` it is the share of the thresholds that x reaches, see
+    `HTAF`.
 
     What 0, -0.0 and NaN give: `htaf.functional.heaviside`. The gradient is 0, so nothing in front of it is trained: in
     train mode an input that wants a gradient brings a warning (once; not inside `torch.compile`).
     """
 
-    numbers, settings = ("spacing",), ("bipolar", "levels")
+    numbers, places, settings = ("spacing",), ("threshold",), ("bipolar", "levels")
     levels: int
     spacing: float
 
-    def __init__(self, *, bipolar: bool = False, levels: int = 1, spacing: float | None = None) -> None:
+    def __init__(
+        self, *, bipolar: bool = False, levels: int = 1, spacing: float | None = None, threshold: float = 0.0
+    ) -> None:
         super().__init__()
-        self.bipolar = bipolar
+        self.bipolar, self.threshold = bipolar, check_finite("threshold", threshold)
         _set_levels(self, levels, spacing)
 
     @classmethod
@@ -327,11 +336,12 @@ class Heaviside(Remembering):
         """The exact step for a smooth one, with its state-dict entries and its numbers; what `hardened()` returns.
 
         Raises:
-            TypeError: `step` is no module. ContractError: it has entries in a module inside it.
+            TypeError: `step` is no module, or its threshold no number. ContractError: it has entries in a module
+                inside it.
         """
         if not isinstance(step, nn.Module):
             raise TypeError(f"step must be a module, got {type(step).__name__}")
-        exact = cls(bipolar=step.bipolar, levels=levels_of(step), spacing=getattr(step, "spacing", None))
+        exact = cls(bipolar=step.bipolar, **_places(step))
         exact.numbers = (*step.sharpness, "spacing")
         kept = step.state_dict().keys()
         if inside := [name for name in kept if "." in name]:
@@ -345,7 +355,7 @@ class Heaviside(Remembering):
             exact.register_parameter(name, parameter)
         for name, value in sharpness_of(step).items():
             setattr(exact, name, value)
-        exact.fitted = getattr(step, "fitted", False)
+        exact.fitted = getattr(step, "fitted", frozenset[str]())
         return exact.train(step.training)
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -359,12 +369,20 @@ class Heaviside(Remembering):
 def exact_step(step: nn.Module, x: Tensor) -> Tensor:
     """What the exact step in place of a smooth one gives."""
     exact = functional.sign if getattr(step, "bipolar", False) else functional.heaviside
-    return exact(x, levels=levels_of(step), spacing=getattr(step, "spacing", None))
+    return exact(x, **_places(step))
 
 
 def thresholds_of(step: nn.Module) -> tuple[float, ...]:
     """The thresholds of a step, smooth or exact; (0.0,) of most."""
-    return functional.thresholds(levels_of(step), getattr(step, "spacing", None))
+    return functional.thresholds(**_places(step))
+
+
+def _places(step: object) -> dict[str, Any]:
+    return {
+        "levels": levels_of(step),
+        "spacing": getattr(step, "spacing", None),
+        "threshold": getattr(step, "threshold", 0.0),
+    }
 
 
 def level_of(step: nn.Module, x: Tensor) -> Tensor:
@@ -457,9 +475,11 @@ def _name_of(slope: surrogates.Slope) -> str:
 
 
 def _flags(module: nn.Module) -> str:
-    flags = {"learnable": False, "dim": None, "bipolar": False, "levels": 1}
+    flags = {"learnable": False, "dim": None, "bipolar": False, "threshold": 0.0, "levels": 1}
     changed = {name: getattr(module, name, usual) for name, usual in flags.items()}
     changed = {name: value for name, value in changed.items() if value != flags[name]}
+    if "threshold" in changed:
+        changed["threshold"] = f"{module.threshold:.6g}"
     if "levels" in changed:
         changed["spacing"] = f"{module.spacing:g}"
     return "".join(f", {name}={value}" for name, value in changed.items())

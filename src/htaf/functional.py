@@ -17,7 +17,7 @@ import torch.fx
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-from htaf._errors import check_positive
+from htaf._errors import check_finite, check_positive
 from htaf.kernels import levels as kernel
 from htaf.kernels import operators
 from htaf.kernels.formulas import Scalar, compute_dtype
@@ -35,17 +35,19 @@ def spacing_of(levels: int) -> float:
     return REACH / levels
 
 
-def thresholds(levels: int, spacing: float | None = None) -> tuple[float, ...]:
-    """Where a step of several levels rises: t_k = (k - (levels + 1) / 2) spacing for k = 1 to levels, around 0.
+def thresholds(levels: int, spacing: float | None = None, threshold: float = 0.0) -> tuple[float, ...]:
+    """Where a step rises: t_k = threshold + (k - (levels + 1) / 2) spacing for k = 1 to levels.
 
     Each is rounded to float32, so that it is the same number for x of every dtype.
 
     Args:
-        levels: how many, >= 1; 1 gives (0.0,).
+        levels: how many, >= 1; 1 gives the threshold itself.
         spacing: > 0, between two of them; None: 2.8 / levels.
+        threshold: their middle, finite.
 
     Raises:
-        TypeError: `levels` is not an integer. ValueError: it is not from 1 to 127, or spacing is not > 0.
+        TypeError: `levels` is not an integer. ValueError: it is not from 1 to 127, spacing is not > 0, or threshold is
+            not finite.
 
     Example:
         >>> thresholds(3, 1.0)
@@ -56,12 +58,15 @@ def thresholds(levels: int, spacing: float | None = None) -> tuple[float, ...]:
     if not 1 <= levels <= MOST_LEVELS:
         raise ValueError(f"levels must lie in 1 to {MOST_LEVELS}, got {levels}")
     spacing = spacing_of(levels) if spacing is None else check_positive("spacing", spacing)
-    parts = [math.frexp((k - (levels + 1) / 2) * spacing) for k in range(1, levels + 1)]
+    middle = check_finite("threshold", threshold)
+    parts = [math.frexp(middle + (k - (levels + 1) / 2) * spacing) for k in range(1, levels + 1)]
     return tuple(math.ldexp(round(math.ldexp(mantissa, 24)), exponent - 24) for mantissa, exponent in parts)
 
 
-def heaviside(x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float | None = None) -> Float[Tensor, "*shape"]:
-    """The exact step, H(x) = 1 if x >= 0 else 0.
+def heaviside(
+    x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float | None = None, threshold: float = 0.0
+) -> Float[Tensor, "*shape"]:
+    """The exact step, H(x) = 1 if x >= 0 else 0; H(x - threshold) where one is given.
 
     With several levels the share of the thresholds that x reaches, the mean of H(x - t_k) over `thresholds`: 0, 1 / 2
     and 1 for levels=2. It is what a thermometer of x reads; every level is compared exactly and the share rounded once.
@@ -70,7 +75,7 @@ def heaviside(x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float | N
 
     Args:
         x: floating-point tensor of any shape.
-        levels, spacing: as `thresholds`.
+        levels, spacing, threshold: as `thresholds`.
 
     Returns:
         Tensor of 0 and 1, or of the shares i / levels, same shape and dtype as x.
@@ -82,22 +87,24 @@ def heaviside(x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float | N
         >>> heaviside(torch.tensor([-1.0, -0.0, 2.0]))
         tensor([0., 1., 1.])
     """
-    return _exact(x, False, levels, spacing)
+    return _exact(x, False, levels, spacing, threshold)
 
 
-def sign(x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float | None = None) -> Float[Tensor, "*shape"]:
+def sign(
+    x: Float[Tensor, "*shape"], *, levels: int = 1, spacing: float | None = None, threshold: float = 0.0
+) -> Float[Tensor, "*shape"]:
     """The exact sign, sign(x) = 2 H(x) - 1, so sign(0) = +1 (unlike `torch.sign`). NaN gives NaN.
 
     Args, returns, raises: as `heaviside`, with values -1 and +1; -1, 0 and +1 for levels=2.
     """
-    return _exact(x, True, levels, spacing)
+    return _exact(x, True, levels, spacing, threshold)
 
 
-def _exact(x: Tensor, bipolar: bool, levels: int, spacing: float | None) -> Tensor:
+def _exact(x: Tensor, bipolar: bool, levels: int, spacing: float | None, threshold: float) -> Tensor:
     check_floating(x)
-    if levels == 1:
+    if levels == 1 and threshold == 0:
         return operators.heaviside(x, bipolar)
-    return operators.levels(x, list(thresholds(levels, spacing)), bipolar)
+    return operators.levels(x, list(thresholds(levels, spacing, threshold)), bipolar)
 
 
 def htaf(
@@ -168,14 +175,16 @@ def scaled_sigmoid(
     return _leveled(operators.scaled_sigmoid, x, {"beta": beta}, bipolar, levels, spacing)
 
 
-def mean_of_levels(step: Callable[[Tensor], Tensor], x: Tensor, levels: int, spacing: float | None) -> Tensor:
+def mean_of_levels(
+    step: Callable[[Tensor], Tensor], x: Tensor, levels: int, spacing: float | None, threshold: float = 0.0
+) -> Tensor:
     """The mean of step(x - t_k) over `thresholds`, in at least float32, rounded once to the dtype of x.
 
     Raises: as `thresholds`.
     """
-    if levels == 1:
+    if levels == 1 and threshold == 0:
         return step(x)
-    first, *others = thresholds(levels, spacing)
+    first, *others = thresholds(levels, spacing, threshold)
     wide = x.to(compute_dtype(x))
     total = step(wide - first)
     for threshold in others:

@@ -28,7 +28,13 @@ Slope = Callable[[Tensor], Tensor]
 
 
 def straight_through(
-    x: Float[Tensor, "*shape"], slope: Slope, *, bipolar: bool = False, levels: int = 1, spacing: float | None = None
+    x: Float[Tensor, "*shape"],
+    slope: Slope,
+    *,
+    bipolar: bool = False,
+    levels: int = 1,
+    spacing: float | None = None,
+    threshold: float = 0.0,
 ) -> Float[Tensor, "*shape"]:
     """The exact step H(x) whose gradient is taken to be slope(x).
 
@@ -39,8 +45,8 @@ def straight_through(
             The slopes of this module, also through functools.partial, run as one fused kernel; over several levels
             `sigmoid` and `htaf` do, the others level by level.
         bipolar: the sign 2 H(x) - 1, whose gradient is 2 slope(x).
-        levels, spacing: the exact step of several levels as `htaf.functional.heaviside` has them, whose gradient is
-            the mean of slope(x - t_k).
+        levels, spacing, threshold: the exact step as `htaf.functional.heaviside` has it with these, whose gradient is
+            the mean of slope(x - t_k) over its thresholds.
 
     Returns:
         Tensor of 0 and 1, or of the levels, same shape and dtype as x.
@@ -55,9 +61,11 @@ def straight_through(
     if not callable(slope):
         raise TypeError(f"slope must be a function from a tensor to a tensor, got {type(slope).__name__}")
     one = functools.partial(_estimated, slope=slope, bipolar=bipolar)
-    formula = functools.partial(mean_of_levels, one, levels=levels, spacing=spacing)
-    if levels != 1 and (known := kernel_of(slope)) and known[0] in kernel.KINDS and kernel.supports(x, ()):
-        return kernel.mean(known[0], x, tuple(known[1]), thresholds(levels, spacing), bipolar, formula, exact=True)
+    formula = functools.partial(mean_of_levels, one, levels=levels, spacing=spacing, threshold=threshold)
+    plain = levels == 1 and threshold == 0
+    if not plain and (known := kernel_of(slope)) and known[0] in kernel.KINDS and kernel.supports(x, ()):
+        places = thresholds(levels, spacing, threshold)
+        return kernel.mean(known[0], x, tuple(known[1]), places, bipolar, formula, exact=True)
     return formula(x)
 
 

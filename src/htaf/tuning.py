@@ -32,6 +32,7 @@ from htaf.contract import SmoothStep, levels_of, sharpness_of
 from htaf.convert.finding import arguments
 from htaf.convert.functional_sites import duplicate
 from htaf.convert.modes import evaluating, hooked
+from htaf.convert.widths import of_first_process
 from htaf.diagnostics import GradientNorms
 from htaf.functional import spacing_of
 from htaf.sharpening import ByLayer, Geometric
@@ -126,10 +127,11 @@ def tune(
       that with the largest gradient in the tail, alpha0 = sqrt(P / (2 t)), t the 95% quantile of |x|
       (`htaf.theory.best_alpha0`).
     - levels: the thresholds of a step that has several are set 2.8 / levels standard deviations apart.
-    - straight-through: its width, the least with that gain.
+    - straight-through: its width, the least with that gain, of the steps of `htaf.replace` at least 1; its threshold is 0 behind a
+      layer that was rescaled.
 
     Of a step that runs several times, as in a spiking neuron, the first call decides. Returned is the model at its
-    start.
+    start. In a process group every process calls this, and all take the numbers of the first.
 
     Args:
         model: with smooth steps whose sharpness parameters are numbers; not changed.
@@ -170,6 +172,11 @@ def tune(
         found = work.measured(lambda: new(*args, **kwargs))
         for buffer, value in kept.items():
             buffer.copy_(value)
+    found, spacings = of_first_process((found, [getattr(steps[layer.path], "spacing", None) for layer in found]))
+    for layer, spacing in zip(found, spacings, strict=True):
+        step = _with(steps[layer.path], layer.start)
+        given = {"width": layer.width, "spacing": spacing}
+        vars(step).update({name: value for name, value in given.items() if value is not None})
     return new, Tuning(found)
 
 
@@ -251,6 +258,7 @@ class _Work:
         if (levels := levels_of(step)) > 1:
             setattr(step, "spacing", spacing_of(levels) * sample.std().item())  # noqa: B010
         if isinstance(step, StraightThrough):
+            step.threshold = 0.0 if initialised else step.threshold
             self.chosen[path] = _Chosen(before, initialised, (), (), _stretch(step, sample, self.gain))
             return
         way = _way(step, sample)
@@ -310,7 +318,7 @@ class _Work:
         assert isinstance(step, SmoothStep)
         assert isinstance(step, nn.Module)
         _, slope = _curve(step, x)
-        _, at_zero = _curve(step, torch.zeros(1))
+        _, at_zero = _curve(step, torch.full((1,), getattr(step, "threshold", 0.0)))
         binarity = None
         if chosen.end:
             binarity = _binarity(_with(step, chosen.end), x)
@@ -436,7 +444,7 @@ def _binarity(step: nn.Module, x: Tensor) -> float:
 
 
 def _stretch(step: StraightThrough, x: Tensor, gain: float) -> float:
-    """Give a step the least width whose gain is not above the limit."""
+    """Give a step the least width that it may have whose gain is not above the limit."""
 
     step.stretch = 1.0  # of a training before
 
@@ -444,7 +452,7 @@ def _stretch(step: StraightThrough, x: Tensor, gain: float) -> float:
         step.width = width
         return _gain(step, x) > gain
 
-    step.width = _bisect(too_steep, x.std().item())
+    step.width = max(step.least, _bisect(too_steep, x.std().item()))
     return step.width
 
 

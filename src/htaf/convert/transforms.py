@@ -44,6 +44,8 @@ class Conversion:
         beyond: activations that no module can stand in for, and what to do: inside torch's fused recurrent layers and
             GLU, in an autograd Function, in scripted code, in a hook, in a formula whose parts are used elsewhere too
             or that holds parameters of its own.
+        steps: those put in without a factory that the example gave a threshold other than 0, and those that give one
+            value for all of it.
     """
 
     replaced: tuple[Site, ...]
@@ -51,6 +53,7 @@ class Conversion:
     hints: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         everything = len(self.replaced) + len(self.left) + len(self.beyond)
@@ -58,7 +61,7 @@ class Conversion:
         lines = [f"replaced {len(self.replaced)} of {everything} activation sites{seen}"]
         lines += [f"  replaced {site}" for site in self.replaced]
         lines += [f"  left     {site}" for site in (*self.left, *self.beyond)]
-        lines += [f"  note     {hint}" for hint in self.hints]
+        lines += [f"  note     {hint}" for hint in (*self.steps, *self.hints)]
         return "\n".join(lines)
 
 
@@ -127,7 +130,9 @@ def replace(
     """Return a new model with other activations: steps to be trained, or what `factory` makes.
 
     Without a factory the new modules are exact steps that train, `htaf.StraightThrough` with HTAF's own gradient, each
-    as wide as its pre-activations on the example are, at least 1. A loop of one's own stays as it is.
+    as wide as its pre-activations on the example are, at least 1. One whose pre-activations are never negative there,
+    as behind another ReLU, rises near their median and not at 0, where it would give 1 throughout. A loop of one's own
+    stays as it is. In a process group every process calls it, and all take the numbers of the first.
 
     What is no activation between layers stays, and `conversion` says why: outputs, gates that multiply, soft caps, time
     steps, scores (see `sites`). `where` takes them in. Without an example only modules tell: the last one of a
@@ -220,8 +225,8 @@ def replace(
         for layer in modules.keys() & order.behind.values():
             modules[layer].__dict__.setdefault("_htaf_layer", layer)
     _settle(new, set(map(id, made)), modules, found.callees)
-    if factory is None:
-        fit_widths(new, [step for step in made if isinstance(step, StraightThrough)], example)
+    fitted = [step for step in made if isinstance(step, StraightThrough)] if factory is None else []
+    steps = fit_widths(new, fitted, example) if fitted else ()
     if not share:
         _follow(model, new)
     left = tuple(site for site in found.sites if site not in chosen)
@@ -236,7 +241,7 @@ def replace(
         text = "outputs and gates were not looked at: without example= only a sequence of modules tells them, and so"
         warnings.warn(f"{text} {', '.join(unsure[:3])}{more} became steps", stacklevel=2)
     replaced = tuple(dataclasses.replace(site, stays=None) for site in chosen)
-    account = Conversion(replaced, left, found.hints, found.beyond, found.unseen)
+    account = Conversion(replaced, left, found.hints, found.beyond, found.unseen, steps)
     return cast(Model, with_account(new, account))
 
 

@@ -137,12 +137,14 @@ class _Walk:
             return self._neuron(node)
         if target is torch.ops.htaf.levels.default:
             levels = len(args[1]) if isinstance(args[1], list) else args[1]
-            raise ExportError(f"{node.name}: expected steps with levels=1 for NIR, got levels={levels}: use ONNX")
-        if target is torch.ops.htaf.heaviside.default and not args[1]:
+            if levels != 1:
+                raise ExportError(f"{node.name}: expected steps with levels=1 for NIR, got levels={levels}: use ONNX")
+        if target in OPERATORS[1:] and not args[-1]:
             value = graph.value(args[0])
             if value.time == "mean":
                 raise ExportError(f"{node.name}: expected steps before the mean over time, got one after it")
-            return graph.after(value, node, layers.step(self.nir, value.shape))
+            threshold = args[1][0] if isinstance(args[1], list) else 0.0
+            return graph.after(value, node, layers.step(self.nir, value.shape, threshold))
         if target in (aten.add.Tensor, aten.add_.Tensor) and len(args) == 2 and not node.kwargs:
             return self._sum(node)
         if target in (aten.mul.Tensor, aten.div.Tensor):

@@ -75,8 +75,8 @@ def neuron(nir: Any, shape: Sequence[int], leak: float, gain: float, threshold: 
     return nir.LIF(tau=all_(steps * dt), r=all_(gain * steps), v_leak=all_(0), **shared)
 
 
-def step(nir: Any, shape: Sequence[int]) -> Any:
-    return nir.Threshold(threshold=np.full(tuple(shape), below(0.0)))
+def step(nir: Any, shape: Sequence[int], threshold: float) -> Any:
+    return nir.Threshold(threshold=np.full(tuple(shape), below(threshold)))
 
 
 def below(threshold: float) -> np.float32:

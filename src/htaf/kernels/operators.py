@@ -5,7 +5,7 @@
     htaf_backward_all(grad, x, ...)           those of x and of the tensor parameters
     scaled_sigmoid, scaled_sigmoid_backward, scaled_sigmoid_backward_all    likewise with beta
     heaviside(x, bipolar)
-    levels(x, thresholds, bipolar)            the share of the thresholds that x reaches, of several
+    levels(x, thresholds, bipolar)            the share of the thresholds that x reaches
     straight_through(x, slope, parameters, bipolar), straight_through_backward(grad, x, ...)
     surrogate(x, slope, bipolar)              the step whose derivative is the tensor `slope`
     pack_bits(x), unpack_bits(bits, size, dtype, bipolar)
@@ -162,8 +162,8 @@ def _step_backward(needed: tuple[bool, ...], grads: tuple[Tensor, ...], x: Tenso
 
 
 def _levels(x: Tensor, thresholds: list[float], bipolar: bool) -> Tensor:
-    if len(thresholds) < 2:
-        raise ValueError(f"expected two thresholds or more, got {thresholds}")
+    if not thresholds:
+        raise ValueError("expected a threshold or more, got none")
     if native.supports(x) and native.available():
         return native.step_levels(x, thresholds, bipolar)
     return torch.empty_like(x).copy_(decomposed.levels(x, thresholds, bipolar))  # laid out as x

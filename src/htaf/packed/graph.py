@@ -202,7 +202,7 @@ def _simplify(graph: Graph, constants: Constants) -> None:
 
 
 def _spread(graph: Graph, node: Node, constants: Constants) -> None:
-    """A step of several levels as a step for each threshold and the share of them that is reached.
+    """A step with other thresholds than 0 as a step for each of them and the share of them that is reached.
 
     Affine maps that only this step takes come before each of these, so that all are computed with the layer in front.
     """
@@ -231,7 +231,7 @@ def _spread(graph: Graph, node: Node, constants: Constants) -> None:
         assert total is not None
         if bipolar:
             total = call(aten.sub.Tensor, call(aten.mul.Tensor, total, 2.0), float(len(thresholds)))
-        share = call(aten.div.Tensor, total, float(len(thresholds)))
+        share = call(aten.div.Tensor, total, float(len(thresholds))) if len(thresholds) > 1 else total
     node.replace_all_uses_with(share)
     graph.erase_node(node)
 

@@ -282,9 +282,10 @@ def _exact(neuron: Neuron) -> bool:
 
 
 def _watched(spike: nn.Module) -> bool:
-    """Whether somebody wants its calls: a hook, or a forward put in its place."""
+    """Whether its calls matter: a hook, a forward put in its place, or a threshold of its own."""
     hooked = spike._forward_hooks or spike._forward_pre_hooks or spike._backward_hooks or spike._backward_pre_hooks
-    return bool(hooked or _has_any_global_hook() or "forward" in vars(spike))
+    own = "forward" in vars(spike) or getattr(spike, "threshold", 0.0) != 0
+    return bool(hooked or _has_any_global_hook() or own)
 
 
 def _told(neuron: Neuron) -> reference.Neuron | None:
