@@ -291,9 +291,147 @@ def test_the_example_leaves_no_state() -> None:
 def test_tensors_alone_say_that_they_hold_no_spacing() -> None:
     x = torch.randn(100, 4)
     one, other = (htaf.replace(plain(), example=scale * x, levels=2) for scale in (1, 9))
-    with pytest.warns(UserWarning, match="no spacing"):
+    with pytest.warns(UserWarning, match="no spacing of the step"):
         other.load_state_dict(dict(one.state_dict()))
-    with pytest.warns(UserWarning, match="no spacing"):
+    with pytest.warns(UserWarning, match="no spacing of the step"):
         htaf.harden(other).load_state_dict(dict(one.state_dict()))
     other.load_state_dict(one.state_dict())
     assert torch.equal(one.eval()(x), other.eval()(x))
+
+
+class Residual(nn.Module):
+    """relu(net(x) + x) with a net that ends in ReLU, as a block of a TCN; `shared`: one ReLU for all places."""
+
+    def __init__(self, *, shared: bool = False, blocks: int = 2) -> None:
+        super().__init__()
+        one = nn.ReLU()
+        relu = (lambda: one) if shared else nn.ReLU
+        self.first, self.last = nn.Sequential(nn.Linear(4, 16), relu()), nn.Linear(16, 2)
+        self.nets = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), relu()) for _ in range(blocks))
+        self.acts = nn.ModuleList(relu() for _ in range(blocks))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        for net, act in zip(self.nets, self.acts, strict=True):
+            h = act(net(h) + h)
+        return self.last(h)
+
+
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 16), nn.Linear(16, 16), nn.Linear(16, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = nn.functional.relu(self.a(x))
+        return self.c(nn.functional.relu(h + nn.functional.relu(self.b(h))))
+
+
+def chain(*acts: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 16), *acts, nn.Linear(16, 2))
+
+
+def images(*acts: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Unflatten(1, (1, 2, 2)), *acts, nn.Flatten(), nn.LazyLinear(2))
+
+
+NEVER_NEGATIVE = {
+    "tcn": Residual,
+    "shared": lambda: Residual(shared=True),
+    "functional": Functional,
+    "twice": lambda: chain(nn.ReLU(), nn.ReLU()),
+    "pooled": lambda: images(nn.Conv2d(1, 8, 1), nn.ReLU(), nn.MaxPool2d(2), nn.ReLU()),
+    "averaged": lambda: images(nn.Conv2d(1, 8, 1), nn.ReLU(), nn.AvgPool2d(2), nn.ReLU6()),
+    "gelu": lambda: chain(nn.GELU(), nn.ReLU()),
+    "hardtanh": lambda: chain(nn.Sigmoid(), nn.Hardtanh()),
+    "softplus": lambda: chain(nn.ReLU(), nn.Softplus()),
+    "negative": lambda: chain(nn.ReLU(), Minus(), nn.Tanh()),
+    "input": lambda: nn.Sequential(Absolute(), nn.ReLU(), nn.Linear(4, 2)),
+}
+
+
+class Minus(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return -x - 1
+
+
+class Absolute(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.square()
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+@pytest.mark.parametrize("name", NEVER_NEGATIVE)
+def test_a_step_on_values_of_one_sign_has_a_threshold_among_them(name: str, levels: int) -> None:
+    torch.manual_seed(0)
+    x, net = torch.randn(300, 4), NEVER_NEGATIVE[name]()
+    net(x)  # a lazy layer
+    new = htaf.replace(net, example=x, levels=levels)
+    values: dict[str, set[float]] = {}
+    for path, step in new.named_modules():
+        if isinstance(step, StraightThrough):
+            step.register_forward_hook(lambda _, args, y, path=path: values.setdefault(path, set()).update(y.unique()))
+    found = new.eval()(x)
+    assert all(len({*map(float, seen)}) > 1 for seen in values.values())
+    (told, *_) = htaf.conversion(new).steps
+    assert "threshold" in told
+    assert told in str(htaf.conversion(new))
+    exact = htaf.harden(new)
+    assert torch.equal(exact(x), found)
+    other = htaf.replace(net, example=9 * x, levels=levels).eval()
+    other.load_state_dict(new.state_dict())
+    assert torch.equal(other(x), found)
+
+
+def test_the_gradient_is_centred_at_the_threshold_and_the_step_is_exact_there() -> None:
+    slope = partial(surrogates.htaf, alpha0=0.7, alpha1=4.0)
+    step = StraightThrough(slope, width=2.0, threshold=1.5)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        x = torch.tensor([-1.5, 0.0, 1.4921875, 1.5, 3.0], dtype=dtype, requires_grad=True)
+        y = step(x)
+        assert y.tolist() == [0, 0, 0, 1, 1]
+        assert y.dtype == dtype
+        y.sum().backward()
+        wanted = slope((x.detach().double() - 1.5) / 2) / 2
+        assert torch.allclose(x.grad.double(), wanted, rtol=1e-2)  # pyright: ignore[reportOptionalMemberAccess]
+    assert "threshold=1.5" in repr(step)
+    assert step.hardened().threshold == 1.5
+    tiny = htaf.Heaviside(threshold=1e-8)
+    assert tiny(torch.tensor([0.0, 1.0], dtype=torch.float16)).tolist() == [0, 1]
+    for bad in (float("nan"), "a"):
+        with pytest.raises((TypeError, ValueError), match="threshold must be"):
+            htaf.Heaviside(threshold=bad)  # pyright: ignore[reportArgumentType]
+
+
+def test_tensors_alone_say_that_they_hold_no_threshold() -> None:
+    torch.manual_seed(0)
+    one, other = (htaf.replace(Residual(), example=torch.randn(100, 4)) for _ in range(2))
+    with pytest.warns(UserWarning, match="no threshold of the step"):
+        other.load_state_dict(dict(one.state_dict()))
+
+
+def test_a_step_that_is_constant_all_the_same_is_told() -> None:
+    with pytest.warns(UserWarning, match="2: it gives one value"):
+        new = htaf.replace(
+            nn.Sequential(nn.Linear(4, 8), Constant(), nn.ReLU(), nn.Linear(8, 2)), example=torch.ones(9, 4)
+        )
+    assert "2: it gives one value" in str(htaf.conversion(new))
+
+
+class Constant(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 0 * x + 1
+
+
+def test_blocks_that_add_bits_learn() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(400, 4)
+    y = (x[:, 0] * x[:, 1] > 0).long()
+    net = htaf.replace(Residual(blocks=3), example=x)
+    optimizer = torch.optim.Adam(net.parameters(), 0.02)
+    for k in range(150):
+        htaf.sharpen(net, k / 150)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    assert (net(x).argmax(1) == y).double().mean() > 0.9

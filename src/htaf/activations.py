@@ -234,7 +234,7 @@ class StraightThrough(Remembering):
     numbers, places, settings = ("width", "spacing"), ("threshold",), ("bipolar", "levels")
     levels: int
     spacing: float
-    stretch = 1.0
+    stretch, least = 1.0, 0.0  # least: of the widths that replace and tune give it
 
     def __init__(
         self,

@@ -32,10 +32,11 @@ from htaf.contract import SmoothStep, levels_of, sharpness_of
 from htaf.convert.finding import arguments
 from htaf.convert.functional_sites import duplicate
 from htaf.convert.modes import evaluating, hooked
-from htaf.convert.widths import least_width
+from htaf.convert.widths import of_first_process
 from htaf.diagnostics import GradientNorms
 from htaf.functional import spacing_of
 from htaf.sharpening import ByLayer, Geometric
+from htaf.theory import best_alpha0
 
 STEP = 0.1  # of a layer's scale: the most that one step of an Adam-like optimiser may move its pre-activations
 SAMPLE = 16_384  # pre-activations of a layer from which its pair is chosen
@@ -123,12 +124,14 @@ def tune(
       them stay as they are.
     - start: the sharpest with Var(x) E[h'(x)^2] / Var(h(x)) <= gain, so that gradients keep their size with depth.
     - end: the softest with `binarity` of the outputs beyond 0.01 and 0.99. Of HTAF's pairs with one product P it is
-      that with the largest gradient in the tail, alpha0 = sqrt(P / (2 t)), t the 95% quantile of |x|.
+      that with the largest gradient in the tail, alpha0 = sqrt(P / (2 t)), t the 95% quantile of |x|
+      (`htaf.theory.best_alpha0`).
     - levels: the thresholds of a step that has several are set 2.8 / levels standard deviations apart.
-    - straight-through: its width, the least with that gain; at least 1 for the steps of `replace` without a factory.
+    - straight-through: its width, the least with that gain, of the steps of `htaf.replace` at least 1; its threshold is 0 behind a
+      layer that was rescaled.
 
     Of a step that runs several times, as in a spiking neuron, the first call decides. Returned is the model at its
-    start.
+    start. In a process group every process calls this, and all take the numbers of the first.
 
     Args:
         model: with smooth steps whose sharpness parameters are numbers; not changed.
@@ -169,6 +172,11 @@ def tune(
         found = work.measured(lambda: new(*args, **kwargs))
         for buffer, value in kept.items():
             buffer.copy_(value)
+    found, spacings = of_first_process((found, [getattr(steps[layer.path], "spacing", None) for layer in found]))
+    for layer, spacing in zip(found, spacings, strict=True):
+        step = _with(steps[layer.path], layer.start)
+        given = {"width": layer.width, "spacing": spacing}
+        vars(step).update({name: value for name, value in given.items() if value is not None})
     return new, Tuning(found)
 
 
@@ -250,6 +258,7 @@ class _Work:
         if (levels := levels_of(step)) > 1:
             setattr(step, "spacing", spacing_of(levels) * sample.std().item())  # noqa: B010
         if isinstance(step, StraightThrough):
+            step.threshold = 0.0 if initialised else step.threshold
             self.chosen[path] = _Chosen(before, initialised, (), (), _stretch(step, sample, self.gain))
             return
         way = _way(step, sample)
@@ -309,7 +318,7 @@ class _Work:
         assert isinstance(step, SmoothStep)
         assert isinstance(step, nn.Module)
         _, slope = _curve(step, x)
-        _, at_zero = _curve(step, torch.zeros(1))
+        _, at_zero = _curve(step, torch.full((1,), getattr(step, "threshold", 0.0)))
         binarity = None
         if chosen.end:
             binarity = _binarity(_with(step, chosen.end), x)
@@ -390,7 +399,7 @@ def _way(step: nn.Module, x: Tensor) -> Callable[[float], tuple[float, ...]]:
     tail = x.abs().quantile(TAIL).item()  # > 0: x varies
 
     def pair(product: float) -> tuple[float, ...]:
-        alpha0 = math.sqrt(product / (2 * tail))
+        alpha0 = best_alpha0(product, tail)
         return alpha0, product / alpha0
 
     return pair
@@ -435,7 +444,7 @@ def _binarity(step: nn.Module, x: Tensor) -> float:
 
 
 def _stretch(step: StraightThrough, x: Tensor, gain: float) -> float:
-    """Give a step the least width that it may have and whose gain is not above the limit."""
+    """Give a step the least width that it may have whose gain is not above the limit."""
 
     step.stretch = 1.0  # of a training before
 
@@ -443,7 +452,7 @@ def _stretch(step: StraightThrough, x: Tensor, gain: float) -> float:
         step.width = width
         return _gain(step, x) > gain
 
-    step.width = max(least_width(step), _bisect(too_steep, x.std().item()))
+    step.width = max(step.least, _bisect(too_steep, x.std().item()))
     return step.width
 
 

@@ -70,16 +70,24 @@ def test_an_infinite_shift_decides_whatever_the_sum(strict: bool, integer: bool)
 
 
 @pytest.mark.parametrize(("name", "binary"), [*((name, False) for name in STEPS), ("ge", True), ("where lt", True)])
-def test_a_comparison_with_nan_is_false(name: str, binary: bool) -> None:
+def test_what_is_not_finite_is_refused(name: str, binary: bool) -> None:
+    """The network gives NaN, or what a comparison with NaN gives; bits have no value for it."""
     last = htaf.BinaryLinear(64, 4) if binary else nn.Linear(64, 4)
     model = Net(nn.Linear(5, 64), STEPS[name], last).eval()
     x = torch.randn(8, 5)
     packed = agree(model, x)
     assert packed.report.layers == 1
     assert not binary or "packed: binary" in str(packed.report)
-    x[3] = torch.nan
-    with torch.no_grad():
-        torch.testing.assert_close(packed(x), model(x), rtol=1e-4, atol=1e-5)
+    for value in (torch.nan, torch.inf, -torch.inf):
+        x[3, 2] = value
+        for _ in range(2):  # a plan is made at the first call
+            with pytest.raises(PackedError, match="finite"):
+                packed(x)
+
+
+def test_no_rows_give_no_outputs() -> None:
+    packed = agree(Net(nn.Linear(5, 64), STEPS["ge"], nn.Linear(64, 4)).eval(), torch.randn(8, 5))
+    assert packed(torch.randn(0, 5)).shape == (0, 4)
 
 
 @pytest.mark.parametrize("name", ["lt", "where lt", "where le"])

@@ -19,21 +19,16 @@ from htaf.convert.modes import evaluating, first_of, hooked
 from htaf.functional import spacing_of
 
 _SPREAD = 3.0  # of the scales of one step beyond which its width fits some of its calls badly
-_SLOPE = {"alpha0": 0.7, "alpha1": 4.0}
-LEAST = 1.0  # weights that are drawn as PyTorch does give less at first, and grow by then
+_LEAST = 1.0  # weights that are drawn as PyTorch does give less at first, and grow by then
+_FLOOR = 0.05  # of the pre-activations: so many at the least value are zeros of another step
 _RARE = 1e-3  # of the pre-activations: so few below 0 may be rounding, as of an interpolation
 
 
 def trained_step(levels: int = 1) -> StraightThrough:
     """The exact step with the gradient of HTAF(0.7, 4), whose slope at 0 is 0.7."""
-    return StraightThrough(partial(surrogates.htaf, **_SLOPE), levels=levels)
-
-
-def least_width(step: StraightThrough) -> float:
-    """1 of a step that `trained_step` made; 0 of others."""
-    slope = step.slope
-    own = isinstance(slope, partial) and slope.func is surrogates.htaf and slope.keywords == _SLOPE
-    return LEAST if own else 0.0
+    step = StraightThrough(partial(surrogates.htaf, alpha0=0.7, alpha1=4.0), levels=levels)
+    step.least = _LEAST
+    return step
 
 
 def fit_step(step: StraightThrough, x: Tensor) -> None:
@@ -41,7 +36,7 @@ def fit_step(step: StraightThrough, x: Tensor) -> None:
 
     Thresholds of a step that has several are set 2.8 / levels standard deviations apart.
     """
-    step.width = max(LEAST, _scale(step, x))
+    step.width = max(step.least, _scale(step, x))
     if step.levels > 1 and (spread := x.std().item()) > 0:
         step.spacing, step.fitted = spacing_of(step.levels) * spread, step.fitted | {"spacing"}
 
@@ -50,7 +45,8 @@ def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Any)
     """Give each step its width by `fit_step`, and a threshold where it would give one value; changed in place.
 
     A step whose pre-activations of the example are all >= 0, or all < 0, gives one value and passes nothing on. Its
-    threshold becomes the point that parts them most evenly, near their median: 1/2 for bits.
+    threshold becomes the point that parts them most evenly, near their median: 1/2 for bits. Of a step that ran before
+    in the same forward, with values on both sides, it stays as near to these as it can.
 
     In eval mode with batch norms on the statistics of the batch, which keep theirs (of one value a channel, on their
     own). Of a step that runs several times the widest call decides; one that does not run keeps its width. In a process
@@ -72,8 +68,8 @@ def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Any)
         if not _scale(step, x) < float("inf"):
             raise ValueError(f"{names[step]}: expected finite pre-activations of the example, got {_scale(step, x)}")
         if _one_sided(step, x):
-            if step.threshold == 0 and (middle := _middle(x)) is not None:
-                step.threshold, step.fitted = middle, step.fitted | {"threshold"}
+            if step.threshold == 0 and (threshold := _parting(x, lowest=bool(before))) is not None:
+                step.threshold, step.fitted = threshold, step.fitted | {"threshold"}
                 late.update([step] * len(before))
             else:
                 constant.add(step)
@@ -92,7 +88,7 @@ def fit_widths(model: nn.Module, steps: Sequence[StraightThrough], example: Any)
     for step, numbers in zip(steps, found, strict=True):
         step.width, step.spacing, step.threshold, step.fitted = numbers
     for step, of_calls in scales.items():
-        if max(of_calls) > _SPREAD * max(LEAST, min(of_calls)):
+        if max(of_calls) > _SPREAD * max(step.least, min(of_calls)):
             warnings.warn(
                 f"{names[step]}: it runs in several places, whose pre-activations have scales from {min(of_calls):.3g} "
                 f"to {max(of_calls):.3g}, and has the width of the widest: give each place an activation of its own",
@@ -147,12 +143,16 @@ def _one_sided(step: StraightThrough, x: Tensor) -> bool:
     return below <= _RARE or below == 1
 
 
-def _middle(x: Tensor) -> float | None:
-    """Between the two neighbouring values of x that part it most evenly; None where all are equal."""
-    median = x.median()
+def _parting(x: Tensor, *, lowest: bool) -> float | None:
+    """Between the two neighbouring values of x that part it most evenly; None where all are equal.
+
+    lowest: above its least value instead, where a twentieth of x has that.
+    """
+    least = x.min()
+    median = least if lowest and (x == least).double().mean() >= _FLOOR else x.median()
     less, more = x[x < median], x[x > median]
     if not len(less) and not len(more):
         return None
-    low, high = (less.max(), median) if len(less) >= len(more) else (median, more.min())
+    low, high = (less.max(), median) if len(less) and len(less) >= len(more) else (median, more.min())
     between = ((low + high) / 2).float().double()
     return (between if low < between <= high else high).item()
