@@ -73,7 +73,6 @@ net = nn.Sequential(nn.Linear(8, 16), htaf.Heaviside(), nn.Linear(16, 16), htaf.
 packed = htaf.pack(net, x)
 htaf.packed.save(packed, sys.argv[1])
 assert torch.equal(htaf.load(sys.argv[1])(x), packed(x))
-import htaf.cards
 from htaf._errors import MissingError
 from htaf.data.image_reading import decode
 try:

@@ -36,7 +36,6 @@ from htaf.convert.widths import of_first_process
 from htaf.diagnostics import GradientNorms
 from htaf.functional import spacing_of
 from htaf.sharpening import ByLayer, Geometric
-from htaf.theory import best_alpha0
 
 STEP = 0.1  # of a layer's scale: the most that one step of an Adam-like optimiser may move its pre-activations
 SAMPLE = 16_384  # pre-activations of a layer from which its pair is chosen
@@ -124,11 +123,10 @@ def tune(
       them stay as they are.
     - start: the sharpest with Var(x) E[h'(x)^2] / Var(h(x)) <= gain, so that gradients keep their size with depth.
     - end: the softest with `binarity` of the outputs beyond 0.01 and 0.99. Of HTAF's pairs with one product P it is
-      that with the largest gradient in the tail, alpha0 = sqrt(P / (2 t)), t the 95% quantile of |x|
-      (`htaf.theory.best_alpha0`).
+      that with the largest gradient in the tail, alpha0 = sqrt(P / (2 t)), t the 95% quantile of |x|.
     - levels: the thresholds of a step that has several are set 2.8 / levels standard deviations apart.
-    - straight-through: its width, the least with that gain, of the steps of `htaf.replace` at least 1; its threshold is 0 behind a
-      layer that was rescaled.
+    - straight-through: its width, the least with that gain, of the steps of `htaf.replace` at least 1; its threshold is
+      0 behind a layer that was rescaled.
 
     Of a step that runs several times, as in a spiking neuron, the first call decides. Returned is the model at its
     start. In a process group every process calls this, and all take the numbers of the first.
@@ -399,7 +397,7 @@ def _way(step: nn.Module, x: Tensor) -> Callable[[float], tuple[float, ...]]:
     tail = x.abs().quantile(TAIL).item()  # > 0: x varies
 
     def pair(product: float) -> tuple[float, ...]:
-        alpha0 = best_alpha0(product, tail)
+        alpha0 = math.sqrt(product / (2 * tail))
         return alpha0, product / alpha0
 
     return pair

@@ -146,7 +146,7 @@ def test_random_networks_agree_with_themselves(tmp_path: Path) -> None:
 
 def test_inputs_and_devices_that_do_not_fit_are_said() -> None:
     packed = pack(nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2)), torch.randn(2, 3))
-    for bad in (torch.zeros(2, 4), torch.zeros(3), torch.zeros(2, 3).double(), torch.zeros(0, 3)):
+    for bad in (torch.zeros(2, 4), torch.zeros(3), torch.zeros(2, 3).double(), torch.full((2, 3), torch.inf)):
         with pytest.raises(PackedError, match="expected"):
             packed(bad)
     with pytest.raises(PackedError, match="CPU"):

@@ -283,7 +283,7 @@ def test_a_packed_model_is_not_traced_packed_or_verified_again(unchecked: None) 
         verify(exact, packed, x)  # pyright: ignore[reportArgumentType]
     with pytest.raises(PackedError, match="got one that is packed"):
         verify(packed, packed, x)
-    with pytest.raises(PackedError, match="expected an example without NaN"):
+    with pytest.raises(PackedError, match="expected finite inputs"):
         pack(exact, x.index_fill(0, torch.tensor([0]), float("nan")))
     with pytest.raises(PackedError, match="expected a budget >= 0, got 'a'"):
         pack(exact, x, tables="auto", budget="a")  # pyright: ignore[reportArgumentType]

@@ -80,7 +80,7 @@ def quick(family: str, data: str = "cifar10") -> Plan:
 
     HTAF and SS have the same slope at 0.
     """
-    rows: dict[str, Grid] = {"htaf": {}, "ss": {}, "ste": {"harden": ("end",)}}
+    rows: dict[str, Grid] = {"htaf": {}, "ss": {}, "ste": {"exact_from": (1.0,)}}
     if family == "dhn":
         rows["relu"] = {}
     return Plan(

@@ -248,7 +248,7 @@ def replace(
         more = f" and {len(unsure) - 3} more" if len(unsure) > 3 else ""
         text = "outputs and gates were not looked at: without example= only a sequence of modules tells them, and so"
         warnings.warn(f"{text} {', '.join(unsure[:3])}{more} became steps", stacklevel=2)
-    for module in new.modules():
+    for module in new.modules() if any(isinstance(step, SmoothStep) for step in made) else ():
         if hasattr(module, "save_pretrained"):  # of transformers and diffusers
             module.__dict__["save_pretrained"] = _refuse_to_save
     replaced = tuple(dataclasses.replace(site, stays=None) for site in chosen)

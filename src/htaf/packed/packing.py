@@ -34,8 +34,7 @@ def pack(
     norms, sums and steps after a layer are computed with it. What else there is runs as it was, in float32. The
     result is compared with the model on the example, see `verify`.
 
-    NaN before a step is a 0 among the packed bits: as comparisons decide (`x >= 0`, `x < 0` are both False), while
-    `Heaviside` and `torch.heaviside` pass NaN on. Look for NaN in inputs before a packed model is given them.
+    A packed model refuses inputs that are not finite: bits have no value for what a network makes of them.
 
     Args:
         model: from `htaf.harden`, or any float32 module with exact steps; it is packed as in eval mode. Or what
@@ -84,10 +83,6 @@ def pack(
 def _agreeing(packed: PackedModel, traced: Traced, given: tuple[Any, ...], progress: bool) -> PackedModel:
     found = compare(packed, traced, given, progress=progress)
     if found.contradicted:
-        if any(bool(x.isnan().any()) for x in given):
-            raise PackedError(
-                "expected an example without NaN, got one with NaN, of which a step makes NaN, and packed bits 0"
-            )
         raise PackedError(f"expected the packed model to agree with the hardened one on the example, got:\n{found}")
     return packed
 
