@@ -40,42 +40,29 @@ ORDER = [
     ["__main__"],
     ["htaf_paper"],
 ]
-# Lines that a room may have; "": the files beside the rooms. A change that raises one says what it bought.
+# Lines that a room may have; "": the files beside the rooms. They only fall: who needs more takes as many away elsewhere.
 BUDGETS = {
-<<<<<<< HEAD
-    "cli": 4_959,
-=======
-    "cli": 4_883,  # 190 went to discover; 80: completion in three shells; 71: push, and RUN as a name at the hub
->>>>>>> cut1
-    "concepts": 10_546,  # 750: a concept of one's own, 66 of them from embeddings
-    "convert": 3_210,
-    "data": 7_413,  # 9: rows that a model was trained on; 18: values outside by chance; 12 from cli
-    "diagnostics": 750,
-    "embeddings": 560,
-    "explorer": 2_020,  # 35: texts, links and rows (45 went from embeddings); 80: distances to the training
-    "export": 1_558,  # 278: NIR read as well as written
-    "hardening": 2_065,
-    "integer": 3_970,
+    "cli": 4_822,
+    "concepts": 10_650,
+    "convert": 3_290,
+    "data": 7_856,
+    "diagnostics": 709,
+    "embeddings": 555,
+    "explorer": 2_001,
+    "export": 1_566,
+    "hardening": 2_121,
+    "integer": 4_085,
     "kernels": 3_777,
     "language": 2_932,
-    "llm": 750,
-    "models": 2_287,  # 13: an edited head
-    "packed": 6_293,
-<<<<<<< HEAD
-    "report": 2_000,
-=======
-    "report": 1_941,
->>>>>>> cut1
-    "rules": 2_348,  # 76: an estimator itself, held-out rows as they are given
-    "runs": 3_112,
-    "spiking": 931,  # 101: the neurons of SpikingJelly, both ways
-<<<<<<< HEAD
-    "": 6_273,
-    "training": 7_012,
-=======
-    "": 6_469,  # 593: what is shared at the hub, and its card; 216: discover; 119: --json, exit codes, stopping
-    "training": 7_735,  # 10: a rate of concepts that is given is taken as it is; embeddings begin at theirs
->>>>>>> cut1
+    "llm": 715,
+    "models": 2_287,
+    "packed": 6_306,
+    "report": 1_940,
+    "rules": 2_365,
+    "runs": 3_264,
+    "spiking": 930,
+    "": 6_350,
+    "training": 7_017,
 }
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}

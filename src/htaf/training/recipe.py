@@ -274,6 +274,13 @@ GONE = {  # fields of progressive hardening, with what they were where it was no
     "harden": "end", "harden_from": 0.6, "harden_to": 0.9, "harden_order": "forward", "harden_unit": "layer",
     "harden_stages": 0, "straight_through": False, "restart": 0.3, "repair": True, "distil": 0.0,
 }  # fmt: skip
+AT_ONCE = {
+    "harden": "progressive",
+    "harden_order": "together",
+    "straight_through": True,
+    "restart": 0.0,
+    "repair": False,
+}
 
 
 @dataclass(frozen=True)
@@ -518,6 +525,9 @@ def by_part(family: str, own: Mapping[str, str], fields: Mapping[str, Any]) -> d
 
     own: the names of its fields, each with its part.
     """
+    if all(fields.get(name) == value for name, value in AT_ONCE.items()):  # as records of the recipe quick have it
+        given = {name: value for name, value in fields.items() if name not in GONE}
+        fields = given | {"exact_from": fields.get("harden_from", GONE["harden_from"])}
     if gone := [name for name, usual in GONE.items() if fields.get(name, usual) != usual]:
         raise ValueError(f"{', '.join(gone)}: progressive hardening is gone; exact_from makes all steps exact at once")
     fields = {name: value for name, value in fields.items() if name not in GONE}
