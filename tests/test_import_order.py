@@ -40,7 +40,7 @@ ORDER = [
     ["__main__"],
     ["htaf_paper"],
 ]
-# Lines that a room may have; "": the files beside the rooms. They only fall: who needs more takes as many away elsewhere.
+# Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
     "cli": 4_822,
     "concepts": 10_650,
