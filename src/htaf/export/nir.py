@@ -143,7 +143,7 @@ class _Walk:
             value = graph.value(args[0])
             if value.time == "mean":
                 raise ExportError(f"{node.name}: expected steps before the mean over time, got one after it")
-            threshold = args[1][0] if isinstance(args[1], list) else 0.0
+            threshold: Any = args[1][0] if isinstance(args[1], list) else 0.0
             return graph.after(value, node, layers.step(self.nir, value.shape, threshold))
         if target in (aten.add.Tensor, aten.add_.Tensor) and len(args) == 2 and not node.kwargs:
             return self._sum(node)
