@@ -258,6 +258,32 @@ def _rows_in_time(note: Note) -> str:
     )
 
 
+def _say_most(note: Note) -> str:
+    """count: of rows. values: the names of one or two columns, the measure, theirs, that of all others."""
+    names, what, own, rest = note.values
+    say, exclude = f"column {names[0]!r} alone says", "it unless it is"
+    if len(names) > 1:
+        say, exclude = f"columns {listed(names)} together say", "them unless both are"
+    return (
+        f"WARNING: {say} the target {note.column!r} far better than all others ({what} {own:.4g}, a forest of the rest "
+        f"{rest:.4g}, on {note.count:,} training rows): exclude {exclude} known when you predict"
+    )
+
+
+def _repeated_values(note: Note) -> str:
+    """count: of values. values: rows, the measure, on rows of values that the training part has, on rows of others."""
+    rows, what, seen, unseen = note.values
+    ways = option(
+        f"--group {note.column!r} measures on others",
+        f"sklearn.model_selection.GroupKFold with groups=frame[{note.column!r}] measures on others",
+    )
+    return (
+        f"WARNING: column {note.column!r}: {note.count:,} values that repeat, and the rows that measure have values of "
+        f"the training part. On others the error may be far larger: of a forest of {rows:,} training rows the {what} "
+        f"is {seen:.4g} on values that it has seen, {unseen:.4g} on others. {ways}"
+    )
+
+
 def _skewed(note: Note) -> str:
     """count: of rows. values: the skewness, and the share of the error that the logarithm takes away."""
     learn = option(
@@ -317,8 +343,9 @@ _NOT_TRUSTED = (
 UNEXPECTED = frozenset(
     {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
      "one training text", "no training value", "small range", "learned nothing", "diverged",
-     "mixed", "mixed dates", "text as missing", "gives the target away", "skewed", "drawn in time",
-     "class without weight", "total row", "classes alike", "busy", "never predicted", "few for a threshold"}
+     "mixed", "mixed dates", "text as missing", "gives the target away", "say most", "repeated values",
+     "skewed", "drawn in time", "class without weight", "total row", "classes alike", "busy", "never predicted",
+     "few for a threshold"}
 )  # fmt: skip
 # how other rows are unlike those of training: `predict` of an estimator warns of it
 UNLIKE = frozenset(
@@ -404,6 +431,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # its parts, before a training
     "gives the target away": "WARNING: column {column!r} alone says the target {values[2]!r} almost without error "
     "({values[0]} {values[1]:.4g} on {count:,} training rows): exclude it unless it is known when you predict",
+    "say most": _say_most,
+    "repeated values": _repeated_values,
     "rows in time": _rows_in_time,
     "drawn in time": "column {column!r}: {count:,} different dates, about one a row, and validation rows are drawn by "
     "chance, between training rows: later rows may be predicted far worse. Validate on the last rows: "

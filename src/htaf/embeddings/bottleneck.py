@@ -394,7 +394,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             bits = np.unpackbits(arrays["bits"], axis=1, count=len(made.bits_.offsets), bitorder="little")
             ids = [f"{FIT}/{row}" for row in range(len(bits))]
             made.fitted_ = made._codes(bits, arrays["labels"], arrays["parts"], ids, made.head_)
-        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        except (OSError, KeyError, TypeError, ValueError, OverflowError, SafetensorError) as error:
             raise ConceptError(f"{folder} does not fit a classifier of this version: {first_line(error)}") from None
         return made
 

@@ -62,6 +62,7 @@ def page(values: dict[str, Any]) -> str:
         rules=_rules(values),
         columns=_columns(values),
         noted=values["notes"],
+        warned=[note for note in values["notes"] if note.startswith("WARNING: ")],
         recipe=_recipe(values),
     )
 
