@@ -45,7 +45,7 @@ BUDGETS = {
     "cli": 4_822,
     "concepts": 10_650,
     "convert": 3_290,
-    "data": 8_075,
+    "data": 8_077,
     "diagnostics": 709,
     "embeddings": 555,
     "explorer": 2_001,

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64
 
+from htaf._compat import free_start_method
 from htaf.data.dates import native
 from htaf.data.notes import Note
 from htaf.data.reading import is_date, is_text
@@ -44,12 +45,13 @@ def cautions(table: Table, parts: Split, mode: Mode | None) -> list[Note]:
     """
     features = {str(name): column for name, column in table.features.items()}
     moments = {name: column for name, column in features.items() if is_date(column)}
-    return [
-        *(_given_away(features, table, parts.train) or _say_most(features, table, parts.train)),
-        *_repeated(features, table, parts),
-        *_dates(moments, table, parts, mode),
-        *_skewed(table, parts.train),
-    ]
+    with free_start_method():  # which joblib settles for a forest
+        return [
+            *(_given_away(features, table, parts.train) or _say_most(features, table, parts.train)),
+            *_repeated(features, table, parts),
+            *_dates(moments, table, parts, mode),
+            *_skewed(table, parts.train),
+        ]
 
 
 def _dates(moments: dict[str, pd.Series], table: Table, parts: Split, mode: Mode | None) -> list[Note]:
@@ -130,9 +132,9 @@ def _say_most(features: dict[str, pd.Series], table: Table, train: Int64[np.ndar
         )
         return score(of.fit(inputs[:half], target[:half]).predict(inputs[half:])) if inputs.shape[1] else 0.0
 
-    small: Any = DecisionTreeRegressor(max_leaf_nodes=16)
+    small: Any = DecisionTreeRegressor(max_leaf_nodes=16, random_state=0)
     if table.classes:
-        small = DecisionTreeClassifier(max_leaf_nodes=len(table.classes), class_weight="balanced")
+        small = DecisionTreeClassifier(max_leaf_nodes=len(table.classes), class_weight="balanced", random_state=0)
 
     def alone(place: int) -> float:
         return score(small.fit(values[:half, [place]], target[:half]).predict(values[half:, [place]]))
