@@ -466,6 +466,18 @@ def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypa
     assert "the same command goes on from the last checkpoint" in one_line(err)
 
 
+def test_out_of_memory_is_one_line(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from htaf.training import fit
+
+    def stop(*args: object, **kwargs: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(fit, "_train", stop)
+    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
+    assert code == 1
+    assert "out of memory" in one_line(err)
+
+
 def test_evaluate_small_odd_files(htaf, run: Path, table: Path, tmp_path: Path) -> None:
     one = pd.read_csv(table).head(1)
     one.to_csv(tmp_path / "one.csv", index=False)

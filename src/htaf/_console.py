@@ -107,7 +107,7 @@ def say(*words: object, sep: str = " ", end: str = "\n") -> None:
     print(*(visible(str(word), keep="\n") for word in words), sep=sep, end=end)
 
 
-TOLD = (UsageError, OutputError, HtafError, MissingError, Ended, KeyboardInterrupt, OSError)  # in one line
+TOLD = (UsageError, OutputError, HtafError, MissingError, Ended, KeyboardInterrupt, OSError, MemoryError)  # in one line
 
 
 @dataclass
@@ -163,6 +163,8 @@ class Command:
             return self.stopped, TERMINATED if isinstance(error, Terminated) else STOPPED
         if isinstance(error, (HtafError, MissingError)):
             return str(error), FAILED
+        if isinstance(error, MemoryError):
+            return f"out of memory: {str(error) or 'a part of the work does not fit'}", FAILED
         if isinstance(error, OSError):
             return f"{error.filename or 'writing the output'}: {error.strerror or error}", FAILED
         return f"{type(error).__name__}: {error}", FAILED

@@ -291,6 +291,7 @@ def test_a_finished_run_is_not_trained_again(
     run = runs("htaf")
     times = {p.name: p.stat().st_mtime_ns for p in run.path.iterdir()}
     monkeypatch.setattr(FIT, "_train", lambda *args: pytest.fail("trained again"))
+    (run.path / "checkpoints").mkdir()  # of a process that was killed as it ended
     assert train(run.path, table).record == run.record
     assert {p.name: p.stat().st_mtime_ns for p in run.path.iterdir()} == times
 
