@@ -169,10 +169,9 @@ def decode(path: Path | bytes, channels: int, size: tuple[int, int], name: str =
     name = name if isinstance(path, bytes) else str(path)
     _expect_reader()
     try:
-        with _opened(path) as image:
-            with _decoding(image, 2 * max(size)):
-                ImageOps.exif_transpose(image, in_place=True)
-                return _fitted(_rgb(image), channels, size)
+        with _opened(path) as image, _decoding(image, 2 * max(size)):
+            ImageOps.exif_transpose(image, in_place=True)
+            return _fitted(_rgb(image), channels, size)
     except Exception as error:  # as in `look`
         raise DataError(f"{name}: expected an image, got {_reason(error, path)}") from error
 

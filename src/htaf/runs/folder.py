@@ -237,8 +237,6 @@ def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     with locked(path, "another process trains in"):
         new = not (path / RECORD).exists()
         record = start_run(path, identity)
-        if record["status"] == "finished":
-            shutil.rmtree(path / CHECKPOINTS, ignore_errors=True)  # of a process that was killed as it ended
         try:
             yield record
         except HtafError:
