@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -442,9 +442,9 @@ def _numbered(names: Sequence[str], notes: list[Note]) -> list[str]:
     return made
 
 
-def _binary(path: Path) -> IO[bytes]:
+def _binary(path: Path) -> gzip.GzipFile | io.BufferedReader:
     """The content of a file, unpacked as it is read."""
-    return cast(IO[bytes], gzip.open(path)) if path.name.lower().endswith(".gz") else path.open("rb")
+    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
 def _encoding(path: Path, label: str) -> tuple[str, list[Note], bool]:
