@@ -639,7 +639,7 @@ def test_nothing_is_hidden_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> 
     table = rich.table.Table(title=f"[red]{HIDDEN}")
     table.add_column(HIDDEN)
     table.add_row(f"[b]:cat: {HIDDEN}")
-    _console.Terminal(width=200).print(table)
+    _console.terminal(width=200).print(table)
     _console.say(HIDDEN, end="")
     _console.say_notes([HIDDEN])
     with pytest.raises(SystemExit), _console.plain_errors():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from htaf._console import err, say_notes
+from htaf._console import say_notes, tell
 from htaf._errors import HtafError
 from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract
@@ -112,7 +112,7 @@ def discover(
     def step(name: str, work: Callable[[], Any]) -> Any:
         begun = time.monotonic()
         if progress:
-            err.print(f"{name} ...")
+            tell(f"{name} ...")
         made = work()
         steps[name] = round(time.monotonic() - begun, 2)
         return made

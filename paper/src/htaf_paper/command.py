@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from rich.table import Table as TextTable
 from tyro.conf import FlagConversionOff, OmitArgPrefixes, Positional, arg
 
-from htaf._console import FAILED, Terminal, UsageError, fail, print_json, say
+from htaf._console import FAILED, UsageError, fail, print_json, say, terminal
 from htaf.cli.flags import DataDir, Device, Json
 from htaf.cli.studying import ComputingFlags
 from htaf_paper.items import EXPERIMENTS, ITEMS, items
@@ -57,7 +57,7 @@ def list_items(*, json: Json = False) -> None:
         text.add_column(column)
     for row in found:
         text.add_row(row["id"], row["title"], row["paper"], ", ".join(row["scales"]))
-    Terminal().print(text)
+    terminal().print(text)
     say("; ".join(f"{name}: {ABOUT_SCALES[name]}" for name in SCALES))
     return say("htaf paper run ID ... --scale SCALE --out DIR, then htaf paper report --out DIR")
 
@@ -163,7 +163,7 @@ def cost(
         text.add_column(column)
     for row in rows:
         text.add_row(row["id"], row["scale"], "a GPU" if row["gpu"] else _spoken(row["cpu_seconds"]), row["about"])
-    Terminal().print(text)
+    terminal().print(text)
     once = f"; {_spoken(twice)} less than the sum, as items share cells" if twice else ""
     return say(f"in all {_spoken(total)} of one core, {_spoken(total / workers)} with --workers {workers}{once}")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from htaf._console import UsageError, err, say
+from htaf._console import UsageError, say, tell
 from htaf.cli.tables import show
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def beside(
 
     given: dict[str, list[Codes]] = {name: [folder.codes() for folder in some] for name, some in opened.items()}
 
-    return bench(features, given, attributes=attributes, seeds=seeds or SEEDS, part=part, progress=err.print)
+    return bench(features, given, attributes=attributes, seeds=seeds or SEEDS, part=part, progress=tell)
 
 
 def write_table(result: Mapping[str, Any], out: Path, title: str) -> list[Path]:

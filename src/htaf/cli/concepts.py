@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from htaf._console import UsageError, check_seed, err, print_json, say, say_notes, say_unread
+from htaf._console import UsageError, check_seed, print_json, say, say_notes, say_unread, tell
 from htaf._files import LOCK, check_output, check_output_folder, check_place
 from htaf.cli.benching import BACKBONE, CODES, BesideFlags, beside, groups_of, prepared, show_table, write_table
 from htaf.cli.flags import NONE, Concepts, DataDir, File, Folder, Json, Place, RunDir, needs_source
@@ -221,7 +221,7 @@ def minimal_set(
     from htaf.runs import to_json, write_atomic
 
     def told(kept: int, accuracy: float) -> None:
-        err.print(f"{kept} concepts: validation accuracy {accuracy:.4f}")
+        tell(f"{kept} concepts: validation accuracy {accuracy:.4f}")
 
     if out is not None:
         check_output(out, [codes])

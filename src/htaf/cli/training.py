@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._console import UsageError, check_seed, err, figures, print_json, say, say_notes
+from htaf._console import UsageError, check_seed, figures, print_json, say, say_notes, tell
 from htaf._errors import HtafError
 from htaf._files import LOCK, check_output_folder, check_place
 from htaf.cli.flags import (
@@ -498,7 +498,7 @@ def _train(
             keep_known(run, data, progress=running.progress)
     if before is not None and finished:
         commit = short_commit(before["commit"])
-        err.print(f"already done: {out} holds this training, finished (commit {commit}). Delete it to train again")
+        tell(f"already done: {out} holds this training, finished (commit {commit}). Delete it to train again")
     say_notes(told(note for note in from_record(run.record["notes"]) if note not in said))
     found = kept_baselines(run) if baselines else []
     if json:

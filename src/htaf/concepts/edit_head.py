@@ -105,8 +105,8 @@ def _still_used(run: Run, off: Sequence[tuple[int, int]], classes: Sequence[str]
         return "; it had none before"
     for label, concept in off:
         used[label, concept] = False
-    kept = np.flatnonzero(used[:, sorted({concept for _, concept in off})].any(1))
-    return f"; still used by {listed([classes[one] for one in kept], 3)}" if len(kept) else ""
+    kept = np.flatnonzero(used[:, sorted({concept for _, concept in off})].any(1)).tolist()
+    return f"; still used by {listed([classes[one] for one in kept], 3)}" if kept else ""
 
 
 def write_with_head(

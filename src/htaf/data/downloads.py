@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
-from htaf._console import err, progress
+from htaf._console import progress, tell
 from htaf._files import cache_folder
 from htaf.data.reading import DataError, data_folders, listed
 
@@ -117,7 +117,7 @@ def _download(archive: Archive, target: Path) -> None:
         digest = hashlib.md5(usedforsecurity=False)
         with os.fdopen(handle, "wb") as file, urllib.request.urlopen(request, timeout=TIMEOUT) as response:
             size = int(response.headers.get("Content-Length") or 0)
-            err.print(f"downloading {archive.url} ({size / MB:.0f} MB) to {target.parent}")
+            tell(f"downloading {archive.url} ({size / MB:.0f} MB) to {target.parent}")
             done = 0
             with progress(f"{archive.file}, MB", size // MB or None) as more:
                 while block := response.read(BLOCK):

@@ -22,9 +22,8 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from htaf._console import progress
-from htaf._errors import expect_memory, first_line, installed
+from htaf._errors import DataError, expect_memory, first_line, installed
 from htaf._files import regular
-from htaf.data.reading import DataError
 
 if TYPE_CHECKING:
     from PIL import Image, ImageOps, UnidentifiedImageError

@@ -22,6 +22,7 @@ _TIME = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?(?: ?([ap])\.?m
 _APART = re.compile(r" (?:-|to|bis) |/|\.\.|[\u2013\u2014]"), re.compile("-")  # between the ends of an interval
 _DAY = re.compile(r"\d{4}-\d\d?(?:-\d\d?)?|\d\d?([./])\d\d?\1\d{2,4}")
 _BOUND = re.compile(r"[<>≤≥]=? ?(.+)|(.+?) ?\+|[\[(](.+)[\])]")
+BLANKS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?", "<na>"})  # texts in place of a value, in any case
 DURATION = "# days #:#:#"  # the unit of durations
 TIME = "#:#"  # the unit of times of the day and of minutes, in hours
 SHARE = "#% or #"  # percents beside plain shares, 55.2% beside .552
