@@ -8,9 +8,11 @@ import pkgutil
 import sys
 import textwrap
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, get_type_hints
 
 from htaf import __version__
+from htaf._compat import no_trace
 from htaf._console import UsageError, ended_by_signals, keeps_refusal, plain_errors, running, say
 from htaf._errors import CALLED, INSTEAD, meant, suggestion
 from htaf.cli.verbs import known
@@ -43,7 +45,10 @@ def _run(verb: str | None, words: list[str]) -> None:
         return say(f"htaf {__version__}")
     groups, verbs = known()
     if verb is not None:
-        import tyro
+        with no_trace():
+            import tyro
+
+            import_module("rich.style")  # which tyro takes later; it draws a number of `random`
 
         from htaf.cli.flags import registry
 
