@@ -15,7 +15,7 @@ import pytest
 from htaf import fit
 from htaf._errors import EXTRAS, installed
 
-DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "joblib": "scikit-learn"}
 
 
 def test_each_package_is_in_the_extra_that_is_named() -> None:

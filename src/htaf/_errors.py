@@ -17,7 +17,7 @@ SEEDS = 2**63  # PyTorch's generators take no more
 
 # packages that `pip install htaf` does not bring -> the extra that does
 EXTRAS = {
-    **dict.fromkeys(("pandas", "pyarrow", "sklearn", "scipy", "tyro", "rich", "jinja2"), "tables"),
+    **dict.fromkeys(("pandas", "pyarrow", "sklearn", "scipy", "joblib", "tyro", "rich", "jinja2"), "tables"),
     **dict.fromkeys(("lightning", "torchmetrics", "matplotlib", "PIL"), "tables"),
     **dict.fromkeys(("timm", "captum", "openai", "pydantic"), "images"),
     **dict.fromkeys(("transformers", "peft", "accelerate", "gguf"), "language"),
