@@ -34,7 +34,7 @@ from htaf.training.running import LoggerName, Running, Strategy
 
 if TYPE_CHECKING:
     from htaf.concepts.readable import PerClass
-    from htaf.training.plan import Source
+    from htaf.training.source import Source
 
 METAVARS = {
     tuple[int, ...]: "INT [INT ...]",
@@ -236,13 +236,13 @@ class TableFlags:
 
 def _source(data: str, flags: TableFlags | ImageFlags, **others: Any) -> Source:
     """The source that flags say by the names of its fields. Raises UsageError for values that it does not have."""
-    from htaf.training.plan import PlanError, Source
+    from htaf.training.source import Source
 
     own = {f.name: getattr(flags, f.name) for f in dataclasses.fields(flags) if f.name in Source.__match_args__}
     try:
         return Source(data, **own, **others)
-    except PlanError as error:
-        raise UsageError(str(error)) from None
+    except ValueError as error:
+        raise UsageError(f"{data}: {error}") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -536,7 +536,7 @@ def about_own(recipe: Recipe, data: str) -> list[str]:
 
 
 def _print_recipe(recipe: Recipe, json: bool) -> None:
-    """The effective values as JSON, or as the [recipe] of a study's plan."""
+    """The effective values as JSON, or as a TOML table [recipe]."""
     from json import dumps
 
     values = recipe.effective()
