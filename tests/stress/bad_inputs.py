@@ -2,7 +2,7 @@
 
     .venv/bin/python tests/stress/bad_inputs.py --count 900 --seed 0 --json results/stress/bad_inputs.json
 
-The inputs are the product of verbs, flags and bad values, and files made by hand: tables, images, records, plans.
+The inputs are the product of verbs, flags and bad values, and files made by hand: tables, images, records.
 Each runs in a fork of this process, which has imported everything. It passes when there is no traceback, an exit code
 that is not 0, a message that names the value or the file and says what was expected, nothing left behind, no file
 changed, and time and memory within bounds. The exit code is 1 where one does not pass.
@@ -90,7 +90,7 @@ class World:
 
 
 def made_world(root: Path) -> World:
-    """Runs that nobody trained, codes, a packed file, names, a page, tables, images, attributes, a plan."""
+    """Runs that nobody trained, codes, a packed file, names, a page, tables, images, attributes."""
     import made_clip
     import made_runs
     from htaf import packed, runs
@@ -145,7 +145,6 @@ def made_world(root: Path) -> World:
             )
     table = pd.DataFrame({"class": [str(i) for i in range(10)], "round": [1, 0] * 5, "tall": [0, 0, 1, 1, 0] * 2})
     table.to_csv(root / "attributes.csv", index=False)
-    (root / "plan.toml").write_text(PLAN.format(table=root / "rows.csv"))
     (root / "empty.journal").touch()
     (root / "list.txt").write_text("round\ntall\n")
     made_clip.write_clip(root / "clip")
@@ -161,17 +160,6 @@ def made_world(root: Path) -> World:
     world.files = {path.name: path for path in root.iterdir()}
     return world
 
-
-PLAN = """name = "tried"
-candidates = 1
-splits = 1
-data = [{{name = "{table}", target = "label"}}]
-[recipe]
-epochs = 1
-hidden = [4]
-[methods.htaf]
-lr = [0.01]
-"""
 
 # ---- verbs x flags x bad values ----
 
@@ -215,7 +203,6 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "generate": (w["llm-run"], "red cats", "--tokens", "3"),
         "predict": (w["table-run"], w["rows.csv"], "--out", "out.csv"),
         "explain": (w["table-run"], w["rows.csv"], "--out", "out.json"),
-        "study": (w["plan.toml"], "--out", "out"),
         "paper list": (),
         "paper run": ("bounds", "--out", "out"),
         "paper report": ("--out", "."),
@@ -575,7 +562,7 @@ def images(world: World) -> Iterator[Bad]:
 
 
 def damaged(world: World) -> Iterator[Bad]:
-    """Runs, codes, packed files, names and plans that were edited or cut."""
+    """Runs, codes, packed files and names that were edited or cut."""
 
     def copied(where: Path, *, source: str, name: str, change: Callable[[bytes], bytes] | None) -> None:
         target = where / source
@@ -662,7 +649,6 @@ def damaged(world: World) -> Iterator[Bad]:
         ("net.packed", ""): [("predict", "net.packed", str(world.files["photos"] / "red" / "0.png"))],
         ("names.json", ""): [("explore", world["run"], "--codes", world["codes"], "--names", "names.json",
                               "--out", "out")],
-        ("plan.toml", ""): [("study", "plan.toml", "--out", "out")],
         ("attributes.csv", ""): [("concepts", "name", world["codes"], "--attributes", "attributes.csv")],
     }  # fmt: skip
     for (source, name), several in files.items():
@@ -674,72 +660,6 @@ def damaged(world: World) -> Iterator[Bad]:
                 shown = (name or source, source, "record.json")
                 title = f"{name or source} {what}: htaf {' '.join(words)}"
                 yield Bad("damaged file", shown, words, before=make, title=title)
-
-
-def plans(world: World) -> Iterator[Bad]:
-    """Plans of studies."""
-    good = PLAN.format(table=world["rows.csv"])
-    changes = {
-        "candidates": ("candidates = 1", "candidates = 0"),
-        "candidates ": ("candidates = 1", 'candidates = "many"'),
-        "candidates  ": ("candidates = 1", "candidates = 1.5"),
-        "candidates   ": ("candidates = 1", "candidates = true"),
-        "splits": ("splits = 1", "splits = -1"),
-        "splits ": ("splits = 1", "splits = []"),
-        "name": ('name = "tried"', "name = 7"),
-        "name ": ('name = "tried"', 'name = ""'),
-        "seed": ("splits = 1", "splits = 1\nseed = -1"),
-        "seed ": ("splits = 1", f"splits = 1\nseed = {HUGE}"),
-        "search_epochs": ("splits = 1", "splits = 1\nsearch_epochs = 5"),
-        "search_epochs ": ("splits = 1", 'splits = 1\nsearch_epochs = "two"'),
-        "colour": ("splits = 1", 'splits = 1\ncolour = "red"'),
-        "data": (re.search(r"data = .*", good).group(), "data = []"),  # pyright: ignore[reportOptionalMemberAccess]
-        "data ": (re.search(r"data = .*", good).group(), "data = 5"),  # pyright: ignore[reportOptionalMemberAccess]
-        "data  ": (re.search(r"data = .*", good).group(), "data = [5]"),  # pyright: ignore[reportOptionalMemberAccess]
-        "nmae": ("{name =", "{nmae ="),
-        "gone": (world["rows.csv"], "gone.csv"),
-        "lable": ('"label"', '"lable"'),
-        "target": ('"label"', "5"),
-        "split": ('target = "label"', 'target = "label", split = "half"'),
-        "task": ('target = "label"', 'target = "label", task = "guess"'),
-        "size": ('target = "label"', 'target = "label", size = "big"'),
-        "gelu": ("[methods.htaf]", "[methods.gelu]"),
-        "lr": ("lr = [0.01]", "lr = []"),
-        "lr ": ("lr = [0.01]", "lr = 0.01"),
-        "lr  ": ("lr = [0.01]", 'lr = ["fast"]'),
-        "lr   ": ("lr = [0.01]", "lr = [nan]"),
-        "lr    ": ("lr = [0.01]", "lr = [inf]"),
-        "lr     ": ("lr = [0.01]", "lr = [-1]"),
-        "lr      ": ("lr = [0.01]", "lr = [0.01, 0.01]"),
-        "lr       ": ("lr = [0.01]", "lr = [[1, 2]]"),
-        "lr        ": ("lr = [0.01]", "lr = [{a = 1}]"),
-        "lr         ": ("lr = [0.01]", "lr = [2020-01-01]"),
-        "speed": ("lr = [0.01]", "speed = [1]"),
-        "alpha0": ("lr = [0.01]", '"alpha0,alpha1" = [[2]]'),
-        "alpha0 ": ("lr = [0.01]", '"alpha0,alpha1" = [2]'),
-        "epochs": ("epochs = 1", "epochs = 0"),
-        "epochs ": ("epochs = 1", 'epochs = "ten"'),
-        "epochs  ": ("epochs = 1", f"epochs = {HUGE}"),
-        "hidden": ("hidden = [4]", "hidden = []"),
-        "hidden ": ("hidden = [4]", "hidden = 4"),
-        "hidden  ": ("hidden = [4]", "hidden = [4.5]"),
-        "family": ("epochs = 1", 'epochs = 1\nfamily = "cnn"'),
-        "family ": ("epochs = 1", 'epochs = 1\nfamily = "dhn"'),
-        "tempo": ("epochs = 1", "epochs = 1\ntempo = 3"),
-        "methods": ("[methods.htaf]\nlr = [0.01]", ""),
-        "methods ": ("[methods.htaf]\nlr = [0.01]", "methods = 5"),
-        "recipe": ("[recipe]\nepochs = 1\nhidden = [4]", "recipe = 5"),
-    }
-    for name, (old, new) in changes.items():
-        assert old in good, old
-        text = good.replace(old, new)
-        if new in ("methods = 5", "recipe = 5"):
-            text = new + "\n" + good.replace(old, "")
-        make = functools.partial(_write, name="plan.toml", content=text.encode())
-        words = ("study", "plan.toml", "--out", "out")
-        yield Bad("plan", (name.strip(), "plan.toml"), words, before=make, title=f"{new!r}: htaf {' '.join(words)}")
-    for text in ("tabluar", "Tabular", "plan", "plan.yaml", "missing.toml", world["empty"], ""):
-        yield Bad("plan", (text, repr(text)), ("study", text, "--out", "out"))
 
 
 def names(world: World) -> Iterator[Bad]:
@@ -852,7 +772,6 @@ def same_files(world: World) -> Iterator[Bad]:
     for out in (world["run"], world["codes"]):
         for verb in (("concepts", "score", world["codes"]), ("concepts", "pictures", world["codes"], world["run"])):
             yield Bad("output is an input", (Path(out).name,), (*verb, "--out", out))
-        yield Bad("output is an input", (Path(out).name,), ("study", world["plan.toml"], "--out", out))
         yield Bad("output is an input", (Path(out).name,), ("demo", "--out", out))
 
 
@@ -1232,7 +1151,7 @@ def of_python(world: World) -> Iterator[Bad]:
 
 def inputs(world: World, count: int, seed: int) -> list[Bad]:
     """`count` distinct inputs: all that were made by hand, and so many of the product as are left."""
-    made = [*tables(world), *images(world), *damaged(world), *plans(world), *names(world), *same_files(world)]
+    made = [*tables(world), *images(world), *damaged(world), *names(world), *same_files(world)]
     made += [*bottlenecks(world), *large(), *of_python(world)]
     made = [dataclasses.replace(b, words=tuple(w.replace("{run}", world["run"]) for w in b.words)) for b in made]
     product = list(of_flags(world))
@@ -1279,7 +1198,7 @@ def warm() -> None:
     import htaf.export
     import htaf.runs.packed
     import htaf.runs.run
-    import htaf.training.study
+    import htaf.training.fit
 
     matplotlib.pyplot.switch_backend("agg")
     _ = (lightning, onnx, onnxruntime, onnxscript, openai, sklearn)

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rich.table import Table as TextTable
-from tyro.conf import FlagConversionOff, OmitArgPrefixes, Positional, arg
+from tyro.conf import FlagConversionOff, Positional, arg
 
 from htaf._console import FAILED, UsageError, fail, print_json, say, terminal
 from htaf.cli.flags import DataDir, Device, Json
-from htaf.cli.studying import ComputingFlags
 from htaf_paper.items import EXPERIMENTS, ITEMS, items
 from htaf_paper.protocol import ABOUT_SCALES, SCALES, PaperError, Scale, Study, nearest
 
@@ -67,7 +66,8 @@ def run(
     *,
     out: Out,
     scale: ScaleFlag = "smoke",
-    cells: OmitArgPrefixes[ComputingFlags] = ComputingFlags(),  # noqa: B008
+    workers: int = 1,
+    threads: int = 1,
     device: Device = "cpu",
     data_dir: DataDir = None,
     records: RecordFolders = (),
@@ -80,19 +80,23 @@ def run(
     """Compute tables and figures of the paper; what is finished is never computed again.
 
     Args:
+        workers: Processes that compute, a cell at a time each; 0: in the process of the command.
+        threads: Threads of each process.
         device: Where to train.
     """
     studies = _items(ids)
-    computing = cells.computing()
+    if workers < 0 or threads < 1:
+        raise UsageError(f"--workers must be >= 0 and --threads >= 1, got {workers} and {threads}")
     if missing := [str(folder) for folder in records if not folder.is_dir()]:
         raise UsageError(f"--records: expected folders, got {', '.join(missing)}")
+    from htaf_paper.computing import Computing
     from htaf_paper.engine import run as run_items
 
     found = run_items(
         studies,
         scale,
         out,
-        computing,
+        Computing(workers, threads, progress=True),
         records=records,
         data_dir=data_dir,
         device="cuda" if device == "auto" and _has_cuda() else "cpu" if device == "auto" else device,

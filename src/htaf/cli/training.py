@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -34,7 +34,7 @@ from htaf.training.running import LoggerName, Running, Strategy
 
 if TYPE_CHECKING:
     from htaf.concepts.readable import PerClass
-    from htaf.training.plan import Source
+    from htaf.training.source import Source
 
 METAVARS = {
     tuple[int, ...]: "INT [INT ...]",
@@ -236,13 +236,13 @@ class TableFlags:
 
 def _source(data: str, flags: TableFlags | ImageFlags, **others: Any) -> Source:
     """The source that flags say by the names of its fields. Raises UsageError for values that it does not have."""
-    from htaf.training.plan import PlanError, Source
+    from htaf.training.source import Source
 
     own = {f.name: getattr(flags, f.name) for f in dataclasses.fields(flags) if f.name in Source.__match_args__}
     try:
         return Source(data, **own, **others)
-    except PlanError as error:
-        raise UsageError(str(error)) from None
+    except ValueError as error:
+        raise UsageError(f"{data}: {error}") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,6 +342,7 @@ def command_of(family: Family) -> Callable[..., None]:
         data: str,
         out: Folder,
         seed: int = 0,
+        seeds: int = 1,
         recipe: Any = None,
         overrides: Any = flags(),  # noqa: B008
         given: Any = of_data(),  # noqa: B008
@@ -352,11 +353,22 @@ def command_of(family: Family) -> Callable[..., None]:
     ) -> None:
         changes = _given(overrides)
         chosen = _chosen(family, recipe, data, changes, running)
-        check_seed(seed)
-        known = given.given(data, out, data_dir, chosen, changes)
+        if seeds < 1:
+            raise UsageError(f"--seeds must be >= 1, got {seeds}")
+        for one in (seed, seed + seeds - 1):
+            check_seed(one)
         reading = {"workers": given.workers} if isinstance(given, ImageFlags) else {}
         how = running.as_running(device=device, checkpoint_seconds=given.checkpoint_seconds, **reading)
-        _train(chosen, running, how, known, out, seed, json, given)
+        records: list[dict[str, Any]] = []
+        for one in range(seed, seed + seeds):
+            folder = out if seeds == 1 else out / f"seed-{one}"
+            known = given.given(data, folder, data_dir, chosen, changes)
+            record = _train(chosen, running, how, known, folder, one, json, given, shown=seeds == 1)
+            if running.print_recipe:
+                return
+            records += [] if record is None else [record]
+        if seeds > 1 and records:  # other processes of a training have none
+            _show_seeds(records, out, json)
 
     names, first = tuple(family.recipes), next(iter(family.recipes))
     named = "" if of_data is TableFlags else "that of the data set's name, else "
@@ -367,6 +379,8 @@ def command_of(family: Family) -> Callable[..., None]:
     Args:
         out: Run folder: new, or the same run to resume.
         seed: Of the split of a table, the weights and the order of the batches.
+        seeds: So many trainings, with seeds SEED, SEED + 1, ..., each in its folder seed-N of --out; then mean and
+            standard deviation of the test metrics.
         device: Where to train.
     """
     # strings could not name these
@@ -422,8 +436,17 @@ def _train(
     seed: int,
     json: bool,
     of_data: TableFlags | ImageFlags,
-) -> None:
-    """Check what can be checked before the data are read; load, train, report on a table, print."""
+    *,
+    shown: bool,
+) -> dict[str, Any] | None:
+    """Check what can be checked before the data are read; load, train, report on a table, print.
+
+    Args:
+        shown: print the result too.
+
+    Returns:
+        The record; None in a process that is not the first of a training, and where the recipe alone is printed.
+    """
     try:
         chosen.recipe.network.fingerprint()  # before what takes seconds to import
     except ValueError as error:
@@ -467,7 +490,8 @@ def _train(
             about = [*about_names(recipe, data), *about]
         say_notes(told([*said[len(chosen.notes) :], *about]))
     if flags.print_recipe:
-        return _print_recipe(recipe, json)
+        _print_recipe(recipe, json)
+        return None
     options = {**given.options, "continued": chosen.parent, "method": chosen.step, "running": running}
     if flags.threads is not None and before is not None and before["status"] != "finished":
         began = before["threads"]
@@ -500,10 +524,13 @@ def _train(
         commit = short_commit(before["commit"])
         tell(f"already done: {out} holds this training, finished (commit {commit}). Delete it to train again")
     say_notes(told(note for note in from_record(run.record["notes"]) if note not in said))
+    if not shown:
+        return run.record
     found = kept_baselines(run) if baselines else []
     if json:
         beside = {"baselines": [vars(one) for one in found], "verdict": beside_the_best(found, run.record)}
-        return print_json(run.record | (beside if found else {}))
+        print_json(run.record | (beside if found else {}))
+        return run.record
     metrics, name = run.record["metrics"], run.record["headline"]
     lower, best = name in LOWER_IS_BETTER, best_of(run.record)
     of = f" of class {run.record['positive']!r}" if name == "auroc" and "positive" in run.record else ""
@@ -522,7 +549,40 @@ def _train(
         show_heads(run.record["heads"])
     if (page := out / PAGE).is_file():
         say(f"report: {page}")
-    return say(f"run folder: {out}")
+    say(f"run folder: {out}")
+    return run.record
+
+
+def _show_seeds(records: Sequence[Mapping[str, Any]], out: Path, json: bool) -> None:
+    """Print mean and standard deviation of the test metrics of the trainings of one recipe."""
+    import statistics
+
+    found: dict[str, dict[str, Any]] = {}
+    for network in ("smooth", "exact"):
+        parts = [(record["metrics"][network] or {}).get("test", {}) for record in records]
+        for metric in parts[0]:
+            values = [part[metric] for part in parts]
+            known = [value for value in values if value is not None]
+            mean, deviation = (statistics.fmean(known), statistics.stdev(known)) if len(known) > 1 else (None, None)
+            found.setdefault(network, {})[metric] = {"mean": mean, "deviation": deviation, "values": values}
+    seeds, data = [record["seed"] for record in records], records[0]["data"]["name"]
+    if json:
+        return print_json({"data": data, "seeds": seeds, "headline": records[0]["headline"], "test": found})
+    rows = [
+        (metric, *(_spread(of.get(metric)) for of in (found["smooth"], found.get("exact", {}))))
+        for metric in found["smooth"]
+    ]
+    show(
+        f"{data}: test metrics, mean ± standard deviation over {len(seeds)} seeds", ("metric", "smooth", "exact"), rows
+    )
+    return say(f"run folders: {', '.join(str(out / f'seed-{seed}') for seed in seeds)}")
+
+
+def _spread(figure: Mapping[str, Any] | None) -> str | None:
+    """A figure of several seeds in a table; None where fewer than two have it."""
+    if figure is None or figure["mean"] is None:
+        return None
+    return f"{figure['mean']:.4f} ± {figure['deviation']:.4f}"
 
 
 def about_own(recipe: Recipe, data: str) -> list[str]:
@@ -536,7 +596,7 @@ def about_own(recipe: Recipe, data: str) -> list[str]:
 
 
 def _print_recipe(recipe: Recipe, json: bool) -> None:
-    """The effective values as JSON, or as the [recipe] of a study's plan."""
+    """The effective values as JSON, or as a TOML table [recipe]."""
     from json import dumps
 
     values = recipe.effective()

@@ -71,11 +71,6 @@ VERBS = {
         "htaf.cli.explaining:explain",
         "Say what a table's network does: one tree for all, importance, rules of bits, reasons of a row, what-if.",
     ),
-    "study": Verb(
-        "htaf.cli.studying:study",
-        "Search candidates with equal budgets, then train the chosen ones over several splits or seeds.",
-        keeps=True,
-    ),
     "demo": Verb(
         "htaf.cli.demo:demo",
         "Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck, "

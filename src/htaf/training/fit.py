@@ -347,7 +347,7 @@ def run_identity(
     attributes: Attributes | None = None,
     continued: Run | None = None,
 ) -> dict[str, Any]:
-    """What makes two trainings the same; its content hash is the key of a run and of a cell of a study."""
+    """What makes two trainings the same; its content hash is the key of a run."""
     recipe, _ = resolved(recipe, data)
     more: dict[str, Any] = {} if test else {"test": False}
     if continued is not None:
