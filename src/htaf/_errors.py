@@ -21,6 +21,7 @@ EXTRAS = {
     "torchmetrics": "train",
     "PIL": "train",
     "matplotlib": "train",
+    "torchvision": "train",
     "timm": "backbones",
     "captum": "where",
     "openai": "llm",
