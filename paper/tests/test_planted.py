@@ -86,7 +86,7 @@ def test_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.data
 def test_cub_plan(data_dir: Path) -> None:
-    plan = planting(data_dir, download=False)
+    plan = planting(data_dir)
     count = plan.bits.sum(0)
     classes = len(plan.attributes.classes)
     assert len(plan.columns) >= 40

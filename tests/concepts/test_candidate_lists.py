@@ -77,11 +77,11 @@ def test_other_bad_lists(tmp_path: Path) -> None:
     with pytest.raises(ConceptError, match="expected a column z, got 'x', 'y'"):
         read_candidates(tmp_path / "a.csv", column="z")
     with pytest.raises(DataError):
-        read_candidates("cub", data_dir=tmp_path / "nowhere", download=False)
+        read_candidates("cub", data_dir=tmp_path / "nowhere")
 
 
 @pytest.mark.data
 def test_cub(data_dir: Path) -> None:
-    found = read_candidates("CUB", data_dir=data_dir, download=False)
+    found = read_candidates("CUB", data_dir=data_dir)
     assert len(found.names) == 312
     assert found.names[0] == "has_bill_shape::curved_(up_or_down)"

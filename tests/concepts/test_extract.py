@@ -7,7 +7,6 @@ import io
 import json
 import os
 import shutil
-import tarfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -457,28 +456,23 @@ def photos(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("chunks_of_100")
-def test_shards(run: runs.Run, photos: Path, tmp_path: Path) -> None:
+def test_parquet_files(run: runs.Run, photos: Path, tmp_path: Path) -> None:
     names = sorted(photos.iterdir())
     for first in range(0, COUNT, 80):
         data = [name.read_bytes() for name in names[first : first + 80]]
-        table = pa.table({"image": data, "label": [first // 80] * len(data)})
+        table = pa.table({"image": data, "label": [first // 80] * len(data), "cls": ["30"] * len(data)})
         pq.write_table(table, tmp_path / f"{first:05d}.parquet")
-        with tarfile.open(tmp_path / f"{first:05d}.tar", "w") as tar:
-            for number, one in enumerate(data):
-                for suffix, value in (("png", one), ("cls", b"30")):
-                    info = tarfile.TarInfo(f"{number:03d}.{suffix}")
-                    info.size = len(value)
-                    tar.addfile(info, io.BytesIO(value))
+        pq.write_table(table.drop_columns("label"), tmp_path / f"unknown-{first:05d}.parquet")
     expected = extract(run, [str(photos)], tmp_path / "one")
-    for kind in ("parquet", "tar"):
-        given = [str(file) for file in sorted(tmp_path.glob(f"*.{kind}"))]
+    for kind in ("0", "unknown"):
+        given = [str(file) for file in sorted(tmp_path.glob(f"{kind}*.parquet"))]
         found = extract(run, given, tmp_path / kind, part_images=100)
         assert [part.images for part in found.parts] == [100, 100, 20]
         equal(expected, found, "labels", "ids")
-        labels = np.arange(COUNT) // 80 if kind == "parquet" else np.full(COUNT, -1)
+        labels = np.arange(COUNT) // 80 if kind == "0" else np.full(COUNT, -1)
         np.testing.assert_array_equal(found.codes().labels, labels)
         said = [note for note in found.info["notes"] if "labels are" in note]
-        assert said == ([] if kind == "parquet" else ["220 labels are none of the 10 classes of the run: they are -1"])
+        assert said == ([] if kind == "0" else ["220 labels are none of the 10 classes of the run: they are -1"])
 
 
 @pytest.mark.usefixtures("chunks_of_100")
@@ -514,22 +508,22 @@ def test_files_that_cannot_be_read(run: runs.Run, photos: Path, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("chunks_of_100")
-def test_a_shard_that_is_damaged_in_the_middle(run: runs.Run, photos: Path, tmp_path: Path) -> None:
+def test_a_parquet_file_that_is_damaged_in_the_middle(run: runs.Run, photos: Path, tmp_path: Path) -> None:
     """Its end says what it holds, so that only reading its images finds out."""
-    names, shards = sorted(photos.iterdir()), tmp_path / "shards"
-    shards.mkdir()
+    names, many = sorted(photos.iterdir()), tmp_path / "many"
+    many.mkdir()
     for number in range(2):
         rows = [name.read_bytes() for name in names[number * 110 : number * 110 + 110]]
-        pq.write_table(pa.table({"image": rows}), shards / f"{number}.parquet", row_group_size=90, use_dictionary=False)
-    whole, last = (shards / "1.parquet").read_bytes(), pq.read_metadata(shards / "1.parquet").row_group(1).column(0)
+        pq.write_table(pa.table({"image": rows}), many / f"{number}.parquet", row_group_size=90, use_dictionary=False)
+    whole, last = (many / "1.parquet").read_bytes(), pq.read_metadata(many / "1.parquet").row_group(1).column(0)
     begin, end = last.data_page_offset + 100, last.data_page_offset + last.total_compressed_size - 100
-    (shards / "1.parquet").write_bytes(whole[:begin] + bytes(end - begin) + whole[end:])
+    (many / "1.parquet").write_bytes(whole[:begin] + bytes(end - begin) + whole[end:])
     with pytest.raises(DataError, match=r"/1\.parquet: expected a Parquet file, got a damaged one .*kept"):
-        extract(run, [str(shards)], tmp_path / "a", part_images=100)
+        extract(run, [str(many)], tmp_path / "a", part_images=100)
     assert len(list((tmp_path / "a" / "parts").glob("part-*"))) == 2
-    (shards / "1.parquet").write_bytes(whole)
+    (many / "1.parquet").write_bytes(whole)
     engine = Stops(0)
-    found = extract(run, [str(shards)], tmp_path / "a", part_images=100, engine=engine)
+    found = extract(run, [str(many)], tmp_path / "a", part_images=100, engine=engine)
     assert engine.asked == 1
     np.testing.assert_array_equal(found.codes().bits, extract(run, [str(photos)], tmp_path / "b").codes().bits)
 

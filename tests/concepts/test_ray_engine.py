@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -197,21 +198,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> runs.Run:
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two tar files of 3,000 images, and the same images as files."""
-    folder, images = tmp_path_factory.mktemp("shards"), digits()
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two Parquet files of 3,000 images, and the same images as files."""
+    folder, images = tmp_path_factory.mktemp("photos"), digits()
     (folder / "files").mkdir()
     for half in (0, 1):
-        with tarfile.open(folder / f"{half}.tar", "w") as tar:
-            for number in range(half * COUNT // 2, (half + 1) * COUNT // 2):
-                pixels = images.train.batch(torch.tensor([number % len(images.train)]))[0, 0].numpy()
-                stream = BytesIO()
-                Image.fromarray(np.roll(pixels, number // len(images.train), 1)).save(stream, "PNG")
-                data = b"text" if number in BAD else stream.getvalue()
-                info = tarfile.TarInfo(f"{number:05d}.png")
-                info.size = len(data)
-                tar.addfile(info, BytesIO(data))
-                (folder / "files" / info.name).write_bytes(data)
+        rows = list[bytes]()
+        for number in range(half * COUNT // 2, (half + 1) * COUNT // 2):
+            pixels = images.train.batch(torch.tensor([number % len(images.train)]))[0, 0].numpy()
+            stream = BytesIO()
+            Image.fromarray(np.roll(pixels, number // len(images.train), 1)).save(stream, "PNG")
+            rows.append(b"text" if number in BAD else stream.getvalue())
+            (folder / "files" / f"{number:05d}.png").write_bytes(rows[-1])
+        pq.write_table(pa.table({"image": rows}), folder / f"{half}.parquet")
     return folder
 
 
@@ -258,9 +257,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_a_node_that_dies_loses_its_blocks_alone(
-    cluster: Any, run: runs.Run, shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Any, run: runs.Run, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [str(shards / "0.tar"), str(shards / "1.tar")]
+    given = [str(photos / "0.parquet"), str(photos / "1.parquet")]
     torch.set_num_threads(1)
     extract(run, given, tmp_path / "one", part_images=1000)
     killed: list[float] = []
@@ -288,12 +287,12 @@ def test_a_node_that_dies_loses_its_blocks_alone(
 
 @pytest.mark.slow
 def test_the_command_with_a_cluster_of_its_own(
-    run: runs.Run, shards: Path, tmp_path: Path, htaf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    run: runs.Run, photos: Path, tmp_path: Path, htaf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = {"num_cpus": 2, "object_store_memory": MEMORY, "include_dashboard": False}
     monkeypatch.setattr(ray_engine, "OWN", own)
     settle(monkeypatch)
-    monkeypatch.chdir(shards)
+    monkeypatch.chdir(photos)
     words = ("concepts", "extract", str(run.path), "--engine", "ray", "--files", "files", "--part-images", "2000")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     code, out, said = htaf(*words, "--out", str(tmp_path / "a"), "--json")

@@ -23,7 +23,7 @@ def write_cub(folder: Path, values: str = "0 50 100\n12.5 49.9 0\n1 2 3\n", besi
 @pytest.mark.parametrize("beside", [False, True], ids=["in the folder", "beside it"])
 def test_cub_layout(tmp_path: Path, beside: bool) -> None:
     write_cub(tmp_path, beside=beside)
-    found = load("CUB", data_dir=tmp_path, download=False)
+    found = load("CUB", data_dir=tmp_path)
     assert found.names == ("has_bill_shape::dagger", "has_wing_color::blue", "has_size::large_(16_-_32_in)")
     assert found.classes == ("001.Black_footed_Albatross", "002.Laysan_Albatross", "003")
     assert found.values.dtype == np.float32
@@ -61,11 +61,10 @@ def test_cub_with_a_missing_or_wrong_list(tmp_path: Path, name: str) -> None:
             read_cub_attributes(folder)
 
 
-def test_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HTAF_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(DataError, match="no download wanted"):
-        load("cub", download=False)
+    with pytest.raises(DataError, match="cub: expected the folder CUB_200_2011, got none: download http"):
+        load("cub")
     with pytest.raises(DataError, match=r"'cubs': expected 'cub', 'digits' or a CSV .*did you mean 'cub'"):
         load("cubs")
 

@@ -1,6 +1,5 @@
 """The official layouts of the public sets, small ones made here and real ones under HTAF_DATA."""
 
-import dataclasses
 import pickle
 import re
 from collections.abc import Callable
@@ -13,12 +12,9 @@ import torch
 from PIL import Image
 
 from htaf.data.image_parts import FilePart, MemoryPart
-from htaf.data.image_sets import CIFAR10, CIFAR100, SETS, Cifar, read_cifar, read_cub, read_digits, read_tiny_imagenet
+from htaf.data.image_sets import SETS, folder_of, read_cub, read_digits, read_tiny_imagenet
 from htaf.data.images import fit_preprocessor, load
 from htaf.data.reading import DataError
-
-SMALL10 = dataclasses.replace(CIFAR10, rows=20, test_rows=10)
-SMALL100 = dataclasses.replace(CIFAR100, rows=200, test_rows=100)
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -30,55 +26,20 @@ def test_every_set_is_named(name: str, help_of: Callable[..., str]) -> None:
     assert f"`{name}`" in page.read_text(), "expected it in docs/networks.md"
 
 
-def cifar_file(layout: Cifar, rows: int, seed: int) -> dict:
-    pixels = np.random.default_rng(seed).integers(0, 256, (rows, 3072), dtype=np.uint8)
-    return {"data": pixels, layout.labels: [row % layout.classes for row in range(rows)], "batch_label": "x"}
-
-
-def dump(path: Path, content: object, protocol: int = 2) -> None:
-    path.write_bytes(pickle.dumps(content, protocol))
-
-
-def write_cifar(folder: Path, layout: Cifar, protocol: int = 2) -> dict[str, dict]:
-    folder.mkdir(parents=True, exist_ok=True)
-    dump(folder / layout.meta, {layout.meta_key: [f"class {n}" for n in range(layout.classes)]}, protocol)
-    files = {name: cifar_file(layout, layout.rows, seed) for seed, name in enumerate(layout.train)}
-    files[layout.test] = cifar_file(layout, layout.test_rows, 99)
-    for name, content in files.items():
-        dump(folder / name, content, protocol)
-    return files
-
-
-@pytest.mark.parametrize("protocol", [2, 4])
-@pytest.mark.parametrize("layout", [SMALL10, SMALL100], ids=["10", "100"])
-def test_cifar(tmp_path: Path, layout: Cifar, protocol: int) -> None:
-    files = write_cifar(tmp_path, layout, protocol)
-    images = read_cifar(layout, tmp_path)
-    assert images.name == layout.name
-    assert images.classes == tuple(f"class {n}" for n in range(layout.classes))
-    assert len(images.train) == layout.rows * len(layout.train)
-    assert len(images.test) == layout.test_rows
-    assert (images.train.channels, images.train.size, images.notes) == (3, (32, 32), ())
-    row = layout.rows - 3  # of the first file: 1,024 red values row by row, then green, then blue
-    flat = files[layout.train[0]]["data"][row]
-    image = images.train.batch(torch.tensor([row]))[0].numpy()
-    for channel, y, x in ((0, 0, 0), (0, 1, 0), (1, 3, 31), (2, 31, 30)):
-        assert image[channel, y, x] == flat[1024 * channel + 32 * y + x]
-    assert images.train.labels[row] == row % layout.classes
-    last = files[layout.train[-1]]["data"][-1]
-    np.testing.assert_array_equal(images.train.batch(torch.tensor([len(images.train) - 1]))[0].flatten(), last)
-
-
-def test_cifar_fingerprint_sees_pixels_and_labels(tmp_path: Path) -> None:
-    files = write_cifar(tmp_path, SMALL10)
-    first = read_cifar(SMALL10, tmp_path).fingerprint
-    assert read_cifar(SMALL10, tmp_path).fingerprint == first
-    files["test_batch"]["data"][0, 0] ^= 1
-    dump(tmp_path / "test_batch", files["test_batch"])
-    second = read_cifar(SMALL10, tmp_path).fingerprint
-    files["test_batch"]["labels"][0] ^= 1
-    dump(tmp_path / "test_batch", files["test_batch"])
-    assert len({first, second, read_cifar(SMALL10, tmp_path).fingerprint}) == 3
+def test_public_sets_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HTAF_DATA", raising=False)
+    with pytest.raises(DataError, match="cub: expected the folder CUB_200_2011, got none: download http"):
+        folder_of("cub")
+    for place in ("given", "variable"):
+        (tmp_path / place / "CUB_200_2011").mkdir(parents=True)
+    monkeypatch.setenv("HTAF_DATA", str(tmp_path / "variable"))
+    assert folder_of("cub") == tmp_path / "variable" / "CUB_200_2011"
+    assert folder_of("cub", tmp_path / "given") == tmp_path / "given" / "CUB_200_2011"
+    assert folder_of("cub", tmp_path / "given" / "CUB_200_2011") == tmp_path / "given" / "CUB_200_2011"
+    with pytest.raises(DataError, match=r"cifar10: expected the folder cifar-10-batches-py, got none in '.*given', '"):
+        load("cifar10", data_dir=tmp_path / "given")
+    with pytest.raises(DataError, match="data_dir: expected a folder"):
+        folder_of("cub", tmp_path / "absent")
 
 
 class Evil:
@@ -86,57 +47,13 @@ class Evil:
         return (exec, ("raise SystemExit('the pickle ran code')",))
 
 
-def test_cifar_pickles_run_no_code(tmp_path: Path) -> None:
-    write_cifar(tmp_path, SMALL10)
-    for protocol in (0, 2, 4):
-        dump(tmp_path / "data_batch_2", {"data": Evil()}, protocol)
-        with pytest.raises(DataError, match=r"data_batch_2: expected a pickle of plain data, .*refers to .*exec"):
-            read_cifar(SMALL10, tmp_path)
-    objects = np.array([Evil(), None], dtype=object)
-    dump(tmp_path / "data_batch_2", {"data": objects})
-    with pytest.raises(DataError, match="refers to"):
-        read_cifar(SMALL10, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"data": np.zeros((19, 3072), np.uint8)}, "expected uint8 (20, 3072) in 'data', got uint8 (19, 3072)"),
-        ({"data": None}, "expected uint8 (20, 3072) in 'data', got NoneType"),
-        ({"labels": [0] * 19}, "expected 20 labels in 'labels', got 19"),
-        ({"labels": [0] * 19 + [10]}, "expected labels 0 to 9 in 'labels', got others too"),
-        ({"labels": [0] * 19 + ["1"]}, "expected labels 0 to 9 in 'labels', got others too"),
-    ],
-)
-def test_cifar_with_wrong_content(tmp_path: Path, change: dict, message: str) -> None:
-    files = write_cifar(tmp_path, SMALL10)
-    dump(tmp_path / "data_batch_3", files["data_batch_3"] | change)
-    with pytest.raises(DataError, match=re.escape(f"data_batch_3: {message}")):
-        read_cifar(SMALL10, tmp_path)
-
-
-def test_cifar_damaged_and_missing(tmp_path: Path) -> None:
-    write_cifar(tmp_path, SMALL10)
-    whole = (tmp_path / "test_batch").read_bytes()
-    for data in (whole[:-500], whole[: len(whole) // 3], b"", b"<html>", b"\x80\x09"):
-        (tmp_path / "test_batch").write_bytes(data)
-        with pytest.raises(DataError, match=r"test_batch: expected a pickle of plain data, cannot be read: .+"):
-            read_cifar(SMALL10, tmp_path)
-    dump(tmp_path / "test_batch", [1, 2])
-    with pytest.raises(DataError, match="test_batch: expected a dict in the pickle, got list"):
-        read_cifar(SMALL10, tmp_path)
-    (tmp_path / "test_batch").unlink()
-    with pytest.raises(DataError, match="test_batch: expected this file of the set, got none"):
-        read_cifar(SMALL10, tmp_path)
-    dump(tmp_path / "batches.meta", {"label_names": ["a"]})
-    with pytest.raises(DataError, match=r"batches.meta: expected 10 names in 'label_names', got \['a'\]"):
-        read_cifar(SMALL10, tmp_path)
-
-
-def test_the_official_counts_are_asked_for(tmp_path: Path) -> None:
-    write_cifar(tmp_path / "cifar-10-batches-py", SMALL10)
-    with pytest.raises(DataError, match=r"expected uint8 \(10000, 3072\) in 'data', got uint8 \(20, 3072\)"):
-        load("CIFAR10", data_dir=tmp_path)
+@pytest.mark.parametrize(("name", "folder"), [("cifar10", "cifar-10-batches-py"), ("cifar100", "cifar-100-python")])
+def test_cifar_files_that_are_not_the_published_ones_are_not_opened(tmp_path: Path, name: str, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    for file in ("data_batch_1", "test_batch", "batches.meta", "train", "test", "meta"):
+        (tmp_path / folder / file).write_bytes(pickle.dumps({"data": Evil()}))
+    with pytest.raises(DataError, match=rf"{folder}: expected the files of {name} as they are published, got others"):
+        load(name, data_dir=tmp_path)
 
 
 # --- Tiny ImageNet ---

@@ -101,7 +101,7 @@ def run(
         out: folder; the same call again goes on where it was.
         computing: processes, threads, and whether progress is shown.
         records: folders of finished studies whose records count too.
-        data_dir: of the named data sets, else HTAF_DATA or a download.
+        data_dir: of the named data sets, else HTAF_DATA.
         device: of trainings.
         compute: False: nothing is computed; outcomes are made of the records that are there, and say which are not.
 

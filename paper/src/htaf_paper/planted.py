@@ -32,8 +32,7 @@ from htaf.concepts.groups import IN_A, IN_B, Groups, groups
 from htaf.concepts.naming import AttributeCandidates, attribute_candidates, name_by_attributes
 from htaf.concepts.naming.by_attributes import Round, play, ranked, splits
 from htaf.data.attributes import Attributes, load
-from htaf.data.downloads import obtain
-from htaf.data.image_sets import CUB
+from htaf.data.image_sets import folder_of
 from htaf.runs import content_hash
 from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment
@@ -69,13 +68,13 @@ class Planting:
         return self.attributes.binary()[:, self.columns]
 
 
-def planting(data_dir: str | os.PathLike[str] | None = None, *, download: bool = True) -> Planting:
+def planting(data_dir: str | os.PathLike[str] | None = None) -> Planting:
     """Classes, labels and split from CUB's lists; attributes that are neither rare nor nearly everywhere.
 
     Raises:
         DataError: CUB cannot be found, or its lists are damaged.
     """
-    folder = obtain("cub", CUB, data_dir, download)
+    folder = folder_of("cub", data_dir)
     label, train, named = (
         dict(line.split()[:2] for line in (folder / name).read_text().splitlines() if line.strip())
         for name in ("image_class_labels.txt", "train_test_split.txt", "classes.txt")
@@ -84,7 +83,7 @@ def planting(data_dir: str | os.PathLike[str] | None = None, *, download: bool =
     images = [image for image in label if label[image] in present]
     labels = np.array([present.index(label[image]) for image in images])
     parts = np.array([0 if train[image] == "1" else 2 for image in images], dtype=np.uint8)
-    attributes = load("cub", data_dir=data_dir, download=download).of([named[number] for number in present])
+    attributes = load("cub", data_dir=data_dir).of([named[number] for number in present])
     return Planting(attributes, common_columns(attributes), labels, parts)
 
 

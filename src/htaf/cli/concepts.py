@@ -78,7 +78,7 @@ def extract(
 
     Args:
         data: Other labelled images of the same classes; none: the run's own.
-        files: Images that are no set: files, folders, Parquet files, tar shards; also at addresses (s3://...).
+        files: Images that are no set: files, folders of them, Parquet files.
         parts: Parts of the run's own images; other: training images that its recipe left out.
         keep: Beside the bits: features: pre-activations, 4 bytes for each concept and image; margins: the same in 2
             bytes, to order images by; bits: neither. backbone: no bits, but what the backbone gives.

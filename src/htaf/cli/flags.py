@@ -41,9 +41,7 @@ AT_HUB = PrimitiveConstructorSpec(
 RunDir = Annotated[
     Positional[Path], arg(help="Run folder, or owner/name[@revision] at the Hugging Face hub.", metavar="RUN"), AT_HUB
 ]
-DataDir = Annotated[
-    str | None, arg(help="Folder of the named data sets; none: HTAF_DATA, else a download.", metavar="DIR")
-]
+DataDir = Annotated[str | None, arg(help="Folder of the named data sets; none: HTAF_DATA.", metavar="DIR")]
 Source = Annotated[
     str | None,
     arg(help="Where the run's own data are now; none: where they were at the training.", metavar="NAME_OR_PATH"),

@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,10 +96,6 @@ class Engine(Protocol):
 
     device: Device  # on which this process builds the network, to know its size
 
-    def mapped(self, function: Callable[[str], Stretch], names: list[str]) -> Iterable[Stretch]:
-        """A function of each name, in order."""
-        ...
-
     def prepare(self, job: Job, blocks: Sequence[Block]) -> None:
         """Checks before the work. Raises ConceptError."""
         ...
@@ -117,10 +113,6 @@ class Local:
 
     def __init__(self, device: Device = "auto") -> None:
         self.device: Device = device
-
-    def mapped(self, function: Callable[[str], Stretch], names: list[str]) -> Iterable[Stretch]:
-        with ThreadPoolExecutor(min(16, len(names) or 1)) as pool:
-            return list(pool.map(function, names))
 
     def prepare(self, job: Job, blocks: Sequence[Block]) -> None:
         pass
@@ -160,9 +152,9 @@ def extract(
 
     Args:
         run: of `htaf train icbm`.
-        images: those of the run, or others of the same classes and size; or paths and addresses of images that are no
-            set, as `htaf.data.image_sources.source` takes them: part "other", ids their paths, labels where shards
-            have some. Of these, images that cannot be read are left out; the record counts them as "unreadable" and
+        images: those of the run, or others of the same classes and size; or paths of images that are no set, as
+            `htaf.data.image_sources.source` takes them: part "other", ids their paths, labels where Parquet files have
+            some. Of these, images that cannot be read are left out; the record counts them as "unreadable" and
             names the first hundred. Equal ones are told in its notes.
         out: a new folder, the same one to resume, or a finished one, which is only opened.
         keep: "features": the pre-activations too, 4 C bytes an image. "margins": the same in 2 C bytes, to order images
@@ -174,7 +166,7 @@ def extract(
         part_images: of each part but the last, a multiple of 1,000, so that batches hold the same images whatever the
             parts; default: 10,000, or so many that their pixels take 256 MiB.
         engine: default: `Local()`, this process.
-        strict: of paths and addresses: raise for an image that cannot be read.
+        strict: of paths: raise for an image that cannot be read.
         column: of the images, in Parquet files that have several columns of bytes.
         batch: images at once.
         progress: show a bar on the error stream.
@@ -198,7 +190,7 @@ def extract(
         stretches, settings = _of_set(run, network, images, parts)
         notes = list(images.notes)
     else:
-        stretches, notes = source([str(one) for one in images], column=column, mapped=engine.mapped)
+        stretches, notes = source([str(one) for one in images], column=column)
         settings = _listing(stretches, known)
     total = sum(map(len, stretches))
     features, margins = _kept(keep, network, total * concepts, Path(out))

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -29,12 +29,12 @@ from typing import Any
 import pyarrow as pa
 
 from htaf._console import tell
-from htaf._errors import HtafError, first_line
+from htaf._errors import first_line
 from htaf._files import nearest
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.extract import Block, Job, Outcome, machine, read, write
 from htaf.concepts.passes import ConceptNetwork, Device
-from htaf.data.image_sources import Files, ParquetRows, Stretch, TarMembers, is_local
+from htaf.data.image_sources import Files, ParquetRows
 
 REACHED = 5.0  # seconds for an address to take a connection,
 ANSWERED = 40.0  # and for Ray to answer there
@@ -85,16 +85,6 @@ class RayEngine:
         self.device: Device = "cpu"  # of this process
         self.of_actors: Device = device
         self.alike: dict[str, str] = {}  # what all nodes have
-
-    def mapped(self, function: Callable[[str], Stretch], names: list[str]) -> Iterable[Stretch]:
-        """As tasks: shards are looked into on all nodes."""
-        import ray
-
-        task, here = ray.remote(num_cpus=1)(_look), os.getcwd()
-        for found in ray.get([task.remote(function, name, here) for name in names]):
-            if isinstance(found, tuple):
-                raise RayError(f"{found[1]} (as a node sees it)")
-            yield found
 
     def prepare(self, job: Job, blocks: Sequence[Block]) -> None:
         """See that all nodes have the same versions, and the run, the images and the folder for the parts.
@@ -179,15 +169,6 @@ class RayEngine:
         return Size(min(asked.least, most), most, each, wanted)
 
 
-def _look(function: Callable[[str], Stretch], name: str, here: str) -> Stretch | tuple[str, str]:
-    """In a task: a function of a shard; or the kind of error, and its message."""
-    _go(here)
-    try:
-        return function(name)
-    except (HtafError, OSError) as error:
-        return type(error).__name__, str(error)
-
-
 def _has(paths: list[str], out: str) -> dict[str, Any]:
     """In a task: versions of this node, which of the files it sees, and whether it may write to a folder."""
     found: dict[str, Any] = {"python": platform.python_version()}
@@ -203,11 +184,6 @@ def _has(paths: list[str], out: str) -> dict[str, Any]:
     return found | {"writes": os.access(out, os.W_OK | os.X_OK)}
 
 
-def _go(here: str) -> None:
-    with suppress(OSError):  # a node without this folder: reading says what it does not see
-        os.chdir(here)
-
-
 class _Parts:
     """In an actor: the network, made when the first block comes, so that what fails there is told."""
 
@@ -215,7 +191,8 @@ class _Parts:
         import torch
 
         torch.set_num_threads(threads)
-        _go(here)
+        with suppress(OSError):  # a node without this folder: reading says what it does not see
+            os.chdir(here)
         self.job, self.alike = replace(job, threads=threads), alike
         self.made: ConceptNetwork | None = None
 
@@ -368,12 +345,12 @@ def _resources(node: dict[str, Any]) -> str:
 
 
 def _first_files(blocks: Sequence[Block]) -> list[str]:
-    """A local file of each kind of source, that every node must see."""
+    """A file of each kind of source, that every node must see."""
     found: dict[type, str] = {}
     for one in (one for block in blocks for one in block.images):
-        name = one.paths[0] if isinstance(one, Files) else one.file if isinstance(one, ParquetRows | TarMembers) else ""
+        name = one.paths[0] if isinstance(one, Files) else one.file if isinstance(one, ParquetRows) else ""
         sure = not isinstance(one, Files) or one.sizes[0] >= 0
-        if name and sure and is_local(name) and os.path.exists(name):
+        if name and sure and os.path.exists(name):
             found.setdefault(type(one), os.path.abspath(name))
     return list(found.values())
 

@@ -16,7 +16,7 @@ saturated  int32, as in `htaf.concepts.codes.Codes`
 bits       ceil(C / 8) bytes, packed as in `Codes`
 margins    C float16, pre-activations to order images by; where asked for, or where they are small
 features   C float32, pre-activations; where asked for
-digest     16 bytes of what was decoded of an image file, by which equal images are found; of files and shards alone
+digest     16 bytes of what was decoded of an image file, by which equal images are found; of files alone
 
 Every page of a part has a CRC-32, which is compared when it is read; the footer, which says where they lie, is compared
 with the record. Nothing that is read runs code.

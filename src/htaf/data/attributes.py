@@ -14,8 +14,7 @@ import pandas as pd
 from jaxtyping import Bool, Float32, Float64
 
 from htaf._errors import counted, suggestion
-from htaf.data.downloads import obtain
-from htaf.data.image_sets import CUB, lines
+from htaf.data.image_sets import folder_of, lines
 from htaf.data.notes import told
 from htaf.data.reading import DataError, listed, to_number, to_text
 from htaf.data.table_files import read_frame
@@ -122,20 +121,17 @@ class Attributes:
         return self.values >= np.float32(threshold)
 
 
-def load(
-    name: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | None = None, download: bool = True
-) -> Attributes:
+def load(name: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | None = None) -> Attributes:
     """The attributes of a public set, or of any table with a row for each class.
 
-    "cub": 312 attributes of 200 classes, the share of annotators' votes. It is found, or downloaded, as
-    `htaf.data.images.load` does; classes that classes.txt does not name get their number, such as "051". "digits": 11
+    "cub": 312 attributes of 200 classes, the share of annotators' votes. It is found as `htaf.data.images.load`
+    does; classes that classes.txt does not name get their number, such as "051". "digits": 11
     strokes of the ten digits, 0 and 1, bundled.
 
     Args:
         name: "cub" or "digits", in any case, or a CSV, TSV or Parquet file: first column `class`, then one column an
             attribute with 0 and 1, true and false, or shares in [0, 1].
         data_dir: a folder with the public sets.
-        download: whether to download what is found nowhere.
     Returns:
         the attributes.
     Raises:
@@ -146,7 +142,7 @@ def load(
         values = np.array([[digit in having for having in DIGITS.values()] for digit in "0123456789"], dtype=np.float32)
         return Attributes(tuple(DIGITS), tuple("0123456789"), values)
     if given.lower() in NAMES:
-        return read_cub_attributes(obtain("cub", CUB, data_dir, download))
+        return read_cub_attributes(folder_of("cub", data_dir))
     if not given or not Path(given).exists():  # "" would be the working folder
         raise DataError(
             f"{given!r}: expected {listed(NAMES)} or a CSV or Parquet file with a row for each class, got neither"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,166 +12,38 @@ import numpy as np
 import sklearn.datasets
 import torch
 
-from htaf._errors import first_line
-from htaf.data.downloads import Archive
+from htaf._errors import installed
 from htaf.data.image_folders import Listing, held_out, images_from_files
 from htaf.data.image_parts import Images, MemoryPart, as_images
-from htaf.data.reading import DataError, listed
+from htaf.data.reading import DataError, data_folders, listed
 
 
-@dataclass(frozen=True)
-class Cifar:
-    """The layout of a CIFAR set: pickled dicts with "data", uint8 [rows, 3072], and labels."""
-
-    name: str
-    archive: Archive
-    train: tuple[str, ...]
-    test: str
-    labels: str
-    meta: str
-    meta_key: str
-    rows: int  # of each file of `train`
-    test_rows: int
-    classes: int
-
-
-CIFAR10 = Cifar(
-    "cifar10",
-    Archive(
-        "cifar-10-batches-py",
-        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-        "c58f30108f718f92721af3b95e74349a",
-    ),
-    tuple(f"data_batch_{number}" for number in range(1, 6)),
-    "test_batch",
-    "labels",
-    "batches.meta",
-    "label_names",
-    10_000,
-    10_000,
-    10,
-)
-CIFAR100 = Cifar(
-    "cifar100",
-    Archive(
-        "cifar-100-python",
-        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-        "eb9058c3a382ffc7106e4002c42a8d85",
-    ),
-    ("train",),
-    "test",
-    "fine_labels",
-    "meta",
-    "fine_label_names",
-    50_000,
-    10_000,
-    100,
-)
-TINY_IMAGENET = Archive(
-    "tiny-imagenet-200",
-    "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-    "90528d7ca1a48142e341f4ef8d21d0de",
-)
-CUB = Archive(
-    "CUB_200_2011",
-    "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
-    "97eceeb196236b17998738112f37df78",
-)
-
-
-def read_cifar(layout: Cifar, folder: Path) -> Images:
-    """The official pickles of a CIFAR set.
+def read_cifar(name: str, folder: Path) -> Images:
+    """The published pickles of CIFAR-10 or CIFAR-100, which torchvision knows by their MD5 and reads.
 
     Args:
-        layout: which set.
-        folder: with the pickles.
+        name: "cifar10" or "cifar100".
+        folder: with the pickles, under its published name.
     Returns:
         the set, in memory.
     Raises:
-        DataError: a file is missing, damaged or holds something else.
+        DataError: a file is missing, or is not the published one. MissingError: torchvision is not installed.
     """
-    meta = _unpickled(folder / layout.meta)
-    classes = meta.get(layout.meta_key)
-    if not isinstance(classes, list) or len(classes) != layout.classes or not all(type(n) is str for n in classes):
-        raise DataError(
-            f"{folder / layout.meta}: expected {layout.classes} names in {layout.meta_key!r}, got {classes!r:.80}"
-        )
-    parts = [_cifar_file(layout, folder / name, layout.rows) for name in layout.train]
-    train = MemoryPart(torch.cat([part.pixels for part in parts]), torch.cat([part.labels for part in parts]))
-    return as_images(
-        layout.name, tuple(classes), train, _cifar_file(layout, folder / layout.test, layout.test_rows), []
-    )
-
-
-def _cifar_file(layout: Cifar, path: Path, rows: int) -> MemoryPart:
-    content = _unpickled(path)
-    pixels, labels = content.get("data"), content.get(layout.labels)
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape != (rows, 3072):
-        came = f"{pixels.dtype} {pixels.shape}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
-        raise DataError(f"{path}: expected uint8 ({rows}, 3072) in 'data', got {came}")
-    if not isinstance(labels, list) or len(labels) != rows:
-        came = f"{len(labels):,}" if isinstance(labels, list) else type(labels).__name__
-        raise DataError(f"{path}: expected {rows:,} labels in {layout.labels!r}, got {came}")
-    if not all(type(label) is int and 0 <= label < layout.classes for label in labels):
-        raise DataError(f"{path}: expected labels 0 to {layout.classes - 1} in {layout.labels!r}, got others too")
-    return MemoryPart(torch.from_numpy(pixels.reshape(rows, 3, 32, 32)), torch.tensor(labels, dtype=torch.int64))
-
-
-class _Dtype:
-    """What a pickle says of the type of an array."""
-
-    def __init__(self, code: Any, *_: Any) -> None:
-        self.code: Any = code
-        self.order: Any = "|"
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.order = state[1]
-
-    def value(self) -> np.dtype:
-        dtype = np.dtype(self.code if isinstance(self.code, str) else "O").newbyteorder(self.order)
-        if dtype.kind not in "biuf":
-            raise pickle.UnpicklingError(f"it holds an array of {dtype}")
-        return dtype
-
-
-class _Array:
-    """What a pickle says of an array: NumPy's own way back trusts flags and sizes that a file can make up."""
-
-    def __init__(self, *_: Any) -> None:
-        self.value = np.empty(0)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, dtype, fortran, data = state
-        raw = data.encode("latin1") if isinstance(data, str) else bytes(data)
-        self.value = np.frombuffer(raw, dtype.value()).reshape(shape, order="F" if fortran else "C").copy()
-
-
-class _Unpickler(pickle.Unpickler):
-    """Admits arrays of numbers and plain containers; anything else in a pickle could run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        module = module.replace("numpy.core.", "numpy._core.")  # the name before numpy 2
-        match module, name:
-            case ("numpy", "ndarray") | ("numpy._core.multiarray", "_reconstruct"):
-                return _Array
-            case "numpy", "dtype":
-                return _Dtype
-            case "_codecs", "encode":  # how Python 3 writes bytes in the old protocols
-                return lambda text, _: text.encode("latin1")
-        raise pickle.UnpicklingError(f"it refers to {module}.{name}")
-
-
-def _unpickled(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise DataError(f"{path}: expected this file of the set, got none")
+    with installed():
+        from torchvision.datasets import CIFAR10, CIFAR100
+    published = {"cifar10": CIFAR10, "cifar100": CIFAR100}[name]
     try:
-        with path.open("rb") as file:
-            content = _Unpickler(file, encoding="latin1").load()
-    except Exception as error:  # a damaged pickle raises nearly everything
-        raise DataError(f"{path}: expected a pickle of plain data, cannot be read: {first_line(error)}") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: expected a dict in the pickle, got {type(content).__name__}")
-    return {key: value.value if isinstance(value, _Array) else value for key, value in content.items()}
+        train, test = (published(folder.parent, train=train) for train in (True, False))
+    except RuntimeError as error:
+        raise DataError(
+            f"{folder}: expected the files of {name} as they are published, got others, or not all of them: unpack "
+            "the archive again"
+        ) from error
+
+    def part(read: Any) -> MemoryPart:
+        return MemoryPart(torch.from_numpy(read.data.transpose(0, 3, 1, 2).copy()), torch.tensor(read.targets))
+
+    return as_images(name, tuple(train.classes), part(train), part(test), [])
 
 
 def read_tiny_imagenet(
@@ -286,23 +158,53 @@ class ImageSet:
     """A known set.
 
     Attributes:
-        archive: where it comes from; None: bundled.
+        folder: its published name; "": bundled.
+        url: its public home.
         sized: whether its images are files that are read at any size.
-        read: (folder of the archive, size in pixels or None) -> the set.
+        read: (folder, size in pixels or None) -> the set.
     """
 
-    archive: Archive | None
+    folder: str
+    url: str
     sized: bool
     read: Callable[[Path, int | None], Images]
 
 
+CIFAR = "https://www.cs.toronto.edu/~kriz"
 SETS: dict[str, ImageSet] = {
-    "cifar10": ImageSet(CIFAR10.archive, False, lambda folder, _: read_cifar(CIFAR10, folder)),
-    "cifar100": ImageSet(CIFAR100.archive, False, lambda folder, _: read_cifar(CIFAR100, folder)),
-    "tiny-imagenet": ImageSet(TINY_IMAGENET, True, read_tiny_imagenet),
-    "cub": ImageSet(CUB, True, read_cub),
-    "digits": ImageSet(None, False, lambda _folder, _size: read_digits()),
+    "cifar10": ImageSet(
+        "cifar-10-batches-py", f"{CIFAR}/cifar-10-python.tar.gz", False, lambda folder, _: read_cifar("cifar10", folder)
+    ),
+    "cifar100": ImageSet(
+        "cifar-100-python", f"{CIFAR}/cifar-100-python.tar.gz", False, lambda folder, _: read_cifar("cifar100", folder)
+    ),
+    "tiny-imagenet": ImageSet(
+        "tiny-imagenet-200", "http://cs231n.stanford.edu/tiny-imagenet-200.zip", True, read_tiny_imagenet
+    ),
+    "cub": ImageSet(
+        "CUB_200_2011", "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz", True, read_cub
+    ),
+    "digits": ImageSet("", "", False, lambda _folder, _size: read_digits()),
 }
+
+
+def folder_of(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """The folder of a public set: in `data_dir`, then in the folder that HTAF_DATA names; either may be it.
+
+    Raises:
+        DataError: it is in neither.
+    """
+    known = SETS[name]
+    roots = data_folders(data_dir)
+    for root in roots:
+        for found in (root / known.folder, root):
+            if found.name == known.folder and found.is_dir():
+                return found
+    looked = f" in {listed([str(root) for root in roots])}" if roots else ""
+    raise DataError(
+        f"{name}: expected the folder {known.folder}, got none{looked}: download {known.url}, unpack it, and name the "
+        "folder that holds it in HTAF_DATA or --data-dir"
+    )
 
 
 def lines(path: Path, fields: int) -> list[list[str]]:

@@ -1,28 +1,23 @@
-"""Where images without a set of their own come from: files, Parquet files, tar shards, here or at an address.
+"""Where images without a set of their own come from: image files, folders of them, and Parquet files.
 
 A source is a list of stretches: runs of images in one place, of known length, that can be cut anywhere before anything
 is read. So a list of any length is planned in one process and read in many.
 
-- image files, and folders of them
-- Parquet: a column of bytes, or of {bytes, path} as Hugging Face writes it; labels from a column `label` or `cls`
-- WebDataset: uncompressed tar files; members of one basename are one image, with NAME.cls or NAME.json as its label
-
-Each of them is a local path or an address that fsspec reads, such as s3://bucket/shards/0001.tar. Nothing in them is
-run: no pickle is read.
+Images of Parquet files are in a column of bytes, or of {bytes, path} as Hugging Face's datasets write it; their labels
+in a column `label` or `cls`.
 """
 
 from __future__ import annotations
 
 import os
-import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
-from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -32,17 +27,14 @@ from jaxtyping import Float32, Int32, Int64, UInt8
 from torch import Tensor
 
 from htaf._errors import first_line
-from htaf._files import parse_json, regular
-from htaf.data.image_reading import LARGEST_FILE, SUFFIXES, advice, image_files, read_each
+from htaf._files import regular
+from htaf.data.image_reading import SUFFIXES, image_files, read_each
 from htaf.data.reading import DataError, listed
 
-SHARDS = (".parquet", ".tar")
-PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-LABELS = ("label", "cls")  # of a Parquet column, of an entry of NAME.json
+PARQUET = ".parquet"
+LABELS = ("label", "cls")  # columns of labels
 GONE = (FileNotFoundError, PermissionError, ConnectionError, TimeoutError)
-LONGEST = 4096  # bytes of a label's file that are read
-HELD = 2**32  # bytes of files of one shard that a block may hold
-NEAR, SPAN = 2**20, 2**26  # bytes: files so near each other are read at once, so many at most
+HELD = 2**32  # bytes of images of one Parquet file that a block may hold
 
 Label = int | str | None
 Fetch = Callable[[], bytes | Path]
@@ -86,7 +78,7 @@ class Stretch(Protocol):
 class Files:
     """Image files.
 
-    paths: or addresses. sizes: in bytes, -1 where there was no such file. ids: None: the paths. labels: class numbers,
+    sizes: in bytes, -1 where there was no such file. ids: None: the paths. labels: class numbers,
     None: -1. parts: numbers that the images carry. zeros: as in `Image`.
     """
 
@@ -113,7 +105,7 @@ class Files:
         n = len(self)
         fields = (self.paths, self.sizes, self.ids or self.paths, self.labels or (-1,) * n, self.parts or (None,) * n)
         return [
-            Image(name, label, partial(_whole, path) if size or self.zeros else bytes, part, size >= 0, self.zeros)
+            Image(name, label, partial(Path, path) if size or self.zeros else bytes, part, size >= 0, self.zeros)
             for path, size, name, label, part in zip(*fields, strict=True)
         ]
 
@@ -208,48 +200,6 @@ class ParquetRows:
             start = end
 
 
-@dataclass(frozen=True)
-class Member:
-    """An image of a tar file: where its bytes are, and those of its label, if it has one."""
-
-    name: str
-    offset: int
-    size: int
-    label: str = ""  # suffix of its label's file
-    label_offset: int = 0
-    label_size: int = 0
-
-
-@dataclass(frozen=True)
-class TarMembers:
-    """Images of a tar file."""
-
-    file: str
-    size: int
-    members: tuple[Member, ...]
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    def cut(self, first: int, last: int) -> TarMembers:
-        return replace(self, members=self.members[first:last])
-
-    def names(self) -> Iterable[object]:
-        return [[self.file, self.size], *([m.name, m.offset, m.size] for m in self.members)]
-
-    def images(self) -> list[Image]:
-        places = [(m.offset, m.size) for m in self.members if m.size <= LARGEST_FILE]
-        places += [(m.label_offset, min(m.label_size, LONGEST)) for m in self.members if m.label]
-        _expect_held(self.file, sum(size for _, size in places))
-        data = _at_places(self.file, sorted(places))
-        found: list[Image] = []
-        for m in self.members:
-            name = f"{self.file}/{m.name}"
-            label = _label(m.label, data[m.label_offset]) if m.label else None
-            found.append(Image(name, label, partial(_of_member, name, data.get(m.offset), m.size)))
-        return found
-
-
 @dataclass(frozen=True, eq=False)
 class Decoded:
     """Images of one block, decoded.
@@ -268,65 +218,33 @@ class Decoded:
     unknown: int = 0  # labels that are none of the classes
 
 
-def is_local(address: str) -> bool:
-    """Whether this is a path of this machine's file system, not an address."""
-    return "://" not in address
-
-
-def are_sources(addresses: Sequence[str]) -> bool:
-    """Whether some of these are more than local image files and folders of them: shards, or addresses."""
-    return any(not is_local(a) or a.lower().endswith((*SHARDS, *PACKED)) or _shards_in(a) for a in addresses)
-
-
-def source(
-    addresses: Sequence[str],
-    *,
-    column: str | None = None,
-    mapped: Callable[[Callable[[str], Stretch], list[str]], Iterable[Stretch]] | None = None,
-) -> tuple[list[Stretch], list[str]]:
-    """The images at paths and addresses: files, folders (image files at any depth, else shards), shards, patterns (*).
+def source(paths: Sequence[str], *, column: str | None = None) -> tuple[list[Stretch], list[str]]:
+    """The images at paths: files, folders (their image files at any depth, else their Parquet files), Parquet files.
 
     Args:
-        addresses: local paths, or addresses that fsspec reads.
         column: of the images, in Parquet files that have several columns of bytes.
-        mapped: applies a function to the name of each shard, in order; default: in threads.
 
     Returns:
         stretches, in order; and notes on what is left out.
 
     Raises:
-        DataError: nothing there, a shard that cannot be read, or no images in all of them.
+        DataError: nothing there, a Parquet file that cannot be read, or no images in all of them.
     """
     notes: list[str] = []
-    found = [entry for address in addresses for entry in _expanded(address, notes)]
-    if packed := [name for name, _ in found if name.lower().endswith(PACKED)]:
-        raise DataError(f"{packed[0]}: expected an uncompressed tar file, in which one image can be read by itself")
+    found = [entry for path in paths for entry in _expanded(path, notes)]
     if found and all(size < 0 for _, size in found):
-        raise DataError(
-            f"{addresses[0]}: expected image files, folders of them, Parquet files or tar shards, got neither"
-        )
-    index = partial(stretch_of, column=column)
-    shards = [name for name, _ in found if _is_shard(name)]
-    looked = iter(_in_threads(index, shards) if mapped is None else mapped(index, shards))
+        raise DataError(f"{paths[0]}: expected image files, folders of them or Parquet files, got neither")
     made: list[Stretch] = []
-    for shard, entries in groupby(found, key=lambda entry: _is_shard(entry[0])):
-        if shard:
-            made += [next(looked) for _ in entries]
+    for parquet, entries in groupby(found, key=lambda entry: _is_parquet(entry[0])):
+        names, sizes = zip(*entries, strict=True)
+        if parquet:
+            with ThreadPoolExecutor(min(16, len(names))) as pool:
+                made += pool.map(partial(_parquet_rows, column=column), names)
         else:
-            names, sizes = zip(*entries, strict=True)
             made.append(Files(names, sizes))
     if not any(map(len, made)):
-        raise DataError(f"expected images, got none in {listed([str(a) for a in addresses], 3)}")
+        raise DataError(f"expected images, got none in {listed(paths, 3)}")
     return [one for one in made if len(one)], notes
-
-
-def stretch_of(file: str, *, column: str | None = None) -> Stretch:
-    """The images of a Parquet file or a tar shard: of the one its footer is read, of the other its headers.
-
-    Raises:
-        DataError: it cannot be read, or has no images.
-    """
-    return _parquet_rows(file, column) if file.lower().endswith(".parquet") else _tar_members(file)
 
 
 def blocks(stretches: Sequence[Stretch], images: int) -> list[tuple[Stretch, ...]]:
@@ -367,8 +285,7 @@ def read_block(
         strict: raise for an image that cannot be decoded; else it is left out.
 
     Raises:
-        DataError: with `strict`, such an image; a file that was there when the list was made and cannot be read here,
-            and a shard that cannot.
+        DataError: with `strict`, such an image; a file that was there when the list was made and cannot be read here.
     """
     parts = [_decoded(one, channels, size, classes, part, threads, strict) for one in block]
     return Decoded(
@@ -445,39 +362,31 @@ def _numbers(labels: Sequence[Label], classes: Sequence[str]) -> tuple[Int32[np.
     return np.array([-1 if one is None else one for one in found], np.int32), found.count(None)
 
 
-def _is_shard(name: str) -> bool:
-    return name.lower().endswith(SHARDS)
+def _is_parquet(name: str) -> bool:
+    return name.lower().endswith(PARQUET)
 
 
-def _in_threads(function: Callable[[str], Stretch], names: list[str]) -> list[Stretch]:
-    with ThreadPoolExecutor(min(16, len(names) or 1)) as pool:
-        return list(pool.map(function, names))
+def _parquet_in(folder: Path) -> list[Path]:
+    """The Parquet files directly in a folder that holds no image files there."""
+    names = sorted(folder.iterdir()) if folder.is_dir() else []
+    if any(name.suffix.lower() in SUFFIXES for name in names):
+        return []
+    return [name for name in names if _is_parquet(name.name)]
 
 
-def _shards_in(folder: str) -> bool:
-    """Whether a local folder holds shards and no image files, directly in it."""
-    try:
-        names = [entry.name.lower() for entry in os.scandir(folder)]
-    except OSError:
-        return False
-    return any(n.endswith(SHARDS) for n in names) and not any(n.endswith(SUFFIXES) for n in names)
-
-
-def _expanded(address: str, notes: list[str]) -> list[tuple[str, int]]:
-    """Names of image files and shards, with their sizes in bytes."""
-    if not is_local(address):
-        return _expanded_away(address, notes)
-    path = Path(address)
-    if path.name.lower().endswith((*SHARDS, *PACKED)) and not path.is_dir():
-        if not path.exists():
-            raise DataError(f"{path}: expected a file, got none")
-        return [(address, path.stat().st_size)]
+def _expanded(given: str, notes: list[str]) -> list[tuple[str, int]]:
+    """Names of image files and Parquet files, with their sizes in bytes, -1 where there is none."""
+    path = Path(given)
     if not path.exists():
-        return [(address, -1)]
-    if _shards_in(address):
-        return [(str(p), p.stat().st_size) for p in sorted(path.iterdir()) if p.name.lower().endswith(SHARDS)]
-    found, left_out = image_files([path])
-    notes += left_out
+        if _is_parquet(given):
+            raise DataError(f"{path}: expected a file, got none")
+        return [(given, -1)]
+    if _is_parquet(given) and not path.is_dir():
+        return [(given, _size(path))]
+    found = _parquet_in(path)
+    if not found:
+        found, left_out = image_files([path])
+        notes += left_out
     return [(str(file), _size(file)) for file in found]
 
 
@@ -488,82 +397,15 @@ def _size(file: Path) -> int:
         return -1
 
 
-def _expanded_away(address: str, notes: list[str]) -> list[tuple[str, int]]:
-    fs, path = _file_system(address)
-    try:
-        if "*" in path:
-            listing = fs.glob(path, detail=True)
-        elif fs.isfile(path):
-            listing = {path: fs.info(path)}
-        else:
-            listing = fs.find(path, detail=True)
-    except Exception as error:  # each file system raises its own
-        raise DataError(f"{address} cannot be read: {first_line(error)}") from error
-    known = (*SUFFIXES, *SHARDS, *PACKED)
-    files = {name: info for name, info in sorted(listing.items()) if info.get("type") != "directory"}
-    found = [(fs.unstrip_protocol(n), int(i.get("size") or 0)) for n, i in files.items() if n.lower().endswith(known)]
-    if not found:
-        raise DataError(f"{address}: expected image files, Parquet files or tar shards, got none{advice([*files])}")
-    if len(found) < len(files):
-        notes.append(f"{len(files) - len(found):,} files at {address} are left out, by their endings{advice([*files])}")
-    return found
-
-
-def _file_system(address: str) -> tuple[Any, str]:
-    """The file system of an address, and the path in it."""
-    from fsspec.core import url_to_fs
-
-    try:
-        return url_to_fs(address)
-    except (ImportError, ValueError) as error:  # s3fs is not installed; no such protocol
-        raise DataError(f"{address} cannot be read: {first_line(error)}") from None
-    except Exception as error:  # each file system raises its own
-        raise DataError(f"{address} cannot be read: {first_line(error)}") from error
-
-
 @contextmanager
-def _opened(file: str):
+def _opened(file: str) -> Iterator[Any]:
     """A file for reading. Raises DataError: it cannot be opened."""
-    stream: BinaryIO
     try:
-        if is_local(file):
-            stream = regular(Path(file)).open("rb")
-        else:
-            fs, path = _file_system(file)
-            stream = fs.open(path, "rb")
-    except DataError:
-        raise
-    except Exception as error:  # each file system raises its own
-        why = (error.strerror if isinstance(error, OSError) else None) or first_line(error)
-        raise DataError(f"{file} cannot be read: {why}") from error
+        stream = regular(Path(file)).open("rb")
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or first_line(error)}") from error
     with stream:
         yield stream
-
-
-def _whole(path: str) -> bytes | Path:
-    if is_local(path):
-        return Path(path)
-    with _opened(path) as stream:
-        return stream.read(LARGEST_FILE + 1)  # one more: `decode` says that it is too large
-
-
-def _at_places(file: str, places: Sequence[tuple[int, int]]) -> dict[int, bytes]:
-    """What a file holds at these places, (offset, bytes) in order, by offset; what lies between is passed over."""
-    found: dict[int, bytes] = {}
-    first = 0
-    with _opened(file) as stream:
-        for last in range(1, len(places) + 1):
-            (begin, _), end = places[first], sum(places[last - 1])
-            if last < len(places) and places[last][0] - end <= NEAR and sum(places[last]) - begin <= SPAN:
-                continue
-            try:
-                stream.seek(begin)
-                data = stream.read(end - begin)
-            except Exception as error:  # as above
-                raise DataError(f"{file} cannot be read: {first_line(error)}") from error
-            found |= {offset: data[offset - begin : offset - begin + size] for offset, size in places[first:last]}
-            first = last
-    return found
 
 
 def _expect_held(file: str, held: int) -> None:
@@ -622,69 +464,3 @@ def _cell(value: Any) -> bytes:
 
 def _known(label: Any) -> Label:
     return label if isinstance(label, int | str) and not isinstance(label, bool) else None
-
-
-def _tar_members(file: str) -> TarMembers:
-    """The images of a tar file, from its headers: data are passed over by seeking."""
-    images: dict[str, tarfile.TarInfo] = {}  # by basename
-    labels: dict[str, tarfile.TarInfo] = {}
-    with _opened(file) as stream:
-        try:
-            stream.seek(0, os.SEEK_END)
-            size = stream.tell()
-            stream.seek(0)
-            with tarfile.open(fileobj=stream, mode="r:") as tar:
-                for member in tar:
-                    tar.members = []  # pyright: ignore[reportAttributeAccessIssue]  # else it keeps all
-                    if not member.isreg() or member.sparse is not None:
-                        continue
-                    base, suffix = _split(member.name)
-                    if suffix in SUFFIXES:
-                        if base in images:
-                            raise DataError(
-                                f"{file}: expected one image for each basename, got {images[base].name} and "
-                                f"{member.name}"
-                            )
-                        images[base] = member
-                    elif suffix == ".cls" or (suffix == ".json" and base not in labels):
-                        labels[base] = member
-        except DataError:
-            raise
-        except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-            raise DataError(f"{file}: expected a tar file, got a damaged one ({first_line(error)})") from error
-    members: list[Member] = []
-    for base, info in images.items():
-        member = Member(info.name, info.offset_data, info.size)
-        if (label := labels.get(base)) is not None:
-            suffix = _split(label.name)[1]
-            member = replace(member, label=suffix, label_offset=label.offset_data, label_size=label.size)
-        members.append(member)
-    return TarMembers(file, size, tuple(members))
-
-
-def _split(name: str) -> tuple[str, str]:
-    """Basename and suffix as WebDataset has them: the name is split at the first dot of its last step."""
-    path = PurePosixPath(name)
-    first, _, rest = path.name.partition(".")
-    return str(path.with_name(first)) if first else name, f".{rest.lower()}"
-
-
-def _of_member(name: str, content: bytes | None, size: int) -> bytes:
-    """The content of a member. Raises DataError: it was too large to be read, or is cut off."""
-    if content is None:
-        raise DataError(f"{name}: a file of {size / 1e9:,.1f} GB, more than {LARGEST_FILE / 1e9:,.1f}")
-    if len(content) < size:
-        raise DataError(f"{name}: expected {size:,} bytes, got {len(content):,}: the tar file is cut off")
-    return content
-
-
-def _label(suffix: str, content: bytes) -> Label:
-    """The class number or name in NAME.cls, or in an entry `label` or `cls` of NAME.json; None where there is none."""
-    text = content.decode("utf-8", "replace").strip()
-    if suffix == ".cls":
-        return text or None
-    try:
-        found = parse_json(text)
-    except ValueError:
-        return None
-    return next((_known(found[name]) for name in LABELS if name in found), None) if isinstance(found, dict) else None

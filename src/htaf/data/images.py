@@ -14,12 +14,11 @@ from torch.utils.data import Dataset
 from htaf._errors import expect_seed, option, suggestion
 from htaf._files import OutputError
 from htaf.data.augment import augment, check_preset
-from htaf.data.downloads import obtain
 from htaf.data.image_folders import read_folder, shuffled_by_class
 from htaf.data.image_parts import FilePart, Images, MemoryPart, Part
 from htaf.data.image_preprocess import ImagePreprocessor, fit_preprocessor
 from htaf.data.image_reading import MAX_PIXELS, advice
-from htaf.data.image_sets import SETS
+from htaf.data.image_sets import SETS, folder_of
 from htaf.data.reading import DataError, listed
 from htaf.names import Augment
 
@@ -81,14 +80,12 @@ def load(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     size: int | None = None,
-    download: bool = True,
     strict: bool = False,
 ) -> Images:
     """A named set, or any folder with one folder of images for each class.
 
     The public sets ("cifar10", "cifar100", "tiny-imagenet", "cub") are looked for in `data_dir`, then in the folder
-    that the environment variable HTAF_DATA names, then in a cache (XDG_CACHE_HOME/htaf or ~/.cache/htaf), else they are
-    downloaded from their public homes into the cache. "digits" comes with scikit-learn. For folders see
+    that the environment variable HTAF_DATA names. "digits" comes with scikit-learn. For folders see
     `htaf.data.image_folders.read_folder`. All files are decoded once at load; those that cannot be read are left out
     and noted (beyond 50,000 files only headers are read).
 
@@ -97,7 +94,6 @@ def load(
         data_dir: a folder with the public sets.
         size: height and width in pixels of images from files; None: their own where all are alike and small, else by
             their shorter sides, from 32 to 224.
-        download: whether to download what is found nowhere.
         strict: raise for files of a folder that cannot be read and for classes without images.
     Returns:
         the set; images in memory where they are of at most 64 pixels, else read from files by each batch.
@@ -112,8 +108,7 @@ def load(
     if size is not None and not of_files(known):
         raise DataError(f"{known}: leave size out, it is for sets of image files; these images are of one size")
     if known in SETS:
-        archive = SETS[known].archive
-        folder = obtain(known, archive, data_dir, download) if archive else Path()
+        folder = folder_of(known, data_dir) if SETS[known].folder else Path()
         return SETS[known].read(folder, size)
     if not given or not Path(given).is_dir():  # "" would be the working folder
         came = f"a file{advice([given])}" if given and Path(given).exists() else "neither"

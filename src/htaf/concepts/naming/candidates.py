@@ -34,7 +34,6 @@ def read_candidates(
     *,
     column: str | None = None,
     data_dir: str | os.PathLike[str] | None = None,
-    download: bool = True,
 ) -> CandidateList:
     """Candidates from a public set or a file.
 
@@ -43,7 +42,7 @@ def read_candidates(
             concept sets of Label-free CBM (data/concept_sets/*.txt) are; .json with a list of texts, or an object of
             such lists, as that project's gpt3_init/*.json are; .csv or .tsv with a column of them.
         column: of a .csv; default: concept, name or attribute, or the only column.
-        data_dir: a folder with the public sets. download: whether to download what is found nowhere.
+        data_dir: a folder with the public sets.
     Returns:
         the candidates in the order of the list. Blank lines, repetitions (in any case) and texts of more than 200
         characters are left out; the last two with a note.
@@ -53,7 +52,7 @@ def read_candidates(
     """
     given = os.fspath(name)
     if given.lower() == "cub":
-        return CandidateList(load("cub", data_dir=data_dir, download=download).names)
+        return CandidateList(load("cub", data_dir=data_dir).names)
     path = Path(given)
     kind = path.suffix.lower()
     if column is not None and kind not in TABLES:
