@@ -20,6 +20,7 @@ from htaf.cli.verbs import known
 ABOUT = """Networks whose activations are 0 or 1, trained by ordinary gradient descent.
 To begin: htaf train tabular --data digits --out runs/digits; then htaf evaluate runs/digits."""
 WIDTH = 100  # letters of a line
+FAMILY = "htaf.cli.training:train_"  # functions that take the fields of a recipe
 
 
 def main() -> None:
@@ -52,7 +53,13 @@ def _run(verb: str | None, words: list[str]) -> None:
 
         from htaf.cli.flags import registry
 
-        function = pkgutil.resolve_name(verbs[verb].function)
+        words = words[len(verb.split()) :]
+        if verbs[verb].function.startswith(FAMILY):
+            from htaf.cli.training import fitted
+
+            function, words = fitted(verb.split()[1], words)
+        else:
+            function = pkgutil.resolve_name(verbs[verb].function)
         _expect_once(words, function)
         _expect_own(words, function, verb)
 
@@ -61,7 +68,7 @@ def _run(verb: str | None, words: list[str]) -> None:
             return functools.partial(function, *args, **named)
 
         with keeps_refusal():
-            call = tyro.cli(given, prog=f"htaf {verb}", args=words[len(verb.split()) :], registry=registry)
+            call = tyro.cli(given, prog=f"htaf {verb}", args=words, registry=registry)
         return call()
     if words in ([], ["help"]):
         words = ["--help"]

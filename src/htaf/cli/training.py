@@ -6,13 +6,14 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import UsageError, check_seed, figures, print_json, say, say_notes, tell
 from htaf._errors import HtafError
 from htaf._files import LOCK, check_output_folder, check_place
+from htaf.cli.fields import ALL, SHOWN, expanded, of_flags, with_flags
 from htaf.cli.flags import (
     NONE,
     Baselines,
@@ -45,23 +46,32 @@ MOST_THREADS = 1024  # that a record may hold
 SHARPEN_START = "half of alpha0 with alpha0 alpha1 = 2; beta 2"
 
 
-def flags_of(family: Family) -> type:
+def flags_of(family: Family, shown: set[str] | None = None) -> type:
     """The flags of a family: a dataclass with one group for each part of its recipes, one flag for each field.
 
     A flag that is not given is None: what it is then follows from --recipe, so its help shows the value in each.
+
+    Args:
+        shown: the fields that have a flag; None: all.
     """
     ready = {name: make().flat() for name, make in family.recipes.items()}
 
     def group(part: type[RecipePart]) -> type:
         made: list[Any] = []
         for name, kind in kinds(part).items():
+            if shown is not None and name not in shown:
+                continue
             hint = f"(default: {_values(name, ready)})"
-            shown = METAVARS.get(kind)
-            made.append((name, Annotated[kind | None, arg(help_behavior_hint=hint, metavar=shown)], None))
+            metavar = METAVARS.get(kind)
+            made.append((name, Annotated[kind | None, arg(help_behavior_hint=hint, metavar=metavar)], None))
         return dataclasses.make_dataclass(part.__name__, made, namespace={"__doc__": part.__doc__})
 
     groups = {name: group(part) for name, part in family.parts.items() if kinds(part)}
-    fields: list[Any] = [(name, made, dataclasses.field(default_factory=made)) for name, made in groups.items()]
+    fields: list[Any] = [
+        (name, made, dataclasses.field(default_factory=made))
+        for name, made in groups.items()
+        if dataclasses.fields(made)
+    ]
     return dataclasses.make_dataclass("Flags", fields)
 
 
@@ -326,16 +336,21 @@ DATA_FLAGS: dict[type, tuple[type, str]] = {  # with the help of --data
 }
 
 
-def command_of(family: Family) -> Callable[..., None]:
+def command_of(family: Family, shown: set[str] | None = None) -> Callable[..., None]:
     """The function of `htaf train VERB` for a family; its arguments are the flags.
+
+    Args:
+        shown: fields of recipes, of data and of runs that have a flag; None: all of them.
 
     Raises:
         ValueError: the family's data are none that the command can read.
     """
     if family.network.data not in DATA_FLAGS:
         raise ValueError(f"expected a family of tables or images, got {family.name}")
-    flags, (of_data, names_of_data) = flags_of(family), DATA_FLAGS[family.network.data]
-    of_data = ConceptFlags if family.verb == "icbm" else of_data
+    flags, (of_data, names_of_data) = flags_of(family, shown), DATA_FLAGS[family.network.data]
+    of_data, of_run = ConceptFlags if family.verb == "icbm" else of_data, RunFlags
+    if shown is not None:
+        of_data, of_run = with_flags(of_data, shown), with_flags(of_run, shown)
 
     def command(
         *,
@@ -348,7 +363,7 @@ def command_of(family: Family) -> Callable[..., None]:
         given: Any = of_data(),  # noqa: B008
         data_dir: DataDir = None,
         device: Device = "auto",
-        running: OmitArgPrefixes[RunFlags] = RunFlags(),
+        running: Any = of_run(),  # noqa: B008
         json: Json = False,
     ) -> None:
         changes = _given(overrides)
@@ -371,10 +386,11 @@ def command_of(family: Family) -> Callable[..., None]:
             _show_seeds(records, out, json)
 
     names, first = tuple(family.recipes), next(iter(family.recipes))
-    named = "" if of_data is TableFlags else "that of the data set's name, else "
+    named = "" if issubclass(of_data, TableFlags) else "that of the data set's name, else "
     hint = f"(default: {named}{first})"
-    text = f"What the other flags start from. {family.recipes_help}"
-    command.__doc__ = f"""{family.about}
+    text = f"What the other flags start from, by name or a FILE.toml as --print-recipe prints it. {family.recipes_help}"
+    more = "" if shown is None else f" --set FIELD=VALUE sets another field; {ALL} lists all that there are."
+    command.__doc__ = f"""{family.about}{more}
 
     Args:
         out: Run folder: new, or the same run to resume.
@@ -388,7 +404,21 @@ def command_of(family: Family) -> Callable[..., None]:
     command.__annotations__["recipe"] = Annotated[Literal[names] | None, arg(help=text, help_behavior_hint=hint)]  # pyright: ignore[reportInvalidTypeForm]
     command.__annotations__["overrides"] = Annotated[OmitArgPrefixes[flags], arg(name="")]
     command.__annotations__["given"] = OmitArgPrefixes[of_data]
+    command.__annotations__["running"] = OmitArgPrefixes[of_run]
     return command
+
+
+def fitted(verb: str, words: list[str]) -> tuple[Callable[..., None], list[str]]:
+    """The command of `train VERB` with the flags that its help shows and those that are given, and its words."""
+    (family,) = (family for family in FAMILIES.values() if family.verb == verb)
+    of_data = ConceptFlags if verb == "icbm" else DATA_FLAGS[family.network.data][0]
+    fields: dict[str, Any] = {n: kind | None for part in family.parts.values() for n, kind in kinds(part).items()}
+    for of in (of_data, RunFlags):
+        fields |= get_type_hints(of, include_extras=True)
+    words = expanded(words, fields, family.name)
+    if ALL in words:
+        return command_of(family), ["--help" if word == ALL else word for word in words]
+    return command_of(family, SHOWN | (of_flags(words) & fields.keys())), words
 
 
 def __getattr__(name: str) -> Any:
@@ -604,5 +634,6 @@ def _print_recipe(recipe: Recipe, json: bool) -> None:
         return print_json(values)
     say("[recipe]")
     for name, value in values.items():
-        say(f"{name} = {dumps(value, ensure_ascii=False)}")
+        if value is not None:  # TOML has no null: the field is at its default then
+            say(f"{name} = {dumps(value, ensure_ascii=False)}")
     return None
