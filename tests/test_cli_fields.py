@@ -36,8 +36,20 @@ def test_set_is_a_field_of_any_kind(htaf) -> None:
     words = ("patience=3", "refit=false", "hidden=16,8", "weight-decay=0.1", "optimizer=sgd")
     found = recipe_of(htaf, "--set", *words)
     assert (found["patience"], found["refit"], found["hidden"], found["optimizer"]) == (3, False, [16, 8], "sgd")
-    assert found == recipe_of(htaf, "--patience", "3", "--refit", "False", "--hidden", "16", "8", "--weight-decay", "0.1",
-                              "--optimizer", "sgd")  # fmt: skip
+    flags = [
+        "--patience",
+        "3",
+        "--refit",
+        "False",
+        "--hidden",
+        "16",
+        "8",
+        "--weight-decay",
+        "0.1",
+        "--optimizer",
+        "sgd",
+    ]
+    assert found == recipe_of(htaf, *flags)
 
 
 def test_a_recipe_that_was_printed_is_read(htaf, tmp_path: Path) -> None:

@@ -1286,9 +1286,7 @@ def _call(bad: Bad) -> int:
             return 1
         return 0
     sys.argv = ["htaf", *bad.words]
-    from htaf import _console
 
-    _console.err.file = sys.stderr
     try:
         cli.main()
     except SystemExit as exit:

@@ -54,12 +54,11 @@ def _run(verb: str | None, words: list[str]) -> None:
         from htaf.cli.flags import registry
 
         words = words[len(verb.split()) :]
+        function = pkgutil.resolve_name(verbs[verb].function)
         if verbs[verb].function.startswith(FAMILY):
             from htaf.cli.training import fitted
 
             function, words = fitted(verb.split()[1], words)
-        else:
-            function = pkgutil.resolve_name(verbs[verb].function)
         _expect_once(words, function)
         _expect_own(words, function, verb)
 

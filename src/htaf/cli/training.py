@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import UsageError, check_seed, figures, print_json, say, say_notes, tell
-from htaf._errors import HtafError
+from htaf._errors import CALLED, INSTEAD, HtafError
 from htaf._files import LOCK, check_output_folder, check_place
 from htaf.cli.fields import ALL, SHOWN, expanded, of_flags, with_flags
 from htaf.cli.flags import (
@@ -418,7 +418,10 @@ def fitted(verb: str, words: list[str]) -> tuple[Callable[..., None], list[str]]
     words = expanded(words, fields, family.name)
     if ALL in words:
         return command_of(family), ["--help" if word == ALL else word for word in words]
-    return command_of(family, SHOWN | (of_flags(words) & fields.keys())), words
+    given = of_flags(words)
+    if (given - fields.keys()) & {*CALLED, *INSTEAD}:
+        return command_of(family), words  # names of other libraries, whose own one is looked for in all
+    return command_of(family, SHOWN | (given & fields.keys())), words
 
 
 def __getattr__(name: str) -> Any:

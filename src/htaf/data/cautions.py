@@ -28,6 +28,7 @@ NEARLY = 0.95  # as GIVEN_AWAY, of columns without which the error is many times
 TIMES = 4.0  # of 57 real tables the highest was 2
 MOST_FITTED = 400_000  # rows x columns of a forest
 TREES = 30
+MOST_OF_SMALL = 3  # columns of a table in which it is no wonder that two say the target
 FEWEST_VALUES = 16  # of a column that numbers or names what has several rows
 MOST_OF_VALUE = 20  # rows
 TOLD = 0.02  # share of the accuracy
@@ -147,7 +148,7 @@ def _say_most(features: dict[str, pd.Series], table: Table, train: Int64[np.ndar
         (np.arange(len(names)), values, outputs),
         (positive, np.log(values[:, positive]), np.log(outputs) if logged else outputs),
     ):
-        if (pair := _pair(inputs[:half], wanted[:half])) is not None:
+        if len(names) > MOST_OF_SMALL and (pair := _pair(inputs[:half], wanted[:half])) is not None:
             sums = inputs[:, pair[0]] @ pair[1]
             one, other = (int(places[place]) for place in pair[0])
             said = score(target[:half][_nearest(sums[:half], sums[half:])])

@@ -430,15 +430,15 @@ def _looks_like_names(head: str) -> tuple[int, list[str]] | None:
 
 def _numbered(names: Sequence[str], notes: list[Note]) -> list[str]:
     """Names of which one that comes again has a number, as pandas gives it."""
-    made: list[str] = []
+    made, names = list[str](), [name.strip() for name in names]
     for place, name in enumerate(names):
         others = {*made, *names[place + 1 :]}  # a name that stands there stays as it is
         numbered = (f"{name}.{times}" for times in range(1, len(names) + 1))
-        again = name.strip() and name in made
+        again = name and name in made
         one = next(other for other in numbered if other not in others) if again else name
         made.append(one)
         if one != name:
-            notes.append(Note("name again", one.strip(), values=(name.strip(), len(made))))
+            notes.append(Note("name again", one, values=(name, len(made))))
     return made
 
 
