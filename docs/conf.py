@@ -39,7 +39,16 @@ MENU = {
     "Better networks": ["training-exact", "hardening"],
     "Run it": ["packed", "sharing", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
     "Reference": ["command", "api", "concepts", "packed-format", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
-    "Figures": ["where-it-pays", "results", "kernels", "log", "/paper/README", "language", "/paper/theory", "/paper/concepts"],
+    "Figures": [
+        "where-it-pays",
+        "results",
+        "kernels",
+        "log",
+        "/paper/README",
+        "language",
+        "/paper/theory",
+        "/paper/concepts",
+    ],
 }
 MENU = {caption: [page if page[0] == "/" else f"/docs/{page}" for page in pages] for caption, pages in MENU.items()}
 suppress_warnings = [

@@ -209,7 +209,6 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "paper cost": ("bounds", "--speed", "1"),
         "demo": ("--out", "out"),
         "doctor": (),
-        "completion": ("bash",),
         "pack": (w["run"], "--out", "out.packed"),
         "push": (w["table-run"], "nobody/net"),
         "export": (w["run"], "--to", "onnx", "--out", "out.onnx"),
@@ -223,9 +222,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         ),
         "paper leakage": (w["codes"], "--names", w["names.json"], "--attributes", w["attributes.csv"]),
         "concepts score": (w["codes"], "--out", "out"),
-        "concepts minimal-set": (w["codes"], "--out", "out.json"),
         "concepts sparse": (w["run"], "--codes", w["codes"], "--out", "out", "--nec", "2"),
-        "concepts pictures": (w["codes"], w["run"], "--out", "out"),
         "concepts where": (w["run"], "--codes", w["codes"], "--out", "out"),
         "concepts find": (w["run"], *_sides(world), "--out", "out"),
         "concepts counterfactuals": (w["codes"], "--image", "0"),
@@ -641,7 +638,7 @@ def damaged(world: World) -> Iterator[Bad]:
         ("table-run", "preprocessing.json"): [("predict", "table-run", world["rows.csv"])],
         ("run", "model.safetensors"): [("evaluate", "run"), ("pack", "run", "--out", "out.packed")],
         ("run", "preprocessing.json"): [("concepts", "extract", "run", "--out", "out"), ("evaluate", "run")],
-        ("codes", "concepts.json"): [("concepts", "score", "codes"), ("concepts", "minimal-set", "codes")],
+        ("codes", "concepts.json"): [("concepts", "score", "codes"), ("concepts", "intervene", "codes")],
         ("codes", "parts/part-00000.parquet"): [
             ("concepts", "score", "codes"), ("concepts", "counterfactuals", "codes"),
         ],
@@ -760,18 +757,12 @@ def same_files(world: World) -> Iterator[Bad]:
         for verb, more in (("pack", ()), ("export", ("--to", "onnx")), ("export", ("--to", "nir"))):
             out = f"{world['run']}/{name}"
             yield Bad("output is an input", (name,), (verb, world["run"], *more, "--out", out))
-        words = ("concepts", "minimal-set", world["codes"], "--out", f"{world['run']}/{name}")
-        yield Bad("output is an input", (name,), words)
     out = f"{world['table-run']}/metrics.csv"
     yield Bad("output is an input", ("metrics.csv",), ("predict", world["table-run"], world["rows.csv"], "--out", out))
     packed = ("predict", world["net.packed"], str(root / "photos"), "--out", world["net.packed"])
     yield Bad("output is an input", ("net.packed", ".csv"), packed)
-    for name in ("concepts.json", "head.safetensors", "parts/part-00000.parquet"):
-        out = f"{world['codes']}/{name}"
-        yield Bad("output is an input", (name,), ("concepts", "minimal-set", world["codes"], "--out", out))
     for out in (world["run"], world["codes"]):
-        for verb in (("concepts", "score", world["codes"]), ("concepts", "pictures", world["codes"], world["run"])):
-            yield Bad("output is an input", (Path(out).name,), (*verb, "--out", out))
+        yield Bad("output is an input", (Path(out).name,), ("concepts", "score", world["codes"], "--out", out))
         yield Bad("output is an input", (Path(out).name,), ("demo", "--out", out))
 
 
@@ -1070,7 +1061,6 @@ def of_python(world: World) -> Iterator[Bad]:
     from htaf import runs
     from htaf.concepts.extract import extract
     from htaf.concepts.intervene import intervention_curve
-    from htaf.concepts.minimal import minimal_set
     from htaf.concepts.naming import name_by_attributes
     from htaf.concepts.scores import score
     from htaf.concepts.store import open_codes
@@ -1121,15 +1111,12 @@ def of_python(world: World) -> Iterator[Bad]:
     yield bad("extract of nothing", lambda: extract(run, [], "out"), "images")
     yield bad("extract of a text", lambda: extract(run, [world["rows.csv"]], "out"), "rows.csv")
     for seed in (-1, 10**20, 2**63):
-        yield bad(f"minimal_set(seed={seed})", lambda s=seed: minimal_set(codes, seed=s), seed)
         yield bad(f"split(seed={seed})", lambda s=seed: images.split(images.load("digits"), seed=s), seed)
         yield bad(f"tabular.split(seed={seed})", lambda s=seed: tabular.split(tabular.load("digits"), s), seed)
         listed = attributes.load("digits")
         yield bad(
             f"name_by_attributes(seed={seed})", lambda s=seed, a=listed: name_by_attributes(codes, a, seed=s), seed
         )
-    for value in (-1.0, float("nan"), float("inf")):
-        yield bad(f"minimal_set(tolerance={value})", lambda v=value: minimal_set(codes, tolerance=v), value)
     yield bad("score of no part", lambda: score(codes, scored="all"), "all")  # pyright: ignore[reportArgumentType]
     yield bad("intervention order", lambda: intervention_curve(codes, order="best"), "best")  # pyright: ignore[reportArgumentType]
     for points in ([-1], [22], [10**20], []):
