@@ -673,8 +673,6 @@ def names(world: World) -> Iterator[Bad]:
         words = ("concepts", "counterfactuals", w["codes"], "--image", "0", "--target", target)
         yield Bad("class", (target or "''",), words)
     for concept in ("-1", "21", HUGE, "x", "1.5"):
-        words = ("concepts", "pictures", w["codes"], w["run"], "--out", "out", "--concept", concept)
-        yield Bad("concept", (concept,), words)
         words = ("concepts", "name", w["codes"], "--model", "m", *NO_SERVER, "--concept", concept)
         yield Bad("concept", (concept,), words)
     for point in ("-1", "22", HUGE, "x"):
