@@ -354,7 +354,10 @@ class Columns(nn.Module):
 
 
 class _WideNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch norm that outside of training computes in float64 and rounds once."""
+    """Batch norm that outside of training computes in float64 and rounds once.
+
+    In float32 its last bit, and a step near its threshold, would depend on the processor and the size of the batch.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         if self.training or self.running_mean is None or self.running_var is None:
@@ -367,16 +370,12 @@ class _WideNorm(nn.modules.batchnorm._BatchNorm):
 
 @final
 class WideBatchNorm1d(_WideNorm, nn.BatchNorm1d):
-    """nn.BatchNorm1d that outside of training computes in float64 and rounds once.
-
-    In float32 its last bit depends on the processor and on the sizes of the batch, and with it a step near its
-    threshold.
-    """
+    __doc__ = _WideNorm.__doc__
 
 
 @final
 class WideBatchNorm2d(_WideNorm, nn.BatchNorm2d):
-    """nn.BatchNorm2d that outside of training computes in float64 and rounds once, as `WideBatchNorm1d`."""
+    __doc__ = _WideNorm.__doc__
 
 
 def fixed_point(x: Tensor, exponent: int, limit: int) -> Tensor:
@@ -399,10 +398,9 @@ def pixels_grid(weights: int) -> tuple[int, int]:
 def columns_grid(columns: int | None) -> tuple[int, int]:
     """Return the exponent e and limit L = 8 2^e for so many columns of a table that a linear layer of 8 bits reads.
 
-    Columns in [-8, 8] are not clipped.
-
-    L is at most 2^23, so that float32 holds every step. An int32 holds the sums, where the columns are not so many that
-    fewer than 2^14 steps were left. None: nothing but thresholds and layers of 16 bits read them.
+    Columns in [-8, 8] are not clipped. L is at most 2^23, so that float32 holds every step. An int32 holds the sums,
+    where the columns are not so many that fewer than 2^14 steps were left. None: nothing but thresholds and layers of
+    16 bits read them.
     """
     most = EXACT // 2 if columns is None else (2**31 - 1) // (127 * columns)
     limit = 2 ** min(max(most.bit_length() - 1, 14), 23)
@@ -419,15 +417,13 @@ def _checked(bits: Any, of: Any = Bits) -> Any:
 def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     """Return a new model whose sums are exact in the hardened network: weights on a grid, the rest in float64.
 
-        nn.Linear over 0/1 activations and sums of these   GridLinear
-        nn.Linear over means of bits                       GridLinear with real=True, and 16 bits if it is the last
-        linear layers, convolutions over means of bits     GridLinear, GridConv1d, ... with over, the bits of a mean
-        nn.Linear over real inputs                         the same with rounds=True; with 8 bits if a step follows
-        nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d and 2d    GridConv1d, ...; over real inputs with real=True and 8 bits
-        BinaryConv2d, BinaryLinear over 0/1 or -1/1        the same, which sum signs and scale the sums
-        nn.BatchNorm1d, nn.BatchNorm2d                     WideBatchNorm1d, WideBatchNorm2d
+        nn.Linear, convolutions, transposed ones    over 0/1 activations, sums and means of these: weights of `bits`
+        nn.Linear over real inputs                  sums in float64; 16 bits, or 8 before the first step
+        convolutions over real inputs               8 bits, the inputs rounded so that float32 holds the sums
+        BinaryConv2d, BinaryLinear                  over 0/1 or -1/1: sums of signs, which are scaled
+        nn.BatchNorm1d, nn.BatchNorm2d              in float64, rounded once
 
-    A linear layer with no step behind it has shared=True: one power of two for all outputs.
+    A layer with no step behind it has one power of two for all outputs; if it is linear and reads means, 16 bits.
 
     Then the hardened network computes the same bits on every processor, in any order of summation, and `htaf.pack`
     keeps all of them, if no other layer comes before a step. Train it as any other: the weights are real numbers that a
