@@ -36,7 +36,7 @@ extensions = [
 MENU = {
     "Four doors": ["own-model", "tables", "networks", "named-concepts", "language"],
     "Examples": ["gallery/index"],
-    "Better networks": ["training-exact", "hardening", "studies"],
+    "Better networks": ["training-exact", "hardening"],
     "Run it": ["packed", "sharing", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
     "Reference": ["command", "api", "concepts", "packed-format", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
     "Figures": ["where-it-pays", "results", "kernels", "log", "/paper/README", "/paper/theory", "/paper/concepts"],
