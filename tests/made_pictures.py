@@ -16,7 +16,7 @@ from PIL import Image
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.naming.album import COLUMNS, GAP, boxes
 from htaf.llm.chat import Message
-from htaf.llm.pictures import DIGITS, START, drawn_digits
+from htaf.llm.pictures import START
 
 SIDE, CELL, ACROSS = 48, 12, 4
 NAMES = tuple(f"bright field {'abc'[n // ACROSS]}{n % ACROSS + 1}" for n in range(10))  # row a to c, column 1 to 4
@@ -74,11 +74,7 @@ class VisionModel:
         text, groups = parts[0].get("text", ""), images_in(parts)
         if "Group A" in groups:
             return json.dumps(self._name([read(groups[name]) for name in ("Group A", "Group B")]))
-        if "Task: Sort" in text:
-            return json.dumps(self._sorting(text, read(groups["Pictures"])))
-        seen = [picture_pixels(part["image_url"]["url"]) for part in parts if part["type"] == "image_url"]
-        same = any(one.shape == drawn_digits().shape and np.abs(one - 1.0 * drawn_digits()).mean() < 8 for one in seen)
-        return json.dumps({"digits": DIGITS if same else ""})
+        return json.dumps(self._sorting(text, read(groups["Pictures"])))
 
     def _name(self, has: list[np.ndarray]) -> dict[str, Any]:
         difference = has[0].mean(0) - has[1].mean(0)
@@ -113,7 +109,7 @@ def images_in(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[np.ndarray]]
                 title, count = match[1], int(match[2])
             continue
         pixels = picture_pixels(part["image_url"]["url"])
-        side = (pixels.shape[1] - GAP) // min(COLUMNS, max(count, 1)) - GAP
+        side = (pixels.shape[1] - GAP) // min(COLUMNS, count) - GAP
         corners = boxes(count, side)[1]
         found[title] = [pixels[y : y + side, x : x + side] for y, x in corners]
     return found

@@ -138,13 +138,13 @@ def test_five_thousand_classes() -> None:
 
 
 def test_codes_use_the_training_part_and_the_most_important_first() -> None:
-    table = made(12, 4)
-    labels = np.repeat(np.arange(12), 5)
+    table = made(14, 4)
+    labels = np.repeat(np.arange(14), 5)
     bits = table.binary()[labels]
-    parts = np.tile([0, 0, 0, 2, 2], 12).astype(np.uint8)
+    parts = np.tile([0, 0, 0, 2, 2], 14).astype(np.uint8)
     bits[parts == 2] ^= True  # would leave each class mixed
-    weight = np.random.default_rng(0).normal(size=(12, 4)) * [1, 5, 0.1, 3]
-    codes = codes_of(bits, labels, weight, np.zeros(12), classes=table.classes, parts=parts)
+    weight = np.random.default_rng(0).normal(size=(14, 4)) * [1, 5, 0.1, 3]
+    codes = codes_of(bits, labels, weight, np.zeros(14), classes=table.classes, parts=parts)
     asked = job(table, rows=codes)
     assert asked.concepts == asked.evidence.order == (1, 3, 0, 2)
     assert all(asked.evidence.case(concept).note == "" for concept in range(4))
@@ -176,7 +176,7 @@ def test_a_stopped_job_is_continued_and_asks_nothing_twice(tmp_path: Path) -> No
     assert [entry["concept"] for entry in read_names(out)] == [0, 1]
     second = Counted(TableModel(table), keep=kept)
     found = named(table, second, out=out)
-    assert len(first.prompts) - 1 + len(second.prompts) == 12
+    assert len(second.prompts) == 12 - 5
     assert len(set(first.prompts[:5]) & set(second.prompts)) == 0
     assert [each["verified"] for each in found] == [True] * 6
     assert [each["name"] for each in read_names(out)] == list(table.names)
@@ -224,7 +224,7 @@ def test_given_names_are_checked(tmp_path: Path) -> None:
     asked = job(table, client, given=own, out=out)
     assert asked.estimate() == {"names": 2, "idle": 0, "requests": 2, "images": 0}
     found = asked.run()
-    assert [(each["name"], each["verified"], each.get("checked_by")) for each in found] == [
+    assert [(each["name"], each.get("verified", False), each.get("checked_by")) for each in found] == [
         ("a1", True, "table model"), ("a3", False, "table model"), (None, False, None), ("its", True, None),
     ]  # fmt: skip
     assert (len(client.prompts), found[0]["source"], found[0]["scored"]) == (2, "hand", 13)

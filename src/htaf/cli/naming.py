@@ -213,8 +213,8 @@ def _show(names: Sequence[NameEntry], order: Sequence[int], json: bool) -> None:
     rank = {concept: place for place, concept in enumerate(order)}
     rows = []
     for entry in sorted(names, key=lambda e: (not e["verified"], rank[e["concept"]])):
-        reason = f"({entry['reason']})" if entry["reason"] else ""
-        name = " ".join(filter(None, (entry["name"], reason))) or "-"
+        reason = "of its class alone" if entry["verified"] and entry.get("only_class") else entry["reason"]
+        name = " ".join(filter(None, (entry["name"], f"({reason})" if reason else ""))) or "-"
         told = entry["concept"], "yes" if entry["verified"] else "no", entry["held_out"], entry["p_value"]
         rows.append((*told, entry.get("group_a"), entry.get("group_b"), name))
     title = f"{sum(entry['verified'] for entry in names)} of {len(names)} names verified"

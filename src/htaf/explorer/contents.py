@@ -31,7 +31,7 @@ CONFUSIONS = 20
 FEW = 10  # images of a class, below which a share says little
 BITS, IDS = 2**20, 16_384  # bytes of bits, and ids, in one file
 NAMED = ("name", "label_1", "label_0", "justification", "verified", "reason", "held_out", "p_value", "agreement")
-NAMED += ("test_a", "test_b", "source", "model", "checked_by", "status")
+NAMED += ("test_a", "test_b", "source", "model", "checked_by", "status", "only_class")
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,6 +333,10 @@ def notes_of(
         notes.append(
             f"{given:,} of {len(named):,} names were given, then verified by a model: a name that was made by looking "
             f"at these {kind}s scores too high"
+        )
+    if of_class := sum(bool(entry.get("verified") and entry.get("only_class")) for entry in named):
+        notes.append(
+            f"{of_class:,} verified names tell no {kind}s of one class apart: they may say no more than the class"
         )
     return notes
 

@@ -5,9 +5,9 @@ Classes: the classes of both groups (`htaf.concepts.groups`) are split in halves
 and names the concept; then, in a new request, it sorts the other half's by that name alone.
 
 Images: a name is made from images of the training part and checked on images of the other parts. Codes with one part
-alone are split in two halves. Half of the images are pairs of one class, one with the bit and one without, where there
-are such: the class alone does not tell these apart. No classes are needed: where there are too few, names can be
-verified here.
+alone are split in two halves. Beside the images that check it there are pairs of one class, one image with the bit and
+one without: only a name that says more than the class tells these apart. No classes are needed: where there are too
+few, names can be verified here.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ Pixels = Callable[[Int64[np.ndarray, " rows"]], UInt8[np.ndarray, "rows channels
 CLASSES = 100  # of a group that a prompt lists at most
 SHOWN = 12  # images with the bit, and as many without, that make a name
 CHECKED = 20  # images with the bit, and as many without, that check it
+PAIRS = 12  # of one class, one image with the bit and one without, that check it within classes
 LEAST = (2, 4)  # of each side to make a name, and to check it: C(6, 3) = 20 orders can just reach 5%, C(8, 4) = 70 do
 COUNTED = 20_000  # images, of which the rates of bits are counted
+NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,7 @@ class Case:
         note: why nothing is asked, else "". status: of an entry of which nothing is asked.
         shown_with, shown_without: those that make the name, with the concept and without it.
         checked: those that check it, in random order. inside: bool [n], whether each of them has the concept.
+        pairs: of `checked` other ones, of one class each: those with the concept, then those without.
         against: what speaks against any name, else "".
     """
 
@@ -59,6 +62,7 @@ class Case:
     checked: Int64[np.ndarray, " n"] = field(default_factory=lambda: np.empty(0, np.int64))
     inside: Bool[np.ndarray, " n"] = field(default_factory=lambda: np.empty(0, np.int64))
     against: str = ""
+    pairs: Int64[np.ndarray, "2 pairs"] = field(default_factory=lambda: np.empty((2, 0), np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +128,8 @@ class PictureEvidence:
     at_once = 20
 
     def case(self, concept: int) -> Case:
-        """Draw images with the bit and without it, half of them pairs of one class where there are such, so that the
-        name need not be that of a class; the others at random."""
+        """Draw images with the bit and without it at random. Half of those that make the name are pairs of one class
+        where there are such, so that it need not be that of a class."""
         rng = np.random.default_rng((self.seed, concept))
         bits = [self.codes.has(concept, rows) for rows in self.pools]
         sides = [(rows[bit], rows[~bit]) for rows, bit in zip(self.pools, bits, strict=True)]
@@ -135,10 +139,14 @@ class PictureEvidence:
             if min(len(with_bit), len(without)) < least:
                 have = f"{len(with_bit)} images with the bit and {len(without)} without it"
                 return Case({"pictures": None}, f"{have} to {what} it, {least} of each are needed", FEW_IMAGES)
-        shown_with, shown_without = self._drawn(*sides[0], SHOWN, rng)
-        checked = rng.permutation(np.concatenate(self._drawn(*sides[1], CHECKED, rng)))
-        facts = {"pictures": {"shown": len(shown_with) + len(shown_without), "checked": len(checked)}}
-        return Case(facts, "", None, shown_with, shown_without, checked, self.codes.has(concept, checked))
+        matched = self._pairs(*sides[0], SHOWN // 2, rng)
+        shown = [_filled(own, rows, SHOWN, rng) for own, rows in zip(matched, sides[0], strict=True)]
+        drawn = [_filled(NONE, rows, CHECKED, rng) for rows in sides[1]]
+        left = [np.setdiff1d(rows, own) for own, rows in zip(drawn, sides[1], strict=True)]
+        pairs = self._pairs(left[0], left[1], PAIRS, rng)
+        checked = rng.permutation(np.concatenate(drawn))
+        facts = {"pictures": {"shown": sum(map(len, shown)), "checked": len(checked), "pairs": pairs.shape[1]}}
+        return Case(facts, "", None, shown[0], shown[1], checked, self.codes.has(concept, checked), "", pairs)
 
     def show(self, numbers: Int64[np.ndarray, " n"], title: str) -> list[Part]:
         """Make the parts of a message that show images, numbered from 1."""
@@ -146,23 +154,25 @@ class PictureEvidence:
             pixels = np.asarray(self.pixels(numbers))
         return album(pixels, self.tile, title=title)
 
-    def _drawn(
+    def _pairs(
         self, with_bit: np.ndarray, without: np.ndarray, count: int, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """At most `count` of each side, pairs of one known class among them: of as many classes as there are."""
+    ) -> Int64[np.ndarray, "2 pairs"]:
+        """At most so many pairs of one known class, of as many classes as there are; no row twice."""
         labels = self.codes.labels[with_bit], self.codes.labels[without]
         both = rng.permutation(np.intersect1d(*labels))
         queues = [
             list(zip(rng.permutation(with_bit[labels[0] == k]), rng.permutation(without[labels[1] == k]), strict=False))
-            for k in both[both >= 0][: count // 2]
+            for k in both[both >= 0][:count]
         ]
         found: list[tuple[int, int]] = []
-        while len(found) < count // 2 and any(queues):
-            found += [queue.pop() for queue in queues if queue][: count // 2 - len(found)]
-        own = np.array(found, dtype=np.int64).reshape(-1, 2)
-        rest = [rng.permutation(np.setdiff1d(rows, own)) for rows in (with_bit, without)]
-        most = count - len(own)
-        return np.r_[own[:, 0], rest[0][:most]], np.r_[own[:, 1], rest[1][:most]]
+        while len(found) < count and any(queues):
+            found += [queue.pop() for queue in queues if queue][: count - len(found)]
+        return np.array(found, dtype=np.int64).reshape(-1, 2).T
+
+
+def _filled(own: np.ndarray, rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """These rows and random other ones, so many in all, in random order."""
+    return rng.permutation(np.r_[own, rng.permutation(np.setdiff1d(rows, own))[: count - len(own)]])
 
 
 Evidence = ClassEvidence | PictureEvidence

@@ -30,7 +30,7 @@ NUMBERS = ("held_out", "p_value", "agreement", "naming", "test_a", "test_b")
 COUNTS = ("concept", "group_a", "group_b", "mixed", "empty", "rounds", "scored")
 GROUPS = ("group_a", "group_b", "mixed", "empty", "test_a", "test_b")
 # what a check says; another check says it anew
-CHECKED = (*NUMBERS, *GROUPS[:4], "baseline", "pictures")
+CHECKED = (*NUMBERS, *GROUPS[:4], "baseline", "pictures", "within", "only_class")
 # values of an entry's "reason"
 BY_HAND = "named by hand, not checked"
 RENAMED = "renamed since it was checked"
@@ -49,8 +49,8 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(TEXTS, (lambda value: isinstance(value, str), "text")),
     **dict.fromkeys(NUMBERS, (lambda value: _is_number(value), "a number")),
     **dict.fromkeys(COUNTS, (lambda value: type(value) is int and value >= 0, "a whole number")),
-    **dict.fromkeys(("verified", "negated"), (lambda value: isinstance(value, bool), "true or false")),
-    **dict.fromkeys(("baseline", "pictures"), (lambda value: isinstance(value, dict), "an object")),
+    **dict.fromkeys(("verified", "negated", "only_class"), (lambda value: isinstance(value, bool), "true or false")),
+    **dict.fromkeys(("baseline", "pictures", "within"), (lambda value: isinstance(value, dict), "an object")),
 }
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from htaf.concepts.naming.files import NameEntry
 from htaf.concepts.naming.prompts import NameReply, SortReply, naming_prompt, sorting_prompt
 from htaf.llm.chat import MalformedReply, Message, shortened
 from htaf.llm.client import Client
-from htaf.llm.pictures import expect_sight
+
+LEAST_PAIRS = 5  # four in the right order still have p = 1 / 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +44,8 @@ class NamingJob:
         """Count the "names" to be found or checked, of them the "idle" with nothing to ask, the "requests" (those whose
         reply is kept among them), and the different "images" that these show; nothing is asked."""
         cases = [case for concept in self.concepts if not (case := self.evidence.case(concept)).note]
-        checks = sum(-(-len(case.checked) // self.evidence.at_once) for case in cases)
-        seen = [case.checked for case in cases]
+        seen = [np.r_[case.checked, *case.pairs] for case in cases]
+        checks = sum(-(-len(rows) // self.evidence.at_once) for rows in seen)
         if self.given is None:
             seen += [rows for case in cases for rows in (case.shown_with, case.shown_without)]
         images = len(np.unique(np.concatenate(seen))) if cases and self.evidence.things == "pictures" else 0
@@ -62,12 +64,11 @@ class NamingJob:
             `htaf.concepts.naming.files.STATUSES`), "reason" (why not), "held_out" (balanced accuracy), "p_value",
             "scored" (classes or images behind both), "source", "model", "checked_by" (of a given name). Of classes
             also "group_a", "group_b", "mixed", "empty" (numbers of classes), "test_a" and "test_b" (mean share of
-            their test images that have the bit). Of pictures "pictures" (how many).
+            their test images that have the bit). Of pictures "pictures" (how many), "within" (pairs of one class in the
+            right and the wrong order, p of a sign test) and "only_class" (whether p > 0.05; None with fewer than 5).
         Raises:
             ModelError: the server or the budget gave out. OSError: the file cannot be written.
         """
-        if self.concepts and self.evidence.things == "pictures":
-            expect_sight(self.client)
         found = dict(self.others)
         pool = ThreadPoolExecutor(parallel)
         try:
@@ -111,11 +112,12 @@ class NamingJob:
         return naming_prompt(group_a, group_b, self.evidence.things)
 
     def _sorted(self, case: Case, entry: NameEntry) -> np.ndarray:
-        """What the model says of `case.checked`, by a name alone."""
+        """What the model says of `case.checked` and `case.pairs`, by a name alone."""
         name, label_1, label_0 = (entry.get(key) for key in files.SEALED)
         labels = {"concept": str(name), "label_1": label_1 or str(name), "label_0": label_0 or "otherwise"}
         said = []
-        for some in np.array_split(case.checked, -(-len(case.checked) // self.evidence.at_once)):
+        rows = np.r_[case.checked, *case.pairs]
+        for some in np.array_split(rows, -(-len(rows) // self.evidence.at_once)):
             shown = self.evidence.show(some, self.evidence.things.capitalize())
             messages = sorting_prompt(labels, shown, len(some), self.evidence.things)
             said.append(self.client.ask(messages, SortReply, context={"count": len(some)}).said(len(some)))
@@ -123,12 +125,20 @@ class NamingJob:
 
     def verdict(self, case: Case, said: np.ndarray) -> NameEntry:
         """Say what an entry says of the check: verified from the threshold on, where p <= 0.05."""
-        found: NameEntry = {"held_out": balanced(case.inside, said), "p_value": chance(case.inside, said)}
+        count, pairs = len(case.checked), case.pairs.shape[1]
+        score, p_value = balanced(case.inside, said[:count]), chance(case.inside, said[:count])
+        found: NameEntry = {"held_out": score, "p_value": p_value}
+        if pairs:
+            order = said[count : count + pairs] - said[count + pairs :]
+            right, unlike = int((order > 0).sum()), int((order != 0).sum())
+            by_chance = sum(comb(unlike, k) for k in range(right, unlike + 1)) / 2**unlike
+            found["within"] = {"pairs": pairs, "right": right, "wrong": unlike - right, "p_value": by_chance}
+            found["only_class"] = by_chance > LEVEL if pairs >= LEAST_PAIRS else None
         reason = case.against
-        if found["p_value"] > LEVEL:
-            reason = f"chance does as well: p = {found['p_value']:.2f} > {LEVEL}"
-        if found["held_out"] < self.threshold:
-            reason = f"held-out balanced accuracy {found['held_out']:.2f} < {self.threshold:g}"
+        if p_value > LEVEL:
+            reason = f"chance does as well: p = {p_value:.2f} > {LEVEL}"
+        if score < self.threshold:
+            reason = f"held-out balanced accuracy {score:.2f} < {self.threshold:g}"
         status = files.NOT_VERIFIED if reason else files.VERIFIED
         return found | {"verified": not reason, "reason": reason, "status": status}
 
