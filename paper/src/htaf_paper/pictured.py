@@ -140,22 +140,19 @@ def outcome(records: Sequence[dict[str, Any]], _: Scale) -> Outcome:
         for count in classes
     )
     verified = (
-        "Verified: balanced accuracy >= 0.75 on the images drawn at random, and p <= 0.05 against a shuffled bit. Of the names that the stand-in made, so many are the planted attribute, at errors of "
+        "Verified: balanced accuracy >= 0.75 on the images drawn at random, and p <= 0.05 against a shuffled bit. Of "
+        "the names that the stand-in made, so many are the planted attribute, at errors of "
         f"{', '.join(f'{e:.0%}' for e in errors)}: {found}. A shuffled or constant name that is verified is an "
         "attribute that goes with the bit, because both go with the class: with two classes all linked attributes do. "
         "Such a name sorts images rightly. What it cannot do is tell images of one class apart, and that is what the "
         "flag `only_class` is for"
     )
     flagged = "A true name is flagged where the errors leave too few of the pairs in the right order"
+    mean = {errs: np.mean([[*c["auc"].values()] for c in of(None, errs)]) for errs in errors}
     areas = Table(
         "Area under the ROC curve: true against wrong names, all numbers of classes",
         ("score", *heads),
-        (
-            (
-                "balanced accuracy",
-                *(f"{np.mean([[*c['auc'].values()] for c in of(None, errs)]):.3f}" for errs in errors),
-            ),
-        ),
+        (("balanced accuracy", *(f"{mean[errs]:.3f}" for errs in errors)),),
         "Wrong names: shuffled, random, constant, null, and true ones that are sorted badly; mean of the six. Area of "
         "the score within one cell (10 bits), mean over seeds and numbers of classes",
     )

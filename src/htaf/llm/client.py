@@ -122,8 +122,7 @@ class ServerClient:
             BudgetError: the limit of calls is reached.
             ModelError: the server is down, refuses the key, or is no such server.
         """
-        parts = [self.model, self.base_url, list(messages)]
-        key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        key = self._key(messages)
         try:
             found = validated(self._kept(key), reply, context)
         except MalformedReply:
@@ -217,6 +216,11 @@ class ServerClient:
     def _count(self, **more: int) -> None:
         with self._guard:
             self.usage.update(more)
+
+    def _key(self, messages: Sequence[Message]) -> str:
+        """SHA-256 of all that decides a reply: the name of its file in the cache."""
+        parts = [self.model, self.base_url, list(messages)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def _kept(self, key: str) -> str:
         """The text of a reply on disk; "" for none, or for a file that is none."""
