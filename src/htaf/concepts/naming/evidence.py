@@ -60,7 +60,7 @@ class Case:
     shown_with: Int64[np.ndarray, " with"] = field(default_factory=lambda: np.empty(0, np.int64))
     shown_without: Int64[np.ndarray, " without"] = field(default_factory=lambda: np.empty(0, np.int64))
     checked: Int64[np.ndarray, " n"] = field(default_factory=lambda: np.empty(0, np.int64))
-    inside: Bool[np.ndarray, " n"] = field(default_factory=lambda: np.empty(0, np.int64))
+    inside: Bool[np.ndarray, " n"] = field(default_factory=lambda: np.empty(0, bool))
     against: str = ""
     pairs: Int64[np.ndarray, "2 pairs"] = field(default_factory=lambda: np.empty((2, 0), np.int64))
 
