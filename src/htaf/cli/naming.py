@@ -94,8 +94,12 @@ def name_command(
     if out is not None:  # which may be the file of --check: names that are checked may be written back
         read = [codes, attributes, asking.pictures]
         check_output(out, [path for path in read if path is not None])
-    if attributes is not None and (model is not None or asking != AskingFlags() or server != ServerFlags()):
-        raise UsageError("expected --attributes without --model and its flags, or --model, got both")
+    flags = {"model": model} | vars(asking) | vars(server)
+    unused = [name for name, value in flags.items() if value not in (None, False, ())]
+    if attributes is not None and unused:
+        raise UsageError(f"expected --attributes, or --model and its flags, got both: --{unused[0].replace('_', '-')}")
+    if asking.send_pictures and asking.pictures is None:
+        raise UsageError("expected --send-pictures with --pictures RUN, got it alone")
     model = model or os.environ.get("OPENAI_MODEL", "")
     if attributes is None and not model:
         raise UsageError("expected --attributes NAME_OR_FILE, or --model NAME (or OPENAI_MODEL), got neither")
