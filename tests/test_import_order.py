@@ -43,19 +43,19 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 4_739,
-    "concepts": 10_333,
+    "cli": 4_612,
+    "concepts": 9_024,
     "convert": 3_290,
     "data": 7_612,
     "diagnostics": 709,
     "embeddings": 558,
-    "explorer": 2_001,
+    "explorer": 1_998,
     "export": 1_567,
     "hardening": 2_119,
     "integer": 4_085,
     "kernels": 3_777,
     "language": 2_932,
-    "llm": 715,
+    "llm": 393,
     "models": 2_287,
     "packed": 6_306,
     "report": 1_941,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_630,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 73_418, ("tests", "paper/tests"): 65_019, ("paper/src",): 13_241}
+TOTALS = {("src/htaf",): 71_657, ("tests", "paper/tests"): 64_046, ("paper/src",): 13_196}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
