@@ -152,6 +152,13 @@ def test_scores_and_a_minimal_concept_set(htaf, codes: Path, tmp_path: Path) -> 
     test = open_codes(codes).part("test")
     assert f"{(test.exact == test.labels).mean():.4f}" in out
     assert "concepts of a class (NEC)" in out
+    words = ("concepts", "score", codes.parent / "run", "--baseline", f"other={codes}", "--out", tmp_path / "scores")
+    code, found, err = htaf(*words, "--json")
+    assert code == 0, err
+    scores = json.loads(found)
+    assert f"{scores['accuracy']['test']['exact']:.4f}" in out
+    assert [*scores["class_specificity"]["baselines"]] == ["other"]
+    assert (tmp_path / "scores" / "codes" / "concepts.json").is_file()
     code, out, err = htaf("concepts", "minimal-set", codes, "--out", tmp_path / "n.json", "--json")
     assert code == 0, err
     assert json.loads(out) == json.loads((tmp_path / "n.json").read_text())
@@ -265,6 +272,8 @@ def test_neighbours(htaf, codes: Path) -> None:
         (("score", "{}/nothing"), 1, "expected a folder of codes with concepts.json, found none"),
         (("score", "{}/codes", "--part", "other"), 1, "part 'other'"),
         (("score", "{}/codes", "--baseline", "{}/codes", "{}/codes"), 2, "folders of different names"),
+        (("score", "{}/codes", "--baseline", "{}/run"), 2, "--baseline: expected codes, from htaf concepts extract"),
+        (("score", "{}/run", "--out", "{}/x", "--part", "other"), 1, "got only train, validation, test"),
         (("minimal-set", "{}/codes", "--seed", "-1"), 2, "--seed must be >= 0"),
         (
             ("counterfactuals", "{}/codes", "--image", "nope"),
