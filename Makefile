@@ -31,7 +31,7 @@ $(BASE): pyproject.toml constraints.txt CMakeLists.txt $(filter-out csrc/selftes
 	@echo "htaf goes into $(VENV): minutes (the kernels are compiled), 1.6 GB, with PyTorch's CUDA build some GB more"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$$(grep '^pip==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --build-constraint constraints.txt -c constraints.txt -e '.[train]'
+	$(BIN)/python -m pip install --quiet --build-constraint constraints.txt -c constraints.txt -e '.[tables]'
 	touch $@
 
 # htaf is there by then: pip takes its extras from it and builds nothing again

@@ -185,7 +185,7 @@ OTHER_VERB = re.compile(
 @functools.cache
 def _flags_of(*verbs: str) -> set[str]:
     """The flags of a verb, by its help."""
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", _help_of(*verbs)))
+    return {"--set", "--help-all", *re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", _help_of(*verbs))}
 
 
 @functools.cache
@@ -194,7 +194,8 @@ def _help_of(*verbs: str) -> str:
     from htaf import cli
 
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
-        patch.setattr(sys, "argv", ["htaf", *verbs, "--help"])
+        whole = "--help-all" if verbs[:1] == ("train",) and verbs[1:] not in ((), ("llm",)) else "--help"
+        patch.setattr(sys, "argv", ["htaf", *verbs, whole])
         patch.setenv("COLUMNS", "250")
         with contextlib.suppress(SystemExit):
             cli.main()

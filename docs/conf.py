@@ -34,12 +34,21 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 MENU = {
-    "Four doors": ["own-model", "tables", "networks", "named-concepts", "language"],
+    "Three doors": ["own-model", "tables", "networks", "named-concepts"],
     "Examples": ["gallery/index"],
-    "Better networks": ["training-exact", "hardening", "studies"],
+    "Better networks": ["training-exact", "hardening"],
     "Run it": ["packed", "sharing", "export", "integer", "serving", "scaling", "scaling-ray", "scaling-codes"],
     "Reference": ["command", "api", "concepts", "packed-format", "architecture", "/CONTRIBUTING", "/CHANGELOG"],
-    "Figures": ["where-it-pays", "results", "kernels", "log", "/paper/README", "/paper/theory", "/paper/concepts"],
+    "Figures": [
+        "where-it-pays",
+        "results",
+        "kernels",
+        "log",
+        "/paper/README",
+        "language",
+        "/paper/theory",
+        "/paper/concepts",
+    ],
 }
 MENU = {caption: [page if page[0] == "/" else f"/docs/{page}" for page in pages] for caption, pages in MENU.items()}
 suppress_warnings = [

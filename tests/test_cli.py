@@ -28,7 +28,6 @@ from htaf._errors import HtafError
 from htaf._files import SEAL, sealed
 from htaf.cli.tables import show
 from htaf.cli.verbs import Verb, known
-from htaf.training.plan import PlanError, read_plan
 
 GROUPS, VERBS = known()
 QUICK = ("--epochs", "2", "--hidden", "8", "--members", "1", "--thresholds", "0", "--baselines", "False")
@@ -235,17 +234,12 @@ def test_trainings_that_are_refused(htaf, table: Path, tmp_path: Path, flags: st
     "words",
     [
         "train tabular --out OUT",  # no --data
-        "study nothing --out OUT",
-        "study tabular --out OUT --workers -1",
-        "study tabular --out OUT --address auto",
-        "study tabular --out OUT --share 9/8",
+        "paper run nothing --out OUT",
+        "paper run tabular --out OUT --workers -1",
     ],
 )
 def test_words_that_make_no_sense(htaf, tmp_path: Path, words: str) -> None:
-    code, _, err = htaf(*words.replace("OUT", str(tmp_path / "s")).split())
-    assert code == 2
-    if "--share" in words:
-        assert "expected I/N with I from 1 to N, such as 3/8, got '9/8'" in one_line(err)
+    assert htaf(*words.replace("OUT", str(tmp_path / "s")).split())[0] == 2
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged"])
@@ -398,18 +392,6 @@ def test_full_disk(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "r" / "record.json").is_file()
 
 
-def test_bad_plans(htaf, tmp_path: Path) -> None:
-    """What else is refused of one: tests/training/test_plan.py."""
-    (tmp_path / "plan.toml").write_text("data = ['digits']\n[recipe]\nepoch = 1\n[methods.relu]\n")
-    for plan, code, said in (
-        (tmp_path / "plan.toml", 1, "did you mean 'epochs'?"),
-        (tmp_path / "none.toml", 1, "none.toml"),
-        ("tabluar", 2, "did you mean 'tabular'?"),
-    ):
-        found, _, err = htaf("study", plan, "--out", tmp_path / "s")
-        assert (found, said in one_line(err)) == (code, True), err
-
-
 def test_doctor(htaf) -> None:
     code, out, _ = htaf("doctor", "--json")
     assert code == 0
@@ -466,6 +448,18 @@ def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypa
     assert "the same command goes on from the last checkpoint" in one_line(err)
 
 
+def test_out_of_memory_is_one_line(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from htaf.training import fit
+
+    def stop(*args: object, **kwargs: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(fit, "_train", stop)
+    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
+    assert code == 1
+    assert "out of memory" in one_line(err)
+
+
 def test_evaluate_small_odd_files(htaf, run: Path, table: Path, tmp_path: Path) -> None:
     one = pd.read_csv(table).head(1)
     one.to_csv(tmp_path / "one.csv", index=False)
@@ -501,42 +495,34 @@ def test_a_folder_named_like_a_set(htaf, tmp_path: Path, monkeypatch: pytest.Mon
     assert htaf("evaluate", "digits")[0] == 0
 
 
+def test_several_seeds_of_one_recipe(htaf, table: Path, tmp_path: Path) -> None:
+    """Each in a folder of its own, where the same command goes on."""
+    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
+    assert htaf(*words, "--seeds", "0")[0] == 2
+    assert htaf(*words, "--print-recipe", "--seeds", "2")[1].count("[recipe]") == 1
+    code, out, err = htaf(*words, "--seed", "3", "--seeds", "2", "--json")
+    assert code == 0, err
+    records = [json.loads((tmp_path / "r" / f"seed-{seed}" / "record.json").read_text()) for seed in (3, 4)]
+    assert [record["seed"] for record in records] == [3, 4]
+    found = json.loads(out)
+    assert (found["seeds"], found["headline"]) == ([3, 4], "auroc")
+    for network in ("smooth", "exact"):
+        values = [record["metrics"][network]["test"]["loss"] for record in records]
+        of = found["test"][network]["loss"]
+        assert of["values"] == values
+        assert (of["mean"], of["deviation"]) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
+    code, out, err = htaf(*words, "--seed", "3", "--seeds", "3")
+    assert (code, err.count("already done")) == (0, 2)
+    assert "over 3 seeds" in out
+    assert re.search(r"loss .* 0\.\d{4} ± 0\.\d{4} .* 0\.\d{4} ± 0\.\d{4}", out)
+
+
 def test_saturated_pair_is_noted(htaf, table: Path, tmp_path: Path) -> None:
     words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
     with pytest.warns(UserWarning, match="ln 99"):
         code, out, _ = htaf(*words, "--alpha0", "5", "--alpha1", "4.4", "--json")
     assert code == 0
     assert any("ln 99" in note for note in json.loads(out)["notes"])
-
-
-@pytest.mark.slow
-def test_study_whose_cells_fail(htaf, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(
-        "data = [{name = 'digits'}]\nsplits = 1\n[recipe]\nepochs = 1\nbatch_norm = false\n"
-        "[methods.relu]\nlr = [1e-3, 1e30]\n"
-    )
-    code, out, err = htaf("study", tmp_path / "plan.toml", "--out", tmp_path / "s")
-    assert code == 1
-    assert "1 cells failed" in one_line(err)
-    assert "Failed: digits, relu, seed 0: " in out
-    assert "| digits | accuracy | relu |" in out
-
-
-def test_the_plan_of_the_documents(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "studies.md").read_text()
-    plans = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    first, compared, images = plans
-    compared = f'name = "compared"\ndata = ["digits"]\n{compared}'  # the page shows a part of it
-    own = first.replace('["digits"]', '[{name = "customers.csv", target = "churned"}, "wine"]')
-    shown = [(text, ["digits"]) for text in (first, compared, images)]
-    for text, labels in (*shown, (own, ["customers", "wine"])):
-        (tmp_path / "plan.toml").write_text(text)
-        assert [source.label for source in read_plan(tmp_path / "plan.toml").sources] == labels
-    for bad in ("data = 'houses.csv'", "data = [{file = 'houses.csv'}]", "data = ['wine']\n[methods.htaf]\nlr = 1e-3"):
-        (tmp_path / "plan.toml").write_text(bad)
-        with pytest.raises(PlanError, match="expected") as error:
-            read_plan(tmp_path / "plan.toml")
-        assert "__init__" not in str(error.value)
 
 
 def test_predict_does_not_overwrite_what_it_reads(htaf, run: Path, table: Path, tmp_path: Path) -> None:
@@ -627,7 +613,7 @@ def test_nothing_is_hidden_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> 
     table = rich.table.Table(title=f"[red]{HIDDEN}")
     table.add_column(HIDDEN)
     table.add_row(f"[b]:cat: {HIDDEN}")
-    _console.Terminal(width=200).print(table)
+    _console.terminal(width=200).print(table)
     _console.say(HIDDEN, end="")
     _console.say_notes([HIDDEN])
     with pytest.raises(SystemExit), _console.plain_errors():
@@ -675,7 +661,7 @@ def test_gaps_have_a_direction() -> None:
 def test_flags_in_messages_exist(flags_of) -> None:
     """Each flag that a text of the library names is one of some verb; `htaf` in conftest checks those of one."""
     known = set().union(*(flags_of(*verbs) for verbs in COMMANDS)) | {"--version", "--porcelain", "--tyro-"}
-    known |= {"--head", "--num-gpus", "--skip-version-check"}  # of ray's own command
+    known |= {"--address", "--head", "--num-gpus", "--skip-version-check"}  # of ray's own command
     named: dict[str, str] = {}
     of_compilers = {"execute.py", "simulate.py"}
     for path in Path(runs.__file__).parents[1].rglob("*.py"):
@@ -753,7 +739,7 @@ def test_only_files_are_read(run: Path, tmp_path: Path, htaf) -> None:
         os.mkfifo(path)
     for words in (
         ("predict", run, pipe), ("train", "tabular", "--data", pipe, "--target", "y", "--out", tmp_path / "new"),
-        ("evaluate", record.parent), ("study", pipe.rename(tmp_path / "plan.toml"), "--out", tmp_path / "new"),
+        ("evaluate", record.parent),
     ):  # fmt: skip
         os.path.lexists(pipe) or os.mkfifo(pipe)
         code, _, err = htaf(*words)

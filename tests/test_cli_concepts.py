@@ -125,28 +125,27 @@ def test_images_of_another_kind(htaf, folder: Path, tmp_path: Path) -> None:
     assert "expected images of [channels, height, width] (1, 8, 8), got (3, 8, 8)" in one_line(err)
 
 
-def test_runs_without_images(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
+def test_runs_without_images(htaf, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "run", tmp_path / "table")
     record = json.loads((tmp_path / "table" / "record.json").read_text())
     table = record | {"model": {"kind": "mlp", "in_features": 5, "out_features": 3, "hidden": [6]}}
     (tmp_path / "table" / "record.json").write_text(sealed(table))
     extract = ("extract", tmp_path / "table", "--out", tmp_path / "a")
-    draw = ("pictures", codes, tmp_path / "table", "--out", tmp_path / "p")
-    for words in (extract, (*extract, "--data", tmp_path), (*extract, "--files", tmp_path), draw):
+    for words in (extract, (*extract, "--data", tmp_path), (*extract, "--files", tmp_path)):
         code, _, err = htaf("concepts", *words)
         assert code == 2
         assert one_line(err).endswith("table was trained on a table")
     del record["source"]
     (tmp_path / "table" / "record.json").write_text(sealed(record))
     edit = ("edit", tmp_path / "table", "--off", "0:0", "--out", tmp_path / "e")
-    for words, instead in ((extract, "give --data"), (draw, "report.pictures"), (edit, "edit_head.edit_run")):
+    for words, instead in ((extract, "give --data"), (edit, "edit_head.edit_run")):
         code, _, err = htaf("concepts", *words)
         assert code == 2
         assert "does not say where its images came from: " in one_line(err)
         assert one_line(err).endswith(instead)
 
 
-def test_scores_and_a_minimal_concept_set(htaf, codes: Path, tmp_path: Path) -> None:
+def test_scores(htaf, codes: Path, tmp_path: Path) -> None:
     code, out, err = htaf("concepts", "score", codes)
     assert code == 0, err
     test = open_codes(codes).part("test")
@@ -159,15 +158,6 @@ def test_scores_and_a_minimal_concept_set(htaf, codes: Path, tmp_path: Path) -> 
     assert f"{scores['accuracy']['test']['exact']:.4f}" in out
     assert [*scores["class_specificity"]["baselines"]] == ["other"]
     assert (tmp_path / "scores" / "codes" / "concepts.json").is_file()
-    code, out, err = htaf("concepts", "minimal-set", codes, "--out", tmp_path / "n.json", "--json")
-    assert code == 0, err
-    assert json.loads(out) == json.loads((tmp_path / "n.json").read_text())
-    code, out, err = htaf("concepts", "minimal-set", codes)
-    assert code == 0, err
-    assert "minimal concept set: " in out
-    assert "of 21 concepts (" in out
-    code, out, err = htaf("concepts", "minimal-set", codes, "--tolerance", 100)
-    assert (code, "minimal concept set: empty" in out, "concepts: none" in out) == (0, True, True)
 
 
 def test_counterfactuals_reach_the_class(htaf, codes: Path) -> None:
@@ -274,7 +264,6 @@ def test_neighbours(htaf, codes: Path) -> None:
         (("score", "{}/codes", "--baseline", "{}/codes", "{}/codes"), 2, "folders of different names"),
         (("score", "{}/codes", "--baseline", "{}/run"), 2, "--baseline: expected codes, from htaf concepts extract"),
         (("score", "{}/run", "--out", "{}/x", "--part", "other"), 1, "got only train, validation, test"),
-        (("minimal-set", "{}/codes", "--seed", "-1"), 2, "--seed must be >= 0"),
         (
             ("counterfactuals", "{}/codes", "--image", "nope"),
             2,

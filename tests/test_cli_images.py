@@ -146,7 +146,7 @@ def test_flags_of_other_families_are_unknown(htaf, tmp_path: Path, family: str, 
     assert code == 2
     assert flag in err
     assert not (tmp_path / "x").exists()
-    assert flag not in htaf("train", family, "--help")[1]
+    assert flag not in htaf("train", family, "--help-all")[1]
 
 
 def test_a_run_on_images_and_a_table_do_not_mix(htaf, trained: tuple[Path, str], tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_help_shows_the_values_of_the_recipes(htaf) -> None:
         ),
         "snn": ("(default: half of alpha0 with alpha0 alpha1 = 2; beta 2)", "(default: atan; tanh in quick)"),
     }.items():
-        text = " ".join(htaf("train", verb, "--help")[1].replace("│", " ").split())
+        text = " ".join(htaf("train", verb, "--help-all")[1].replace("│", " ").split())
         assert "as the recipe" not in text
         for words in wanted:
             assert words in text, (verb, words)

@@ -1,10 +1,9 @@
-"""What all verbs share: `--json`, exit codes, completion, `python -m htaf`."""
+"""What all verbs share: `--json`, exit codes, `python -m htaf`."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -124,33 +123,6 @@ def test_a_part_of_a_command_shows_progress(capsys: pytest.CaptureFixture[str]) 
 def test_the_page_has_the_table_of_exit_codes() -> None:
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     assert {int(code): text for code, text in rows} == _console.EXITS
-
-
-SHELLS = {  # what completes the words
-    "bash": 'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _htaf; echo ${COMPREPLY[@]}',
-    "fish": "eval $argv[1]; complete -C (string join -- ' ' $argv[2..])",
-    "zsh": 'compdef() {}; eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); compgen() { printf "%s\n" ${=2} '
-    '| grep -- "^$4"; }; setopt ksharrays; _htaf; print -- "${COMPREPLY[@]}"',
-}
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_completes_verbs_flags_and_values(shell: str, htaf, tmp_path: Path) -> None:
-    if not shutil.which(shell):
-        pytest.skip(f"{shell} is not installed")
-    script = htaf("completion", shell)[1]
-    for words, found in (
-        (("con",), {"concepts"}),
-        (("concepts", "ex"), {"extract"}),
-        (("export", "run", "--pip"), {"--pipelined"}),
-        (("export", "run", "--to", "veri"), {"verilog"}),
-        (("evaluate", "--part", "val"), {"validation"}),
-        (("concepts", "score", ""), set[str]()),  # files
-    ):
-        command = [shell, "-c", SHELLS[shell], *(("-",) if shell != "fish" else ()), script, "htaf", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert done.stderr == ""
-        assert set(done.stdout.split()) == found, words
 
 
 def test_the_package_is_the_command() -> None:

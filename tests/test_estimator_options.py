@@ -9,7 +9,6 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import joblib
@@ -397,16 +396,11 @@ def test_words_of_other_libraries_are_understood(word: str, said: str) -> None:
         HtafClassifier(**{word: 3})
 
 
-def test_words_of_other_libraries_are_understood_in_fields_and_plans(tmp_path: Path, htaf: Any) -> None:
+def test_words_of_other_libraries_are_understood_in_fields() -> None:
     with pytest.raises(ValueError, match=r"got 'early_stopping_rounds' \(did you mean 'patience'\?\)"):
         HtafClassifier(fields={"early_stopping_rounds": 3})._recipe()
     with pytest.raises(ValueError, match=r"got 'solver' \(did you mean 'optimizer'\?\)"):
         HtafClassifier(fields={"solver": "adam"})._recipe()
-    plan = tmp_path / "plan.toml"
-    plan.write_text('data = ["wine"]\n[recipe]\nlearning_rate = 0.1\n[methods.relu]\n')
-    code, _, err = htaf("study", plan, "--out", tmp_path / "s")
-    assert code
-    assert "learning_rate (did you mean 'lr'?)" in " ".join(err.split())
 
 
 @pytest.mark.parametrize(

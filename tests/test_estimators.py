@@ -519,8 +519,7 @@ def test_figures_of_an_estimator_are_of_the_rows_that_it_is_given() -> None:
     rows = pd.DataFrame(np.random.default_rng(0).normal(size=(160, 2)), columns=["a", "b"])
     rows["y"] = np.where(rows["a"] + rows["b"] > 0, "yes", "no")
     train, held = rows[:120], rows[120:]
-    with pytest.warns(UserWarning, match="together say the target"):  # they do
-        model = htaf.fit(train, "y", **TINY)
+    model = htaf.fit(train, "y", **TINY)
     found, tree = explain(model, held, train=train), surrogate(model, held, train=train)
     assert (len(found.train), len(found.test), tree.rows) == (120, 40, 40)
     assert importance(model, held, repeats=1).rows == 40

@@ -15,7 +15,7 @@ import pytest
 from htaf import fit
 from htaf._errors import EXTRAS, installed
 
-DISTRIBUTIONS = {"PIL": "pillow"}
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "joblib": "scikit-learn"}
 
 
 def test_each_package_is_in_the_extra_that_is_named() -> None:
@@ -47,14 +47,14 @@ def no_lightning() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_lightning")
 def test_python_names_the_extra() -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"^this needs lightning: pip install 'htaf\[train\]'$"):
+    with pytest.raises(ModuleNotFoundError, match=r"^this needs lightning: pip install 'htaf\[tables\]'$"):
         fit(pd.DataFrame({"x": [*range(20)], "y": ["a", "b"] * 10}), "y", epochs=1)
 
 
 @pytest.mark.usefixtures("no_lightning")
 def test_the_command_names_the_extra(htaf, tmp_path: Path) -> None:
     code, _, err = htaf("train", "tabular", "--data", "digits", "--out", tmp_path / "run", "--epochs", "1")
-    assert (code, err) == (1, "htaf: error: this needs lightning: pip install 'htaf[train]'\n")
+    assert (code, err) == (1, "htaf: error: this needs lightning: pip install 'htaf[tables]'\n")
 
 
 @pytest.mark.usefixtures("no_lightning")
@@ -63,25 +63,54 @@ def test_a_package_that_no_extra_brings_is_no_message_of_ours(monkeypatch: pytes
         import no_such_package  # noqa: F401  # pyright: ignore[reportMissingImports]
 
 
-PACKED = """
+BARE = """
 import sys
-sys.modules.update(dict.fromkeys(("PIL", "lightning", "matplotlib", "torchmetrics")))
+from htaf._errors import EXTRAS
+sys.modules.update(dict.fromkeys(EXTRAS))
 import htaf, torch
+from htaf._errors import installed
+from htaf.data.image_reading import decode
+from htaf.integer import integer_program, to_c, to_verilog
 from torch import nn
-x = torch.randn(64, 8)
-net = nn.Sequential(nn.Linear(8, 16), htaf.Heaviside(), nn.Linear(16, 16), htaf.Heaviside(), nn.Linear(16, 2)).eval()
-packed = htaf.pack(net, x)
+
+x, y = torch.randn(512, 8), torch.randint(0, 2, (512,))
+loss = nn.functional.cross_entropy
+net = htaf.replace(nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2)), example=x)
+htaf.conversion(net)
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+for step in range(10):
+    htaf.sharpen(net, step / 10)
+    optimizer.zero_grad()
+    loss(net(x[:400]), y[:400]).backward()
+    optimizer.step()
+exact, report = htaf.finish(net, [(x[:400], y[:400])], lambda net: loss(net(x[400:]), y[400:]))
+packed = htaf.pack(exact, x)
 htaf.packed.save(packed, sys.argv[1])
 assert torch.equal(htaf.load(sys.argv[1])(x), packed(x))
-from htaf._errors import MissingError
-from htaf.data.image_reading import decode
-try:
-    decode(b"", 3, (8, 8))
-except MissingError as error:
-    print(error)
+program = integer_program(htaf.on_grid(exact, x), x)
+to_c(program, sys.argv[2])
+to_verilog(program, sys.argv[3])
+from htaf.cli import main
+for words in (["--help"], ["evaluate", "runs/none"]):
+    sys.argv = ["htaf", *words]
+    try:
+        main()
+    except SystemExit:
+        pass
+for need in (lambda: htaf.fit, lambda: decode(b"", 3, (8, 8))):
+    try:
+        with installed():
+            need()
+    except ModuleNotFoundError as error:
+        print(error)
 """
 
 
-def test_a_packed_file_needs_no_reader_of_images(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", PACKED, tmp_path / "p.packed"], capture_output=True, text=True)
-    assert done.stdout == "this needs PIL: pip install 'htaf[train]'\n", done.stderr
+def test_the_bare_package_converts_trains_packs_and_exports(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("net.packed", "c", "verilog")]
+    done = subprocess.run([sys.executable, "-c", BARE, *files], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "usage: htaf VERB" in done.stdout
+    assert "needs tyro: pip install 'htaf[tables]'" in done.stderr
+    for package in ("joblib", "PIL"):
+        assert f"this needs {package}: pip install 'htaf[tables]'" in done.stdout

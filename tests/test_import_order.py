@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -42,28 +43,30 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 4_822,
-    "concepts": 10_650,
+    "cli": 4_556,
+    "concepts": 9_669,
     "convert": 3_290,
-    "data": 8_077,
+    "data": 7_409,
     "diagnostics": 709,
-    "embeddings": 555,
+    "embeddings": 558,
     "explorer": 2_001,
-    "export": 1_566,
-    "hardening": 2_121,
+    "export": 1_567,
+    "hardening": 2_119,
     "integer": 4_085,
     "kernels": 3_777,
     "language": 2_932,
     "llm": 715,
     "models": 2_287,
     "packed": 6_306,
-    "report": 1_941,
-    "rules": 2_365,
+    "report": 1_879,
+    "rules": 2_368,
     "runs": 3_264,
     "spiking": 930,
-    "": 6_350,
-    "training": 7_017,
+    "": 6_133,
+    "training": 5_630,
 }
+# the same of whole folders, in all
+TOTALS = {("src/htaf",): 72_184, ("tests", "paper/tests"): 64_732, ("paper/src",): 13_708}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
@@ -156,6 +159,9 @@ def test_rooms_keep_their_budgets() -> None:
     rooms[""] = (ROOT / "src" / "htaf").glob("*.py")
     lines = {room: sum(len(file.read_text().splitlines()) for file in files) for room, files in rooms.items()}
     assert {room: (n, BUDGETS[room]) for room, n in lines.items() if n > BUDGETS[room]} == {}
+    for folders, most in TOTALS.items():
+        files = itertools.chain(*((ROOT / folder).rglob("*.py") for folder in folders))
+        assert sum(len(file.read_text().splitlines()) for file in files) <= most, folders
 
 
 def test_no_private_name_of_another_module() -> None:

@@ -83,7 +83,7 @@ def test_configuring_with_an_old_compiler_says_so(tmp_path: Path) -> None:
 def test_make_install_says_what_it_takes_before_it_starts() -> None:
     said = run(tool("make"), "-n", "-B", "install").splitlines()
     places = [number for number, line in enumerate(said) if " GB" in line]
-    installs = [number for number, line in enumerate(said) if "-e '.[train]'" in line or "--group dev" in line]
+    installs = [number for number, line in enumerate(said) if "-e '.[tables]'" in line or "--group dev" in line]
     assert places[0] < installs[0] < places[1] < installs[1], said
 
 

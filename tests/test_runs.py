@@ -559,9 +559,9 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
 
 
 HARM = [
-    ("plan.json", "study", "plan.json"),
-    ("plan.json", "study", "cells/0/record.json"),
-    ("plan.json", "study", "report.md"),
+    ("outcomes.jsonl", "study", "outcomes.jsonl"),
+    ("outcomes.jsonl", "study", "cells/0/record.json"),
+    ("outcomes.jsonl", "study", "report.md"),
     (".htaf-explorer", "page", "index.html"),
     (".htaf-explorer", "page", "data/page.js"),
     ("scores.json", "folder of scores", "scores.md"),
@@ -593,7 +593,7 @@ def test_folders_that_a_verb_writes(tmp_path: Path, mark: str, kind: str, name: 
 
 
 def test_a_run_in_a_study_is_its_own(tmp_path: Path) -> None:
-    for file in ("plan.json", "cells/0/run/record.json"):
+    for file in ("outcomes.jsonl", "cells/0/run/record.json"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("")
     run = tmp_path / "cells" / "0" / "run"

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from htaf.training.cells import Place, Task
 from htaf.training.families import make_recipe
-from htaf.training.plan import Plan, Source
 from htaf.training.recipe import Recipe
-from htaf.training.records import RecordsError, write_records
+from htaf.training.source import Source
 from htaf_paper import icbm, images, tabular, theory, vanishing
+from htaf_paper.computing import Place, Task
 from htaf_paper.evidence import Evidence
+from htaf_paper.plans import Plan
+from htaf_paper.records import RecordsError, write_records
 
 RESULTS, WINE = Path(__file__).parents[1] / "results", Source("wine")
 
@@ -25,12 +27,12 @@ def not_to_be_computed(place: Place) -> dict[str, Any]:
 
 def training(recipe: Recipe, seed: int = 0, source: Source = WINE, *, test: bool = True) -> Task:
     """As a study asks for it."""
-    asked = {"recipe": recipe.flat(), "seed": seed, "source": source.describe(), "test": test}
-    return Task("any", "training", asked, "", compute=not_to_be_computed)
+    asked = {"recipe": recipe.flat(), "seed": seed, "source": source.values(), "test": test}
+    return Task("any", asked, "", compute=not_to_be_computed)
 
 
 def cell(function: str, **settings: Any) -> Task:
-    return Task("any", "paper", {"function": function, "settings": settings}, "", compute=not_to_be_computed)
+    return Task("any", {"function": function, "settings": settings}, "", compute=not_to_be_computed)
 
 
 def record(recipe: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -94,11 +96,16 @@ def committed() -> Evidence:
     return Evidence([RESULTS])
 
 
-def plans() -> tuple[Plan, ...]:
-    return tabular.plan(), *images.plans(), *images.quick_plans(), *icbm.plans()
+ICBM = (icbm.cifar10_wide_resnet, icbm.cifar10_resnet, icbm.cub_resnet)
+PLANS = {
+    "tabular": tabular.plan,
+    **{f"{family}-reduced": partial(images.plan, family) for family in ("dhn", "bnn", "snn")},
+    **{f"{family}-quick": partial(images.quick, family) for family in ("dhn", "bnn", "snn")},
+    **{plan.__name__: plan for plan in ICBM},
+}
 
 
-@pytest.mark.parametrize("plan", plans(), ids=lambda plan: plan.name)
+@pytest.mark.parametrize("plan", [make() for make in PLANS.values()], ids=PLANS)
 def test_a_search_and_its_finals_are_on_record(committed: Evidence, plan: Plan) -> None:
     for source in plan.sources:
         for row in plan.methods:
@@ -108,12 +115,12 @@ def test_a_search_and_its_finals_are_on_record(committed: Evidence, plan: Plan) 
                     committed.of(training(plan.trial(row, one), source=source, test=plan.search_sees_test))
                     for one in candidates
                 ]
-                assert None not in tried, (source.label, row)
+                assert None not in tried, (source.name, row)
             finals = [
                 [committed.of(training(plan.recipe(row, one), seed, source)) for seed in range(plan.splits)]
                 for one in candidates
             ]
-            assert any(None not in own for own in finals), (source.label, row)
+            assert any(None not in own for own in finals), (source.name, row)
 
 
 def test_all_cells_of_theory_and_vanishing_are_on_record(committed: Evidence) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from htaf._files import parse_json
-from htaf.training.records import read_records
 from htaf_paper import reports
 from htaf_paper.items import EXPERIMENTS, item
 from htaf_paper.protocol import Study
+from htaf_paper.records import read_records
 from htaf_paper.rules import planted_cell
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -12,7 +12,7 @@ from transformers.utils import logging
 from htaf._console import quiet_transformers
 from htaf._files import LOCK, BusyError, hold
 from htaf.language import text
-from htaf.training.cells import Place, cell_folder
+from htaf_paper.computing import Place, cell_folder
 from htaf_paper.language import (
     MODEL,
     OTHER_TEXT,

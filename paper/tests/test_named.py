@@ -10,8 +10,8 @@ import pytest
 
 from htaf.concepts.naming.prompts import ConceptName, naming_prompt, sorting_prompt
 from htaf.data.attributes import Attributes
-from htaf.training.cells import Place
 from htaf_paper import named
+from htaf_paper.computing import Place
 from htaf_paper.named import area, cell
 from htaf_paper.planted import Planting, common_columns
 from htaf_paper.table_model import TableModel, read_lists

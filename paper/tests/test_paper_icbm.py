@@ -15,11 +15,10 @@ from pydantic import TypeAdapter
 
 from htaf.concepts.codes import codes_of
 from htaf.data.attributes import Attributes
-from htaf.training.cells import Place as CellPlace
-from htaf.training.cells import StudyError, attempt, cell_folder, finished
-from htaf.training.records import read_records, write_records
 from htaf_paper import icbm, pretrained
 from htaf_paper.cells import is_record
+from htaf_paper.computing import Place as CellPlace
+from htaf_paper.computing import StudyError, attempt, cell_folder, finished
 from htaf_paper.engine import Records, wanted
 from htaf_paper.icbm import ACCURACY, COMPARED
 from htaf_paper.icbm_concepts import explained
@@ -30,6 +29,7 @@ from htaf_paper.items import item
 from htaf_paper.outcomes import picture_file
 from htaf_paper.pretrained import right
 from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place
+from htaf_paper.records import read_records, write_records
 
 RESULTS = Path(__file__).parents[1] / "results"
 NAMES = (
@@ -39,10 +39,10 @@ STUDIES = {name: item(name) for name in NAMES}
 
 
 def test_plans() -> None:
-    for one in icbm.plans():
+    for one in (icbm.cifar10_wide_resnet(), icbm.cifar10_resnet(), icbm.cub_resnet()):
         assert {*one.methods} == {"htaf", "ste", "ss", "relu"}
         assert one.splits == 3
-        assert len({one.number(method) for method in ("htaf", "ste", "ss")}) == 1, "equal budgets"
+        assert len({len(one.draw(method)) for method in ("htaf", "ste", "ss")}) == 1, "equal budgets"
     assert icbm.cub_resnet().sources[0].size == icbm.CUB_SIZE
     betas = icbm.fixed_betas()
     assert [betas.recipe(row, betas.draw(row)[0]).activation.beta for row in betas.methods] == [10, 50, 100, 1000]

@@ -11,19 +11,18 @@ import pytest
 from pydantic import TypeAdapter
 
 from htaf._console import running
-from htaf.training.cells import Computing, StudyError, Task, attempt, cell_folder
-from htaf.training.cells import Place as CellPlace
 from htaf.training.families import make_recipe
-from htaf.training.plan import Plan, Source
-from htaf.training.records import read_lines, write_records
+from htaf.training.source import Source
 from htaf_paper import cells, command, engine, plans, verdicts
+from htaf_paper.computing import Computing, StudyError, Task, attempt, cell_folder
+from htaf_paper.computing import Place as CellPlace
 from htaf_paper.engine import Records, run, wanted
 from htaf_paper.images import BNN, DHN, PAPER, SNN, Images
 from htaf_paper.items import ITEMS, items
 from htaf_paper.outcomes import OUTCOMES
 from htaf_paper.pairs import PAIRS
 from htaf_paper.pairs import STUDY as PAIRS_STUDY
-from htaf_paper.plans import Trained
+from htaf_paper.plans import Plan, Trained
 from htaf_paper.protocol import (
     SCALES,
     Drawing,
@@ -41,6 +40,7 @@ from htaf_paper.protocol import (
     Table,
     nearest,
 )  # fmt: skip
+from htaf_paper.records import read_lines, write_records
 
 NOTHING = Found(lambda task: None)
 
@@ -120,7 +120,7 @@ def test_cells_that_items_share_cost_once(capsys: pytest.CaptureFixture[str]) ->
 def test_a_search_is_two_rounds(tmp_path: Path) -> None:
     """Candidates first; then, of what is best on validation, the finals of every split."""
     rows = {"htaf": {"lr": (1e-3, 3e-3)}, "relu": {}}
-    plan = Plan("p", (Source("digits"),), rows, make_recipe(epochs=2, hidden=(8,)), candidates=2, splits=2)
+    plan = Plan((Source("digits"),), rows, make_recipe(epochs=2, hidden=(8,)), candidates=2, splits=2)
     place, records = Place(tmp_path), dict[str, dict[str, Any]]()
     found = Found(lambda task: records.get(task.key))
     first = plans.trained([plan], found, place)
@@ -147,7 +147,7 @@ def test_a_search_is_two_rounds(tmp_path: Path) -> None:
 
 def test_a_failed_candidate_is_left_out(tmp_path: Path) -> None:
     rows = {"htaf": {"lr": (1e-3, 3e-3)}}
-    plan = Plan("p", (Source("digits"),), rows, make_recipe(epochs=2, hidden=(8,)), candidates=2, splits=1)
+    plan = Plan((Source("digits"),), rows, make_recipe(epochs=2, hidden=(8,)), candidates=2, splits=1)
     failed, records = dict[str, str](), dict[str, dict[str, Any]]()
     found = Found(lambda task: records.get(task.key), failed)
     one, other = plans.trained([plan], found, Place(tmp_path)).wanted
@@ -303,7 +303,7 @@ def test_pairs_are_tested_at_the_last_epoch_and_at_the_best(monkeypatch: pytest.
                 part = {"test": {"auroc": value}}
                 record = {"headline": "auroc", "metrics": {"exact": part, "smooth": part}, "layers": layers}
                 record |= {"best_epoch": 999 if last else 10}
-                made.finals.setdefault((chosen.sources[0].label, row), {})[seed] = record
+                made.finals.setdefault((chosen.sources[0].name, row), {})[seed] = record
         return made
 
     layers = [{"binarity": 0.5, "dead": 0.25, "units": 4}]

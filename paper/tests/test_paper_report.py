@@ -15,12 +15,12 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
-from htaf.training.records import RecordsError
 from htaf_paper import drawing
 from htaf_paper.items import ITEMS
 from htaf_paper.outcomes import read_items, without_times
 from htaf_paper.page import prose
 from htaf_paper.protocol import Outcome, Panel, PaperError, Series
+from htaf_paper.records import RecordsError
 from htaf_paper.summary import escaped
 from htaf_paper.writing import write_report
 from made_paper import HOSTILE, claim, drawings, full_outcome, photograph, put, table

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from htaf.training.records import read_lines
 from htaf_paper.items import ITEMS
 from htaf_paper.outcomes import OUTCOMES, without_times
 from htaf_paper.protocol import SCALES
+from htaf_paper.records import read_lines
 from htaf_paper.writing import write_report
 
 KILLS = 10

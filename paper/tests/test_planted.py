@@ -9,8 +9,8 @@ from sklearn.metrics import balanced_accuracy_score
 from htaf.concepts.naming import attribute_candidates
 from htaf.concepts.naming.by_attributes import Round, splits
 from htaf.data.attributes import Attributes
-from htaf.training.cells import Place
 from htaf_paper import planted
+from htaf_paper.computing import Place
 from htaf_paper.planted import Planting, cell, check, common_columns, planted_codes, planting, same_columns, vote
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from htaf._files import LOCK
-from htaf.training.cells import RECORD, Place, attempt, cell_folder
 from htaf_paper import pretrained
+from htaf_paper.computing import RECORD, Place, attempt, cell_folder
 from htaf_paper.pretrained import SPARSE_AT, STUDY, Cell, cells, no_loss, outcome, recipe, right
 from htaf_paper.protocol import Found
 from htaf_paper.protocol import Place as PaperPlace

@@ -19,8 +19,8 @@ from torch import nn
 
 from htaf.data import tabular
 from htaf.models.mlp import MLP
-from htaf.training.cells import Place
 from htaf_paper import bounds, networks, theory, theory_report
+from htaf_paper.computing import Place
 from htaf_paper.gap_bound import dhn_gap_bound
 from htaf_paper.theory import cells
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from htaf.discovery import discover
     from htaf.embeddings.bottleneck import ConceptBottleneck
     from htaf.estimators import HtafClassifier, HtafRegressor, fit
-    from htaf.grid import GridConv1d, GridConv2d, GridConvTranspose1d, GridConvTranspose2d, GridLinear, on_grid
+    from htaf.grid import on_grid
     from htaf.hardening import Finish, distil, finish, recalibrate, refit_head, repair
     from htaf.models.icbm import ICBM
     from htaf.packed import PackedModel, pack
@@ -39,11 +39,6 @@ __all__ = [
     "ConceptBottleneck",
     "Conversion",
     "Finish",
-    "GridConv1d",
-    "GridConv2d",
-    "GridConvTranspose1d",
-    "GridConvTranspose2d",
-    "GridLinear",
     "Heaviside",
     "HtafClassifier",
     "HtafRegressor",
@@ -94,9 +89,6 @@ __getattr__, __dir__ = lazy(
     {room: f"htaf.{room}" for room in _ROOMS}
     | dict.fromkeys(("HTAF", "Heaviside", "ScaledSigmoid", "StraightThrough", "sharpen"), "htaf.activations")
     | dict.fromkeys(("BinaryConv2d", "BinaryLinear"), "htaf.binary")
-    | dict.fromkeys(
-        ("GridConv1d", "GridConv2d", "GridConvTranspose1d", "GridConvTranspose2d", "GridLinear", "on_grid"), "htaf.grid"
-    )
     | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.convert")
     | dict.fromkeys(("HtafClassifier", "HtafRegressor", "fit"), "htaf.estimators")
     | dict.fromkeys(("Finish", "distil", "finish", "recalibrate", "refit_head", "repair"), "htaf.hardening")
@@ -109,6 +101,7 @@ __getattr__, __dir__ = lazy(
         "ICBM": "htaf.models.icbm",
         "SmoothStep": "htaf.contract",
         "discover": "htaf.discovery",
+        "on_grid": "htaf.grid",
     },
 )
 _compat.declare_operators()  # at the end: they belong to this package

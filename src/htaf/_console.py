@@ -17,18 +17,17 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import PurePath
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from htaf import __version__
 from htaf._compat import no_trace
 from htaf._errors import HtafError, MissingError, expect_seed, installed, said_by_command
 from htaf._files import OutputError
 
-with no_trace():  # rich draws a number of `random`
+if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-    from rich.text import Text
 
 _MARKUP = re.compile(r"[\\`*\[\]<>|~&$]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # control, format (bidirectional too), surrogates, line, paragraph
@@ -56,23 +55,31 @@ def _escaped(letter: str) -> str:
     return json.dumps(letter)[1:-1] if ord(letter) != 0x7F else "\\u007f"
 
 
-class Terminal(Console):
-    """A console for text with names that others gave: they are shown letter by letter, with nothing hidden in them.
+def terminal(**options: Any) -> Console:
+    """A console of rich for text with names that others gave: they are shown letter by letter, nothing hidden in them.
 
     No markup and no emoji codes are read; control and bidirectional characters show as \\uXXXX (`visible`).
+
+    Args:
+        options: of `rich.console.Console`.
     """
+    with no_trace():  # rich draws a number of `random`
+        from rich.console import Console
+        from rich.text import Text
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, **options)
+    class Terminal(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(visible(text, keep="\n"), **options)
 
-    def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(visible(text, keep="\n"), **options)
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # for `plain_errors`: rich would end with exit code 1
 
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # for `plain_errors`: rich would end with exit code 1
+    return Terminal(markup=False, emoji=False, **options)
 
 
-err = Terminal(stderr=True, highlight=False, soft_wrap=True)
+def tell(text: str) -> None:
+    """A line on the error stream, so that results can be piped."""
+    print(visible(text, keep="\n"), file=sys.stderr)
 
 
 EXITS = {  # exit codes of the command, in docs/command.md too
@@ -107,7 +114,7 @@ def say(*words: object, sep: str = " ", end: str = "\n") -> None:
     print(*(visible(str(word), keep="\n") for word in words), sep=sep, end=end)
 
 
-TOLD = (UsageError, OutputError, HtafError, MissingError, Ended, KeyboardInterrupt, OSError)  # in one line
+TOLD = (UsageError, OutputError, HtafError, MissingError, Ended, KeyboardInterrupt, OSError, MemoryError)  # in one line
 
 
 @dataclass
@@ -163,6 +170,8 @@ class Command:
             return self.stopped, TERMINATED if isinstance(error, Terminated) else STOPPED
         if isinstance(error, (HtafError, MissingError)):
             return str(error), FAILED
+        if isinstance(error, MemoryError):
+            return f"out of memory: {str(error) or 'a part of the work does not fit'}", FAILED
         if isinstance(error, OSError):
             return f"{error.filename or 'writing the output'}: {error.strerror or error}", FAILED
         return f"{type(error).__name__}: {error}", FAILED
@@ -239,7 +248,7 @@ def print_csv(text: str) -> None:
 def say_notes(notes: Sequence[str]) -> None:
     """What was handled in the data, on the error stream so that results can be piped."""
     for note in notes:
-        err.print(f"note: {note}")
+        tell(f"note: {note}")
     if _command.json:
         _command.notes += notes
 
@@ -261,9 +270,9 @@ def say_unread(problems: Sequence[str], total: int, count: int | None = None) ->
     if not count:
         return
     for problem in problems[:LISTED]:
-        err.print(f"not read: {problem}")
+        tell(f"not read: {problem}")
     if count > LISTED:
-        err.print(f"not read: {count - LISTED:,} more")
+        tell(f"not read: {count - LISTED:,} more")
     fail(f"{count:,} of {total:,} files cannot be read; all others are done", UNREAD)
 
 
@@ -295,8 +304,6 @@ def progress(
     one line tells that it begins. done: how many were done before. shown: False for no word at all; None: as part of a
     command, where no other progress is shown.
     """
-    # not `err`: the error stream may have been another when this module was imported
-    console = Terminal(stderr=True, highlight=False)
     what = visible(what)
     start = told = time.monotonic()
     count = done
@@ -314,7 +321,10 @@ def progress(
     try:
         if not shown:
             yield lambda more=1, note="": None
-        elif console.is_terminal:
+        elif sys.stderr.isatty() and find_spec("rich"):
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            console = terminal(stderr=True, highlight=False)
             before, after = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
             with Progress(before, BarColumn(20), after, console=console, transient=True) as bar:
                 task = bar.add_task(what, total=total, completed=done, state="")
@@ -327,14 +337,14 @@ def progress(
                 yield advance
         else:
             if total is None:
-                console.print(what, soft_wrap=True)
+                tell(what)
 
             def advance(more: int = 1, note: str = "") -> None:
                 nonlocal count, told
                 count += more
                 if time.monotonic() - told >= every:
                     told = time.monotonic()
-                    console.print(f"{what}: {state(note)}", soft_wrap=True)
+                    tell(f"{what}: {state(note)}")
 
             yield advance
     finally:
@@ -410,7 +420,7 @@ def plain_errors() -> Iterator[None]:
     except TOLD as error:
         message, code = _command.ended(error)
         with contextlib.suppress(BrokenPipeError):
-            err.print(f"htaf: error: {_VALUES.sub(_cut, message)}")
+            tell(f"htaf: error: {_VALUES.sub(_cut, message)}")
         raise SystemExit(code) from None
     finally:
         warnings.formatwarning = before

@@ -17,24 +17,12 @@ SEEDS = 2**63  # PyTorch's generators take no more
 
 # packages that `pip install htaf` does not bring -> the extra that does
 EXTRAS = {
-    "lightning": "train",
-    "torchmetrics": "train",
-    "PIL": "train",
-    "matplotlib": "train",
-    "torchvision": "train",
-    "timm": "backbones",
-    "captum": "where",
-    "openai": "llm",
-    "pydantic": "llm",
-    "transformers": "language",
-    "peft": "language",
-    "accelerate": "language",
-    "gguf": "language",
-    "ray": "ray",
-    "onnx": "export",
-    "onnxscript": "export",
-    "onnxruntime": "export",
-    "nir": "export",
+    **dict.fromkeys(("pandas", "pyarrow", "sklearn", "scipy", "joblib", "tyro", "rich", "jinja2"), "tables"),
+    **dict.fromkeys(("lightning", "torchmetrics", "matplotlib", "PIL"), "tables"),
+    **dict.fromkeys(("torchvision", "timm", "captum", "openai", "pydantic"), "images"),
+    **dict.fromkeys(("transformers", "peft", "accelerate", "gguf"), "language"),
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime", "nir"), "export"),
+    **dict.fromkeys(("ray", "mosec", "tensorboard", "wandb"), "scale"),
     "huggingface_hub": "hub",
 }
 
@@ -89,6 +77,10 @@ INSTEAD = {
 
 class HtafError(Exception):
     """Its message is one sentence for the user: the command prints it without a traceback and exits with 1."""
+
+
+class DataError(HtafError, ValueError):
+    """Data that cannot be used as it is; the message is one line: what was expected and what came."""
 
 
 class MissingError(ModuleNotFoundError):

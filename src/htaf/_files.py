@@ -263,9 +263,7 @@ KINDS = {
     "folder of codes": FolderKind(
         (("concepts.json",),), ("head.safetensors", "parts", "names.json", "projection.safetensors"),
     ),
-    "study": FolderKind(
-        (("cells", "plan.json"), ("cells", "outcomes.jsonl")), ("cells.jsonl", "report.json", "report.md", "work")
-    ),
+    "study": FolderKind((("cells", "outcomes.jsonl"),), ("cells.jsonl", "report.md", "work")),
     "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
     "folder of scores": FolderKind(
         (("scores.json",),),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from htaf._console import err, say_notes
+from htaf._console import say_notes, tell
 from htaf._errors import HtafError
 from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract
@@ -26,10 +26,10 @@ from htaf.runs import Run
 from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families.icbm import FAMILY, ICBMNetwork
 from htaf.training.fit import check, fit
-from htaf.training.plan import Source
 from htaf.training.problems import resolved
 from htaf.training.recipe import Recipe
 from htaf.training.running import Running
+from htaf.training.source import Source
 
 ALIKE = 4  # times as many concepts as independent ones would be: then a note says so
 FEW = 20  # classes, below which their number sets the share of images that have a concept
@@ -112,7 +112,7 @@ def discover(
     def step(name: str, work: Callable[[], Any]) -> Any:
         begun = time.monotonic()
         if progress:
-            err.print(f"{name} ...")
+            tell(f"{name} ...")
         made = work()
         steps[name] = round(time.monotonic() - begun, 2)
         return made

@@ -118,9 +118,12 @@ def _least(x: Tensor) -> Tensor:
 
 
 class _Grid(nn.Module):
-    """What the layers on a grid share: `weight` holds real weights, of which a forward takes `grid_weight`."""
+    """Base of the layers that `on_grid` makes: `weight` holds real weights, of which a forward takes `grid_weight`.
 
-    bits: LayerBits
+    The state dict is that of the layer of PyTorch, with the real weights.
+    """
+
+    bits: LayerBits = 8
     weight: Any  # the parameters of the layer
     bias: Any
     real: bool = False  # the inputs are real numbers
@@ -137,18 +140,22 @@ class _Grid(nn.Module):
         return f"{super().extra_repr()}, bits={self.bits}{more}"
 
     def grid_weight(self) -> Tensor:
-        """The weights that the layer computes with, `grid_weight(weight, bits)`."""
-        return self.weight if self.settled else grid_weight(self.weight, self.bits, shared=self.shared)
+        """Return the weights that the layer computes with."""
+        if self.settled:
+            return self.weight
+        if getattr(self, "transposed", False):  # filters come second there
+            return grid_weight(self.weight.transpose(0, 1), self.bits).transpose(0, 1)
+        return grid_weight(self.weight, self.bits, shared=self.shared)
 
     def grid_bias(self) -> Tensor | None:
-        """The bias that it computes with: where all filters share their power of two, rounded to multiples of it."""
+        """Return the bias that it computes with: where filters share their power of two, rounded to multiples of it."""
         if self.bias is None or self.settled or not self.shared:
             return self.bias
         step = integers_and_steps(self.weight, self.bits, shared=True)[1].to(self.bias.dtype)
         return (self.bias.detach() / step).round() * step + (self.bias - self.bias.detach())
 
     def counts(self, input: Tensor) -> Tensor:
-        """The inputs times `over`, integers again, in float64. Raises ValueError for others than such multiples."""
+        """Return the inputs times `over`, integers again, in float64. Raises ValueError for others than multiples."""
         times = input.double() * self.over
         whole = times.round()
         if not torch.compiler.is_compiling() and bool(((times - whole).abs() >= NEAR).any()):
@@ -158,38 +165,34 @@ class _Grid(nn.Module):
             )
         return whole
 
-    def settle(self) -> None:
-        """Take the weights and the bias that it computes with for its own, for inference."""
-        self._hold(weight=self.grid_weight(), bias=self.grid_bias())
-
-    def _hold(self, **rounded: Tensor | None) -> None:
-        held = {name: nn.Parameter(x.detach().clone(), False) for name, x in rounded.items() if x is not None}
-        self._parameters, self.settled = {**self._parameters, **held}, True
+    def rounded(self) -> dict[str, Tensor | None]:
+        """Return the tensors that it computes with, by their names as parameters of a settled layer."""
+        return {"weight": self.grid_weight(), "bias": self.grid_bias()}
 
 
 def settled(model: nn.Module) -> nn.Module:
-    """The model with the weights and biases of its layers on a grid rounded once, for inference; itself where it has
-    none.
+    """Round the weights and biases of layers on a grid once, for inference.
 
     Returns:
-        A new model that shares all other parameters and buffers; or the model.
+        A new model that shares all other parameters and buffers; or the model, where it has no such layers.
     """
     if not any(isinstance(module, _Grid) for module in model.modules()):
         return model
     new = duplicate(model, parameters=True, buffers=True)
     for module in new.modules():
         if isinstance(module, _Grid):
-            module.settle()
+            held = {k: nn.Parameter(x.detach().clone(), False) for k, x in module.rounded().items() if x is not None}
+            module._parameters, module.settled = {**module._parameters, **held}, True
     return new
 
 
 def weight_of(layer: nn.Module) -> Tensor:
-    """The weights that a layer computes with: of layers on a grid those on the grid, else its own."""
+    """Return the weights that a layer computes with: of layers on a grid those on the grid, else its own."""
     return layer.grid_weight() if isinstance(layer, _Grid) else layer.weight  # pyright: ignore[reportReturnType]
 
 
 def bias_of(layer: nn.Module) -> Tensor | None:
-    """The bias that a layer computes with, as `weight_of`."""
+    """Return the bias that a layer computes with, as `weight_of`."""
     return layer.grid_bias() if isinstance(layer, _Grid) else layer.bias  # pyright: ignore[reportReturnType]
 
 
@@ -199,41 +202,16 @@ class Addend(nn.Linear):
 
 
 class _GridConv(_Grid):
-    """Convolution with `grid_weight(weight, bits)`: of inputs that are 0 or 1, or small integers, its sums are exact.
+    """Convolution with weights on a grid: the sums of inputs that are 0 or 1, or small integers, are exact.
 
-    A bias is added to the sum, in one rounding. The state dict is that of the layer of PyTorch, with the real weights.
-
-    Args:
-        *sizes, **options: as of the layer of PyTorch.
-        bits: of an integer weight, 4 or 8.
-        real: the inputs are real numbers, as of an image. Outside of training they are rounded to multiples of
-            2^-e and clipped so that the sums stay exact: e is the largest for which inputs in [-8, 8] do.
-        shared: one power of two for all filters, and a bias rounded to multiples of it, as of `GridLinear`. Not of
-            transposed ones.
-        over: the inputs are multiples of 1 / over, as means of so many bits. Outside of training the integers are
-            summed, and the sums divided.
-
-    Raises:
-        ValueError: other bits, or `shared` of a transposed one.
+    Outside of training, real inputs are rounded to multiples of 2^-e and clipped so that the sums stay exact. Of means
+    the integers are summed, and the sums divided. A bias is added to the sum, in one rounding.
     """
-
-    def __init__(
-        self, *sizes: Any, bits: Bits = 8, real: bool = False, shared: bool = False, over: int = 1, **options: Any
-    ) -> None:
-        super().__init__(*sizes, **options)
-        if shared and cast(Any, self).transposed:
-            raise ValueError("expected shared=True of a convolution, got a transposed one")
-        self.bits, self.real, self.shared, self.over = _checked(bits), real, shared, over
-
-    def grid_weight(self) -> Tensor:
-        if self.settled or not self.transposed:
-            return super().grid_weight()
-        return grid_weight(self.weight.transpose(0, 1), self.bits).transpose(0, 1)  # filters come second there
 
     def forward(self, input: Float[Tensor, "*batch"], output_size: list[int] | None = None) -> Float[Tensor, "*out"]:
         layer: Any = self
         if self.real and not self.training:
-            input = fixed_point(input, _inputs(self) * (2 ** (self.bits - 1) - 1))
+            input = fixed_point(input, *pixels_grid(_inputs(self) * (2 ** (self.bits - 1) - 1)))
         weight, bias, dimensions = self.grid_weight(), self.grid_bias(), self.weight.ndim - 2
         counted = self.over > 1 and not self.training
         if counted:
@@ -271,44 +249,11 @@ class GridConvTranspose2d(_GridConv, nn.ConvTranspose2d):
 
 @final
 class GridLinear(_Grid, nn.Linear):
-    """Linear layer with `grid_weight(weight, bits)`: of inputs that are 0 or 1, or small integers, its sums are exact.
+    """Linear layer with weights on a grid: the sums of inputs that are 0 or 1, or small integers, are exact.
 
-    A bias is added to the sum, in one rounding. The state dict is that of nn.Linear, with the real weights.
-
-    Args:
-        in_features, out_features, bias, device, dtype: as of nn.Linear.
-        bits: of an integer weight, 4, 8 or 16.
-        real: the inputs are real numbers, as means of bits. Outside of training the sums are taken in float64 and
-            rounded once, so that they do not depend on their order, but for one float32 in some 10^8.
-        rounds: outside of training real inputs are rounded first, as `FixedPoint` does, by `columns_grid`.
-        shared: one power of two for all outputs, and a bias rounded to multiples of it: what compares outputs, as of
-            classes, can compare integers.
-        wide: outside of training the outputs are float64, as of an `Addend`.
-        over: real inputs are multiples of 1 / over, as means of so many bits. Outside of training the integers are
-            summed, and the sums divided.
-
-    Raises:
-        ValueError: other bits.
+    Outside of training, the sums over real inputs are taken in float64 and rounded once, so that they do not depend on
+    their order, but for one float32 in some 10^8. Of means the integers are summed, and the sums divided.
     """
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        bits: LayerBits = 8,
-        real: bool = False,
-        rounds: bool = False,
-        shared: bool = False,
-        wide: bool = False,
-        over: int = 1,
-    ) -> None:
-        super().__init__(in_features, out_features, bias, device, dtype)
-        self.bits, self.real, self.rounds, self.shared = _checked(bits, LayerBits), real, rounds, shared
-        self.wide, self.over = wide, over
 
     def forward(self, input: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out_features"]:
         weight, bias = self.grid_weight(), self.grid_bias()
@@ -317,7 +262,7 @@ class GridLinear(_Grid, nn.Linear):
             y = y.double() if self.wide and not self.training else y
             return y if bias is None else y + bias
         if self.rounds:
-            input = _fixed(input, *columns_grid(self.in_features if self.bits < 16 else None))
+            input = fixed_point(input, *columns_grid(self.in_features if self.bits < 16 else None))
         if self.over > 1:
             # a bias on the grid of the sums is one more of them, and the whole is rounded once
             times = None if bias is None or not self.shared else self.over * bias.double()
@@ -328,8 +273,11 @@ class GridLinear(_Grid, nn.Linear):
         return y if self.wide else y.to(weight.dtype)
 
 
-class _GridBinary(_Grid):
-    """What the layers with binary weights share: the signs are summed, and the sums are multiplied by the scales."""
+class GridBinary(_Grid):
+    """Base of the layers with binary weights: outside of training they sum signs, and multiply the sums by mean |w|.
+
+    Each is rounded once, so over bits the sums are exact. Training is that of `BinaryConv2d` and `BinaryLinear`.
+    """
 
     has_binary_weights = True
     scales: Any  # of a settled one, whose weights are signs
@@ -338,108 +286,78 @@ class _GridBinary(_Grid):
         return super(_Grid, self).extra_repr()
 
     def grid_weight(self) -> Tensor:
-        signs, scales = self._signs_and_scales()
+        signs, scales = self.rounded().values()
         return signs * _along(scales, signs)
 
-    def _signs_and_scales(self) -> tuple[Tensor, Tensor]:
+    def rounded(self) -> dict[str, Any]:
         if self.settled:
-            return self.weight, self.scales
+            return {"weight": self.weight, "scales": self.scales}
         wide = self.weight.detach().double()  # in which the mean is the same on every processor
-        return sign(self.weight.detach()), wide.abs().flatten(1).mean(1).to(self.weight.dtype)
-
-    def settle(self) -> None:
-        signs, scales = self._signs_and_scales()
-        self._hold(weight=signs, scales=scales)
-
-    def _sums(self, input: Tensor, weight: Tensor) -> Tensor:
-        raise NotImplementedError
+        scales = wide.abs().flatten(1).mean(1).to(self.weight.dtype)
+        return {"weight": sign(self.weight.detach()), "scales": scales}
 
     def forward(self, input: Float[Tensor, "*batch"]) -> Float[Tensor, "*out"]:
         places = (-1, *[1] * (self.weight.ndim - 2))
-        if self.training:
-            y = self._sums(input, binary_weight(self.weight))
+        weight, scales = (binary_weight(self.weight), None) if self.training else self.rounded().values()
+        if isinstance(self, nn.Conv2d):
+            y = self._conv_forward(input, weight, None)
         else:
-            signs, scales = self._signs_and_scales()
-            y = self._sums(input, signs) * scales.view(places)
+            y = nn.functional.linear(input, weight)
+        y = y if scales is None else y * scales.view(places)
         return y if self.bias is None else y + self.bias.view(places)
 
 
 @final
-class GridBinaryConv2d(_GridBinary, nn.Conv2d):
-    """`BinaryConv2d` that outside of training sums signs and multiplies the sums by mean |w|, each in one rounding.
-
-    So over bits the sums are exact. Training, and the state dict, are those of `BinaryConv2d`.
-    """
-
-    def _sums(self, input: Tensor, weight: Tensor) -> Tensor:
-        return self._conv_forward(input, weight, None)
+class GridBinaryConv2d(GridBinary, nn.Conv2d):
+    __doc__ = GridBinary.__doc__
 
 
 @final
-class GridBinaryLinear(_GridBinary, nn.Linear):
-    """`BinaryLinear`, as `GridBinaryConv2d`."""
-
-    def _sums(self, input: Tensor, weight: Tensor) -> Tensor:
-        return nn.functional.linear(input, weight)
+class GridBinaryLinear(GridBinary, nn.Linear):
+    __doc__ = GridBinary.__doc__
 
 
 class Mean(nn.Module):
-    """The mean over some dimensions of the input.
+    """Take the mean over some dimensions of the input, which the output has not.
 
-    Args:
-        dims: of the input, which the output has not.
+    On a grid it is taken in float64 outside of training, and stays so for the layer behind it.
     """
+
+    wide = False  # on a grid
 
     def __init__(self, dims: Sequence[int]) -> None:
         super().__init__()
         self.dims = tuple(dims)
 
     def forward(self, input: Float[Tensor, "*shape"]) -> Float[Tensor, "*rest"]:
-        return input.mean(self.dims)
+        return (input.double() if self.wide and not self.training else input).mean(self.dims)
 
     def extra_repr(self) -> str:
         return f"{self.dims}"
 
 
-@final
-class WideMean(Mean):
-    """`Mean` that outside of training is taken in float64, and stays so for the layer behind it."""
-
-    def forward(self, input: Float[Tensor, "*shape"]) -> Float[Tensor, "*rest"]:
-        return super().forward(input if self.training else input.double())
-
-
 class Columns(nn.Module):
-    """Where the columns of a table come in: they stay as they are. On a grid `FixedPoint` stands there.
+    """Mark where the columns of a table come in: they stay as they are. On a grid they are rounded by `fixed_point`.
 
     Args:
         exponent, limit: of that, see `columns_grid`.
     """
+
+    rounds = False  # on a grid
 
     def __init__(self, exponent: int, limit: int) -> None:
         super().__init__()
         self.exponent, self.limit = exponent, limit
 
     def forward(self, input: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        return input
-
-
-@final
-class FixedPoint(Columns):
-    """Columns as integers q: q / 2^exponent with q = round(2^exponent x), half to even, clipped to +-limit.
-
-    Gradient: 1 where x is not clipped, else 0.
-    """
-
-    def forward(self, input: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        return _fixed(input, self.exponent, self.limit)
-
-    def extra_repr(self) -> str:
-        return f"exponent={self.exponent}, limit={self.limit}"
+        return fixed_point(input, self.exponent, self.limit) if self.rounds else input
 
 
 class _WideNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch norm that outside of training computes in float64 and rounds once."""
+    """Batch norm that outside of training computes in float64 and rounds once.
+
+    In float32 its last bit, and a step near its threshold, would depend on the processor and the size of the batch.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         if self.training or self.running_mean is None or self.running_var is None:
@@ -452,50 +370,37 @@ class _WideNorm(nn.modules.batchnorm._BatchNorm):
 
 @final
 class WideBatchNorm1d(_WideNorm, nn.BatchNorm1d):
-    """nn.BatchNorm1d that outside of training computes in float64 and rounds once.
-
-    In float32 its last bit depends on the processor and on the sizes of the batch, and with it a step near its
-    threshold.
-    """
+    __doc__ = _WideNorm.__doc__
 
 
 @final
 class WideBatchNorm2d(_WideNorm, nn.BatchNorm2d):
-    """nn.BatchNorm2d that outside of training computes in float64 and rounds once, as `WideBatchNorm1d`."""
+    __doc__ = _WideNorm.__doc__
 
 
-def fixed_point(x: Tensor, weights: int, reach: float = REACH) -> Tensor:
-    """Multiples of 2^-e, clipped so that sums with integer weights are at most 2^24 steps of 2^-e: exact in float32.
-
-    With L = floor(2^24 / weights) the result is round(2^e clip(x, -2^-e L, 2^-e L)) / 2^e; e is the largest with
-    2^e reach <= L. Gradient: 1 where x is not clipped, else 0.
-
-    Args:
-        x: floating-point tensor of any shape.
-        weights: the most that the absolute values of a filter's integers can sum to, >= 1.
-        reach: numbers of x up to +-reach are not clipped.
-
-    Returns:
-        Tensor of the shape and dtype of x.
-    """
-    limit = max(EXACT // weights, 1)
-    return _fixed(x, math.floor(math.log2(limit / reach)), limit)
-
-
-def _fixed(x: Tensor, exponent: int, limit: int) -> Tensor:
-    """Multiples of 2^-exponent of at most `limit` steps."""
+def fixed_point(x: Tensor, exponent: int, limit: int) -> Tensor:
+    """Round to multiples of 2^-exponent, half to even, clipped to +-limit of them. Gradient: 1 where not clipped."""
     steps = 2.0**exponent
     clipped = x.clamp(-limit / steps, limit / steps)
     made = (clipped * steps).round() * (1 / steps)
     return made + (clipped - clipped.detach()) if x.requires_grad else made
 
 
-def columns_grid(columns: int | None) -> tuple[int, int]:
-    """The exponent e and limit L = 8 2^e of `FixedPoint` for so many columns of a table that a linear layer of 8 bits
-    reads: columns in [-8, 8] are not clipped.
+def pixels_grid(weights: int) -> tuple[int, int]:
+    """Return the exponent e and limit L = floor(2^24 / weights) for inputs of a convolution: float32 holds the sums.
 
-    L is at most 2^23, so that float32 holds every step. An int32 holds the sums, where the columns are not so many that
-    fewer than 2^14 steps were left. None: nothing but thresholds and layers of 16 bits read them.
+    weights: the most that the absolute values of a filter's integers can sum to. e is the largest with 2^e 8 <= L.
+    """
+    limit = max(EXACT // weights, 1)
+    return math.floor(math.log2(limit / REACH)), limit
+
+
+def columns_grid(columns: int | None) -> tuple[int, int]:
+    """Return the exponent e and limit L = 8 2^e for so many columns of a table that a linear layer of 8 bits reads.
+
+    Columns in [-8, 8] are not clipped. L is at most 2^23, so that float32 holds every step. An int32 holds the sums,
+    where the columns are not so many that fewer than 2^14 steps were left. None: nothing but thresholds and layers of
+    16 bits read them.
     """
     most = EXACT // 2 if columns is None else (2**31 - 1) // (127 * columns)
     limit = 2 ** min(max(most.bit_length() - 1, 14), 23)
@@ -512,15 +417,13 @@ def _checked(bits: Any, of: Any = Bits) -> Any:
 def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     """Return a new model whose sums are exact in the hardened network: weights on a grid, the rest in float64.
 
-        nn.Linear over 0/1 activations and sums of these   GridLinear
-        nn.Linear over means of bits                       GridLinear with real=True, and 16 bits if it is the last
-        linear layers, convolutions over means of bits     GridLinear, GridConv1d, ... with over, the bits of a mean
-        nn.Linear over real inputs                         the same with rounds=True; with 8 bits if a step follows
-        nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d and 2d    GridConv1d, ...; over real inputs with real=True and 8 bits
-        BinaryConv2d, BinaryLinear over 0/1 or -1/1        the same, which sum signs and scale the sums
-        nn.BatchNorm1d, nn.BatchNorm2d                     WideBatchNorm1d, WideBatchNorm2d
+        nn.Linear, convolutions, transposed ones    over 0/1 activations, sums and means of these: weights of `bits`
+        nn.Linear over real inputs                  sums in float64; 16 bits, or 8 before the first step
+        convolutions over real inputs               8 bits, the inputs rounded so that float32 holds the sums
+        BinaryConv2d, BinaryLinear                  over 0/1 or -1/1: sums of signs, which are scaled
+        nn.BatchNorm1d, nn.BatchNorm2d              in float64, rounded once
 
-    A linear layer with no step behind it has shared=True: one power of two for all outputs.
+    A layer with no step behind it has one power of two for all outputs; if it is linear and reads means, 16 bits.
 
     Then the hardened network computes the same bits on every processor, in any order of summation, and `htaf.pack`
     keeps all of them, if no other layer comes before a step. Train it as any other: the weights are real numbers that a
@@ -585,21 +488,18 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     return new
 
 
-_CONVOLUTIONS: dict[type, type[_GridConv]] = {
+_LAYERS: dict[type, type[_Grid]] = {
+    nn.Linear: GridLinear, Addend: GridLinear,
     nn.Conv1d: GridConv1d, nn.Conv2d: GridConv2d,
     nn.ConvTranspose1d: GridConvTranspose1d, nn.ConvTranspose2d: GridConvTranspose2d,
+    BinaryConv2d: GridBinaryConv2d, BinaryLinear: GridBinaryLinear,
 }  # fmt: skip
-_BINARY: dict[type, type[_GridBinary]] = {BinaryConv2d: GridBinaryConv2d, BinaryLinear: GridBinaryLinear}
-_LAYERS = (nn.Linear, Addend, *_CONVOLUTIONS, *_BINARY)
+_NORMS: dict[type, type[nn.Module]] = {nn.BatchNorm1d: WideBatchNorm1d, nn.BatchNorm2d: WideBatchNorm2d}
 _SUMS = (  # what sums products of real weights or of values: its last bit depends on the order
     nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention,
     nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm,
 )  # fmt: skip
 _SHOWN = 6  # layers that a warning names
-_PLAIN: dict[type, type[nn.Module]] = {
-    nn.BatchNorm1d: WideBatchNorm1d, nn.BatchNorm2d: WideBatchNorm2d, Mean: WideMean,
-    Columns: FixedPoint,
-}  # fmt: skip
 
 
 @dataclass
@@ -618,25 +518,26 @@ class _Seen:
 
 
 def _made(module: nn.Module, seen: _Seen | None, bits: Bits) -> nn.Module | None:
-    """What stands for a module, with its parameters; None where it stays."""
+    """Return what stands for a module, with its parameters; None where it stays."""
     kind = type(module)
-    if kind in _PLAIN:
-        return _as(_PLAIN[kind], module)
+    if kind in _NORMS:
+        return _as(_NORMS[kind], module)
+    if kind in (Mean, Columns):
+        return _as(kind, module, **{"wide" if kind is Mean else "rounds": True})
     if seen is None or kind not in _LAYERS:
         return None
-    real = not seen.whole
-    if kind in _BINARY:
-        return None if real else _as(_BINARY[kind], module)
+    made, real, many = _LAYERS[kind], not seen.whole, seen.over > 1
+    if issubclass(made, GridBinary):
+        return None if real else _as(made, module)
+    more: dict[str, Any] = {"over": max(seen.over, 1), "shared": seen.last, "real": real, "bits": bits}
     if isinstance(module, nn.Linear):
-        held = bits if not real or (seen.over > 1 and not seen.last) else 8 if seen.given and not seen.last else 16
-        more: dict[str, Any] = {"rounds": real and seen.given and not seen.fixed, "wide": kind is Addend}
-        return _as(GridLinear, module, bits=held, real=real, shared=seen.last, over=max(seen.over, 1), **more)
-    last = seen.last and not module.transposed
-    if real and seen.over > 1:
-        return _as(_CONVOLUTIONS[kind], module, bits=bits, shared=last, over=seen.over)
-    if real and _many(module):
-        return None
-    return _as(_CONVOLUTIONS[kind], module, bits=8 if real else bits, real=real, shared=last)
+        if real and (seen.last or not many):
+            more["bits"] = 8 if seen.given and not seen.last else 16
+        return _as(made, module, **more, rounds=real and seen.given and not seen.fixed, wide=kind is Addend)
+    more["shared"] = seen.last and not module.transposed
+    if real and not many:
+        return None if _many(module) else _as(made, module, **more | {"bits": 8})
+    return _as(made, module, **more | {"real": False})
 
 
 def _inputs(layer: Any) -> int:
@@ -658,11 +559,12 @@ def _left(model: nn.Module, seen: dict[str, _Seen], ran: list[str]) -> list[str]
     found: list[str] = []
     for path in dict.fromkeys(ran):
         kind = type(module := model.get_submodule(path))
-        if kind in _CONVOLUTIONS and not seen[path].whole and seen[path].over < 2 and _many(module):
+        made = _LAYERS.get(kind, nn.Module)
+        if issubclass(made, _GridConv) and not seen[path].whole and seen[path].over < 2 and _many(module):
             found.append(f"{path or 'the model'} ({kind.__name__}, {_inputs(module)} real inputs for each output)")
-        elif kind in _BINARY and not seen[path].whole:
+        elif issubclass(made, GridBinary) and not seen[path].whole:
             found.append(f"{path or 'the model'} ({kind.__name__}, real inputs)")
-        elif isinstance(module, _SUMS) and kind not in (*_LAYERS, *_PLAIN, *_PLAIN.values()):
+        elif kind not in (*_LAYERS, *_NORMS, *_NORMS.values()):
             found.append(f"{path or 'the model'} ({kind.__name__})")
     return found
 
@@ -739,7 +641,7 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -
         return 2 * drawn - 1 if step.bipolar else drawn
 
     def rounded(columns: Any, given: tuple[Any, ...], y: Tensor) -> Tensor:
-        return _fixed(y, columns.exponent, columns.limit)
+        return fixed_point(y, columns.exponent, columns.limit)
 
     for path, module in exact.named_modules():
         if isinstance(module, _SUMS):

@@ -16,16 +16,17 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from htaf import packed
 from htaf._errors import HtafError, first_line, installed, listed
 from htaf._files import parse_json, read_record, regular, sealed, write_atomic
 from htaf.contract import StepFactory
-from htaf.data import images, named
 from htaf.models.hub import asking_hub
-from htaf.runs import METRICS, MODEL, PREPROCESSING, RECORD, SMOOTH, PackedRun, Run, open_run
-from htaf.runs.packed import RUN, as_run
+from htaf.runs import METRICS, MODEL, PREPROCESSING, RECORD, SMOOTH
+
+if TYPE_CHECKING:
+    from htaf.runs import Run
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")  # at the hub
 REVISION = re.compile(r"(?!.*\.\.)\w[\w./-]{0,149}")
@@ -214,7 +215,9 @@ def _said(error: Exception) -> str:
 
 def _write(what: Any, folder: Path) -> Any:
     """Write into a new folder what is to be shared, as its kind writes it; gives what the card is made from."""
+    from htaf.data import images, named
     from htaf.embeddings.bottleneck import ConceptBottleneck
+    from htaf.runs import PackedRun, Run
 
     if isinstance(what, str | PathLike):
         path = Path(what)
@@ -318,6 +321,8 @@ def _small(file: Path) -> bytes:
 
 
 def _run(folder: Path, method: StepFactory | None = None) -> Run:
+    from htaf.runs import open_run
+
     for name in (RECORD, PREPROCESSING):
         if (folder / name).is_file():
             _small(folder / name)
@@ -333,7 +338,11 @@ def _run_or_estimator(folder: Path, method: StepFactory | None) -> Any:
 
 def _packed(file: Path) -> Any:
     model = packed.load(file)
-    return as_run(model, file) if RUN in model.extra else model
+    if "run" not in model.extra:
+        return model
+    from htaf.runs.packed import as_run
+
+    return as_run(model, file)
 
 
 def _bottleneck(folder: Path) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from made_askers import Counted, TableModel, job, made
 
-from htaf._console import Terminal
+from htaf._console import terminal
 from htaf.concepts.naming import (
     NamingSettings,
     check_notes,
@@ -20,7 +20,7 @@ from htaf.concepts.naming.job import Estimate
 
 
 def lines_of(names: list[dict[str, Any]], order: list[int], width: int = 80) -> list[str]:
-    console = Terminal(width=width, file=io.StringIO())
+    console = terminal(width=width, file=io.StringIO())
     console.print(name_table(names, order))
     return console.file.getvalue().splitlines()
 

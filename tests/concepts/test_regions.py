@@ -208,7 +208,7 @@ def test_without_captum_the_message_says_how_to_get_it(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(module.importlib, "import_module", missing)
     model = settled(Plain("maximum"), images_of((8, 12), 8))
-    with pytest.raises(ConceptError, match=r"takes no average over places; .* pip install 'htaf\[where\]'"):
+    with pytest.raises(ConceptError, match=r"takes no average over places; .* pip install 'htaf\[images\]'"):
         Regions(model)
 
 

@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.minimal import minimal_set
 from htaf.concepts.report import examples, pictures, write_report
 from htaf.concepts.scores import score
 
@@ -35,17 +34,14 @@ def opened(data: bytes) -> np.ndarray:
 def test_write_report(tmp_path: Path) -> None:
     codes = some()
     scores = score(codes, baseline={"plain, binarised": some(1)})
-    found = minimal_set(codes)
-    files = write_report(scores, tmp_path / "report", minimal=found, title="A net")
+    files = write_report(scores, tmp_path / "report", title="A net")
     assert sorted(path.name for path in files) == sorted(path.name for path in (tmp_path / "report").iterdir())
     assert json.loads((tmp_path / "report/scores.json").read_text()) == scores
-    assert json.loads((tmp_path / "report/needed.json").read_text()) == found
     text = (tmp_path / "report/scores.md").read_text()
     assert text.startswith("# A net\n")
     exact = f"{100 * scores['accuracy']['test']['exact']:.1f}%"
     assert f"| test | 99 | - | {exact} | - | - |" in text
     assert f"| concept accuracy: all; live | {100 * scores['concept_accuracy']['mean']:.1f}%" in text
-    assert f"**Minimal concept set: {found['needed']}**" in text
     assert "| plain, binarised |" in text
     first = next(t for entry in scores["importance"] for t in entry["top"][:5] if t["reversed"])
     both = f"{first['contribution']:+z.2f} / {first['fitted_contribution']:+z.2f}"

@@ -162,21 +162,6 @@ def test_the_image_is_looked_for_before_the_network(
     assert "got 'nobody'" in err
 
 
-def test_pictures_with_maps(htaf, run: Run, images: Images, tmp_path: Path) -> None:
-    extract(run, images, tmp_path / "codes", parts=["train", "test"])
-    words = ("concepts", "pictures", tmp_path / "codes", run.path, "--concept", 3, "--count", 2, "--out")
-    colours = []
-    for name, more in (("plain", ()), ("maps", ("--where",))):
-        code, _, err = htaf(*words, tmp_path / name, *more)
-        assert code == 0, err
-        with Image.open(tmp_path / name / "concept-3.png") as drawn:
-            colours.append(np.asarray(drawn.convert("RGB")).std(2).max())
-    assert colours[0] == 0, "grey digits"
-    assert colours[1] > 50
-    over = module.Maps(run, images).over(["test/0", "test/1"], 3)
-    assert over.shape == (2, 3, 192, 192)
-
-
 def test_a_stopped_command_goes_on(
     run: Run, images: Images, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

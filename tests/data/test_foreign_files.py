@@ -14,6 +14,7 @@ import htaf
 from htaf.data.notes import told
 from htaf.data.reading import DataError
 from htaf.data.tabular import load
+from htaf.rules import effects, vary
 
 ROWS = 40
 
@@ -46,6 +47,10 @@ def read(text: str, folder: Path, encoding: str = "utf-8") -> tuple[pd.DataFrame
         (table(lambda i: f"{i + 55}.2%" if i % 2 else ".552"), [0.552, 0.562]),
         (table(lambda i: f"{1 + i % 12}:42 PM"), [13.7, 14.7]),
         (table(lambda i: f"\u2212{i}.5"), [-0.5, -1.5]),
+        (table(lambda i: f"CHF 1\u2019{234 + i}.50"), [1234.5, 1235.5]),
+        (table(lambda i: f"1:0{i % 9}:30" if i % 2 else f"{30 + i}:15"), [30.25 / 60, 1 + 1.5 / 60]),
+        (table(lambda i: f"1:0{i % 9}:30" if i % 2 else f"{i % 20}:15"), [0.25, 1 + 1.5 / 60]),
+        (table(lambda i: f"-0{i % 9}:30" if i % 2 else "00:15"), [0.25, -1.5]),
     ],
 )
 def test_numbers_as_people_write_them(text: str, first: list[float], tmp_path: Path) -> None:
@@ -58,6 +63,7 @@ def test_numbers_as_people_write_them(text: str, first: list[float], tmp_path: P
     ("text", "said"),
     [
         (table(lambda i: f"{i % 9:02}"), "begins with 0"),
+        (table(lambda i: f"{i % 28 + 1}.12.8{i % 9}"), "a year of two digits"),
         (table(lambda i: f"{i % 5 * 10}-{i % 5 * 10 + 9}"), "'x' is text: '0-9'"),
         (table(lambda i: f"{i % 6}.4 {('kmpl', 'km/kg')[i % 9 == 0]}"), "'x' is text"),
         (
@@ -106,6 +112,14 @@ def test_times_of_another_zone_are_the_same_times(model: Any) -> None:
     np.testing.assert_array_equal(fitted.predict_proba(other), expected)
     with pytest.raises(DataError, match="with a time zone"):
         fitted.predict_proba(rows.assign(when=rows["when"].dt.tz_localize(None)))
+
+
+def test_effects_of_times_with_a_zone_have_it_too(model: Any) -> None:
+    fitted, rows = model
+    frame = rows.assign(y=(rows["when"].dt.hour > 12) | rows["flag"])
+    (effect,) = effects(fitted, ["when"], frame)
+    assert effect.kind == "date"
+    assert vary(fitted, "when", data=frame)["value"].str.endswith("Z").all()
 
 
 def test_truth_values_and_0_and_1_are_one(model: Any) -> None:

@@ -2,9 +2,12 @@
 
 import json
 import math
+import os
 import re
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -377,6 +380,40 @@ def test_threads_wait_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert image_reading.read_each(names, 3, (8, 8), most=4)[1] == [None] * 20
     assert {*used} == {100 * 100 * 12, 200 * 200 * 12}
     assert budget.used == 0
+
+
+def test_memory_counts_the_tile_of_a_tiff_and_the_coefficients_of_a_progressive_jpeg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = image_reading.Budget(1)
+    monkeypatch.setattr(image_reading, "MEMORY", budget)
+    used, fitted = list[int](), image_reading._fitted
+    monkeypatch.setattr(image_reading, "_fitted", lambda *args: used.append(budget.used) or fitted(*args))
+    Image.new("RGB", (160, 160)).save(tmp_path / "progressive.jpg", progressive=True)
+    (tmp_path / "tile.tif").write_bytes(tiff_of_one_tile(image=16, tile=64))
+    for name in ("progressive.jpg", "tile.tif"):
+        image_reading.decode(tmp_path / name, 3, (8, 8))
+    assert used == [12 * 20 * 20 + 8 * 160 * 160, 12 * (16 * 16 + 64 * 64)]  # JPEG at 1/8
+    (tmp_path / "huge.tif").write_bytes(tiff_of_one_tile(image=16, tile=9600))
+    assert "tiles of 92,160,000 pixels" in image_reading.look(tmp_path / "huge.tif").problem
+
+
+def tiff_of_one_tile(image: int, tile: int) -> bytes:
+    """A grey TIFF whose only tile is larger than the image."""
+    data = zlib.compress(bytes(tile * tile))
+    head = 8 + 2 + 12 * 10 + 4
+    tags = [(256, image), (257, image), (258, 8), (259, 8), (262, 1), (277, 1), (322, tile), (323, tile), (324, head)]
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in [*tags, (325, len(data))])
+    return b"II*\0" + struct.pack("<IH", 8, 10) + entries + bytes(4) + data
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_starts_with_all_of_the_memory() -> None:
+    with image_reading.MEMORY.held(image_reading.IN_FLIGHT):
+        child = os.fork()
+        if not child:
+            os._exit(int(image_reading.MEMORY.used != 0))
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def test_what_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ModelError, match=f"expected .*{name}"):
             model_of("http://localhost:1/v1", **{name: -1})
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'htaf\[llm\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'htaf\[images\]'"):
         model_of("http://localhost:1/v1")
 
 

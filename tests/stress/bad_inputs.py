@@ -2,7 +2,7 @@
 
     .venv/bin/python tests/stress/bad_inputs.py --count 900 --seed 0 --json results/stress/bad_inputs.json
 
-The inputs are the product of verbs, flags and bad values, and files made by hand: tables, images, records, plans.
+The inputs are the product of verbs, flags and bad values, and files made by hand: tables, images, records.
 Each runs in a fork of this process, which has imported everything. It passes when there is no traceback, an exit code
 that is not 0, a message that names the value or the file and says what was expected, nothing left behind, no file
 changed, and time and memory within bounds. The exit code is 1 where one does not pass.
@@ -90,7 +90,7 @@ class World:
 
 
 def made_world(root: Path) -> World:
-    """Runs that nobody trained, codes, a packed file, names, a page, tables, images, attributes, a plan."""
+    """Runs that nobody trained, codes, a packed file, names, a page, tables, images, attributes."""
     import made_clip
     import made_runs
     from htaf import packed, runs
@@ -145,7 +145,6 @@ def made_world(root: Path) -> World:
             )
     table = pd.DataFrame({"class": [str(i) for i in range(10)], "round": [1, 0] * 5, "tall": [0, 0, 1, 1, 0] * 2})
     table.to_csv(root / "attributes.csv", index=False)
-    (root / "plan.toml").write_text(PLAN.format(table=root / "rows.csv"))
     (root / "empty.journal").touch()
     (root / "list.txt").write_text("round\ntall\n")
     made_clip.write_clip(root / "clip")
@@ -161,17 +160,6 @@ def made_world(root: Path) -> World:
     world.files = {path.name: path for path in root.iterdir()}
     return world
 
-
-PLAN = """name = "tried"
-candidates = 1
-splits = 1
-data = [{{name = "{table}", target = "label"}}]
-[recipe]
-epochs = 1
-hidden = [4]
-[methods.htaf]
-lr = [0.01]
-"""
 
 # ---- verbs x flags x bad values ----
 
@@ -215,14 +203,12 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "generate": (w["llm-run"], "red cats", "--tokens", "3"),
         "predict": (w["table-run"], w["rows.csv"], "--out", "out.csv"),
         "explain": (w["table-run"], w["rows.csv"], "--out", "out.json"),
-        "study": (w["plan.toml"], "--out", "out"),
         "paper list": (),
         "paper run": ("bounds", "--out", "out"),
         "paper report": ("--out", "."),
         "paper cost": ("bounds", "--speed", "1"),
         "demo": ("--out", "out"),
         "doctor": (),
-        "completion": ("bash",),
         "pack": (w["run"], "--out", "out.packed"),
         "push": (w["table-run"], "nobody/net"),
         "export": (w["run"], "--to", "onnx", "--out", "out.onnx"),
@@ -236,9 +222,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         ),
         "paper leakage": (w["codes"], "--names", w["names.json"], "--attributes", w["attributes.csv"]),
         "concepts score": (w["codes"], "--out", "out"),
-        "concepts minimal-set": (w["codes"], "--out", "out.json"),
         "concepts sparse": (w["run"], "--codes", w["codes"], "--out", "out", "--nec", "2"),
-        "concepts pictures": (w["codes"], w["run"], "--out", "out"),
         "concepts where": (w["run"], "--codes", w["codes"], "--out", "out"),
         "concepts find": (w["run"], *_sides(world), "--out", "out"),
         "concepts counterfactuals": (w["codes"], "--image", "0"),
@@ -575,7 +559,7 @@ def images(world: World) -> Iterator[Bad]:
 
 
 def damaged(world: World) -> Iterator[Bad]:
-    """Runs, codes, packed files, names and plans that were edited or cut."""
+    """Runs, codes, packed files and names that were edited or cut."""
 
     def copied(where: Path, *, source: str, name: str, change: Callable[[bytes], bytes] | None) -> None:
         target = where / source
@@ -654,7 +638,7 @@ def damaged(world: World) -> Iterator[Bad]:
         ("table-run", "preprocessing.json"): [("predict", "table-run", world["rows.csv"])],
         ("run", "model.safetensors"): [("evaluate", "run"), ("pack", "run", "--out", "out.packed")],
         ("run", "preprocessing.json"): [("concepts", "extract", "run", "--out", "out"), ("evaluate", "run")],
-        ("codes", "concepts.json"): [("concepts", "score", "codes"), ("concepts", "minimal-set", "codes")],
+        ("codes", "concepts.json"): [("concepts", "score", "codes"), ("concepts", "intervene", "codes")],
         ("codes", "parts/part-00000.parquet"): [
             ("concepts", "score", "codes"), ("concepts", "counterfactuals", "codes"),
         ],
@@ -662,7 +646,6 @@ def damaged(world: World) -> Iterator[Bad]:
         ("net.packed", ""): [("predict", "net.packed", str(world.files["photos"] / "red" / "0.png"))],
         ("names.json", ""): [("explore", world["run"], "--codes", world["codes"], "--names", "names.json",
                               "--out", "out")],
-        ("plan.toml", ""): [("study", "plan.toml", "--out", "out")],
         ("attributes.csv", ""): [("concepts", "name", world["codes"], "--attributes", "attributes.csv")],
     }  # fmt: skip
     for (source, name), several in files.items():
@@ -674,72 +657,6 @@ def damaged(world: World) -> Iterator[Bad]:
                 shown = (name or source, source, "record.json")
                 title = f"{name or source} {what}: htaf {' '.join(words)}"
                 yield Bad("damaged file", shown, words, before=make, title=title)
-
-
-def plans(world: World) -> Iterator[Bad]:
-    """Plans of studies."""
-    good = PLAN.format(table=world["rows.csv"])
-    changes = {
-        "candidates": ("candidates = 1", "candidates = 0"),
-        "candidates ": ("candidates = 1", 'candidates = "many"'),
-        "candidates  ": ("candidates = 1", "candidates = 1.5"),
-        "candidates   ": ("candidates = 1", "candidates = true"),
-        "splits": ("splits = 1", "splits = -1"),
-        "splits ": ("splits = 1", "splits = []"),
-        "name": ('name = "tried"', "name = 7"),
-        "name ": ('name = "tried"', 'name = ""'),
-        "seed": ("splits = 1", "splits = 1\nseed = -1"),
-        "seed ": ("splits = 1", f"splits = 1\nseed = {HUGE}"),
-        "search_epochs": ("splits = 1", "splits = 1\nsearch_epochs = 5"),
-        "search_epochs ": ("splits = 1", 'splits = 1\nsearch_epochs = "two"'),
-        "colour": ("splits = 1", 'splits = 1\ncolour = "red"'),
-        "data": (re.search(r"data = .*", good).group(), "data = []"),  # pyright: ignore[reportOptionalMemberAccess]
-        "data ": (re.search(r"data = .*", good).group(), "data = 5"),  # pyright: ignore[reportOptionalMemberAccess]
-        "data  ": (re.search(r"data = .*", good).group(), "data = [5]"),  # pyright: ignore[reportOptionalMemberAccess]
-        "nmae": ("{name =", "{nmae ="),
-        "gone": (world["rows.csv"], "gone.csv"),
-        "lable": ('"label"', '"lable"'),
-        "target": ('"label"', "5"),
-        "split": ('target = "label"', 'target = "label", split = "half"'),
-        "task": ('target = "label"', 'target = "label", task = "guess"'),
-        "size": ('target = "label"', 'target = "label", size = "big"'),
-        "gelu": ("[methods.htaf]", "[methods.gelu]"),
-        "lr": ("lr = [0.01]", "lr = []"),
-        "lr ": ("lr = [0.01]", "lr = 0.01"),
-        "lr  ": ("lr = [0.01]", 'lr = ["fast"]'),
-        "lr   ": ("lr = [0.01]", "lr = [nan]"),
-        "lr    ": ("lr = [0.01]", "lr = [inf]"),
-        "lr     ": ("lr = [0.01]", "lr = [-1]"),
-        "lr      ": ("lr = [0.01]", "lr = [0.01, 0.01]"),
-        "lr       ": ("lr = [0.01]", "lr = [[1, 2]]"),
-        "lr        ": ("lr = [0.01]", "lr = [{a = 1}]"),
-        "lr         ": ("lr = [0.01]", "lr = [2020-01-01]"),
-        "speed": ("lr = [0.01]", "speed = [1]"),
-        "alpha0": ("lr = [0.01]", '"alpha0,alpha1" = [[2]]'),
-        "alpha0 ": ("lr = [0.01]", '"alpha0,alpha1" = [2]'),
-        "epochs": ("epochs = 1", "epochs = 0"),
-        "epochs ": ("epochs = 1", 'epochs = "ten"'),
-        "epochs  ": ("epochs = 1", f"epochs = {HUGE}"),
-        "hidden": ("hidden = [4]", "hidden = []"),
-        "hidden ": ("hidden = [4]", "hidden = 4"),
-        "hidden  ": ("hidden = [4]", "hidden = [4.5]"),
-        "family": ("epochs = 1", 'epochs = 1\nfamily = "cnn"'),
-        "family ": ("epochs = 1", 'epochs = 1\nfamily = "dhn"'),
-        "tempo": ("epochs = 1", "epochs = 1\ntempo = 3"),
-        "methods": ("[methods.htaf]\nlr = [0.01]", ""),
-        "methods ": ("[methods.htaf]\nlr = [0.01]", "methods = 5"),
-        "recipe": ("[recipe]\nepochs = 1\nhidden = [4]", "recipe = 5"),
-    }
-    for name, (old, new) in changes.items():
-        assert old in good, old
-        text = good.replace(old, new)
-        if new in ("methods = 5", "recipe = 5"):
-            text = new + "\n" + good.replace(old, "")
-        make = functools.partial(_write, name="plan.toml", content=text.encode())
-        words = ("study", "plan.toml", "--out", "out")
-        yield Bad("plan", (name.strip(), "plan.toml"), words, before=make, title=f"{new!r}: htaf {' '.join(words)}")
-    for text in ("tabluar", "Tabular", "plan", "plan.yaml", "missing.toml", world["empty"], ""):
-        yield Bad("plan", (text, repr(text)), ("study", text, "--out", "out"))
 
 
 def names(world: World) -> Iterator[Bad]:
@@ -756,8 +673,6 @@ def names(world: World) -> Iterator[Bad]:
         words = ("concepts", "counterfactuals", w["codes"], "--image", "0", "--target", target)
         yield Bad("class", (target or "''",), words)
     for concept in ("-1", "21", HUGE, "x", "1.5"):
-        words = ("concepts", "pictures", w["codes"], w["run"], "--out", "out", "--concept", concept)
-        yield Bad("concept", (concept,), words)
         words = ("concepts", "name", w["codes"], "--model", "m", *NO_SERVER, "--concept", concept)
         yield Bad("concept", (concept,), words)
     for point in ("-1", "22", HUGE, "x"):
@@ -840,19 +755,12 @@ def same_files(world: World) -> Iterator[Bad]:
         for verb, more in (("pack", ()), ("export", ("--to", "onnx")), ("export", ("--to", "nir"))):
             out = f"{world['run']}/{name}"
             yield Bad("output is an input", (name,), (verb, world["run"], *more, "--out", out))
-        words = ("concepts", "minimal-set", world["codes"], "--out", f"{world['run']}/{name}")
-        yield Bad("output is an input", (name,), words)
     out = f"{world['table-run']}/metrics.csv"
     yield Bad("output is an input", ("metrics.csv",), ("predict", world["table-run"], world["rows.csv"], "--out", out))
     packed = ("predict", world["net.packed"], str(root / "photos"), "--out", world["net.packed"])
     yield Bad("output is an input", ("net.packed", ".csv"), packed)
-    for name in ("concepts.json", "head.safetensors", "parts/part-00000.parquet"):
-        out = f"{world['codes']}/{name}"
-        yield Bad("output is an input", (name,), ("concepts", "minimal-set", world["codes"], "--out", out))
     for out in (world["run"], world["codes"]):
-        for verb in (("concepts", "score", world["codes"]), ("concepts", "pictures", world["codes"], world["run"])):
-            yield Bad("output is an input", (Path(out).name,), (*verb, "--out", out))
-        yield Bad("output is an input", (Path(out).name,), ("study", world["plan.toml"], "--out", out))
+        yield Bad("output is an input", (Path(out).name,), ("concepts", "score", world["codes"], "--out", out))
         yield Bad("output is an input", (Path(out).name,), ("demo", "--out", out))
 
 
@@ -1151,7 +1059,6 @@ def of_python(world: World) -> Iterator[Bad]:
     from htaf import runs
     from htaf.concepts.extract import extract
     from htaf.concepts.intervene import intervention_curve
-    from htaf.concepts.minimal import minimal_set
     from htaf.concepts.naming import name_by_attributes
     from htaf.concepts.scores import score
     from htaf.concepts.store import open_codes
@@ -1202,15 +1109,12 @@ def of_python(world: World) -> Iterator[Bad]:
     yield bad("extract of nothing", lambda: extract(run, [], "out"), "images")
     yield bad("extract of a text", lambda: extract(run, [world["rows.csv"]], "out"), "rows.csv")
     for seed in (-1, 10**20, 2**63):
-        yield bad(f"minimal_set(seed={seed})", lambda s=seed: minimal_set(codes, seed=s), seed)
         yield bad(f"split(seed={seed})", lambda s=seed: images.split(images.load("digits"), seed=s), seed)
         yield bad(f"tabular.split(seed={seed})", lambda s=seed: tabular.split(tabular.load("digits"), s), seed)
         listed = attributes.load("digits")
         yield bad(
             f"name_by_attributes(seed={seed})", lambda s=seed, a=listed: name_by_attributes(codes, a, seed=s), seed
         )
-    for value in (-1.0, float("nan"), float("inf")):
-        yield bad(f"minimal_set(tolerance={value})", lambda v=value: minimal_set(codes, tolerance=v), value)
     yield bad("score of no part", lambda: score(codes, scored="all"), "all")  # pyright: ignore[reportArgumentType]
     yield bad("intervention order", lambda: intervention_curve(codes, order="best"), "best")  # pyright: ignore[reportArgumentType]
     for points in ([-1], [22], [10**20], []):
@@ -1232,7 +1136,7 @@ def of_python(world: World) -> Iterator[Bad]:
 
 def inputs(world: World, count: int, seed: int) -> list[Bad]:
     """`count` distinct inputs: all that were made by hand, and so many of the product as are left."""
-    made = [*tables(world), *images(world), *damaged(world), *plans(world), *names(world), *same_files(world)]
+    made = [*tables(world), *images(world), *damaged(world), *names(world), *same_files(world)]
     made += [*bottlenecks(world), *large(), *of_python(world)]
     made = [dataclasses.replace(b, words=tuple(w.replace("{run}", world["run"]) for w in b.words)) for b in made]
     product = list(of_flags(world))
@@ -1279,7 +1183,7 @@ def warm() -> None:
     import htaf.export
     import htaf.runs.packed
     import htaf.runs.run
-    import htaf.training.study
+    import htaf.training.fit
 
     matplotlib.pyplot.switch_backend("agg")
     _ = (lightning, onnx, onnxruntime, onnxscript, openai, sklearn)
@@ -1367,9 +1271,7 @@ def _call(bad: Bad) -> int:
             return 1
         return 0
     sys.argv = ["htaf", *bad.words]
-    from htaf import _console
 
-    _console.err.file = sys.stderr
     try:
         cli.main()
     except SystemExit as exit:

@@ -338,31 +338,9 @@ def read_replies(folder: Path) -> None:
             validated(kept, NameReply)
 
 
-PLAN = b"""
-name = "mine"
-data = ["wine", {name = "table.csv", target = "y", split = "grouped"}]
-candidates = 4
-splits = 2
-[recipe]
-epochs = 50
-hidden = [8, 8]
-[methods.htaf]
-"alpha0,alpha1" = [[2, 11], [1, 22]]
-lr = [1e-3, 3e-3]
-[methods.ste]
-slope = ["sigmoid", "tanh"]
-"""
-
-
-def read_study_plan(folder: Path) -> None:
+def read_words(folder: Path) -> None:
     from htaf.concepts.naming import read_candidates
-    from htaf.training.plan import read_plan
 
-    if (folder / "plan.toml").exists():
-        plan = read_plan(folder / "plan.toml")
-        printed(plan.describe())
-        for method in plan.methods:
-            plan.draw(method)
     for name in ("words.json", "words.txt", "words.csv"):
         if (folder / name).exists():
             read_candidates(str(folder / name))
@@ -384,27 +362,6 @@ def read_page(folder: Path) -> None:
     if head_of(folder) is not None:
         PageServer(folder, 0).server_close()
     write_page(folder)
-
-
-def made_study(folder: Path, run: Path) -> None:
-    record = json.loads((run / "record.json").read_text())
-    record |= {"seconds": 1.5, "cpu_seconds": 1.0, "device": "cpu"}
-    cell = folder / "cells" / "0123456789abcdef"
-    cell.mkdir(parents=True)
-    (cell / "record.json").write_text(json.dumps(record))
-
-
-def read_study(folder: Path) -> None:
-    from htaf.training.cells import read_cell
-    from htaf.training.report import score
-    from htaf.training.study import _provenance, is_record
-
-    record = read_cell(folder, "0123456789abcdef", is_record)
-    if record is not None:
-        for part in ("validation", "test"):
-            score(record, part)
-        _provenance([record])
-        sum([record["seconds"], record.get("cpu_seconds") or 0.0])
 
 
 def read_weights_file(folder: Path) -> None:
@@ -503,23 +460,16 @@ def made_kinds(root: Path, only: set[str] | None = None) -> dict[str, Kind]:
         return Kind(made_replies(), read_replies, 6)
 
     @kind
-    def plans(at: Path) -> Kind:
-        words = [b'{"a": ["wings", "a beak"], "b": ["fur"]}', b"wings\na beak\n", b"concept,x\nwings,1\na beak,2\n"]
-        files = dict(zip(("words.json", "words.txt", "words.csv"), words, strict=True))
-        return Kind({"plan.toml": PLAN, **files}, read_study_plan, 6)
+    def words(at: Path) -> Kind:
+        texts = [b'{"a": ["wings", "a beak"], "b": ["fur"]}', b"wings\na beak\n", b"concept,x\nwings,1\na beak,2\n"]
+        files = dict(zip(("words.json", "words.txt", "words.csv"), texts, strict=True))
+        return Kind(files, read_words, 6)
 
     @kind
     def pages(at: Path) -> Kind:
         write_page(at)
         keep = {name: data for name, data in run_files(at).items() if name.startswith(("data/", ".htaf"))}
         return Kind(keep, read_page, 4)
-
-    @kind
-    def study_cells(at: Path) -> Kind:
-        made_table_run(at / "run")
-        made_study(at / "study", at / "run")
-        name = "cells/0123456789abcdef/record.json"
-        return Kind({name: (at / "study" / name).read_bytes()}, read_study, 6)
 
     @kind
     def weights(at: Path) -> Kind:

@@ -28,7 +28,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from htaf import hardening
-from htaf._console import Terminal
+from htaf._console import terminal
 from htaf._files import SEAL
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid
 from htaf.data.notes import from_record, told
@@ -291,6 +291,7 @@ def test_a_finished_run_is_not_trained_again(
     run = runs("htaf")
     times = {p.name: p.stat().st_mtime_ns for p in run.path.iterdir()}
     monkeypatch.setattr(FIT, "_train", lambda *args: pytest.fail("trained again"))
+    (run.path / "checkpoints").mkdir()  # of a process that was killed as it ended
     assert train(run.path, table).record == run.record
     assert {p.name: p.stat().st_mtime_ns for p in run.path.iterdir()} == times
 
@@ -922,8 +923,8 @@ def test_the_bar_fits_80_columns_and_knows_the_time_left_in_the_first_epoch(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = io.StringIO()
-    console = functools.partial(Terminal, file=text, width=80, force_terminal=True, color_system=None)
-    monkeypatch.setattr("htaf.training.callbacks.Terminal", lambda **_: console())
+    console = functools.partial(terminal, file=text, width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr("htaf.training.callbacks.terminal", lambda **_: console())
     states: list[str] = []
     original = EpochBar.on_train_batch_end
 

@@ -12,7 +12,7 @@ import torch
 
 from htaf.data import tabular
 from htaf.data.images import Images, load
-from htaf.grid import FixedPoint, GridConv2d, WideBatchNorm2d, weight_of
+from htaf.grid import GridConv2d, WideBatchNorm2d, weight_of
 from htaf.models.mlp import MLP, Thermometer
 from htaf.runs import Run, open_packed, open_run, pack_run
 from htaf.training.families import continuing, make_recipe, ready_recipe
@@ -118,7 +118,7 @@ def test_thresholds_lie_between_columns_as_they_are_rounded(tmp_path: Path) -> N
         counts[weights] = net.thermometer.counts
         if weights == "float":
             continue
-        assert isinstance(net.columns, FixedPoint)
+        assert net.columns.rounds
         run = open_run(tmp_path / weights)
         x = torch.cat([inputs for inputs, _ in run.part("train", table)])
         bits = net.thermometer(net.columns(x))

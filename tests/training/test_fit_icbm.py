@@ -23,15 +23,12 @@ from htaf.data.reading import DataError
 from htaf.models.build import build
 from htaf.models.icbm import ICBM
 from htaf.runs import Run, RunError, open_run
-from htaf.training.cells import Computing, Place
 from htaf.training.families import ready_recipe
 from htaf.training.families.icbm import FAMILY, for_backbone
 from htaf.training.fit import fit, run_identity
 from htaf.training.module import Training, TrainingError
-from htaf.training.plan import Plan, Source
 from htaf.training.problems import problem, supervision
 from htaf.training.recipe import Recipe
-from htaf.training.study import Cell, run_path, run_study
 from quick import slow_but
 
 
@@ -213,24 +210,6 @@ def test_attributes_that_nothing_reads(digits: Images, table: Attributes, tmp_pa
         fit(recipe(bottleneck="joint", compile=True), digits, tmp_path / "b", attributes=table)
 
 
-def test_a_study_of_supervised_bottlenecks(digits: Images, table: Attributes, tmp_path: Path) -> None:
-    file = tmp_path / "table.csv"
-
-    def write(values: np.ndarray) -> None:
-        lines = [",".join([name, *map(str, row)]) for name, row in zip(table.classes, values, strict=True)]
-        file.write_text("\n".join([",".join(["class", *table.names]), *lines]) + "\n")
-
-    write(table.values)
-    base = recipe(bottleneck="joint", method="relu", attributes=str(file), epochs=1)
-    cell = Cell(base, 0, Source("digits"))
-    before = cell.key()
-    record = cell.task().compute(Place(tmp_path))
-    assert record["key"] == before
-    assert record["model"]["concepts"] == 4
-    write(1 - table.values)
-    assert cell.key() != before
-
-
 @pytest.mark.parametrize("home", ["timm", "transformers"])
 def test_first_weights_from_a_hub(digits: Images, home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub is out of reach in tests: timm's maker is watched, transformers reads a local folder."""
@@ -298,22 +277,6 @@ def test_identity_holds_the_network(digits: Images) -> None:
         return str(run_identity(recipe(**changes), digits, 0, "random"))
 
     assert len({key(), key(concepts=5), key(freeze=True), key(backbone_lr=0.5), key(bottleneck="joint")}) == 5
-
-
-@pytest.mark.slow
-def test_a_study_keeps_its_networks(digits: Images, tmp_path: Path) -> None:
-    base = recipe(epochs=1)
-    plan = Plan(
-        "keep", (Source("digits"),), {"htaf": {"lr": (0.1, 0.05)}}, base=base, candidates=2, splits=2, search_epochs=1
-    )
-    report = run_study(plan, tmp_path, Computing(workers=0), keep_runs=True)
-    folders = sorted(path.parent.name for path in tmp_path.glob("cells/*/run"))
-    cells = sorted(path.name for path in (tmp_path / "cells").iterdir())
-    assert len(folders) == 2
-    assert set(folders) < set(cells)
-    assert isinstance(open_run(run_path(tmp_path, folders[0])).model(), ICBM)
-    (tmp_path / "cells" / folders[0] / "record.json").unlink()  # killed between the two writes
-    assert run_study(plan, tmp_path, Computing(workers=0), keep_runs=True)["rows"] == report["rows"]
 
 
 def test_layer_normed_backbones_have_a_rate_of_their_own() -> None:

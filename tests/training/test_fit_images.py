@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
 import re
 import textwrap
 from dataclasses import replace
@@ -26,16 +25,13 @@ from htaf.data.tabular import load as load_table
 from htaf.runs import Run, RunError, open_run
 from htaf.spiking.neurons import IF, LIF
 from htaf.training import families
-from htaf.training.cells import Computing
 from htaf.training.families import FAMILIES, make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
 from htaf.training.notes import augment_notes
-from htaf.training.plan import Plan, Source
 from htaf.training.problems import divided_notes, problem, resolved
 from htaf.training.recipe import ImageData, Recipe
 from htaf.training.running import Running
-from htaf.training.study import run_study
 from smallest import SMALLEST
 
 
@@ -217,27 +213,6 @@ def test_predicting_files(runs, digits: Images, tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no image")
     with pytest.raises(DataError, match=r"text\.png"):
         run.predict_images([tmp_path / "text.png"])
-
-
-@pytest.mark.slow
-def test_a_study_of_images(tmp_path: Path) -> None:
-    """Candidates are shorter and not measured on the test part; final trainings are. One alone needs no search."""
-    base = recipe("dhn", epochs=2)
-    methods: Any = {
-        "htaf": {"alpha0,alpha1,sharpen,start": ((2.0, 11.0, True, (1.0, 2.0)), (2.0, 11.0, False, None))},
-        "ste": {"slope": ("tanh",)},
-    }
-    reference = {("digits", "htaf"): (0.9, None)}
-    plan = Plan("small", (Source("digits"),), methods, base, 2, 1, search_epochs=1, reference=reference)
-    report = run_study(plan, tmp_path, Computing(workers=0))
-    cells = [json.loads(path.read_text()) for path in tmp_path.glob("cells/*/record.json")]
-    assert sorted(("test" in c["rows"], c["recipe"]["epochs"]) for c in cells) == [(False, 1)] * 2 + [(True, 2)] * 2
-    assert [row["candidates"] for row in report["rows"]] == [2, 1]
-    text = (tmp_path / "report.md").read_text()
-    assert "WideResNet, depth 10, width 1; 200 training and 100 validation images" in text
-    assert "2 epochs (1 a candidate), float32" in text
-    assert "over 1 seed" in text
-    assert run_study(plan, tmp_path, Computing(workers=0)) == report  # nothing is computed again
 
 
 def test_few_files_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 htaf train icbm --data digits --depth 10 --concepts 32 --epochs 6 --out runs/icbm
 htaf concepts extract runs/icbm --out runs/codes
-pip install -e '.[where]' -r benchmarks/peers/concepts/requirements.txt
+pip install -e '.[images]' -r benchmarks/peers/concepts/requirements.txt
 python benchmarks/peers/concepts/compare.py runs/icbm runs/codes [--concepts 32]
 """
 

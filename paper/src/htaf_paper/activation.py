@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from htaf.training.cells import Task
 from htaf_paper import bounds
+from htaf_paper.computing import Task
 from htaf_paper.protocol import Drawing, Figure, Found, Outcome, Panel, Place, Scale, Series, Setting, Table
 from htaf_paper.verdicts import true
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from htaf._errors import suggestion
 from htaf.runs import content_hash, environment
-from htaf.training.cells import Place, Task
+from htaf_paper.computing import Place, Task
 from htaf_paper.items import EXPERIMENTS
 from htaf_paper.protocol import PaperError
 
@@ -60,7 +60,7 @@ class Made:
         key = content_hash(_cells(self.function).identity(self.settings, data_dir))
         payload = {"function": self.function, "settings": self.settings}
         made = functools.partial(_computed, self.function, self.settings)
-        return Task(key, "paper", payload, self.title, made, valid=is_record)
+        return Task(key, payload, self.title, made, valid=is_record)
 
 
 def _computed(function: str, settings: dict[str, Any], place: Place) -> dict[str, Any]:

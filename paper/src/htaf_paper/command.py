@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rich.table import Table as TextTable
-from tyro.conf import FlagConversionOff, OmitArgPrefixes, Positional, arg
+from tyro.conf import FlagConversionOff, Positional, arg
 
-from htaf._console import FAILED, Terminal, UsageError, fail, print_json, say
+from htaf._console import FAILED, UsageError, fail, print_json, say, terminal
 from htaf.cli.flags import DataDir, Device, Json
-from htaf.cli.studying import ComputingFlags
 from htaf_paper.items import EXPERIMENTS, ITEMS, items
 from htaf_paper.protocol import ABOUT_SCALES, SCALES, PaperError, Scale, Study, nearest
 
@@ -57,7 +56,7 @@ def list_items(*, json: Json = False) -> None:
         text.add_column(column)
     for row in found:
         text.add_row(row["id"], row["title"], row["paper"], ", ".join(row["scales"]))
-    Terminal().print(text)
+    terminal().print(text)
     say("; ".join(f"{name}: {ABOUT_SCALES[name]}" for name in SCALES))
     return say("htaf paper run ID ... --scale SCALE --out DIR, then htaf paper report --out DIR")
 
@@ -67,7 +66,8 @@ def run(
     *,
     out: Out,
     scale: ScaleFlag = "smoke",
-    cells: OmitArgPrefixes[ComputingFlags] = ComputingFlags(),  # noqa: B008
+    workers: int = 1,
+    threads: int = 1,
     device: Device = "cpu",
     data_dir: DataDir = None,
     records: RecordFolders = (),
@@ -80,19 +80,23 @@ def run(
     """Compute tables and figures of the paper; what is finished is never computed again.
 
     Args:
+        workers: Processes that compute, a cell at a time each; 0: in the process of the command.
+        threads: Threads of each process.
         device: Where to train.
     """
     studies = _items(ids)
-    computing = cells.computing()
+    if workers < 0 or threads < 1:
+        raise UsageError(f"--workers must be >= 0 and --threads >= 1, got {workers} and {threads}")
     if missing := [str(folder) for folder in records if not folder.is_dir()]:
         raise UsageError(f"--records: expected folders, got {', '.join(missing)}")
+    from htaf_paper.computing import Computing
     from htaf_paper.engine import run as run_items
 
     found = run_items(
         studies,
         scale,
         out,
-        computing,
+        Computing(workers, threads, progress=True),
         records=records,
         data_dir=data_dir,
         device="cuda" if device == "auto" and _has_cuda() else "cpu" if device == "auto" else device,
@@ -163,7 +167,7 @@ def cost(
         text.add_column(column)
     for row in rows:
         text.add_row(row["id"], row["scale"], "a GPU" if row["gpu"] else _spoken(row["cpu_seconds"]), row["about"])
-    Terminal().print(text)
+    terminal().print(text)
     once = f"; {_spoken(twice)} less than the sum, as items share cells" if twice else ""
     return say(f"in all {_spoken(total)} of one core, {_spoken(total / workers)} with --workers {workers}{once}")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, check_seed, err, print_json, quiet_transformers, say, say_notes
+from htaf._console import UsageError, check_seed, print_json, quiet_transformers, say, say_notes, tell
 from htaf._files import LOCK, check_output_folder, check_place
 from htaf.cli.concepts import (
     CodesDir,
@@ -66,7 +66,7 @@ def bench(
     for name, folder in named:
         given.setdefault(name, []).append(open_codes(folder))
     known = None if attributes is None else load(attributes, data_dir=data_dir)
-    result = measured(open_features(features), given, attributes=known, seeds=seeds, progress=err.print)
+    result = measured(open_features(features), given, attributes=known, seeds=seeds, progress=tell)
     text = table(result, f"Are they concepts? {codes.name}")
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "bench.json", to_json(result))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from htaf.data import images
 from htaf.data.reading import DataError
 from htaf.data.tabular import load
-from htaf.training.cells import Task
+from htaf_paper.computing import Task
 from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting, Table, command_of
 from htaf_paper.verdicts import true
 

@@ -19,8 +19,8 @@ from htaf._errors import HtafError
 from htaf._files import LOCK, parse_json, to_json
 from htaf.data.reading import DataError
 from htaf.runs import environment
-from htaf.training import cells
-from htaf.training.cells import Computing, Task, engine_of, gather, read_cell
+from htaf_paper.computing import Computing, Task, engine_of, finished, gather, read_cell
+from htaf_paper.computing import compute as compute_cells
 from htaf_paper.evidence import Evidence
 from htaf_paper.outcomes import FORMAT, keep_outcomes
 from htaf_paper.protocol import Found, MissingError, Outcome, PaperError, Place, Scale, Study, command_of, nearest
@@ -78,7 +78,7 @@ def wanted(study: Study, scale: Scale, found: Found, place: Place) -> list[Task]
 
 def _lost(task: Task, place: Place) -> bool:
     """Whether a network that a cell is to read is not kept here, though its training is on record."""
-    return bool(task.keeps) and cells.finished(task, place.out) is None
+    return bool(task.keeps) and finished(task, place.out) is None
 
 
 def run(
@@ -99,17 +99,17 @@ def run(
     Args:
         studies: the items; each at the scale that is nearest to `scale`.
         out: folder; the same call again goes on where it was.
-        computing: processes, threads, share, engine, and whether progress is shown.
+        computing: processes, threads, and whether progress is shown.
         records: folders of finished studies whose records count too.
         data_dir: of the named data sets, else HTAF_DATA.
         device: of trainings.
         compute: False: nothing is computed; outcomes are made of the records that are there, and say which are not.
 
     Returns:
-        of each item what became of it. With a share, items that lack cells of the others are `not run: time`.
+        of each item what became of it.
 
     Raises:
-        StudyError: a record is damaged, or Ray cannot be used.
+        StudyError: a record is damaged.
     """
     computing = computing or Computing()
     there, failed, missing = Records(out, records), dict[str, str](), dict[str, MissingError]()
@@ -133,13 +133,14 @@ def run(
     tasks = next_round()
     out.mkdir(parents=True, exist_ok=True)
     if tasks and compute:
-        with engine_of(computing, device) as engine:
+        with engine_of(computing) as engine:
             for _ in range(ROUNDS):
-                computed, failures = cells.compute(
-                    tasks, out, engine, computing, data_dir=data_dir, device=device, title=f"paper, {scale}"
-                )
+                _, failures = compute_cells(
+                    tasks, out, engine, data_dir=data_dir, device=device, title=f"paper, {scale}",
+                    progress=computing.progress,
+                )  # fmt: skip
                 failed |= failures
-                tasks = next_round() if computed or failures else []  # else all that is left is of other shares
+                tasks = next_round()
                 if not tasks:
                     break
             else:

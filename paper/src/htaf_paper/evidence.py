@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from htaf._files import to_json
-from htaf.training.cells import Task
 from htaf.training.families import make_recipe
-from htaf.training.plan import Source
 from htaf.training.recipe import Recipe, TableData
-from htaf.training.records import FILE, RecordsError, read_records
+from htaf.training.source import Source
+from htaf_paper.computing import Task
+from htaf_paper.records import FILE, RecordsError, read_records
 
 AUTO = "auto"  # the data settle the field: who asks for it asks for no value
 Record = dict[str, Any]
@@ -56,8 +56,7 @@ class Evidence:
         if "function" in asked:
             return self._cells.get(_cell(asked))
         recipe = make_recipe(**asked["recipe"])
-        given: Record = {name: tuple(v) if isinstance(v, list) else v for name, v in asked["source"].items()}
-        source = Source(**given)
+        source = Source(**asked["source"])
         wanted = recipe.effective() | _about(recipe, source.mode, asked["source"], asked)
         wanted = {name: value for name, value in wanted.items() if value != AUTO}
         found = self._trainings.get((Path(source.name).stem, asked["seed"]), [])

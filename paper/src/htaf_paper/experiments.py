@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from htaf.training.cells import Place as CellPlace
-from htaf.training.cells import Task
 from htaf_paper.cells import Made
+from htaf_paper.computing import Place as CellPlace
+from htaf_paper.computing import Task
 from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting
 
 Settings = dict[str, Any]

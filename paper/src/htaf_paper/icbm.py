@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from htaf.training.families import ready_recipe
-from htaf.training.plan import Grid, Plan, Source
 from htaf.training.recipe import Recipe
+from htaf.training.source import Source
 from htaf_paper.bounds import PAPER_PAIRS
+from htaf_paper.plans import Grid, Plan
 from htaf_paper.protocol import Scale
 
 # six candidates a method; fields that go together share a key
@@ -65,16 +66,6 @@ COMPARED = {
 CUB_SIZE = 112
 
 
-def printed(backbone: str, data: str) -> dict[str, float]:
-    """Method -> the accuracy in % that the paper prints; SS at its best beta, relu the plain network."""
-    with_htaf, without = ACCURACY[data][backbone]
-    found = {"htaf": with_htaf, "relu": without}
-    if backbone != "wide_resnet" or data not in COMPARED:
-        return found
-    rows = COMPARED[data]
-    return found | {"ste": rows["ste"][0], "ss": max(row[0] for name, row in rows.items() if name.startswith("ss-"))}
-
-
 def recipe(backbone: str, data: str) -> Recipe:
     """The reduced training of one backbone on one set."""
     base = ready_recipe("icbm", "reduced").replace(epochs=10)
@@ -89,14 +80,12 @@ def plan(backbone: str, data: str) -> Plan:
     """The four trained methods of one backbone on one set."""
     base = recipe(backbone, data)
     return Plan(
-        name=f"icbm-{data}-{backbone}",
         sources=(Source(data, size=CUB_SIZE if data == "cub" else None),),
         methods=METHODS,
         base=base,
         candidates=6,
         splits=3,
         search_epochs=base.optimization.epochs // 3,
-        reference={(data, method): (figure / 100, None) for method, figure in printed(backbone, data).items()},
     )
 
 
@@ -125,7 +114,6 @@ KINDS: dict[str, Grid] = {kind: {"bottleneck": (kind,)} for kind in ("joint", "s
 def fixed_betas() -> Plan:
     """The scaled sigmoid at the paper's betas, as they are, on WRN-16-1 and CIFAR-10; one seed."""
     return Plan(
-        name="icbm-cifar10-wide_resnet-betas",
         sources=(Source("cifar10"),),
         methods=FIXED,
         variants=dict.fromkeys(FIXED, "ss"),
@@ -138,7 +126,6 @@ def fixed_betas() -> Plan:
 def cifar100(backbone: str) -> Plan:
     """HTAF and the plain network on 5,000 images of CIFAR-100, with what was chosen on CIFAR-10; one seed."""
     return Plan(
-        name=f"icbm-cifar100-{backbone}",
         sources=(Source("cifar100"),),
         methods={"htaf": {"alpha0,alpha1,sharpen,start": ((1.0, 5.0, True, (0.5, 2.0)),)}, "relu": {}},
         base=recipe(backbone, "cifar100"),
@@ -150,7 +137,6 @@ def cifar100(backbone: str) -> Plan:
 def given_attributes() -> Plan:
     """Concept bottlenecks (Koh et al. 2020) with 112 attributes of CUB on the network of `cub_resnet`; one seed."""
     return Plan(
-        name="cbm-cub-resnet",
         sources=(Source("cub", size=CUB_SIZE),),
         methods=KINDS,
         variants=dict.fromkeys(KINDS, "relu"),
@@ -158,11 +144,6 @@ def given_attributes() -> Plan:
         candidates=1,
         splits=1,
     )
-
-
-def plans() -> tuple[Plan, ...]:
-    """All three."""
-    return cifar10_wide_resnet(), cifar10_resnet(), cub_resnet()
 
 
 SMOKE_CONCEPTS = 12
@@ -186,7 +167,7 @@ def smoke(
     first = {row: {key: values[:1] for key, values in grid.items()} for row, grid in rows.items()}
     base = smoke_recipe().replace(concepts=concepts)
     return Plan(
-        "icbm-digits", (Source("digits"),), first, base=base, candidates=1, splits=splits, search_epochs=1,
+        (Source("digits"),), first, base=base, candidates=1, splits=splits, search_epochs=1,
         variants=variants or {},
     )  # fmt: skip
 
@@ -211,7 +192,6 @@ def full_recipe(backbone: str, data: str) -> Recipe:
 def full(backbone: str, data: str, rows: Mapping[str, Grid], variants: Mapping[str, str] | None = None) -> Plan:
     """Rows of one backbone on one set, at the paper's size."""
     return Plan(
-        name=f"icbm-{data}-{backbone}-full",
         sources=(Source(data, size=HUB_SIZE if data == "cub" else None),),
         methods=rows,
         variants=variants or {},

@@ -16,7 +16,7 @@ from htaf.concepts.extract import extract
 from htaf.concepts.naming import name_by_attributes
 from htaf.concepts.reasons import reasons_of
 from htaf.data.attributes import Attributes, load
-from htaf.training.cells import Place
+from htaf_paper.computing import Place
 from htaf_paper.icbm_scores import images_of, kept_run, scratch
 
 TOP = 5  # concepts, as in the paper

@@ -18,8 +18,7 @@ from htaf.concepts.naming.files import VERIFIED
 from htaf.concepts.scores import BINS
 from htaf.data.images import Images
 from htaf.data.reading import DataError
-from htaf.training.plan import Plan, Source
-from htaf.training.study import data_of
+from htaf.training.source import Source
 from htaf_paper import icbm
 from htaf_paper.icbm_items import GPU, SEEDS_ALONE, SMOKE
 from htaf_paper.icbm_networks import (
@@ -36,7 +35,7 @@ from htaf_paper.icbm_networks import (
 )
 from htaf_paper.icbm_scores import BESIDE, NEAR
 from htaf_paper.outcomes import picture_file
-from htaf_paper.plans import Trained
+from htaf_paper.plans import Plan, Trained
 from htaf_paper.protocol import (
     Claim,
     Drawing,
@@ -51,6 +50,7 @@ from htaf_paper.protocol import (
     Table,
     command_of,
 )
+from htaf_paper.trainings import data_of, name_of
 from htaf_paper.verdicts import better, true
 
 FIRST = 0  # the seed that figures show
@@ -128,7 +128,7 @@ class ClassSpecificity(Item):
         """The histograms of the first seed, and label -> seed -> scores."""
 
         def one(pair: icbm.Pair, plans: Sequence[Plan]) -> tuple[Any, dict[int, dict[str, Any]]]:
-            made, label = gather.trained(plans[0]), plans[0].sources[0].label
+            made, label = gather.trained(plans[0]), name_of(plans[0].sources[0])
             shown = _kept_pair(gather, made, label) if pair == figure_pair(scale) else None
             return shown, gather.all_scores(made, label, "htaf")
 

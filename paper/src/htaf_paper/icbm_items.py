@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from htaf.training.plan import Plan
 from htaf_paper import icbm, pretrained
 from htaf_paper.cells import Made
 from htaf_paper.icbm_networks import (
@@ -24,7 +23,9 @@ from htaf_paper.icbm_networks import (
     of_scores,
     paired,
 )
+from htaf_paper.plans import Plan
 from htaf_paper.protocol import Claim, Figure, Outcome, Scale, Setting, Table, Verdict, command_of
+from htaf_paper.trainings import name_of
 from htaf_paper.verdicts import ORDER, better, no_worse, true
 
 MARGIN = 1.0  # points that "does not degrade" may lose
@@ -105,7 +106,7 @@ class Accuracy(Item):
             return _of_pretrained(gather)
 
         def one(pair: icbm.Pair, plan: Plan) -> dict[str, Any]:
-            made, label = gather.trained(plan), plan.sources[0].label
+            made, label = gather.trained(plan), name_of(plan.sources[0])
             return _row(*pair, label_of(pair), by_seed(made, label, "htaf"), by_seed(made, label, "relu"))
 
         return [*gather.each(icbm.with_and_without(scale), one).values()]
@@ -273,7 +274,7 @@ class Compared(Item):
         def one(pair: icbm.Pair, plans: Sequence[Plan]) -> dict[str, dict[int, dict[str, Any]]]:
             rows: dict[str, dict[int, dict[str, Any]]] = {}
             for plan in plans:
-                made, label = gather.trained(plan), plan.sources[0].label
+                made, label = gather.trained(plan), name_of(plan.sources[0])
                 for row in (*plan.methods, "bm") if "relu" in plan.methods else plan.methods:
                     if row == "relu":
                         plain = by_seed(made, label, "relu")
@@ -466,7 +467,7 @@ class Binarised(Item):
             return {label: {row: rows[row] for row in ("htaf", "ss", "bm")} for label, rows in of_pretrained.items()}
 
         def one(pair: icbm.Pair, plans: Sequence[Plan]) -> dict[str, dict[int, dict[str, Any]]]:
-            made, label = gather.trained(plans[0]), plans[0].sources[0].label
+            made, label = gather.trained(plans[0]), name_of(plans[0].sources[0])
             return {row: gather.all_scores(made, label, row) for row in ("htaf", "ss", "bm")}
 
         return {label_of(pair): rows for pair, rows in gather.each(icbm.all_methods(scale), one).items()}
@@ -554,7 +555,7 @@ class Bottlenecks(Item):
         """Of each data set the accuracies of ICBM, plain and the three kinds, by seed."""
         found = {}
         for pair, (plan, given) in icbm.bottlenecks(scale).items():
-            made, label = gather.trained(plan), plan.sources[0].label
+            made, label = gather.trained(plan), name_of(plan.sources[0])
             others = gather.trained(given)
             found[pair] = {row: by_seed(made, label, row) for row in ("htaf", "relu")}
             found[pair] |= {kind: by_seed(others, label, kind) for kind in icbm.KINDS}

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from htaf.data.reading import DataError
-from htaf.training.cells import Task
-from htaf.training.plan import Plan
-from htaf.training.study import run_path
 from htaf_paper.cells import Made
+from htaf_paper.computing import Task
 from htaf_paper.icbm import Pair
-from htaf_paper.plans import Trained, trained
+from htaf_paper.plans import Plan, Trained, trained
 from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting
+from htaf_paper.trainings import run_path
 
 P = TypeVar("P")
 V = TypeVar("V")

@@ -22,10 +22,10 @@ from htaf.concepts.extract import extract
 from htaf.concepts.scores import score, specificity
 from htaf.data.images import Images
 from htaf.runs import Run, open_run
-from htaf.training.cells import Place, StudyError
-from htaf.training.plan import Source
-from htaf.training.study import data_of, run_path
+from htaf.training.source import Source
 from htaf_paper.binarise import binarise
+from htaf_paper.computing import Place, StudyError
+from htaf_paper.trainings import data_of, run_path
 
 BARS = 50  # of the histograms of outputs
 NEAR = 0.1  # of an end

@@ -123,7 +123,7 @@ def load_image_text(place: str | Path) -> ImageText:
         library: Any = importlib.import_module("transformers")
     except ImportError as error:
         raise ValueError(
-            f"a model of images and texts needs transformers: pip install 'htaf[backbones]' ({error})"
+            f"a model of images and texts needs transformers: pip install 'htaf[images]' ({error})"
         ) from None
     options = {"local_files_only": local, "trust_remote_code": False}
     try:

@@ -1,13 +1,13 @@
 """Table "Classification accuracies (%) on CIFAR-10 and CIFAR-100 for SNNs, BNNs and DHNs": `htaf paper run images-dhn`,
-`images-bnn`, `images-snn`; the same trainings by `htaf study images`.
+`images-bnn`, `images-snn`.
 
-Reduced to two cores: 5,000 training and 1,000 validation images of CIFAR-10, its 10,000 test images once at the end.
+At the scale `reduced`: 5,000 training and 1,000 validation images of CIFAR-10, its 10,000 test images once at the end.
 Three families (WideResNet, Bi-Real Net, SEW-ResNet) times three methods; each method gets four candidates at a third of
 the length, chosen on validation, then three seeds. Sharpening is one of the choices of HTAF and of the scaled sigmoid;
 straight-through chooses among the slopes of the paper and of the family's own code. The paper's figures beside are full
 scale.
 
-`images-quick`: the same families as whitened networks on all of CIFAR-10 but 2,500 validation images, a few epochs,
+At the scale `cpu`: the same families as whitened networks on all of CIFAR-10 but 2,500 validation images, a few epochs,
 three seeds. Every row has one recipe, found on the validation images with seed 0 (docs/log.md), and the same epochs.
 """
 
@@ -17,12 +17,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from htaf.training.cells import Task
 from htaf.training.families import ready_recipe
-from htaf.training.plan import Grid, Plan, Source
+from htaf.training.source import Source
+from htaf_paper.computing import Task
 from htaf_paper.methods import HTAF_PAIRS, NAMES, SS_BETAS
-from htaf_paper.plans import Trained, trained
+from htaf_paper.plans import Grid, Plan, Trained, trained
 from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place, Scale, Setting, Table
+from htaf_paper.trainings import name_of
 from htaf_paper.verdicts import UNTESTABLE, better, no_worse, untestable
 
 # at most four candidates a method: fields that go together share a key
@@ -55,20 +56,13 @@ def plan(family: str, data: str = "cifar10") -> Plan:
         "ss": {"beta,sharpen,start": SS_CHOICES},
     }
     return Plan(
-        name=f"{family}-{data}-reduced",
         sources=(Source(data),),
         methods=methods,
         base=base.replace(sharpen=True),
         candidates=4,
         splits=3,
         search_epochs=max(1, round(base.optimization.epochs / 3)),
-        reference={(data, method): (figure / 100, None) for method, figure in PAPER[family][data].items()},
     )
-
-
-def plans() -> tuple[Plan, ...]:
-    """The nine cells on CIFAR-10, family by family."""
-    return tuple(plan(family) for family in ("dhn", "bnn", "snn"))
 
 
 # about 15 minutes of one core
@@ -84,35 +78,12 @@ def quick(family: str, data: str = "cifar10") -> Plan:
     if family == "dhn":
         rows["relu"] = {}
     return Plan(
-        name=f"{family}-{data}-quick",
         sources=(Source(data),),
         methods=rows,
         base=ready_recipe(family, "quick").replace(epochs=QUICK_EPOCHS[family]),
         candidates=1,
         splits=3,
-        reference={(data, row): (PAPER[family][data][row] / 100, None) for row in rows if row != "relu"},
-        compare=("ste",),
     )
-
-
-def quick_plans() -> tuple[Plan, ...]:
-    """The quick recipes, family by family."""
-    return tuple(quick(family) for family in ("dhn", "bnn", "snn"))
-
-
-def dhn() -> Plan:
-    """Deep Heaviside networks: WRN-16-1."""
-    return plan("dhn")
-
-
-def bnn() -> Plan:
-    """Binary networks: Bi-Real-18 at width 16."""
-    return plan("bnn")
-
-
-def snn() -> Plan:
-    """Spiking networks: SEW-ResNet-18 at width 16."""
-    return plan("snn")
 
 
 def smoke(family: str) -> Plan:
@@ -125,7 +96,7 @@ def smoke(family: str) -> Plan:
         "ste": {"slope": SLOPES[family][:2]},
         "ss": {"beta,sharpen,start": SS_CHOICES[:2]},
     }
-    return Plan(f"{family}-digits-smoke", (Source("digits"),), methods, base.replace(sharpen=True), 2, 2)
+    return Plan((Source("digits"),), methods, base.replace(sharpen=True), 2, 2)
 
 
 SMALLEST: dict[str, dict[str, int]] = {
@@ -142,7 +113,6 @@ def full(family: str, data: str) -> Plan:
     }
     base = ready_recipe(family, data)
     return Plan(
-        name=f"{family}-{data}-full",
         sources=(Source(data),),
         methods=methods,
         base=base,
@@ -221,7 +191,7 @@ class Images:
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
         made, rows, claims = self._trained(scale, found, place), [], []
         for one in self.plans(scale):
-            data = one.sources[0].label
+            data = name_of(one.sources[0])
             printed = PAPER[self.family].get(data, {}) if scale != "smoke" else {}
             figures = {m: Figure.of(made.values(data, m, times=100.0), printed.get(m)) for m in METHOD_ROWS}
             chosen = [made.finals[data, m] for m in METHOD_ROWS if made.finals.get((data, m))]

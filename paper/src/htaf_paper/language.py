@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from htaf._console import quiet_transformers
 from htaf._files import LOCK, BusyError, hold
-from htaf.training.cells import Place as CellPlace
-from htaf.training.cells import Task
 from htaf_paper import language_report
 from htaf_paper.cells import Made
+from htaf_paper.computing import Place as CellPlace
+from htaf_paper.computing import Task
 from htaf_paper.protocol import Found, MissingError, Outcome, Place, Scale, Setting, command_of
 
 if TYPE_CHECKING:

@@ -40,13 +40,13 @@ from htaf.data.reading import is_date, is_text
 from htaf.data.tabular import Split, Table
 from htaf.runs import Run, content_hash, forward
 from htaf.runs.metrics import headline
-from htaf.training.cells import Place
 from htaf.training.distributed import thread_count
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe
 from htaf.training.running import Running
 from htaf_paper import many_tables_report
+from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment
 from htaf_paper.many_tables_report import NETWORKS, Record
 from htaf_paper.more_tables import TABLES, UNSEEN

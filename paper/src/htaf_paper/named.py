@@ -23,7 +23,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from htaf.concepts.naming import NameEntry, NamingSettings, class_evidence, naming_job
-from htaf.training.cells import Place
+from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment
 from htaf_paper.planted import NOISE, Planting, fingerprint, planted_codes, planting, same_columns
 from htaf_paper.protocol import Drawing, Outcome, Panel, Scale, Series, Setting, Table

@@ -17,7 +17,6 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from htaf._files import to_json
-from htaf.training.records import read_lines, write_records
 from htaf_paper.items import EXPERIMENTS, ITEMS
 from htaf_paper.protocol import (
     SCALES,
@@ -32,6 +31,7 @@ from htaf_paper.protocol import (
     Verdict,
     command_of,
 )
+from htaf_paper.records import read_lines, write_records
 
 FORMAT, OUTCOMES = 1, "outcomes.jsonl"
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from htaf.training.cells import Task
 from htaf.training.families import ready_recipe
-from htaf.training.plan import Plan, Source
+from htaf.training.source import Source
 from htaf_paper.bounds import PAPER_BOUNDS, gradient_share
-from htaf_paper.plans import trained
+from htaf_paper.computing import Task
+from htaf_paper.plans import Plan, trained
 from htaf_paper.protocol import Drawing, Figure, Found, Outcome, Panel, Place, Scale, Series, Setting, Table
+from htaf_paper.trainings import name_of
 from htaf_paper.verdicts import better
 
 PAIRS = tuple((float(alpha0), float(alpha1)) for alpha1, alpha0 in PAPER_BOUNDS.items())
@@ -44,7 +45,7 @@ def plan(scale: Scale, keep: Kept = "best") -> Plan:
     rows = {named(pair): {"alpha0,alpha1": (pair,)} for pair in pairs}
     source = Source("digits" if scale == "smoke" else "churn")
     return Plan(
-        f"pairs-{scale}", (source,), rows, base, candidates=1, splits=2 if scale == "smoke" else SPLITS,
+        (source,), rows, base, candidates=1, splits=2 if scale == "smoke" else SPLITS,
         variants=dict.fromkeys(rows, "htaf"), search_epochs=base.optimization.epochs,
     )  # fmt: skip
 
@@ -75,7 +76,7 @@ class Pairs:
         tables, tested, binary, claims = [], [], [], []
         for keep in kept(scale):
             chosen = plan(scale, keep)
-            made, data = trained([chosen], found, place), chosen.sources[0].label
+            made, data = trained([chosen], found, place), name_of(chosen.sources[0])
             rows, points = [], []
             for row, grid in chosen.methods.items():
                 pair: tuple[float, float] = grid["alpha0,alpha1"][0]

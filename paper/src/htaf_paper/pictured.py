@@ -26,7 +26,7 @@ import numpy as np
 
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.naming import NameEntry, PictureSettings, naming_job, picture_evidence
-from htaf.training.cells import Place
+from htaf_paper.computing import Place
 from htaf_paper.drawn import FIXED, LINKED, NAMES, Drawn, drawn
 from htaf_paper.experiments import Experiment
 from htaf_paper.named import area

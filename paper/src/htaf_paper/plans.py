@@ -1,19 +1,72 @@
-"""Studies by `htaf.training.plan.Plan` as items of the paper: one round of candidates, one of the chosen recipes."""
+"""Plans of trainings as items of the paper: one round of candidates, one of the chosen recipes."""
 
 from __future__ import annotations
 
-import warnings
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from htaf.runs.metrics import LOWER_IS_BETTER
-from htaf.training.cells import Task
-from htaf.training.plan import Plan
-from htaf.training.recipe import Recipe
-from htaf.training.report import score
-from htaf.training.study import Cell, Search, run_path
+from htaf.training.families import make_recipe
+from htaf.training.recipe import Recipe, TableData
+from htaf.training.source import Source
+from htaf_paper.computing import Task
 from htaf_paper.protocol import Found, Place
+from htaf_paper.trainings import Cell, name_of, run_path, score
+
+Grid = Mapping[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Data sets x methods; per pair candidates from a grid on split 0, then the chosen one on every split.
+
+    sources: the data sets.
+    methods: row -> grid: recipe field -> values. Fields that go together share a key: "alpha0,alpha1": ((2, 11), ...).
+        A row is a method, or has one in `variants`.
+    base: the recipe whose fields the grid replaces.
+    candidates: at most so many per method, drawn once (the same for every data set) without repetition.
+    splits: seeds 0, 1, ... of the final trainings.
+    search_epochs: length of a candidate's training; None: as long as a final one. A shorter one, and any on images, is
+        not measured on the test part.
+    variants: row -> method, of rows with names of their own, such as a method with another recipe.
+    """
+
+    sources: tuple[Source, ...]
+    methods: Mapping[str, Grid]
+    base: Recipe = field(default_factory=make_recipe)
+    candidates: int = 12
+    splits: int = 5
+    search_epochs: int | None = None
+    variants: Mapping[str, str] = field(default_factory=dict)
+
+    def recipe(self, row: str, candidate: Mapping[str, Any]) -> Recipe:
+        """The base recipe with the fields of one candidate; raises ValueError when they do not make a recipe."""
+        changes: dict[str, Any] = {"method": self.variants.get(row, row)}
+        for names, value in candidate.items():
+            parts = names.split(",")
+            changes |= zip(parts, value, strict=True) if len(parts) > 1 else [(names, value)]
+        return self.base.replace(**changes)
+
+    def trial(self, row: str, candidate: Mapping[str, Any]) -> Recipe:
+        """The recipe by which a candidate is judged."""
+        recipe = self.recipe(row, candidate)
+        return recipe if self.search_epochs is None else recipe.replace(epochs=self.search_epochs)
+
+    @property
+    def search_sees_test(self) -> bool:
+        """Whether a candidate's training is also the final one of split 0, which is measured on the test part."""
+        return self.search_epochs is None and isinstance(self.base.data, TableData)
+
+    def draw(self, row: str) -> list[dict[str, Any]]:
+        """The candidates of a row."""
+        grid = self.methods[row]
+        everything = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+        order = np.random.default_rng(0).permutation(len(everything))
+        return [everything[i] for i in order[: self.candidates]]
 
 
 @dataclass
@@ -72,15 +125,14 @@ def trained(
     for plan in plans:
         for source in plan.sources:
             for row in plan.methods:
-                search = Search(plan, source, row, place.data_dir, place.device)
-                recipe = _chosen(search, found, made)
+                recipe = _chosen(plan, source, row, found, place, made)
                 if recipe is None:
                     continue
-                pair = (source.label, row)
+                pair = (name_of(source), row)
                 kept = keep(row) if callable(keep) else keep
                 made.chosen[pair], made.finals[pair], made.tasks[pair] = recipe, {}, {}
                 for seed in range((seeds or {}).get(row, plan.splits)):
-                    task = _task(search.final(recipe, seed), kept)
+                    task = Cell(recipe, seed, source, place.data_dir, device=place.device).task(kept)
                     made.tasks[pair][seed] = task
                     record = found.get(task)
                     if record is None or (kept and again and not run_path(place.out, task.key).is_dir()):
@@ -90,16 +142,23 @@ def trained(
     return made
 
 
-def _chosen(search: Search, found: Found, made: Trained) -> Recipe | None:
-    """The recipe of a row that is best on validation; None while candidates are missing."""
-    tasks = {cell: _task(cell, False) for _, cell in search.drawn}
-    missing = [task for task in tasks.values() if found.get(task) is None and task.key not in found.failed]
+def _chosen(plan: Plan, source: Source, row: str, found: Found, place: Place, made: Trained) -> Recipe | None:
+    """The recipe of a row that is best on validation, the first of equals; None while candidates are missing.
+
+    One candidate needs no search, which would cost a training.
+    """
+    candidates, test = plan.draw(row), plan.search_sees_test
+    if len(candidates) == 1 and not test:
+        return plan.recipe(row, candidates[0])
+    tasks = [Cell(plan.trial(row, one), 0, source, place.data_dir, test, place.device).task() for one in candidates]
+    missing = [task for task in tasks if found.get(task) is None and task.key not in found.failed]
     made.wanted += missing
-    result = None if missing else search.result(lambda cell: found.get(tasks[cell]))
-    return None if result is None else result.recipe
-
-
-def _task(cell: Cell, keep: bool) -> Task:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pairs that never pass 0.99 are two of the paper's
-        return cell.task(keep)
+    if missing:
+        return None
+    known: list[tuple[float, int]] = []  # what is to be low, and of which candidate
+    for i, task in enumerate(tasks):
+        record = found.get(task)
+        value = None if record is None else score(record, "validation")
+        if record is not None and value is not None:
+            known.append((value if record["headline"] in LOWER_IS_BETTER else -value, i))
+    return plan.recipe(row, candidates[min(known)[1]]) if known else None

@@ -34,7 +34,7 @@ from htaf.concepts.naming.by_attributes import Round, play, ranked, splits
 from htaf.data.attributes import Attributes, load
 from htaf.data.image_sets import folder_of
 from htaf.runs import content_hash
-from htaf.training.cells import Place
+from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment
 from htaf_paper.protocol import Drawing, Outcome, Panel, Scale, Series, Setting, Table
 from htaf_paper.reports import levels, line, spread

@@ -31,12 +31,12 @@ from htaf.concepts.heads import accuracy_of
 from htaf.concepts.sparse import sparse_heads
 from htaf.data.images import Images, load
 from htaf.runs import Run
-from htaf.training.cells import Place, StudyError
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe
 from htaf.training.running import Running
 from htaf_paper.binarise import binarise
+from htaf_paper.computing import Place, StudyError
 from htaf_paper.experiments import Experiment
 from htaf_paper.icbm import smoke_recipe
 from htaf_paper.leakage import paired

@@ -4,7 +4,7 @@ An item of the paper is an object with the methods of `Study`. `htaf paper run` 
 has them computed, and asks again with what was found, until it wants no more: a search for parameters is two such
 rounds. Then it asks for the outcome, which is data alone. `htaf paper report` reads outcomes.
 
-Cells are those of `htaf.training.cells`, so one machine and many use one way. Their keys are hashes of what they are a
+Cells are those of `htaf_paper.computing`, so one machine and many use one way. Their keys are hashes of what they are a
 function of; a finished cell is never computed again.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args, ru
 from htaf._errors import HtafError
 
 if TYPE_CHECKING:
-    from htaf.training.cells import Task
+    from htaf_paper.computing import Task
 
 Scale = Literal["smoke", "reduced", "cpu", "full"]
 SCALES: tuple[Scale, ...] = get_args(Scale)  # from small to large

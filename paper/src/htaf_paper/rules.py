@@ -24,10 +24,10 @@ from htaf import rules
 from htaf.data import tabular
 from htaf.rules import Explanation
 from htaf.runs import Run
-from htaf.training.cells import Place
 from htaf.training.families.mlp import tabular_exact, tabular_members
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe
+from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment
 from htaf_paper.many_tables import NAMED, loaded
 from htaf_paper.more_tables import TABLES

@@ -1,15 +1,9 @@
-"""Tables: `htaf paper run tabular` and, for what helps the exact network, `htaf study tabular-exact`.
-
-`tabular` is the paper's "Results of prediction performance on various tabular datasets" (appendix E.3).
+"""Table "Results of prediction performance on various tabular datasets" (appendix E.3): `htaf paper run tabular`.
 
 Deep Heaviside networks 256-256-128 on Abalone, Wine (white), Churn and FICO by HTAF, straight-through (STE), scaled
 sigmoid (SS) and, real-valued, ReLU. Every method gets the same budget: 12 candidates drawn once from its grid (the
 paper's parameters x learning rate x batch norm x sharpening; ReLU's grid has 4), chosen on validation on the first
 split, then five splits of 70/10/20.
-
-`tabular-exact` asks which parts of a recipe make the exact network better, and whether the curve or the recipe does:
-the four tables and eight of `more_tables`, and the same budget for every row but those named
-fixed, which have one recipe for all tables.
 """
 
 from __future__ import annotations
@@ -17,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from htaf.training.cells import Task
 from htaf.training.families import make_recipe
-from htaf.training.plan import Grid, Plan, Source
+from htaf.training.source import Source
+from htaf_paper.computing import Task
 from htaf_paper.methods import HTAF_PAIRS, NAMES, SS_BETAS, STE_SLOPES
-from htaf_paper.more_tables import TABLES
-from htaf_paper.plans import Trained, trained
+from htaf_paper.plans import Grid, Plan, Trained, trained
 from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place, Scale, Setting, Table
+from htaf_paper.trainings import name_of
 from htaf_paper.verdicts import better, no_worse
 
 SHARED: Grid = {"lr": (1e-3, 3e-3), "batch_norm": (False, True)}
@@ -42,73 +36,16 @@ PAPER = {
 }
 LABELS = {"abalone": "Abalone", "wine": "Wine", "churn": "Churn", "fico": "FICO"}
 LEVEL = 0.01  # AUROC: the standard error that the paper prints where two methods are equal
-REFERENCE = {(data, method): figure for data, row in PAPER.items() for method, figure in row.items()}
 
 
 def plan() -> Plan:
     """The whole table, and Wine once more with repeated rows kept on one side of a split."""
     return Plan(
-        name="tabular",
         sources=(*(Source(name) for name in PAPER), Source("wine", split="grouped")),
         methods=METHODS,
         base=make_recipe(epochs=100, patience=20),
         candidates=12,
         splits=5,
-        reference=REFERENCE,
-    )
-
-
-# end, whether and from where it moves, over which share of the epochs; SS has HTAF's slopes at 0 while it moves
-CURVES: dict[str, Grid] = {
-    "htaf": {
-        "alpha0,alpha1,sharpen,start,sharpen_fraction": (
-            (1.0, 8.0, True, (0.5, 4.0), 0.3),
-            (2.0, 11.0, True, (1.0, 2.0), 0.3),
-            (2.0, 11.0, True, (1.0, 2.0), 0.7),
-            (1.0, 22.0, False, None, 0.7),
-        )
-    },
-    "ss": {
-        "beta,sharpen,start,sharpen_fraction": (
-            (8.0, True, (2.0,), 0.3),
-            (22.0, True, (2.0,), 0.3),
-            (22.0, True, (2.0,), 0.7),
-            (50.0, False, None, 0.7),
-        )
-    },
-}
-RATES: Grid = {"lr": (1e-3, 3e-3)}
-FINISH: Grid = {"recalibrate": (True,), "refit": (True,)}
-PARTS: dict[str, Grid] = {"": {}, " finish": FINISH}
-# of the further tables those of up to 5,000 rows, so that the whole study takes two hours of a core
-MORE = ("ames", "concrete", "credit", "cells", "email", "hpc", "leaf", "chile")
-SLOPES: Grid = {"slope": ("sigmoid", "tanh", "rectangular", "approx_sign", "htaf")}
-# one recipe for all tables: the candidate of a method that was nearest to the best validation result of each, split 0
-FIXED: dict[str, Grid] = {
-    "htaf fixed": {
-        "alpha0,alpha1,sharpen,start,sharpen_fraction": ((1.0, 8.0, True, (0.5, 4.0), 0.3),), **FINISH, "lr": (3e-3,),
-    },
-    "ste fixed": {"slope": ("approx_sign",), **FINISH, "lr": (3e-3,)},
-}  # fmt: skip
-
-
-def exact() -> Plan:
-    """Every method without and with every part, each row with 8 candidates (ReLU's grid has 2); and `FIXED`."""
-    smooth = {
-        method + part: {**grid, **curves, **RATES} for method, curves in CURVES.items() for part, grid in PARTS.items()
-    }
-    straight = {"ste": {**SLOPES, **RATES}, "ste finish": {**SLOPES, **FINISH, **RATES}}
-    more = [Source(f"extra/{table.name}.csv", target=table.target) for table in TABLES if table.name in MORE]
-    return Plan(
-        name="tabular-exact",
-        sources=(*(Source(name) for name in PAPER), *more),
-        methods={**smooth, **straight, **FIXED, "relu": RATES},
-        base=make_recipe(epochs=30, patience=0, batch_norm=True),
-        candidates=8,
-        splits=5,
-        reference=REFERENCE,
-        variants={row: row.split()[0] for row in (*smooth, *straight, *FIXED) if " " in row},
-        compare=("ste", "ste finish", "ste fixed", "htaf"),
     )
 
 
@@ -121,7 +58,7 @@ def smoke() -> Plan:
         "relu": {},
     }
     return Plan(
-        "tabular-smoke", (Source("digits"),), few, make_recipe(epochs=2, patience=0, hidden=(32, 16)), candidates=2,
+        (Source("digits"),), few, make_recipe(epochs=2, patience=0, hidden=(32, 16)), candidates=2,
         splits=2,
     )  # fmt: skip
 
@@ -155,7 +92,7 @@ class Tabular:
         chosen, made = self._trained(scale, found, place)
         rows = []
         for source in chosen.sources:
-            data = source.label
+            data = name_of(source)
             records = [record for m in METHODS for record in made.finals.get((data, m), {}).values()]
             metric = records[0]["headline"] if records else "-"
             figures = {

@@ -29,8 +29,8 @@ from htaf.data import images
 from htaf.data.tabular import load, split
 from htaf.models.mlp import MLP
 from htaf.runs.metrics import headline, loss_function, metrics
-from htaf.training.cells import Place
 from htaf_paper import bounds, networks, theory_report
+from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment, Settings
 from htaf_paper.expressivity import as_module, copy_relu
 from htaf_paper.gap_bound import dhn_gap_bound

@@ -30,9 +30,9 @@ from htaf.diagnostics import GradientNorms, mean_by_layer
 from htaf.models.build import activation
 from htaf.models.mlp import MLP
 from htaf.sharpening import set_sharpness
-from htaf.training.cells import Place
 from htaf.tuning import TunedLayer, tune
 from htaf_paper import vanishing_report
+from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment, Settings
 from htaf_paper.protocol import Scale, Setting
 

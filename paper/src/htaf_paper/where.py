@@ -34,7 +34,7 @@ from htaf.concepts.regions import Box, Map, Regions
 from htaf.convert import harden
 from htaf.models.build import backbone
 from htaf.models.icbm import ICBM
-from htaf.training.cells import Place
+from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment
 from htaf_paper.protocol import Drawing, Outcome, Panel, Scale, Series, Setting, Table
 from htaf_paper.reports import spread

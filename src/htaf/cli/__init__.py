@@ -6,18 +6,21 @@ import functools
 import io
 import pkgutil
 import sys
+import textwrap
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, get_type_hints
 
 from htaf import __version__
+from htaf._compat import no_trace
 from htaf._console import UsageError, ended_by_signals, keeps_refusal, plain_errors, running, say
 from htaf._errors import CALLED, INSTEAD, meant, suggestion
 from htaf.cli.verbs import known
 
 ABOUT = """Networks whose activations are 0 or 1, trained by ordinary gradient descent.
-
-To begin: htaf train tabular --data digits --out runs/digits; then htaf evaluate runs/digits. htaf --version tells the
-version, htaf VERB --help the flags of a verb."""
+To begin: htaf train tabular --data digits --out runs/digits; then htaf evaluate runs/digits."""
+WIDTH = 100  # letters of a line
+FAMILY = "htaf.cli.training:train_"  # functions that take the fields of a recipe
 
 
 def main() -> None:
@@ -43,11 +46,19 @@ def _run(verb: str | None, words: list[str]) -> None:
         return say(f"htaf {__version__}")
     groups, verbs = known()
     if verb is not None:
-        import tyro
+        with no_trace():
+            import tyro
+
+            import_module("rich.style")  # which tyro takes later; it draws a number of `random`
 
         from htaf.cli.flags import registry
 
+        words = words[len(verb.split()) :]
         function = pkgutil.resolve_name(verbs[verb].function)
+        if verbs[verb].function.startswith(FAMILY):
+            from htaf.cli.training import fitted
+
+            function, words = fitted(verb.split()[1], words)
         _expect_once(words, function)
         _expect_own(words, function, verb)
 
@@ -56,14 +67,14 @@ def _run(verb: str | None, words: list[str]) -> None:
             return functools.partial(function, *args, **named)
 
         with keeps_refusal():
-            call = tyro.cli(given, prog=f"htaf {verb}", args=words[len(verb.split()) :], registry=registry)
+            call = tyro.cli(given, prog=f"htaf {verb}", args=words, registry=registry)
         return call()
     if words in ([], ["help"]):
         words = ["--help"]
     group = words[0] if words and words[0] in groups else None
     word = next(iter(words[0 if group is None else 1 :]), None)
     if word in ("-h", "--help"):
-        return _list(words)
+        return _list(group)
     raise UsageError(_unknown(word, group))
 
 
@@ -110,19 +121,19 @@ def _unknown(word: str | None, group: str | None) -> str:
     return f"{expected}; got {word!r}{suggestion(word, names) or ''.join(same[:1])}"
 
 
-def _list(words: list[str]) -> None:
-    """The help that tyro makes of the table."""
-    from tyro.extras import SubcommandApp
-
-    from htaf.cli.flags import registry
-
-    (abouts, verbs), top, groups = known(), SubcommandApp(), {}
+def _list(group: str | None) -> None:
+    """List the verbs, or those of a group, with what each does."""
+    abouts, verbs = known()
+    shown = {}
     for verb, row in verbs.items():
-        group, _, name = verb.rpartition(" ")
-        app = top
-        if group in abouts:
-            if group not in groups:
-                groups[group] = top.command(SubcommandApp(), name=group, help=abouts[group])
-            app = groups[group]
-        app.command(name=name, help=row.help)(lambda: None)
-    top.cli(prog="htaf", description=ABOUT, args=words, registry=registry)
+        own, _, name = verb.rpartition(" ")
+        if own == (group or ""):
+            shown[name] = row.help
+        elif group is None:
+            shown[own] = abouts[own]
+    path = " ".join(("htaf", group) if group else ("htaf",))
+    say(f"usage: {path} VERB ...; {path} VERB --help lists the flags of a verb")
+    say(f"\n{abouts[group] if group else ABOUT}\n")
+    indent = max(map(len, shown)) + 4
+    for name, help_ in shown.items():
+        say(textwrap.fill(f"  {name:{indent - 2}}{help_}", WIDTH, subsequent_indent=" " * indent))

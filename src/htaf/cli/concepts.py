@@ -1,4 +1,4 @@
-"""`htaf concepts extract|score|minimal-set|pictures`: what the bits of a run of `htaf train icbm` mean."""
+"""`htaf concepts extract|score`: what the bits of a run of `htaf train icbm` mean."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, check_seed, err, print_json, say, say_notes, say_unread
-from htaf._files import LOCK, check_output, check_output_folder, check_place
-from htaf.cli.flags import NONE, Concepts, DataDir, File, Folder, Json, Place, RunDir, needs_source
+from htaf._console import UsageError, print_json, say, say_notes, say_unread
+from htaf._files import LOCK, check_output_folder, check_place
+from htaf.cli.flags import NONE, DataDir, Json, Place, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
 from htaf.concepts.codes import ConceptError, MissingPartError, PartName
@@ -213,108 +213,6 @@ def score(
         ("concepts of a decision (NCC)", scores["sparsity"]["ncc"]),
     ]
     show(f"{scores['concepts']} concepts, part {part}", ("score", "value"), rows)
-    for file in files:
-        say(file)
-    return None
-
-
-def minimal_set(
-    codes: CodesDir, *, tolerance: float = 0.5, seed: int = 0, out: File = None, json: Json = False
-) -> None:
-    """Look for a minimal concept set: as few concepts as keep the exact network's accuracy.
-
-    Args:
-        tolerance: Validation accuracy that may be lost, in percentage points.
-        seed: Seed of the random orders of concepts to compare with.
-        out: Also write the result, with the new head, as JSON.
-    """
-    check_seed(seed)
-    from htaf.concepts.minimal import minimal_set as search
-    from htaf.concepts.store import open_codes
-    from htaf.runs import to_json, write_atomic
-
-    def told(kept: int, accuracy: float) -> None:
-        err.print(f"{kept} concepts: validation accuracy {accuracy:.4f}")
-
-    if out is not None:
-        check_output(out, [codes])
-    opened = open_codes(codes)
-    result = search(opened, tolerance=tolerance, seed=seed, progress=told)
-    if out is not None:
-        write_atomic(out, to_json(result))
-    if json:
-        return print_json(result)
-    accuracy = result["accuracy"]
-    names = {"full": "all concepts", "kept": "minimal set, old head", "chosen": "minimal set, chosen head"}
-    rows: list[Sequence[object]] = [
-        (text, accuracy[name]["validation"], accuracy[name]["test"]) for name, text in names.items()
-    ]
-    most = max(result["curve"], key=int, default=None)
-    if most is not None:
-        rows.insert(1, (f"{most} concepts, refitted head", result["curve"][most], None))
-        if result["curve"][most] > accuracy["full"]["validation"] + tolerance / 100:
-            say_notes(
-                [
-                    "a refitted head is better than the trained one, so the network is undertrained: train longer, "
-                    "then count again"
-                ]
-            )
-    size = f"{result['needed']} of {opened.concepts} concepts ({result['head']} head)"
-    title = f"minimal concept set: {size if result['needed'] else 'empty, the biases of the head alone are enough'}"
-    show(title, ("accuracy", "validation", "test"), rows)
-    return say("concepts:", *(result["kept"] or ["none"]))
-
-
-def pictures(
-    codes: CodesDir,
-    run: RunDir,
-    *,
-    out: Folder,
-    concept: Concepts = (),
-    count: int = 8,
-    where: bool = False,
-    part: ScoredPart = "test",
-    data_dir: DataDir = None,
-    method: MethodOfRun = None,
-    json: Json = False,
-) -> None:
-    """Draw images that have a concept above images that lack it, picked at random.
-
-    Args:
-        out: Folder for concept-NUMBER.png.
-        concept: Numbers of concepts; none: the five most important.
-        count: Images with the concept, and as many without it.
-        where: Draw over them where the concept is seen.
-    """
-    from htaf.concepts.completeness import most_important
-    from htaf.concepts.pixels import Pictures
-    from htaf.concepts.report import pictures as draw
-    from htaf.concepts.store import open_codes
-    from htaf.runs import open_run, write_atomic
-
-    check_output_folder(out, [codes, run], own="folder of scores")
-    opened = open_codes(codes)
-    of_run = open_run(run, method=step_of_run(method))
-    images = own_images(of_run, data_dir, "draw them in Python, with htaf.concepts.report.pictures")
-    known, maps = Pictures(images), None
-    if where:
-        from htaf.concepts.where import Maps
-
-        maps = Maps(of_run, images)
-    chosen = concept or tuple(most_important(opened)[:5].tolist())
-    files = []
-    for number in chosen:
-
-        def seen(rows: list[int], number: int = number) -> Any:
-            ids = [opened.ids[row] for row in rows]
-            return known.pixels(ids) if maps is None else maps.over(ids, number)
-
-        with offering_parts(part):
-            picture = draw(opened, seen, number, part=part, count=count)
-        files.append(out / f"concept-{number}.png")
-        write_atomic(files[-1], picture)
-    if json:
-        return print_json([str(file) for file in files])
     for file in files:
         say(file)
     return None

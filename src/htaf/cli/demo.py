@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._console import UsageError, check_seed, direction, err, print_json, say
+from htaf._console import UsageError, check_seed, direction, print_json, say, tell
 from htaf._files import LOCK, check_output_folder, hold, to_json, write_atomic
 from htaf.cli.flags import DataDir, Folder, Json, Place
 from htaf.cli.naming import ServerFlags, model_names
@@ -141,7 +141,7 @@ def demo(
     from htaf.report import PAGE
 
     if (out / "demo.json").exists():
-        err.print(f"already done: {out} holds this demonstration. Delete it to make it again")
+        tell(f"already done: {out} holds this demonstration. Delete it to make it again")
     check_output_folder(out, own="demonstration")
     with hold(out / LOCK, f"another process writes {out}"):
         rows = run_demo(out, seed=seed)

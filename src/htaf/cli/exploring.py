@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from htaf._console import UsageError, err, print_json, say, say_notes
+from htaf._console import UsageError, print_json, say, say_notes, tell
 from htaf.cli.concepts import of_images, offering_parts
 from htaf.cli.flags import AT_HUB, CodesOf, DataDir, File, Folder, Json, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
@@ -92,10 +92,10 @@ def serve_page(folder: Path, port: int, made: dict[str, Any]) -> None:
 
     with PageServer(folder, port) as server:
         if port not in (0, server.server_port):
-            err.print(f"note: port {port} is taken")
-        err.print(f"serving {server.url} on this machine alone; Ctrl-C ends it")
+            tell(f"note: port {port} is taken")
+        tell(f"serving {server.url} on this machine alone; Ctrl-C ends it")
         print_json(made | {"url": server.url}, now=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            err.print("stopped")
+            tell("stopped")

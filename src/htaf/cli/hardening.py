@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
-from htaf._console import UsageError, err, print_json, say
+from htaf._console import UsageError, print_json, say, tell
 from htaf.cli.flags import DataDir, Folder, Json, RunDir, Source, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
@@ -48,7 +48,7 @@ def harden(
 
     def told(taken: Taken) -> None:
         for line in (taken.of_loss(), *(f"  {note}" for note in (taken.report.notes if taken.report else ()))):
-            err.print(line)
+            tell(line)
 
     opened = open_run(run, method=step_of_run(method))
     with needs_source("give --data"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from htaf._console import UsageError, print_json, say
+from htaf._console import UsageError, print_json, say, say_notes
 from htaf.cli.concepts import CodesDir, ScoredPart, offering_parts
 from htaf.cli.flags import DataDir, Folder, Json, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
@@ -155,6 +155,7 @@ def edit(
     kind = "exact" if opened.has_step else "smooth"
     rows = [(part, before[kind][part][primary], metrics[kind][part][primary]) for part in ("validation", "test")]
     show(f"{primary} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)
+    say_notes(made.record["notes"][-1:])
     return say(f"run folder: {out}")
 
 

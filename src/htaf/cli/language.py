@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from htaf._console import UsageError, check_seed, err, print_json, progress, quiet_transformers, say, say_notes
+from htaf._console import UsageError, check_seed, print_json, progress, quiet_transformers, say, say_notes, tell
 from htaf._files import check_output_folder
 from htaf.cli.flags import LANGUAGE_RECORD, Folder, Json
 from htaf.cli.tables import show
@@ -88,7 +88,7 @@ def train_llm(
     _quiet()
     record = fit(
         model, data.data(), training, out, last_k=last_k, start_from=None if start_from is None else str(start_from),
-        calibration=calibration, machine=machine, say=err.print, progress=_Bars(),
+        calibration=calibration, machine=machine, say=tell, progress=_Bars(),
     )  # fmt: skip
     print_json(record) if json else _table(record, out)
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes
+from htaf._console import UsageError, check_seed, print_json, say, say_notes, tell, terminal
 from htaf._console import progress as progress_of
 from htaf._files import check_output, hold, lock_beside, regular
 from htaf.cli.concepts import CodesDir
@@ -272,7 +272,7 @@ def _names(job: NamingJob, parallel: int, *, send: bool) -> list[NameEntry]:
     from htaf.llm import ModelError, ServerClient
 
     needed, place = job.estimate(), _place(job)
-    err.print(estimate_line(needed, place))
+    tell(estimate_line(needed, place))
     say_notes(estimate_notes(needed))
     if needed.pictures and not send:
         raise UsageError(f"nothing was sent; to send these images to {place}, add --send-pictures")
@@ -349,5 +349,5 @@ def _table(names: Sequence[NameEntry], order: Sequence[int], json: bool) -> None
     if any(entry.get("checked_by") and not entry.get("pictures") for entry in names):
         say_notes(["names that were given (--check) were sorted on all classes, none held out"])
     say(f"{sum(entry['verified'] for entry in names)} of {len(names)} names verified")
-    Terminal(highlight=False).print(name_table(names, order))
+    terminal(highlight=False).print(name_table(names, order))
     return None

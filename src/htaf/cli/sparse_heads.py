@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from htaf._console import UsageError, check_seed, err, print_json, say, say_notes
+from htaf._console import UsageError, check_seed, print_json, say, say_notes, tell
 from htaf._files import check_output_folder
 from htaf.cli.concepts import ScoredPart, of_images, own_images
 from htaf.cli.flags import CodesOf, DataDir, Folder, Json, RunDir
@@ -64,7 +64,7 @@ def sparse(
         images = own_images(opened, data_dir, "give --codes alone, without --save-run")
     own = codes_of_run(opened, codes, images, out / CODES, True)
     say_choosing(part)
-    found, heads = scored_heads(own, (*limits, None), part=part, seed=seed, progress=err.print)
+    found, heads = scored_heads(own, (*limits, None), part=part, seed=seed, progress=tell)
     result = {"run": str(run), "key": opened.record["key"], **found}
     write_atomic(out / TABLE, table(result, title=f"Sparse heads of {run.name}"))
     write_atomic(out / RESULT, to_json(result))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from rich.table import Table
-
-from htaf._console import Terminal, say
+from htaf._console import say, terminal
 
 Rows = Iterable[Sequence[object]]
 
@@ -17,6 +15,9 @@ def show(title: str, columns: Sequence[str], rows: Rows, *, left: Collection[str
     Args:
         left: columns of words; all others are numbers, at the right. None: the first one.
     """
+    console = terminal(highlight=False)
+    from rich.table import Table
+
     table = Table()
     words = columns[:1] if left is None else left
     for column in columns:
@@ -25,7 +26,7 @@ def show(title: str, columns: Sequence[str], rows: Rows, *, left: Collection[str
         table.add_row(*map(_shown, row))
     if title:
         say(title)  # a table's own would be folded to its width
-    Terminal(highlight=False).print(table)
+    console.print(table)
 
 
 def _shown(value: object) -> str:

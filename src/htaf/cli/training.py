@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._console import UsageError, check_seed, err, figures, print_json, say, say_notes
-from htaf._errors import HtafError
+from htaf._console import UsageError, check_seed, figures, print_json, say, say_notes, tell
+from htaf._errors import CALLED, INSTEAD, HtafError
 from htaf._files import LOCK, check_output_folder, check_place
+from htaf.cli.fields import ALL, SHOWN, expanded, of_flags, with_flags
 from htaf.cli.flags import (
     NONE,
     Baselines,
@@ -34,7 +35,7 @@ from htaf.training.running import LoggerName, Running, Strategy
 
 if TYPE_CHECKING:
     from htaf.concepts.readable import PerClass
-    from htaf.training.plan import Source
+    from htaf.training.source import Source
 
 METAVARS = {
     tuple[int, ...]: "INT [INT ...]",
@@ -45,23 +46,32 @@ MOST_THREADS = 1024  # that a record may hold
 SHARPEN_START = "half of alpha0 with alpha0 alpha1 = 2; beta 2"
 
 
-def flags_of(family: Family) -> type:
+def flags_of(family: Family, shown: set[str] | None = None) -> type:
     """The flags of a family: a dataclass with one group for each part of its recipes, one flag for each field.
 
     A flag that is not given is None: what it is then follows from --recipe, so its help shows the value in each.
+
+    Args:
+        shown: the fields that have a flag; None: all.
     """
     ready = {name: make().flat() for name, make in family.recipes.items()}
 
     def group(part: type[RecipePart]) -> type:
         made: list[Any] = []
         for name, kind in kinds(part).items():
+            if shown is not None and name not in shown:
+                continue
             hint = f"(default: {_values(name, ready)})"
-            shown = METAVARS.get(kind)
-            made.append((name, Annotated[kind | None, arg(help_behavior_hint=hint, metavar=shown)], None))
+            metavar = METAVARS.get(kind)
+            made.append((name, Annotated[kind | None, arg(help_behavior_hint=hint, metavar=metavar)], None))
         return dataclasses.make_dataclass(part.__name__, made, namespace={"__doc__": part.__doc__})
 
     groups = {name: group(part) for name, part in family.parts.items() if kinds(part)}
-    fields: list[Any] = [(name, made, dataclasses.field(default_factory=made)) for name, made in groups.items()]
+    fields: list[Any] = [
+        (name, made, dataclasses.field(default_factory=made))
+        for name, made in groups.items()
+        if dataclasses.fields(made)
+    ]
     return dataclasses.make_dataclass("Flags", fields)
 
 
@@ -236,13 +246,13 @@ class TableFlags:
 
 def _source(data: str, flags: TableFlags | ImageFlags, **others: Any) -> Source:
     """The source that flags say by the names of its fields. Raises UsageError for values that it does not have."""
-    from htaf.training.plan import PlanError, Source
+    from htaf.training.source import Source
 
     own = {f.name: getattr(flags, f.name) for f in dataclasses.fields(flags) if f.name in Source.__match_args__}
     try:
         return Source(data, **own, **others)
-    except PlanError as error:
-        raise UsageError(str(error)) from None
+    except ValueError as error:
+        raise UsageError(f"{data}: {error}") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,47 +336,67 @@ DATA_FLAGS: dict[type, tuple[type, str]] = {  # with the help of --data
 }
 
 
-def command_of(family: Family) -> Callable[..., None]:
+def command_of(family: Family, shown: set[str] | None = None) -> Callable[..., None]:
     """The function of `htaf train VERB` for a family; its arguments are the flags.
+
+    Args:
+        shown: fields of recipes, of data and of runs that have a flag; None: all of them.
 
     Raises:
         ValueError: the family's data are none that the command can read.
     """
     if family.network.data not in DATA_FLAGS:
         raise ValueError(f"expected a family of tables or images, got {family.name}")
-    flags, (of_data, names_of_data) = flags_of(family), DATA_FLAGS[family.network.data]
-    of_data = ConceptFlags if family.verb == "icbm" else of_data
+    flags, (of_data, names_of_data) = flags_of(family, shown), DATA_FLAGS[family.network.data]
+    of_data, of_run = ConceptFlags if family.verb == "icbm" else of_data, RunFlags
+    if shown is not None:
+        of_data, of_run = with_flags(of_data, shown), with_flags(of_run, shown)
 
     def command(
         *,
         data: str,
         out: Folder,
         seed: int = 0,
+        seeds: int = 1,
         recipe: Any = None,
         overrides: Any = flags(),  # noqa: B008
         given: Any = of_data(),  # noqa: B008
         data_dir: DataDir = None,
         device: Device = "auto",
-        running: OmitArgPrefixes[RunFlags] = RunFlags(),
+        running: Any = of_run(),  # noqa: B008
         json: Json = False,
     ) -> None:
         changes = _given(overrides)
         chosen = _chosen(family, recipe, data, changes, running)
-        check_seed(seed)
-        known = given.given(data, out, data_dir, chosen, changes)
+        if seeds < 1:
+            raise UsageError(f"--seeds must be >= 1, got {seeds}")
+        for one in (seed, seed + seeds - 1):
+            check_seed(one)
         reading = {"workers": given.workers} if isinstance(given, ImageFlags) else {}
         how = running.as_running(device=device, checkpoint_seconds=given.checkpoint_seconds, **reading)
-        _train(chosen, running, how, known, out, seed, json, given)
+        records: list[dict[str, Any]] = []
+        for one in range(seed, seed + seeds):
+            folder = out if seeds == 1 else out / f"seed-{one}"
+            known = given.given(data, folder, data_dir, chosen, changes)
+            record = _train(chosen, running, how, known, folder, one, json, given, shown=seeds == 1)
+            if running.print_recipe:
+                return
+            records += [] if record is None else [record]
+        if seeds > 1 and records:  # other processes of a training have none
+            _show_seeds(records, out, json)
 
     names, first = tuple(family.recipes), next(iter(family.recipes))
-    named = "" if of_data is TableFlags else "that of the data set's name, else "
+    named = "" if issubclass(of_data, TableFlags) else "that of the data set's name, else "
     hint = f"(default: {named}{first})"
-    text = f"What the other flags start from. {family.recipes_help}"
-    command.__doc__ = f"""{family.about}
+    text = f"What the other flags start from, by name or a FILE.toml as --print-recipe prints it. {family.recipes_help}"
+    more = "" if shown is None else f" --set FIELD=VALUE sets another field; {ALL} lists all that there are."
+    command.__doc__ = f"""{family.about}{more}
 
     Args:
         out: Run folder: new, or the same run to resume.
         seed: Of the split of a table, the weights and the order of the batches.
+        seeds: So many trainings, with seeds SEED, SEED + 1, ..., each in its folder seed-N of --out; then mean and
+            standard deviation of the test metrics.
         device: Where to train.
     """
     # strings could not name these
@@ -374,7 +404,24 @@ def command_of(family: Family) -> Callable[..., None]:
     command.__annotations__["recipe"] = Annotated[Literal[names] | None, arg(help=text, help_behavior_hint=hint)]  # pyright: ignore[reportInvalidTypeForm]
     command.__annotations__["overrides"] = Annotated[OmitArgPrefixes[flags], arg(name="")]
     command.__annotations__["given"] = OmitArgPrefixes[of_data]
+    command.__annotations__["running"] = OmitArgPrefixes[of_run]
     return command
+
+
+def fitted(verb: str, words: list[str]) -> tuple[Callable[..., None], list[str]]:
+    """The command of `train VERB` with the flags that its help shows and those that are given, and its words."""
+    (family,) = (family for family in FAMILIES.values() if family.verb == verb)
+    of_data = ConceptFlags if verb == "icbm" else DATA_FLAGS[family.network.data][0]
+    fields: dict[str, Any] = {n: kind | None for part in family.parts.values() for n, kind in kinds(part).items()}
+    for of in (of_data, RunFlags):
+        fields |= get_type_hints(of, include_extras=True)
+    words = expanded(words, fields, family.name)
+    if ALL in words:
+        return command_of(family), ["--help" if word == ALL else word for word in words]
+    given = of_flags(words)
+    if (given - fields.keys()) & {*CALLED, *INSTEAD}:
+        return command_of(family), words  # names of other libraries, whose own one is looked for in all
+    return command_of(family, SHOWN | (given & fields.keys())), words
 
 
 def __getattr__(name: str) -> Any:
@@ -422,8 +469,17 @@ def _train(
     seed: int,
     json: bool,
     of_data: TableFlags | ImageFlags,
-) -> None:
-    """Check what can be checked before the data are read; load, train, report on a table, print."""
+    *,
+    shown: bool,
+) -> dict[str, Any] | None:
+    """Check what can be checked before the data are read; load, train, report on a table, print.
+
+    Args:
+        shown: print the result too.
+
+    Returns:
+        The record; None in a process that is not the first of a training, and where the recipe alone is printed.
+    """
     try:
         chosen.recipe.network.fingerprint()  # before what takes seconds to import
     except ValueError as error:
@@ -467,7 +523,8 @@ def _train(
             about = [*about_names(recipe, data), *about]
         say_notes(told([*said[len(chosen.notes) :], *about]))
     if flags.print_recipe:
-        return _print_recipe(recipe, json)
+        _print_recipe(recipe, json)
+        return None
     options = {**given.options, "continued": chosen.parent, "method": chosen.step, "running": running}
     if flags.threads is not None and before is not None and before["status"] != "finished":
         began = before["threads"]
@@ -498,12 +555,15 @@ def _train(
             keep_known(run, data, progress=running.progress)
     if before is not None and finished:
         commit = short_commit(before["commit"])
-        err.print(f"already done: {out} holds this training, finished (commit {commit}). Delete it to train again")
+        tell(f"already done: {out} holds this training, finished (commit {commit}). Delete it to train again")
     say_notes(told(note for note in from_record(run.record["notes"]) if note not in said))
+    if not shown:
+        return run.record
     found = kept_baselines(run) if baselines else []
     if json:
         beside = {"baselines": [vars(one) for one in found], "verdict": beside_the_best(found, run.record)}
-        return print_json(run.record | (beside if found else {}))
+        print_json(run.record | (beside if found else {}))
+        return run.record
     metrics, name = run.record["metrics"], run.record["headline"]
     lower, best = name in LOWER_IS_BETTER, best_of(run.record)
     of = f" of class {run.record['positive']!r}" if name == "auroc" and "positive" in run.record else ""
@@ -522,7 +582,40 @@ def _train(
         show_heads(run.record["heads"])
     if (page := out / PAGE).is_file():
         say(f"report: {page}")
-    return say(f"run folder: {out}")
+    say(f"run folder: {out}")
+    return run.record
+
+
+def _show_seeds(records: Sequence[Mapping[str, Any]], out: Path, json: bool) -> None:
+    """Print mean and standard deviation of the test metrics of the trainings of one recipe."""
+    import statistics
+
+    found: dict[str, dict[str, Any]] = {}
+    for network in ("smooth", "exact"):
+        parts = [(record["metrics"][network] or {}).get("test", {}) for record in records]
+        for metric in parts[0]:
+            values = [part[metric] for part in parts]
+            known = [value for value in values if value is not None]
+            mean, deviation = (statistics.fmean(known), statistics.stdev(known)) if len(known) > 1 else (None, None)
+            found.setdefault(network, {})[metric] = {"mean": mean, "deviation": deviation, "values": values}
+    seeds, data = [record["seed"] for record in records], records[0]["data"]["name"]
+    if json:
+        return print_json({"data": data, "seeds": seeds, "headline": records[0]["headline"], "test": found})
+    rows = [
+        (metric, *(_spread(of.get(metric)) for of in (found["smooth"], found.get("exact", {}))))
+        for metric in found["smooth"]
+    ]
+    show(
+        f"{data}: test metrics, mean ± standard deviation over {len(seeds)} seeds", ("metric", "smooth", "exact"), rows
+    )
+    return say(f"run folders: {', '.join(str(out / f'seed-{seed}') for seed in seeds)}")
+
+
+def _spread(figure: Mapping[str, Any] | None) -> str | None:
+    """A figure of several seeds in a table; None where fewer than two have it."""
+    if figure is None or figure["mean"] is None:
+        return None
+    return f"{figure['mean']:.4f} ± {figure['deviation']:.4f}"
 
 
 def about_own(recipe: Recipe, data: str) -> list[str]:
@@ -536,7 +629,7 @@ def about_own(recipe: Recipe, data: str) -> list[str]:
 
 
 def _print_recipe(recipe: Recipe, json: bool) -> None:
-    """The effective values as JSON, or as the [recipe] of a study's plan."""
+    """The effective values as JSON, or as a TOML table [recipe]."""
     from json import dumps
 
     values = recipe.effective()
@@ -544,5 +637,6 @@ def _print_recipe(recipe: Recipe, json: bool) -> None:
         return print_json(values)
     say("[recipe]")
     for name, value in values.items():
-        say(f"{name} = {dumps(value, ensure_ascii=False)}")
+        if value is not None:  # TOML has no null: the field is at its default then
+            say(f"{name} = {dumps(value, ensure_ascii=False)}")
     return None

@@ -71,11 +71,6 @@ VERBS = {
         "htaf.cli.explaining:explain",
         "Say what a table's network does: one tree for all, importance, rules of bits, reasons of a row, what-if.",
     ),
-    "study": Verb(
-        "htaf.cli.studying:study",
-        "Search candidates with equal budgets, then train the chosen ones over several splits or seeds.",
-        keeps=True,
-    ),
     "demo": Verb(
         "htaf.cli.demo:demo",
         "Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck, "
@@ -85,9 +80,6 @@ VERBS = {
     "doctor": Verb(
         "htaf.cli.doctor:doctor",
         "Say what this machine can do: versions, processor, accelerator, kernels, data sets.",
-    ),
-    "completion": Verb(
-        "htaf.cli.completing:completion", "Print a script with which a shell completes verbs and flags."
     ),
     "pack": Verb("htaf.cli.packing:pack", "Pack the exact network: bits instead of floats."),
     "export": Verb(
@@ -111,17 +103,10 @@ VERBS = {
         "Score concepts: accuracy, dead concepts, concept accuracy, class specificity, redundancy, sparsity.",
         keeps=True,
     ),
-    "concepts minimal-set": Verb(
-        "htaf.cli.concepts:minimal_set",
-        "Look for a minimal concept set: as few concepts as keep the exact network's accuracy.",
-    ),
     "concepts sparse": Verb(
         "htaf.cli.sparse_heads:sparse",
         "Fit heads in which each class draws on few concepts.",
         keeps=True,
-    ),
-    "concepts pictures": Verb(
-        "htaf.cli.concepts:pictures", "Draw images that have a concept above images that lack it, picked at random."
     ),
     "concepts where": Verb(
         "htaf.cli.where:where",

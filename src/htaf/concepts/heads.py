@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from htaf.concepts.codes import CHUNK, Codes, ConceptError
-from htaf.concepts.completeness import by_importance
-from htaf.concepts.counts import in_turn, labelled, training_means
+from htaf.concepts.counts import in_turn
 from htaf.concepts.store import Features
 
-CAP = 50_000  # images that a head is fitted to
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)
 
 
@@ -76,21 +73,6 @@ class Fit:
         head.bias[absent] = lowest - 1
         return head
 
-    def among(
-        self, kept: Int64[np.ndarray, " kept"], head: Head, places: Int64[np.ndarray, " fewer"], strength: float
-    ) -> tuple[Int64[np.ndarray, " fewer"], Head]:
-        """Some of the concepts of a head, and a head fitted to them from where it stands: places in `kept`."""
-        places = np.sort(places)
-        out = np.setdiff1d(np.arange(len(kept)), places)
-        shifted = head.bias + head.weight[:, out] @ self.means[kept[out]]
-        return kept[places], self.head(kept[places], strength, Head(head.weight[:, places], shifted))
-
-    def without(
-        self, kept: Int64[np.ndarray, " kept"], head: Head, drop: int, strength: float
-    ) -> tuple[Int64[np.ndarray, " fewer"], Head]:
-        """The concepts but for the least important under a head, and the head fitted to them."""
-        return self.among(kept, head, by_importance(head.weight, self.means[kept])[: len(kept) - drop], strength)
-
     def choose(self, kept: Int64[np.ndarray, " kept"], validation: Codes) -> tuple[float, Head]:
         """The L2 strength of best validation accuracy, the strongest of equals, and its head."""
         tried, head = [], None
@@ -99,57 +81,6 @@ class Fit:
             tried.append((accuracy_of(validation, kept, head), strength, head))
         _, strength, head = max(tried, key=lambda row: row[0])  # the first of equals
         return strength, head
-
-
-def refitted(
-    codes: Codes, kept: Sequence[int] | np.ndarray, *, strength: float = 1e-3, cap: int = CAP, seed: int = 0
-) -> Codes:
-    """The codes of a few concepts with a logistic head fitted to the training part.
-
-    Args:
-        codes: with a labelled training part.
-        kept: concept numbers; they keep their order.
-        strength: of the L2 penalty, strength / 2 times the sum of squared weights beside the mean cross-entropy.
-        cap, seed: as `htaf.concepts.minimal.minimal_set` has them.
-
-    Returns:
-        Codes of len(kept) concepts, in memory; nothing is known of a smooth network. info["kept"] says which.
-
-    Raises:
-        ConceptError: no training part, concept numbers that are not there or there twice, or a strength that is
-            not > 0 and finite.
-    """
-    if not 0 < strength < np.inf:
-        raise ConceptError(f"strength must be > 0 and finite, got {strength}")
-    chosen = _checked(kept, codes.concepts)
-    fit = Fit(labelled(codes, "train"), training_means(codes), cap, seed)
-    return selected(codes, chosen, fit.head(chosen, strength))
-
-
-def selected(codes: Codes, kept: Sequence[int] | np.ndarray, head: Head) -> Codes:
-    """The codes of a few concepts, as their numbers stand in `kept`, under a head of their own."""
-    chosen = _checked(kept, codes.concepts)
-    if head.weight.shape != (len(codes.bias), len(chosen)) or head.bias.shape != codes.bias.shape:
-        raise ConceptError(
-            f"expected a head of weight {(len(codes.bias), len(chosen))} and bias {codes.bias.shape}, "
-            f"got {head.weight.shape} and {head.bias.shape}"
-        )
-    bits = np.zeros((len(codes), (len(chosen) + 7) // 8), dtype=np.uint8)
-    for start in range(0, len(codes), CHUNK):
-        rows = slice(start, start + CHUNK)
-        bits[rows] = np.packbits(codes.unpack(rows)[:, chosen], axis=1, bitorder="little")
-    unknown = np.full(len(codes), -1, dtype=np.int32)
-    small = replace(
-        codes,
-        bits=bits,
-        concepts=len(chosen),
-        weight=head.weight.astype(np.float32),
-        bias=head.bias.astype(np.float32),
-        smooth=unknown,
-        saturated=unknown,
-        info={**codes.info, "kept": chosen.tolist()},
-    )
-    return replace(small, exact=small.predictions())
 
 
 def correct(
@@ -176,10 +107,3 @@ def balanced_rows(labels: Int32[np.ndarray, " images"], cap: int, seed: int) -> 
         return np.arange(len(labels))
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     return np.sort(in_turn(shuffled, np.asarray(labels))[:cap])
-
-
-def _checked(kept: Sequence[int] | np.ndarray, concepts: int) -> Int64[np.ndarray, " kept"]:
-    chosen = np.asarray(kept, dtype=np.int64)
-    if chosen.ndim != 1 or len(set(chosen.tolist())) != chosen.size or ((chosen < 0) | (chosen >= concepts)).any():
-        raise ConceptError(f"kept: expected different concept numbers from 0 to {concepts - 1}, got {chosen.tolist()}")
-    return chosen

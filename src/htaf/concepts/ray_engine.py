@@ -28,7 +28,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from htaf._console import err
+from htaf._console import tell
 from htaf._errors import first_line
 from htaf._files import nearest
 from htaf.concepts.codes import ConceptError
@@ -105,7 +105,7 @@ class RayEngine:
             of_nodes = ", ".join(f"{n['NodeName']} ({_resources(n)})" for n in nodes)
             gpu = f" and {size.gpus:g} GPU" if size.gpus else ""
             parts = "1 part" if len(blocks) == 1 else f"{len(blocks):,} parts"
-            err.print(
+            tell(
                 f"Ray: {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: {of_nodes}; {size.least} to {size.most} "
                 f"actors with {size.cpus:g} CPU{gpu} each; {parts} to make"
             )
@@ -235,7 +235,7 @@ def connected(
     try:
         import ray
     except ImportError:
-        raise RayError("expected Ray for --engine ray: pip install 'htaf[ray]' on every node") from None
+        raise RayError("expected Ray for --engine ray: pip install 'htaf[scale]' on every node") from None
     if address is not None:
         address = _reached(address)
     given: dict[str, Any] = {} if address else {**OWN, **own}
@@ -379,7 +379,7 @@ def _answers(nodes: Sequence[dict[str, Any]], paths: Sequence[str], out: str) ->
             found[name] = ray.get(ref)
         except Exception as error:  # whatever a foreign node raises
             if "No module named 'htaf'" in str(error):
-                raise RayError(f"node {name} has no htaf: pip install 'htaf[ray]' there") from None
+                raise RayError(f"node {name} has no htaf: pip install 'htaf[scale]' there") from None
             raise RayError(f"node {name} cannot run a task of this htaf: {_reason(error)}") from None
     return found
 

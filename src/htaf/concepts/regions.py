@@ -403,5 +403,5 @@ def _captum(why: str) -> Any:
     except ImportError as error:
         because = f"no exact map, as {why}; " if why else ""
         raise ConceptError(
-            f"{because}gradient and occlusion need Captum: pip install 'htaf[where]' ({error})"
+            f"{because}gradient and occlusion need Captum: pip install 'htaf[images]' ({error})"
         ) from None

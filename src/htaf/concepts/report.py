@@ -18,30 +18,17 @@ from htaf.concepts.groups import HIGH, IN_A, IN_B, LOW, MIXED, groups
 from htaf.concepts.scores import BINS
 from htaf.runs import to_json, write_atomic
 
-SCORES, TABLES, HISTOGRAMS, COMPLETENESS, NEEDED = (
-    "scores.json",
-    "scores.md",
-    "histograms.png",
-    "completeness.png",
-    "needed.json",
-)
+SCORES, TABLES, HISTOGRAMS, COMPLETENESS = "scores.json", "scores.md", "histograms.png", "completeness.png"
 MOST_CLASSES = 20  # with a histogram of their own
 COLOURS = ("#08519c", "#fdae6b", "#74c476", "#9e9ac8")
 
 
-def write_report(
-    scores: Mapping[str, Any],
-    out: str | Path,
-    *,
-    minimal: Mapping[str, Any] | None = None,
-    title: str = "Concepts",
-) -> list[Path]:
-    """Write scores.json, scores.md, histograms.png and completeness.png, and needed.json where a minimal set is given.
+def write_report(scores: Mapping[str, Any], out: str | Path, *, title: str = "Concepts") -> list[Path]:
+    """Write scores.json, scores.md, histograms.png and completeness.png.
 
     Args:
         scores: what `htaf.concepts.scores.score` returns.
         out: a folder, made when it does not exist; files of these names are replaced.
-        minimal: what `htaf.concepts.minimal.minimal_set` returns.
         title: of the page.
 
     Returns:
@@ -53,18 +40,16 @@ def write_report(
     out = Path(out)
     files: dict[str, bytes | str] = {
         SCORES: to_json(scores),
-        TABLES: tables(scores, minimal, title=title),
+        TABLES: tables(scores, title=title),
         HISTOGRAMS: histograms(scores),
-        COMPLETENESS: curves(scores, minimal),
+        COMPLETENESS: curves(scores),
     }
-    if minimal is not None:
-        files[NEEDED] = to_json(minimal)
     for name, content in files.items():
         write_atomic(out / name, content)
     return [out / name for name in files]
 
 
-def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, *, title: str = "Concepts") -> str:
+def tables(scores: Mapping[str, Any], *, title: str = "Concepts") -> str:
     """The scores as Markdown."""
     accuracy, concept = scores["accuracy"], scores["concept_accuracy"]
     specific, same, complete = scores["class_specificity"], scores["redundancy"], scores["completeness"]
@@ -113,8 +98,6 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
         sample = scores["sample"]
         drawn = f"{sample['images']:,} of {sample['of']:,} images, drawn by a hash of their row numbers"
         lines += ["", f"NCC and how many are enough: {drawn}."]
-    if minimal is not None:
-        lines += ["", *_minimal_lines(minimal)]
     title = f"number (weight, contribution in its {scored} images / {fitted} images)"
     lines += ["", f"| Class | {scored} images | concepts of largest weight: {title} |", "|---|---|---|"]
     dead = {*scores["dead"]["always_0"], *scores["dead"]["always_1"]}
@@ -140,26 +123,6 @@ READING = (
     "fitted to; *reversed*: the two have other signs, and their shares differ by more than chance explains (twice the "
     "standard error of the difference).",
 )
-
-
-def _minimal_lines(minimal: Mapping[str, Any]) -> list[str]:
-    accuracy, random = minimal["accuracy"], [str(k) if k is not None else "-" for k in minimal["random"]]
-    rows = {
-        "exact network, all concepts": accuracy["full"],
-        "the minimal set, old head": accuracy["kept"],
-        "the minimal set, chosen head": accuracy["chosen"],
-    }
-    return [
-        f"**Minimal concept set: {minimal['needed'] or 'empty'}** (within {minimal['tolerance']} points on validation, "
-        f"{minimal['head']} head); {minimal['same_head']['needed']} with the same head; with random concepts "
-        f"{', '.join(random) or '-'}.",
-        "",
-        "| Accuracy | validation | test |",
-        "|---|---|---|",
-        *(f"| {name} | {_percent(row['validation'])} | {_percent(row['test'])} |" for name, row in rows.items()),
-        "",
-        minimal["algorithm"],
-    ]
 
 
 def histograms(scores: Mapping[str, Any]) -> bytes:
@@ -199,19 +162,14 @@ def histograms(scores: Mapping[str, Any]) -> bytes:
     return png(figure)
 
 
-def curves(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None) -> bytes:
-    """PNG: accuracy from the k most important concepts; where given, validation accuracy of refitted heads."""
+def curves(scores: Mapping[str, Any]) -> bytes:
+    """PNG: accuracy from the k most important concepts."""
     figure = Figure(figsize=(5.2, 3.2), layout="constrained")
     axes: Any = figure.subplots()
     complete = scores["completeness"]
     for name, label, colour in (("spread", "by spread", COLOURS[0]), ("weight", "by largest weight", COLOURS[1])):
         values = 100 * np.array(complete[name]["accuracy"])
         axes.plot(complete["k"], values, label=f"{label}, same head ({scores['scored']})", color=colour)
-    if minimal is not None:
-        ks = sorted(map(int, minimal["curve"]))
-        values = [100 * minimal["curve"][str(k)] for k in ks]
-        axes.plot(ks, values, ".-", markersize=3, label="refitted head (validation)", color=COLOURS[2])
-        axes.axvline(minimal["needed"], color=COLOURS[2], linestyle=":", linewidth=1)
     axes.set_xscale("symlog", linthresh=4, base=2)
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.set(xlabel="concepts, others replaced by their mean", ylabel="accuracy, %", xlim=(0, max(complete["k"]) or 1))

@@ -158,12 +158,6 @@ class Maps:
             return rgb(decode(file, 3, (factor * height, factor * width)))
         return rgb(self.pictures.pixels([image])[0].numpy())
 
-    def over(self, ids: Sequence[str], concept: int) -> UInt8[np.ndarray, "n 3 h w"]:
-        """Pictures, all of one size, with the map of a concept over each."""
-        views = [enlarged(rgb(pixels)) for pixels in self.pictures.pixels(ids).numpy()]
-        maps = [overlay(view, found) for view, (found,) in zip(views, self.of(ids, [concept]), strict=True)]
-        return np.stack(maps).transpose(0, 3, 1, 2)
-
 
 def write_where(
     run: Run,

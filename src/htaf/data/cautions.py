@@ -1,4 +1,4 @@
-"""What is to be said of a table and its parts before a training: columns that give the target away, values that repeat,
+"""Cautions about a table and its parts before a training: columns that give the target away, values that repeat,
 dates, skewness."""
 
 from collections.abc import Callable
@@ -28,6 +28,7 @@ NEARLY = 0.95  # as GIVEN_AWAY, of columns without which the error is many times
 TIMES = 4.0  # of 57 real tables the highest was 2
 MOST_FITTED = 400_000  # rows x columns of a forest
 TREES = 30
+MOST_OF_SMALL = 3  # columns of a table in which it is no wonder that two say the target
 FEWEST_VALUES = 16  # of a column that numbers or names what has several rows
 MOST_OF_VALUE = 20  # rows
 TOLD = 0.02  # share of the accuracy
@@ -37,7 +38,7 @@ TWICE = 2.0  # so many times the squared error on values not seen before, or as 
 
 
 def cautions(table: Table, parts: Split, mode: Mode | None) -> list[Note]:
-    """Notes on a table that is divided; none of it changes anything.
+    """Return the notes on a table and its parts; nothing is changed.
 
     Args:
         table: with its features and target. parts: its rows.
@@ -55,7 +56,7 @@ def cautions(table: Table, parts: Split, mode: Mode | None) -> list[Note]:
 
 
 def _dates(moments: dict[str, pd.Series], table: Table, parts: Split, mode: Mode | None) -> list[Note]:
-    """Dates of their own in rows that are divided by chance, and dates of the test part that training has not."""
+    """Note dates that differ in each row where rows are divided by chance, and test dates outside those of training."""
     notes: list[Note] = []
     for name, column in moments.items():
         values = native(column)
@@ -73,20 +74,20 @@ def _dates(moments: dict[str, pd.Series], table: Table, parts: Split, mode: Mode
 
 
 def drawn_in_time(table: Table) -> list[Note]:
-    """Dates of their own in rows of which those that validate are drawn by chance."""
+    """Note dates that differ in each row where the validation rows are drawn by chance."""
     moments = {str(name): column for name, column in table.features.items() if is_date(column)}
     return [Note("drawn in time", name, count) for name, column in moments.items() if (count := _times(column))]
 
 
 def _times(column: pd.Series) -> int:
-    """How many different dates there are, where about each row has one of its own; else 0."""
+    """Count the different dates where nearly every row has another one; 0 otherwise."""
     known, distinct = int(column.notna().sum()), int(column.nunique())
     return distinct if known * 2 > len(column) and distinct >= ALL_DIFFERENT * known else 0
 
 
 def _given_away(features: dict[str, pd.Series], table: Table, train: Int64[np.ndarray, " train"]) -> list[Note]:
-    """Columns that alone say the target almost without error: half of the training rows are guessed by that row of the
-    other half whose value is the nearest."""
+    """Note columns that alone give the target almost without error. Each row of one half of the training part is
+    guessed from the row of the other half whose value is nearest."""
     count = min(len(train), MOST_ROWS, max(FEWEST_ROWS, MOST_CELLS // max(1, len(features))))
     if count < FEWEST_ROWS:
         return []
@@ -107,8 +108,8 @@ def _given_away(features: dict[str, pd.Series], table: Table, train: Int64[np.nd
 
 
 def _say_most(features: dict[str, pd.Series], table: Table, train: Int64[np.ndarray, " train"]) -> list[Note]:
-    """One or two columns that say the target nearly without error, where all others have far more: a flag that is
-    wrong now and then, or two columns whose sum, difference, product or ratio is the target."""
+    """Note one or two columns that give the target nearly without error where all others have far more error: a flag
+    that is wrong now and then, or two columns whose sum, difference, product or ratio is the target."""
     from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
@@ -147,7 +148,7 @@ def _say_most(features: dict[str, pd.Series], table: Table, train: Int64[np.ndar
         (np.arange(len(names)), values, outputs),
         (positive, np.log(values[:, positive]), np.log(outputs) if logged else outputs),
     ):
-        if (pair := _pair(inputs[:half], wanted[:half])) is not None:
+        if len(names) > MOST_OF_SMALL and (pair := _pair(inputs[:half], wanted[:half])) is not None:
             sums = inputs[:, pair[0]] @ pair[1]
             one, other = (int(places[place]) for place in pair[0])
             said = score(target[:half][_nearest(sums[:half], sums[half:])])
@@ -165,7 +166,7 @@ def _measure(table: Table) -> str:
 
 
 def _outputs(table: Table, rows: Int64[np.ndarray, " rows"]) -> Float64[np.ndarray, "rows outputs"]:
-    """The target, or 0 and 1 of each class."""
+    """Return the target, or for classes 0 and 1 for each."""
     known = table.target[rows][:, None]
     return (known == np.arange(len(table.classes)) if table.classes else known).astype(np.float64)
 
@@ -173,9 +174,9 @@ def _outputs(table: Table, rows: Int64[np.ndarray, " rows"]) -> Float64[np.ndarr
 def _pair(
     inputs: Float64[np.ndarray, "rows columns"], outputs: Float64[np.ndarray, "rows outputs"]
 ) -> tuple[list[int], Float64[np.ndarray, " two"]] | None:
-    """The two columns of which a weighted sum is nearest to one of the outputs, and the weights; None: there are none.
+    """Find the two columns whose weighted sum is nearest to an output, and the weights; None where there are none.
 
-    Of more than 500 columns those are looked at that are nearest by themselves."""
+    With more than 500 columns, only those that are nearest alone are tried."""
     apart, wanted = inputs - inputs.mean(0), outputs - outputs.mean(0)
     with np.errstate(over="ignore", invalid="ignore"):
         sizes, wanted = np.linalg.norm(apart, axis=0), wanted / np.linalg.norm(wanted, axis=0).clip(1e-300)
@@ -195,8 +196,8 @@ def _pair(
 
 
 def _repeated(features: dict[str, pd.Series], table: Table, parts: Split) -> list[Note]:
-    """The column of names or whole numbers whose values repeat, as those of patients with several visits, where rows
-    that measure have values of the training part and a model has far more error on others."""
+    """Note a column of names or whole numbers whose values repeat, such as patients with several visits, where the
+    measuring rows share values with training and a model has far more error on new values."""
     drawn, found = np.random.PCG64(SHUFFLED), list[tuple[float, str, np.ndarray, np.ndarray, int]]()
     most, rows = min(MOST_ROWS, MOST_FITTED // max(1, len(features))), parts.train
     if table.parting.groups is not None:  # the caller says what belongs together
@@ -235,9 +236,8 @@ def _repeated(features: dict[str, pd.Series], table: Table, parts: Split) -> lis
 def _by_value(
     place: Int64[np.ndarray, " rows"], numbers: Float64[np.ndarray, " rows"], truth: Float64[np.ndarray, "rows outputs"]
 ) -> tuple[float, float]:
-    """The shares of the target's variance that the mean of the same value, and of the same of four ranges, explain.
-
-    Half of the rows are guessed from the other half."""
+    """Return the shares of the target's variance explained by the mean of each value, and by that of each of four
+    ranges. One half of the rows is guessed from the other."""
     from sklearn.tree import DecisionTreeRegressor
 
     known, asked = np.arange(len(place)) % 2 == 0, np.arange(len(place)) % 2 == 1
@@ -253,7 +253,7 @@ def _by_value(
 def _of_values(
     place: Int64[np.ndarray, " rows"], left: Float64[np.ndarray, "rows outputs"], known: Bool[np.ndarray, " rows"]
 ) -> Float64[np.ndarray, "values outputs"]:
-    """The mean of each value in the known rows, drawn to 0 where it has few."""
+    """Return the mean of each value in the known rows, shrunk towards 0 where it has few."""
     most = int(place.max()) + 1
     sums = [np.bincount(place[known], of, most) for of in left[known].T]
     return np.stack(sums, 1) / (np.bincount(place[known], minlength=most) + 1)[:, None]
@@ -265,7 +265,7 @@ def _from_other_side(
     place: Int64[np.ndarray, " rows"],
     side: Bool[np.ndarray, " rows"],
 ) -> Float64[np.ndarray, "rows outputs"]:
-    """What a forest of each side, with what it leaves in the mean of a value, guesses of the other one."""
+    """Predict each side by a forest of the other one plus the mean residual of each value."""
     from sklearn.ensemble import ExtraTreesRegressor
 
     guesses = np.empty_like(truth)
@@ -280,8 +280,8 @@ def _from_other_side(
 
 
 def _skewed(table: Table, train: Int64[np.ndarray, " train"]) -> list[Note]:
-    """Whether a linear model of the logarithm of a skewed target has less error, in units of the target, than one of
-    the target itself: each half of the training rows is predicted from the other one."""
+    """Note where a linear model of the logarithm of a skewed target has less error, in units of the target, than one
+    of the target itself. Each half of the training rows is predicted from the other."""
     if table.task != "regression" or len(train) < FEWEST_ROWS or (known := table.target[train]).min() < 0:
         return []
     apart = known - known.mean()
@@ -307,18 +307,18 @@ def _skewed(table: Table, train: Int64[np.ndarray, " train"]) -> list[Note]:
 
 
 def _shuffled(train: Int64[np.ndarray, " train"], most: int) -> Int64[np.ndarray, " rows"]:
-    """At most so many rows, evenly spread, in an order that is drawn."""
+    """Return at most so many rows, evenly spread, in random order."""
     rows = train[np.linspace(0, len(train) - 1, min(len(train), most)).astype(np.int64)]
     return rows[_order(np.random.PCG64(SHUFFLED), len(rows))]
 
 
 def _order(drawn: np.random.PCG64, count: int) -> Int64[np.ndarray, " count"]:
-    """The next order that is drawn."""
+    """Draw a random order."""
     return np.argsort(drawn.random_raw(count), kind="stable")
 
 
 def _as_numbers(column: pd.Series) -> Float64[np.ndarray, " rows"]:
-    """Numbers and dates in their order, categories in any; missing ones are alike and below all others."""
+    """Return a column as numbers: categories in any order, missing values below all others."""
     if is_text(column) and not is_date(column):
         return pd.factorize(column)[0].astype(np.float64)
     values = native(column) if is_date(column) else column.to_numpy()
@@ -329,7 +329,7 @@ def _as_numbers(column: pd.Series) -> Float64[np.ndarray, " rows"]:
 
 
 def _nearest(known: Float64[np.ndarray, " known"], asked: Float64[np.ndarray, " asked"]) -> Int64[np.ndarray, " asked"]:
-    """For each value the place of the nearest known one."""
+    """Return for each value the place of the nearest known one."""
     order = np.argsort(known, kind="stable")
     ordered = known[order]
     right = np.searchsorted(ordered, asked).clip(0, len(ordered) - 1)
@@ -338,7 +338,7 @@ def _nearest(known: Float64[np.ndarray, " known"], asked: Float64[np.ndarray, " 
 
 
 def _score(table: Table, asked: Int64[np.ndarray, " asked"]) -> Callable[[Any], float] | None:
-    """How good guesses of the target are, 1 at best; None where too few rows can tell."""
+    """Return a score of guesses of the target, 1 at best; None where too few rows can tell."""
     truth = table.target[asked]
     if table.task == "classification":
         classes, place, counts = np.unique(truth, return_inverse=True, return_counts=True)

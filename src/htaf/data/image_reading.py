@@ -22,9 +22,8 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from htaf._console import progress
-from htaf._errors import expect_memory, first_line, installed
+from htaf._errors import DataError, expect_memory, first_line, installed
 from htaf._files import regular
-from htaf.data.reading import DataError
 
 if TYPE_CHECKING:
     from PIL import Image, ImageOps, UnidentifiedImageError
@@ -46,6 +45,7 @@ IN_FLIGHT = 2**30  # bytes of images that all threads decode at a time; a larger
 LARGEST_FILE = 8 * MAX_PIXELS  # bytes: four channels of 16 bits, uncompressed
 STRIP = 16  # times the pixels that are asked for: an image that covers more when it is enlarged is cropped before
 ORIENTATION = 0x0112  # the EXIF tag
+TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of TIFF
 SMALL = 8  # height and width of what tells images that look the same
 Content = Path | bytes
 
@@ -71,13 +71,15 @@ class Budget:
     """Bytes that images may take while they are decoded, of all threads together."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.used, self._freed = most, 0, Condition()
+        self.most = most
+        self.free()
+
+    def free(self) -> None:
+        self.used, self._freed = 0, Condition()
 
     @contextmanager
-    def held(self, image: Image.Image) -> Iterator[None]:
-        """Wait until an image fits, or no other is decoded, and hold what it takes in the block."""
-        each = 20 if image.mode.startswith("I") else 12  # bytes a pixel: as it is, in RGB and between
-        size = image.width * image.height * each
+    def held(self, size: int) -> Iterator[None]:
+        """Wait until `size` bytes fit, or nothing else is held, and hold them in the block."""
         with self._freed:
             self._freed.wait_for(lambda: not self.used or self.used + size <= self.most)
             self.used += size
@@ -90,6 +92,8 @@ class Budget:
 
 
 MEMORY = Budget(IN_FLIGHT)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=MEMORY.free)  # the threads of the parent, which hold some, are not there
 
 
 def threads() -> int:
@@ -114,16 +118,16 @@ def look(path: Path, *, whole: bool = True) -> Look:
             width, height = image.size
             handled = tuple(word for word, found in _handled(image).items() if found)
             sideways = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) > 4  # TIFF is upright already
-            image.draft(None, (8 * SMALL, 8 * SMALL))
-            small = _small(image, width, height) if whole else b""
+            small = _small(image) if whole else b""
     except Exception as error:  # PIL's readers raise nearly everything on damaged files
         return Look(problem=_reason(error, path))
     return Look((width, height) if sideways else (height, width), handled, small=small)
 
 
-def _small(image: Image.Image, width: int, height: int) -> bytes:
-    part = 2 ** round(log2(width / image.width))  # of which JPEG decodes one pixel; its last may hang over
-    with MEMORY.held(image):
+def _small(image: Image.Image) -> bytes:
+    width, height = image.size
+    with _decoding(image, 8 * SMALL):
+        part = 2 ** round(log2(width / image.width))  # of which JPEG decodes one pixel; its last may hang over
         plain = _rgb(image)
         box = None if part < 2 else (0, 0, min(width / part, plain.width), min(height / part, plain.height))
         shrunk = plain.resize((SMALL, SMALL), Image.Resampling.BILINEAR, box)
@@ -164,11 +168,9 @@ def decode(path: Path | bytes, channels: int, size: tuple[int, int], name: str =
     name = name if isinstance(path, bytes) else str(path)
     _expect_reader()
     try:
-        with _opened(path) as image:
-            image.draft(None, (2 * max(size), 2 * max(size)))  # JPEG only: decodes at 1/2 to 1/8 where that is enough
-            with MEMORY.held(image):
-                ImageOps.exif_transpose(image, in_place=True)
-                return _fitted(_rgb(image), channels, size)
+        with _opened(path) as image, _decoding(image, 2 * max(size)):
+            ImageOps.exif_transpose(image, in_place=True)
+            return _fitted(_rgb(image), channels, size)
     except Exception as error:  # as in `look`
         raise DataError(f"{name}: expected an image, got {_reason(error, path)}") from error
 
@@ -283,9 +285,27 @@ def _opened(file: Path | bytes) -> Iterator[Image.Image]:
     with Image.open(source, formats=FORMATS) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,}")
+        if _tile(image) > MAX_PIXELS:
+            raise ValueError(f"tiles of {_tile(image):,} pixels, more than {MAX_PIXELS:,}")
         if max(image.size) > MAX_EDGE:
             raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_EDGE:,} along an edge")
         yield image
+
+
+@contextmanager
+def _decoding(image: Image.Image, edge: int) -> Iterator[None]:
+    """Decode JPEG at 1/2 to 1/8 where both edges stay above `edge` pixels, and hold the memory in the block."""
+    coefficients = 8 * image.width * image.height if image.info.get("progressive") else 0  # all of them, at any scale
+    image.draft(None, (edge, edge))
+    each = 20 if image.mode.startswith("I") else 12  # bytes a pixel: as it is, in RGB and between
+    with MEMORY.held(each * (image.width * image.height + _tile(image)) + coefficients):
+        yield
+
+
+def _tile(image: Image.Image) -> int:
+    """Pixels of a tile of a TIFF, which may be larger than the image; 0 without tiles."""
+    tags = getattr(image, "tag_v2", {})
+    return tags.get(TILE_WIDTH, 0) * tags.get(TILE_LENGTH, 0)
 
 
 def _middle(image: Image.Image, width: float, height: float) -> Image.Image:

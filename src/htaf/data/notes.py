@@ -341,7 +341,7 @@ _NOT_TRUSTED = (
 )
 # what a caller may not have meant: `fit` warns of it
 UNEXPECTED = frozenset(
-    {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
+    {"one value", "no value", "names rows", "numbers name rows", "number as text", "short year", "one training value",
      "one training text", "no training value", "small range", "learned nothing", "diverged",
      "mixed", "mixed dates", "text as missing", "gives the target away", "say most", "repeated values",
      "skewed", "drawn in time", "class without weight", "total row", "classes alike", "busy", "never predicted",
@@ -366,7 +366,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # what a column is
     "dates": _dates,
     "durations": "column {column!r}: durations, in days",
-    "thousands": "column {column!r}: thousands set apart, {values[0]!r} read as {values[1]}",
+    "thousands": "column {column!r}: numbers as people write them, {values[0]!r} read as {values[1]}",
     "brackets": "column {column!r}: brackets, or a minus behind, are below 0: {values[0]!r} read as {values[1]}",
     "leading zeros": "column {column!r} is text: {values[0]!r} begins with 0, as codes do; write numbers without zeros "
     "at the front to have them as such",
@@ -403,6 +403,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "numbers name rows": "column {column!r} dropped: text with {values[0]:,} distinct values in {count:row}; "
     + NUMBERS_AS_TEXT,
     "number as text": "column {column!r} is text: " + NO_PLAIN_NUMBER.replace("{!r}", "{values[0]!r}"),
+    "short year": "column {column!r} is text: {values[0]!r} has a year of two digits; write dates as 2012-01-31",
     "row number": _row_number,
     "total row": _total_row,
     "repeated": "{count:row} repeating an earlier row; a grouped split keeps them on one side",

@@ -8,7 +8,7 @@ import numpy as np
 SPACE = "[ \u00a0\u2009\u202f]"  # before a unit, and between thousands
 _APOSTROPHE = "['\u2019]"
 _SIGN = "[+\u2212-]"
-_BEFORE = "(?:US|A|C|HK)?[$€£¥₹]"
+_BEFORE = r"(?:US|A|C|HK|NZ|S|R)?[$€£¥₹]|CHF|CNY|CZK|DKK|EUR|GBP|INR|JPY|NOK|PLN|SEK|USD|Fr\.|Rs\.?"
 _AFTER = r"[$€£¥₹%‰°]|°?[^\W\d_]{1,5}[²³]?(?:/[^\W\d_]{1,3}[²³]?)?"
 _NUMBER = re.compile(
     rf"(?P<open>\()?(?P<sign>{_SIGN}(?=[^\d\s+-]))?(?P<before>{_BEFORE})?{SPACE}?"
@@ -18,12 +18,15 @@ _NUMBER = re.compile(
     rf"(?:{SPACE}?(?P<after>{_AFTER})|(?P<behind>-))?(?P<close>(?(open)\)))"
 )
 _DURATION = re.compile(r"(-?\d+) days?(?: \+?(\d\d):(\d\d):(\d\d(?:\.\d+)?))?")  # as pandas writes it
-_TIME = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?(?: ?([ap])\.?m\.?)?", re.IGNORECASE)
+_TIME = re.compile(rf"({_SIGN})?(\d{{1,3}}):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?(?: ?([ap])\.?m\.?)?", re.IGNORECASE)
 _APART = re.compile(r" (?:-|to|bis) |/|\.\.|[\u2013\u2014]"), re.compile("-")  # between the ends of an interval
 _DAY = re.compile(r"\d{4}-\d\d?(?:-\d\d?)?|\d\d?([./])\d\d?\1\d{2,4}")
+SHORT_YEAR = re.compile(r"\d\d?([./-])\d\d?\1\d\d")
 _BOUND = re.compile(r"[<>≤≥]=? ?(.+)|(.+?) ?\+|[\[(](.+)[\])]")
+BLANKS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?", "<na>"})  # texts in place of a value, in any case
 DURATION = "# days #:#:#"  # the unit of durations
-TIME = "#:#"  # the unit of times of the day and of minutes, in hours
+TIME = "#:#"  # the unit of times of the day and of durations, in hours
+RACE = "#:#:# or #:#"  # of hours with minutes and seconds beside minutes and seconds alone, in hours
 SHARE = "#% or #"  # percents beside plain shares, 55.2% beside .552
 _TIMES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "mn": 1e6, "B": 1e9, "bn": 1e9}
 TIMES = "#kMB"  # ends the unit of numbers of which some are in thousands, millions or billions
@@ -56,11 +59,17 @@ def _hours(text: str) -> float | None:
     found = _TIME.fullmatch(text)
     if found is None:
         return None
-    hour, minute, second, half = found.groups()
-    if half and not 1 <= int(hour) <= 12:
+    sign, hour, minute, second, half = found.groups()
+    if half and (sign or not 1 <= int(hour) <= 12):
         return None
     whole = int(hour) % 12 + 12 * (half in "pP") if half else int(hour)
-    return whole + int(minute) / 60 + float(second or 0) / 3600
+    value = whole + int(minute) / 60 + float(second or 0) / 3600
+    return -value if sign in ("-", "\u2212") else value
+
+
+def _race(text: str) -> float | None:
+    value = _hours(text)
+    return value / 60 if value is not None and text.count(":") == 1 else value
 
 
 def _days(text: str) -> float | None:
@@ -71,14 +80,20 @@ def _days(text: str) -> float | None:
     return (int(days) * SECONDS + int(hours) * 3600 + int(minutes) * 60 + float(seconds)) / SECONDS
 
 
+_OF_TIME = {DURATION: _days, TIME: _hours, RACE: _race}
+
+
 def unit_of(texts: Iterable[str | None]) -> str | None:
     """The unit in which each of the texts is a number, as "#" between what stands before and after: "$#", "#%", "#kg";
-    `DURATION` of such as pandas writes, `TIME`, `SHARE`, or one that ends with `TIMES`; None where they do not agree on
-    one, or have none."""
+    `DURATION` of such as pandas writes, `TIME`, `RACE`, `SHARE`, or one that ends with `TIMES`; None where they do not
+    agree on one, or have none."""
     given = [text for text in texts if text is not None]
-    for unit, read in ((DURATION, _days), (TIME, _hours)):
-        if given and all(read(text) is not None for text in given):
-            return unit
+    if given and all(_days(text) is not None for text in given):
+        return DURATION
+    if given and all(_hours(text) is not None for text in given):
+        colons = [text.count(":") for text in given]
+        no_day = any(count == 1 and abs(_hours(text) or 0) >= 24 for count, text in zip(colons, given, strict=True))
+        return RACE if 2 in colons and no_day else TIME
     found: dict[tuple[str, str], list[float]] = {}
     for text in given:
         if (parts := parts_of(text)) is None:
@@ -100,7 +115,7 @@ def number_in(text: str, unit: str = "") -> float | None:
 
     Thousands may be set apart, as in 1,352 or 1'352.5 or 1 352, and a number in brackets is below 0.
     """
-    if unit in (DURATION, TIME) and (found := (_days if unit == DURATION else _hours)(text)) is not None:
+    if (read := _OF_TIME.get(unit)) is not None and (found := read(text)) is not None:
         return found
     if (found := parts_of(text)) is None:
         return None

@@ -13,24 +13,20 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Shaped
 
-from htaf._errors import HtafError, listed, option
+from htaf._errors import DataError as DataError
+from htaf._errors import listed, option
 from htaf.data.notes import MOST_NAMED, Note
-from htaf.data.numerals import DURATION, SECONDS, is_padded, number_in, unit_of
+from htaf.data.numerals import BLANKS, DURATION, SECONDS, is_padded, number_in, unit_of
 
 if TYPE_CHECKING:
     from htaf.data.dates import Dates
 
-BLANKS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?", "<na>"})
 NUMBER_BLANKS = BLANKS | {"none"}  # "None" is a common category, but never a number
 WORDS = 0.25  # share of texts among numbers from which a column is a category
 FEW = 1000  # columns of a frame that are taken out one by one
 MIXED_CATEGORIES = 20  # a column that mixes numbers and text is a category up to this many distinct values
 
 _NO_NAME = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # as pandas writes it
-
-
-class DataError(HtafError, ValueError):
-    """Data that cannot be used as it is; the message is one line: what was expected and what came."""
 
 
 class TableError(DataError):

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -430,21 +430,21 @@ def _looks_like_names(head: str) -> tuple[int, list[str]] | None:
 
 def _numbered(names: Sequence[str], notes: list[Note]) -> list[str]:
     """Names of which one that comes again has a number, as pandas gives it."""
-    made: list[str] = []
+    made, names = list[str](), [name.strip() for name in names]
     for place, name in enumerate(names):
         others = {*made, *names[place + 1 :]}  # a name that stands there stays as it is
         numbered = (f"{name}.{times}" for times in range(1, len(names) + 1))
-        again = name.strip() and name in made
+        again = name and name in made
         one = next(other for other in numbered if other not in others) if again else name
         made.append(one)
         if one != name:
-            notes.append(Note("name again", one.strip(), values=(name.strip(), len(made))))
+            notes.append(Note("name again", one, values=(name, len(made))))
     return made
 
 
-def _binary(path: Path) -> IO[bytes]:
+def _binary(path: Path) -> gzip.GzipFile | io.BufferedReader:
     """The content of a file, unpacked as it is read."""
-    return cast(IO[bytes], gzip.open(path)) if path.name.lower().endswith(".gz") else path.open("rb")
+    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
 def _encoding(path: Path, label: str) -> tuple[str, list[Note], bool]:

@@ -22,6 +22,7 @@ from htaf.data.columns import (
 from htaf.data.dates import native
 from htaf.data.named import NAMED, is_named, lookup, read_named
 from htaf.data.notes import Note, told
+from htaf.data.numerals import SHORT_YEAR
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import (
     DataError,
@@ -687,7 +688,9 @@ def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
         distinct, present = column.nunique(), int(column.notna().sum())
         written = numbers_as_text(column) if distinct > 2 and is_text(column) else None
         if written:
-            notes.append(Note("number as text", name, values=(written,)))
+            notes.append(
+                Note("short year" if SHORT_YEAR.fullmatch(written) else "number as text", name, values=(written,))
+            )
         if distinct + (present < len(column)) <= 1 or distinct == 0:
             notes.append(Note("one value" if present else "no value", name))
         elif is_date(column):

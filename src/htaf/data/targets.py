@@ -9,9 +9,8 @@ from jaxtyping import Bool, Float64
 from htaf._errors import listed
 from htaf.data.columns import Target, numbers_as_text, one_spelling, spelled
 from htaf.data.notes import NO_PLAIN_NUMBER, NUMBERS_AS_TEXT, Note
-from htaf.data.numerals import parts_of, unit_of
+from htaf.data.numerals import BLANKS, parts_of, unit_of
 from htaf.data.reading import (
-    BLANKS,
     NUMBER_BLANKS,
     WORDS,
     DataError,

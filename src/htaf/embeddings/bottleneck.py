@@ -388,6 +388,9 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
             made.classes_ = np.array(record["classes"], dtype=None if kind.kind == "U" else kind)
             made.bits_ = Bits(arrays["directions"], arrays["offsets"])
             made.head_ = Head(arrays["weight"], arrays["bias"])
+            expected = len(made.classes_), len(made.bits_.offsets)
+            if made.head_.weight.shape != expected or made.head_.bias.shape != expected[:1]:
+                raise ValueError(f"expected a head of {expected} classes and bits, got {made.head_.weight.shape}")
             vars(made)["n_features_in_"] = made.bits_.directions.shape[1]
             if record["names"] is not None:
                 vars(made)["feature_names_in_"] = np.array(record["names"], dtype=object)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from htaf._console import err
+from htaf._console import tell
 from htaf._errors import HtafError
 from htaf.concepts.codes import Codes, ConceptError, PartName, codes_key
 from htaf.concepts.extract import expect_same_weights, extract
@@ -144,7 +144,7 @@ def _codes(
                 f"{images.name} has changed since {run.path} was trained on it: give codes made before"
             )
         if progress:
-            err.print(f"codes: {folder}")
+            tell(f"codes: {folder}")
         parts: Sequence[PartName] = ("train", "validation", "test", *(("other",) if part == "other" else ()))
         codes = extract(run, images, folder, parts=parts, progress=progress).codes()
     return codes, images

@@ -24,7 +24,8 @@ from htaf._files import check_output, write_atomic
 from htaf.convert.exported import cause_of
 from htaf.data import dates
 from htaf.data.columns import MISSING, OTHER, Column, category_values, spelled, spellings
-from htaf.data.reading import BLANKS, DataError, finite_numbers, listed
+from htaf.data.numerals import BLANKS
+from htaf.data.reading import DataError, finite_numbers, listed
 from htaf.export.onnx import OPSET, check_opset, network_proto
 from htaf.export.program import ExportError, require
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, cast
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from htaf.convert.flow import tensors_of
@@ -397,11 +395,12 @@ class _Fit:
         return w0 + d.T, b
 
     def _logistic(self, w: Tensor, b: Tensor, w0: Tensor, strength: float) -> _Weights:
-        z, n, shape = self.z, len(self.z), w.shape
+        z, n = self.z, len(self.z)
         rows = torch.arange(n, device=z.device)
+        both = nn.Parameter(torch.cat([w, b[:, None]], 1))
 
-        def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
-            both = torch.from_numpy(flat).to(z.device).reshape(shape[0], shape[1] + 1)
+        @torch.no_grad()
+        def loss() -> float:
             weight, bias = both[:, :-1], both[:, -1]
             logits = torch.addmm(bias.to(z), z, weight.T.to(z)).add_(self.rest.to(z))
             if is_regression(self.y):
@@ -418,15 +417,14 @@ class _Fit:
             value = each.sum() / n
             away = weight - w0
             of_bias = p.sum(0).double()[:, None] / n if self.biased else torch.zeros_like(both[:, -1:])
-            gradient = torch.cat([(p.T @ z).double() / n + strength * away, of_bias], 1)
-            return (value + strength / 2 * away.square().sum()).item(), gradient.flatten().cpu().numpy()
+            both.grad = torch.cat([(p.T @ z).double() / n + strength * away, of_bias], 1)
+            return (value + strength / 2 * away.square().sum()).item()
 
-        first = torch.cat([w, b[:, None]], 1).flatten().cpu().numpy()
-        found = minimize(
-            loss, first, jac=True, method="L-BFGS-B", options={"maxiter": STEPS, "gtol": 1e-6, "ftol": 1e-9}
-        )
-        both = torch.from_numpy(found.x).to(z.device).reshape(shape[0], shape[1] + 1)
-        return both[:, :-1], both[:, -1]
+        torch.optim.LBFGS(
+            [both], max_iter=STEPS, history_size=10, tolerance_grad=1e-6, tolerance_change=1e-9,
+            line_search_fn="strong_wolfe",
+        ).step(loss)  # fmt: skip
+        return both.detach()[:, :-1], both.detach()[:, -1]
 
 
 COLUMNS = 64  # of which means are taken at once

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from htaf.binary import BinaryConv2d, BinaryLinear
-from htaf.grid import GridBinaryConv2d, GridBinaryLinear, bias_of
+from htaf.grid import GridBinary, bias_of
 
-BINARY_WEIGHTS = (BinaryConv2d, BinaryLinear, GridBinaryConv2d, GridBinaryLinear)
+BINARY_WEIGHTS = (BinaryConv2d, BinaryLinear, GridBinary)
 
 
 def not_its_own(model: nn.Module, layer: Any) -> str:

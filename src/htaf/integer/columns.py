@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from htaf.data.reading import BLANKS
+from htaf.data.numerals import BLANKS
 from htaf.integer.program import IntegerProgram
 
 _RULES = """\

@@ -8,7 +8,7 @@
 
 `picture_part` puts a picture into a message, and `expect_sight` sees whether a model takes any. `Client` says what a
 client is, so that a stand-in can take its place. `quoted` and `numbered` put text that others wrote into a prompt.
-Asking needs openai and pydantic: pip install 'htaf[llm]'.
+Asking needs openai and pydantic: pip install 'htaf[images]'.
 """
 
 from typing import TYPE_CHECKING

@@ -283,7 +283,7 @@ def _import(name: str) -> Any:
         with no_trace():
             return importlib.import_module(name)
     except ImportError as error:
-        raise ValueError(f"this backbone needs {name}: pip install 'htaf[backbones]' ({error})") from None
+        raise ValueError(f"this backbone needs {name}: pip install 'htaf[images]' ({error})") from None
 
 
 def check_timm(name: str) -> Any:

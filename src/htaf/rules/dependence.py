@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -194,7 +195,7 @@ def values_of(column: Column, training: np.ndarray, quantiles: Sequence[float]) 
         values, shares = np.quantile(plain, quantiles, method="inverted_cdf"), np.array(quantiles)
     if len(distinct) == 1:  # a flag
         values, shares = distinct, np.array([len(plain) / len(training)])
-    as_given = _date if column.kind == "date" else float
+    as_given = partial(_date, zoned=column.zoned) if column.kind == "date" else float
     tried: list[Tried] = [(float(share), float(v), as_given(v)) for share, v in zip(shares, values, strict=True)]
     if column.missing:
         tried.append((float(np.isnan(training).mean()), "", ""))
@@ -247,7 +248,9 @@ def vary(
     )
 
 
-def _date(days: float) -> str:
-    """A point in time as ISO 8601, without the hour where it is midnight."""
+def _date(days: float, *, zoned: bool) -> str:
+    """A point in time as ISO 8601, in UTC where the column has a zone, else without the hour where it is midnight."""
     moment = pd.Timestamp(0) + pd.Timedelta(days=days).round("us")
+    if zoned:
+        return f"{moment.round('s')}Z"
     return str(moment.date()) if moment == moment.normalize() else str(moment.round("s"))

@@ -9,15 +9,15 @@ import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from matplotlib.figure import Figure
-from rich.progress import BarColumn, Progress, TextColumn
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from htaf._console import Terminal, span, visible
+from htaf._compat import no_trace
+from htaf._console import span, terminal, visible
 from htaf._errors import counted, option
 from htaf._files import csv_text, written_whole
 from htaf.runs import METRICS, write_atomic
@@ -26,6 +26,12 @@ from htaf.training.distributed import waiting
 from htaf.training.module import Training
 from htaf.training.problems import Problem
 from htaf.training.recipe import ImageData, Recipe
+
+with no_trace():  # rich draws a number of `random`
+    from rich.progress import BarColumn, Progress, TextColumn
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _WHOLE = {"state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "epoch", "global_step"}
 _KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "processes", "notes")
@@ -222,10 +228,10 @@ class EpochBar(Callback):
         recipe: Recipe,
         history: History,
         unit: str,
-        console: Terminal | None = None,
+        console: Console | None = None,
         every: int | None = None,
     ) -> None:
-        self.console = console or Terminal(stderr=True, highlight=False, soft_wrap=True)
+        self.console = console or terminal(stderr=True, highlight=False, soft_wrap=True)
         self.posed, self.recipe, self.history, self.unit, self.every = posed, recipe, history, unit, every
         title, state = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
         self.bar = Progress(title, BarColumn(8), state, console=self.console, disable=not self.console.is_terminal)

@@ -195,6 +195,7 @@ def fit(
         identity["parts"] = content_hash([part.tolist() for part in (rows.train, rows.validation, rows.test)])
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
+        shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)  # of a process that was killed as it ended
         return _with_ids(finished_run(out, before, method), data)  # images from files need not be decoded for it
     known = None if continued is None else continued.preprocessor()
     known = known if isinstance(known, ImagePreprocessor) else None  # as the weights know it
@@ -346,7 +347,7 @@ def run_identity(
     attributes: Attributes | None = None,
     continued: Run | None = None,
 ) -> dict[str, Any]:
-    """What makes two trainings the same; its content hash is the key of a run and of a cell of a study."""
+    """What makes two trainings the same; its content hash is the key of a run."""
     recipe, _ = resolved(recipe, data)
     more: dict[str, Any] = {} if test else {"test": False}
     if continued is not None:

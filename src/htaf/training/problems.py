@@ -22,7 +22,7 @@ from htaf.data.parts import IMAGE_CHUNK, Data, Part, TableBatches, image_part, i
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, listed
 from htaf.data.tabular import Split, Table, far_shares, split
-from htaf.grid import FixedPoint, columns_grid
+from htaf.grid import columns_grid, fixed_point
 from htaf.runs.metrics import headline
 from htaf.training.recipe import ImageData, Recipe, TableData
 
@@ -331,7 +331,7 @@ def _columns(train: Part, preprocessor: Preprocessor, rounded: bool) -> dict[str
     parts of a date but its hour and elapsed days, and whole numbers that repeat, as the number of a firm."""
     assert isinstance(train.data, TableBatches)
     x = train.data.x.numpy()
-    read = FixedPoint(*columns_grid(None))(train.data.x).numpy() if rounded else x
+    read = fixed_point(train.data.x, *columns_grid(None)).numpy() if rounded else x
     levels = [len(np.unique(read[:, j])) for j in range(x.shape[1])]
     repeated = [(place, span) for place, span in preprocessor.spans() if levels[place] * REPEATED <= len(x)]
     whole = [place for place, span in repeated if _whole(x[:, place], span)]

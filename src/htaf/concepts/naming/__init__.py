@@ -3,7 +3,7 @@
 `name_by_attributes` chooses names from a table of attributes of the classes. `naming_job` asks a model (`htaf.llm`): of
 `class_evidence` one that reads names of classes, of `picture_evidence` one that sees images with a bit and without it;
 it keeps the names in a file, so that an interrupted job can be continued, and checks names that somebody gave.
-`read_names` and `write_names` are for files of names. What asks a model needs pydantic: pip install 'htaf[llm]'.
+`read_names` and `write_names` are for files of names. What asks a model needs pydantic: pip install 'htaf[images]'.
 """
 
 from typing import TYPE_CHECKING

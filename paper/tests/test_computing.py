@@ -1,4 +1,4 @@
-"""Cells: computed once by whoever is first, by processes that die, in shares, on a cluster; whole records alone."""
+"""Cells: computed once by whoever is first, by processes that die; whole records alone."""
 
 from __future__ import annotations
 
@@ -10,30 +10,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from htaf._files import LOCK, hold
-from htaf.training import cells
-from htaf.training.cells import (
+from htaf_paper import computing as cells
+from htaf_paper.computing import (
     FILE,
     Computing,
-    OtherSharesError,
     StudyError,
     Task,
     cell_folder,
     compute,
     engine_of,
-    expect_all,
     gather,
-    share_of,
 )
-from htaf.training.records import read_records
+from htaf_paper.records import read_records
 from made_cells import made
 
 COUNT = 24
@@ -41,9 +35,9 @@ RECORDS = {f"k{i:03}": {"number": i, "square": i**2} for i in range(COUNT)}
 HERE = Computing(workers=0)
 
 
-def computed(tasks: list[Task], study: Path, computing: Computing = HERE, **more: Any) -> Any:
+def computed(tasks: list[Task], study: Path, computing: Computing = HERE) -> Any:
     with engine_of(computing) as engine:
-        return compute(tasks, study, engine, computing, **more)
+        return compute(tasks, study, engine, progress=computing.progress)
 
 
 def logged(log: Path) -> list[str]:
@@ -111,7 +105,6 @@ def test_what_another_process_holds_is_waited_for(tmp_path: Path, capsys: pytest
     assert holding.wait(30)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cells, "PAUSE", 0.05)
-        patch.setattr(cells, "QUIET", 0.2)
         computing = Computing(workers=0, progress=True)
         waiting = threading.Thread(target=lambda: results.append(computed(tasks, tmp_path, computing)))
         waiting.start()
@@ -123,7 +116,7 @@ def test_what_another_process_holds_is_waited_for(tmp_path: Path, capsys: pytest
         waiting.join(30)
         held.join(30)
     assert results == [({f"k00{i}": RECORDS[f"k00{i}"] for i in range(3)}, {})]
-    assert "under way: cell 0 (process " in capsys.readouterr().err
+    assert capsys.readouterr().err.count("another process computes cell 0 (process ") == 1
 
 
 def test_a_cell_may_wait_for_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,27 +147,6 @@ def test_records_in_one_file(tmp_path: Path) -> None:
     assert {one["square"] for one in read_records(tmp_path / "a")} == {i**2 for i in range(9)}
 
 
-@given(st.integers(0, 40), st.integers(1, 9))
-def test_shares_are_all_cells_once(count: int, of: int) -> None:
-    tasks = made(count)
-    parts = [share_of(tasks[::-1], (i, of)) for i in range(1, of + 1)]
-    assert sorted(task.key for part in parts for task in part) == [task.key for task in tasks]
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-def test_a_share_leaves_the_others_alone(tmp_path: Path) -> None:
-    tasks = made(5)
-    records, failures = computed(tasks, tmp_path, Computing(0, share=(2, 2)))
-    assert (sorted(records), failures) == (["k001", "k003"], {})
-    with pytest.raises(
-        OtherSharesError, match=r"share 2/2 is done; 3 cells of other shares are not finished in .*: when"
-    ):
-        expect_all(tasks, records, (2, 2), tmp_path)
-    records, _ = computed(tasks, tmp_path, Computing(0, share=(1, 2)))
-    assert len(records) == 5
-    expect_all(tasks, records, (1, 2), tmp_path)
-
-
 # ---- commands that are killed ----
 
 
@@ -185,19 +157,19 @@ def command(study: Path, log: Path, workers: int, seconds: float) -> subprocess.
     """
     waits = {"until": str(study.parent / "over"), "first": COUNT - 2 * max(1, workers)}
     text = (
-        "from pathlib import Path\nfrom made_cells import made\nfrom htaf.training.cells import *\n"
+        "from pathlib import Path\nfrom made_cells import made\nfrom htaf_paper.computing import *\n"
         "if __name__ == '__main__':\n"
         f"    computing, study = Computing({workers}), Path({str(study)!r})\n"
         "    with engine_of(computing) as engine:\n"
         f"        tasks = made({COUNT}, seconds={seconds}, log={str(log)!r}, **{waits})\n"
-        "        found, failed = compute(tasks, study, engine, computing)\n"
+        "        found, failed = compute(tasks, study, engine)\n"
         "    assert not failed, failed\n"
         f"    assert len(found) == {COUNT}\n"
         "    gather(study)\n"
     )
     file = study.parent / "command.py"
     file.write_text(text)
-    environment = {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1", "PATH": ""}
+    environment = {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1", "PATH": ""}
     return subprocess.Popen([sys.executable, str(file)], env=environment, stderr=subprocess.PIPE)
 
 
@@ -262,69 +234,3 @@ def test_worker_processes_end_with_their_command(tmp_path: Path) -> None:
         time.sleep(0.02)  # a thread of the executor may be the one that hears of their end
     assert set(multiprocessing.active_children()) <= before
     assert computed(made(2), tmp_path)[1] == {}
-
-
-# ---- Ray ----
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Two nodes on this machine, each with one CPU."""
-    pytest.importorskip("ray", reason="the extra ray is not installed")
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("RAY_BACKEND_LOG_LEVEL", "fatal")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100_000_000, "include_dashboard": False}
-    for _ in range(5):  # Ray gives a node 30 seconds to start
-        one = Cluster()
-        try:
-            one.add_node(**node)
-            one.add_node(**node)
-            break
-        except Exception:
-            one.shutdown()
-    else:
-        pytest.fail("Ray does not start here")
-    try:
-        yield one
-    finally:
-        one.shutdown()
-
-
-def killed_when(condition: Callable[[], bool], act: Callable[[], None]) -> threading.Thread:
-    def run() -> None:
-        while not condition():
-            time.sleep(0.05)
-        act()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread
-
-
-@pytest.mark.slow
-def test_a_node_of_a_cluster_dies(cluster: Any, tmp_path: Path) -> None:
-    log, computing = tmp_path / "log", Computing(engine="ray", address=cluster.address)
-    (tmp_path / "s").mkdir()
-    with engine_of(computing) as engine:
-        node = next(iter(cluster.worker_nodes))
-        killer = killed_when(lambda: len(logged(log)) >= 6, lambda: node.kill_raylet(check_alive=False))
-        records, failures = compute(made(COUNT, seconds=0.3, log=str(log)), tmp_path / "s", engine, computing)
-        killer.join(1)
-        assert not killer.is_alive()
-        failed = compute(made(3, fail=(1,)), tmp_path / "t", engine, computing)[1]
-    assert (records, failures) == (RECORDS, {})
-    gather(tmp_path / "s")
-    assert len(read_records(tmp_path / "s")) == 2 * COUNT  # in the file, and in the folders
-    assert "does not see" in failed["k000"]  # the folder was never made
-
-
-def test_no_cluster_at_an_address() -> None:
-    pytest.importorskip("ray", reason="the extra ray is not installed")
-    with (
-        pytest.raises(StudyError, match="no Ray cluster can be used at nowhere"),
-        engine_of(Computing(engine="ray", address="nowhere")),
-    ):
-        pass

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from htaf.training.records import RecordsError, read_records, write_records
+from htaf_paper.records import RecordsError, read_records, write_records
 
 A, B = {"seed": 0, "metrics": {"exact": 0.5}}, {"seed": 1, "title": "é\u2028"}
 

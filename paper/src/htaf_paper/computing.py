@@ -1,6 +1,6 @@
-"""Cells of a study: each is a key, a folder and a record, and is computed by whoever holds the lock of its folder.
+"""Compute cells: each is a key, a folder and a record, and is computed by whoever holds the lock of its folder.
 
-A study folder holds `cells/<key>/record.json` of every finished cell, written whole. A cell that has its record is
+A folder of results holds `cells/<key>/record.json` of every finished cell, written whole. A cell that has its record is
 never computed again; one whose lock another process holds is left to that process, here or on any machine that shares
 the disk. The system ends a lock with its process, so the same command, given anywhere and as often as one likes, goes
 on with what is left.
@@ -22,7 +22,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
@@ -30,27 +30,22 @@ from htaf._console import progress as progress_of
 from htaf._console import say_notes
 from htaf._errors import HtafError
 from htaf._files import LOCK, BusyError, hold, holder, parse_json, to_json, write_atomic
-from htaf.training.records import FILE, write_records
+from htaf_paper.records import FILE, write_records
 
 RECORD = "record.json"
 DEATHS = 3  # so many processes may die over one cell before it counts as failed
 PAUSE = 1.0  # seconds before a cell that another process holds is looked at again
-QUIET = 10.0  # seconds without a finished cell before one says what is under way
 
 
 class StudyError(HtafError):
-    """A study that cannot go on."""
-
-
-class OtherSharesError(HtafError):
-    """A share is done, and cells of other shares are not: says how many. Nothing is wrong."""
+    """Cells that cannot be computed or read."""
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a cell is computed.
 
-    folder: its own, in the folder of the study; what a killed process left in it is still there. data_dir: of the named
+    folder: its own, in the folder of results; what a killed process left in it is still there. data_dir: of the named
     data sets. device: of trainings.
     """
 
@@ -60,7 +55,7 @@ class Place:
 
     @property
     def study(self) -> Path:
-        """The folder of the study."""
+        """The folder of results."""
         return self.folder.parents[1]
 
 
@@ -74,7 +69,7 @@ class Task:
     """A cell to be computed.
 
     Args:
-        key: of what it is a function of. kind, payload: what that is, as JSON. title: for people.
+        key: of what it is a function of. payload: what that is, as JSON. title: for people.
         compute: gives the record, as JSON; a function of a module, or a partial one, so that other processes can have
             it. It may raise BusyError where it must wait for another process.
         keeps: what a finished cell has in its folder beside its record; all else goes when the record is written.
@@ -82,7 +77,6 @@ class Task:
     """
 
     key: str
-    kind: str
     payload: dict[str, Any]
     title: str
     compute: Callable[[Place], dict[str, Any]] = field(compare=False)
@@ -96,17 +90,11 @@ class Computing:
 
     Args:
         workers: processes of this machine, a cell at a time each; 0: this process. threads: of each.
-        share: (i, n): of the sorted cells the i-th, the (i + n)-th, ..., i from 1; None: all.
-        engine: local, or ray: tasks on the nodes of a Ray cluster; `workers` does not count then.
-        address: of the cluster, HOST:PORT or auto; None: a cluster of this machine alone.
         progress: show a bar on a terminal, else a line a cell; and notes.
     """
 
     workers: int = 1
     threads: int = 1
-    share: tuple[int, int] | None = None
-    engine: Literal["local", "ray"] = "local"
-    address: str | None = None
     progress: bool = False
 
 
@@ -119,6 +107,7 @@ class Ended:
 
 
 def cell_folder(study: Path, key: str) -> Path:
+    """The folder of a cell."""
     return study / "cells" / key
 
 
@@ -147,7 +136,7 @@ def finished(task: Task, study: Path) -> dict[str, Any] | None:
 
 
 def gather(study: Path) -> None:
-    """Write the records of all finished cells into one sorted file of lines, for those who read the study elsewhere."""
+    """Write the records of all finished cells into one sorted file of lines."""
     keys = sorted(file.parent.name for file in study.glob(f"cells/*/{RECORD}"))
     write_records(study / FILE, (record for key in keys if (record := read_cell(study, key)) is not None))
 
@@ -171,23 +160,13 @@ def attempt(task: Task, place: Place) -> Ended:
         return Ended(error=f"{type(error).__name__}: {error}")
 
 
-@runtime_checkable
-class Engine(Protocol):
-    """What computes. at_once: how many cells it takes at a time."""
-
-    at_once: int
-
-    def submit(self, task: Task, place: Place) -> Future[Ended]:
-        """`attempt`, somewhere. Its future has an exception where the process died."""
-        ...
-
-
 class ThisProcess:
     """Cells one after the other, here."""
 
     at_once = 1
 
     def submit(self, task: Task, place: Place) -> Future[Ended]:
+        """Compute a cell."""
         future: Future[Ended] = Future()
         future.set_result(attempt(task, place))
         return future
@@ -201,6 +180,7 @@ class Processes:
         self._last: dict[ProcessPoolExecutor, Future[Ended]] = {}  # of each process what it was given last
 
     def submit(self, task: Task, place: Place) -> Future[Ended]:
+        """Compute a cell in a process that is free; the future has an exception where the process died."""
         done = [process for process, future in self._last.items() if future.done()]
         for process in done:
             if self._last[process].exception() is not None:  # it died
@@ -215,6 +195,7 @@ class Processes:
         return ProcessPoolExecutor(1, context, _start_process, (self._threads,))
 
     def close(self) -> None:
+        """Let the processes end."""
         for process in self._last:
             process.shutdown(wait=False, cancel_futures=True)
 
@@ -234,18 +215,9 @@ def _start_process(threads: int) -> None:
 
 
 @contextmanager
-def engine_of(computing: Computing, device: str = "cpu") -> Iterator[Engine]:
-    """What computes cells while the block runs; where the block is left by an error, what is under way ends with it.
-
-    Raises:
-        StudyError: no Ray cluster answers. MissingError: Ray is not installed.
-    """
-    if computing.engine == "ray":
-        from htaf.training.ray_tasks import connected
-
-        with connected(computing.address, computing.threads, device) as engine:
-            yield engine
-    elif computing.workers == 0:
+def engine_of(computing: Computing) -> Iterator[ThisProcess | Processes]:
+    """What computes cells while the block runs; where the block is left by an error, what is under way ends with it."""
+    if computing.workers == 0:
         before = torch.get_num_threads()
         torch.set_num_threads(computing.threads)
         try:
@@ -264,75 +236,67 @@ def engine_of(computing: Computing, device: str = "cpu") -> Iterator[Engine]:
             engine.close()
 
 
-def share_of(tasks: Iterable[Task], share: tuple[int, int] | None) -> list[Task]:
-    """The cells of a share, each once, in the order of their keys."""
-    first, count = share or (1, 1)
-    by_key = {task.key: task for task in tasks}
-    return [by_key[key] for key in sorted(by_key)[first - 1 :: count]]
-
-
 def compute(
     tasks: Sequence[Task],
     study: Path,
-    engine: Engine,
-    computing: Computing,
+    engine: ThisProcess | Processes,
     *,
     data_dir: str | None = None,
     device: str = "cpu",
     title: str = "cells",
+    progress: bool = False,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Compute the cells that are not finished, and wait for those that other processes hold.
 
     Args:
         tasks: what is wanted; of two with one key the last counts.
-        study: folder. engine: of `engine_of`. computing: its share and whether progress is shown.
-        data_dir, device: see `Place`. title: of the bar.
+        study: folder of results. engine: of `engine_of`.
+        data_dir, device: see `Place`. title, progress: of the bar, and whether it is shown.
 
     Returns:
-        Records by key, and error messages by key of cells that failed, which the next call tries again. A cell of
-        another share may be in neither.
+        Records by key, and error messages by key of cells that failed, which the next call tries again.
 
     Raises:
         StudyError: a record is damaged. KeyboardInterrupt: stopped; what is finished is kept.
     """
-    own, failures, deaths = share_of(tasks, computing.share), dict[str, str](), Counter[str]()
-    records = {task.key: record for task in tasks if (record := finished(task, study)) is not None}
-    left = deque(task for task in own if task.key not in records)
+    by_key = {task.key: task for task in tasks}
+    records = {key: record for key, task in by_key.items() if (record := finished(task, study)) is not None}
+    failures, deaths, told = dict[str, str](), Counter[str](), set[str]()
+    left = deque(by_key[key] for key in sorted(by_key.keys() - records.keys()))
     under_way, held = dict[Future[Ended], Task](), deque[tuple[float, Task]]()
-    done, heard, said = len(own) - len(left), time.monotonic(), ""
-    with progress_of(f"{title}, cells", len(own), shown=computing.progress, done=done, every=0) as advance:
+    with progress_of(f"{title}, cells", len(by_key), shown=progress, done=len(records), every=0) as advance:
         while left or under_way or held:
             while held and held[0][0] <= time.monotonic():
                 left.append(held.popleft()[1])
             while left and len(under_way) < engine.at_once:
                 task = left.popleft()
                 under_way[engine.submit(task, Place(cell_folder(study, task.key), data_dir, device))] = task
-            for future in _first(under_way, PAUSE if held else QUIET):
+            for future in _first(under_way, PAUSE if held else None):
                 task = under_way.pop(future)
                 ended = _ended(future, task, deaths)
                 if ended is None:
                     left.append(task)
-                elif ended.record is None and ended.error is None:
-                    held.append((time.monotonic() + PAUSE, task))
-                else:
-                    if ended.record is not None:
-                        records[task.key] = ended.record
-                    else:
-                        failures[task.key] = f"{task.title}: {ended.error}"
+                elif ended.record is not None:
+                    records[task.key] = ended.record
                     advance(1, task.title)
-                    heard = time.monotonic()
-            words = _under_way(under_way.values(), [task for _, task in held], study)
-            if words != said and time.monotonic() - heard > QUIET:
-                advance(0, words)
-                heard, said = time.monotonic(), words
+                elif ended.error is not None:
+                    failures[task.key] = f"{task.title}: {ended.error}"
+                    advance(1, task.title)
+                else:
+                    held.append((time.monotonic() + PAUSE, task))
+                    if progress and task.key not in told:
+                        told.add(task.key)
+                        say_notes(
+                            [f"another process computes {task.title}{holder(cell_folder(study, task.key) / LOCK)}"]
+                        )
     return records, failures
 
 
-def _first(under_way: Iterable[Future[Ended]], timeout: float) -> set[Future[Ended]]:
+def _first(under_way: Iterable[Future[Ended]], timeout: float | None) -> set[Future[Ended]]:
     """Those that have ended, once one has or the time is over."""
     there = list(under_way)
     if not there:
-        time.sleep(timeout / 4)
+        time.sleep(PAUSE / 4)
     return wait(there, timeout, FIRST_COMPLETED).done if there else set()
 
 
@@ -346,23 +310,5 @@ def _ended(future: Future[Ended], task: Task, deaths: Counter[str]) -> Ended | N
             say_notes([f"a worker process died over {task.title} (out of memory?); it is tried again"])
             return None
         return Ended(error=f"its process died {DEATHS} times (out of memory?)")
-    except Exception as error:  # of Ray, whose own tries are over; or a record that cannot travel
+    except Exception as error:  # a record that cannot travel
         return Ended(error=f"{type(error).__name__}: {error}")
-
-
-def _under_way(here: Iterable[Task], elsewhere: Sequence[Task], study: Path) -> str:
-    """What is computed at this moment, for the log of a job."""
-    words = [task.title for task in here]
-    words += [f"{task.title}{holder(cell_folder(study, task.key) / LOCK)}" for task in elsewhere]
-    return f"under way: {'; '.join(sorted(words)[:8])}{' and others' if len(words) > 8 else ''}"
-
-
-def expect_all(tasks: Iterable[Task], known: Iterable[str], share: tuple[int, int] | None, study: Path) -> None:
-    """Raises OtherSharesError where cells are neither finished nor failed."""
-    there = {*known}
-    if missing := {task.key for task in tasks} - there:
-        first, count = share or (1, 1)
-        raise OtherSharesError(
-            f"share {first}/{count} is done; {len(missing)} cells of other shares are not finished in {study}: when "
-            "they are, give the same command again, or one without --share for the report"
-        )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from htaf._files import BusyError
-from htaf.training.cells import Place, Task
+from htaf_paper.computing import Place, Task
 
 
 def square(settings: dict[str, Any], place: Place) -> dict[str, Any]:
@@ -40,6 +40,6 @@ def is_square(record: Any) -> bool:
 def made(count: int, **more: Any) -> list[Task]:
     """So many cells."""
     return [
-        Task(f"k{i:03}", "made", {"number": i}, f"cell {i}", partial(square, {"number": i, **more}), valid=is_square)
+        Task(f"k{i:03}", {"number": i}, f"cell {i}", partial(square, {"number": i, **more}), valid=is_square)
         for i in range(count)
     ]

@@ -1,6 +1,7 @@
-"""Records of cells as evidence: what a study measured, one JSON object a cell, kept in one file for others to read.
+"""Read and write records of cells: what was measured, one JSON object a cell.
 
-A folder of finished results holds `cells.jsonl`, a record a line; a study that runs holds `cells/<key>/record.json`.
+A folder of finished results holds `cells.jsonl`, a record a line; one in which cells are computed also holds
+`cells/<key>/record.json`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     Raises:
         RecordsError: a file that cannot be read, or a line that is no object of JSON.
     """
-    running = sorted(folder.glob("cells/*/record.json"))
-    return read_lines(folder / FILE) + [_record(_bytes(one), str(one)) for one in running]
+    computed = sorted(folder.glob("cells/*/record.json"))
+    return read_lines(folder / FILE) + [_record(_bytes(one), str(one)) for one in computed]
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
