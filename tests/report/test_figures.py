@@ -21,10 +21,9 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
 from htaf.models.mlp import Thermometer
 from htaf.report import baselines as room
-from htaf.report import contents
+from htaf.report import contents, drawing
 from htaf.report.baselines import Baseline, fit_baselines, raw_columns, rows_within
 from htaf.report.curves import POINTS, balance, class_curves, picked, thresholds
-from htaf.report.drawing import Plot, ticks
 from htaf.report.measured import Measured, verdict
 from htaf.rules.bits import TableBits
 from htaf.rules.permutation import network_importance as importance
@@ -122,26 +121,22 @@ def test_confused_classes_are_counted() -> None:
     assert contents.confused(np.eye(101, dtype=np.int64)) == {"matrix": None, "pairs": []}
 
 
-@given(st.floats(-1e6, 1e6), st.floats(1e-2, 1e9), st.integers(4, 8))
-def test_ticks_are_round_and_inside(low: float, width: float, most: int) -> None:
-    high = low + width
-    found = ticks(low, high, most)
-    step = (found[-1] - found[0]) / max(1, len(found) - 1)
-    assert len(found) <= most + 1
-    assert all(low - 1e-6 * width <= v <= high + 1e-6 * width for v in found)
-    assert all(b > a for a, b in itertools.pairwise(found))
-    if len(found) > 1:
-        assert f"{step:.1e}"[0] in "125"
-
-
-def test_a_plot_takes_one_value_and_large_ones() -> None:
-    for bounds in ((0.0, 0.0), (5.0, 5.0), (-1e308, 1e308)):
-        plot = Plot(bounds, bounds, ("x", "y"), "words")
-        plot.line([(bounds[0], bounds[0]), (bounds[1], None), (bounds[1], bounds[1])], "exact")
-        assert "nan" not in plot.svg()
-        assert "inf" not in plot.svg()
-    log = Plot((1, 2), (1e-3, 1e3), ("x", "y"), "words", logarithmic=True)
-    assert 1 < log.svg().count('class="grid"') <= 8
+def test_pictures_take_one_value_missing_and_large_ones() -> None:
+    for low, high in ((0.0, 0.0), (5.0, 5.0), (-1e308, 1e308)):
+        rows = [{"epoch": 1.0, "loss": low}, {"epoch": 2.0, "loss": None}, {"epoch": 3.0, "loss": high}]
+        points = [
+            {"value": value, "label": "<x> & $y$", "mean": [value], "low": [low], "high": [high]}
+            for value in (low, high)
+        ]
+        for kind in ("number", "date", "category"):
+            if kind == "date" and high > 1e6:
+                continue
+            found = {"kind": kind, "column": "_a$b$", "points": points, "tenths": [low]}
+            pictures = (drawing.losses(rows, 1, {"loss": "exact"}), drawing.scatter([[low, high]], "y"))
+            for picture in (*pictures, drawing.effect(found, ["one"], "y")):
+                assert picture.startswith('<svg viewBox="0 0 ')
+                assert "nan" not in picture
+                assert "#b9500f" not in picture
 
 
 # --- curves, thresholds, the best baseline ---
