@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.inspection import partial_dependence, permutation_importance
 from sklearn.tree import DecisionTreeClassifier
 
 from htaf import rules
@@ -461,35 +462,49 @@ def test_importance_of_columns(made: dict[Kind, Run], kind: Kind) -> None:
     assert found.columns.equals(rules.importance(made[kind], repeats=4).columns)
 
 
-def test_importance_is_that_of_scikit_learn(made: dict[Kind, Run]) -> None:
-    """The same quantity, from other shuffles."""
-    from sklearn.inspection import permutation_importance
+class Predictor(RegressorMixin, BaseEstimator):
+    """A run of numbers as an estimator over raw rows, against which row numbers are held."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def fit(self) -> None: ...
+
+    def predict(self, x: pd.DataFrame) -> np.ndarray:
+        return self.run.predict(x)["prediction"].to_numpy()
+
+
+def test_row_numbers_give_what_raw_rows_give(made: dict[Kind, Run]) -> None:
+    """The same shuffles of the rows themselves, and the same values written into them."""
 
     run = made["number"]
     data = run.data()
     assert isinstance(data, tabular.Table)
     rows = tabular.split(data, 0).test
 
-    class Predictor(RegressorMixin, BaseEstimator):
-        def fit(self) -> None: ...
-
-        def predict(self, x: pd.DataFrame) -> np.ndarray:
-            return run.predict(x)["prediction"].to_numpy()
-
     theirs: Any = permutation_importance(
-        Predictor(),
+        Predictor(run),
         data.features.iloc[rows],
         data.target[rows],
         scoring="neg_root_mean_squared_error",
-        n_repeats=12,
+        n_repeats=3,
         random_state=0,
     )
-    found = rules.importance(run, repeats=12).columns
-    ours, spread = found["worse"].to_dict(), found["std"].to_dict()
-    for place, name in enumerate(data.features):
-        assert ours[name] == pytest.approx(
-            theirs.importances_mean[place], abs=4 * spread[name] * (2 / 12) ** 0.5 + 1e-6
-        )  # four standard errors of a difference of two means
+    found = rules.importance(run, repeats=3).columns
+    for name, of in found.iterrows():
+        place = data.features.columns.get_loc(name)
+        assert of["worse"] == pytest.approx(theirs.importances_mean[place], abs=1e-5)
+        assert of["std"] == pytest.approx(theirs.importances_std[place], abs=1e-5)
+    (effect,) = rules.effects(run, ["size"])
+    values = [point.value for point in effect.points if point.value != ""]
+    of_raw: Any = partial_dependence(
+        Predictor(run), data.features.iloc[rows], ["size"], custom_values={"size": values}, kind="average"
+    )
+    means = [point.mean[0] for point in effect.points if point.value != ""]
+    assert means == pytest.approx(of_raw["average"][0], rel=1e-5)
 
 
 # ---- what if ----
@@ -534,7 +549,7 @@ def test_vary(made: dict[Kind, Run], kind: Kind) -> None:
     run = made[kind]
     row = pd.DataFrame({"size": [10.0], "color": ["blue"], "weight": [0.0]})
     of_row = rules.vary(run, "size", row)
-    assert of_row["share"].tolist() == [0, 0.1, 0.25, 0.5, 0.75, 0.9, 1]
+    assert of_row["share"].tolist() == pytest.approx([0.01, *np.arange(1, 20) / 20, 0.99], abs=0.01)
     assert of_row["value"].is_monotonic_increasing
     shown = [str(name) for name in of_row if name not in ("share", "value")]
     for _, one in of_row.iterrows():
@@ -599,7 +614,7 @@ def test_explain_command(made: dict[Kind, Run], htaf, tmp_path: Path) -> None:
         ):
             assert said in out
     run = made["two"].path
-    code, out, _ = htaf("explain", run, "--repeats", "3", "--out", tmp_path / "all.json", "--json")
+    code, out, _ = htaf("explain", run, "--out", tmp_path / "all.json", "--json")
     assert code == 0
     whole = json.loads(out)
     assert json.loads((tmp_path / "all.json").read_text()) == whole
@@ -607,7 +622,7 @@ def test_explain_command(made: dict[Kind, Run], htaf, tmp_path: Path) -> None:
     assert sorted(rule["bit"] for rule in whole["rules"]) == [0, 1, 2]
     effects = [rule["effect"] for rule in whole["rules"]]
     assert effects == sorted(effects, reverse=True)
-    assert whole["importance"]["repeats"] == 3
+    assert whole["importance"]["repeats"] == 10
     assert htaf("explain", run, "--out", tmp_path / "rules.csv")[0] == 0
     frame = pd.read_csv(tmp_path / "rules.csv")
     assert frame["bit"].tolist() == [rule["bit"] for rule in whole["rules"]]
@@ -648,7 +663,7 @@ def test_explain_command_of_a_row(made: dict[Kind, Run], htaf, rows_csv: Path) -
             found["what_if"]["after"]
             == rules.what_if(run, {"size": "99", "color": "red"}, first).after.to_dict("records")[0]
         )
-        assert len(found["vary"]["values"]) == 7, kind
+        assert len(found["vary"]["values"]) == 21, kind
     code, out, _ = htaf("explain", made["two"].path, "--vary", "color")
     assert (code, "the mean of test rows" in out) == (0, True)
 
@@ -661,7 +676,7 @@ def test_what_if_comes_first_and_alone(made: dict[Kind, Run], htaf, rows_csv: Pa
         assert lines[0].startswith("row 2: y = ")
         assert lines[1] == "with size = 99"
         assert "the same command without --set and --vary" in lines[-1]
-        assert len(lines) < 40, kind
+        assert len(lines) < 55, kind
         assert "The strongest bits" not in out
         assert "What its values add" not in out
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from htaf._console import UsageError, check_seed, print_json, progress, say, say_notes
+from htaf._console import UsageError, print_json, progress, say, say_notes
 from htaf._errors import counted
 from htaf._files import check_output, csv_text, to_json, write_atomic
 from htaf.cli.flags import Column, DataDir, File, Json, Place, RunDir, is_language_model, needs_source
@@ -40,8 +40,6 @@ def explain(
     bits: int | None = None,
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="COLUMN=VALUE")] = (),
     vary: Column = None,
-    repeats: int | None = None,
-    seed: int = 0,
     out: File = None,
     data: Place = None,
     data_dir: DataDir = None,
@@ -60,8 +58,6 @@ def explain(
             ones of 10, with --set 5 of those that change.
         set: The row with another value: its prediction before and after, not its reasons.
         vary: The prediction over the values of this column; of ROWS the one row, else the mean of test rows.
-        repeats: Shuffles of each column, for its importance; none: 1 to 10, by its cost.
-        seed: Of the shuffles and the rules.
         out: Write everything as .json, or all rules as .csv; none: print tables.
         data: The run's own table, where it lies now; of a run on a data frame any rows with the target; none: where it
             was at the training.
@@ -69,14 +65,11 @@ def explain(
     if bits is not None and bits < 1:
         raise UsageError(f"--bits must be >= 1, got {bits}")
     most_bits = bits or BITS
-    if repeats is not None and repeats < 1:
-        raise UsageError(f"--repeats must be >= 1, got {repeats}")
     if row is not None and row < 1:
         raise UsageError(f"--row must be >= 1, got {row}")
     if row is not None and rows is None:
         raise UsageError("--row is one of ROWS: give ROWS, a file with the raw columns")
     row = row or 1
-    check_seed(seed)
     if out is not None and out.suffix not in (".json", ".csv"):
         raise UsageError(f"--out must end in .json or .csv, got {out.name}")
     changes = _changes(set)
@@ -93,7 +86,6 @@ def explain(
     from htaf.rules import TableBits, importance, surrogate, what_if
     from htaf.rules import explain as opened_rules
     from htaf.rules import vary as varied
-    from htaf.rules.permutation import MOST_COLUMNS
     from htaf.runs import open_run
     from htaf.runs.data import rows_are_known
 
@@ -103,7 +95,7 @@ def explain(
     table = _table(opened, data, data_dir)
     if not rows_are_known(opened):
         say_notes([f"the rows of the training are not known: rules are by 70% of {data}, importance by all"])
-    found = opened_rules(opened, table, seed=seed)
+    found = opened_rules(opened, table)
     answers: dict[str, Any] = {"run": str(run), "table": found.name, "bits": len(found.bits), "dead": found.dead}
     asked = bool(changes) or vary is not None  # what if: of a row this alone is shown, and all of it written
     reasons = of_columns = changed = vary_table = None
@@ -117,13 +109,13 @@ def explain(
         changed = what_if(opened, changes, given)
         answers["what_if"] = _what_if_json(changed, changes)
     if vary is not None:
-        vary_table = varied(opened, vary, given, data=table, seed=seed)
+        vary_table = varied(opened, vary, given, data=table)
         answers["vary"] = {"column": vary, "values": vary_table.to_dict("records")}
     whole = given is None and vary is None
     known: list[BitRule] = []
     shuffled = tree = None
     if whole or (out is not None and out.suffix == ".json"):
-        tree = surrogate(opened, table, seed=seed)
+        tree = surrogate(opened, table)
         answers["surrogate"] = tree.to_json()
     if whole or out is not None:
         live = len(found.bits) - sum(map(len, found.dead.values()))
@@ -132,8 +124,7 @@ def explain(
             known = found.rules(most, told=more)
         answers["rules"] = [rule.to_json() for rule in known]
     if whole or (out is not None and out.suffix == ".json"):
-        with progress("importance", min(len(found.columns.names), MOST_COLUMNS)) as more:
-            shuffled = importance(opened, table, repeats=repeats, seed=seed, told=more)
+        shuffled = importance(opened, table)
         answers["importance"] = shuffled.to_json()
     of = found.bits.preprocessor.target
     if of.threshold is not None:
@@ -315,7 +306,7 @@ def _show_importance(found: Importance) -> None:
     if len(rows) > COLUMNS_SHOWN:
         say(f"columns of less importance: {len(rows) - COLUMNS_SHOWN:,}")
     if found.left_out:
-        say(f"columns to which the network is less sensitive, not shuffled: {found.left_out:,}")
+        say(f"columns that move the outputs less, not shuffled: {found.left_out:,}")
 
 
 def _show_decision(reasons: RowReasons, found: Explanation, row: int) -> None:
@@ -403,8 +394,8 @@ def _show_vary(column: str, table: pd.DataFrame, found: Explanation, reasons: Ro
         for _, one in table.iterrows()
     ]
     whose = "the row" if reasons is not None else "the mean of test rows"
-    ordered = found.bits.column(column).kind in ("number", "date")
-    share = "training rows up to it" if ordered else "training rows"
+    kinds = {one.name: one.kind for one in found.bits.preprocessor.columns}
+    share = "training rows up to it" if kinds[column] in ("number", "date") else "training rows"
     columns = (column, share, *(name.removeprefix("probability_") for name in names))
     what = "" if found.bits.regression else "probabilities of "
     show(f"{what}{found.bits.preprocessor.target.name!r} over {column!r}: {whose}", columns, rows, left=())

@@ -17,7 +17,6 @@ from htaf._errors import HtafError, suggestion
 from htaf.activations import Heaviside
 from htaf.data.columns import Column
 from htaf.data.notes import Note
-from htaf.data.order import random_words
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import listed
 from htaf.grid import bias_of, weight_of
@@ -50,6 +49,34 @@ def run_of(model: Run | Fitted) -> Run:
         came = f"{type(model).__name__}{', not fitted' if hasattr(model, 'fit') else ''}"
         raise RulesError(f"expected a run or a fitted HtafClassifier or HtafRegressor, got {came}")
     return run
+
+
+def table_of(model: Run | Fitted) -> tuple[Run, Preprocessor]:
+    """Open a run of a table, or that of a fitted estimator, and its preprocessing.
+
+    Raises:
+        RulesError: a run of images.
+    """
+    run = run_of(model)
+    preprocessor = run.preprocessor()
+    if not isinstance(preprocessor, Preprocessor):
+        raise RulesError(f"expected a run of a table, {run.path} was trained on images")
+    return run, preprocessor
+
+
+def column_of(preprocessor: Preprocessor, name: str) -> Column:
+    """Look up a raw column that a network reads.
+
+    Raises:
+        RulesError: there is none of this name, or it was dropped.
+    """
+    columns = {column.name: column for column in preprocessor.columns}
+    names = list(columns)
+    if name not in columns:
+        raise RulesError(f"expected one of the columns {listed(names)}, got {name!r}{suggestion(name, names)}")
+    if columns[name].kind == "dropped":
+        raise RulesError(f"column {name!r} was dropped in training: no value of it changes the prediction")
+    return columns[name]
 
 
 @dataclass(frozen=True)
@@ -113,20 +140,6 @@ class TableBits:
     def regression(self) -> bool:
         """Whether the target is a number."""
         return self.preprocessor.target.task == "regression"
-
-    def column(self, name: str) -> Column:
-        """A raw column that the network reads.
-
-        Raises:
-            RulesError: there is none of this name, or it was dropped.
-        """
-        columns = {column.name: column for column in self.preprocessor.columns}
-        names = list(columns)
-        if name not in columns:
-            raise RulesError(f"expected one of the columns {listed(names)}, got {name!r}{suggestion(name, names)}")
-        if columns[name].kind == "dropped":
-            raise RulesError(f"column {name!r} was dropped in training: no value of it changes the prediction")
-        return columns[name]
 
     def of_inputs(
         self, inputs: Float32[np.ndarray, "rows columns"]
@@ -208,9 +221,3 @@ class TableBits:
         if self.regression:
             return self.weight[0] * target.std, float(self.bias[0] * target.std + target.mean)
         return self.weight[first] - self.weight[second], float(self.bias[first] - self.bias[second])
-
-
-def shuffles(rows: int, count: int, seed: int) -> list[Int64[np.ndarray, " rows"]]:
-    """Permutations of row numbers, the same on every machine; see `htaf.data.tabular.split`."""
-    words = random_words(rows * count, seed).reshape(count, rows)
-    return [np.argsort(row, kind="stable") for row in words]

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from htaf.data.notes import Note
-from htaf.rules.bits import Fitted, RulesError, TableBits
+from htaf.rules.bits import Fitted, RulesError, TableBits, column_of
 from htaf.runs import Run
 from htaf.runs.predictions import predicted
 
@@ -57,7 +57,7 @@ def what_if(model: Run | Fitted, changes: Mapping[str, Any], rows: pd.DataFrame)
     before, outputs = bits.of_inputs(given)
     changed = bits.preprocessor.named(rows)
     for name, value in changes.items():
-        bits.column(name)
+        column_of(bits.preprocessor, name)
         # as a column of its own, as of a file: a whole number beside fractions must not become another category
         changed[name] = pd.Series([value] * len(rows), index=rows.index, dtype=object)
     made, told = bits.preprocessor.transform_with_notes(changed)
