@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, UseAppendAction, arg
 
 from htaf._console import UsageError, print_json, progress, say, say_notes
-from htaf._errors import counted
 from htaf._files import check_output, csv_text, to_json, write_atomic
 from htaf.cli.flags import Column, DataDir, File, Json, Place, RunDir, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from htaf.data.tabular import Table
-    from htaf.rules import BitRule, Explanation, Importance, Reason, RowReasons, Surrogate, WhatIf
+    from htaf.rules import BitRule, Explanation, Importance, RowReasons, Surrogate, WhatIf
     from htaf.runs import Run
 
 HEADERS = {"rmse": "RMSE", "auroc": "AUROC", "accuracy": "accuracy", "loss": "loss", "mae": "MAE", "r2": "R2"}
@@ -54,8 +53,7 @@ def explain(
     Args:
         rows: A CSV or Parquet file with the raw columns: the reasons of one of its rows; none: the network.
         row: Which row of ROWS, from 1; none: the first.
-        bits: Bits shown, faithful or not; of a row so many for its prediction, and as many against; none: the faithful
-            ones of 10, with --set 5 of those that change.
+        bits: Bits shown, faithful or not; none: the faithful ones of 10, with --set 5 of those that change.
         set: The row with another value: its prediction before and after, not its reasons.
         vary: The prediction over the values of this column; of ROWS the one row, else the mean of test rows.
         out: Write everything as .json, or all rules as .csv; none: print tables.
@@ -98,13 +96,13 @@ def explain(
     found = opened_rules(opened, table)
     answers: dict[str, Any] = {"run": str(run), "table": found.name, "bits": len(found.bits), "dead": found.dead}
     asked = bool(changes) or vary is not None  # what if: of a row this alone is shown, and all of it written
-    reasons = of_columns = changed = vary_table = None
-    if given is not None:
-        reasons = found.reasons(given, most_bits if json or out is not None or not asked else 0)[0]
-        if json or out is not None or not asked:
-            of_columns = found.columns_of(given)
-            answers |= {"row": row, "reasons": reasons.to_json()}
-            answers["columns"] = of_columns.reset_index().to_dict("records")
+    reasons = None if given is None else found.reasons(given)
+    changed = vary_table = None
+    if reasons is not None:
+        answers["row"] = row
+        answers["reasons"] = {"prediction": reasons.prediction, "instead": reasons.instead}
+        answers["reasons"] |= {"decision": reasons.decision}
+        answers["columns"] = reasons.columns.reset_index().to_dict("records")
     if changes and given is not None:
         changed = what_if(opened, changes, given)
         answers["what_if"] = _what_if_json(changed, changes)
@@ -143,9 +141,8 @@ def explain(
         _show_what_if(changed, changes, found, bits or CHANGED)
     if vary is not None and vary_table is not None:
         _show_vary(vary, vary_table, found, reasons)
-    if reasons is not None and of_columns is not None and given is not None and not asked:
-        _show_columns(reasons, of_columns, given)
-        _show_reasons(reasons)
+    if reasons is not None and given is not None and not asked:
+        _show_columns(reasons, given)
     elif reasons is not None:
         say("why it is predicted so: the same command without --set and --vary")
     if whole and tree is not None and shuffled is not None:
@@ -191,7 +188,6 @@ def _what_if_json(changed: WhatIf, changes: dict[str, str]) -> dict[str, Any]:
         "after": changed.after.to_dict("records")[0],
         "turned_on": list(changed.turned_on[0]),
         "turned_off": list(changed.turned_off[0]),
-        "linear": changed.linear[0],
         "notes": told(changed.notes),
     }
 
@@ -319,32 +315,17 @@ def _show_decision(reasons: RowReasons, found: Explanation, row: int) -> None:
     say(f"row {row}: {found.bits.preprocessor.target.name} = {said}")
 
 
-def _show_columns(reasons: RowReasons, of_columns: pd.DataFrame, given: pd.DataFrame) -> None:
+def _show_columns(reasons: RowReasons, given: pd.DataFrame) -> None:
     """What each column adds."""
     what = "prediction" if reasons.instead is None else "difference of the logits"
     rows = [
         (column, _value(given[column].iloc[0]), f"{of['adds']:+.4g}", f"{of['std']:.2g}")
-        for column, of in of_columns.head(COLUMNS_SHOWN).iterrows()
+        for column, of in reasons.columns.head(COLUMNS_SHOWN).iterrows()
     ]
-    title = f"What its values add: {what} {reasons.total:.6g} minus the mean with the values of other rows, one column"
-    show(f"{title} at a time", ("column", "value", "adds", "spread"), rows)
-    if len(of_columns) > COLUMNS_SHOWN:
-        say(f"columns that add less: {len(of_columns) - COLUMNS_SHOWN:,}")
-    bits = counted(reasons.on, "bit")
-    say(f"{what} {reasons.total:.6g} = {reasons.base:.6g} without any bit + the sum over what is on, {bits}")
-
-
-def _show_reasons(reasons: RowReasons) -> None:
-    def line(reason: Reason) -> tuple[Any, ...]:
-        agrees = {True: "yes", False: "no", None: "-"}[reason.agrees]
-        rule = "never changes in training" if reason.rule is None else _said(reason.rule, reason.faithful)
-        return reason.bit, f"{reason.worth:+.4g}", agrees, rule
-
-    columns, words_of = ("bit", "adds", "rule agrees", "rule"), ("rule agrees", "rule")
-    words = ("up", "down") if reasons.instead is None else (f"for {reasons.prediction}", f"for {reasons.instead}")
-    for word, some in zip(words, (reasons.for_it, reasons.against_it), strict=True):
-        if some:
-            show(f"The strongest bits {word}", columns, [line(one) for one in some], left=words_of)
+    title = f"What its values add: {what} {reasons.decision:.6g} minus the mean with the values of other rows, one"
+    show(f"{title} column at a time", ("column", "value", "adds", "spread"), rows)
+    if len(reasons.columns) > COLUMNS_SHOWN:
+        say(f"columns that add less: {len(reasons.columns) - COLUMNS_SHOWN:,}")
 
 
 def _show_what_if(changed: WhatIf, changes: dict[str, str], found: Explanation, most: int) -> None:
@@ -366,9 +347,6 @@ def _show_what_if(changed: WhatIf, changes: dict[str, str], found: Explanation, 
     show("What if", ("", "before", "after"), rows)
     if left:
         say(f"classes that are less likely before and after: {len(left):,}")
-    if found.bits.linear_weight is not None:
-        what = "prediction" if found.bits.regression else "difference of the logits"
-        say(f"the linear part adds {changed.linear[0]:+.4g} to the {what}")
     ways = dict.fromkeys(changed.turned_on[0], "turns on") | dict.fromkeys(changed.turned_off[0], "turns off")
     if not ways:
         return say("no bit changes")

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from htaf.rules.bits import RulesError, TableBits
     from htaf.rules.changes import WhatIf, what_if
     from htaf.rules.conditions import Condition, Rule
-    from htaf.rules.explanation import BitRule, Explanation, Reason, RowReasons, explain
+    from htaf.rules.explanation import BitRule, Explanation, RowReasons, explain
     from htaf.rules.inspection import Effect, Importance, effects, importance, vary
     from htaf.rules.network_tree import Surrogate, surrogate
     from htaf.rules.trees import Fidelity
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "htaf.rules.bits": ("RulesError", "TableBits"),
     "htaf.rules.conditions": ("Condition", "Rule"),
-    "htaf.rules.explanation": ("BitRule", "Explanation", "Reason", "RowReasons", "explain"),
+    "htaf.rules.explanation": ("BitRule", "Explanation", "RowReasons", "explain"),
     "htaf.rules.trees": ("Fidelity",),
     "htaf.rules.changes": ("WhatIf", "what_if"),
     "htaf.rules.inspection": ("Effect", "Importance", "effects", "importance", "vary"),
@@ -29,7 +29,6 @@ __all__ = [
     "Explanation",
     "Fidelity",
     "Importance",
-    "Reason",
     "RowReasons",
     "Rule",
     "RulesError",

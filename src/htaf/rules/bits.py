@@ -83,8 +83,8 @@ def column_of(preprocessor: Preprocessor, name: str) -> Column:
 class TableBits:
     """The exact network of a run of a table, open at its last hidden layer.
 
-    outputs = bits @ weight.T + bias + the linear part, where the network has one, see `linear`; up to the rounding of
-    float32. A unit of several levels gives a bit for each threshold, lowest first, side by side: whether it is reached.
+    outputs = bits @ weight.T + bias + the linear part, where the network has one, see `linear_weight`; up to the
+    rounding of float32. A unit of several levels gives a bit for each threshold, lowest first, side by side: whether it is reached.
     Each has its share of the unit's weight. Leaves of trees beside the layer, see `htaf.models.mlp.Leaves`, are the
     last bits.
 
@@ -177,26 +177,11 @@ class TableBits:
         inputs, notes = self.preprocessor.transform_with_notes(rows)
         return *self.of_inputs(inputs), notes
 
-    def linear(self, inputs: Float32[np.ndarray, "rows columns"]) -> Float64[np.ndarray, "rows outputs"]:
-        """What the linear part, the layer `direct` of the inputs, adds to the outputs; zeros where there is none."""
-        layer = self._direct
-        if layer is None:
-            return np.zeros((len(inputs), len(self.bias)))
-        return (
-            forward(nn.Sequential(self.network.get_submodule("columns"), layer), torch.from_numpy(inputs))
-            .double()
-            .numpy()
-        )
-
     @property
     def linear_weight(self) -> Float64[np.ndarray, "outputs inputs"] | None:
-        """The weights of that layer; None where there is none."""
-        return None if self._direct is None else weight_of(self._direct).detach().double().numpy()
-
-    @property
-    def _direct(self) -> nn.Linear | None:
+        """The weights of the linear part, the layer `direct` of the inputs; None where there is none."""
         layer = getattr(self.network, "direct", None)
-        return layer if isinstance(layer, nn.Linear) else None
+        return weight_of(layer).detach().double().numpy() if isinstance(layer, nn.Linear) else None
 
     def decision(
         self, outputs: Float[np.ndarray, "rows outputs"]
@@ -211,13 +196,12 @@ class TableBits:
         others[np.arange(len(others)), first] = -np.inf
         return first, others.argmax(1)
 
-    def worth(self, first: int, second: int) -> tuple[Float64[np.ndarray, " bits"], float]:
-        """What each bit that is on adds to the decision, and what the decision is with none of them.
+    def worth(self, first: int, second: int) -> Float64[np.ndarray, " bits"]:
+        """Say what each bit that is on adds to the decision.
 
-        Of classes: the logit of class `first` minus that of `second`. Of a regression: the prediction, in the units of
-        the target; the arguments do not matter.
+        Of classes: to the logit of class `first` minus that of `second`. Of a regression: to the prediction, in the
+        units of the target; the arguments do not matter.
         """
-        target = self.preprocessor.target
         if self.regression:
-            return self.weight[0] * target.std, float(self.bias[0] * target.std + target.mean)
-        return self.weight[first] - self.weight[second], float(self.bias[first] - self.bias[second])
+            return self.weight[0] * self.preprocessor.target.std
+        return self.weight[first] - self.weight[second]
