@@ -203,7 +203,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         ),
         "generate": (w["llm-run"], "red cats", "--tokens", "3"),
         "predict": (w["table-run"], w["rows.csv"], "--out", "out.csv"),
-        "explain": (w["table-run"], w["rows.csv"], "--out", "out.json"),
+        "explain": (w["table-run"], w["rows.csv"], "--out", "out.csv"),
         "paper list": (),
         "paper run": ("bounds", "--out", "out"),
         "paper report": ("--out", "."),

@@ -84,9 +84,9 @@ class TableBits:
     """The exact network of a run of a table, open at its last hidden layer.
 
     outputs = bits @ weight.T + bias + the linear part, where the network has one, see `linear_weight`; up to the
-    rounding of float32. A unit of several levels gives a bit for each threshold, lowest first, side by side: whether it is reached.
-    Each has its share of the unit's weight. Leaves of trees beside the layer, see `htaf.models.mlp.Leaves`, are the
-    last bits.
+    rounding of float32. A unit of several levels gives a bit for each threshold, lowest first, side by side: whether it
+    is reached. Each has its share of the unit's weight. Leaves of trees beside the layer, see
+    `htaf.models.mlp.Leaves`, are the last bits.
 
     Attributes:
         run: the run. network: its exact network. preprocessor: raw rows to inputs.
