@@ -38,6 +38,7 @@ from htaf.data.columns import spelled
 from htaf.data.dates import has_zone
 from htaf.data.notes import MOST_NAMED, UNEXPECTED, UNLIKE, Note, from_record, told
 from htaf.data.numerals import unit_of
+from htaf.data.order import random_words
 from htaf.data.preprocess import Preprocessor, is_by_chance
 from htaf.data.reading import (
     DataError,
@@ -901,7 +902,7 @@ def parts(table: Table, share: float, seed: int) -> Split:
     expect_seed(seed, ValueError, "random_state")
     if count < LEAST:
         raise DataError(f"expected at least {LEAST} samples to train and validate on, got n_samples={count}")
-    words = np.random.PCG64(seed).random_raw(count)  # which numpy keeps stable across versions
+    words = random_words(count, seed)
     group = table.target if table.task == "classification" else np.zeros(count, dtype=np.int64)
     order = np.lexsort((words, group))
     sizes = np.bincount(group)

@@ -506,7 +506,7 @@ def test_what_if(made: dict[Kind, Run]) -> None:
     assert (found.turned_on, found.turned_off) == (((),), ((1, 2),))
     assert found.linear == (0.0,)
     (note,) = rules.what_if(run, {"size": 250}, row).notes
-    assert str(note) == "values outside the range of training: size (1 row, up to 250 where training had 0 to 99.7)"
+    assert str(note) == "values outside the range of training: size (1 row, up to 250 where training had 0.9 to 99.7)"
     (note,) = rules.what_if(run, {"color": "mauve"}, row).notes
     assert "not seen in training ('mauve')" in str(note)
     (note,) = rules.what_if(run, {"size": ""}, row).notes

@@ -17,6 +17,7 @@ from htaf._errors import HtafError, suggestion
 from htaf.activations import Heaviside
 from htaf.data.columns import Column
 from htaf.data.notes import Note
+from htaf.data.order import random_words
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import listed
 from htaf.grid import bias_of, weight_of
@@ -211,5 +212,5 @@ class TableBits:
 
 def shuffles(rows: int, count: int, seed: int) -> list[Int64[np.ndarray, " rows"]]:
     """Permutations of row numbers, the same on every machine; see `htaf.data.tabular.split`."""
-    words = np.random.PCG64(seed).random_raw(rows * count).reshape(count, rows)
+    words = random_words(rows * count, seed).reshape(count, rows)
     return [np.argsort(row, kind="stable") for row in words]

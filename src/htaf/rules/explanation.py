@@ -13,6 +13,7 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Int64, UInt8
 
 from htaf.data.columns import Target
+from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Split, Table, frame_like
 from htaf.rules.bits import Fitted, RulesError, TableBits, run_of
@@ -431,4 +432,4 @@ def drawn(rows: Int64[np.ndarray, " part"], most: int, seed: int) -> Int64[np.nd
     """At most so many of the row numbers, in their order."""
     if len(rows) <= most:
         return rows
-    return rows[np.sort(np.argsort(np.random.PCG64([seed, 2]).random_raw(len(rows)), kind="stable")[:most])]
+    return rows[np.sort(random_order(len(rows), seed, 2)[:most])]

@@ -14,6 +14,7 @@ from jaxtyping import Float64, Int64, Shaped
 from sklearn.tree import DecisionTreeRegressor
 
 from htaf.data.columns import Target
+from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
 from htaf.rules.bits import Fitted, RulesError, run_of
@@ -216,7 +217,7 @@ def fit_surrogate(
     of_train, of_test = (np.ones(len(train)), np.ones(len(test))) if weights is None else weights
     of_train = of_train / of_train.mean()
     encoded, values = columns.encode(columns.read(rows[0])), columns.read(rows[1])
-    shuffled = np.argsort(np.random.PCG64([seed, 4]).random_raw(len(train)), kind="stable")
+    shuffled = random_order(len(train), seed, 4)
     cut = len(train) // 4
     leaves = _leaves(encoded, train, of_train, shuffled[cut:], shuffled[:cut], seed)
     tree, inputs, orders = _fitted(encoded, train, of_train, np.arange(len(train)), leaves, seed)
