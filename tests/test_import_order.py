@@ -46,13 +46,13 @@ BUDGETS = {
     "cli": 4_429,
     "concepts": 8_360,
     "convert": 3_290,
-    "data": 7_465,
+    "data": 7_467,
     "diagnostics": 709,
     "embeddings": 558,
     "explorer": 1_998,
     "export": 1_567,
     "hardening": 2_119,
-    "integer": 4_085,
+    "integer": 4_087,
     "kernels": 3_777,
     "language": 2_932,
     "llm": 393,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_630,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 70_484, ("tests", "paper/tests"): 63_872, ("paper/src",): 13_663}
+TOTALS = {("src/htaf",): 70_488, ("tests", "paper/tests"): 63_871, ("paper/src",): 13_664}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

@@ -222,6 +222,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
             *("--similarity", "-0.999", "--clip-cutoff", "-0.999"),
         ),
         "paper leakage": (w["codes"], "--names", w["names.json"], "--attributes", w["attributes.csv"]),
+        "paper bench": (w["codes"], "--features", w["features"], "--attributes", w["attributes.csv"], "--out", "out"),
         "concepts score": (w["codes"], "--out", "out"),
         "concepts sparse": (w["run"], "--codes", w["codes"], "--out", "out", "--nec", "2"),
         "concepts where": (w["run"], "--codes", w["codes"], "--out", "out"),
