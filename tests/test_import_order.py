@@ -43,7 +43,7 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 4_429,
+    "cli": 4_375,
     "concepts": 8_360,
     "convert": 3_290,
     "data": 7_467,
@@ -58,15 +58,15 @@ BUDGETS = {
     "llm": 393,
     "models": 2_287,
     "packed": 6_306,
-    "report": 1_879,
-    "rules": 2_372,
+    "report": 1_878,
+    "rules": 2_255,
     "runs": 3_264,
     "spiking": 930,
     "": 6_134,
     "training": 5_630,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 70_488, ("tests", "paper/tests"): 63_871, ("paper/src",): 13_664}
+TOTALS = {("src/htaf",): 70_316, ("tests", "paper/tests"): 63_836, ("paper/src",): 13_664}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
