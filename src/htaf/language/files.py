@@ -44,7 +44,7 @@ _MOST_TENSORS = 1 << 15  # of a model at the hub, whose files are not here yet
 _ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu", quantize: bool = False) -> Any:
+def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Any:
     """A causal language model and its tokenizer.
 
     Of a configuration nothing is taken that would load code, kernels or other weights.
@@ -54,7 +54,6 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
             Hugging Face hub.
         dtype: of the weights.
         device: "cpu", "cuda", ...
-        quantize: hold the weights in 4 bits (bitsandbytes, on a GPU).
 
     Returns:
         (model in eval mode, tokenizer).
@@ -71,12 +70,6 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
     if gated:
         options |= {"variant": _VARIANT, "use_safetensors": True}
     known = {k: v for k, v in options.items() if k == "gguf_file"}
-    if quantize:
-        from transformers import BitsAndBytesConfig
-
-        options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
-        )
     try:
         with asking_hub(place), _bounded(place, known.get("gguf_file")) as tensors:
             given = known if known else {"config": _configuration(place, tensors)}
@@ -98,14 +91,12 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
         raise LanguageError(f"expected all weights of the model in {model}, {len(missing)} are missing: {some}")
     _expect_finite(made, str(model))
     _expect_tokens(made, str(model))
-    if quantize:
-        _expect_blocks_of_64(made)
     if "gguf_file" in options:  # its weights are plain floats by now, which can be saved and trained
         made.hf_quantizer = None
         made.config.__dict__.pop("quantization_config", None)
         made.is_quantized = False
     try:
-        made = made if quantize else made.to(device)
+        made = made.to(device)
     except (RuntimeError, AssertionError) as error:
         raise LanguageError(f"device {device} cannot be used: {first_line(error)}") from None
     if gated:
@@ -372,13 +363,6 @@ def _place(model: str) -> tuple[str, dict[str, Any]]:
     if path.exists() or model.startswith((".", os.sep)) or model.count("/") > 1:
         raise LanguageError(f"expected a folder of transformers, a .gguf file or a name at the hub, got {model}")
     return model, {}
-
-
-def _expect_blocks_of_64(model: nn.Module) -> None:
-    """4 bits are held in blocks of 64 numbers."""
-    for path, module in model.named_modules():
-        if isinstance(module, nn.Linear) and hasattr(module.weight, "quant_state") and module.in_features % 64:
-            raise LanguageError(f"4 bits need widths that are multiples of 64, {path} has {module.in_features}")
 
 
 def _why(model: str, error: Exception) -> str:

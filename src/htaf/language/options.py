@@ -61,8 +61,6 @@ class Training:
         lora_alpha: What LoRA adds is scaled by lora_alpha / rank.
         gate_lr: Rate of thresholds and scales, as a multiple of lr; 0: they stay as calibrated.
         distil: Share of the loss that is KL(original || this) on next tokens; the rest is the text's likelihood.
-        hidden_weight: Weight of a further loss, the mean over the converted layers of |h - h*|^2 / |h*|^2, h their
-            outputs and h* the original's; costs another forward pass of these layers.
         start: Where the smooth step starts, in units of each gate's standard deviation: (alpha0, alpha1) of htaf,
             (beta,) of ss; none: that of the method.
         end: Where it ends, as start.
@@ -71,7 +69,6 @@ class Training:
             gradient of its smooth step.
         harden_to: Share of the steps at which the last one does.
         slope: Of ste.
-        checkpointing: Keep the inputs of layers alone and compute the rest again for gradients: less memory, more time.
         precision: bfloat16: mixed precision while it trains and validates: frozen weights are rounded, what learns is
             not.
         validate: Steps between two measurements on validation blocks.
@@ -92,14 +89,12 @@ class Training:
     lora_alpha: int = 16
     gate_lr: float = 1.0
     distil: float = 1.0
-    hidden_weight: float = 0.0
     start: tuple[float, ...] | None = None
     end: tuple[float, ...] | None = None
     sharpen: float = 0.4
     harden_from: float = 0.4
     harden_to: float = 0.8
     slope: Slope = "sigmoid"
-    checkpointing: bool = False
     precision: Precision = "float32"
     validate: int = 50
     seed: int = 0
@@ -117,7 +112,7 @@ class Training:
         for name, most in (("batch_size", MOST), ("rank", WIDEST), ("lora_alpha", 10**6), ("validate", MOST)):
             _expect(1 <= getattr(self, name) <= most, f"{name} must be in 1 to {most}", getattr(self, name))
         _expect(0 < self.lr < math.inf, "lr must be > 0 and finite", self.lr)
-        for name in ("gate_lr", "weight_decay", "clip", "hidden_weight"):
+        for name in ("gate_lr", "weight_decay", "clip"):
             _expect(0 <= getattr(self, name) < math.inf, f"{name} must be >= 0", getattr(self, name))
         for name in ("distil", "warmup"):
             _expect(0 <= getattr(self, name) <= 1, f"{name} must lie in [0, 1]", getattr(self, name))
@@ -152,15 +147,12 @@ class Machine:
     Args:
         device: cpu, cuda, ...
         dtype: Of the weights while they are trained, and of the files.
-        quantize: Hold the frozen weights in 4 bits while it trains (pip install bitsandbytes). LoRA is then added to
-            the whole weights, and these are scored and saved; down is not refitted.
         cache: Folder of hidden states and calibrations that several runs share; none: in the run's own, deleted at its
             end.
     """
 
     device: str = "cpu"
     dtype: Precision = "float32"
-    quantize: bool = False
     cache: Path | None = None
 
 
