@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -114,20 +114,15 @@ def verify(folder: str | Path) -> None:
     record = read_record(file, FORMAT, LanguageError)
     if record is None or record.get("model_type") != KIND or not isinstance(record.get("files"), dict):
         raise LanguageError(f"{file}: expected model_type {KIND!r} and files")
-    expect_files(file, record["files"])
-
-
-def expect_files(record: Path, digests: Mapping[str, str]) -> None:
-    """Raises LanguageError where a file beside a record is missing, or has another SHA-256 than the record says."""
-    for name, digest in digests.items():
+    for name, digest in record["files"].items():
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise LanguageError(f"{record}: expected files beside it, got {name!r:.80}")
-        file = record.parent / name
-        if not file.is_file():
-            raise LanguageError(f"{file} is missing: put back a copy of it")
-        if file_sha256(file) != digest:
+            raise LanguageError(f"{file}: expected files beside it, got {name!r:.80}")
+        here = file.parent / name
+        if not here.is_file():
+            raise LanguageError(f"{here} is missing: put back a copy of it")
+        if file_sha256(here) != digest:
             raise LanguageError(
-                f"{file} is damaged: its SHA-256 differs from the one in {record.name}; put back a copy of it"
+                f"{here} is damaged: its SHA-256 differs from the one in {CONFIG}; put back a copy of it"
             )
 
 
@@ -257,18 +252,6 @@ def fingerprint(model: str | Path) -> str:
     return content_hash([(file.name, file_sha256(file)) for file in read])
 
 
-def tokenizer_of(folder: str | Path) -> Any:
-    """The tokenizer of a folder.
-
-    Raises:
-        LanguageError: it has none.
-    """
-    try:
-        return _tokenizer(str(folder))
-    except Exception as error:
-        raise LanguageError(f"expected the files of a tokenizer in {folder}: {first_line(error)}") from None
-
-
 def _tokenizer(place: str, **given: Any) -> Any:
     from transformers import AutoTokenizer
 
@@ -305,23 +288,14 @@ def save(model: Any, tokenizer: Any, folder: str | Path) -> None:
         for name in _PARTS
     }
     write_atomic(folder / GATES, safetensors.torch.save(tensors, {"format": str(FORMAT)}))
+    written = {Path(file) for file in tokenizer.save_pretrained(folder)}
+    written |= {folder / GATES, folder / "generation_config.json", *folder.glob(f"model*.{_VARIANT}*")}
     record = {
         "model_type": KIND, "architectures": [_ARCHITECTURE], "format": FORMAT,
         "model": json.loads((folder / CONFIG).read_text()),
-        "files": tokenizer_files(tokenizer, folder)
-        | {
-            file.name: file_sha256(file)
-            for file in (folder / GATES, folder / "generation_config.json", *folder.glob(f"model*.{_VARIANT}*"))
-            if file.is_file()
-        },
+        "files": {str(file.relative_to(folder)): file_sha256(file) for file in sorted(written) if file.is_file()},
     }  # fmt: skip
     write_atomic(folder / CONFIG, sealed(record))
-
-
-def tokenizer_files(tokenizer: Any, folder: Path) -> dict[str, str]:
-    """Write a tokenizer into a folder: the SHA-256 of its files by their names."""
-    written = {Path(file) for file in tokenizer.save_pretrained(folder)}
-    return {str(file.relative_to(folder)): file_sha256(file) for file in sorted(written) if file.is_file()}
 
 
 def _put_gates(model: nn.Module, file: Path) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from htaf import surrogates
 from htaf._compat import no_trace
 from htaf._files import write_atomic
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
@@ -25,7 +24,7 @@ from htaf.language.errors import LanguageError
 from htaf.language.gates import decoder_of, gates_of
 from htaf.language.hidden import Hidden, autocast, running
 from htaf.language.losses import hidden_losses, next_token_losses
-from htaf.language.options import Training
+from htaf.language.options import SHARPEN, Training
 from htaf.runs import content_hash
 from htaf.sharpening import Geometric, set_sharpness
 
@@ -42,7 +41,7 @@ def first_step(training: Training) -> nn.Module:
         case "ss":
             return ScaledSigmoid(*training.ends[0])
         case "ste":
-            return StraightThrough(getattr(surrogates, training.slope))
+            return StraightThrough()
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,8 @@ class _Through(nn.Module):
 
 
 def adapted(model: Any, training: Training) -> Any:
-    """A calibrated model with LoRA on every projection of the layers that have gates, as peft's model; only LoRA and,
-    with gate_lr > 0, the gates learn."""
+    """A calibrated model with LoRA on every projection of the layers that have gates, as peft's model; only LoRA and
+    the gates learn."""
     with no_trace():
         from peft import LoraConfig, get_peft_model
 
@@ -89,7 +88,7 @@ def adapted(model: Any, training: Training) -> Any:
         made = get_peft_model(model, config)
     for gate in layers.values():
         for parameter in (gate.threshold, gate.scale):
-            parameter.requires_grad_(training.gate_lr > 0)
+            parameter.requires_grad_(True)
     return made
 
 
@@ -125,19 +124,14 @@ def train(
     key = content_hash([asdict(training), layers, list(hidden.tokens.shape), hidden.tokens.sum().item()])
     wrapped = adapted(model, training)
     learned = {name: p for name, p in wrapped.named_parameters() if p.requires_grad}
-    gate_parameters = {id(p) for gate in gates_of(model).values() for p in gate.parameters()}
-    groups = [
-        {"params": [p for p in learned.values() if id(p) not in gate_parameters], "scale": 1.0},
-        {"params": [p for p in learned.values() if id(p) in gate_parameters], "scale": training.gate_lr},
-    ]
-    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], training.lr, weight_decay=training.weight_decay)
+    optimizer = torch.optim.AdamW(learned.values(), training.lr, weight_decay=0.0)
     state = _restored(folder / CHECKPOINT, key, learned, optimizer)
     done, told, best = state["step"], [Measured(**row) for row in state["told"]], state["best"]
     for gate in gates_of(model).values():
         gate.step = first_step(training)
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
     start, summed, count = layers[0], state["summed"], state["count"]
-    schedule = Geometric(*training.ends, training.sharpen) if training.method != "ste" else None
+    schedule = Geometric(*training.ends, SHARPEN) if training.method != "ste" else None
     half = training.precision == "bfloat16"
     with ExitStack() as stack:
         run, head = stack.enter_context(running(model, start))
@@ -158,12 +152,10 @@ def train(
             loss = next_token_losses(head, made[-1], outputs.to(dtype), tokens, weights).weighted
             if not torch.isfinite(loss):
                 raise LanguageError(f"the training loss became {loss.item()} at step {done}: choose a smaller lr")
-            for group in optimizer.param_groups:
-                group["lr"] = training.lr * group["scale"] * training.rate(done)
+            optimizer.param_groups[0]["lr"] = training.lr * training.rate(done)
             optimizer.zero_grad()
             loss.backward()
-            if training.clip:
-                nn.utils.clip_grad_norm_(list(learned.values()), training.clip)
+            nn.utils.clip_grad_norm_(list(learned.values()), 1.0)
             optimizer.step()
             done, summed, count = done + 1, summed + loss.item(), count + 1
             validated = done % training.validate == 0 or done == training.steps

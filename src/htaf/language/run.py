@@ -354,7 +354,6 @@ def evaluate(
     folder: str | Path,
     data: str | Path,
     *,
-    original: str | None = None,
     blocks: int = 64,
     device: str = "cpu",
     progress: Callable[[str, int, int], None] | None = None,
@@ -364,13 +363,12 @@ def evaluate(
     Args:
         folder: of a finished run.
         data: a text file or a folder of text files.
-        original: the model as it was; None: that of the record, where it has not changed.
         blocks: of text, at most so many; as long as the run's.
         progress: is told (what, done, of how many).
 
     Returns:
-        {"data", "notes", "original", "run"}: scores as in a record. "original" is None where it is not to be had; KL
-        divergence and agreement then are too.
+        {"data", "notes", "original", "run"}: scores as in a record. "original" is None where the model of the record is
+        not there or has changed; KL divergence and agreement then are too.
 
     Raises:
         LanguageError: no such run or data, or too little text.
@@ -380,14 +378,12 @@ def evaluate(
     made, tokenizer = files.load(folder, dtype=dtype, device=device)
     documents, notes = text.documents(data)
     tokens = text.blocks(documents, tokenizer, record["data"]["length"], blocks)
-    given, known = original or record["model"], None
+    given, known = record["model"], None
     try:
-        if original is None and files.fingerprint(given) != record["content"]["model"]:
+        if files.fingerprint(given) != record["content"]["model"]:
             raise LanguageError(f"{given} is not there, or not what it was at the training")
         known = files.load(given, dtype=dtype, device=device)[0]
     except LanguageError as error:
-        if original is not None:
-            raise
         notes.append(f"without the original: {error}")
     tell = None if progress is None else partial(progress, "blocks")
     of_known, of_run = text_scores(made, known, tokens, tell)
