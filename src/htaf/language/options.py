@@ -51,10 +51,11 @@ class Training:
     """How the last layers are trained. The paper: steps 5,000, lr 1e-4, rank 8, lora_alpha 16, distil 0.
 
     Args:
-        method: htaf, ss: smooth steps, which become exact layer by layer; ste: exact forward, a slope backward.
+        method: htaf, ss: smooth steps, exact layer by layer from 40% to 80% of the steps; ste: exact forward, a slope
+            backward.
         steps: Optimiser steps.
         batch_size: Blocks of tokens in a step.
-        lr: Of AdamW, on LoRA; falls linearly to 0 after the warm-up.
+        lr: Of AdamW, on LoRA and gates; rises over 6% of the steps, then falls linearly to 0.
         rank: Of LoRA, on every projection of the layers.
         lora_alpha: What LoRA adds is scaled by lora_alpha / rank.
         distil: Share of the loss that is KL(original || this) on next tokens; the rest is the text's likelihood.
