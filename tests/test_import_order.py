@@ -43,7 +43,7 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 4_375,
+    "cli": 4_364,
     "concepts": 8_360,
     "convert": 3_290,
     "data": 7_468,
@@ -54,7 +54,7 @@ BUDGETS = {
     "hardening": 2_119,
     "integer": 4_087,
     "kernels": 3_777,
-    "language": 2_932,
+    "language": 2_495,
     "llm": 393,
     "models": 2_287,
     "packed": 6_306,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_630,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 70_308, ("tests", "paper/tests"): 63_836, ("paper/src",): 13_664}
+TOTALS = {("src/htaf",): 69_860, ("tests", "paper/tests"): 63_735, ("paper/src",): 13_664}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
