@@ -44,14 +44,14 @@ ORDER = [
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
     "cli": 4_739,
-    "concepts": 10_333,
+    "concepts": 10_095,
     "convert": 3_290,
     "data": 7_612,
     "diagnostics": 709,
     "embeddings": 558,
     "explorer": 2_001,
     "export": 1_567,
-    "hardening": 2_119,
+    "hardening": 2_229,
     "integer": 4_085,
     "kernels": 3_777,
     "language": 2_932,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_630,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 73_418, ("tests", "paper/tests"): 65_019, ("paper/src",): 13_241}
+TOTALS = {("src/htaf",): 73_289, ("tests", "paper/tests"): 64_868, ("paper/src",): 13_222}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

@@ -18,9 +18,8 @@ from htaf.concepts.baselines import BASELINES, Backbone
 from htaf.concepts.bench_table import COLUMNS, PROBE
 from htaf.concepts.codes import CHUNK, Codes, ConceptError, PartName, codes_of
 from htaf.concepts.counts import class_counts, class_sizes, labelled, labelled_rows, shares, training_means
-from htaf.concepts.heads import Head, balanced_rows
+from htaf.concepts.heads import ALGORITHM, Head, balanced_rows, measured, sparse_heads, wilson
 from htaf.concepts.reasons import SHOWN, reasons_of
-from htaf.concepts.sparse import ALGORITHM, measured, sparse_heads, wilson
 from htaf.concepts.store import Features
 from htaf.data.attributes import Attributes
 
