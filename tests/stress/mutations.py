@@ -298,7 +298,7 @@ NAMES: list[dict[str, Any]] = [
 
 
 def read_name_file(file: Path) -> None:
-    from htaf.concepts.naming import read_names, write_names
+    from htaf.concepts.naming.files import read_names, write_names
 
     names = read_names(file, 11, codes="abcdefabcdef")
     again = file.with_suffix(".again.json")
@@ -315,35 +315,26 @@ MESSAGES: Any = [{"role": "user", "content": "name this"}]
 
 
 def asker(cache: Path) -> Any:
-    from htaf.llm import ServerClient
+    from htaf.llm.client import ServerClient
 
     return ServerClient("m", base_url="http://127.0.0.1:9/v1", api_key="", cache=cache, calls=0)
 
 
 def made_replies() -> Files:
     with asker(Path()) as client:
-        key = client._key(MESSAGES, 0)
+        key = client._key(MESSAGES)
     reply = '{"concept": "bark", "label_1": "a", "label_0": "b", "justification": "c"}'
-    return {f"{key}.json": json.dumps({"format": 2, "model": "m", "reply": reply}).encode()}
+    return {f"{key}.json": json.dumps({"model": "m", "reply": reply}).encode()}
 
 
 def read_replies(folder: Path) -> None:
     from htaf.concepts.naming.prompts import NameReply
-    from htaf.llm import MalformedReply, validated
+    from htaf.llm.chat import MalformedReply, validated
 
     with asker(folder) as client:
-        kept = client._kept(client._key(MESSAGES, 0))
-    if kept is not None:  # what cannot be read counts as nothing
-        with contextlib.suppress(MalformedReply):
-            validated(kept, NameReply)
-
-
-def read_words(folder: Path) -> None:
-    from htaf.concepts.naming import read_candidates
-
-    for name in ("words.json", "words.txt", "words.csv"):
-        if (folder / name).exists():
-            read_candidates(str(folder / name))
+        kept = client._kept(client._key(MESSAGES))
+    with contextlib.suppress(MalformedReply):  # what cannot be read counts as nothing
+        validated(kept, NameReply)
 
 
 def write_page(folder: Path) -> None:
@@ -391,7 +382,7 @@ def read_pictures(folder: Path) -> None:
 
 def made_kinds(root: Path, only: set[str] | None = None) -> dict[str, Kind]:
     """Everything that is read, made once."""
-    from htaf.concepts.naming import write_names
+    from htaf.concepts.naming.files import write_names
 
     made: dict[str, Callable[[Path], Kind]] = {}
 
@@ -458,12 +449,6 @@ def made_kinds(root: Path, only: set[str] | None = None) -> dict[str, Kind]:
     @kind
     def replies(at: Path) -> Kind:
         return Kind(made_replies(), read_replies, 6)
-
-    @kind
-    def words(at: Path) -> Kind:
-        texts = [b'{"a": ["wings", "a beak"], "b": ["fur"]}', b"wings\na beak\n", b"concept,x\nwings,1\na beak,2\n"]
-        files = dict(zip(("words.json", "words.txt", "words.csv"), texts, strict=True))
-        return Kind(files, read_words, 6)
 
     @kind
     def pages(at: Path) -> Kind:
