@@ -46,7 +46,7 @@ BUDGETS = {
     "cli": 4_375,
     "concepts": 8_125,
     "convert": 2_840,
-    "data": 7_467,
+    "data": 7_468,
     "diagnostics": 709,
     "embeddings": 558,
     "explorer": 1_998,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_630,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 69_740, ("tests", "paper/tests"): 63_693, ("paper/src",): 13_642}
+TOTALS = {("src/htaf",): 69_741, ("tests", "paper/tests"): 63_693, ("paper/src",): 13_642}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
