@@ -44,14 +44,14 @@ ORDER = [
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
     "cli": 4_364,
-    "concepts": 8_360,
-    "convert": 3_290,
+    "concepts": 8_125,
+    "convert": 2_840,
     "data": 7_468,
     "diagnostics": 709,
-    "embeddings": 558,
+    "embeddings": 557,
     "explorer": 1_998,
     "export": 1_567,
-    "hardening": 2_119,
+    "hardening": 2_229,
     "integer": 4_087,
     "kernels": 3_777,
     "language": 2_495,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_630,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 69_860, ("tests", "paper/tests"): 63_735, ("paper/src",): 13_664}
+TOTALS = {("src/htaf",): 69_284, ("tests", "paper/tests"): 63_598, ("paper/src",): 13_642}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
