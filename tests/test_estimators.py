@@ -366,7 +366,7 @@ def test_recipes_and_what_they_do_not_read() -> None:
     [
         {"recipe": {"leaves": 0, "members": 2, "thresholds": 8}, "hidden": (4,), "class_weight": "balanced"},
         {"recipe": ready_recipe("mlp", "tabular-members").replace(members=2, dropout=0.1), "text_as_missing": True},
-        {"recipe": "tabular-exact", "hidden": (4,), "threshold": "f1", "class_weight": {"no": 1, "yes": 2.5}},
+        {"recipe": "tabular-exact", "hidden": (4,), "threshold": "f1", "class_weight": {"no": 1.0, "yes": 2.5}},
         {"hidden": (4,), "batch_size": 16, "lr": 0.01, "validation_fraction": 0.2, "random_state": 3, "device": "cpu"},
     ],
 )

@@ -649,7 +649,8 @@ def fit(
             data that cannot be used.
     """
     fields = {*options} & {*_fields()} - {*HtafClassifier._get_param_names()}
-    if fields and not isinstance(recipe := options.get("recipe") or {}, Mapping):
+    recipe = options.get("recipe") or {}
+    if fields and not isinstance(recipe, Mapping):
         raise ValueError(f"expected all fields within recipe=, as that is no mapping, got {listed(sorted(fields))} too")
     if fields:
         options["recipe"] = {**recipe, **{name: options.pop(name) for name in sorted(fields)}}
