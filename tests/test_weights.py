@@ -417,8 +417,8 @@ def test_the_threshold_is_kept_in_every_file(by_f1: HtafClassifier, tmp_path: Pa
     told = json.loads(out)
     assert told["exact"]["accuracy"] == pytest.approx(accuracy_score(Y, by_f1.predict(X)))
     assert told["confusion"][1][1] == int(by_f1.predict(X)[Y == 1].sum())
-    reasons = explain(open_run(folder), frame.assign(target=Y)).reasons(frame)
-    assert [one.prediction for one in reasons] == wanted
+    explained = explain(open_run(folder), frame.assign(target=Y))
+    assert [explained.reasons(frame.iloc[[row]]).prediction for row in range(20)] == wanted[:20]
     for words in (("predict", folder, rows), ("predict", tmp_path / "p.htaf", rows)):
         code, out, error = htaf(*words)
         assert code == 0, error

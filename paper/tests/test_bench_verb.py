@@ -38,6 +38,10 @@ def test_codes_beside_the_baselines(htaf, folder: Path, monkeypatch: pytest.Monk
     assert 0 < rows["median cut"]["mean"]["stability"] < 1
     assert (folder / "out" / "bench.md").read_text().strip() == text.strip()
     assert "| random class splits |" in text
+    code, text, err = htaf(*words, "--seeds", 1, "--out", folder / "out", "--json")
+    assert code == 0, err
+    written = json.loads((folder / "out" / "bench.json").read_text())
+    assert {name: json.loads(text)[name] for name in written} == written
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from htaf import rules
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import load
 from htaf.report import write_report
-from htaf.rules.dependence import CURVES, band
+from htaf.rules.inspection import CURVES, band
 from htaf.rules.network_tree import FAITHFUL, LEAVES, fit_surrogate
 from htaf.rules.raw_columns import RawColumns
 from htaf.runs import open_run

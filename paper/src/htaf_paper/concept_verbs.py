@@ -50,6 +50,7 @@ def bench(
     ] = None,
     seeds: Annotated[int, arg(help="How often each of the other bits is drawn.")] = 3,
     data_dir: DataDir = None,
+    json: Json = False,
 ) -> None:
     """Compare codes with bits that anyone gets from the same features: are they concepts?"""
     if wrong := [text for text in others if "=" not in text]:
@@ -71,7 +72,7 @@ def bench(
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "bench.json", to_json(result))
     write_atomic(out / "bench.md", text)
-    return say(text)
+    return print_json(result) if json else say(text)
 
 
 def binarise(

@@ -380,7 +380,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "brackets": "column {column!r}: brackets, or a minus behind, are below 0: {values[0]!r} read as {values[1]}",
     "leading zeros": "column {column!r} is text: {values[0]!r} begins with 0, as codes do; write numbers without zeros "
     "at the front to have them as such",
-    "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}",
+    "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}; # is the number",
     "no unit": "column {column!r}: {count:row} without the unit {values[0]!r} of training, read as if it were there",
     "no zone": "column {column!r}: {count:row} without the time zone that training had, read as UTC",
     "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "

@@ -17,10 +17,10 @@ from htaf.data.columns import Target
 from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
-from htaf.rules.bits import Fitted, RulesError, run_of
+from htaf.rules.bits import Fitted, table_of
 from htaf.rules.conditions import Condition, Values, both, simplified
-from htaf.rules.dependence import answers
 from htaf.rules.explanation import drawn, fitted_and_held
+from htaf.rules.inspection import answers
 from htaf.rules.raw_columns import Encoded, RawColumns
 from htaf.rules.trees import LEAST_LEAF, WITHIN, conditions_of, paths
 from htaf.runs import Run
@@ -183,10 +183,7 @@ def surrogate(
     Raises:
         RulesError: a run of images. RunError: another table than that of the training.
     """
-    run = run_of(model)
-    preprocessor = run.preprocessor()
-    if not isinstance(preprocessor, Preprocessor):
-        raise RulesError(f"expected a run of a table, {run.path} was trained on images")
+    run, preprocessor = table_of(model)
     table, parts = fitted_and_held(model, data, train)
     network = run.model(exact=run.has_step)
     chosen = [drawn(rows, most_rows, seed) for rows in (parts.train, parts.test)]
@@ -210,7 +207,7 @@ def fit_surrogate(
     """`surrogate` of what a network says of rows.
 
     Args:
-        rows: raw, of the training and held out. predicted: by the network of both, see `htaf.rules.dependence.answers`.
+        rows: raw, of the training and held out. predicted: by the network of both, see `htaf.rules.inspection.answers`.
         labels: of the rows held out. weights: how much each of both counts; None: all alike.
     """
     train, test = predicted
