@@ -649,6 +649,9 @@ def test_pipeline_search_and_calibration() -> None:
     assert cross_val_score(make_pipeline(StandardScaler(), made), X, y, cv=2).mean() > 0.6
     search = GridSearchCV(HtafClassifier(**TINY), {"hidden": [(4,), (8, 8)]}, cv=2).fit(X, y)
     assert search.best_estimator_.run_.record["recipe"]["hidden"] == list(search.best_params_["hidden"])
+    recipes = [{"leaves": 0}, ready_recipe("mlp", "tabular-exact")]
+    search = GridSearchCV(HtafClassifier(**TINY), {"recipe": recipes}, cv=2).fit(X, y)
+    assert search.best_estimator_.recipe == search.best_params_["recipe"]
     calibrated = CalibratedClassifierCV(HtafClassifier(**TINY), cv=2).fit(X, y)
     assert calibrated.predict_proba(X).shape == (60, 2)
 
