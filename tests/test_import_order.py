@@ -62,11 +62,11 @@ BUDGETS = {
     "rules": 2_246,
     "runs": 3_264,
     "spiking": 930,
-    "": 6_134,
-    "training": 5_630,
+    "": 5_982,
+    "training": 5_627,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 69_284, ("tests", "paper/tests"): 63_598, ("paper/src",): 13_642}
+TOTALS = {("src/htaf",): 69_129, ("tests", "paper/tests"): 63_503, ("paper/src",): 13_642}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
