@@ -133,13 +133,6 @@ def test_real_targets(data_dir: Path) -> None:
 
 
 @pytest.mark.data
-def test_fico_without_its_empty_rows(data_dir: Path) -> None:
-    table = load("fico", data_dir=data_dir, drop_empty=True)
-    assert len(table.features) == 9871
-    assert "588 rows with -9 in every column dropped" in told(table.notes)
-
-
-@pytest.mark.data
 def test_raw_file_rows_predict_as_loaded_rows(data_dir: Path) -> None:
     table = loaded("churn", data_dir)
     preprocessor = table.fit_preprocessor(split(table, 0).train)
@@ -170,15 +163,6 @@ def test_red_wine_like_white_wine(data_dir: Path) -> None:
     red = load_like(data_dir / "tabular" / "winequality-red.csv", target=preprocessor.target)
     assert preprocessor.transform(red.features).shape == (1599, 11)
     assert (red.target.min(), red.target.max()) == (3, 8)
-
-
-@pytest.mark.data
-@pytest.mark.slow
-def test_fico_like_itself_without_its_empty_rows(data_dir: Path) -> None:
-    target = Target("RiskPerformance", "classification", classes=("Bad", "Good"))
-    table = load_like("fico", target=target, data_dir=data_dir, drop_empty=True)
-    assert (table.special_codes, table.classes) == ((-7, -8, -9), ("Bad", "Good"))
-    assert np.bincount(table.target).tolist() == [5136, 4735]
 
 
 @pytest.mark.data
@@ -298,7 +282,6 @@ def test_fico_codes_and_classes(without_data: None, monkeypatch: pytest.MonkeyPa
         ("NumBank2NatlTradesWHighUtilization is -9", "PercentTradesWBalance is -9"),
     )
     assert "5 rows with -9 in every column kept" in told(table.notes)
-    assert load("fico", drop_empty=True).target.sum() == 95
 
 
 def test_fico_classes_are_checked(without_data: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,9 +304,6 @@ def test_names_in_any_case() -> None:
 def test_options_of_named_sets() -> None:
     with pytest.raises(DataError, match="wine: expected its own target 'quality', got 'pH'"):
         load("wine", target="pH")
-    for name in ("wine", "t.csv"):
-        with pytest.raises(DataError, match="leave drop_empty out, it is for 'fico' alone"):
-            load(name, drop_empty=True)
     with pytest.raises(DataError, match=r"expected one of 'wine', .* got neither \(did you mean 'abalone'\?\)"):
         load("abalon")
     with pytest.raises(DataError, match=r"wine\.csv: no such file"):
@@ -546,8 +526,6 @@ def test_other_rows_that_are_nowhere(tmp_path: Path) -> None:
         load_like("digit", target=KINDS)
     with pytest.raises(DataError, match="no such file"):
         load_like(tmp_path / "absent.csv", target=KINDS)
-    with pytest.raises(DataError, match="leave drop_empty out, it is for 'fico' alone"):
-        load_like(tmp_path / "absent.csv", target=KINDS, drop_empty=True)
     with pytest.raises(DataError, match=r"digits: expected a target column 'digits' \(did you mean 'digit'"):
         load_like("digits", target=Target("digits", "regression"))
 

@@ -125,7 +125,7 @@ def made_world(root: Path) -> World:
     record = runs.start_run(root / "table-run", identity)
     metrics = {part: {"accuracy": 0.5} for part in ("validation", "test")}
     record |= {"model": model, "metrics": {"smooth": metrics, "exact": metrics}, "headline": "accuracy", "rows": {}}
-    source = {"name": str(root / "rows.csv"), "data_dir": None, "target": "label", "task": None, "drop_empty": False}
+    source = {"name": str(root / "rows.csv"), "data_dir": None, "target": "label", "task": None}
     record |= {"best_epoch": 0, "notes": [], "source": source}
     runs.finish_run(root / "table-run", record, build(model).eval(), preprocessor)
 

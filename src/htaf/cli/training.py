@@ -207,7 +207,6 @@ class TableFlags:
         group: Keep rows that are equal in this column in one part; it is no input.
         time: Test on the last rows by this column of dates or numbers, validate on those before.
         weight: How much each row counts, in the training and in what is measured: a column of numbers >= 0; no input.
-        drop_empty: fico: leave out the 588 rows without any record.
         text_as_missing: A text in a column of numbers, as "unknown", is missing; else refused, or a category.
         checkpoint_seconds: Least time between checkpoints: what a kill can cost.
     """
@@ -225,7 +224,6 @@ class TableFlags:
     group: Column = None
     time: Column = None
     weight: Column = None
-    drop_empty: bool = False
     text_as_missing: bool = False
     baselines: Baselines = True
     checkpoint_seconds: float = 5.0

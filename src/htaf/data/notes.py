@@ -393,9 +393,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "row names": "dropped, identifies rows: {names}",
     "not of the set": "dropped, not part of the set: {names}",
     "empty kept": "{count:row} with {values[0]:g} in every column kept",
-    "empty dropped": "{count:row} with {values[0]:g} in every column dropped",
-    "special code": "special code {values[0]:g}: {count:value} in {values[1]} columns; one input a column, the value "
-    "set to the training median",
     # a table
     "asked": "no inputs, as asked: {names}",
     "test rows": "{count:test row} from {values[0]}",

@@ -173,7 +173,6 @@ def load(
     target: str | None = None,
     task: Task | None = None,
     data_dir: str | os.PathLike[str] | None = None,
-    drop_empty: bool = False,
     text_as_missing: bool = False,
     exclude: Sequence[str] = (),
     ids: Sequence[str] = (),
@@ -199,7 +198,6 @@ def load(
         target: the target column, needed for a file.
         task: overrides the inferred task.
         data_dir: a folder with the named sets' files, and with files that are not in the working folder.
-        drop_empty: fico only: leaves out the 588 rows that are -9 throughout.
         text_as_missing: as of `htaf.data.reading.typed`.
         exclude: columns that are left out.
         ids: columns that name the rows: no features, but kept beside predictions.
@@ -225,7 +223,7 @@ def load(
     def may_be_numbers(column: str) -> bool:
         return column not in texts
 
-    frame, notes = _read(given, data_dir, drop_empty, may_be_numbers)
+    frame, notes = _read(given, data_dir, may_be_numbers)
     kept = _kept_texts(frame) if given.lower().endswith(".parquet") else []  # a text file has no types
     name, column = (Path(given).name, target) if known is None else (known.name, known.target)
     if column is None:
@@ -286,7 +284,7 @@ def _with_test(
     notes: list[Note],
 ) -> tuple[pd.DataFrame, Parting]:
     """The rows of a table with those of its test file below, which are the test part."""
-    other, of_file = _read(os.fspath(test), data_dir, False, numbers)
+    other, of_file = _read(os.fspath(test), data_dir, numbers)
     absent = [name for name in frame if name not in other and name not in unread]
     if absent:
         raise DataError(
@@ -425,7 +423,6 @@ def load_like(
     *,
     target: Target,
     data_dir: str | os.PathLike[str] | None = None,
-    drop_empty: bool = False,
     weight: str = "",
 ) -> Table:
     """Other labelled rows for a preprocessor that is already fitted, to measure a finished run on them.
@@ -439,7 +436,6 @@ def load_like(
         target: the target side of the preprocessor, `Preprocessor.target`: its name is the column that is
             read, its task is the table's, and class codes are places in its classes, found by name.
         data_dir: a folder with the named sets' files.
-        drop_empty: fico only: leaves out the 588 rows that are -9 throughout.
         weight: a column with the weights of the rows, taken where they have it.
     Returns:
         the table; its features are for `Preprocessor.transform`.
@@ -448,7 +444,7 @@ def load_like(
             not know, or text where it is a number; see `read_frame`.
     """
     given, known = os.fspath(name_or_path), lookup(name_or_path)
-    frame, notes = _read(given, data_dir, drop_empty)
+    frame, notes = _read(given, data_dir)
     name = Path(given).name if known is None else known.name
     codes = () if known is None else known.special_codes
     return _like(frame, target, notes, name, given if known is None else name, codes, weight)
@@ -509,14 +505,12 @@ def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _read(
-    given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool, numbers: Numbers | None = None
+    given: str, data_dir: str | os.PathLike[str] | None, numbers: Numbers | None = None
 ) -> tuple[pd.DataFrame, list[Note]]:
     """The raw rows of a named set or of a file, with notes; numbers: as `read_frame` takes it."""
     known = lookup(given)
     if known is not None:
-        return read_named(known, data_dir, drop_empty=drop_empty)
-    if drop_empty:
-        raise DataError(f"{given}: leave drop_empty out, it is for 'fico' alone")
+        return read_named(known, data_dir)
     path = Path(given)
     looks_like_name = not path.suffix and path.name == given
     if not given or (looks_like_name and not path.exists()):  # "" would be the working folder

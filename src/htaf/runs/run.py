@@ -217,7 +217,6 @@ class Run:
             place,
             target=source.get("target"),
             task=source.get("task"),
-            drop_empty=bool(source.get("drop_empty")),
             text_as_missing=bool(source.get("text_as_missing")),
             data_dir=data_dir or source.get("data_dir"),
             exclude=source.get("exclude") or (),

@@ -20,7 +20,6 @@ class Source(RecipePart):
     name: str
     target: str | None = None
     task: Literal["regression", "classification"] | None = None
-    drop_empty: bool = False
     text_as_missing: bool = False
     split: Literal["random", "grouped", "stratified"] = "random"
     size: int | None = None
@@ -74,7 +73,6 @@ class Source(RecipePart):
 _OF_TABLES = (  # arguments of `htaf.data.tabular.load`
     "target",
     "task",
-    "drop_empty",
     "text_as_missing",
     "exclude",
     "ids",
