@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.compose import TransformedTargetRegressor
 from sklearn.metrics import roc_auc_score
 
 from htaf import HtafClassifier, HtafRegressor
@@ -211,39 +210,6 @@ def test_a_column_that_gives_the_target_away_is_named_before_the_training(task: 
     code, _, err = htaf("train", "tabular", "--data", tmp_path / "t.csv", "--target", "y", *words)
     assert code == 0
     assert err.count("column 'paid' alone says") == 1
-
-
-def skewed(rows: int = 600) -> pd.DataFrame:
-    """A price whose logarithm is linear in the columns."""
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.normal(size=(rows, 3))).add_prefix("c")
-    return frame.assign(price=np.exp(frame["c0"] + 0.5 * frame["c1"] + rng.normal(size=rows) / 3 + 9))
-
-
-def test_a_logarithm_of_the_target_is_advised_where_it_helps() -> None:
-    frame = skewed()
-    with pytest.warns(UserWarning, match=r"'price' is skewed .* has [34]\d% less error .* func=np.log1p") as caught:
-        htaf_fit(frame, "price", **TINY)
-    assert sum("is skewed" in str(one.message) for one in caught) == 1
-    logged: Any = TransformedTargetRegressor(HtafRegressor(**TINY), func=np.log1p, inverse_func=np.expm1)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*is skewed")
-        logged.fit(frame.drop(columns="price"), frame["price"])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda frame: frame["price"] - 1e5,  # no logarithm
-        lambda frame: np.log(frame["price"]),
-        lambda frame: frame["price"] * 0 + np.exp(3 * np.random.default_rng(1).normal(size=len(frame))),  # says nothing
-        lambda frame: 10 + frame["c0"] + 3 * np.random.default_rng(1).exponential(size=len(frame)) ** 2,  # additive
-    ],
-)
-def test_no_logarithm_is_advised_where_it_does_not_help(change: Any) -> None:
-    frame = skewed()
-    table = from_frame(frame.assign(price=change(frame)), "price")
-    assert [note for note in divided_notes(table, 0, "random") if "skewed" in str(note)] == []
 
 
 def test_looking_for_columns_that_give_the_target_away_is_quick() -> None:

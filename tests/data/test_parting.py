@@ -98,11 +98,8 @@ def test_parts_far_from_their_shares_are_said(tmp_path: Path) -> None:
     told = {seed: far_shares(table, seed, "grouped") for seed in range(6)}
     seed, note = next((seed, note) for seed, note in told.items() if "28.3% train" in note)
     assert sizes(table, seed, "grouped")[0] == 34
-    assert "rows of one group in 'ward' stay together (3 groups, the largest 50.0% of the rows): 28.3% train" in note
-    assert "asked: 70.0% train, 10.0% validate, 20.0% test; with seed " in note
-    nearer = int(note.split("with seed ")[1].split(":")[0])
-    assert sizes(table, nearer, "grouped") == [60, 34, 26]
-    assert "with seed" not in far_shares(table, nearer, "grouped")
+    assert "rows of one group in 'ward' stay together: 28.3% train" in note
+    assert "asked: 70.0% train, 10.0% validate, 20.0% test" in note
     assert far_shares(load(path, target="y", group="customer"), 0, "grouped") == ""
     assert far_shares(load(path, target="y"), 0, "random") == ""
 
@@ -123,10 +120,7 @@ def test_parts_by_time_far_from_their_shares_are_said(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     frame().assign(year=np.arange(60) // 20).to_csv(path, index=False)
     note = far_shares(load(path, target="y", time="year"), 0, "time")
-    assert note == (
-        "rows of one time in 'year' stay together (3 times, the largest 33.3% of the rows): 33.3% train, 33.3% "
-        "validate, 33.3% test; asked: 70.0% train, 10.0% validate, 20.0% test"
-    )
+    assert "rows of one time in 'year' stay together: 33.3% train, 33.3% validate, 33.3% test; asked: 70.0%" in note
 
 
 def test_a_group_in_the_test_file_and_in_training_is_said(file: Path, tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ FREQUENT, MOST_FREQUENT = 10, 50  # training rows from which such a category has
 MOST_CELLS = 1_000_000  # of the table of an encoded column, which is kept as JSON
 RARE, RARE_AMONG = 5, 100  # fewer training rows make a category rare, where there are at least so many
 APART = 3.0  # standard errors between the targets of rows with and without a value, from which blanks say something
-BLOCK = 65_536  # dates that are taken apart at once
 MISSING = ""  # the missing category; no present text is empty
 TRUTH = frozenset({"false", "f", "no", "n", "off", "0", "0.0"}), frozenset({"true", "t", "yes", "y", "on", "1", "1.0"})
 OTHER = "other"  # names the input of rare and unseen categories
@@ -227,7 +226,7 @@ def _blanks_tell(missing: Bool[np.ndarray, " rows"], wanted: Float64[np.ndarray,
 def _learn_date(
     column: pd.Series, name: str, notes: list[Note], wanted: Float64[np.ndarray, "rows outputs"], order: str
 ) -> Column:
-    from htaf.data.dates import PARTS, YEAR_FIRST, has_zone, native, numbers
+    from htaf.data.dates import YEAR_FIRST, has_zone, native, numbers
 
     values = native(column)
     known = np.sort(values[~np.isnat(values)])
@@ -239,12 +238,7 @@ def _learn_date(
     first, filled = known[0], known[(len(known) - 1) // 2]
     if missing := len(values) - len(known):
         notes.append(_about_blanks(name, missing, str(filled.astype("M8[D]")), told, one))
-    ranges: dict[str, tuple[float, float]] = dict.fromkeys(PARTS, (math.inf, -math.inf))
-    different = known[np.append(True, known[1:] != known[:-1])]
-    for start in range(0, len(different), BLOCK):
-        parts = numbers(different[start : start + BLOCK], first)
-        for part, (low, high) in ranges.items():
-            ranges[part] = min(low, float(parts[part].min())), max(high, float(parts[part].max()))
+    ranges = {part: (float(found.min()), float(found.max())) for part, found in numbers(known, first).items()}
     outputs = tuple(part for part, (low, high) in ranges.items() if low < high)
     return Column(
         name, "date", outputs=outputs, lows=tuple(ranges[part][0] for part in outputs),
@@ -280,12 +274,13 @@ def _learn_category(
     if len(categories) > MOST_ONE_HOT and wanted[0]:
         from htaf.data.encoding import encodings
 
-        categories = _told_apart(categories, counts, len(wanted[0]), name, notes)
+        most = max(1, MOST_CELLS // len(wanted[0]))  # the others have the mean of all rows
+        categories = tuple(sorted(sorted(categories, key=lambda category: -counts[category])[:most]))
         found = encodings(values, wanted[1], categories)
         frequent = _frequent(categories, counts)
         own = np.array([[float(category == one) for one in frequent] for category in categories])
         table = np.hstack([found, own.reshape(len(categories), -1)])
-        notes.append(Note("encoded", name, len(categories), (len(frequent),)))
+        notes.append(Note("encoded", name, len(counts), (len(frequent), len(categories))))
         return Column(
             name, "encoded", categories=categories,
             outputs=(*wanted[0], *(f"is {category}" if category else "has no value" for category in frequent)),
@@ -300,23 +295,6 @@ def _learn_category(
     notes.append(Note("rare", name, rows, (len(rare), RARE)))
     kept = tuple(value for value in categories if value not in rare)
     return Column(name, "category", categories=kept, other=True)
-
-
-def _told_apart(categories: tuple[str, ...], counts: dict[str, int], outputs: int, name: str, notes: list[Note]) -> Any:
-    """The categories whose means of the target are kept: all, or the most frequent where means of all are too many."""
-    most = max(1, MOST_CELLS // outputs)
-    if len(categories) <= most:
-        return categories
-    kept = sorted(categories, key=lambda category: -counts[category])[:most]
-    rows = sum(counts[category] for category in categories) - sum(counts[category] for category in kept)
-    notes.append(Note("told apart", name, len(categories), (outputs, MOST_CELLS, most, rows)))
-    return tuple(sorted(kept))
-
-
-def pooled(column: Column) -> bool:
-    """Whether an encoded column may have left categories of the training rows to the mean of all rows."""
-    means = sum(not output.startswith("is ") and output != "has no value" for output in column.outputs)
-    return column.kind == "encoded" and len(column.categories) == max(1, MOST_CELLS // max(1, means))
 
 
 def _frequent(categories: Sequence[str], counts: dict[str, int]) -> list[str]:

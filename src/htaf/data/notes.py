@@ -147,21 +147,13 @@ def _spellings(groups: tuple[Any, ...]) -> str:
     return some([" = ".join(map(repr, group)) for group in groups if isinstance(group, tuple)], 5)
 
 
-def _first_names(note: Note) -> str:
-    """Three values, and how many more there are at least."""
-    more = len(note.values) - 3
-    least = "at least " if len(note.values) >= MOST_NAMED else ""
-    return ", ".join(repr(value or "missing") for value in note.values[:3]) + (
-        f" and {least}{more:,} more" if more > 0 else ""
-    )
-
-
-def _unseen(what: str, instead: str) -> Callable[[Note], str]:
-    def said(note: Note) -> str:
-        rows, where = counted(note.count, "row"), instead.format(column=note.column)
-        return f"column {note.column!r}: {rows} with categories {what} ({_first_names(note)}), {where}"
-
-    return said
+def _unseen(note: Note) -> str:
+    """count: of rows. values: which categories, what stands for them, and the first ones."""
+    which, instead, *names = note.values
+    more, least = len(names) - 3, "at least " if len(note.values) >= MOST_NAMED else ""
+    shown = ", ".join(repr(value or "missing") for value in names[:3])
+    rest = f" and {least}{more:,} more" if more > 0 else ""
+    return f"column {note.column!r}: {counted(note.count, 'row')} with categories {which} ({shown}{rest}), {instead}"
 
 
 def _dates(note: Note) -> str:
@@ -187,22 +179,13 @@ def _outside(note: Note) -> str:
 
 
 def _encoded(note: Note) -> str:
-    """count: of categories. values: how many of them have an input of their own too."""
-    own = counted(note.values[0], "most frequent one")
+    """count: of categories. values: how many of them have an input of their own too, and how many have a mean."""
+    own, kept = counted(note.values[0], "most frequent one"), note.values[1]
     more = f"; the {own} also as 0 or 1" if note.values[0] else ""
+    more += f"; only the {kept:,} most frequent, the others have the mean of all rows" if kept < note.count else ""
     return (
         f"column {note.column!r}: {note.count:,} categories, each as the target's mean in it, drawn to that of all "
         f"rows where it has few{more}"
-    )
-
-
-def _told_apart(note: Note) -> str:
-    """count: of categories. values: classes, the most means, categories that are kept, rows of the others."""
-    classes, most, kept, rows = note.values
-    by = f" x {classes:,} classes" if classes > 1 else ""
-    return (
-        f"column {note.column!r}: {note.count:,} categories{by} are more than {most:,} means: the {kept:,} most "
-        f"frequent ones are told apart, the others ({counted(rows, 'training row')}) have the mean of all rows"
     )
 
 
@@ -284,20 +267,6 @@ def _repeated_values(note: Note) -> str:
     )
 
 
-def _skewed(note: Note) -> str:
-    """count: of rows. values: the skewness, and the share of the error that the logarithm takes away."""
-    learn = option(
-        f"Write log(1 + target) into a column of the file, make it --target and --exclude {note.column!r} to learn it",
-        "sklearn.compose.TransformedTargetRegressor(htaf.HtafRegressor(), func=np.log1p, inverse_func=np.expm1) learns "
-        "it",
-    )
-    return (
-        f"target {note.column!r} is skewed (skewness {note.values[0]:.1f}), and a linear model of log(1 + target) has "
-        f"{note.values[1]:.0%} less error (RMSE) than one of the target, each half of {note.count:,} training rows "
-        f"predicted from the other: so may the network. {learn}"
-    )
-
-
 def _trained_on(note: Note) -> str:
     """count: of rows. values: of how many."""
     own = option("Without --data they are", "Without other data they are")
@@ -344,23 +313,11 @@ UNEXPECTED = frozenset(
     {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
      "one training text", "no training value", "small range", "learned nothing", "diverged",
      "mixed", "mixed dates", "text as missing", "gives the target away", "say most", "repeated values",
-     "skewed", "drawn in time", "class without weight", "total row", "far value", "classes alike",
+     "drawn in time", "class without weight", "total row", "far value", "classes alike",
      "busy", "never predicted", "few for a threshold"}
 )  # fmt: skip
 # how other rows are unlike those of training: `predict` of an estimator warns of it
-UNLIKE = frozenset(
-    {
-        "ignored",
-        "no unit",
-        "no zone",
-        "none seen",
-        "unseen",
-        "unseen or rare",
-        "unseen, mean",
-        "unseen or rare, mean",
-        "outside",
-    }
-)
+UNLIKE = frozenset({"ignored", "no unit", "no zone", "none seen", "unseen", "outside"})
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
     "UTF-16": "read as UTF-16",
@@ -434,7 +391,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "small range": "column {column!r} dropped: " + _SMALL_RANGE + " in the training part",
     "one category": "column {column!r}: one category each: {spellings}",
     "encoded": _encoded,
-    "told apart": _told_apart,
     "rare": "column {column!r}: {values[0]} categories with fewer than {values[1]} training rows are one input, "
     "'other' ({count:row})",
     "codes": _codes,
@@ -449,7 +405,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "htaf.fit(..., time={column!r}), or eval_set",
     "test dates outside": "column {column!r}: {count:,} of {values[0]:,} test rows, {values[1]} to {values[2]}, lie "
     "outside the dates of training, {values[3]} to {values[4]}",
-    "skewed": _skewed,
     "busy": "the load average is {values[0]:.1f} on {values[1]} cores. Where other processes cause it, these threads "
     "wait for one another: {values[2]}",
     # what its network learned
@@ -471,10 +426,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "ignored target": "ignored: {column!r}, the target",
     "trained on": _trained_on,
     "seen": _seen,
-    "unseen": _unseen("not seen in training", "all inputs 0"),
-    "unseen or rare": _unseen("rare in training or not seen", "input {column}=other"),
-    "unseen, mean": _unseen("not seen in training", "the target's mean"),
-    "unseen or rare, mean": _unseen("rare in training or not seen", "the target's mean"),
+    "unseen": _unseen,
 }
 OF_COLUMNS: dict[str, tuple[str, str | Callable[[Note], str]]] = {
     "missing": ("missing values", "{count:,} in {column!r}"),

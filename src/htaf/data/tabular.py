@@ -56,7 +56,6 @@ TOTALS = re.compile(
     r"media|suma|promedio|total general|razem|totaal|合计|总计|合計|max(imum)?|min(imum)?|median|std|count"
 )
 FAR = 0.05  # from the share that was asked for; what is farther is said
-SEEDS_TRIED = 20  # to name one whose parts are nearer
 
 
 @dataclass(frozen=True)
@@ -855,45 +854,28 @@ def _kept_together(table: Table, free: Int64[np.ndarray, " free"], mode: Mode) -
 def far_shares(table: Table, seed: int, mode: Mode) -> str:
     """A note where whole groups, or rows of one time, make parts of other sizes than asked for; "" where they are near.
 
-    Near: each part is within 5 points of its share, and has at least half of it. Of groups the note names the seed
-    below 20 whose parts are nearest, where that is another one. Nothing is changed: a run finds its parts by its seed.
+    Near: each part is within 5 points of its share, and has at least half of it.
 
     Args:
         table, seed, mode: as `split` takes them.
     Raises:
         DataError: as `split`.
     """
-    expect_seed(seed, DataError)
     if mode not in ("grouped", "time"):
         return ""
-    parting = table.parting
-    free = np.arange(len(table.target)) if parting.test is None else np.flatnonzero(~parting.test)
-    sizes, asked = np.bincount(_kept_together(table, free, mode)), np.array(parting.shares)
-
-    def got(seed: int) -> np.ndarray:
-        order = np.arange(len(sizes)) if mode == "time" else random_order(len(sizes), seed)
-        return np.bincount(_cut(sizes, order, parting.shares), weights=sizes) / len(free)
-
-    own = got(seed)
-    if (np.abs(own - asked) <= FAR).all() and (own >= asked / 2).all():
+    parts, parting = split(table, seed, mode=mode), table.parting
+    sizes, asked = [len(parts.train), len(parts.validation), len(parts.test)][: len(parting.shares)], parting.shares
+    got = np.array(sizes) / sum(sizes)
+    if (np.abs(got - asked) <= FAR).all() and (got >= np.array(asked) / 2).all():
         return ""
-    parts = ("train", "validate", "test")[: len(asked)]
-
-    def said(shares: np.ndarray) -> str:
-        return ", ".join(f"{100 * share:.1f}% {part}" for share, part in zip(shares, parts, strict=True))
-
-    if mode == "time":
-        what, many = f"rows of one time in {parting.time!r} stay together", f"{len(sizes):,} times"
-    else:
-        of = "equal rows" if parting.group is None else f"rows of one group in {parting.group!r}"
-        what, many = f"{of} stay together", f"{len(sizes):,} groups"
-    note = f"{what} ({many}, the largest {sizes.max() / len(free):.1%} of the rows): {said(own)}; asked: {said(asked)}"
-    if mode == "time":
-        return note
-    nearest = min(range(SEEDS_TRIED), key=lambda one: (np.abs(got(one) - asked).sum(), one))
-    if np.abs(got(nearest) - asked).sum() >= np.abs(own - asked).sum() - 1e-9:
-        return note
-    return f"{note}; with seed {nearest}: {said(got(nearest))}"
+    together = f"one time in {parting.time!r}" if mode == "time" else f"one group in {parting.group!r}"
+    what = "equal rows" if mode == "grouped" and parting.group is None else f"rows of {together}"
+    said = (
+        ", ".join(f"{share:.1%} {part}" for share, part in zip(shares, ("train", "validate", "test"), strict=False))
+        for shares in (got, asked)
+    )
+    advice = ", or try another seed" if mode == "grouped" else ""
+    return f"{what} stay together: {next(said)}; asked: {next(said)}: ask for other shares{advice}"
 
 
 def _cut(sizes: np.ndarray, order: np.ndarray, shares: tuple[float, ...]) -> Int64[np.ndarray, " groups"]:
