@@ -233,7 +233,8 @@ def _learn_date(
     one = len(known) > 0 and bool(known[0] == known[-1])
     told = _blanks_tell(np.isnat(values), wanted, one)
     if not len(known) or (one and not told):
-        notes.append(Note("one training text", name, values=(str(known[0]) if len(known) else "no date",)))
+        why = f"one value, {known[0]}," if len(known) else "no value"
+        notes.append(Note("dropped in training", name, values=(why,)))
         return Column(name, "dropped")
     first, filled = known[0], known[(len(known) - 1) // 2]
     if missing := len(values) - len(known):
@@ -267,7 +268,7 @@ def _learn_category(
     counts = {value: int(count) for value, count in zip(*np.unique(values, return_counts=True), strict=True)}
     categories = tuple(sorted(counts))
     if len(categories) == 1:
-        notes.append(Note("one training text", name, values=(categories[0] or "missing",)))
+        notes.append(Note("dropped in training", name, values=(f"one value, {categories[0] or 'missing'!r},",)))
         return Column(name, "dropped")
     if MISSING in counts:
         notes.append(Note("missing texts in training", name, counts[MISSING]))
@@ -324,8 +325,9 @@ def _learn_number(
     told = _blanks_tell(np.isnan(values), wanted, one)
     if one or not plain.size:
         if not told:
-            kind = "no training value" if not plain.size else "one training value" if low == high else "small range"
-            notes.append(Note(kind, name, values=(low, high)))
+            narrow = f"too narrow a range ({low:.17g} to {high:.17g}; change its unit or subtract an offset)"
+            why = "no value" if not plain.size else f"one value, {low:g}," if low == high else narrow
+            notes.append(Note("dropped in training", name, values=(why,)))
         if not codes and not told:
             return Column(name, "dropped")
     if missing and (told or not one) and plain.size:

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 import sklearn.datasets
 
 from htaf._errors import first_line, listed, option
 from htaf.data.notes import Note
-from htaf.data.reading import DataError, data_folders, to_number
+from htaf.data.reading import DataError, data_folders
 from htaf.data.table_files import read_frame
 
 _ABALONE = "sex length diameter height whole_weight shucked_weight viscera_weight shell_weight rings"
@@ -50,7 +49,6 @@ class Named:
     task: Literal["regression", "classification"]
     classes: tuple[str, ...] = ()
     header: bool = True
-    identifiers: tuple[str, ...] = ()
     special_codes: tuple[float, ...] = ()
 
     @property
@@ -88,7 +86,6 @@ NAMED: dict[str, Named] = {
             "Churn",
             "classification",
             classes=("No", "Yes"),
-            identifiers=("customerID",),
         ),
         Named(
             "fico",
@@ -152,13 +149,8 @@ def read_named(known: Named, data_dir: str | os.PathLike[str] | None = None) -> 
         )
     extra = [str(name) for name in frame.columns if _plain(str(name)) not in map(_plain, known.columns)]
     if extra:
-        kind = "row names" if set(extra) <= set(known.identifiers) else "not of the set"
-        notes.append(Note(kind, values=tuple(extra)))
+        notes.append(Note("not of the set", values=tuple(extra)))
     frame = frame[[spelled[_plain(name)] for name in known.columns]].set_axis(list(known.columns), axis=1)
-    if known.special_codes:
-        features = [to_number(frame[name])[0] for name in known.columns if name != known.target]
-        empty = (np.column_stack(features) == known.special_codes[-1]).all(axis=1)
-        notes.append(Note("empty kept", count=int(empty.sum()), values=(known.special_codes[-1],)))
     return frame, notes
 
 

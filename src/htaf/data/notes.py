@@ -196,20 +196,19 @@ def _codes(note: Note) -> str:
 
 
 def _mixed(note: Note) -> str:
-    """count: of texts. values: numbers, the first text."""
-    numbers, texts = counted(note.values[0], "number"), counted(note.count, "text")
-    first = f"first {note.values[1]!r}, {_words(note)['row']}"
-    return f"column {note.column!r} mixes {numbers} with {texts} ({first}): read as a category"
+    """count: of texts. values: how many values are no texts, what these are, and the first text."""
+    known, what, first = note.values
+    texts, row = counted(note.count, "text"), _words(note)["row"]
+    advice = "; correct them or leave them blank to have dates" if what == "date" else ""
+    mixes = f"{counted(known, what)} with {texts} (first {first!r}, {row})"
+    return f"column {note.column!r} mixes {mixes}: read as a category{advice}"
 
 
 def _encoding(note: Note) -> str:
-    """kind: the encoding. values: an example, and whether it hardly is of this encoding."""
-    said = f"not UTF-8: read as {note.kind}"
-    if note.values:
-        example, foreign = note.values
-        said += f", as in {example!r}; " + ("this looks like another encoding" if foreign else "if that is not right")
-        said += ", save the file as UTF-8"
-    return said
+    """values: the encoding, an example, and whether it hardly is of this encoding."""
+    encoding, example, foreign = note.values
+    doubt = "this looks like another encoding" if foreign else "if that is not right"
+    return f"not UTF-8: read as {encoding}, as in {example!r}; {doubt}, save the file as UTF-8"
 
 
 def _few_to_choose_by(note: Note) -> str:
@@ -303,26 +302,21 @@ def _never_predicted(note: Note) -> str:
 
 NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce') makes it a number column"
 NO_PLAIN_NUMBER = "{!r} is no plain number or date; write numbers as 1234.5 and dates as 2012-01-31"
-_SMALL_RANGE = "too narrow a range ({values[0]:.17g} to {values[1]:.17g}; change its unit or subtract an offset)"
 _NOT_TRUSTED = (
     "on the validation part the loss {values[0]}: the probabilities are not to be trusted ({values[1]}). Lower lr, or "
     "set clip"
 )
 # what a caller may not have meant: `fit` warns of it
 UNEXPECTED = frozenset(
-    {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
-     "one training text", "no training value", "small range", "learned nothing", "diverged",
-     "mixed", "mixed dates", "text as missing", "gives the target away", "say most", "repeated values",
-     "drawn in time", "class without weight", "total row", "far value", "classes alike",
-     "busy", "never predicted", "few for a threshold"}
+    {"dropped", "dropped in training", "number as text", "learned nothing", "diverged", "mixed", "text as missing",
+     "gives the target away", "say most", "repeated values", "drawn in time", "class without weight", "total row",
+     "far value", "classes alike", "busy", "never predicted", "few for a threshold"}
 )  # fmt: skip
 # how other rows are unlike those of training: `predict` of an estimator warns of it
 UNLIKE = frozenset({"ignored", "no unit", "no zone", "none seen", "unseen", "outside"})
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
-    "UTF-16": "read as UTF-16",
-    "Latin-1": _encoding,
-    "Windows-1252": _encoding,
+    "encoding": _encoding,
     "header of numbers": "the first line looks like data, but was taken for the column names: add a line of names if "
     "it is data",
     "decimal commas": "column {column!r}: decimal commas read as points",
@@ -332,9 +326,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "no name": "left out without a name: column {values[0]} of {count}",
     # what a column is
     "dates": _dates,
-    "durations": "column {column!r}: durations, in days",
-    "thousands": "column {column!r}: numbers as people write them, {values[0]!r} read as {values[1]}",
-    "brackets": "column {column!r}: brackets, or a minus behind, are below 0: {values[0]!r} read as {values[1]}",
+    "read as": "column {column!r}: numbers as people write them, {values[0]!r} read as {values[1]}",
     "leading zeros": "column {column!r} is text: {values[0]!r} begins with 0, as codes do; write numbers without zeros "
     "at the front to have them as such",
     "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}; # is the number",
@@ -343,13 +335,9 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "
     "letter before each",
     "mixed": _mixed,
-    "mixed dates": "column {column!r} mixes {values[0]:,} dates with {count:text} that are none (first {values[1]!r}, "
-    "{row}): read as a category; correct them or leave them blank to have dates",
     # a set known by name
     "source": "{values[0]}",
-    "row names": "dropped, identifies rows: {names}",
     "not of the set": "dropped, not part of the set: {names}",
-    "empty kept": "{count:row} with {values[0]:g} in every column kept",
     # a table
     "asked": "no inputs, as asked: {names}",
     "test rows": "{count:test row} from {values[0]}",
@@ -361,11 +349,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "class without weight": "target {column!r}: every row of {names} has weight 0, as if there were no such class",
     "shared groups": "column {column!r}: {count:group} of the test file in the training rows too",
     "no group": "column {column!r}: {count:row} without a group, each its own",
-    "one value": "column {column!r} dropped: one value in every row",
-    "no value": "column {column!r} dropped: all values are missing",
-    "names rows": "column {column!r} dropped: text with {values[0]:,} distinct values in {count:row}",
-    "numbers name rows": "column {column!r} dropped: text with {values[0]:,} distinct values in {count:row}; "
-    + NUMBERS_AS_TEXT,
+    "dropped": "column {column!r} dropped: {values[0]}",
     "number as text": "column {column!r} is text: " + NO_PLAIN_NUMBER.replace("{!r}", "{values[0]!r}"),
     "row number": _row_number,
     "total row": _total_row,
@@ -384,11 +368,8 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "no rows": "target {column!r}: no rows of {names}",
     "no training rows": "target {column!r}: no training rows of {names}",
     # what its training part says
-    "one training value": "column {column!r} dropped: one value, {values[0]:g}, in the training part",
-    "one training text": "column {column!r} dropped: {values[0]!r} in every training row",
-    "no training value": "column {column!r} dropped: no value in the training part",
+    "dropped in training": "column {column!r} dropped: {values[0]} in the training part",
     "flag": "column {column!r}: {values[0]} or nothing ({count:training row}); one input, 1 where there is nothing",
-    "small range": "column {column!r} dropped: " + _SMALL_RANGE + " in the training part",
     "one category": "column {column!r}: one category each: {spellings}",
     "encoded": _encoded,
     "rare": "column {column!r}: {values[0]} categories with fewer than {values[1]} training rows are one input, "

@@ -404,7 +404,7 @@ def _decimal_commas(pieces: Iterator[dict[str, Any]], separator: str) -> tuple[f
     if sure & {*may} or (separator != "," and not pointed and commas & {*may}):
         chosen = [name for name in may if name in commas or name in dots]
         return frozenset(chosen), [
-            Note("decimal commas", name) if name in commas else _about_dots("thousands", name, dots[name])
+            Note("decimal commas", name) if name in commas else _about_dots("read as", name, dots[name])
             for name in chosen
         ]
     is_open = [name for name in may if name in dots and not pointed and separator != ","]
@@ -458,7 +458,7 @@ def _encoding(path: Path, label: str) -> tuple[str, list[Note], bool]:
     with _binary(path) as file:
         block = file.read(1 << 20)
         if block.startswith((b"\xff\xfe", b"\xfe\xff")):
-            return "utf-16", [Note("UTF-16")], True
+            return "utf-16", [], True
         known = windows = True
         commas, first, runs = False, b"", Counter[bool]()
         while block:
@@ -483,7 +483,7 @@ def _encoding(path: Path, label: str) -> tuple[str, list[Note], bool]:
         return "utf-8-sig", [], commas
     encoding, kind = ("cp1252", "Windows-1252") if windows else ("latin-1", "Latin-1")
     foreign = runs[True] * 2 > runs[False]
-    return encoding, [Note(kind, values=(first.decode(encoding).strip(), foreign))], commas
+    return encoding, [Note("encoding", values=(kind, first.decode(encoding).strip(), foreign))], commas
 
 
 def check_path(path: Path) -> None:

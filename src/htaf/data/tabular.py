@@ -14,14 +14,14 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from htaf._errors import expect_seed, listed, option, suggestion
+from htaf._errors import counted, expect_seed, listed, option, suggestion
 from htaf.data.columns import (
     Target,
     numbers_as_text,
 )
 from htaf.data.dates import native
 from htaf.data.named import NAMED, is_named, lookup, read_named
-from htaf.data.notes import Note, told
+from htaf.data.notes import NUMBERS_AS_TEXT, Note, told
 from htaf.data.order import random_order, random_words
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import (
@@ -685,12 +685,14 @@ def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
         if written:
             notes.append(Note("number as text", name, values=(written,)))
         if distinct + (present < len(column)) <= 1 or distinct == 0:
-            notes.append(Note("one value" if present else "no value", name))
+            why = "one value in every row" if present else "all values are missing"
+            notes.append(Note("dropped", name, values=(why,)))
         elif is_date(column):
             kept.append(name)
             notes += _far_value(name, column)
         elif is_text(column) and distinct >= ID_LIKE * present and distinct > 2:
-            notes.append(Note("numbers name rows" if written == "" else "names rows", name, present, (distinct,)))
+            why = f"text with {distinct:,} distinct values in {counted(present, 'row')}"
+            notes.append(Note("dropped", name, values=(f"{why}; {NUMBERS_AS_TEXT}" if written == "" else why,)))
         else:
             kept.append(name)
             notes += [] if is_text(column) else _far_value(name, column)
