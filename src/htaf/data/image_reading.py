@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -218,7 +218,7 @@ def read_files(
 
 
 def read_each(
-    files: Sequence[Content | Callable[[], Content]],
+    files: Sequence[Content],
     channels: int,
     size: tuple[int, int],
     names: Sequence[str] | None = None,
@@ -227,7 +227,7 @@ def read_each(
     """`decode` for each file, in threads: the images, zeros where one cannot be read, and why not.
 
     Args:
-        files: their paths or contents, or functions that give one of these and may raise DataError.
+        files: their paths or contents.
         names: of contents, for messages.
         most: threads; None: as `threads` says.
 
@@ -242,10 +242,8 @@ def read_each(
     pixels = np.zeros((len(files), channels, *size), dtype=np.uint8)
 
     def fill(place: int) -> DataError | None:
-        file = files[place]
         try:
-            content = file() if callable(file) else file
-            pixels[place] = decode(content, channels, size, names[place] if names else "image")
+            pixels[place] = decode(files[place], channels, size, names[place] if names else "image")
         except DataError as error:
             return error
         return None
