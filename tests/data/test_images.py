@@ -330,7 +330,7 @@ def test_a_batch_is_the_part_augmented_and_normalised() -> None:
     assert torch.equal(made_of.part.pixels, before)
 
 
-@pytest.mark.parametrize("preset", ["none", "crop-flip", "augmix"])
+@pytest.mark.parametrize("preset", ["none", "crop-flip"])
 def test_workers_change_nothing(preset: str) -> None:
     runs = []
     for workers in (0, 2):
@@ -347,7 +347,7 @@ def test_workers_change_nothing(preset: str) -> None:
 
 def test_files_in_workers(tmp_path: Path) -> None:
     images = load(write_files(tmp_path), size=66)
-    made_of = ImageDataset(images.train, fit_preprocessor(images, torch.arange(10)), "resized-crop-flip")
+    made_of = ImageDataset(images.train, fit_preprocessor(images, torch.arange(10)), "shift-flip")
     here, there = (
         list(DataLoader(made_of, batch_size=None, sampler=Batches(10, 5), num_workers=workers)) for workers in (0, 2)
     )

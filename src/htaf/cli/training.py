@@ -260,13 +260,11 @@ class ImageFlags:
     Args:
         size: Height and width in pixels to which images from files are scaled; none: by the images, from 32 to 224;
             their own where all are alike and at most 64.
-        strict: Stop at unreadable files and empty classes, else left out.
         workers: Processes that read images from files.
         checkpoint_seconds: Least time between checkpoints: what a kill can cost.
     """
 
     size: int | None = None
-    strict: bool = False
     workers: int = 0
     checkpoint_seconds: float = 30.0
 
@@ -286,7 +284,7 @@ class ImageFlags:
             options["attributes"] = supervision(chosen.recipe, data_dir)
 
         def read() -> Any:
-            return load(data, data_dir=data_dir, size=self.size, strict=self.strict)
+            return load(data, data_dir=data_dir, size=self.size)
 
         return Given(read, source.remembered(data_dir, images=True), options)
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, log2
+from math import ceil
 from pathlib import Path
 from threading import Condition
 from typing import TYPE_CHECKING
@@ -46,7 +46,7 @@ LARGEST_FILE = 8 * MAX_PIXELS  # bytes: four channels of 16 bits, uncompressed
 STRIP = 16  # times the pixels that are asked for: an image that covers more when it is enlarged is cropped before
 ORIENTATION = 0x0112  # the EXIF tag
 TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of TIFF
-SMALL = 8  # height and width of what tells images that look the same
+SMALL = 8  # pixels to whose eightfold a file is decoded when it is only looked at
 Content = Path | bytes
 
 
@@ -58,13 +58,11 @@ class Look:
         size: (H, W) in pixels, upright.
         handled: what `decode` has to do beside reading, such as "frames".
         problem: why it cannot be read, or "" where it can.
-        small: the image at SMALL x SMALL pixels, RGB; empty where it was not decoded.
     """
 
     size: tuple[int, int] = (0, 0)
     handled: tuple[str, ...] = ()
     problem: str = ""
-    small: bytes = b""
 
 
 class Budget:
@@ -118,20 +116,12 @@ def look(path: Path, *, whole: bool = True) -> Look:
             width, height = image.size
             handled = tuple(word for word, found in _handled(image).items() if found)
             sideways = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) > 4  # TIFF is upright already
-            small = _small(image) if whole else b""
+            if whole:
+                with _decoding(image, 8 * SMALL):
+                    _rgb(image)
     except Exception as error:  # PIL's readers raise nearly everything on damaged files
         return Look(problem=_reason(error, path))
-    return Look((width, height) if sideways else (height, width), handled, small=small)
-
-
-def _small(image: Image.Image) -> bytes:
-    width, height = image.size
-    with _decoding(image, 8 * SMALL):
-        part = 2 ** round(log2(width / image.width))  # of which JPEG decodes one pixel; its last may hang over
-        plain = _rgb(image)
-        box = None if part < 2 else (0, 0, min(width / part, plain.width), min(height / part, plain.height))
-        shrunk = plain.resize((SMALL, SMALL), Image.Resampling.BILINEAR, box)
-    return ImageOps.exif_transpose(shrunk).tobytes()
+    return Look((width, height) if sideways else (height, width), handled)
 
 
 def look_all(paths: Sequence[Path], *, whole: bool = True) -> list[Look]:
