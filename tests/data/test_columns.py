@@ -366,9 +366,9 @@ def fitted() -> dict:
         (0, "otherwise", [], "columns[0]: expected 1 lows <= highs, and as many values"),
         (2, "outputs", ["decade", "month", "weekday", "elapsed days"], "expected parts of a date"),
         (2, "highs", [0.0] * 4, "columns[2]: expected 4 lows <= highs"),
-        (2, "order", "backwards", "columns[2]: expected the order of a date"),
-        (2, "first", "today", "columns[2] first: expected a date, got 'today'"),
-        (2, "filled", "NaT", "columns[2] filled: expected a date, got 'NaT'"),
+        (2, "order", "backwards", "columns[2]: expected parts of a date, its order and two dates"),
+        (2, "first", "today", "columns[2]: expected parts of a date, its order and two dates"),
+        (2, "filled", "NaT", "columns[2]: expected parts of a date, its order and two dates"),
     ],
 )
 def test_damaged_columns_are_refused(place: int, key: str, value: object, message: str) -> None:

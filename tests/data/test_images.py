@@ -5,8 +5,6 @@ import math
 import os
 import re
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -369,35 +367,6 @@ def test_a_strip_of_single_pixels_is_refused_by_its_header(tmp_path: Path) -> No
             image_reading.decode(tmp_path / f"{name}.png", 3, (8, 8))
 
 
-def test_threads_wait_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    budget = image_reading.Budget(100 * 100 * 12)
-    monkeypatch.setattr(image_reading, "MEMORY", budget)
-    used, fitted = list[int](), image_reading._fitted
-    monkeypatch.setattr(image_reading, "_fitted", lambda *args: used.append(budget.used) or fitted(*args))
-    Image.new("RGB", (100, 100)).save(tmp_path / "one.png")
-    Image.new("RGB", (200, 200)).save(tmp_path / "larger than all.png")
-    names = [tmp_path / "one.png", tmp_path / "larger than all.png"] * 10
-    assert image_reading.read_each(names, 3, (8, 8), most=4)[1] == [None] * 20
-    assert {*used} == {100 * 100 * 12, 200 * 200 * 12}
-    assert budget.used == 0
-
-
-def test_memory_counts_the_tile_of_a_tiff_and_the_coefficients_of_a_progressive_jpeg(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    budget = image_reading.Budget(1)
-    monkeypatch.setattr(image_reading, "MEMORY", budget)
-    used, fitted = list[int](), image_reading._fitted
-    monkeypatch.setattr(image_reading, "_fitted", lambda *args: used.append(budget.used) or fitted(*args))
-    Image.new("RGB", (160, 160)).save(tmp_path / "progressive.jpg", progressive=True)
-    (tmp_path / "tile.tif").write_bytes(tiff_of_one_tile(image=16, tile=64))
-    for name in ("progressive.jpg", "tile.tif"):
-        image_reading.decode(tmp_path / name, 3, (8, 8))
-    assert used == [12 * 20 * 20 + 8 * 160 * 160, 12 * (16 * 16 + 64 * 64)]  # JPEG at 1/8
-    (tmp_path / "huge.tif").write_bytes(tiff_of_one_tile(image=16, tile=9600))
-    assert "tiles of 92,160,000 pixels" in image_reading.look(tmp_path / "huge.tif").problem
-
-
 def tiff_of_one_tile(image: int, tile: int) -> bytes:
     """A grey TIFF whose only tile is larger than the image."""
     data = zlib.compress(bytes(tile * tile))
@@ -407,25 +376,25 @@ def tiff_of_one_tile(image: int, tile: int) -> bytes:
     return b"II*\0" + struct.pack("<IH", 8, 10) + entries + bytes(4) + data
 
 
+def test_a_tile_larger_than_the_image_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "huge.tif").write_bytes(tiff_of_one_tile(image=16, tile=9600))
+    assert "tiles of 92,160,000 pixels" in image_reading.look(tmp_path / "huge.tif").problem
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_process_starts_with_all_of_the_memory() -> None:
-    with image_reading.MEMORY.held(image_reading.IN_FLIGHT):
+def test_large_images_are_decoded_alone_and_a_forked_process_waits_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_reading, "LARGE", 12 * 200 * 200)
+    held, fitted = dict[int, bool](), image_reading._fitted
+    alone = lambda plain, *rest: held.update({plain.width: image_reading.ALONE.locked()}) or fitted(plain, *rest)  # noqa: E731
+    monkeypatch.setattr(image_reading, "_fitted", alone)
+    for width in (100, 200):
+        Image.new("RGB", (width, width)).save(tmp_path / f"{width}.png")
+        image_reading.decode(tmp_path / f"{width}.png", 3, (8, 8))
+    assert held == {100: False, 200: True}
+    with image_reading.ALONE:
         child = os.fork()
         if not child:
-            os._exit(int(image_reading.MEMORY.used != 0))
+            os._exit(int(image_reading.ALONE.locked()))
     assert os.waitpid(child, 0)[1] == 0
-
-
-@pytest.mark.slow
-def test_large_images_in_several_threads_take_the_memory_of_one(tmp_path: Path) -> None:
-    Image.new("RGBA", (9000, 9000)).save(tmp_path / "large.png", compress_level=1)
-    code = """
-import pathlib, resource, sys
-from htaf.data.image_reading import read_each
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-before = peak()
-read_each([pathlib.Path(sys.argv[1])] * 4, 3, (64, 64), most=4)
-print(peak() - before)
-"""
-    done = subprocess.run([sys.executable, "-c", code, tmp_path / "large.png"], capture_output=True, text=True)
-    assert int(done.stdout) < 1_100_000, done.stderr  # KiB; each takes 640,000

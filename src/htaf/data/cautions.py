@@ -73,8 +73,8 @@ def _dates(moments: dict[str, pd.Series], table: Table, parts: Split, mode: Mode
 
 def drawn_in_time(table: Table) -> list[Note]:
     """Note dates that differ in each row where the validation rows are drawn by chance."""
-    moments = {str(name): column for name, column in table.features.items() if is_date(column)}
-    return [Note("drawn in time", name, count) for name, column in moments.items() if (count := _times(column))]
+    moments = ((str(name), _times(column)) for name, column in table.features.items() if is_date(column))
+    return [Note("drawn in time", name, count) for name, count in moments if count]
 
 
 def _times(column: pd.Series) -> int:

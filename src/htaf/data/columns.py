@@ -420,6 +420,8 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 def _check_column(column: Column, where: str) -> None:
     """Raises DataError where the fields of a column that was read do not go together."""
+    from htaf.data.dates import ORDERS, PARTS
+
     if not column.low <= column.fill <= column.high:
         raise DataError(f"{where}: expected low <= fill <= high, got {column.low}, {column.fill}, {column.high}")
     for key in ("codes", "categories", "outputs"):
@@ -429,27 +431,17 @@ def _check_column(column: Column, where: str) -> None:
             raise DataError(f"{where}: expected distinct {key}, got {found!r:.200}")
     width = len(column.outputs)
     lists = [column.lows, column.highs, *((column.otherwise, *column.values) if column.kind == "encoded" else ())]
-    if any(len(one) != width for one in lists) or any(
-        low > high for low, high in zip(column.lows, column.highs, strict=False)
-    ):
+    falling = any(low > high for low, high in zip(column.lows, column.highs, strict=False))
+    if any(len(one) != width for one in lists) or falling:
         raise DataError(f"{where}: expected {width} lows <= highs, and as many values for each category")
     if column.kind == "encoded" and len(column.values) != len(column.categories):
         raise DataError(f"{where}: expected values for each of {len(column.categories)} categories")
     if column.kind != "date":
         return
-    from htaf.data.dates import ORDERS, PARTS
-
-    if unknown := [part for part in column.outputs if part not in PARTS]:
-        raise DataError(f"{where}: expected parts of a date ({listed(PARTS)}), got {listed(unknown)}")
-    if column.order not in ORDERS:
-        raise DataError(f"{where}: expected the order of a date ({listed(ORDERS)}), got {column.order!r:.80}")
-    for name, text in (("first", column.first), ("filled", column.filled)):
-        try:
-            known = text[:1].isdigit() and not np.isnat(np.datetime64(text, "us"))
-        except ValueError:
-            known = False
-        if not known:
-            raise DataError(f"{where} {name}: expected a date, got {text!r:.80}")
+    days = [column.first, column.filled] if {*column.outputs} <= {*PARTS} and column.order in ORDERS else [""]
+    if any(not day[:1].isdigit() or pd.isna(pd.to_datetime(day, format="ISO8601", errors="coerce")) for day in days):
+        came = (column.outputs, column.order, column.first, column.filled)
+        raise DataError(f"{where}: expected parts of a date, its order and two dates, got {came!r:.200}")
 
 
 def read_target(data: Any) -> Target:

@@ -34,7 +34,7 @@ _DATE = re.compile(
 )
 _ZONE = re.compile(r":\d{2}.*(?:Z|UTC|GMT|[+-]\d{2}:?\d{2})$", re.IGNORECASE)  # of a text that is a date
 _NONE, _YEAR, _NUMBERS, _NAME = range(4)  # how a text was written
-_SAMPLE, _CHUNK = 200, 65_536
+_SAMPLE = 200
 _MOSTLY = 0.9  # share of dates from which the other texts of a column are taken for mistakes
 
 
@@ -242,11 +242,7 @@ def _in_order(column: pd.Series, order: str) -> tuple[np.ndarray, np.ndarray, np
 def _scan(texts: Shaped[np.ndarray, " texts"]) -> Int64[np.ndarray, "texts 6"]:
     """Of each text how it is written, year, two numbers (month and day where they are known), microseconds of the day,
     and minutes by which its zone is ahead of UTC."""
-    found = np.zeros((len(texts), 6), dtype=np.int64)
-    for begin in range(0, len(texts), _CHUNK):
-        part = [_fields(text) for text in texts[begin : begin + _CHUNK]]
-        found[begin : begin + len(part)] = part
-    return found
+    return np.fromiter((_fields(text) for text in texts), np.dtype((np.int64, 6)), len(texts))
 
 
 def _fields(text: str) -> tuple[int, int, int, int, int, int]:

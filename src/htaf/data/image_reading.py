@@ -7,12 +7,12 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from pathlib import Path
-from threading import Condition
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +41,7 @@ ARCHIVE = "an archive is not read: unzip it and give the folder"
 UNREAD = {HEIC: (".heic", ".heif", ".hif"), ARCHIVE: (".zip", ".7z", ".rar", ".tar", ".tgz")}
 MAX_PIXELS = 89_478_485  # PIL's own limit for a decompression bomb: 256 MiB in RGB
 MAX_EDGE = 65_535  # pixels, as of JPEG: a strip of single pixels takes many times its bytes
-IN_FLIGHT = 2**30  # bytes of images that all threads decode at a time; a larger one is decoded alone
+LARGE = 2**28  # bytes of an image while it is decoded, from which one is decoded at a time
 LARGEST_FILE = 8 * MAX_PIXELS  # bytes: four channels of 16 bits, uncompressed
 STRIP = 16  # times the pixels that are asked for: an image that covers more when it is enlarged is cropped before
 ORIENTATION = 0x0112  # the EXIF tag
@@ -65,33 +65,16 @@ class Look:
     problem: str = ""
 
 
-class Budget:
-    """Bytes that images may take while they are decoded, of all threads together."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.free()
-
-    def free(self) -> None:
-        self.used, self._freed = 0, Condition()
-
-    @contextmanager
-    def held(self, size: int) -> Iterator[None]:
-        """Wait until `size` bytes fit, or nothing else is held, and hold them in the block."""
-        with self._freed:
-            self._freed.wait_for(lambda: not self.used or self.used + size <= self.most)
-            self.used += size
-        try:
-            yield
-        finally:
-            with self._freed:
-                self.used -= size
-                self._freed.notify_all()
+ALONE = Lock()  # of the image that is decoded alone
 
 
-MEMORY = Budget(IN_FLIGHT)
+def _renewed() -> None:
+    global ALONE
+    ALONE = Lock()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=MEMORY.free)  # the threads of the parent, which hold some, are not there
+    os.register_at_fork(after_in_child=_renewed)  # the thread of the parent that holds it is not there
 
 
 def threads() -> int:
@@ -282,11 +265,12 @@ def _opened(file: Path | bytes) -> Iterator[Image.Image]:
 
 @contextmanager
 def _decoding(image: Image.Image, edge: int) -> Iterator[None]:
-    """Decode JPEG at 1/2 to 1/8 where both edges stay above `edge` pixels, and hold the memory in the block."""
+    """Decode JPEG at 1/2 to 1/8 where both edges stay above `edge` pixels; of large images one at a time."""
     coefficients = 8 * image.width * image.height if image.info.get("progressive") else 0  # all of them, at any scale
     image.draft(None, (edge, edge))
     each = 20 if image.mode.startswith("I") else 12  # bytes a pixel: as it is, in RGB and between
-    with MEMORY.held(each * (image.width * image.height + _tile(image)) + coefficients):
+    large = each * (image.width * image.height + _tile(image)) + coefficients >= LARGE
+    with ALONE if large else nullcontext():
         yield
 
 

@@ -240,7 +240,10 @@ class _Text:
                         rows += piece.num_rows
                         yield {self.header[int(place)]: self._points(int(place), piece.column(place)) for place in kept}
         except ArrowException as error:
-            raise self._explained(size) or DataError(f"{self.label}: cannot be read: {first_line(error)}") from None
+            said = first_line(error)
+            if "straddl" in said:
+                said = f"expected lines of less than {size:,} characters, got a longer one or an open quote"
+            raise DataError(f"{self.label}: cannot be read: {said}") from None
         except _DAMAGED as error:
             raise DataError(f"{self.label}: cannot be read: {first_line(error)}") from error
         if not rows:
@@ -288,29 +291,6 @@ class _Text:
     def _blank(self, row: Any) -> str:
         """What Arrow is to do with a row of too many or few fields: one without any text is none."""
         return "error" if row.text.replace(self.separator, "").strip() else "skip"
-
-    def _explained(self, longest: int) -> DataError | None:
-        """What is wrong with a file that Arrow does not read, by reading it line by line."""
-        width = len(self.header)
-        with _binary(self.path) as raw, io.TextIOWrapper(raw, self.encoding, errors="replace", newline="") as file:
-            lines = self._lines(file, longest)
-            rows = csv.reader(lines, delimiter=self.separator)
-            try:
-                for row in rows:
-                    if len(row) != width and any(value.strip() for value in row):
-                        return DataError(
-                            f"{self.label}, line {rows.line_num}: expected {width} fields separated by "
-                            f"{self.separator!r}, got {len(row)}"
-                        )
-            except csv.Error as error:
-                return DataError(f"{self.label}, line {rows.line_num}: {error}")
-        return None
-
-    def _lines(self, file: io.TextIOWrapper, longest: int) -> Iterator[str]:
-        while line := file.readline(longest):
-            if len(line) == longest:
-                raise DataError(f"{self.label}: expected lines of less than {longest:,} characters, got a longer one")
-            yield line
 
 
 def _column(array: Any, name: str, numbers: Numbers | None) -> Any:

@@ -922,11 +922,8 @@ def _groups(features: pd.DataFrame) -> Shaped[np.ndarray, " rows"]:
 
 def _row_hashes(features: pd.DataFrame | Mapping[Any, pd.Series]) -> Shaped[np.ndarray, " rows"]:
     """uint64 [rows], equal where all features are; missing equals missing, and 0 equals -0."""
-    columns = [column for _, column in features.items()]
-    found = np.zeros(len(columns[0]), dtype=np.uint64)
-    for column in columns:
-        same = column if is_date(column) else column.fillna("") if is_text(column) else column + 0.0
-        own = pd.util.hash_pandas_object(same, index=False).to_numpy(np.uint64)
-        found = found * np.uint64(0x9E3779B97F4A7C15) + own  # modulo 2^64, as arrays wrap
-        found ^= found >> np.uint64(29)
-    return found
+    same = {
+        name: column if is_date(column) else column.fillna("") if is_text(column) else column + 0.0
+        for name, column in features.items()
+    }
+    return pd.util.hash_pandas_object(pd.DataFrame(same), index=False).to_numpy(np.uint64)
