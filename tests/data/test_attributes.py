@@ -38,8 +38,6 @@ def test_cub_layout(tmp_path: Path, beside: bool) -> None:
         ("0 50 100\n1 2\n", "line 2: expected 3 values .* got 2"),
         ("0 50 x\n1 2 3\n", "expected numbers"),
         ("0 50 101\n1 2 3\n", "expected percent, 0 to 100, got 0.0 to 101.0"),
-        ("0 50 -1\n1 2 3\n", "expected percent"),
-        ("0 50 nan\n1 2 3\n", "expected percent"),
         ("0 50 100\n", "a line for each class, got 1 and a class numbered 2"),
         ("", "an empty file"),
     ],
@@ -47,18 +45,6 @@ def test_cub_layout(tmp_path: Path, beside: bool) -> None:
 def test_cub_with_wrong_values(tmp_path: Path, values: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_cub_attributes(write_cub(tmp_path, values))
-
-
-@pytest.mark.parametrize("name", ["attributes.txt", "classes.txt", "attributes/class_attribute_labels_continuous.txt"])
-def test_cub_with_a_missing_or_wrong_list(tmp_path: Path, name: str) -> None:
-    folder = write_cub(tmp_path)
-    (folder / name).unlink()
-    with pytest.raises(DataError, match=r"expected .*, got none"):
-        read_cub_attributes(folder)
-    if not name.startswith("attributes/"):
-        (folder / name).write_text("one two\n")
-        with pytest.raises(DataError, match="expected a number and a name in each line, got 'one two'"):
-            read_cub_attributes(folder)
 
 
 def test_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,13 +96,11 @@ def test_tables(tmp_path: Path, kind: str) -> None:
     ("text", "message"),
     [
         ("name,a\nx,1\n", "expected the first column 'class' .* got 2 columns, the first 'name'"),
-        ("class\nx\n", "got 1 column, the first 'class'"),
         ("class,a\nx,1\nx,0\n", "expected distinct classes, got 'x' more than once"),
         ("class,a\n,1\n", "expected a class in each row, got none in row 1"),
         ("class,a\nx,\n", "column 'a', class 'x': expected 0 or 1, .* got ''"),
         ("class,a\nx,maybe\n", "got 'maybe'"),
         ("class,a\nx,0.5\ny,1.5\n", "class 'y': .* got '1.5'; divide percent by 100"),
-        ("class,a\nx,-0.5\n", "got '-0.5'$"),
         ("class,a\n", "header only"),
     ],
 )
@@ -154,10 +138,3 @@ def test_only_binary() -> None:
             small().only([wrong])
     with pytest.raises(DataError, match="threshold must be > 0 and <= 1, got 0"):
         small().binary(0)
-
-
-def test_values_that_do_not_fit() -> None:
-    with pytest.raises(DataError, match=r"expected values \[1 classes, 2 attributes\], got \(2, 1\)"):
-        Attributes(("a", "b"), ("x",), np.zeros((2, 1), dtype=np.float32))
-    with pytest.raises(DataError, match=r"in \[0, 1\], got nan"):
-        Attributes(("a",), ("x",), np.array([[np.nan]], dtype=np.float32))

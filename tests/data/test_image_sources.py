@@ -122,15 +122,6 @@ def test_what_cannot_be_decoded_is_named_or_refused(tmp_path: Path) -> None:
         source([missing])
 
 
-def test_contents_that_would_run_another_program_are_refused(tmp_path: Path) -> None:
-    stream = io.BytesIO()
-    Image.new("RGB", SIZE).save(stream, "EPS")
-    write_parquet(tmp_path / "a.parquet", [stream.getvalue(), png(1)])
-    assert joined(read_all(tmp_path / "a.parquet")[0], "problems") == [
-        f"{tmp_path / 'a.parquet'}/0 (a file of another kind)"
-    ]
-
-
 def test_a_file_that_is_gone_is_no_bad_image(tmp_path: Path) -> None:
     files = write_files(tmp_path / "files", 3)
     found, _ = source([str(tmp_path / "files")])

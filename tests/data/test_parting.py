@@ -116,25 +116,11 @@ def test_a_part_without_a_group_or_a_time_is_refused(tmp_path: Path) -> None:
         split(load(path, target="y"), 0, mode="grouped")
 
 
-def test_parts_by_time_far_from_their_shares_are_said(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    frame().assign(year=np.arange(60) // 20).to_csv(path, index=False)
-    note = far_shares(load(path, target="y", time="year"), 0, "time")
-    assert "rows of one time in 'year' stay together: 33.3% train, 33.3% validate, 33.3% test; asked: 70.0%" in note
-
-
 def test_a_group_in_the_test_file_and_in_training_is_said(file: Path, tmp_path: Path) -> None:
     other = tmp_path / "test.csv"
     frame(2).to_csv(other, index=False)
     table = load(file, target="y", test=other, group="shop")
     assert "column 'shop': 2 groups of the test file in the training rows too" in told(table.notes)
-
-
-def test_an_id_that_divides_the_rows_is_kept_too(file: Path) -> None:
-    table = load(file, target="y", group="shop", ids=["shop", "customer"])
-    assert [*table.ids] == ["customer", "shop"]
-    assert [*load(file, target="y", time="when", ids=["when"]).ids] == ["when"]
-    assert [*load(file, target="y", group="shop").ids] == []
 
 
 def test_time_tests_on_the_last_rows(file: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -98,8 +97,6 @@ def images_from_files(
         raise DataError(f"{folder}: expected images, got {len(bad):,} of {len(listing):,} unreadable: {listed(bad, 3)}")
     if bad:
         notes.append(f"{counted(len(bad), 'unreadable file')} left out: {listed(bad, 5)}")
-    for kind, count in Counter(kind for seen in looks if not seen.problem for kind in seen.handled).items():
-        notes.append(f"{counted(count, 'image')} {HANDLED[kind]}")
     usable = [entry for entry, seen in zip(listing, looks, strict=True) if not seen.problem]
     border = sum(not seen.problem for seen in looks[: len(train)])
     every = [seen.size for seen in looks if not seen.problem]
@@ -145,16 +142,6 @@ def images_from_files(
         return files.in_memory() if in_memory else files
 
     return as_images(name, tuple(classes), part(rows), part(test_rows), notes)
-
-
-HANDLED = {
-    "frames": "with several frames: the first is used",
-    "grey": "in grey: made RGB",
-    "CMYK": "in CMYK: made RGB",
-    "16-bit": "of 16 bits: scaled to 8",
-    "transparent": "with transparency, which is dropped",
-    "turned": "turned upright by the EXIF tag",
-}
 
 
 def held_out(

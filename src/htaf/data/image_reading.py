@@ -56,12 +56,10 @@ class Look:
 
     Attributes:
         size: (H, W) in pixels, upright.
-        handled: what `decode` has to do beside reading, such as "frames".
         problem: why it cannot be read, or "" where it can.
     """
 
     size: tuple[int, int] = (0, 0)
-    handled: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -91,20 +89,19 @@ def look(path: Path, *, whole: bool = True) -> Look:
         path: a file.
         whole: decode all of it (JPEG at down to 1/8 size, which still reads every byte), not the header only.
     Returns:
-        its size and what has to be handled, or the problem.
+        its size, or the problem.
     """
     _expect_reader()
     try:
         with _opened(path) as image:
             width, height = image.size
-            handled = tuple(word for word, found in _handled(image).items() if found)
             sideways = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) > 4  # TIFF is upright already
             if whole:
                 with _decoding(image, 8 * SMALL):
                     _rgb(image)
     except Exception as error:  # PIL's readers raise nearly everything on damaged files
         return Look(problem=_reason(error, path))
-    return Look((width, height) if sideways else (height, width), handled)
+    return Look((width, height) if sideways else (height, width))
 
 
 def look_all(paths: Sequence[Path], *, whole: bool = True) -> list[Look]:
@@ -299,17 +296,6 @@ def _reason(error: Exception, file: Path | bytes) -> str:
     if head[4:12] in (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1", b"ftypmsf1"):
         return HEIC
     return "a file of another kind"
-
-
-def _handled(image: Image.Image) -> dict[str, bool]:
-    return {
-        "frames": bool(getattr(image, "is_animated", False)),
-        "grey": image.mode in ("L", "LA", "1", "La") or image.mode.startswith("I"),
-        "CMYK": image.mode == "CMYK",
-        "16-bit": image.mode.startswith("I"),
-        "transparent": image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info,
-        "turned": image.getexif().get(ORIENTATION, 1) != 1,
-    }
 
 
 def _rgb(image: Image.Image) -> Image.Image:
