@@ -1,6 +1,8 @@
-"""What a preprocessor learns about each column and the target, and its JSON form."""
+"""What a preprocessor learns about each column and the target, and its JSON form. Many categories become means of the
+target by scikit-learn's TargetEncoder, cross-fitted on the training rows."""
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +14,7 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf._errors import listed, option
 from htaf.data import stored
+from htaf.data.dates import ORDERS, PARTS, YEAR_FIRST, has_zone, native, numbers
 from htaf.data.notes import Note
 from htaf.data.numerals import form_of, like_number
 from htaf.data.reading import DataError, finite_numbers, is_date, is_number, is_text, to_text
@@ -25,6 +28,7 @@ RARE, RARE_AMONG = 5, 100  # fewer training rows make a category rare, where the
 APART = 3.0  # standard errors between the targets of rows with and without a value, from which blanks say something
 MISSING = ""  # the missing category; no present text is empty
 TRUTH = frozenset({"false", "f", "no", "n", "off", "0", "0.0"}), frozenset({"true", "t", "yes", "y", "on", "1", "1.0"})
+FOLDS = 5  # by which training rows are encoded
 OTHER = "other"  # names the input of rare and unseen categories
 Kind = Literal["number", "category", "encoded", "date", "dropped"]
 MOSTLY = 0.9  # share of numbers in a text column from which it is said that they are not read as such
@@ -187,7 +191,7 @@ def learn_column(
         name: the column's name.
         special_codes: numbers that mean "missing for this reason"; they are left out of the range.
         notes: what was handled is added.
-        wanted: from `htaf.data.encoding.outputs`, for columns with more than `MOST_ONE_HOT` categories; without
+        wanted: from `encoding_outputs`, for columns with more than `MOST_ONE_HOT` categories; without
             outputs these are one-hot too. It says too whether blanks tell of the target, see `_blanks_tell`.
         order: of dates that raw rows write as text. unit: of numbers that they write as text.
     Returns:
@@ -226,8 +230,6 @@ def _blanks_tell(missing: Bool[np.ndarray, " rows"], wanted: Float64[np.ndarray,
 def _learn_date(
     column: pd.Series, name: str, notes: list[Note], wanted: Float64[np.ndarray, "rows outputs"], order: str
 ) -> Column:
-    from htaf.data.dates import YEAR_FIRST, has_zone, native, numbers
-
     values = native(column)
     known = np.sort(values[~np.isnat(values)])
     one = len(known) > 0 and bool(known[0] == known[-1])
@@ -273,8 +275,6 @@ def _learn_category(
     if MISSING in counts:
         notes.append(Note("missing texts in training", name, counts[MISSING]))
     if len(categories) > MOST_ONE_HOT and wanted[0]:
-        from htaf.data.encoding import encodings
-
         most = max(1, MOST_CELLS // len(wanted[0]))  # the others have the mean of all rows
         categories = tuple(sorted(sorted(categories, key=lambda category: -counts[category])[:most]))
         found = encodings(values, wanted[1], categories)
@@ -420,8 +420,6 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 def _check_column(column: Column, where: str) -> None:
     """Raises DataError where the fields of a column that was read do not go together."""
-    from htaf.data.dates import ORDERS, PARTS
-
     if not column.low <= column.fill <= column.high:
         raise DataError(f"{where}: expected low <= fill <= high, got {column.low}, {column.fill}, {column.high}")
     for key in ("codes", "categories", "outputs"):
@@ -461,3 +459,52 @@ def read_target(data: Any) -> Target:
     if target.threshold is not None and not (0 < target.threshold < 1 and len(target.classes) == 2):
         raise DataError(f"target: expected a threshold in (0, 1) of two classes, got {target.threshold}")
     return target
+
+
+def encoding_outputs(
+    values: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"], target: Target
+) -> tuple[tuple[str, ...], Float64[np.ndarray, "rows outputs"]]:
+    """What categories are encoded by, with a name for each: the standardised target, or 0 and 1 for each class that has
+    rows; of two classes only the second."""
+    if target.task == "regression":
+        return (f"mean {target.name}",), ((values - target.mean) / target.std)[:, None].astype(np.float64)
+    codes = range(1, 2) if len(target.classes) == 2 else np.unique(values).tolist()
+    return tuple(f"share of {target.classes[code]}" for code in codes), np.stack(
+        [(values == code).astype(np.float64) for code in codes], axis=1
+    )
+
+
+def encodings(
+    categories: Shaped[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"], names: tuple[str, ...]
+) -> Float64[np.ndarray, "names outputs"]:
+    """The encoding of each of `names` by all rows: its mean, drawn towards the mean of all rows where it has few."""
+    return _by(categories, wanted, np.array(names, dtype=object))
+
+
+def cross_fitted(
+    categories: Shaped[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"]
+) -> Float64[np.ndarray, "rows outputs"]:
+    """The encoding of each row by the four fifths of the rows that it is not in, so that it does not hold its own
+    target. The fifths are drawn by a fixed seed."""
+    from sklearn.model_selection import KFold
+
+    found = np.empty_like(wanted)
+    folds = KFold(min(FOLDS, len(wanted)), shuffle=True, random_state=0)
+    for known, held in folds.split(wanted):
+        found[held] = _by(categories[known], wanted[known], categories[held])
+    return found
+
+
+def _by(known: np.ndarray, wanted: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    from sklearn.preprocessing import TargetEncoder
+
+    columns = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a mean over one row, which the encoder handles
+        for values in wanted.T:
+            if values.min() == values.max():
+                columns.append(np.full(len(asked), values[0]))
+                continue
+            encoder = TargetEncoder(target_type="continuous", smooth="auto").fit(known[:, None], values)
+            columns.append(np.asarray(encoder.transform(asked[:, None]))[:, 0])
+    return np.stack(columns, axis=1)

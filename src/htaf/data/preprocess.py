@@ -10,7 +10,7 @@ import pandas as pd
 from jaxtyping import Bool, Float32, Float64, Int64, Shaped
 
 from htaf._errors import listed
-from htaf.data import dates, encoding, stored
+from htaf.data import dates, stored
 from htaf.data.columns import (
     KEYS,
     MOST_CELLS,
@@ -19,6 +19,8 @@ from htaf.data.columns import (
     Column,
     Target,
     category_values,
+    cross_fitted,
+    encoding_outputs,
     learn_column,
     learn_target,
     places,
@@ -154,7 +156,7 @@ class Preprocessor:
         target, told, late = np.asarray(target), list[Note](), list[Note]()
         learned = learn_target(target, task, target_name, tuple(classes), late, weights)
         learned = replace(learned, unit=(units or {}).get(target_name, ""))
-        wanted = encoding.outputs(target, learned)
+        wanted = encoding_outputs(target, learned)
         columns = [
             learn_column(
                 _taken(column, rows),
@@ -193,20 +195,7 @@ class Preprocessor:
             DataError: a missing or repeated column; text, an infinite value or one beyond float32 in a
                 number column.
         """
-        return self._transform(features, trained, rows)[0]
-
-    def transform_with_notes(self, features: Frame) -> tuple[Float32[np.ndarray, "rows columns"], list[Note]]:
-        """As `transform`, with what was handled in these rows.
-
-        Args:
-            features: raw rows of any dtypes, [rows, raw columns].
-        Returns:
-            float32 [rows, len(feature_names)], and notes of ignored columns, and of each column with missing values,
-            values outside the range of training or categories not seen in it.
-        Raises:
-            DataError: as `transform`.
-        """
-        return self._transform(features, None, None)
+        return self.transform_with_notes(features, rows, trained=trained)[0]
 
     def named(self, rows: Frame) -> pd.DataFrame:
         """Raw rows of pandas whose columns have the names that are known here: as they are, else as `reading.named`
@@ -224,17 +213,22 @@ class Preprocessor:
             if column.kind not in ("number", "date") or [*made.columns].count(column.name) != 1:
                 continue
             raw = truth_as_numbers(column, made[column.name])
-            wrong = dates.unread(raw, column.order) if column.kind == "date" else to_number(raw, column.unit)[1]
+            wrong = dates.parsed(raw, column.order)[1] if column.kind == "date" else to_number(raw, column.unit)[1]
             if wrong.any():
                 texts = tuple(dict.fromkeys(map(str, raw[wrong])))[:MOST_NAMED]
                 notes.append(Note("text as missing", column.name, int(wrong.sum()), texts))
                 made = made.assign(**{column.name: raw.astype(object).mask(wrong, None)})
         return made, notes
 
-    def _transform(
-        self, features: Frame, target: np.ndarray | None, rows: Int64[np.ndarray, " part"] | None
+    def transform_with_notes(
+        self,
+        features: Frame,
+        rows: Int64[np.ndarray, " part"] | None = None,
+        *,
+        trained: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"] | None = None,
     ) -> tuple[Float32[np.ndarray, "rows columns"], list[Note]]:
-        """target: of training rows, which are cross-fitted by it."""
+        """As `transform`, with notes of ignored columns, and of each column with missing values, values outside the
+        range of training or categories not seen in it. Args, raises: as there."""
         features = self.named(features)
         refuse_shifted("", features)
         known = {*(column.name for column in self.columns), *self.ids}
@@ -257,7 +251,7 @@ class Preprocessor:
         inputs = np.zeros((len(features) if rows is None else len(rows), len(self.feature_names)), dtype=np.float32)
         if not len(inputs):
             return inputs, notes
-        cross = None if target is None else encoding.outputs(target, self.target)[1]
+        cross = None if trained is None else encoding_outputs(trained, self.target)[1]
         with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
             for column in wanted:
                 raw = truth_as_numbers(column, _taken(features[column.name], rows))
@@ -424,7 +418,7 @@ def _encoded(
     table = np.array([*column.values, column.otherwise])  # -1 is the last
     own = np.zeros((0, 0))  # the outputs after these say nothing of the target
     if cross is not None:
-        own = encoding.cross_fitted(np.array([*column.categories, None], dtype=object)[found], cross)
+        own = cross_fitted(np.array([*column.categories, None], dtype=object)[found], cross)
         own[found < 0] = column.otherwise[: own.shape[1]]  # too rare to have a mean of its own: as in prediction
     for output in range(len(column.outputs)):
         yield _scaled(own[:, output] if output < own.shape[1] else table[found, output], column, output)
@@ -433,7 +427,7 @@ def _encoded(
 def _date(column: Column, raw: pd.Series, notes: list[Note]) -> Iterator[Float64[np.ndarray, " rows"]]:
     """The scaled parts of the dates of each row, a part at a time."""
     values, filled = dates.read(column.name, raw, column.order, column.zoned), np.datetime64(column.filled, "us")
-    if column.zoned and (naive := int(dates.without_zone(raw).sum())):
+    if column.zoned and (naive := int(dates.parsed(raw, column.order)[2].sum())):
         notes.append(Note("no zone", column.name, naive))
     first = np.datetime64(column.first, "us")
     if dates.DAYS in column.outputs:

@@ -118,16 +118,9 @@ def _parquet(path: Path, label: str, *, whole: bool) -> Iterator[tuple[pd.DataFr
     from pyarrow.parquet import ParquetFile
 
     # whole numbers beside missing ones stay whole: they may be ids
-    kinds = {
-        pa.int8(): pd.Int8Dtype(),
-        pa.int16(): pd.Int16Dtype(),
-        pa.int32(): pd.Int32Dtype(),
-        pa.int64(): pd.Int64Dtype(),
-        pa.uint8(): pd.UInt8Dtype(),
-        pa.uint16(): pd.UInt16Dtype(),
-        pa.uint32(): pd.UInt32Dtype(),
-        pa.uint64(): pd.UInt64Dtype(),
-    }
+    whole_numbers = (pd.Int8Dtype, pd.Int16Dtype, pd.Int32Dtype, pd.Int64Dtype)
+    natural_numbers = (pd.UInt8Dtype, pd.UInt16Dtype, pd.UInt32Dtype, pd.UInt64Dtype)
+    kinds = {pa.type_for_alias(kind.name.lower()): kind() for kind in (*whole_numbers, *natural_numbers)}
     try:
         with ParquetFile(path) as file:
             rows, columns = file.metadata.num_rows, file.metadata.num_columns
