@@ -170,7 +170,7 @@ def test_a_bad_eval_set_is_refused_by_name(name: str) -> None:
 
 def test_words_among_the_numbers_of_an_eval_set_are_missing_where_asked() -> None:
     x, y = held()
-    with pytest.warns(UserWarning, match=r"eval_set: column 'a': 1 row with a text .* read as missing \('lots'\)"):
+    with pytest.warns(UserWarning, match=r"column 'a of eval_set': 1 row with a text .* read as missing \('lots'\)"):
         made = classifier(text_as_missing=True, epochs=1).fit(
             X[:TRAINED], Y[:TRAINED], eval_set=(x.assign(a=["lots", *x["a"][1:]]), y)
         )

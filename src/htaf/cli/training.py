@@ -201,9 +201,8 @@ class TableFlags:
         task: What to do with the target; none: by its values, said in a note.
         exclude: Columns to leave out.
         id: Columns that name the rows: no inputs, kept beside predictions.
-        test: A file with the test rows, with the same columns; none: drawn from the data.
         split: grouped keeps repeated rows on one side; stratified keeps the shares of the classes.
-        shares: Of training, validation and test rows; with --test of training and validation rows.
+        shares: Of training, validation and test rows.
         group: Keep rows that are equal in this column in one part; it is no input.
         time: Test on the last rows by this column of dates or numbers, validate on those before.
         weight: How much each row counts, in the training and in what is measured: a column of numbers >= 0; no input.
@@ -215,12 +214,8 @@ class TableFlags:
     task: Literal["regression", "classification"] | None = None
     exclude: Columns = ()
     id: Columns = ()
-    test: Annotated[str | None, arg(metavar="FILE")] = None
     split: Literal["random", "grouped", "stratified"] = "random"
-    shares: Annotated[
-        tuple[float, ...],
-        arg(metavar="SHARE", help_behavior_hint="(default: 0.7 0.1 0.2; with --test 0.875 0.125)"),
-    ] = ()
+    shares: Annotated[tuple[float, ...], arg(metavar="SHARE", help_behavior_hint="(default: 0.7 0.1 0.2)")] = ()
     group: Column = None
     time: Column = None
     weight: Column = None

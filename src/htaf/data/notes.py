@@ -22,7 +22,6 @@ class Note:
         count: of rows, or of what the kind counts.
         values: what else the sentence holds: texts, numbers, tuples of them.
         row: where it was seen first, from 1; 0 for nowhere.
-        file: in which that is, where the table has rows of another file too.
     """
 
     kind: str
@@ -30,7 +29,6 @@ class Note:
     count: int = 0
     values: tuple[Any, ...] = ()
     row: int = 0
-    file: str = ""
 
     def __str__(self) -> str:
         """The sentence."""
@@ -48,7 +46,7 @@ class Note:
         Raises:
             ValueError: it is something else.
         """
-        kinds: dict[str, type] = {"kind": str, "column": str, "count": int, "values": list, "row": int, "file": str}
+        kinds: dict[str, type] = {"kind": str, "column": str, "count": int, "values": list, "row": int}
         if not isinstance(data, dict) or data.get("kind") not in (*SENTENCES, *OF_COLUMNS):
             raise ValueError(f"expected a note, got {data!r:.80}")
         if wrong := [name for name, value in data.items() if type(value) is not kinds.get(name)]:
@@ -111,8 +109,7 @@ def told(notes: Iterable[Note | str]) -> list[str]:
             assert isinstance(of_each, list)
             of_each.append(_said(OF_COLUMNS[note.kind][1], note))
         else:
-            line = _said(SENTENCES[note.kind], note)
-            lines[str(place)] = f"{note.file}: {line}" if note.file and not note.row else line
+            lines[str(place)] = _said(SENTENCES[note.kind], note)
     return [line if isinstance(line, str) else f"{OF_COLUMNS[kind][0]}: {some(line)}" for kind, line in lines.items()]
 
 
@@ -135,9 +132,8 @@ class _Count(int):
 
 def _words(note: Note) -> Mapping[str, Any]:
     """What stands for the fields of a sentence; `names` are the values."""
-    file = f" of {note.file}" if note.file else ""
     return {
-        "column": note.column, "count": _Count(note.count), "values": note.values, "row": f"row {note.row}{file}",
+        "column": note.column, "count": _Count(note.count), "values": note.values, "row": f"row {note.row}",
         "names": listed([*note.values]), "spellings": _spellings(note.values),
     }  # fmt: skip
 
@@ -340,14 +336,11 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "not of the set": "dropped, not part of the set: {names}",
     # a table
     "asked": "no inputs, as asked: {names}",
-    "test rows": "{count:test row} from {values[0]}",
-    "not in training": "ignored, not in the training rows: {names}",
     "no target": "{count:row} without a target {column!r} dropped",
     "no weight": "{count:row} of weight 0 in {column!r} dropped",
     "weights": "{count:row} weighted by {column!r}, {values[0]:g} to {values[1]:g}",
     "weight missing": "no column {column!r}: every row counts the same, unlike in the training",
     "class without weight": "target {column!r}: every row of {names} has weight 0, as if there were no such class",
-    "shared groups": "column {column!r}: {count:group} of the test file in the training rows too",
     "no group": "column {column!r}: {count:row} without a group, each its own",
     "dropped": "column {column!r} dropped: {values[0]}",
     "number as text": "column {column!r} is text: " + NO_PLAIN_NUMBER.replace("{!r}", "{values[0]!r}"),

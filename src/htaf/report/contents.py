@@ -293,7 +293,6 @@ def columns(learned: Sequence[Column]) -> list[dict[str, Any]]:
 
 LEFT_OUT = {  # notes of columns that no network is told of
     "not of the set": "not part of the set",
-    "not in training": "only in the test file",
 }
 
 

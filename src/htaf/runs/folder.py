@@ -162,7 +162,6 @@ _OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys((*HASHED.values(), "source.name", "source.data_dir", "source.target"), _TEXT),
     "source.task": (lambda v: v in ("regression", "classification"), "regression or classification"),
     "source.text_as_missing": (_is(bool), "true or false"),
-    "source.test": _TEXT,
     **dict.fromkeys(("source.exclude", "source.ids"), _TEXTS),
     **dict.fromkeys(("data.group", "data.time"), _TEXT),
     "data.shares": (

@@ -221,7 +221,6 @@ class Run:
             data_dir=data_dir or source.get("data_dir"),
             exclude=source.get("exclude") or (),
             ids=source.get("ids") or (),
-            test=source.get("test"),
             shares=known.get("shares"),
             group=known.get("group"),
             time=known.get("time"),
