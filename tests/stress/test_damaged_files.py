@@ -88,12 +88,12 @@ STARTS = {"os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "socket.
 WRITES = {"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree"}
 
 
-def watch(event: str, given: tuple[Any, ...]) -> None:
+def watch(event: str, details: tuple[Any, ...]) -> None:
     if event in STARTS:
-        SEEN.append(f"{event} {given!r:.200}")
-    elif event in WRITES and isinstance(given[0], (str, bytes, os.PathLike)):
-        path = os.path.abspath(os.fsdecode(given[0]))
-        writes = event != "open" or (given[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        SEEN.append(f"{event} {details!r:.200}")
+    elif event in WRITES and isinstance(details[0], (str, bytes, os.PathLike)):
+        path = os.path.abspath(os.fsdecode(details[0]))
+        writes = event != "open" or (details[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         own = path.startswith((str(PLACE[0]), "/dev/", tempfile.gettempdir())) and not path.startswith(str(TRAPS))
         if path.startswith(str(TRAPS)) or (writes and not own):
             SEEN.append(f"{event} {path}")
@@ -115,14 +115,18 @@ def read_all() -> None:
             kind.read(PLACE[0] / "damaged")
 
 
-def tried(function: Callable[..., Any], *given: Any) -> tuple[str, Any]:
+def read(name: str) -> object:
+    return KINDS[name].read(PLACE[0] / "damaged")
+
+
+def tried(function: Callable[..., Any], *words: Any) -> tuple[str, Any]:
     """ "used" and the answer, "refused" and the message, or "failed" and why."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     SEEN.clear()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            outcome = "used", function(*given)
+            outcome = "used", function(*words)
     except HtafError as error:
         str(error).encode()
         outcome = "refused", str(error)
@@ -134,19 +138,24 @@ def tried(function: Callable[..., Any], *given: Any) -> tuple[str, Any]:
     return outcome
 
 
-def ask(function: Callable[..., Any], *given: Any) -> tuple[str, Any]:
+def ask(function: Callable[..., Any], *words: Any) -> tuple[str, Any]:
     """`tried` in the child, which must not end or hang."""
-    if not POOL:
-        POOL.append(ProcessPoolExecutor(1, mp_context=FORK, initializer=begin))
     try:
-        outcome, answer = POOL[0].submit(tried, function, *given).result(timeout=SECONDS)
+        outcome, answer = POOL[0].submit(tried, function, *words).result(timeout=SECONDS)
     except Exception:
         for process in POOL[0]._processes.values():
             process.kill()
-        POOL.pop().shutdown(wait=True)
+        new_child()
         raise
     assert outcome != "failed", answer
     return outcome, answer
+
+
+def new_child() -> None:
+    while POOL:
+        POOL.pop().shutdown()
+    POOL.append(ProcessPoolExecutor(1, mp_context=FORK, initializer=begin))
+    POOL[0].submit(int).result()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -157,6 +166,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     TRAPS.mkdir()
     EVIL.write_bytes(pickle.dumps(Canary()))
     KINDS.update(made_kinds(PLACE[0] / "world", PLACE[0] / "made"))
+    new_child()
     yield
     while POOL:
         POOL.pop().shutdown()
@@ -509,7 +519,7 @@ class DamagedFiles(RuleBasedStateMachine):
 
     def read(self) -> tuple[str, Any]:
         restore(self.files)
-        return ask(self.kind.read, PLACE[0] / "damaged")
+        return ask(read, self.name)
 
     @rule()
     def value(self) -> None:
@@ -600,3 +610,101 @@ def run(words: tuple[str, ...]) -> tuple[int, str]:
 
 DamagedFiles.TestCase.settings = cases(40, stateful_step_count=3)
 TestDamagedFiles = DamagedFiles.TestCase
+
+
+# ---- bad values ----
+
+HUGE, TINIEST = "99999999999999999999", "-99999999999999999999"
+NUMBERS = {
+    int: ("nan", "inf", "1.5", "x", "", "-1", TINIEST, HUGE, "1e3", "0x10", "\u0663x"),
+    float: ("nan", "inf", "-inf", "-1", "-1e-300", "1e400", "x", "", "1,5", "-0.5"),
+}
+TAKES_HUGE = {"--part-images", "--max-calls", "-k", "--k", "--differing", "--images", "--rows", "--count", "--tokens",
+              "--blocks"}  # fmt: skip
+READ_LATER = {"--data-dir", "--base-url", "--model", "--storage"}  # texts that are read only where something needs them
+PATHS = ("W/missing", "W/empty", "W/nothing.bin", "W/broken-link", "a\0b", "W/rows.csv/x", "n" * 300)
+OWN = {  # of one flag: classes, concepts, images, servers, what no memory holds
+    "--off": ("", ":", "3:", ":1", "3:x", "3:-1", "3:999", "99:1", "no such class:1", f"3:{HUGE}", "3", "3:1.5"),
+    "--image": ("", "no such image", "-1", HUGE, "9999999", "1.5", "test/99999999"),
+    "--target": ("", "ten", "lable"),
+    "--concept": ("-1", "21", HUGE, "x", "1.5"),
+    "--points": ("-1", "22", HUGE, "x"),
+    "--hidden": ("10000000 10000000", "100000 100000 4", HUGE),
+    "--width": ("1000000", HUGE),
+    "--depth": ("6000004", HUGE),
+    "--opset": ("99", "17", "0", "-1", HUGE),
+    "--seed": (HUGE, str(2**63), str(2**64), "-1"),
+    "--views": ("65",),
+    "--pretrained": ("missing.pth", "no-such-package", "W/empty", "W/codes", "hub"),
+}
+TAKEN = {("train icbm", "--pretrained", ""), ("demo", "--pretrained", ""), ("concepts extract", "--out", "W/codes")}
+FILES = {"concepts name", "explain", "predict", "pack", "export"}  # verbs whose --out is a file
+
+
+def flags_of(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Each flag of a verb with its type, those of dataclasses among them."""
+    for name, kind in typing.get_type_hints(function, include_extras=True).items():
+        plain = plain_type(kind)
+        if dataclasses.is_dataclass(plain) and isinstance(plain, type):
+            yield from flags_of(plain)
+        elif name != "return" and "Positional" not in repr(kind):
+            yield "--" + name.strip("_").replace("_", "-"), plain
+
+
+def plain_type(kind: Any) -> Any:
+    """A type without Annotated, None and tuples."""
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return plain_type(next(part for part in inside if part is not type(None)))
+    return plain_type(inside[0]) if origin in (typing.Annotated, tuple) else kind
+
+
+def bad_values(verb: str, flag: str, kind: Any) -> list[str]:
+    if flag == "--out":
+        end = ".csv" if verb in FILES else ""
+        values = ["W/rows.csv", f"W/rows.csv/x{end}", f"a\0b{end}", "W/run", "W/codes", "n" * 300 + end, "/proc/nowhere/x"]
+        values += ["W/empty", "W/run/record.json", "W/codes/concepts.json", "W/run/metrics.csv", "."] if end else []
+    elif kind in NUMBERS:
+        values = [value for value in NUMBERS[kind] if value != HUGE or flag not in TAKES_HUGE]
+    elif typing.get_origin(kind) is typing.Literal:
+        first = str(typing.get_args(kind)[0])
+        values = ["no-such-choice", "", first.swapcase(), f"{first} "]
+    elif kind is Path:
+        values = list(PATHS)
+    else:
+        values = ["maybe"] if kind is bool else [] if flag in READ_LATER else ["no such thing", "", "\x1b[31mred", "n" * 300]
+    return [value for value in dict.fromkeys([*values, *OWN.get(flag, ())]) if (verb, flag, value) not in TAKEN]
+
+
+def replaced(words: tuple[str, ...], flag: str, value: str) -> tuple[str, ...]:
+    """The words with this flag's values in place of those that are there."""
+    kept, skip = [], False
+    for word in words:
+        skip = word == flag or (skip and not word.startswith("--"))
+        kept += [] if skip else [word]
+    return (*kept, flag, *(value.split(" ") if flag == "--hidden" else [value]))
+
+
+def judge(words: tuple[str, ...], named: Any) -> None:
+    """The message of a command that cannot do its work."""
+    restore_work()
+    code, said = run(words)
+    note(f"htaf {' '.join(words)}: {code} {said}")
+    assert code, "taken without a word"
+    flat = re.sub(r"[\s│╭╮╰╯─]", "", said).casefold()  # a message may be folded anywhere
+    names = [re.sub(r"\s", "", name).casefold()[:100] for name in named if name.strip()]
+    assert any(name in flat for name in names), f"names none of {names}"
+    assert SAYS.search(said), "does not say what was expected"
+
+
+@pytest.mark.parametrize("verb", sorted(known().verbs), ids=lambda verb: verb.replace(" ", "-"))
+@given(st.data())
+@cases(2)
+def test_bad_values_of_flags(verb: str, data: st.DataObject) -> None:
+    flags = [(flag, kind) for flag, kind in flags_of(function_of(verb)) if bad_values(verb, flag, kind)]
+    flag, kind = data.draw(st.sampled_from([*flags, ("--no-such-flag", Path)]))
+    value = data.draw(st.sampled_from(bad_values(verb, flag, kind)))
+    names = [value, repr(value), flag, flag[2:].replace("-", "_"), Path(value.strip("\0")).name, value.strip("\x1b")]
+    with contextlib.suppress(ValueError, OverflowError):
+        names += [str(float(value)), f"{float(value):g}"]
+    judge(replaced(words_of(verb), flag, value), [*names, *value.split(":"), "GB", "TB"])
