@@ -1,4 +1,4 @@
-"""Pictures whose attributes are known and can be read back, and a stand-in for a model that sees and rates them."""
+"""Pictures whose attributes are known and can be read back, and a stand-in for a model that sees and sorts them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from PIL import Image
 
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.naming.album import COLUMNS, GAP, boxes
-from htaf.llm import Message
+from htaf.llm.chat import Message
 from htaf.llm.pictures import START
-from htaf.llm.sight import DIGITS, drawn_digits
 
 SIDE, CELL, ACROSS = 48, 12, 4
 NAMES = tuple(f"bright field {'abc'[n // ACROSS]}{n % ACROSS + 1}" for n in range(10))  # row a to c, column 1 to 4
 FIXED, LINKED, FREE = (0,), (1, 3, 4, 5), (2, 6, 7, 8, 9)  # by the class: all or none; 90% or 10%; of no class
 DARK, BRIGHT = 60, 200
-TITLE = re.compile(r"(.+), pictures (\d+) to (\d+)(, numbered on one sheet)?:")
+TITLE = re.compile(r"(.+), (\d+) pictures, numbered:")
 
 
 def pictured(classes: int, images: int, rng: np.random.Generator) -> tuple[Codes, np.ndarray]:
@@ -59,57 +58,43 @@ def read(tiles: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class VisionModel:
-    """Names with the attribute that separates the two groups best, rates by what it reads in the pictures it is sent.
+    """Names with the attribute that separates the two groups best, sorts by what it reads in the pictures it is sent.
 
     The same request is answered in the same way.
     """
 
     model = "vision model"
 
-    def known(self, messages: Sequence[Message], *, sample: int = 0) -> bool:
-        return False
-
-    def ask(
-        self, messages: Sequence[Message], reply: Any, *, sample: int = 0, context: Mapping[str, Any] | None = None
-    ) -> Any:
+    def ask(self, messages: Sequence[Message], reply: Any, *, context: Mapping[str, Any] | None = None) -> Any:
         return reply.model_validate(json.loads(self.answer(messages)), context=context)
 
     def answer(self, messages: Sequence[Message]) -> str:
         """The text of the reply, JSON."""
         parts = next(message["content"] for message in reversed(messages) if isinstance(message["content"], list))
-        text, groups = parts[-1].get("text", ""), images_in(parts)
-        if "Task: Name" in text:
-            return json.dumps(self._name(text, [read(groups[name]) for name in ("Group A", "Group B")]))
-        if "Task: Sort" in text:
-            return json.dumps(self._ratings(text, read(groups["Images"])))
-        seen = [picture_pixels(part["image_url"]["url"]) for part in parts if part["type"] == "image_url"]
-        same = any(one.shape == drawn_digits().shape and np.abs(one - 1.0 * drawn_digits()).mean() < 8 for one in seen)
-        return json.dumps({"digits": DIGITS if same else ""})
+        text, groups = parts[0].get("text", ""), images_in(parts)
+        if "Group A" in groups:
+            return json.dumps(self._name([read(groups[name]) for name in ("Group A", "Group B")]))
+        return json.dumps(self._sorting(text, read(groups["Pictures"])))
 
-    def _name(self, text: str, has: list[np.ndarray]) -> dict[str, Any]:
-        offered = [json.loads(line) for line in re.findall(r'^\d+\. (".*")$', text, re.MULTILINE)]
-        columns = [NAMES.index(name) for name in offered] if offered else list(range(len(NAMES)))
-        difference = (has[0].mean(0) - has[1].mean(0))[columns]
+    def _name(self, has: list[np.ndarray]) -> dict[str, Any]:
+        difference = has[0].mean(0) - has[1].mean(0)
         place = int(np.abs(difference).argmax())
-        negated = bool(difference[place] < 0)
-        if offered:
-            return {"number": place + 1, "negated": negated}
-        name = NAMES[columns[place]]
-        labels = (f"not {name}", name) if negated else (name, f"not {name}")
+        name = NAMES[place]
+        labels = (f"not {name}", name) if difference[place] < 0 else (name, f"not {name}")
         return {"concept": labels[0], "label_1": labels[0], "label_0": labels[1], "justification": "as I see it"}
 
-    def _ratings(self, text: str, has: np.ndarray) -> dict[str, Any]:
+    def _sorting(self, text: str, has: np.ndarray) -> dict[str, Any]:
         found = re.search(r'^Label 1: (".*")$', text, re.MULTILINE)
         label = json.loads(found[1]) if found else ""
         name = label.removeprefix("not ")
         rng = np.random.default_rng(int.from_bytes(hashlib.sha256(f"{label} {has}".encode()).digest()[:8], "little"))
         fits = has[:, NAMES.index(name)] ^ (name != label) if name in NAMES else rng.random(len(has)) < 0.5
-        grades = np.where(fits, 10, 0) + np.where(fits, -1, 1) * rng.integers(0, 4, len(has))
-        return {"pictures": [{"number": n, "fits": int(grade)} for n, grade in enumerate(grades.tolist(), 1)]}
+        numbers = np.arange(1, len(has) + 1)
+        return {"label_1": numbers[fits].tolist(), "label_0": numbers[~fits].tolist()}
 
 
 def picture_pixels(url: str) -> np.ndarray:
-    """The pixels of a picture of `htaf.llm.picture_part`: uint8 [height, width, 3]."""
+    """The pixels of a picture of `htaf.llm.pictures.picture_part`: uint8 [height, width, 3]."""
     with Image.open(io.BytesIO(base64.b64decode(url.removeprefix(START)))) as picture:
         return np.asarray(picture.convert("RGB"))
 
@@ -117,17 +102,14 @@ def picture_pixels(url: str) -> np.ndarray:
 def images_in(parts: Sequence[Mapping[str, Any]]) -> dict[str, list[np.ndarray]]:
     """The images that a request shows, uint8 [height, width, 3] each, by the title above them; sheets are cut up."""
     found: dict[str, list[np.ndarray]] = {}
-    title, count = "", 0  # of images on a sheet; 0 for no sheet
+    title, count = "", 0
     for part in parts:
         if part["type"] == "text":
             if match := TITLE.fullmatch(part["text"]):
-                title, count = match[1], int(match[3]) - int(match[2]) + 1 if match[4] else 0
+                title, count = match[1], int(match[2])
             continue
         pixels = picture_pixels(part["image_url"]["url"])
-        if count:
-            side = (pixels.shape[1] - GAP) // min(COLUMNS, count) - GAP
-            corners = boxes(count, side)[1]
-            found.setdefault(title, []).extend(pixels[y : y + side, x : x + side] for y, x in corners)
-        else:
-            found.setdefault(title, []).append(pixels)
+        side = (pixels.shape[1] - GAP) // min(COLUMNS, count) - GAP
+        corners = boxes(count, side)[1]
+        found[title] = [pixels[y : y + side, x : x + side] for y, x in corners]
     return found

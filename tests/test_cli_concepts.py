@@ -98,8 +98,8 @@ def written(out: Path, rows: range) -> Path:
 
 
 def test_labelled_images_of_another_folder(htaf, tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run", load(written(tmp_path / "own", range(300))), shares=FEWER)
-    other = written(tmp_path / "other", range(300, 420))
+    run = made_run(tmp_path / "run", load(written(tmp_path / "own", range(400))), shares=FEWER)
+    other = written(tmp_path / "other", range(400, 520))
     code, out, err = htaf("concepts", "extract", run.path, "--out", tmp_path / "a", "--data", other, "--json")
     assert code == 0, err
     opened, images = open_codes(tmp_path / "a"), load(other)
@@ -145,12 +145,19 @@ def test_runs_without_images(htaf, folder: Path, tmp_path: Path) -> None:
         assert one_line(err).endswith(instead)
 
 
-def test_scores(htaf, codes: Path) -> None:
+def test_scores(htaf, codes: Path, tmp_path: Path) -> None:
     code, out, err = htaf("concepts", "score", codes)
     assert code == 0, err
     test = open_codes(codes).part("test")
     assert f"{(test.exact == test.labels).mean():.4f}" in out
     assert "concepts of a class (NEC)" in out
+    words = ("concepts", "score", codes.parent / "run", "--baseline", f"other={codes}", "--out", tmp_path / "scores")
+    code, found, err = htaf(*words, "--json")
+    assert code == 0, err
+    scores = json.loads(found)
+    assert f"{scores['accuracy']['test']['exact']:.4f}" in out
+    assert [*scores["class_specificity"]["baselines"]] == ["other"]
+    assert (tmp_path / "scores" / "codes" / "concepts.json").is_file()
 
 
 def test_counterfactuals_reach_the_class(htaf, codes: Path) -> None:
@@ -167,7 +174,7 @@ def test_counterfactuals_reach_the_class(htaf, codes: Path) -> None:
     assert all(entry["from"] == opened.unpack(slice(row, row + 1))[0, entry["concept"]] for entry in found["flips"])
     code, out, err = htaf("concepts", "counterfactuals", codes, "--image", row, "--target", target)
     assert code == 0, err
-    assert f"{len(turned)} flips, proven the fewest" in out
+    assert f"{len(turned)} flip" in out
 
 
 def test_an_intervention_curve(htaf, codes: Path) -> None:
@@ -255,6 +262,8 @@ def test_neighbours(htaf, codes: Path) -> None:
         (("score", "{}/nothing"), 1, "expected a folder of codes with concepts.json, found none"),
         (("score", "{}/codes", "--part", "other"), 1, "part 'other'"),
         (("score", "{}/codes", "--baseline", "{}/codes", "{}/codes"), 2, "folders of different names"),
+        (("score", "{}/codes", "--baseline", "{}/run"), 2, "--baseline: expected codes, from htaf concepts extract"),
+        (("score", "{}/run", "--out", "{}/x", "--part", "other"), 1, "got only train, validation, test"),
         (
             ("counterfactuals", "{}/codes", "--image", "nope"),
             2,

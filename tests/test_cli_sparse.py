@@ -34,7 +34,7 @@ def test_a_result_and_a_run(htaf, folder: Path) -> None:
     few, every = found["rows"]
     assert (few["target"], every["target"]) == (3, None)
     assert few["nec"] <= 3
-    assert every["accuracy"] > 0.5
+    assert every["accuracy"] > 0.4
     run = open_run(saved)
     assert run.record["new_head"]["target"] == 3
     head = run.model().get_submodule("head").weight.detach().numpy()

@@ -361,7 +361,7 @@ def test_numbers_with_a_unit_are_numbers_everywhere(tmp_path: Path) -> None:
     frame = pd.DataFrame({"weight": [f"{one} kg" for one in weight], "z": rng.normal(size=120)})
     frame["y"] = (weight + rng.normal(size=120) * 20 > 50).astype(int)
     table = from_frame(frame, "y")
-    assert "column 'weight': numbers in '#kg', '85 kg' read as 85" in told(table.notes)
+    assert "column 'weight': numbers in '#kg', '85 kg' read as 85; # is the number" in told(table.notes)
     made = Preprocessor.from_json(json.loads(json.dumps(table.fit_preprocessor(np.arange(120)).to_json())))
     expected = made.transform(table.features)
     inputs, notes = made.transform_with_notes(frame)

@@ -18,7 +18,6 @@ from markdown_it import MarkdownIt
 import htaf
 from htaf._console import markdown_text, visible
 from htaf._files import csv_text, frame_csv, guarded, unguarded
-from htaf.concepts.bench_table import table as table_beside
 from htaf.concepts.codes import codes_of
 from htaf.concepts.report import tables
 from htaf.concepts.scores import score
@@ -115,11 +114,7 @@ def test_markdown_of_scores_and_sparse_heads() -> None:
     )  # fmt: skip
     scores = tables(score(codes, baseline={HTML: codes}), title=HTML)
     sparse, _ = scored_heads(codes, (2,))
-    about = {key: dict.fromkeys(("accuracy", "attributes"), 0.5) for key in ("mean", "sd")}
-    row = about | {"bits": HTML, "made": False, "seeds": [], "concepts": 4.0, "live": 4.0}
-    sizes = {"concepts": 4, "classes": 3, "features": 8, "part": "test", "images": {"test": 30}}
-    beside = sizes | {"rows": [row], "probe": {"accuracy": 0.5}, "algorithm": ""}
-    for text, times in ((scores, 2), (table(sparse, title=HTML), 1), (table_beside(beside, title=HTML), 3)):
+    for text, times in ((scores, 2), (table(sparse, title=HTML), 1)):
         assert "\x1b" not in text
         assert "\u202e" not in text
         assert "<" not in text.replace("\\<", "").replace("<=", "").replace("< 0.01", "")

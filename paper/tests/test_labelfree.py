@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from htaf.concepts import writing
 from htaf.concepts.codes import PARTS, ConceptError, codes_key
 from htaf.concepts.extract import extract
-from htaf.concepts.naming import read_names
+from htaf.concepts.naming.files import read_names
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.store import Features, open_codes, open_features, open_margins
 from htaf.data.images import FilePart

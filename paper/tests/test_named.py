@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from htaf.concepts.naming.prompts import ConceptName, naming_prompt, sorting_prompt
+from htaf.concepts.naming.prompts import naming_prompt, sorting_prompt
 from htaf.data.attributes import Attributes
+from htaf.llm.chat import Message, numbered
+from htaf.llm.pictures import Part, text_part
 from htaf_paper import named
 from htaf_paper.computing import Place
 from htaf_paper.named import area, cell
@@ -26,31 +29,35 @@ def made() -> Planting:
     return Planting(attributes, common_columns(attributes), labels, np.tile([0, 2], 360).astype(np.uint8))
 
 
+def shown(title: str, names: Sequence[str]) -> list[Part]:
+    return [text_part(f"{title}:\n{numbered(names)}")]
+
+
+def naming(a: Sequence[str], b: Sequence[str]) -> list[Message]:
+    return naming_prompt(shown("Group A", a), shown("Group B", b), "classes")
+
+
+def sorting(label_1: str, label_0: str, classes: Sequence[str]) -> list[Message]:
+    labels = {"concept": "x", "label_1": label_1, "label_0": label_0}
+    return sorting_prompt(labels, shown("Classes", classes), len(classes), "classes")
+
+
 def test_prompts_are_read_back() -> None:
-    text = naming_prompt(["x", 'y "z"'], ["w"], sizes=(2, 900), candidates=["red", "blue"])[1]["content"]
-    assert read_lists(text) == {
-        "Group A": ["x", 'y "z"'],
-        "Group B": ["w"],
-        "The concept must be one of these candidates": ["red", "blue"],
-    }
-    assert read_lists(sorting_prompt(ConceptName("a", "b", "c"), ["x", "w"])[1]["content"])["Classes"] == ["x", "w"]
+    assert read_lists(naming(["x", 'y "z"'], ["w"])[1]["content"]) == {"Group A": ["x", 'y "z"'], "Group B": ["w"]}
+    assert read_lists(sorting("b", "c", ["x", "w"])[1]["content"])["Classes"] == ["x", "w"]
 
 
 def test_the_table_answers() -> None:
     plan = made()
-    have, names, classes = plan.attributes.binary(), plan.attributes.names, plan.attributes.classes
+    have, classes = plan.attributes.binary(), plan.attributes.classes
     inside = [name for name, has in zip(classes, have[:, 3], strict=True) if has]
     others = [name for name in classes if name not in inside]
     model = TableModel(plan.attributes)
-    assert json.loads(model.answer(naming_prompt(inside, others)))["label_1"] == "a3"
-    assert json.loads(model.answer(naming_prompt(others, inside)))["label_1"] == "not a3"
-    chosen = json.loads(model.answer(naming_prompt(others, inside, candidates=names[2:5])))
-    assert (chosen["number"], chosen["negated"]) == (2, True)
-    said = json.loads(model.answer(sorting_prompt(ConceptName("a3", "not a3", "a3"), classes)))
+    assert json.loads(model.answer(naming(inside, others)))["label_1"] == "a3"
+    assert json.loads(model.answer(naming(others, inside)))["label_1"] == "not a3"
+    said = json.loads(model.answer(sorting("not a3", "a3", classes)))
     assert [classes[n - 1] for n in said["label_0"]] == inside
-    flawed = TableModel(plan.attributes, "errs on 20%").answer(
-        sorting_prompt(ConceptName("a3", "a3", "not a3"), classes * 4)
-    )
+    flawed = TableModel(plan.attributes, "errs on 20%").answer(sorting("a3", "not a3", classes * 4))
     wrong = [n for n in json.loads(flawed)["label_1"] if (classes * 4)[n - 1] not in inside]
     assert 0 < len(wrong) < 40
 

@@ -38,6 +38,7 @@ from htaf.data.columns import spelled
 from htaf.data.dates import has_zone
 from htaf.data.notes import MOST_NAMED, UNEXPECTED, UNLIKE, Note, from_record, told
 from htaf.data.numerals import unit_of
+from htaf.data.order import random_words
 from htaf.data.preprocess import Preprocessor, is_by_chance
 from htaf.data.reading import (
     DataError,
@@ -207,8 +208,8 @@ class _TableEstimator(BaseEstimator):
 
         With L the loss of the exact network (log loss, or squared error) on at most 1,000 validation rows, and
         L_j the mean over 1 to 10 shuffles of column j, rows counted by their sample_weight, it is max(0, L_j -
-        L), divided by the sum over all columns; all 0 where no column counts. Of more than 100 columns those to
-        which the network is most sensitive are shuffled, and the others have 0. Columns that say the same share
+        L), divided by the sum over all columns; all 0 where no column counts. Of more than 100 columns those
+        that move its outputs most are shuffled, and the others have 0. Columns that say the same share
         their importance. An estimator that was loaded or unpickled has no rows, and so has it only where it was
         asked for before: use `sklearn.inspection.permutation_importance`.
         """
@@ -226,14 +227,14 @@ class _TableEstimator(BaseEstimator):
         self, features: pd.DataFrame, target: np.ndarray, weights: Float64[np.ndarray, " rows"] | None
     ) -> Float64[np.ndarray, " columns"]:
         """See `feature_importances_`; target: as the network learns it."""
-        from htaf.rules.permutation import network_importance
+        from htaf.rules.inspection import network_importance
 
         truth = torch.from_numpy(target)
         truth = truth.float().unsqueeze(1) if self._task == "regression" else truth.long()
-        smooth, forwards = self.run_.model(exact=False), len(features) * max(1, features.shape[1])
-        network = self.run_.model() if self.run_.has_step else smooth
+        forwards = len(features) * max(1, features.shape[1])
+        network = self.run_.model(exact=self.run_.has_step)
         found = network_importance(
-            smooth, network, self._preprocessor, features, truth, headline="loss", weights=weights,
+            network, self._preprocessor, features, truth, headline="loss", weights=weights,
             repeats=int(np.clip(MOST_FORWARD // forwards, 1, MOST_REPEATS)),
         )  # fmt: skip
         names = self._names() or _places(self.n_features_in_)
@@ -901,7 +902,7 @@ def parts(table: Table, share: float, seed: int) -> Split:
     expect_seed(seed, ValueError, "random_state")
     if count < LEAST:
         raise DataError(f"expected at least {LEAST} samples to train and validate on, got n_samples={count}")
-    words = np.random.PCG64(seed).random_raw(count)  # which numpy keeps stable across versions
+    words = random_words(count, seed)
     group = table.target if table.task == "classification" else np.zeros(count, dtype=np.int64)
     order = np.lexsort((words, group))
     sizes = np.bincount(group)

@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 
 from htaf.concepts.codes import ConceptError, codes_key
 from htaf.concepts.edit_head import edited
-from htaf.concepts.naming import read_names, seal_of, write_names
-from htaf.concepts.naming.files import COLUMNS, RENAMED, TEXTS, status_of
+from htaf.concepts.naming.files import (
+    COLUMNS,
+    RENAMED,
+    TEXTS,
+    earlier_names,
+    read_names,
+    seal_of,
+    status_of,
+    write_names,
+)
 from made_pages import made_codes
 
 HOSTILE = ("=1+1", "'=1+1", "''=x", "+x", "-x", "@x", "\tx", "\rx", "'tis", "'", 'a"b,c;d', "a\r\nb\nc\rd", "\u202eabc")
@@ -156,11 +164,9 @@ def test_halves_of_surrogate_pairs_are_replaced(tmp_path: Path) -> None:
 
 
 def test_further_keys_of_json_are_kept(tmp_path: Path) -> None:
-    write_names(
-        [{"concept": 3, "name": "x", "source": "model", "model": "m", "rounds_detail": [1]}], tmp_path / "n.json"
-    )
+    write_names([{"concept": 3, "name": "x", "source": "model", "model": "m", "extra": [1]}], tmp_path / "n.json")
     found = read_names(tmp_path / "n.json")[0]
-    assert (found["model"], found["rounds_detail"], found["verified"]) == ("m", [1], False)
+    assert (found["model"], found["extra"], found["verified"]) == ("m", [1], False)
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
@@ -229,7 +235,7 @@ def test_tables_that_are_none(tmp_path: Path, content: bytes, message: str) -> N
         ('[{"concept": 0, "name": "a", "held_out": 1e999}]', "expected a number for held_out, got inf"),
         ('[{"concept": 0, "name": "a", "p_value": true}]', "expected a number for p_value, got True"),
         ('[{"concept": 0, "name": "a", "scored": -1}]', "expected a whole number for scored, got -1"),
-        ('[{"concept": 0, "name": "a", "rounds_detail": "x"}]', "expected a list for rounds_detail, got 'x'"),
+        ('[{"concept": 0, "name": "a", "pictures": "x"}]', "expected an object for pictures, got 'x'"),
         ('[{"concept": 0, "name": "a", "baseline": 0.5}]', "expected an object for baseline, got 0.5"),
     ],
 )
@@ -252,3 +258,25 @@ def test_paths_that_are_none(tmp_path: Path) -> None:
 def test_a_name_is_needed_to_be_verified(tmp_path: Path) -> None:
     (tmp_path / "n.json").write_text(json.dumps([{"concept": 0, "name": "", "verified": True, "source": "model"}]))
     assert [(e["name"], e["verified"]) for e in read_names(tmp_path / "n.json")] == [(None, False)]
+
+
+@pytest.mark.parametrize(
+    ("source", "checked", "kept"),
+    [("model", None, True), ("hand", None, False), ("pictures", None, False), ("hand", "m", False)],
+)
+def test_names_of_another_source_are_not_written_over(
+    tmp_path: Path, source: str, checked: str | None, kept: bool
+) -> None:
+    path = tmp_path / "n.json"
+    assert earlier_names(path, "model", 5, None) == []
+    write_names([{"concept": 1, "name": "x", "source": source, "checked_by": checked}], path)
+    if kept:
+        assert [entry["name"] for entry in earlier_names(path, "model", 5, None)] == ["x"]
+    else:
+        with pytest.raises(ConceptError, match="which would be lost: choose another --out"):
+            earlier_names(path, "model", 5, None)
+    if checked:
+        assert [entry["name"] for entry in earlier_names(path, None, 5, None)] == ["x"]
+    else:
+        with pytest.raises(ConceptError, match="expected a new file or names of an earlier check"):
+            earlier_names(path, None, 5, None)

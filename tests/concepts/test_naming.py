@@ -1,19 +1,22 @@
-"""Names of a language model and their checks on classes, with models that know a table, and that are badly meant."""
+"""Names of a language model and their checks on classes: models that know a table, that are badly meant, that stop."""
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from made_askers import (
-    QUICK,
+    HOSTILE,
     Counted,
     ListsClasses,
     Scripted,
     SortsAllAlike,
     TableModel,
+    codes_with,
     job,
     made,
     named,
@@ -21,10 +24,11 @@ from made_askers import (
     shares,
 )
 
-from htaf.concepts.codes import codes_of
-from htaf.concepts.naming import ConceptName, NamingSettings, class_evidence, read_names
+from htaf.concepts.codes import ConceptError, codes_of
+from htaf.concepts.naming.evidence import class_evidence
+from htaf.concepts.naming.files import read_names, write_names
 from htaf.data.attributes import Attributes
-from htaf.llm import BudgetError
+from htaf.llm.chat import BudgetError, MalformedReply, ModelError
 
 AB = Attributes(("x",), tuple(f"{'ab'[i // 6]}{i % 6}" for i in range(12)), np.zeros((12, 1), dtype=np.float32))
 HALVES = np.array([[1.0] * 6 + [0.0] * 6])
@@ -36,13 +40,11 @@ def test_a_model_that_knows_finds_names_that_hold() -> None:
     assert [each["concept"] for each in found] == list(range(6))
     for entry, name in zip(found, table.names, strict=True):
         assert (entry["name"], entry["label_1"], entry["label_0"]) == (name, name, f"not {name}")
-        assert [entry[key] for key in ("held_out", "naming", "own", "shown", "agreement")] == [1] * 5
         assert (entry["verified"], entry["status"], entry["reason"]) == (True, "verified", "")
         assert (entry["group_a"], entry["group_b"], entry["mixed"], entry["empty"]) == (9, 15, 0, 0)
-        assert (entry["rounds"], entry["scored"], entry["source"], entry["candidate"]) == (3, 24, "model", False)
+        assert (entry["held_out"], entry["scored"], entry["source"]) == (1, 13, "model")  # of 9 five check, of 15 eight
         assert (entry["justification"], entry["model"]) == ("as the table says", "table model")
-        assert [each["name"] for each in entry["rounds_detail"]] == [name] * 3
-        assert (entry["p_value"], entry["baseline"]["p95"] < 0.9) == (0.01, True)
+        assert entry["p_value"] == pytest.approx(1 / 1287)  # of 13 choose 5
 
 
 def test_no_name_is_verified_of_training_images_alone() -> None:
@@ -58,22 +60,16 @@ def test_no_name_is_verified_of_training_images_alone() -> None:
         assert entry["reason"] == "not so on test images: 0% of group A and 100% of group B have it"
 
 
-def test_a_round_never_sees_the_classes_that_judge_it() -> None:
+def test_the_name_never_sees_the_classes_that_judge_it() -> None:
     table = made()
     client = Counted(TableModel(table))
-    named(table, client, shares(table)[:1], parallel=1)
-    case = class_evidence(shares(table)[:1], QUICK, classes=table.classes).case(0)
-    naming = [read_lists(text) for text in client.prompts[::2]]
-    sorting = [read_lists(text) for text in client.prompts[1::2]]
-    assert len(naming) == len(sorting) == 3
-    for number, (lists, sort) in enumerate(zip(naming, sorting, strict=True)):
-        for group, side in (("Group A", True), ("Group B", False)):
-            rows = case.used[(case.fold != number) & (case.inside == side)]
-            assert lists[group] == [table.classes[row] for row in rows]
-        assert sorted(sort["Classes"]) == sorted(table.classes)
-    orders = [sort["Classes"] for sort in sorting]
-    assert len({tuple(order) for order in [*orders, list(table.classes)]}) == 4
-    assert not any("Group" in text for text in client.prompts[1::2])
+    named(table, client, shares(table)[:1])
+    naming, sorting = (read_lists(text) for text in client.prompts)
+    seen = [*naming["Group A"], *naming["Group B"]]
+    assert sorted([*seen, *sorting["Classes"]]) == sorted(table.classes)
+    assert set(naming["Group A"]) <= {table.classes[row] for row in np.flatnonzero(shares(table)[0])}
+    assert sorting["Classes"] != sorted(sorting["Classes"], key=table.classes.index)
+    assert "Group" not in client.prompts[1]
 
 
 @pytest.mark.parametrize("bad", [ListsClasses, SortsAllAlike])
@@ -84,77 +80,47 @@ def test_models_that_name_or_sort_badly_are_not_verified(bad: type[TableModel]) 
     assert np.mean([each["held_out"] for each in found]) == pytest.approx(0.5, abs=0.08)
 
 
-def test_a_name_that_lists_its_classes_is_right_about_them_and_no_others() -> None:
+def test_a_name_that_lists_its_classes_is_right_about_no_others() -> None:
     (entry,) = named(AB, ListsClasses(AB), HALVES)
-    assert (entry["naming"], entry["held_out"], entry["verified"]) == (1.0, 0.5, False)
-
-
-def test_the_name_shown_is_that_of_the_round_which_agrees_most() -> None:
-    sort = {"odd one": lambda c: int(c[1]) % 2 == 0, "good": lambda c: c[0] == "a"}
-
-    def by(name: str, each: str) -> bool:
-        return sort[name.removesuffix(" too")](each)
-
-    (entry,) = named(AB, Scripted(["odd one", "good", "good too"], by), HALVES)
-    assert (entry["name"], entry["own"]) == ("good", 1.0)  # of the two that agree the first
-    assert entry["agreement"] == pytest.approx(1 / 3, abs=0.15)
-    scores = [each["held_out"] for each in entry["rounds_detail"]]
-    assert scores[1:] == [1, 1]
-    assert entry["held_out"] == pytest.approx((scores[0] + 2) / 3, abs=0.05)
-    (wrong,) = named(AB, Scripted(["odd one", "good", "odd one"], by), HALVES)
-    assert (wrong["name"], wrong["verified"]) == ("odd one", False)  # most agree on it, though it scores worse
+    assert (entry["held_out"], entry["verified"]) == (0.5, False)
 
 
 @pytest.mark.parametrize(
-    ("own", "others", "reason"),
+    ("right", "held_out", "reason"),
     [
-        (0.7, 0.7, "the name shown, alone, has a balanced accuracy of 0.70 < 0.75"),
-        (0.5, 1.0, "the name shown, alone, has a held-out balanced accuracy of 0.50 < 0.625"),  # it lists its classes
-        (0.7, 0.9, ""),
+        (lambda each: each[0] == "a", 1.0, ""),
+        (lambda each: True, 0.5, "held-out balanced accuracy 0.50 < 0.75"),
     ],
 )
-def test_the_name_shown_must_hold_by_itself(own: float, others: float, reason: str) -> None:
-    """Two rounds share a poor name, which is shown, and a third has a good one, which lifts the score of all."""
-    inside = np.arange(120) < 60
-    evidence = class_evidence(inside[None].astype(float), QUICK)
-    case, poor = evidence.case(0), inside.copy()
-    for side in (True, False):
-        for number, share in enumerate((own, others, others)):
-            rows = np.flatnonzero((inside == side) & (case.fold == number))
-            poor[rows[round(share * len(rows)) :]] ^= True
-    names = [ConceptName(name, "x", "y") for name in ("poor", "poor", "good")]
-    best, entry = evidence.verdict(case, names, [poor.astype(float), poor.astype(float), inside.astype(float)])
-    assert (best, entry["own"]) == (0, pytest.approx(own))
-    assert entry["shown"] == pytest.approx((own + 2 * others) / 3)
-    assert entry["held_out"] >= 0.75
-    assert (entry["verified"], entry["reason"]) == (not reason, reason)
+def test_the_threshold(right: Any, held_out: float, reason: str) -> None:
+    (entry,) = named(AB, Scripted("x", right), HALVES)
+    assert (entry["held_out"], entry["reason"], entry["verified"]) == (held_out, reason, not reason)
+
+
+def test_a_threshold_alone_does_not_verify() -> None:
+    (entry,) = named(AB, Scripted("x", lambda each: True), HALVES, threshold=0.5)
+    assert (entry["reason"], entry["verified"]) == ("chance does as well: p = 1.00 > 0.05", False)
+    for bad in (-0.1, 2.0):
+        with pytest.raises(ConceptError, match="expected threshold in 0 to 1"):
+            job(AB, threshold=bad)
 
 
 @pytest.mark.parametrize(
     ("row", "reason", "status"),
     [
         ([1.0], "dead: always 1", "nothing to name"),
-        ([1.0, 0.0], "group A has one class: not asked, as the name could not be checked", "too few classes"),
+        ([1.0, 0.0], "1 classes with the concept and 1 without it are too few to check", "too few classes"),
+        ([1.0] * 4 + [0.0] * 5, "4 classes with the concept and 5 without it are too few to check", "too few classes"),
     ],
 )
-def test_few_classes(row: list[float], reason: str, status: str) -> None:
+def test_nothing_is_asked_of_few_classes(row: list[float], reason: str, status: str) -> None:
     table = made(len(row), 2)
     client = Counted(TableModel(table))
-    asked = job(table, client, np.array([row]), NamingSettings())
+    asked = job(table, client, np.array([row]))
+    assert asked.estimate() == {"names": 1, "idle": 1, "requests": 0, "images": 0}
     (entry,) = asked.run()
     assert (entry["verified"], entry["reason"], entry["status"]) == (False, reason, status)
-    assert (entry["held_out"], entry["name"], client.prompts) == (None, None, [])
-    needed = asked.estimate()
-    assert (needed.calls, needed.single, needed.idle) == (0, "one class" in reason, "one class" not in reason)
-
-
-def test_two_classes_a_group_are_two_folds() -> None:
-    table = made(4, 1)
-    client = Scripted(["x"] * 2, lambda _, c: c in ("class 0", "class 2"))
-    (entry,) = named(table, client, np.array([[1.0, 0.0, 1.0, 0.0]]), NamingSettings())
-    assert (entry["rounds"], entry["held_out"], entry["verified"]) == (2, 1.0, False)
-    assert entry["reason"].startswith("shuffled classes do as well: p = 0.2")
-    assert entry["status"] == "too few classes"
+    assert (entry["held_out"], entry["name"], entry["scored"], client.prompts) == (None, None, 0, [])
 
 
 def test_five_thousand_classes() -> None:
@@ -165,42 +131,126 @@ def test_five_thousand_classes() -> None:
     assert time.monotonic() - begun < 20
     assert (entry["name"], entry["scored"], entry["verified"]) == ("a0", 200, True)
     assert (entry["group_a"], entry["group_b"]) == (2000, 3000)
-    for text in client.prompts[::2]:
-        assert [len(names) for names in read_lists(text).values()] == [100, 100]
-        assert " classes, drawn at random):" in text
-    assert all(len(read_lists(text)["Classes"]) == 200 for text in client.prompts[1::2])
+    naming, sorting = (read_lists(text) for text in client.prompts)
+    assert [len(names) for names in naming.values()] == [100, 100]
+    assert len(sorting["Classes"]) == 200
     assert max(map(len, client.prompts)) < 12_000
-    few = np.zeros((1, 5000))
-    few[0, :3] = 1
-    (entry,) = named(table, rows=few)
-    assert (entry["rounds"], entry["scored"]) == (3, 200)
 
 
-def test_codes_use_the_training_part_and_the_most_important_first(tmp_path: Path) -> None:
-    table = made(12, 4)
-    labels = np.repeat(np.arange(12), 5)
+def test_codes_use_the_training_part_and_the_most_important_first() -> None:
+    table = made(14, 4)
+    labels = np.repeat(np.arange(14), 5)
     bits = table.binary()[labels]
-    parts = np.tile([0, 0, 0, 2, 2], 12).astype(np.uint8)
+    parts = np.tile([0, 0, 0, 2, 2], 14).astype(np.uint8)
     bits[parts == 2] ^= True  # would leave each class mixed
-    weight = np.random.default_rng(0).normal(size=(12, 4)) * [1, 5, 0.1, 3]
-    codes = codes_of(bits, labels, weight, np.zeros(12), classes=table.classes, parts=parts)
-    evidence = class_evidence(codes, QUICK)
-    assert evidence.order == (1, 3, 0, 2)
-    client = Counted(TableModel(table))
-    assert [each["name"] for each in named(table, client, codes, parallel=1)] == list(table.names)
-    assert client.prompts[0] == evidence.naming(evidence.case(1), 0)[1]["content"]
-    client.fails = lambda n, text: BudgetError("used up") if n > 12 + 24 else None
-    with pytest.raises(BudgetError):
-        named(table, client, codes, parallel=1, out=tmp_path / "n.json")
-    assert [each["concept"] for each in read_names(tmp_path / "n.json")] == [1, 3]
+    weight = np.random.default_rng(0).normal(size=(14, 4)) * [1, 5, 0.1, 3]
+    codes = codes_of(bits, labels, weight, np.zeros(14), classes=table.classes, parts=parts)
+    asked = job(table, rows=codes)
+    assert asked.concepts == asked.evidence.order == (1, 3, 0, 2)
+    assert all(asked.evidence.case(concept).note == "" for concept in range(4))
 
 
-def test_names_from_a_list() -> None:
+def test_hostile_names_of_classes_do_no_harm() -> None:
+    table = made(len(HOSTILE) * 2, 4, [*HOSTILE, *(f"class {i}" for i in range(len(HOSTILE)))])
+    assert [entry["name"] for entry in named(table)] == list(table.names)
+
+
+def test_what_can_be_seen_depends_on_the_seed_alone() -> None:
     table = made()
-    flipped = np.concatenate([shares(table)[:1], 1 - shares(table)[1:2]])
-    found = named(table, rows=flipped, candidates=table.names[:3])
-    keys = ("name", "label_1", "label_0", "candidate", "negated", "held_out")
-    assert [tuple(each[key] for key in keys) for each in found] == [
-        ("a0", "a0", "not a0", True, False, 1),
-        ("not a1", "not a1", "a1", True, True, 1),
-    ]
+    prompts = []
+    for seed, rows in ((0, slice(None)), (0, slice(1)), (1, slice(1))):
+        client = Counted(TableModel(table))
+        named(table, client, shares(table)[rows], seed=seed, parallel=1)
+        prompts.append(client.prompts[:2])
+    assert prompts[0] == prompts[1] != prompts[2]
+
+
+# Jobs that stop ------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_job_is_continued_and_asks_nothing_twice(tmp_path: Path) -> None:
+    table, kept, out = made(), {}, tmp_path / "n.json"
+    first = Counted(TableModel(table), lambda n, _: BudgetError("used up") if n > 5 else None, kept)
+    with pytest.raises(BudgetError):
+        named(table, first, out=out, parallel=1)
+    assert [entry["concept"] for entry in read_names(out)] == [0, 1]
+    second = Counted(TableModel(table), keep=kept)
+    found = named(table, second, out=out)
+    assert len(second.prompts) == 12 - 5
+    assert len(set(first.prompts[:5]) & set(second.prompts)) == 0
+    assert [each["verified"] for each in found] == [True] * 6
+    assert [each["name"] for each in read_names(out)] == list(table.names)
+
+
+@pytest.mark.parametrize("error", [ModelError("down"), KeyboardInterrupt()])
+def test_a_failure_is_raised_and_no_more_is_asked(tmp_path: Path, error: BaseException) -> None:
+    table = made(24, 40)
+    client = Counted(TableModel(table), lambda n, _: error if n >= 5 else None)
+    with pytest.raises(type(error)):
+        named(table, client, out=tmp_path / "n.json")
+    assert len(client.prompts) < 40
+
+
+def test_one_reply_that_cannot_be_used_stops_nothing(tmp_path: Path) -> None:
+    table = made()
+    client = Counted(TableModel(table), lambda n, _: MalformedReply("no JSON") if n == 3 else None)
+    found = named(table, client, out=tmp_path / "n.json", parallel=1)
+    assert [each["status"] for each in found] == ["verified", "no answer", *["verified"] * 4]
+    assert (found[1]["name"], found[1]["reason"]) == (None, "no usable reply: no JSON")
+    assert [each["status"] for each in read_names(tmp_path / "n.json")] == [each["status"] for each in found]
+
+
+@pytest.mark.parametrize("name", ["n.json", "n.csv"])
+def test_other_concepts_of_the_file_stay(tmp_path: Path, name: str) -> None:
+    table, out = made(), tmp_path / name
+    named(table, only=[4, 1, 4], out=out)
+    told: list[int] = []
+    found = named(table, only=[3], out=out, progress=told.append)
+    assert [each["concept"] for each in found] == [1, 3, 4]
+    assert [(each["name"], each["verified"]) for each in read_names(out)] == [("a1", True), ("a3", True), ("a4", True)]
+    assert told == [1]
+    with pytest.raises(ConceptError, match="expected concepts in 0 to 5, got 6"):
+        job(table, only=[6])
+
+
+# Names that somebody gave --------------------------------------------------------------------------------------------
+
+
+def test_given_names_are_checked(tmp_path: Path) -> None:
+    table, out = made(), tmp_path / "checked.json"
+    own = [{"concept": 1, "name": "a1"}, {"concept": 2, "name": "a3"}, {"concept": 3, "name": None}]
+    own += [{"concept": 4, "name": "its", "source": "model", "verified": True, "held_out": 0.9, "status": "verified"}]
+    client = Counted(TableModel(table))
+    asked = job(table, client, given=own, out=out)
+    assert asked.estimate() == {"names": 2, "idle": 0, "requests": 2, "images": 0}
+    found = asked.run()
+    assert [(each["name"], each.get("verified", False), each.get("checked_by")) for each in found] == [
+        ("a1", True, "table model"), ("a3", False, "table model"), (None, False, None), ("its", True, None),
+    ]  # fmt: skip
+    assert (len(client.prompts), found[0]["source"], found[0]["scored"]) == (2, "hand", 13)
+    assert not any("Group" in text for text in client.prompts)
+    assert 'Label 0: "otherwise"' in client.prompts[0]
+    assert [each["name"] for each in read_names(out)] == ["a1", "a3", None, "its"]
+    with pytest.raises(ConceptError, match="which would be lost"):
+        job(table, given=own, out=out)  # it holds the name of a model
+
+
+def test_a_file_of_names_is_checked_in_place(tmp_path: Path) -> None:
+    table, file = made(), tmp_path / "own.csv"
+    write_names([{"concept": 1, "name": "a1", "source": "hand"}], file)
+    (entry,) = named(table, given=file, out=file)
+    assert entry["verified"]
+    assert (read_names(file)[0]["verified"], read_names(file)[0]["checked_by"]) == (True, "table model")
+    assert named(table, given=file, out=tmp_path / "other.json")[0]["verified"]
+
+
+def test_the_evidence_has_the_key_of_its_codes(tmp_path: Path) -> None:
+    table = made()
+    evidence = class_evidence(codes_with(table, shares(table)))
+    (tmp_path / "n.json").write_text(json.dumps([{"concept": 0, "name": "x", "source": "model", "codes": "other"}]))
+    with pytest.raises(ConceptError, match="got those of another network"):
+        job(table, out=tmp_path / "n.json")
+    named(table, out=tmp_path / "own.json")
+    assert {entry["codes"] for entry in json.loads((tmp_path / "own.json").read_text())} == {evidence.key}
+    with pytest.raises(ConceptError, match="seed"):
+        class_evidence(codes_with(table, shares(table)), seed=-1)

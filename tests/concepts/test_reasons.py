@@ -17,7 +17,7 @@ from PIL import Image
 from htaf.concepts.codes import ConceptError, codes_key
 from htaf.concepts.extract import extract
 from htaf.concepts.known import keep_known
-from htaf.concepts.naming import write_names
+from htaf.concepts.naming.files import write_names
 from htaf.concepts.reasons import predict_with_bits, reasons_of, said
 from htaf.runs import Run
 from made_runs import PLAIN, digits, made_run

@@ -12,6 +12,7 @@ import pytest
 
 import htaf
 from htaf.data.notes import told
+from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.tabular import load
 from htaf.rules import effects, vary
@@ -63,7 +64,11 @@ def test_numbers_as_people_write_them(text: str, first: list[float], tmp_path: P
     ("text", "said"),
     [
         (table(lambda i: f"{i % 9:02}"), "begins with 0"),
-        (table(lambda i: f"{i % 28 + 1}.12.8{i % 9}"), "a year of two digits"),
+        (table(lambda i: f"{i % 28 + 1}.12.8{i % 9}"), "is no plain number or date"),
+        (table(lambda i: f"{i % 28 + 1}. März 20{i % 9}1"), "is no plain number or date"),
+        (table(lambda i: f"{i % 24}h{i % 57:02}"), "is no plain number or date"),
+        (table(lambda i: f"{i * 37 % 900} 3/8"), "is no plain number or date"),
+        (table(lambda i: str(-999 if i % 8 == 0 else i % 20)), "with -999, far from all others (0 to 19)"),
         (table(lambda i: f"{i % 5 * 10}-{i % 5 * 10 + 9}"), "'x' is text: '0-9'"),
         (table(lambda i: f"{i % 6}.4 {('kmpl', 'km/kg')[i % 9 == 0]}"), "'x' is text"),
         (
@@ -141,3 +146,21 @@ def test_a_query_that_is_yet_to_run_is_named() -> None:
 def test_sizes_of_numpy() -> None:
     rows = np.random.default_rng(0).normal(size=(40, 2))
     htaf.HtafRegressor(hidden=(np.int64(8),), members=1, leaves=0, epochs=1).fit(rows, rows[:, 0])
+
+
+@pytest.mark.parametrize("pair", ["false true", "no yes", "N Y", "off on", "0 1", "0.0 1.0", "F T"])
+@pytest.mark.parametrize("trained", ["false true", "No Yes", "n y", "0 1"])
+def test_truth_has_every_spelling(trained: str, pair: str) -> None:
+    which = [i % 3 % 2 for i in range(ROWS)]
+    target = np.array(which) * 1.0
+    made = {words: pd.DataFrame({"x": [words.split()[side] for side in which]}) for words in (trained, pair)}
+    given = made[trained].astype(float) if trained == "0 1" else made[trained]
+    learned = Preprocessor.fit(given, target, task="regression", target_name="y")
+    np.testing.assert_array_equal(learned.transform(made[pair]), learned.transform(given))
+
+
+def test_a_column_of_other_categories_is_warned_of() -> None:
+    learned = Preprocessor.fit(pd.DataFrame({"x": list("ab") * 9}), np.arange(18.0), task="regression", target_name="y")
+    found = told(learned.transform_with_notes(pd.DataFrame({"x": list("cd") * 4}))[1])
+    assert "WARNING: column 'x': no row of 8 has a category of training, 'a', 'b'" in "\n".join(found)
+    assert "WARNING" not in "\n".join(told(learned.transform_with_notes(pd.DataFrame({"x": list("acdddddd")}))[1]))

@@ -111,9 +111,11 @@ def test_nested_hidden_and_other_files(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "a" / "readme.txt").write_text("hello")
     (tmp_path / "list.csv").write_text("hello")
+    picture(8).save(tmp_path / "loose.png")
     images = load(tmp_path)
     assert counts(images) == ([3, 2], [1, 1])
     assert "1 file without an image's suffix not used: 'a/readme.txt'" in images.notes
+    assert "1 image beside the folders of classes not used: 'loose.png'" in images.notes
     assert not [note for note in images.notes if "unreadable" in note]
 
 

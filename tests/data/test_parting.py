@@ -101,7 +101,7 @@ def test_parts_far_from_their_shares_are_said(tmp_path: Path) -> None:
     assert "rows of one group in 'ward' stay together (3 groups, the largest 50.0% of the rows): 28.3% train" in note
     assert "asked: 70.0% train, 10.0% validate, 20.0% test; with seed " in note
     nearer = int(note.split("with seed ")[1].split(":")[0])
-    assert sizes(table, nearer, "grouped") == [60, 26, 34]
+    assert sizes(table, nearer, "grouped") == [60, 34, 26]
     assert "with seed" not in far_shares(table, nearer, "grouped")
     assert far_shares(load(path, target="y", group="customer"), 0, "grouped") == ""
     assert far_shares(load(path, target="y"), 0, "random") == ""

@@ -63,7 +63,7 @@ def loaded(name: str, data_dir: Path) -> Table:
 # --- the real sets -----------------------------------------------------------------------------------
 
 
-BUNDLED = [("digits", 1797, 64, 60, "classification", ["bundled with scikit-learn"])]
+BUNDLED = [("digits", 1797, 64, 61, "classification", ["bundled with scikit-learn"])]
 FILES = [
     ("wine", 4898, 11, 11, "regression", ["937 rows repeating an earlier row"]),
     ("abalone", 4177, 8, 10, "regression", []),
@@ -572,11 +572,18 @@ def test_splits_are_disjoint_and_complete(rows: int, values: int, seed: int, gro
         assert (len(parts.train), len(parts.validation)) == (rows * 7 // 10, rows // 10)
 
 
+def test_a_split_does_not_follow_what_the_same_seed_draws() -> None:
+    for seed in range(5):
+        drawn = np.random.default_rng(seed).random(2000)
+        parts = split(table_of(pd.DataFrame({"x": drawn})), seed)
+        assert [drawn[rows].mean() for rows in (parts.train, parts.test)] == pytest.approx([0.5, 0.5], abs=0.05)
+
+
 def test_splits_never_change() -> None:
     table = table_of(pd.DataFrame({"x": np.arange(20.0)}))
     parts = split(table, 0)
-    assert parts.validation.tolist() == [4, 10]
-    assert parts.test.tolist() == [5, 9, 12, 16]
+    assert parts.validation.tolist() == [2, 7]
+    assert parts.test.tolist() == [3, 8, 9, 11]
     assert split(table, 0).train.tolist() == parts.train.tolist()
     assert split(table, 1).train.tolist() != parts.train.tolist()
 
@@ -629,7 +636,9 @@ def test_a_target_of_truth_values_is_not_text(tmp_path: Path) -> None:
     table["late"] = [f"${row},000" for row in range(100, 140)]
     assert load(saved(tmp_path, table), target="late").target.tolist()[:2] == [100_000, 101_000]
     table.loc[39, "late"] = "€5"  # in two units
-    with pytest.raises(DataError, match=r"40 distinct values in 40 rows: '\$100,000' is no plain number; write it as"):
+    with pytest.raises(
+        DataError, match=r"40 distinct values in 40 rows: '\$100,000' is no plain number or date; write"
+    ):
         load(saved(tmp_path, table), target="late")
 
 

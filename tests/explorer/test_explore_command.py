@@ -21,7 +21,7 @@ from htaf import runs
 from htaf._files import sealed
 from htaf.concepts.codes import ConceptError, codes_key
 from htaf.concepts.extract import extract
-from htaf.concepts.naming import write_names
+from htaf.concepts.naming.files import write_names
 from htaf.concepts.store import open_codes
 from htaf.data.attributes import load as load_attributes
 from htaf.data.images import load

@@ -13,7 +13,7 @@ import pytest
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.counts import proportions
-from htaf.concepts.naming import seal_of
+from htaf.concepts.naming.files import seal_of
 from htaf.concepts.scores import score
 from htaf.explorer import choice
 from htaf.explorer.build import build_page
@@ -199,13 +199,13 @@ def test_names_stand_with_their_checks(tmp_path: Path) -> None:
     assert "19 of 21 concepts have no name" in made["notes"]
     assert any(note.startswith("1 of 2 names are not verified") for note in made["notes"])
     assert [concepts[number]["seal"] for number in (3, 5, 6)] == [seal_of(names[0]), None, None]
-    assert not any("none held out" in note for note in made["notes"])
+    assert not any("scores too high" in note for note in made["notes"])
     given = {"concept": 5, "name": "beak", "verified": True, "held_out": 0.9, "source": "hand", "checked_by": "m"}
     made = build_page(made_codes(), tmp_path / "p", names=[names[0], given])
     concepts = read_page(tmp_path / "p")["concepts"]
     assert (concepts[5]["checked_by"], concepts[5]["seal"]) == ("m", seal_of(given))
     assert any(
-        note.startswith("1 of 2 names were given, then verified by a model") and "none held out" in note
+        note.startswith("1 of 2 names were given, then verified by a model") and "scores too high" in note
         for note in made["notes"]
     )
     for wrong in ([{"concept": 21, "name": "x"}], [{"concept": 0, "name": "x"}] * 2):

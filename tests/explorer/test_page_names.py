@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from htaf.concepts.naming import read_names
+from htaf.concepts.naming.files import read_names
 from htaf.explorer.build import build_page
 from visits import Site, Visit, pictures, until
 

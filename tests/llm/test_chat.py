@@ -9,9 +9,7 @@ from askings import Name
 from hypothesis import given
 from hypothesis import strategies as st
 
-import htaf.llm
-from htaf.llm import MalformedReply, tokens_of, validated
-from htaf.llm.chat import short
+from htaf.llm.chat import MalformedReply, short, validated
 
 
 @pytest.mark.parametrize(
@@ -62,15 +60,3 @@ def test_no_text_breaks_it(text: str) -> None:
     with pytest.raises(MalformedReply):
         validated(text, Name)
     assert short(text).isprintable()
-
-
-def test_tokens_of_messages() -> None:
-    assert tokens_of([]) == 0
-    assert tokens_of([{"role": "user", "content": ""}]) == 4
-    assert tokens_of([{"role": "user", "content": "abcde"}, {"role": "user", "content": "鳥鳥鳥鳥"}]) == 4 + 2 + 4 + 3
-
-
-def test_every_public_name_is_there() -> None:
-    assert [name for name in htaf.llm.__all__ if not hasattr(htaf.llm, name)] == []
-    with pytest.raises(AttributeError, match="Asker"):
-        htaf.llm.Asker  # noqa: B018

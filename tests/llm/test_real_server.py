@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from htaf.llm import MalformedReply, ModelError, ServerClient
+from htaf.llm.chat import MalformedReply, ModelError
+from htaf.llm.client import ServerClient
 
 pytestmark = pytest.mark.slow
 
@@ -104,20 +105,20 @@ def test_the_protocol_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     make_model(tmp_path / "model", '{"name": "wings"}')
     server = Served(tmp_path / "model", tmp_path / "log.txt")
     try:
-        settings = {"base_url": server.base_url, "cache": tmp_path / "replies", "retries": 1}
+        settings = {"base_url": server.base_url, "cache": tmp_path / "replies"}
         with ServerClient(server.model, **settings) as model:
             assert model.ask(ASKED, Name).name == "wings"
-            assert model.usage.calls == 1
+            assert model.usage["calls"] == 1
             with pytest.raises(MalformedReply, match="no usable reply in 3 attempts"):
-                model.ask(ASKED, Other, sample=1)
-            assert (model.usage.calls, model.usage.malformed) == (4, 3)
-            assert model.usage.tokens > 4 * 20  # the prompt has that many letters
+                model.ask([*ASKED, *ASKED], Other)
+            assert (model.usage["calls"], model.usage["malformed"]) == (4, 3)
+            assert model.usage["tokens"] > 4 * 20  # the prompt has that many letters
         with ServerClient("other", **settings) as other, pytest.raises(ModelError, match="Server is pinned to"):
             other.ask(ASKED, Name)
         server.kill()
         with ServerClient(server.model, **settings) as model:
             with pytest.raises(ModelError, match="cannot be reached"):
-                model.ask(ASKED, Name, sample=2)
+                model.ask([*ASKED, *ASKED, *ASKED], Name)
             assert model.ask(ASKED, Name).name == "wings"
     finally:
         server.kill()

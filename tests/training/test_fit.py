@@ -66,7 +66,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return load(write_csv(tmp_path_factory.mktemp("data") / "made.csv"), target="y")
 
 
-def write_csv(path: Path, seed: int = 0) -> Path:
+def write_csv(path: Path, seed: int = 2) -> Path:
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame({"a": rng.normal(size=80), "b": rng.normal(size=80), "kind": rng.choice(["u", "v"], 80)})
     frame["y"] = 50 + 10 * (frame["a"] > 0) + 5 * frame["b"] + rng.normal(size=80)
@@ -842,7 +842,8 @@ def test_a_line_an_epoch_without_a_terminal(table: Table, tmp_path: Path, capsys
         "1 thread"
     )
     rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
-    for number, (line, row) in enumerate(zip(lines, rows, strict=True), 1):
+    of_epochs = [line for line in lines if line.startswith("epoch ")]
+    for number, (line, row) in enumerate(zip(of_epochs, rows, strict=True), 1):
         loss, smooth = (float(row[name]) for name in ("val_loss", "val_loss_smooth"))
         losses = f"train loss {float(row['train_loss']):.4f}, validation loss {loss:.4f} (smooth {smooth:.4f}), RMSE "
         assert line.startswith(f"epoch {number}/4: {losses}")

@@ -1,4 +1,4 @@
-"""`htaf paper binarise|labelfree|leakage`: what the bits of a run are compared with."""
+"""`htaf paper bench|binarise|labelfree|leakage`: what the bits of a run are compared with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, check_seed, print_json, quiet_transformers, say, say_notes
+from htaf._console import UsageError, check_seed, print_json, quiet_transformers, say, say_notes, tell
 from htaf._files import LOCK, check_output_folder, check_place
 from htaf.cli.concepts import (
     CodesDir,
@@ -24,11 +24,55 @@ from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import Rows, show
 
 if TYPE_CHECKING:
-    from htaf.concepts.codes import PartName
+    from htaf.concepts.codes import Codes, PartName
     from htaf.concepts.store import CodesFolder
 
 SHOWN = 10  # concepts in the table
 MOST_STEPS = 1_000_000
+
+
+def bench(
+    codes: CodesDir,
+    *,
+    features: Annotated[Path, arg(help="Of the backbone, from extract --keep backbone.", metavar="FEATURES")],
+    out: Annotated[Path, arg(help="Folder for bench.md and bench.json.", metavar="DIR")],
+    others: Annotated[
+        tuple[str, ...],
+        arg(
+            help="More codes; the same NAME for several seeds of one training.",
+            metavar="NAME=CODES ...",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = (),
+    attributes: Annotated[
+        str | None,
+        arg(help="Of the classes.", metavar="cub|digits|CSV", help_behavior_hint="(default: none)"),
+    ] = None,
+    seeds: Annotated[int, arg(help="How often each of the other bits is drawn.")] = 3,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Compare codes with bits that anyone gets from the same features: are they concepts?"""
+    if wrong := [text for text in others if "=" not in text]:
+        raise UsageError(f"--others: expected NAME=CODES, got {wrong[0]!r}")
+    named = [("these", codes), *((name, Path(place)) for name, _, place in (text.partition("=") for text in others))]
+    check_output_folder(out, [*(folder for _, folder in named), features], own="folder of a bench")
+    from htaf.concepts.store import open_codes, open_features
+    from htaf.data.attributes import load
+    from htaf.runs import to_json, write_atomic
+    from htaf_paper.bench import bench as measured
+    from htaf_paper.bench import table
+
+    given: dict[str, list[Codes]] = {}
+    for name, folder in named:
+        given.setdefault(name, []).append(open_codes(folder))
+    known = None if attributes is None else load(attributes, data_dir=data_dir)
+    result = measured(open_features(features), given, attributes=known, seeds=seeds, progress=tell)
+    text = table(result, f"Are they concepts? {codes.name}")
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / "bench.json", to_json(result))
+    write_atomic(out / "bench.md", text)
+    return print_json(result) if json else say(text)
 
 
 def binarise(

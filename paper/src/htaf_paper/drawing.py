@@ -9,19 +9,16 @@ from __future__ import annotations
 import io
 import itertools
 import re
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from html import escape
 from typing import Any, cast
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from htaf._console import visible
+from htaf.report.drawing import INK, MUTED, NO_METADATA, for_page, styled
 from htaf_paper.protocol import Drawing, Panel, Series
 
 # Okabe and Ito (2008); yellow is left out, as it is hardly seen on white
@@ -29,21 +26,15 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#5
 LINES = ("-", "--", "-.", ":", (0, (6, 1.5, 1, 1.5, 1, 1.5)), (0, (8, 2)), (0, (2, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo")
-INK, MUTED, GRID, GROUND = "#1d1f1e", "#5f6361", "#e4e0d8", "#ffffff"
-# in a page: colours of its style sheet
-THEME = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)", "#000000": "var(--ink)"}
+GROUND = "#ffffff"
 FEW = 40  # points of a line, up to which each has a marker
 WIDTH, HEIGHT, LINE = 4.6, 3.0, 0.23  # inches: of a panel, and of a line of its legend
 LETTER = 0.08  # inches: the mean width of one in a legend
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-STYLE: dict[str, Any] = {
-    "svg.hashsalt": "htaf", "svg.fonttype": "none", "text.parse_math": False, "axes.unicode_minus": False,
+OWN_STYLE: dict[str, Any] = {  # beside that of the pictures of a run's report
     "font.size": 11.5, "axes.titlesize": 12, "axes.labelsize": 11.5, "legend.fontsize": 11, "legend.frameon": False,
-    "xtick.labelsize": 10.5, "ytick.labelsize": 10.5, "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK,
-    "axes.edgecolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED, "grid.color": GRID, "grid.linewidth": 0.8,
-    "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
-    "lines.linewidth": 1.9, "lines.markersize": 5.5, "hatch.linewidth": 0.7, "figure.facecolor": "none",
-    "axes.facecolor": "none", "savefig.facecolor": GROUND, "errorbar.capsize": 2.5, "figure.dpi": 72,
+    "xtick.labelsize": 10.5, "ytick.labelsize": 10.5, "lines.linewidth": 1.9, "lines.markersize": 5.5,
+    "hatch.linewidth": 0.7, "savefig.facecolor": GROUND, "errorbar.capsize": 2.5,
     "figure.constrained_layout.w_pad": 0.07, "figure.constrained_layout.h_pad": 0.05,
 }  # fmt: skip
 
@@ -52,7 +43,7 @@ def files(drawing: Drawing) -> tuple[bytes, bytes]:
     """All panels of a drawing on white, as an SVG and a PNG."""
     columns = min(drawing.columns, len(drawing.panels))
     rows = -(-len(drawing.panels) // columns)
-    with _styled():
+    with styled(OWN_STYLE):
         height = max(map(_height, drawing.panels))
         figure = Figure((columns * WIDTH, rows * height), layout="constrained")
         FigureCanvasAgg(figure)
@@ -60,7 +51,7 @@ def files(drawing: Drawing) -> tuple[bytes, bytes]:
         for part, panel in zip(parts, drawing.panels, strict=False):
             _draw(part, panel)
         vector, pixels = io.BytesIO(), io.BytesIO()
-        figure.savefig(vector, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        figure.savefig(vector, format="svg", metadata=cast(Any, NO_METADATA))
         figure.savefig(pixels, format="png", dpi=144, metadata={"Software": None})
     label = f"<title>{escape(visible(drawing.title))}</title><desc>{escape(visible(drawing.alternative))}</desc>"
     text = re.sub(r"(<svg [^>]*>)", lambda found: f"{found[1]}\n {label}", vector.getvalue().decode(), count=1)
@@ -73,42 +64,11 @@ def inline(panel: Panel, prefix: str) -> str:
     Args:
         prefix: of ids in it, which must differ between the panels of a page.
     """
-    with _styled():
+    with styled(OWN_STYLE):
         figure = Figure((WIDTH, _height(panel)), layout="constrained")
         FigureCanvasAgg(figure)
         _draw(figure, panel)
-        vector = io.BytesIO()
-        figure.savefig(
-            vector, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
-    return _for_page(vector.getvalue().decode(), prefix)
-
-
-def _for_page(text: str, prefix: str) -> str:
-    """The element alone: no header, no metadata, ids only where they are used, the page's fonts and colours."""
-    text = text[text.index("<svg ") :].rstrip()
-    text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    box = re.search(r'viewBox="[^"]*"', text)
-    text = re.sub(r"<svg [^>]*>", f"<svg {box[0] if box else ''} aria-hidden='true'>", text, count=1)
-    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
-    text = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in used else "", text)
-    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}-", text).replace("xlink:href", "href")
-    text = re.sub(r"\s*<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
-    text = re.sub(r"font-family: [^;\"]*;? ?", "", text)
-    text = re.sub(r' d="[^"]*"', lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]).replace(" \n", "\n"), text)
-    for colour, name in THEME.items():
-        text = re.sub(re.escape(colour), name, text, flags=re.IGNORECASE)
-    return text
-
-
-@contextmanager
-def _styled() -> Iterator[None]:
-    """Nobody's settings of matplotlib but ours; letters that its font lacks are boxes in a PNG, and no more."""
-    with mpl.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        mpl.rcdefaults()
-        mpl.rcParams.update(cast(Any, STYLE))
-        yield
+        return for_page(figure, prefix, 'aria-hidden="true"')
 
 
 def _legend_columns(panel: Panel) -> int:

@@ -13,7 +13,7 @@ from jaxtyping import Float16, Float64, Int64
 from htaf.concepts.codes import Codes
 from htaf.concepts.counts import proportions
 from htaf.concepts.extract import extract
-from htaf.concepts.naming import name_by_attributes
+from htaf.concepts.naming.by_attributes import name_by_attributes
 from htaf.concepts.reasons import reasons_of
 from htaf.data.attributes import Attributes, load
 from htaf_paper.computing import Place

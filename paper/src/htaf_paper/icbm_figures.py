@@ -440,7 +440,7 @@ def _pictures(
             continue
         pixels = images.test.batch(torch.tensor(numbers)).numpy()
         drawn = f"cub-concepts-{what}"
-        sheet = _png(sheet_of([tile_of(one, SIDE) for one in pixels], SIDE, 1))
+        sheet = _png(sheet_of([tile_of(one, SIDE) for one in pixels], SIDE))
         write_atomic(picture_file(place.out, scale, f"{drawn}.png"), sheet)
         drawings.append(Drawing(drawn, said[what], f"{said[what]}.", picture=f"{drawn}.png"))
     return tuple(drawings), ()

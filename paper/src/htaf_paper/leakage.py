@@ -131,7 +131,7 @@ def named_leakage(
 
     Args:
         codes: with labelled train and validation parts.
-        names: of the concepts, as `htaf.concepts.naming.read_names` gives them.
+        names: of the concepts, as `htaf.concepts.naming.files.read_names` gives them.
         attributes: of the classes; names that are an attribute's, or its negation's, are compared with it.
         part: that is scored. cap, seed: as `soft_leakage`.
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,7 @@ from sklearn.metrics import roc_auc_score
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.counts import proportions
 from htaf.concepts.groups import IN_A, IN_B, Groups, groups
-from htaf.concepts.naming import AttributeCandidates, attribute_candidates, name_by_attributes
-from htaf.concepts.naming.by_attributes import Round, play, ranked, splits
+from htaf.concepts.naming.by_attributes import Round, chosen, name_by_attributes, play, splits
 from htaf.data.attributes import Attributes, load
 from htaf.data.image_sets import folder_of
 from htaf.runs import content_hash
@@ -128,26 +127,26 @@ class Scored:
 def measured(plan: Planting, codes: Codes, rounds: int, seed: int) -> Scored:
     """Name every bit, and score the names and wrong ones on the classes held out."""
     grouped = groups(proportions(codes.part("train")), classes=plan.attributes.classes)
-    known, same = attribute_candidates(plan.attributes), same_columns(plan.attributes)
+    same = same_columns(plan.attributes)
     usable = [c for c in range(codes.concepts) if min(_sizes(grouped, c)) >= 2]
     rng = np.random.default_rng((seed, 1))
-    cases = [_case(grouped, c, known, rounds, rng) for c in usable]
+    cases = [_case(grouped, c, plan.attributes, rounds, rng) for c in usable]
     count = len(usable)
     shift = _derangement(count, rng)
     right, voted = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
-    found, chosen, shuffled, other = (np.zeros(count) for _ in range(4))
+    found, of_chosen, shuffled, other = (np.zeros(count) for _ in range(4))
     for i, (inside, held, local, played) in enumerate(cases):
         planted = plan.columns[usable[i]]
         attribute, negated, chose = vote(played)
         voted[i] = not negated and same[attribute] == same[planted]
-        best = ranked(inside, local, 1)[0]
-        right[i] = voted[i] if rounds == 1 else not best["negated"] and same[best["attribute"]] == same[planted]
-        found[i], chosen[i] = played.held_out.mean(), played.held_out[chose].mean()
+        best, turned, _ = (each.item() for each in chosen(inside, np.ones((1, len(inside)), dtype=bool), local))
+        right[i] = voted[i] if rounds == 1 else not turned and same[best] == same[planted]
+        found[i], of_chosen[i] = played.held_out.mean(), played.held_out[chose].mean()
         of = cases[shift[i]][3]  # round r of this bit with the name of another bit's round r
         shuffled[i] = check(inside, held, local, of.attribute, of.negated).mean()
         wrong = rng.choice(np.flatnonzero(same != same[planted]), rounds)
         other[i] = check(inside, held, local, wrong, np.zeros(rounds, dtype=bool)).mean()
-    return Scored(right, voted, found, chosen, shuffled, other)
+    return Scored(right, voted, found, of_chosen, shuffled, other)
 
 
 def vote(played: Round) -> tuple[int, bool, np.ndarray]:
@@ -161,10 +160,10 @@ def vote(played: Round) -> tuple[int, bool, np.ndarray]:
 
 
 def check(
-    inside: np.ndarray, held: np.ndarray, known: AttributeCandidates, attribute: np.ndarray, negated: np.ndarray
+    inside: np.ndarray, held: np.ndarray, known: Attributes, attribute: np.ndarray, negated: np.ndarray
 ) -> Float64[np.ndarray, " rounds"]:
     """Balanced accuracy of a given name in each round, on the classes that the round holds out."""
-    agrees = (known.have[:, attribute].T > 0.5) ^ negated[:, None]  # [rounds, classes]
+    agrees = known.binary()[:, attribute].T ^ negated[:, None]  # [rounds, classes]
     a, b = held & inside, held & ~inside
     return ((agrees & a).sum(1) / a.sum(1) + (~agrees & b).sum(1) / b.sum(1)) / 2
 
@@ -174,12 +173,12 @@ def _sizes(grouped: Groups, concept: int) -> tuple[int, int]:
     return int((member == IN_A).sum()), int((member == IN_B).sum())
 
 
-def _case(grouped: Groups, concept: int, known: AttributeCandidates, rounds: int, rng: np.random.Generator):
+def _case(grouped: Groups, concept: int, known: Attributes, rounds: int, rng: np.random.Generator):
     member = grouped.member[concept]
     used = np.flatnonzero((member == IN_A) | (member == IN_B))
     inside = member[used] == IN_A
     held = splits(inside, rounds, SHARE, rng)
-    local = AttributeCandidates(known.names, known.have[used], known.values[used])
+    local = replace(known, classes=tuple(known.classes[row] for row in used), values=known.values[used])
     return inside, held, local, play(inside, held, local)
 
 

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from htaf.concepts.baselines import Backbone, random_hyperplanes
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.counts import labelled
 from htaf.concepts.extract import extract
@@ -41,6 +40,7 @@ from htaf_paper.computing import Place, StudyError
 from htaf_paper.experiments import Experiment
 from htaf_paper.icbm import smoke_recipe
 from htaf_paper.leakage import paired
+from htaf_paper.other_bits import Backbone, random_hyperplanes
 from htaf_paper.protocol import Outcome, Scale, Setting, Table
 
 CONCEPTS = (32, 128, 512)

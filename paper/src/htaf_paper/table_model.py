@@ -11,10 +11,9 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel
 
-from htaf.concepts.naming import AttributeCandidates, attribute_candidates
-from htaf.concepts.naming.by_attributes import ranked
+from htaf.concepts.naming.by_attributes import chosen
 from htaf.data.attributes import Attributes
-from htaf.llm import Message, quoted
+from htaf.llm.chat import Message, quoted
 
 Behaviour = Literal[
     "table", "errs on 20%", "random name", "same name", "lists classes", "random sorting", "all under label 1"
@@ -38,18 +37,12 @@ class TableModel:
     def __init__(self, attributes: Attributes, behaviour: Behaviour = "table", seed: int = 0) -> None:
         self.model = f"table model: {behaviour}"
         self.behaviour, self.seed = behaviour, seed
-        self.known_table = attribute_candidates(attributes)
+        self.table = attributes
         self.row = {json.loads(quoted(name)): number for number, name in enumerate(attributes.classes)}
         self.column = {name: number for number, name in enumerate(attributes.names)}
 
-    def known(self, messages: Sequence[Message], *, sample: int = 0) -> bool:
-        """Nothing is kept."""
-        return False
-
-    def ask(
-        self, messages: Sequence[Message], reply: type[R], *, sample: int = 0, context: Mapping[str, Any] | None = None
-    ) -> R:
-        """As `htaf.llm.Client`."""
+    def ask(self, messages: Sequence[Message], reply: type[R], *, context: Mapping[str, Any] | None = None) -> R:
+        """As `htaf.llm.client.Client`."""
         return reply.model_validate(json.loads(self.answer(messages)), context=context)
 
     def answer(self, messages: Sequence[Message]) -> str:
@@ -62,27 +55,19 @@ class TableModel:
 
     def _name(self, lists: dict[str, list[str]], rng: np.random.Generator) -> dict[str, Any]:
         groups = [lists[group] for group in ("Group A", "Group B")]
-        offered = lists.get("The concept must be one of these candidates")
-        columns = [self.column[name] for name in offered] if offered else list(range(len(self.column)))
         rows = [self.row[name] for name in groups[0] + groups[1]]
         if self.behaviour == "lists classes":
             fitting = [name for place, name in enumerate(groups[0]) if len("; ".join(groups[0][: place + 1])) <= PHRASE]
             return {"concept": "one of a list", "label_1": "; ".join(fitting) or "any", "label_0": "any other class"}
-        if self.behaviour in ("random name", "same name"):
-            place, negated = (int(rng.integers(len(columns))), bool(rng.integers(2)))
-            if self.behaviour == "same name":
-                place, negated = 0, False
+        if self.behaviour == "random name":
+            place, negated = int(rng.integers(len(self.column))), bool(rng.integers(2))
+        elif self.behaviour == "same name":
+            place, negated = 0, False
         else:
-            table = self.known_table
-            local = AttributeCandidates(
-                tuple(table.names[c] for c in columns), table.have[np.ix_(rows, columns)],
-                table.values[np.ix_(rows, columns)],
-            )  # fmt: skip
-            best = ranked(np.arange(len(rows)) < len(groups[0]), local, 1)[0]
-            place, negated = best["attribute"], best["negated"]
-        name = self.known_table.names[columns[place]]
-        if offered:
-            return {"number": place + 1, "negated": negated, "justification": "the table says so"}
+            some = Attributes(self.table.names, tuple(groups[0] + groups[1]), self.table.values[rows])
+            inside = np.arange(len(rows)) < len(groups[0])
+            place, negated, _ = (each.item() for each in chosen(inside, np.ones((1, len(rows)), dtype=bool), some))
+        name = self.table.names[place]
         labels = (f"not {name}", name) if negated else (name, f"not {name}")
         return {"concept": name, "label_1": labels[0], "label_0": labels[1], "justification": "the table says so"}
 
@@ -95,7 +80,7 @@ class TableModel:
         elif self.behaviour == "all under label 1":
             first = np.ones(len(classes), dtype=bool)
         elif name in self.column:
-            have = self.known_table.have[[self.row[each] for each in classes], self.column[name]] > 0.5
+            have = self.table.binary()[[self.row[each] for each in classes], self.column[name]]
             first = have ^ (name != label)
         else:
             first = np.array([each in label.split("; ") for each in classes])

@@ -23,6 +23,10 @@ VERBS = {
     "paper cost": Verb(
         "htaf_paper.command:cost", "Say how long items take on this machine, before anything is computed."
     ),
+    "paper bench": Verb(
+        "htaf_paper.concept_verbs:bench",
+        "Compare codes with bits that anyone gets from the same features: are they concepts?",
+    ),
     "paper binarise": Verb(
         "htaf_paper.concept_verbs:binarise",
         "Make codes of features by one threshold for each node, from the training images.",

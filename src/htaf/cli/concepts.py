@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import OmitArgPrefixes, Positional, arg
+from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, print_json, say, say_notes, say_unread
 from htaf._files import LOCK, check_output_folder, check_place
-from htaf.cli.benching import BACKBONE, CODES, BesideFlags, beside, groups_of, prepared, show_table, write_table
 from htaf.cli.flags import NONE, DataDir, Json, Place, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
@@ -133,11 +132,30 @@ def summary(found: CodesFolder, out: Path, json: bool) -> None:
     return say(f"folder: {out}")
 
 
+def baselines_of(given: Sequence[str]) -> dict[str, Path]:
+    """Folders of codes by their names, NAME=CODES, or by those of the folders.
+
+    Raises:
+        UsageError: two of one name, or a run.
+    """
+    found: dict[str, Path] = {}
+    for text in given:
+        name, equals, place = text.partition("=")
+        named = bool(equals and name) and not Path(text).exists()
+        path = Path(place if named else text)
+        name = name if named else path.name or path.resolve().name
+        if name in found:
+            raise UsageError(f"expected folders of different names for --baseline, got {name!r} twice: give NAME=CODES")
+        if (path / "record.json").is_file():
+            raise UsageError(f"--baseline: expected codes, from htaf concepts extract RUN, got the run {path}")
+        found[name] = path
+    return found
+
+
 def score(
     codes: Annotated[Positional[Path], arg(help="Codes; or a run, whose codes are made in --out.", metavar="CODES")],
     *,
     baseline: Annotated[tuple[str, ...], arg(metavar="[NAME=]CODES ...", help_behavior_hint=NONE)] = (),
-    bench: OmitArgPrefixes[BesideFlags] = BesideFlags(),  # noqa: B008
     part: ScoredPart = "test",
     out: Annotated[Path | None, arg(metavar="DIR")] = None,
     data_dir: DataDir = None,
@@ -145,38 +163,35 @@ def score(
 ) -> None:
     """Score concepts: accuracy, dead concepts, concept accuracy, class specificity, redundancy, sparsity.
 
-    With --beside also against bits that need no training of this kind: are they concepts?
-
     Args:
-        baseline: Codes of other networks, to compare with. The same NAME for several seeds of one training; these=CODES
-            for other seeds of the codes that are scored.
+        baseline: Codes of other networks, to compare with.
         out: Also write tables and plots to this folder.
     """
     from htaf.concepts.report import write_report
     from htaf.concepts.scores import score as scores_of
+    from htaf.concepts.store import open_folder
+    from htaf.runs import open_run
 
-    groups = groups_of(codes, baseline)
-    bench.check(out)
+    others = baselines_of(baseline)
     if out is not None:
-        inputs = [*(folder for some in groups.values() for folder in some), *([bench.beside] if bench.beside else [])]
-        check_output_folder(out, inputs, own="folder of scores")
+        check_output_folder(out, [codes, *others.values()], own="folder of scores")
+    opened = {name: open_folder(folder) for name, folder in others.items()}
     with offering_parts(part):
-        given = prepared(groups, bench, out, part, data_dir)
-    place = out or Path()
-    opened = {
-        name: [given.made(folder, place / CODES, progress=True) for folder in some] for name, some in groups.items()
-    }
-    own, *others = [
-        (name if i == 0 else f"{name} ({i + 1})", one) for name, some in opened.items() for i, one in enumerate(some)
-    ]
-    with offering_parts(part):
-        scores = scores_of(own[1], baseline=dict(others), scored=part, progress=True)
-        if bench.beside is not None:
-            features = given.made(bench.beside, place / BACKBONE, "backbone", progress=True).features()
-            scores["beside"] = beside(opened, features, given.attributes, bench.seeds, part)
+        if not (codes / "record.json").is_file():
+            own = open_folder(codes)
+        elif out is None:
+            raise UsageError(
+                f"{codes} is a run: expected --out, where its codes are made, or codes of htaf concepts extract"
+            )
+        elif part == "other":  # which the recipe of a run leaves out
+            raise MissingPartError(part, ("train", "validation", "test"))
+        else:
+            from htaf.concepts.extract import extract as make
+
+            run = of_images(open_run(codes))
+            own = make(run, own_images(run, data_dir, "give a folder of codes"), out / "codes", progress=True)
+        scores = scores_of(own, baseline=opened, scored=part, progress=True)
     files = write_report(scores, out, title=codes.name) if out is not None else []
-    if out is not None and bench.beside is not None:
-        files += write_table(scores["beside"], out, f"Are they concepts? {codes.name}")
     if json:
         return print_json(scores)
     accuracy, found, same = scores["accuracy"][part], scores["concept_accuracy"], scores["redundancy"]
@@ -198,8 +213,6 @@ def score(
         ("concepts of a decision (NCC)", scores["sparsity"]["ncc"]),
     ]
     show(f"{scores['concepts']} concepts, part {part}", ("score", "value"), rows)
-    if "beside" in scores:
-        show_table(scores["beside"])
     for file in files:
         say(file)
     return None

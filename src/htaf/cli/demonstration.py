@@ -16,7 +16,8 @@ from htaf.concepts.codes import Codes, codes_key
 from htaf.concepts.completeness import most_important
 from htaf.concepts.counts import proportions
 from htaf.concepts.groups import groups
-from htaf.concepts.naming import name_by_attributes, write_names
+from htaf.concepts.naming.by_attributes import name_by_attributes
+from htaf.concepts.naming.files import write_names
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.report import pictures
 from htaf.concepts.store import open_codes

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from htaf._console import UsageError, check_seed, print_json, progress, say, say_notes
-from htaf._errors import counted
-from htaf._files import check_output, csv_text, to_json, write_atomic
+from htaf._console import UsageError, print_json, progress, say, say_notes
+from htaf._files import check_output, csv_text, write_atomic
 from htaf.cli.flags import Column, DataDir, File, Json, Place, RunDir, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from htaf.data.tabular import Table
-    from htaf.rules import BitRule, Explanation, Importance, Reason, RowReasons, Surrogate, WhatIf
+    from htaf.rules import BitRule, Explanation, Importance, RowReasons, Surrogate, WhatIf
     from htaf.runs import Run
 
 HEADERS = {"rmse": "RMSE", "auroc": "AUROC", "accuracy": "accuracy", "loss": "loss", "mae": "MAE", "r2": "R2"}
@@ -28,8 +28,7 @@ BITS = 10  # shown, unless --bits says how many
 CHANGED = 5  # of the bits that change with --set; the prediction says more
 CLASSES = 6  # whose probabilities are shown
 DEAD_SHOWN = 20
-SPREAD = 0.05  # share of the effect that the shown bits have, below which no few bits tell much
-RULES = 128  # of the bits that do most are fitted, whether shown or not; with --out all
+RULES = 128  # of the bits that do most are fitted, whether shown or not; for --out all
 
 
 def explain(
@@ -40,8 +39,6 @@ def explain(
     bits: int | None = None,
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="COLUMN=VALUE")] = (),
     vary: Column = None,
-    repeats: int | None = None,
-    seed: int = 0,
     out: File = None,
     data: Place = None,
     data_dir: DataDir = None,
@@ -56,29 +53,23 @@ def explain(
     Args:
         rows: A CSV or Parquet file with the raw columns: the reasons of one of its rows; none: the network.
         row: Which row of ROWS, from 1; none: the first.
-        bits: Bits shown, faithful or not; of a row so many for its prediction, and as many against; none: the faithful
-            ones of 10, with --set 5 of those that change.
+        bits: Bits shown, faithful or not; none: the faithful ones of 10, with --set 5 of those that change.
         set: The row with another value: its prediction before and after, not its reasons.
         vary: The prediction over the values of this column; of ROWS the one row, else the mean of test rows.
-        repeats: Shuffles of each column, for its importance; none: 1 to 10, by its cost.
-        seed: Of the shuffles and the rules.
-        out: Write everything as .json, or all rules as .csv; none: print tables.
+        out: Write all rules as .csv; --json has everything else.
         data: The run's own table, where it lies now; of a run on a data frame any rows with the target; none: where it
             was at the training.
     """
     if bits is not None and bits < 1:
         raise UsageError(f"--bits must be >= 1, got {bits}")
     most_bits = bits or BITS
-    if repeats is not None and repeats < 1:
-        raise UsageError(f"--repeats must be >= 1, got {repeats}")
     if row is not None and row < 1:
         raise UsageError(f"--row must be >= 1, got {row}")
     if row is not None and rows is None:
         raise UsageError("--row is one of ROWS: give ROWS, a file with the raw columns")
     row = row or 1
-    check_seed(seed)
-    if out is not None and out.suffix not in (".json", ".csv"):
-        raise UsageError(f"--out must end in .json or .csv, got {out.name}")
+    if out is not None and out.suffix != ".csv":
+        raise UsageError(f"--out must end in .csv, got {out.name}: everything is printed by --json")
     changes = _changes(set)
     if changes and rows is None:
         raise UsageError("--set changes a row: give ROWS, a file with the raw columns")
@@ -93,74 +84,58 @@ def explain(
     from htaf.rules import TableBits, importance, surrogate, what_if
     from htaf.rules import explain as opened_rules
     from htaf.rules import vary as varied
-    from htaf.rules.permutation import MOST_COLUMNS
     from htaf.runs import open_run
     from htaf.runs.data import rows_are_known
 
     opened = open_run(run, method=step_of_run(method))
-    TableBits.of(opened)  # before any data are read
+    target = TableBits.of(opened).preprocessor.target  # before any data are read
     given = None if rows is None else _row(rows, row)
     table = _table(opened, data, data_dir)
     if not rows_are_known(opened):
         say_notes([f"the rows of the training are not known: rules are by 70% of {data}, importance by all"])
-    found = opened_rules(opened, table, seed=seed)
+    found = opened_rules(opened, table)
     answers: dict[str, Any] = {"run": str(run), "table": found.name, "bits": len(found.bits), "dead": found.dead}
-    asked = bool(changes) or vary is not None  # what if: of a row this alone is shown, and all of it written
-    reasons = of_columns = changed = vary_table = None
-    if given is not None:
-        reasons = found.reasons(given, most_bits if json or out is not None or not asked else 0)[0]
-        if json or out is not None or not asked:
-            of_columns = found.columns_of(given)
-            answers |= {"row": row, "reasons": reasons.to_json()}
-            answers["columns"] = of_columns.reset_index().to_dict("records")
-    if changes and given is not None:
-        changed = what_if(opened, changes, given)
-        answers["what_if"] = _what_if_json(changed, changes)
-    if vary is not None:
-        vary_table = varied(opened, vary, given, data=table, seed=seed)
-        answers["vary"] = {"column": vary, "values": vary_table.to_dict("records")}
+    lines: list[Callable[[], None]] = []  # what is shown, unless as JSON
+    if target.threshold is not None:
+        answers["threshold"] = target.threshold
+        said = f"threshold: {target.classes[1]!r} is predicted from a probability of {target.threshold:.4g}"
+        lines.append(lambda: say(said))
     whole = given is None and vary is None
     known: list[BitRule] = []
-    shuffled = tree = None
-    if whole or (out is not None and out.suffix == ".json"):
-        tree = surrogate(opened, table, seed=seed)
-        answers["surrogate"] = tree.to_json()
     if whole or out is not None:
         live = len(found.bits) - sum(map(len, found.dead.values()))
         most = live if out is not None else min(max(most_bits, RULES), live)
         with progress("rules", most) as more:
             known = found.rules(most, told=more)
         answers["rules"] = [rule.to_json() for rule in known]
-    if whole or (out is not None and out.suffix == ".json"):
-        with progress("importance", min(len(found.columns.names), MOST_COLUMNS)) as more:
-            shuffled = importance(opened, table, repeats=repeats, seed=seed, told=more)
-        answers["importance"] = shuffled.to_json()
-    of = found.bits.preprocessor.target
-    if of.threshold is not None:
-        answers["threshold"] = of.threshold
-    if out is not None:
-        write_atomic(out, to_json(answers) if out.suffix == ".json" else _csv(known))
-    if changed is not None:
+    if whole:
+        tree, shuffled = surrogate(opened, table), importance(opened, table)
+        answers |= {"surrogate": tree.to_json(), "importance": shuffled.to_json()}
+        lines.append(lambda: _show_tree(tree, found))
+        lines.append(lambda: _show_importance(shuffled))
+        lines.append(lambda: _show_rules(found, known, most_bits, faithful_alone=bits is None))
+    reasons = None if given is None else found.reasons(given)
+    if given is not None and reasons is not None:
+        columns = reasons.columns.reset_index().to_dict("records")
+        answers |= {"row": row, "reasons": vars(reasons) | {"columns": columns}}
+        lines.append(lambda: _show_decision(reasons, found, row))
+        if not changes and vary is None:
+            lines.append(lambda: _show_columns(reasons, given))
+    if changes and given is not None:
+        changed = what_if(opened, changes, given)
+        answers["what_if"] = _what_if_json(changed, changes)
         say_notes(told(changed.notes))
+        lines.append(lambda: _show_what_if(changed, changes, found, bits or CHANGED))
+    if vary is not None:
+        values = varied(opened, vary, given, data=table)
+        answers["vary"] = {"column": vary, "values": values.to_dict("records")}
+        lines.append(lambda: _show_vary(vary, values, found, reasons))
+    if out is not None:
+        write_atomic(out, _csv(known))
     if json:
         return print_json(answers)
-    if of.threshold is not None:
-        say(f"threshold: {of.classes[1]!r} is predicted from a probability of {of.threshold:.4g}")
-    if reasons is not None:
-        _show_decision(reasons, found, row)
-    if changed is not None:
-        _show_what_if(changed, changes, found, bits or CHANGED)
-    if vary is not None and vary_table is not None:
-        _show_vary(vary, vary_table, found, reasons)
-    if reasons is not None and of_columns is not None and given is not None and not asked:
-        _show_columns(reasons, of_columns, given)
-        _show_reasons(reasons)
-    elif reasons is not None:
-        say("why it is predicted so: the same command without --set and --vary")
-    if whole and tree is not None and shuffled is not None:
-        _show_tree(tree, found)
-        _show_importance(shuffled)
-        _show_rules(found, known, most_bits, faithful_alone=bits is None)
+    for line in lines:
+        line()
     return None if out is None else say(f"written: {out}")
 
 
@@ -200,24 +175,21 @@ def _what_if_json(changed: WhatIf, changes: dict[str, str]) -> dict[str, Any]:
         "after": changed.after.to_dict("records")[0],
         "turned_on": list(changed.turned_on[0]),
         "turned_off": list(changed.turned_off[0]),
-        "linear": changed.linear[0],
         "notes": told(changed.notes),
     }
 
 
 def _csv(rules: list[BitRule]) -> str:
-    """A line for each bit: its rule in words and its fidelity."""
-    lines: list[tuple[object, ...]] = [
-        ("bit", "effect", "on", "rule", "columns", "depth", "balanced", "accuracy", "majority", "faithful")
-    ]
+    """Write a line for each bit: its rule in words and its fidelity."""
+    names = ("bit", "effect", "on", "rule", "columns", "depth", "balanced", "accuracy", "majority", "faithful")
+    lines: list[tuple[object, ...]] = [names]
     for one in rules:
-        about = one.fidelity
-        assert about is not None
-        faithful = {None: "", True: "yes", False: "no"}[about.faithful]
-        figures = (*(_figure(v, 6) for v in (about.balanced, about.accuracy, about.majority)), faithful)
-        of_rule = "" if one.rule is None else "; ".join(one.rule.columns)
-        rule = None if one.rule is None else str(one.rule)
-        lines.append((one.bit, f"{one.effect:.6g}", f"{one.on:.6f}", rule, of_rule, one.depth, *figures))
+        assert one.fidelity is not None
+        assert one.rule is not None
+        figures = (_figure(vars(one.fidelity)[name], 6) for name in names[6:9])
+        faithful = {None: "", True: "yes", False: "no"}[one.fidelity.faithful]
+        columns = "; ".join(one.rule.columns)
+        lines.append((one.bit, f"{one.effect:.6g}", f"{one.on:.6f}", one.rule, columns, one.depth, *figures, faithful))
     return csv_text(lines)
 
 
@@ -251,17 +223,11 @@ def _show_tree(tree: Surrogate, found: Explanation) -> None:
 
 def _show_rules(found: Explanation, rules: list[BitRule], most: int, *, faithful_alone: bool) -> None:
     target = found.bits.preprocessor.target
-    unit = f"in the units of {target.name}" if found.bits.regression else "in logits"
+    faithful = [bool(r.fidelity and r.fidelity.faithful) for r in rules]
+    chosen = [r for r, holds in zip(rules[:most], faithful[:most], strict=True) if holds or not faithful_alone]
     shown = [
-        (
-            r.bit,
-            f"{r.effect:.4g}",
-            f"{100 * r.on:.0f}%",
-            *_fidelity(r),
-            _said(r.rule, r.fidelity and r.fidelity.faithful),
-        )
-        for r in rules[:most]
-        if not faithful_alone or (r.fidelity and r.fidelity.faithful)
+        (r.bit, f"{r.effect:.4g}", f"{r.on:.0%}", *_fidelity(r), _said(r.rule, r.fidelity and r.fidelity.faithful))
+        for r in chosen
     ]
     title = f"{found.name}: the {min(most, len(rules))} bits that do most to {target.name!r}"
     if faithful_alone:
@@ -273,19 +239,17 @@ def _show_rules(found: Explanation, rules: list[BitRule], most: int, *, faithful
             more = f" and {len(dead) - DEAD_SHOWN:,} more" if len(dead) > DEAD_SHOWN else ""
             say(f"dead, {kind} in training: {', '.join(map(str, dead[:DEAD_SHOWN]))}{more}")
     live = len(found.bits) - sum(map(len, found.dead.values()))
-    faithful = sum(bool(r.fidelity and r.fidelity.faithful) for r in rules)
     which = "bits" if len(rules) == live else f"strongest of {live:,} bits"
     share = found.share(min(most, len(rules)))
     effect, linear = (f"{of:.{0 if of >= 0.1 else 1}%}" for of in (share, found.linear_share))
     beside = f", the linear part has {linear}" if found.linear_effects else ""
+    unit = f"in the units of {target.name}" if found.bits.regression else "in logits"
     say(
-        f"{faithful} of the {len(rules):,} {which} are described faithfully by a rule: balanced accuracy >= 0.9 on "
-        f"{len(found.test):,} test rows. The {min(most, len(rules))} that do most have {effect} of the "
-        f"effect of all{beside}. effect: mean |contribution| {unit}. on: share of the test rows. accuracy: in brackets "
-        "that of always guessing the more frequent value."
+        f"{sum(faithful)} of the {len(rules):,} {which} are described faithfully by a rule: balanced accuracy >= 0.9 "
+        f"on {len(found.test):,} test rows. The {min(most, len(rules))} that do most have {effect} of the effect of "
+        f"all{beside}. effect: mean |contribution| {unit}. on: share of the test rows. accuracy: in brackets that of "
+        "always guessing the more frequent value."
     )
-    if rules and share < SPREAD:
-        say("the prediction is spread over many bits: the importance of the columns says more than single rules")
     if len(rules) < live:
         say("all rules: --out rules.csv")
 
@@ -315,7 +279,7 @@ def _show_importance(found: Importance) -> None:
     if len(rows) > COLUMNS_SHOWN:
         say(f"columns of less importance: {len(rows) - COLUMNS_SHOWN:,}")
     if found.left_out:
-        say(f"columns to which the network is less sensitive, not shuffled: {found.left_out:,}")
+        say(f"columns that move the outputs less, not shuffled: {found.left_out:,}")
 
 
 def _show_decision(reasons: RowReasons, found: Explanation, row: int) -> None:
@@ -328,32 +292,17 @@ def _show_decision(reasons: RowReasons, found: Explanation, row: int) -> None:
     say(f"row {row}: {found.bits.preprocessor.target.name} = {said}")
 
 
-def _show_columns(reasons: RowReasons, of_columns: pd.DataFrame, given: pd.DataFrame) -> None:
+def _show_columns(reasons: RowReasons, given: pd.DataFrame) -> None:
     """What each column adds."""
     what = "prediction" if reasons.instead is None else "difference of the logits"
     rows = [
         (column, _value(given[column].iloc[0]), f"{of['adds']:+.4g}", f"{of['std']:.2g}")
-        for column, of in of_columns.head(COLUMNS_SHOWN).iterrows()
+        for column, of in reasons.columns.head(COLUMNS_SHOWN).iterrows()
     ]
-    title = f"What its values add: {what} {reasons.total:.6g} minus the mean with the values of other rows, one column"
-    show(f"{title} at a time", ("column", "value", "adds", "spread"), rows)
-    if len(of_columns) > COLUMNS_SHOWN:
-        say(f"columns that add less: {len(of_columns) - COLUMNS_SHOWN:,}")
-    bits = counted(reasons.on, "bit")
-    say(f"{what} {reasons.total:.6g} = {reasons.base:.6g} without any bit + the sum over what is on, {bits}")
-
-
-def _show_reasons(reasons: RowReasons) -> None:
-    def line(reason: Reason) -> tuple[Any, ...]:
-        agrees = {True: "yes", False: "no", None: "-"}[reason.agrees]
-        rule = "never changes in training" if reason.rule is None else _said(reason.rule, reason.faithful)
-        return reason.bit, f"{reason.worth:+.4g}", agrees, rule
-
-    columns, words_of = ("bit", "adds", "rule agrees", "rule"), ("rule agrees", "rule")
-    words = ("up", "down") if reasons.instead is None else (f"for {reasons.prediction}", f"for {reasons.instead}")
-    for word, some in zip(words, (reasons.for_it, reasons.against_it), strict=True):
-        if some:
-            show(f"The strongest bits {word}", columns, [line(one) for one in some], left=words_of)
+    title = f"What its values add: {what} {reasons.decision:.6g} minus the mean with the values of other rows, one"
+    show(f"{title} column at a time", ("column", "value", "adds", "spread"), rows)
+    if len(reasons.columns) > COLUMNS_SHOWN:
+        say(f"columns that add less: {len(reasons.columns) - COLUMNS_SHOWN:,}")
 
 
 def _show_what_if(changed: WhatIf, changes: dict[str, str], found: Explanation, most: int) -> None:
@@ -375,9 +324,6 @@ def _show_what_if(changed: WhatIf, changes: dict[str, str], found: Explanation, 
     show("What if", ("", "before", "after"), rows)
     if left:
         say(f"classes that are less likely before and after: {len(left):,}")
-    if found.bits.linear_weight is not None:
-        what = "prediction" if found.bits.regression else "difference of the logits"
-        say(f"the linear part adds {changed.linear[0]:+.4g} to the {what}")
     ways = dict.fromkeys(changed.turned_on[0], "turns on") | dict.fromkeys(changed.turned_off[0], "turns off")
     if not ways:
         return say("no bit changes")
@@ -403,8 +349,8 @@ def _show_vary(column: str, table: pd.DataFrame, found: Explanation, reasons: Ro
         for _, one in table.iterrows()
     ]
     whose = "the row" if reasons is not None else "the mean of test rows"
-    ordered = found.bits.column(column).kind in ("number", "date")
-    share = "training rows up to it" if ordered else "training rows"
+    kinds = {one.name: one.kind for one in found.bits.preprocessor.columns}
+    share = "training rows up to it" if kinds[column] in ("number", "date") else "training rows"
     columns = (column, share, *(name.removeprefix("probability_") for name in names))
     what = "" if found.bits.regression else "probabilities of "
     show(f"{what}{found.bits.preprocessor.target.name!r} over {column!r}: {whose}", columns, rows, left=())

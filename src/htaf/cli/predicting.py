@@ -213,7 +213,7 @@ def _predict_images(
     seen: list[Any] = []
     training, watching = (None, nullcontext) if run.is_file() else _training_images(network, seen)
     if bits or explain:
-        from htaf.concepts.naming import read_names
+        from htaf.concepts.naming.files import read_names
         from htaf.concepts.reasons import predict_with_bits
         from htaf.runs import open_run
 

@@ -88,8 +88,9 @@ def predict_with_bits(
 
     Args:
         run: of `htaf train icbm`, not plain. paths: image files of the kinds in `htaf.data.image_reading.FORMATS`.
-        bits: a column for each concept, `concept_17`, 0 or 1. names: as `htaf.concepts.naming.read_names` gives them;
-            they become part of these columns and of the reasons, those that are not verified with that word.
+        bits: a column for each concept, `concept_17`, 0 or 1.
+        names: as `htaf.concepts.naming.files.read_names` gives them; they become part of these columns and of the
+            reasons, those that are not verified with that word.
         explain: the columns `runner_up`, `margin`, `shown` (see `Reasons.shown`) and `reasons`.
         strict: raise for a file that cannot be read; else its row has only the reason, in a column `error`.
         watching: what the network is in while it predicts, as `htaf.concepts.known.watched`.

@@ -1,21 +1,24 @@
-"""Random changes to batches of images, each a function of an explicit generator; vectorised on uint8."""
+"""Random changes to batches of images, each a function of an explicit generator.
+
+Crops, shifts and mirrors are made of a whole batch at once; the others are torchvision's, image by image.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64, UInt8
+from jaxtyping import Bool, Int64, UInt8
 from torch import Generator, Tensor
-from torch.nn.functional import grid_sample, pad
+from torch.nn.functional import pad
 
-from htaf.data.augmix import augmix
+from htaf._errors import installed
 from htaf.names import Augment
 
 PAD_SHARE = 8  # "crop-flip" pads by size // 8: 4 pixels at 32
 SHIFT_SHARE = 16  # "shift-flip" moves by size // 16: 2 pixels at 32, 1 below
-AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of "resized-crop-flip", as torchvision's RandomResizedCrop
 
 
 def augment(
@@ -31,9 +34,9 @@ def augment(
     "none": nothing. "flip": each image mirrored left to right with probability 1/2. "crop-flip": zero padding by
     size // 8, a random window of the original size, then "flip". "shift-flip": moved by at most size // 16 (or 1),
     edges reflected; mirrored in every other epoch, one half of the images in the even ones and the other half in the
-    odd ones (Jordan 2024, arXiv:2404.00498). "augmix": "crop-flip", then AugMix; the Jensen-Shannon loss of its paper
-    is not part of it. "resized-crop-flip": a window of 8% to 100% of the area and an aspect ratio of 3/4 to 4/3,
-    enlarged to the original size, then "flip". Each image has its own draws.
+    odd ones (Jordan 2024, arXiv:2404.00498). "augmix": "crop-flip", then torchvision's AugMix
+    with the nine operations of its paper; the Jensen-Shannon loss there is not part of it. "resized-crop-flip":
+    torchvision's RandomResizedCrop to the original size, then its RandomHorizontalFlip. Each image has its own draws.
 
     Args:
         preset: one of the names.
@@ -44,7 +47,7 @@ def augment(
     Returns:
         uint8 [b, C, H, W].
     Raises:
-        ValueError: an unknown preset, or a negative key.
+        ValueError: an unknown preset, or a negative key. MissingError: torchvision is not installed.
     """
     check_preset(preset)
     generator = generator_of(key)
@@ -62,9 +65,14 @@ def augment(
                 images, generator, torch.arange(len(images), device="cpu") if rows is None else rows, epoch
             )
         case "augmix":
-            return augmix(crop_flip(images, generator), generator)
+            with installed():
+                from torchvision.transforms.v2 import AugMix
+            return of_each(lambda: AugMix(all_ops=False), crop_flip(images, generator), generator)
         case _:
-            return resized_crop_flip(images, generator)
+            with installed():
+                from torchvision.transforms.v2 import Compose, RandomHorizontalFlip, RandomResizedCrop
+            size = [*images.shape[2:]]
+            return of_each(lambda: Compose([RandomResizedCrop(size), RandomHorizontalFlip()]), images, generator)
 
 
 def check_preset(preset: str) -> None:
@@ -150,63 +158,24 @@ def crop(
     return padded.reshape(count, channels, -1).gather(2, index).view(count, channels, height, width)
 
 
-def resized_crop_flip(images: UInt8[Tensor, "b c h w"], generator: Generator) -> UInt8[Tensor, "b c h w"]:
-    """A random window of each image, enlarged to the whole (bilinear), mirrored with probability 1/2.
-
-    Area and logarithm of the aspect ratio are uniform; of ten draws the first that fits is taken, else the whole
-    image.
-
-    Args:
-        images: uint8 [b, C, H, W].
-        generator: gives the draws.
-    Returns:
-        uint8 [b, C, H, W].
-    """
-    count, _, height, width = images.shape
-    area, ratio, down, across = _uniform(4, count, TRIES, generator=generator).unbind()
-    area = height * width * (AREA[0] + (AREA[1] - AREA[0]) * area)
-    ratio = RATIO[0] * (RATIO[1] / RATIO[0]) ** ratio
-    wide, tall = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
-    fits = (wide >= 1) & (wide <= width) & (tall >= 1) & (tall <= height)
-    first = fits.to(torch.int8).argmax(1, keepdim=True)  # of equal values the first
-    found = fits.any(1)
-    tall, wide, down, across = (values.gather(1, first)[:, 0] for values in (tall, wide, down, across))
-    tall, wide = torch.where(found, tall, height), torch.where(found, wide, width)
-    top, left = (down * (height - tall + 1)).floor(), (across * (width - wide + 1)).floor()
-    return enlarge(images, torch.stack((top, left, tall, wide), 1).long(), _coins(count, generator))
-
-
-def enlarge(
-    images: UInt8[Tensor, "b c h w"], windows: Int64[Tensor, "b 4"], flip: Bool[Tensor, " b"]
+def of_each(
+    make: Callable[[], Callable[[Tensor], Tensor]], images: UInt8[Tensor, "b c h w"], generator: Generator
 ) -> UInt8[Tensor, "b c h w"]:
-    """Given windows enlarged to the size of the whole image (bilinear, pixel centres aligned at the edges' middle).
+    """Apply a transform of torchvision to each image; PyTorch's own random state is afterwards as it was.
 
     Args:
+        make: gives the transform, of one image, uint8 [C, H, W].
         images: uint8 [b, C, H, W].
-        windows: int64 [b, 4]: top, left, height, width in pixels.
-        flip: bool [b], which ones to mirror.
+        generator: gives the seed of the draws.
     Returns:
         uint8 [b, C, H, W].
     """
-
-    def places(size: int, begin: Tensor, length: Tensor, mirrored: Tensor | None) -> Tensor:
-        """Where to read, in grid_sample's unit: -1 and 1 are the outer edges of the first and last pixel."""
-        at = (torch.arange(size, device=begin.device) + 0.5) / size
-        at = at.expand(len(begin), size) if mirrored is None else torch.where(mirrored[:, None], 1 - at, at)
-        inside = (at * length[:, None]).clamp_(min=0.5).minimum(length[:, None] - 0.5)  # never beyond the window
-        return (begin[:, None] + inside) * (2 / size) - 1
-
-    top, left, tall, wide = windows.unbind(1)
-    height, width = images.shape[2:]
-    down, across = places(height, top, tall, None), places(width, left, wide, flip)
-    grid = torch.stack(torch.broadcast_tensors(across[:, None, :], down[:, :, None]), 3).to(images.device)
-    sampled = grid_sample(images.to(torch.float32), grid, mode="bilinear", padding_mode="border", align_corners=False)
-    return sampled.round_().to(torch.uint8)
-
-
-def _uniform(*shape: int, generator: Generator) -> Float64[Tensor, "..."]:
-    return torch.rand(*shape, generator=generator, device=generator.device, dtype=torch.float64)
+    seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(int(seed))
+        transform = make()
+        return torch.stack([transform(image) for image in images])
 
 
 def _coins(count: int, generator: Generator) -> Bool[Tensor, " b"]:
-    return _uniform(count, generator=generator) < 0.5
+    return torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64) < 0.5

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float64, Int64
 from htaf._compat import free_start_method
 from htaf.data.dates import native
 from htaf.data.notes import Note
+from htaf.data.order import random_order
 from htaf.data.reading import is_date, is_text
 from htaf.data.tabular import Mode, Split, Table
 
@@ -21,7 +22,7 @@ FEWEST_OF_CLASS = 5  # of the rows that are guessed
 MOST_INPUTS = 500  # of a linear model
 SKEWED = 2.0  # skewness, that of an exponential distribution
 WORTH = 0.1  # share of the error of a linear model that a logarithm of the target takes away
-SHUFFLED = 4_517_032  # seeds the halves: neighbours in a file are alike, and made tables use small seeds
+SHUFFLED = 4_517_032  # seeds the halves: neighbours in a file are alike
 GIVEN_AWAY = 0.99  # of balanced accuracy, or of R2 of ranks
 ALL_DIFFERENT = 0.95  # share of distinct values from which each row has a date of its own
 NEARLY = 0.95  # as GIVEN_AWAY, of columns without which the error is many times as large
@@ -198,11 +199,11 @@ def _pair(
 def _repeated(features: dict[str, pd.Series], table: Table, parts: Split) -> list[Note]:
     """Note a column of names or whole numbers whose values repeat, such as patients with several visits, where the
     measuring rows share values with training and a model has far more error on new values."""
-    drawn, found = np.random.PCG64(SHUFFLED), list[tuple[float, str, np.ndarray, np.ndarray, int]]()
+    found = list[tuple[float, str, np.ndarray, np.ndarray, int]]()
     most, rows = min(MOST_ROWS, MOST_FITTED // max(1, len(features))), parts.train
     if table.parting.groups is not None:  # the caller says what belongs together
         return []
-    rows, measured = rows[_order(drawn, len(rows))], np.concatenate([parts.validation, parts.test])
+    rows, measured = rows[random_order(len(rows), SHUFFLED)], np.concatenate([parts.validation, parts.test])
     for name, column in features.items():
         if is_date(column) or not (is_text(column) or (column.dropna() % 1 == 0).all()):
             continue
@@ -210,7 +211,7 @@ def _repeated(features: dict[str, pd.Series], table: Table, parts: Split) -> lis
         if not FEWEST_VALUES <= len(values) <= len(rows) / 2 or column.iloc[measured].isin(values).mean() < 0.5:
             continue
         few = np.flatnonzero(pd.Series(at).groupby(at).cumcount() < MOST_OF_VALUE)
-        place = np.argsort(_order(drawn, len(values)))[at[few]]
+        place = np.argsort(random_order(len(values), SHUFFLED, len(found)))[at[few]]
         whole = np.sort(np.argsort(place, kind="stable")[:most])  # of each value all its rows
         chosen, place = rows[few[whole]], place[whole]
         explained, ranges = _by_value(place, _as_numbers(column.iloc[chosen]), _outputs(table, chosen))
@@ -243,7 +244,7 @@ def _by_value(
     known, asked = np.arange(len(place)) % 2 == 0, np.arange(len(place)) % 2 == 1
     usual = truth[known].mean(0)
     total = max(float(((truth[asked] - usual) ** 2).sum()), 1e-300)
-    ranges: Any = DecisionTreeRegressor(max_leaf_nodes=4).fit(numbers[known, None], truth[known])
+    ranges: Any = DecisionTreeRegressor(max_leaf_nodes=4, random_state=0).fit(numbers[known, None], truth[known])
     of_value = usual + _of_values(place, truth - usual, known)[place[asked]]
     of_range = ranges.predict(numbers[asked, None]).reshape(of_value.shape)
     own, other = (1 - float(((guess - truth[asked]) ** 2).sum()) / total for guess in (of_value, of_range))
@@ -309,12 +310,7 @@ def _skewed(table: Table, train: Int64[np.ndarray, " train"]) -> list[Note]:
 def _shuffled(train: Int64[np.ndarray, " train"], most: int) -> Int64[np.ndarray, " rows"]:
     """Return at most so many rows, evenly spread, in random order."""
     rows = train[np.linspace(0, len(train) - 1, min(len(train), most)).astype(np.int64)]
-    return rows[_order(np.random.PCG64(SHUFFLED), len(rows))]
-
-
-def _order(drawn: np.random.PCG64, count: int) -> Int64[np.ndarray, " count"]:
-    """Draw a random order."""
-    return np.argsort(drawn.random_raw(count), kind="stable")
+    return rows[random_order(len(rows), SHUFFLED)]
 
 
 def _as_numbers(column: pd.Series) -> Float64[np.ndarray, " rows"]:

@@ -1,6 +1,7 @@
 """What a preprocessor learns about each column and the target, and its JSON form."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 from htaf._errors import listed, option
 from htaf.data import stored
 from htaf.data.notes import Note
-from htaf.data.numerals import like_number
+from htaf.data.numerals import form_of, like_number
 from htaf.data.reading import DataError, finite_numbers, is_date, is_number, is_text, to_text
 
 # A range below these cannot be told from rounding in float32, and MinMaxScaler takes it for a constant
@@ -24,7 +25,7 @@ RARE, RARE_AMONG = 5, 100  # fewer training rows make a category rare, where the
 APART = 3.0  # standard errors between the targets of rows with and without a value, from which blanks say something
 BLOCK = 65_536  # dates that are taken apart at once
 MISSING = ""  # the missing category; no present text is empty
-TRUTH = ("false", "true"), ("0", "1")
+TRUTH = frozenset({"false", "f", "no", "n", "off", "0", "0.0"}), frozenset({"true", "t", "yes", "y", "on", "1", "1.0"})
 OTHER = "other"  # names the input of rare and unseen categories
 Kind = Literal["number", "category", "encoded", "date", "dropped"]
 MOSTLY = 0.9  # share of numbers in a text column from which it is said that they are not read as such
@@ -94,12 +95,15 @@ class Target:
 
 
 def numbers_as_text(column: pd.Series) -> str | None:
-    """Of texts of which nine tenths are numbers, times or intervals, in any unit: the first of these that is no plain
-    number, "" where all are plain; else None."""
+    """Of texts of which nine tenths are numbers, times or intervals, in any unit, or are written alike but for their
+    digits: the first of these that is no plain number, "" where all are plain; else None."""
     present = column.dropna()
     some = np.unique(np.linspace(0, len(present) - 1, min(len(present), 1000)).astype(int))
     known = [text for text in to_text(present.iloc[some]) if text is not None]
     numbers = [*filter(like_number, known)]
+    if len(numbers) < MOSTLY * len(known) and len({*known}) > MOST_ONE_HOT:
+        forms = [form for form, _ in Counter(map(form_of, known)).most_common(3) if form.startswith("#")]
+        numbers = [text for text in known if form_of(text) in forms]
     if not known or len(numbers) < MOSTLY * len(known):
         return None
     # all are plain in a data frame alone, whose dtypes decide; those of files were read as numbers
@@ -127,11 +131,11 @@ def spelled(text: str) -> str:
 
 
 def spellings(categories: Sequence[str]) -> dict[str, str]:
-    """Each category by what its spellings share; those of true and false are 1 and 0 too, and the other way round."""
+    """Each category by what its spellings share. Two categories such as no and yes have all spellings of `TRUTH`."""
     known = {spelled(name): name for name in categories}
-    for own, others in (TRUTH, TRUTH[::-1]):
-        if {*known} - {MISSING} == {*own}:
-            return known | {other: known[name] for name, other in zip(own, others, strict=True)}
+    sides = [[name for spelling, name in known.items() if spelling in words] for words in TRUTH]
+    if [len(side) for side in sides] == [1, 1] and len({*known} - {MISSING}) == 2:
+        known |= {word: side[0] for side, words in zip(sides, TRUTH, strict=True) for word in words}
     return known
 
 
@@ -147,13 +151,13 @@ def one_spelling(values: Shaped[np.ndarray, " rows"]) -> tuple[dict[str, str], t
 
 
 def truth_as_numbers(column: Column, raw: pd.Series) -> pd.Series:
-    """Raw values, with 1 and 0 for the texts true and false of a column that was numbers 0 and 1 in training."""
+    """Raw values, with 1 and 0 for texts such as true and no of a column that was numbers 0 and 1 in training."""
     if (column.kind, column.low, column.high) != ("number", 0, 1) or not is_text(raw) or is_date(raw):
         return raw
     texts = [text if text is None else text.casefold() for text in to_text(raw)]
-    if not {*texts} - {None} or not {*texts} <= {None, *TRUTH[0]}:
+    if not {*texts} - {None} or not {*texts} <= {None}.union(*TRUTH):
         return raw
-    return pd.Series([None if text is None else float(text == "true") for text in texts], raw.index, np.float64)
+    return pd.Series([None if text is None else float(text in TRUTH[1]) for text in texts], raw.index, np.float64)
 
 
 def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:

@@ -8,7 +8,6 @@ from math import ceil
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -16,7 +15,8 @@ from torch import Tensor
 from htaf._errors import counted
 from htaf.data.image_parts import FilePart, Images, Part, as_images
 from htaf.data.image_reading import SMALL as THUMBNAIL
-from htaf.data.image_reading import advice, in_folder, look_all
+from htaf.data.image_reading import SUFFIXES, advice, in_folder, look_all
+from htaf.data.order import random_order
 from htaf.data.reading import DataError, listed
 
 SMALLEST, LARGEST, STEP = 32, 224, 32  # sizes that are chosen
@@ -205,8 +205,7 @@ def shuffled_by_class(labels: Int64[Tensor, " n"], classes: int, seed: int) -> l
     Returns:
         int64 [rows of the class] for each class.
     """
-    # raw words: numpy keeps them stable across versions, as it does not for permutations
-    order = torch.from_numpy(np.argsort(np.random.PCG64(seed).random_raw(len(labels)), kind="stable"))
+    order = torch.from_numpy(random_order(len(labels), seed))
     ordered = labels[order]
     return [order[ordered == number] for number in range(classes)]
 
@@ -252,4 +251,7 @@ def _listing(folder: Path, root: str, numbers: dict[str, int], notes: list[str])
         notes.append(
             f"{counted(len(others), 'file')} without an image's suffix not used: {listed(others, 3)}{advice(others)}"
         )
+    loose = sorted(path.name for path in (folder / root).iterdir() if path.suffix.lower() in SUFFIXES)
+    if loose:
+        notes.append(f"{counted(len(loose), 'image')} beside the folders of classes not used: {listed(loose, 3)}")
     return found

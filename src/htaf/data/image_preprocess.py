@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
@@ -17,6 +16,7 @@ from htaf.data import stored
 from htaf.data.image_parts import FilePart, Images
 from htaf.data.image_reading import read_each, read_files
 from htaf.data.notes import lists
+from htaf.data.order import random_order
 from htaf.data.reading import DataError
 
 FORMAT, VERSION = "htaf-images", 1
@@ -129,9 +129,8 @@ def fit_preprocessor(images: Images, rows: Int64[Tensor, " rows"]) -> ImagePrepr
         raise DataError(f"{images.name}: expected at least one training row, got none")
     part, notes = images.train, []
     if isinstance(part, FilePart) and len(rows) > SAMPLE:
-        order = np.argsort(np.random.PCG64(0).random_raw(len(rows)), kind="stable")
         notes.append(f"mean and standard deviation from {SAMPLE:,} of {len(rows):,} training images, seeded")
-        rows = rows[torch.from_numpy(order[:SAMPLE])]
+        rows = rows[torch.from_numpy(random_order(len(rows), 0)[:SAMPLE])]
     sums = torch.zeros(2, part.channels, dtype=torch.int64)
     for chunk in rows.split(CHUNK):
         pixels = part.batch(chunk)

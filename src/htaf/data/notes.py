@@ -333,7 +333,7 @@ def _never_predicted(note: Note) -> str:
 
 
 NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce') makes it a number column"
-NO_PLAIN_NUMBER = "{!r} is no plain number; write it as 1234.5 to have it as one"
+NO_PLAIN_NUMBER = "{!r} is no plain number or date; write numbers as 1234.5 and dates as 2012-01-31"
 _SMALL_RANGE = "too narrow a range ({values[0]:.17g} to {values[1]:.17g}; change its unit or subtract an offset)"
 _NOT_TRUSTED = (
     "on the validation part the loss {values[0]}: the probabilities are not to be trusted ({values[1]}). Lower lr, or "
@@ -341,15 +341,25 @@ _NOT_TRUSTED = (
 )
 # what a caller may not have meant: `fit` warns of it
 UNEXPECTED = frozenset(
-    {"one value", "no value", "names rows", "numbers name rows", "number as text", "short year", "one training value",
+    {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
      "one training text", "no training value", "small range", "learned nothing", "diverged",
      "mixed", "mixed dates", "text as missing", "gives the target away", "say most", "repeated values",
-     "skewed", "drawn in time", "class without weight", "total row", "classes alike", "busy", "never predicted",
-     "few for a threshold"}
+     "skewed", "drawn in time", "class without weight", "total row", "far value", "classes alike",
+     "busy", "never predicted", "few for a threshold"}
 )  # fmt: skip
 # how other rows are unlike those of training: `predict` of an estimator warns of it
 UNLIKE = frozenset(
-    {"ignored", "no unit", "no zone", "unseen", "unseen or rare", "unseen, mean", "unseen or rare, mean", "outside"}
+    {
+        "ignored",
+        "no unit",
+        "no zone",
+        "none seen",
+        "unseen",
+        "unseen or rare",
+        "unseen, mean",
+        "unseen or rare, mean",
+        "outside",
+    }
 )
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
@@ -370,7 +380,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "brackets": "column {column!r}: brackets, or a minus behind, are below 0: {values[0]!r} read as {values[1]}",
     "leading zeros": "column {column!r} is text: {values[0]!r} begins with 0, as codes do; write numbers without zeros "
     "at the front to have them as such",
-    "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}",
+    "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}; # is the number",
     "no unit": "column {column!r}: {count:row} without the unit {values[0]!r} of training, read as if it were there",
     "no zone": "column {column!r}: {count:row} without the time zone that training had, read as UTC",
     "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "
@@ -403,9 +413,11 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "numbers name rows": "column {column!r} dropped: text with {values[0]:,} distinct values in {count:row}; "
     + NUMBERS_AS_TEXT,
     "number as text": "column {column!r} is text: " + NO_PLAIN_NUMBER.replace("{!r}", "{values[0]!r}"),
-    "short year": "column {column!r} is text: {values[0]!r} has a year of two digits; write dates as 2012-01-31",
     "row number": _row_number,
     "total row": _total_row,
+    "far value": "column {column!r}: {count:row} with {values[0]}, far from all others ({values[1]} to {values[2]}): "
+    "leave it blank where it stands for a missing value",
+    "none seen": "WARNING: column {column!r}: no row of {count:,} has a category of training, {names}",
     "repeated": "{count:row} repeating an earlier row; a grouped split keeps them on one side",
     # its target
     "task": "task {values[0]} inferred: target {column!r} holds {values[1]}",

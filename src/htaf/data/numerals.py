@@ -20,8 +20,7 @@ _NUMBER = re.compile(
 _DURATION = re.compile(r"(-?\d+) days?(?: \+?(\d\d):(\d\d):(\d\d(?:\.\d+)?))?")  # as pandas writes it
 _TIME = re.compile(rf"({_SIGN})?(\d{{1,3}}):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?(?: ?([ap])\.?m\.?)?", re.IGNORECASE)
 _APART = re.compile(r" (?:-|to|bis) |/|\.\.|[\u2013\u2014]"), re.compile("-")  # between the ends of an interval
-_DAY = re.compile(r"\d{4}-\d\d?(?:-\d\d?)?|\d\d?([./])\d\d?\1\d{2,4}")
-SHORT_YEAR = re.compile(r"\d\d?([./-])\d\d?\1\d\d")
+_DAY = re.compile(r"\d{4}-\d\d?(?:-\d\d?)?|\d\d?([./])\d\d?\1\d{2,4}|\d\d?\.?[ -][^\W\d_]{3,}\.?[ -]\d{2,4}")
 _BOUND = re.compile(r"[<>≤≥]=? ?(.+)|(.+?) ?\+|[\[(](.+)[\])]")
 BLANKS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?", "<na>"})  # texts in place of a value, in any case
 DURATION = "# days #:#:#"  # the unit of durations
@@ -142,6 +141,11 @@ def like_number(text: str) -> bool:
 
 def _one_number(text: str) -> bool:
     return any(read(text) is not None for read in (parts_of, _hours, _days, _DAY.fullmatch))
+
+
+def form_of(text: str) -> str:
+    """How a text is written but for its digits: "13h45" and "9h05" are "#h#"."""
+    return re.sub(r"\d+", "#", text.casefold())
 
 
 def is_padded(texts: np.ndarray) -> str | None:

@@ -14,6 +14,7 @@ from htaf.data import dates, encoding, stored
 from htaf.data.columns import (
     KEYS,
     OTHER,
+    RARE,
     Column,
     Target,
     category_values,
@@ -406,6 +407,8 @@ def _one_hot(column: Column, raw: pd.Series, notes: list[Note]) -> Int64[np.ndar
     found, unseen = _places(column, raw)
     if unseen:
         notes.append(_about_unseen("unseen or rare" if column.other else "unseen", column, unseen))
+    if len([*filter(None, unseen)]) >= RARE and not any(column.categories[place] for place in found[found >= 0]):
+        notes.append(Note("none seen", column.name, len(found), tuple(filter(None, column.categories))))
     return np.where(found < 0, len(column.categories), found) if column.other else found
 
 

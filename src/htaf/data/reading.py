@@ -293,9 +293,11 @@ def typed(
             continue
         distinct = len({value for value in text if value is not None})
         if count < WORDS * (numbers + count) and distinct > MIXED_CATEGORIES:
+            units, again = count == 1 and row == 1, count == 1 and text[row - 1] == str(name)
+            line = f"delete the row if it is a line of {'names' if again else 'units'}; " if units or again else ""
             raise TableError(
-                f"expected a number as in {numbers:,} other rows, got {text[row - 1]!r} ({count:,} such rows); correct "
-                "them, leave them blank, or say that they are missing "
+                f"expected a number as in {numbers:,} other rows, got {text[row - 1]!r} ({count:,} such rows); {line}"
+                "correct them, leave them blank, or say that they are missing "
                 f"({option('--text-as-missing', 'text_as_missing=True')})",
                 str(name),
                 row,

@@ -22,7 +22,7 @@ from htaf.data.columns import (
 from htaf.data.dates import native
 from htaf.data.named import NAMED, is_named, lookup, read_named
 from htaf.data.notes import Note, told
-from htaf.data.numerals import SHORT_YEAR
+from htaf.data.order import random_order, random_words
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import (
     DataError,
@@ -48,10 +48,12 @@ ID_LIKE = 0.95  # share of distinct values from which a text column identifies r
 
 Mode = Literal["random", "grouped", "stratified", "time"]
 SHARES = (0.7, 0.1, 0.2)
+FEW_ENDS = 4  # rows at an end of a table among which totals are looked for
+MANY = 5  # rows with a value that stands for none
 FEW_SUMMED = 10  # values that are not 0 in a column, from which the largest is hardly the sum of the others by chance
 TOTALS = re.compile(
     r"(grand |sub-?)?totals?|sums?|average|mean|summe|gesamt|insgesamt|mittelwert|somme|moyenne|total général|totale|"
-    r"media|suma|promedio|total general|razem|totaal|合计|总计|合計"
+    r"media|suma|promedio|total general|razem|totaal|合计|总计|合計|max(imum)?|min(imum)?|median|std|count"
 )
 FAR = 0.05  # from the share that was asked for; what is farther is said
 SEEDS_TRIED = 20  # to name one whose parts are nearer
@@ -686,31 +688,31 @@ def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
     kept: list[str] = []
     for name, column in ((str(name), column) for name, column in features.items()):
         distinct, present = column.nunique(), int(column.notna().sum())
-        written = numbers_as_text(column) if distinct > 2 and is_text(column) else None
+        written = numbers_as_text(column) if distinct > 2 and is_text(column) and not is_date(column) else None
         if written:
-            notes.append(
-                Note("short year" if SHORT_YEAR.fullmatch(written) else "number as text", name, values=(written,))
-            )
+            notes.append(Note("number as text", name, values=(written,)))
         if distinct + (present < len(column)) <= 1 or distinct == 0:
             notes.append(Note("one value" if present else "no value", name))
         elif is_date(column):
             kept.append(name)
+            notes += _far_value(name, column)
         elif is_text(column) and distinct >= ID_LIKE * present and distinct > 2:
             notes.append(Note("numbers name rows" if written == "" else "names rows", name, present, (distinct,)))
         else:
             kept.append(name)
+            notes += [] if is_text(column) else _far_value(name, column)
             if not is_text(column) and distinct == len(column) and _numbers_rows(column):
                 notes.append(Note("row number", name))
     return features[kept]
 
 
 def _totals(table: pd.DataFrame) -> list[Note]:
-    """A note on the first row that looks like the sum or the mean of the others.
+    """Notes on rows that look like the sum, the mean or another figure of the others.
 
-    It says so at an end of the table, or is the sum of all others in two columns of numbers, or in the only one.
+    They say so at an end of the table, or one is the sum of all others in two columns of numbers, or in the only one.
     """
-    rows = len(table)
-    ends = np.unique(np.r_[: min(3, rows), max(rows - 3, 0) : rows])
+    rows, named = len(table), dict[int, str]()
+    ends = np.unique(np.r_[: min(FEW_ENDS, rows), max(rows - FEW_ENDS, 0) : rows])
     sums, numbers = Counter[int](), 0
     for _, column in table.items():
         if is_date(column):
@@ -718,7 +720,7 @@ def _totals(table: pd.DataFrame) -> list[Note]:
         if is_text(column):
             for row, text in zip(ends.tolist(), map(str, column.iloc[ends]), strict=True):
                 if TOTALS.fullmatch(text.strip(" :*").casefold()) and (column == text).sum() <= 2:
-                    return [Note("total row", values=(text,), row=row + 1)]
+                    named.setdefault(row, text)
             continue
         values = np.nan_to_num(column.to_numpy())
         numbers += 1
@@ -727,7 +729,23 @@ def _totals(table: pd.DataFrame) -> list[Note]:
         if np.isclose(values[place], others, rtol=1e-6, atol=0) and np.count_nonzero(values) >= FEW_SUMMED:
             sums[place] += 1
     found = [place for place, times in sums.items() if times >= min(2, numbers)]
-    return [Note("total row", values=("",), row=found[0] + 1)] if found else []
+    rows_named = named or dict.fromkeys(found[:1], "")
+    return [Note("total row", values=(text,), row=row + 1) for row, text in sorted(rows_named.items())]
+
+
+def _far_value(name: str, column: pd.Series) -> list[Note]:
+    """A note on a smallest or largest value that several rows have and that lies farther from all others than these
+    from each other, such as -999 or the year 9999 in place of a missing value."""
+    dates = is_date(column)
+    values, counts = np.unique((native(column) if dates else column.to_numpy())[column.notna()], return_counts=True)
+    if len(values) <= FEW_SUMMED:
+        return []
+    for value, count, rest in ((values[0], counts[0], values[1:]), (values[-1], counts[-1], values[:-1])):
+        gap = max(rest[0] - value, value - rest[-1])
+        if gap > rest[-1] - rest[0] and count >= max(MANY, counts.sum() / 200) and (dates or value):
+            shown = (str(one)[:10] if dates else f"{one:g}" for one in (value, rest[0], rest[-1]))
+            return [Note("far value", name, int(count), tuple(shown))]
+    return []
 
 
 def _numbers_rows(column: pd.Series) -> bool:
@@ -778,12 +796,11 @@ def _fingerprint(
 def split(table: Table, seed: int, *, mode: Mode = "random") -> Split:
     """70 / 10 / 20 random rows, or other shares, the same for a seed on every machine.
 
-    Rows are ordered by raw PCG64 words, which numpy keeps stable across versions, as it does not for
-    permutations. Plain random for classification too, as in the paper: a rare class may miss a part. In
-    "grouped" mode rows of one group stay in one part: those that are equal in the table's column `group`, else those
-    with equal features (whatever their target). The parts' sizes are the nearest that whole groups allow. "stratified"
-    splits each class by itself; of a regression each tenth of the rows by target. "time" has no chance in it: the
-    oldest rows are for training, the last ones for the test, and rows of one time stay together.
+    Rows are in the order of `random_order`. Plain random for classification too, as in the paper: a rare class may
+    miss a part. In "grouped" mode rows of one group stay in one part: those that are equal in the table's column
+    `group`, else those with equal features (whatever their target). The parts' sizes are the nearest that whole groups
+    allow. "stratified" splits each class by itself; of a regression each tenth of the rows by target. "time" has no
+    chance in it: the oldest rows are for training, the last ones for the test, and rows of one time stay together.
 
     Args:
         table: at least 20 rows; its `parting` may hold other shares, and test rows that are not drawn.
@@ -803,7 +820,7 @@ def split(table: Table, seed: int, *, mode: Mode = "random") -> Split:
         part = _stratified(table, free, seed)
     else:
         sizes = np.bincount(groups)
-        order = np.arange(len(sizes)) if mode == "time" else _drawn(seed, len(sizes))
+        order = np.arange(len(sizes)) if mode == "time" else random_order(len(sizes), seed)
         part = _cut(sizes, order, parting.shares)[groups]
     whole = np.full(len(table.target), 2)
     whole[free] = part
@@ -860,7 +877,7 @@ def far_shares(table: Table, seed: int, mode: Mode) -> str:
     sizes, asked = np.bincount(_kept_together(table, free, mode)), np.array(parting.shares)
 
     def got(seed: int) -> np.ndarray:
-        order = np.arange(len(sizes)) if mode == "time" else _drawn(seed, len(sizes))
+        order = np.arange(len(sizes)) if mode == "time" else random_order(len(sizes), seed)
         return np.bincount(_cut(sizes, order, parting.shares), weights=sizes) / len(free)
 
     own = got(seed)
@@ -883,11 +900,6 @@ def far_shares(table: Table, seed: int, mode: Mode) -> str:
     if np.abs(got(nearest) - asked).sum() >= np.abs(own - asked).sum() - 1e-9:
         return note
     return f"{note}; with seed {nearest}: {said(got(nearest))}"
-
-
-def _drawn(seed: int, count: int) -> Int64[np.ndarray, " count"]:
-    """The numbers below `count` in random order."""
-    return np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
 
 
 def _cut(sizes: np.ndarray, order: np.ndarray, shares: tuple[float, ...]) -> Int64[np.ndarray, " groups"]:
@@ -916,7 +928,7 @@ def _stratified(table: Table, free: np.ndarray, seed: int) -> Int64[np.ndarray, 
         strata = ranks * min(10, max(len(free) // 10, 1)) // len(free)
     else:
         strata = target
-    drawn = np.random.PCG64(seed).random_raw(len(free))
+    drawn = random_words(len(free), seed)
     at = np.empty(len(free))
     for stratum in np.unique(strata):
         rows = np.flatnonzero(strata == stratum)

@@ -21,7 +21,7 @@ class Beside:
     """Another network.
 
     codes: its bits, of the same images, at least in part. title: what it is called. names: of its concepts, as
-    `htaf.concepts.naming.read_names` gives them; None: there are none.
+    `htaf.concepts.naming.files.read_names` gives them; None: there are none.
     """
 
     codes: Codes

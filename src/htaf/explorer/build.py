@@ -61,7 +61,7 @@ def build_page(
         pixels: gives the images of some ids as uint8 [n, C, H, W], C 1 or 3, for a sheet of 256 or fewer at once; None:
             no thumbnails. Where it raises ConceptError, DataError or OSError there are none either, or those that the
             folder has of the same images, and a note why.
-        names: as `htaf.concepts.naming.read_names` gives them; None: there are none.
+        names: as `htaf.concepts.naming.files.read_names` gives them; None: there are none.
         margins: [images, C] float, of all images of the codes: how far above its threshold the pre-activation of a bit
             lies. The page then shows the images that have a concept most strongly, barely, and barely not.
         beside: another network, to be compared with this one: see `htaf.explorer.beside.compared`.

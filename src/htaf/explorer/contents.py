@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64, Int64
 from htaf.concepts.codes import Codes, PartName
 from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import pair_counts, shares
-from htaf.concepts.naming import seal_of
+from htaf.concepts.naming.files import seal_of
 from htaf.concepts.redundancy import same_bits
 from htaf.concepts.scores import score_tally, specificity
 from htaf.concepts.tally import tally
@@ -329,13 +329,10 @@ def notes_of(
     unverified = sum(not entry.get("verified") for entry in named)
     if unverified:
         notes.append(f"{unverified:,} of {len(named):,} names are not verified: nothing has shown that they fit")
-    sorted_ = sum(
-        bool(entry.get("verified") and entry.get("checked_by") and not entry.get("pictures")) for entry in named
-    )
-    if sorted_:
+    if given := sum(bool(entry.get("verified") and entry.get("checked_by")) for entry in named):
         notes.append(
-            f"{sorted_:,} of {len(named):,} names were given, then verified by a model that sorted all classes by "
-            "them, none held out: a name that was made by looking at these classes scores too high"
+            f"{given:,} of {len(named):,} names were given, then verified by a model: a name that was made by looking "
+            f"at these {kind}s scores too high"
         )
     if of_class := sum(bool(entry.get("verified") and entry.get("only_class")) for entry in named):
         notes.append(

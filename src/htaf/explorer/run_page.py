@@ -14,7 +14,7 @@ from htaf._errors import HtafError
 from htaf.concepts.codes import Codes, ConceptError, PartName, codes_key
 from htaf.concepts.extract import expect_same_weights, extract
 from htaf.concepts.known import FILE, features_of, open_known
-from htaf.concepts.naming import read_names
+from htaf.concepts.naming.files import read_names
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.store import open_codes, open_margins, read_record
 from htaf.concepts.where import Maps

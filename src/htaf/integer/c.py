@@ -762,6 +762,7 @@ class _Writer:
         if given.kind == "columns":
             what = f"columns: round(value * 2^{given.exponent}), half to even, clamped to {given.low} to {given.high};"
         means = "".join(f"   {line}\n" for line in lines(self.program))
+        greatest = "" if means else "; the class is the first of the greatest"
         text = f"""{self.head("h")}/* text sha256: {OPEN} */
 #ifndef {upper}_H
 #define {upper}_H
@@ -781,7 +782,7 @@ extern const char {self.name}_program[]; /* SHA-256 of the program */
 extern const char {self.name}_text[]; /* and of the text of {self.name}.c, with zeros in its place */
 
 /* One row. x: {what} {list(given.shape)}.
-   y: outputs times 2^{-exponent} * {divisor}; the class is the first of the greatest. Not reentrant: static buffers.
+   y: outputs times 2^{-exponent} * {divisor}{greatest}. Not reentrant: static buffers.
 {means}*/
 void {self.name}_run(const {self.x_type} *x, {self.y_type} *y);
 

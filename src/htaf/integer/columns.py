@@ -39,7 +39,8 @@ def lines(program: IntegerProgram) -> list[str]:
         rules = _RULES.format(blanks=blanks, exponent=given.exponent, low=given.low, high=given.high)
         found += [*rules.splitlines(), *map(_json, columns)]
     if target := about.get("target"):
-        unit = f"2^{program.unit[0]} / {program.unit[1]}"
+        exponent, divisor = program.unit
+        unit = f"2^{exponent} / {divisor}" if divisor != 1 else f"2^{exponent}"
         found += [_MEANS[target["task"]].format(unit=unit), _json({"y": target})]
     return found
 

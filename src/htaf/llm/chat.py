@@ -14,13 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from htaf._console import visible
 from htaf._errors import HtafError
-from htaf.llm.pictures import picture_tokens
 
-BYTES_A_TOKEN = 4  # of UTF-8: about what English text has
-TOKENS_A_MESSAGE = 4  # role and separators
 SAID = 400  # characters of a server's or a model's words in a message
 LONGEST = 200  # characters of a text that is quoted in a prompt
-ELLIPSIS = "…"
 
 Message = dict[str, Any]  # "role" and "content": a text, or a list of parts (`htaf.llm.pictures`)
 R = TypeVar("R", bound=BaseModel)
@@ -31,7 +27,7 @@ class ModelError(HtafError):
 
 
 class BudgetError(ModelError):
-    """Calls or tokens are used up."""
+    """The calls are used up."""
 
 
 class MalformedReply(ModelError):
@@ -39,40 +35,24 @@ class MalformedReply(ModelError):
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
-    """At most so many characters, the last an ellipsis where some are missing."""
-    return text if len(text) <= most else text[: most - 1] + ELLIPSIS
+    """Cut a text to so many characters; the last is an ellipsis where some are missing."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 @lru_cache(maxsize=2**14)  # many prompts hold the same texts
 def quoted(text: str, most: int = LONGEST) -> str:
-    """The text, shortened, as a JSON string of visible characters on one line; `json.loads` gives it back."""
+    """Write a text, shortened, as a JSON string of visible characters on one line; `json.loads` gives it back."""
     return visible(json.dumps(shortened(text, most), ensure_ascii=False))
 
 
 def numbered(texts: Sequence[str]) -> str:
-    """A line for each text: its number, counted from 1, and the text as a JSON string."""
+    """Write a line for each text: its number, counted from 1, and the text as a JSON string."""
     return "\n".join(f"{number}. {quoted(text)}" for number, text in enumerate(texts, 1))
 
 
-def tokens_of(messages: Sequence[Message]) -> int:
-    """About how many tokens messages have: a token for each 4 bytes of UTF-8, 4 for each message, and one for each
-    28 x 28 pixels of a picture."""
-    return sum(_tokens(message["content"]) + TOKENS_A_MESSAGE for message in messages)
-
-
-def _tokens(content: str | list[Any]) -> int:
-    if isinstance(content, str):
-        return -(-len(content.encode("utf-8", "replace")) // BYTES_A_TOKEN)
-    texts = sum(_tokens(part["text"]) for part in content if part.get("type") == "text")
-    return texts + sum(picture_tokens(part["image_url"]["url"]) for part in content if part.get("type") == "image_url")
-
-
 def validated(text: str, reply: type[R], context: Mapping[str, Any] | None = None) -> R:
-    """The reply that a text holds: its JSON object, from the first brace to the last, after </think>.
+    """Read the reply that a text holds: its JSON object, from the first brace to the last, after </think>.
 
-    Args:
-        text: what a model wrote. reply: a pydantic model; types are taken strictly.
-        context: what its validators see as `info.context`.
     Raises:
         MalformedReply: there is none; the message says what is wrong, for the model too.
     """
@@ -88,17 +68,7 @@ def validated(text: str, reply: type[R], context: Mapping[str, Any] | None = Non
     raise MalformedReply(short("; ".join(texts)))
 
 
-def corrected(messages: Sequence[Message], text: str, problem: str) -> list[Message]:
-    """The conversation continued after a reply that could not be used."""
-    complaint = f"That reply cannot be used: {problem}. Answer again with nothing but the JSON object."
-    return [
-        *messages,
-        {"role": "assistant", "content": text[: 4 * SAID] or "(nothing)"},  # templates want roles to alternate
-        {"role": "user", "content": complaint},
-    ]
-
-
 def short(text: str, limit: int = SAID) -> str:
-    """In one line, without control characters, at most `limit` characters."""
+    """Put a text on one line, without control characters, at most `limit` characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
     return line if len(line) <= limit else line[: limit - 3] + "..."

@@ -21,10 +21,9 @@ from htaf.report.baselines import Baseline
 from htaf.report.curves import MOST_CURVES, balance, class_curves, examples, points, thresholds
 from htaf.report.measured import Measured, verdict
 from htaf.rules.bits import RulesError
-from htaf.rules.dependence import effects
 from htaf.rules.explanation import BitRule, Explanation, explain
+from htaf.rules.inspection import effects, importance
 from htaf.rules.network_tree import surrogate
-from htaf.rules.permutation import importance
 from htaf.runs import METRICS, Run, short_commit
 from htaf.runs.confusion import confusion
 from htaf.runs.data import table_rows

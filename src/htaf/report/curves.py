@@ -159,7 +159,7 @@ def examples(measured: Measured, table: Table, explained: Explanation, ordered: 
     values, truth, decided = measured.values(), measured.truth(), measured.decided()
     for kind, place in picked(measured).items():
         raw = table.features.iloc[[measured.rows[place]]]
-        of_columns = explained.columns_of(raw, ordered[:LOOKED_AT]).head(REASONS)
+        of_columns = explained.reasons(raw, ordered[:LOOKED_AT]).columns.head(REASONS)
         said, one = decided[place], truth[place]
         order = [int(k) for k in np.argsort(-values[place], kind="stable") if k != said]
         found.append(

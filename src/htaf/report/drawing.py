@@ -1,20 +1,49 @@
-"""Small pictures as SVG inside a page: colours come from its style sheet, so that they follow light and dark."""
+"""Pictures of a report, drawn by matplotlib as SVG inside a page, whose colours follow light and dark."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Sequence
-from typing import Any
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from html import escape
+from typing import Any, cast
 
+import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from htaf.report.parts import templates
+from htaf._console import visible
 
-WIDTH, HEIGHT = 400, 250
-LEFT, RIGHT, TOP, BOTTOM = 52, 20, 12, 40
-WIDE_LEFT, ROW = 130, 24  # of a picture with names of rows
+INK, MUTED, GRID = "#1d1f1e", "#5f6361", "#e4e0d8"
+ACCENT, ORANGE, BLUE, BAD, GOOD = "#0b6763", "#b9500f", "#0b67a0", "#a83a1c", "#1b6b3a"
+# in a page: colours of its style sheet
+THEME = {
+    INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)", "#000000": "var(--ink)", ACCENT: "var(--accent)",
+    ORANGE: "var(--orange)", BLUE: "var(--blue)", BAD: "var(--bad)", GOOD: "var(--good)",
+}  # fmt: skip
+STYLE: dict[str, Any] = {
+    "svg.hashsalt": "htaf", "svg.fonttype": "none", "text.parse_math": False, "axes.unicode_minus": False,
+    "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "axes.edgecolor": MUTED, "xtick.color": MUTED,
+    "ytick.color": MUTED, "grid.color": GRID, "grid.linewidth": 0.8, "axes.grid": True, "axes.axisbelow": True,
+    "axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.6, "figure.facecolor": "none",
+    "axes.facecolor": "none", "figure.dpi": 72,
+}  # fmt: skip
+NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+WIDTH, HEIGHT, ROW = 4.6, 2.9, 0.3  # inches: of a picture, and of a row of one with names of rows
+LOOKS = {  # by the class of a line, as in the legend of the page: colour and dashes
+    "train": (MUTED, "-"), "smooth": (BLUE, ":"), "exact": (ORANGE, "-"), "c0": (ACCENT, "-"), "c1": (ORANGE, "--"),
+    "c2": (BLUE, ":"), "c3": (MUTED, "-"), "c4": (BAD, "--"), "c5": (GOOD, ":"),
+}  # fmt: skip
+IDEAL: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "linestyle": (0, (4, 4))}
 WIDE = 20.0  # largest over smallest loss, from which the axis is logarithmic
+LARGEST = 1e100  # farther values are drawn there: the width of an axis must be a float too
 
 
 def number(value: float | None) -> str:
@@ -29,225 +58,127 @@ def short(name: str, most: int = 34) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers, 1, 2 or 5 times a power of 10 apart, within a range."""
-    if not high > low:
-        return [low]
-    rough = high / most - low / most  # the difference may be beyond float64
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next((power * m for m in (1, 2, 5) if power * m >= rough), power * 10)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(place * step, 12) if abs(step) > 1e-9 else place * step for place in range(first, last + 1)]
+@contextmanager
+def styled(style: dict[str, Any] | None = None) -> Iterator[None]:
+    """Draw with nobody's settings of matplotlib but ours; letters that its font lacks are no warning.
+
+    style: settings beside `STYLE`.
+    """
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mpl.rcdefaults()
+        mpl.rcParams.update(cast(Any, STYLE | (style or {})))
+        yield
 
 
-Mark = tuple[str, dict[str, Any], str]  # an element, its attributes, and the words in it
-
-
-class Plot:
-    """Axes of a picture, to which marks are added; `svg` gives it.
+def for_page(figure: Figure, prefix: str, attributes: str) -> str:
+    """A figure as an SVG element of a page: no header, no background, the page's fonts and colours.
 
     Args:
-        x, y: lowest and highest value of each axis.
-        names: of the axes.
-        alternative: what the picture shows, in words.
-        logarithmic: the y axis. whole: only whole numbers on the x axis.
-        dated: the x axis is days since 1970.
-        rows: names of places 0, 1, ... down the picture, in place of the y axis.
+        prefix: of ids in it, which must differ between the figures of a page.
+        attributes: of the element, such as aria-hidden="true".
     """
-
-    def __init__(
-        self,
-        x: tuple[float, float],
-        y: tuple[float, float],
-        names: tuple[str, str],
-        alternative: str,
-        *,
-        logarithmic: bool = False,
-        whole: bool = False,
-        dated: bool = False,
-        rows: Sequence[str] = (),
-    ) -> None:
-        self.x, self.log, self.whole, self.dated, self.rows = _wider(x), logarithmic, whole, dated, rows
-        self.left = WIDE_LEFT if rows else LEFT
-        self.height = TOP + ROW * len(rows) + BOTTOM if rows else HEIGHT
-        self.y = _wider((math.log10(y[0]), math.log10(y[1])) if logarithmic else y)
-        self.names, self.alternative = names, alternative
-        self.marks: list[Mark] = []
-
-    def across(self, value: float) -> float:
-        """The place of a value on the x axis."""
-        return self.left + _share(value, self.x) * (WIDTH - self.left - RIGHT)
-
-    def up(self, value: float) -> float:
-        """The place of a value on the y axis."""
-        if self.rows:
-            return TOP + ROW * (value + 0.5)
-        value = math.log10(value) if self.log else value
-        return HEIGHT - BOTTOM - _share(value, self.y) * (HEIGHT - TOP - BOTTOM)
-
-    def line(self, points: Sequence[tuple[float, float | None]], kind: str) -> None:
-        """A line through points, broken where a value is missing; a single point is a dot."""
-        pieces: list[list[str]] = [[]]
-        for x, y in points:
-            if y is None or (self.log and y <= 0):
-                pieces.append([])
-            else:
-                pieces[-1].append(f"{self.across(x):.1f},{self.up(y):.1f}")
-        for piece in filter(None, pieces):
-            if len(piece) == 1:
-                cx, cy = piece[0].split(",")
-                self._mark("circle", f"dot {kind}", cx=cx, cy=cy, r=3)
-            else:
-                self._mark("polyline", f"line {kind}", points=" ".join(piece))
-
-    def band(self, points: Sequence[tuple[float, float, float]], kind: str) -> None:
-        """What lies between a lower and an upper line; points: x, low, high."""
-        around = [(x, low) for x, low, _ in points] + [(x, high) for x, _, high in reversed(points)]
-        self._mark(
-            "polygon", f"band {kind}", points=" ".join(f"{_at(self.across(x))},{_at(self.up(y))}" for x, y in around)
-        )
-
-    def dot(self, x: float, y: float, kind: str, radius: float = 4.0) -> None:
-        """A dot."""
-        self._mark("circle", f"dot {kind}", cx=_at(self.across(x)), cy=_at(self.up(y)), r=f"{radius:.1f}")
-
-    def upright(self, x: float, low: float, high: float, kind: str) -> None:
-        """A line straight up."""
-        self._line(self.across(x), self.up(low), self.up(high), f"line {kind}")
-
-    def level(self, y: float, low: float, high: float, kind: str) -> None:
-        """A line straight across."""
-        at = {"x1": _at(self.across(low)), "x2": _at(self.across(high)), "y1": _at(self.up(y)), "y2": _at(self.up(y))}
-        self._mark("line", f"line {kind}", **at)
-
-    def rug(self, values: Sequence[float]) -> None:
-        """Short lines on the x axis, of the values that lie on it."""
-        for x in values:
-            if self.x[0] <= x <= self.x[1]:
-                self._line(self.across(x), HEIGHT - BOTTOM, HEIGHT - BOTTOM - 6, "line rug")
-
-    def whole_upright(self, x: float, kind: str) -> None:
-        """A line over the whole height."""
-        self._line(self.across(x), TOP, HEIGHT - BOTTOM, f"line {kind}")
-
-    def _line(self, x: float, first: float, last: float, kind: str) -> None:
-        self._mark("line", kind, x1=_at(x), x2=_at(x), y1=_at(first), y2=_at(last))
-
-    def _mark(self, element: str, kind: str, **attributes: Any) -> None:
-        self.marks.append((element, {"class": kind} | attributes, ""))
-
-    def svg(self) -> Markup:
-        """The picture."""
-        found: list[Mark] = []
-        places = [(float(place), short(name, 18)) for place, name in enumerate(self.rows)]
-        for value, words in places or [(value, number(value)) for value in self._upward()]:
-            y = self.up(value)
-            at = {"x1": self.left, "x2": WIDTH - RIGHT, "y1": _at(y), "y2": _at(y)}
-            found.append(("line", {"class": "grid"} | at, ""))
-            found.append(("text", {"x": self.left - 6, "y": _at(y + 4), "text-anchor": "end"}, words))
-        middle, half = {"text-anchor": "middle"}, (TOP + self.height - BOTTOM) / 2
-        for value, words in self._along():
-            at = {"x": _at(self.across(value)), "y": self.height - BOTTOM + 16, "text-anchor": "middle"}
-            if self.across(value) + 3 * len(words) > WIDTH:
-                at |= {"x": WIDTH, "text-anchor": "end"}
-            found.append(("text", at, words))
-        centre = {"x": _at((self.left + WIDTH - RIGHT) / 2), "y": self.height - 5}
-        found.append(("text", centre | middle, self.names[0]))
-        turned = {"transform": f"rotate(-90 11 {half:.0f})", "x": 11, "y": f"{half:.0f}"}
-        found.append(("text", turned | middle, self.names[1]))
-        drawn = (
-            templates()
-            .get_template("plot.svg")
-            .render(width=WIDTH, height=self.height, alternative=self.alternative, marks=[*found, *self.marks])
-        )
-        return Markup(drawn)
-
-    def _along(self) -> list[tuple[float, str]]:
-        """The ticks of the x axis, with their words."""
-        if self.dated:
-            days = ticks(*self.x, 3)
-            return [(day, str(np.datetime64(math.floor(day), "D"))) for day in days]
-        return [(value, number(value)) for value in ticks(*self.x) if not self.whole or value % 1 == 0]
-
-    def _upward(self) -> list[float]:
-        """The ticks of the y axis."""
-        if not self.log:
-            return ticks(*self.y)
-        powers = range(math.floor(self.y[0]), math.ceil(self.y[1]) + 1)
-        found = [m * 10.0**p for p in powers for m in (1, 2, 5)]
-        found = [v for v in found if self.y[0] <= math.log10(v) <= self.y[1]]
-        return found if len(found) <= 7 else [v for v in found if f"{v:e}".startswith("1")]
+    vector = io.BytesIO()
+    figure.savefig(vector, format="svg", transparent=True, metadata=cast(Any, NO_METADATA))
+    text = vector.getvalue().decode()
+    text = text[text.index("<svg ") :].rstrip()
+    text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"\s*<!--.*?-->", "", text, flags=re.DOTALL)
+    box = re.search(r'viewBox="[^"]*"', text)
+    text = re.sub(r"<svg [^>]*>", lambda _: f"<svg {box[0] if box else ''} {attributes}>", text, count=1)
+    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
+    text = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in used else "", text)
+    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}-", text).replace("xlink:href", "href")
+    text = re.sub(r"\s*<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(r"font-family: [^;\"]*;? ?", "", text)
+    text = re.sub(r' d="[^"]*"', lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]).replace(" \n", "\n"), text)
+    for colour, name in THEME.items():
+        text = re.sub(re.escape(colour), name, text, flags=re.IGNORECASE)
+    return text
 
 
-def _at(place: float) -> str:
-    """A place in a picture."""
-    return f"{place:.1f}"
+def _axes(x: str, y: str, height: float = HEIGHT) -> tuple[Figure, Axes]:
+    """A figure, and its axes with these names."""
+    figure = Figure((WIDTH, height), layout="constrained")
+    axes = figure.subplots()
+    axes.set_xlabel(visible(x))
+    axes.set_ylabel(visible(y))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(5))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    return figure, axes
 
 
-def _share(value: float, bounds: tuple[float, float]) -> float:
-    """Where a value lies in a range, 0 to 1; halved, as the width may be beyond float64."""
-    low, high = bounds
-    return (value / 2 - low / 2) / (high / 2 - low / 2)
+def _svg(figure: Figure, alternative: str) -> Markup:
+    """The picture as an element, with what it shows in words for those who do not see it."""
+    words = escape(visible(alternative))
+    prefix = f"p{sha256(words.encode()).hexdigest()[:8]}"
+    return Markup(for_page(figure, prefix, f'role="img" aria-label="{words}"'))
 
 
-def _wider(bounds: tuple[float, float]) -> tuple[float, float]:
-    """A range that is one: of a single value some room around it."""
-    low, high = bounds
-    if high > low:
-        return low, high
-    room = abs(low) * 0.1 or 1.0
-    return low - room, low + room
+def _line(axes: Axes, points: Sequence[tuple[float, float | None]], kind: str) -> None:
+    """A line through points, broken where a value is missing; a point without neighbours is a dot."""
+    x, y = (_drawn([point[k] for point in points]) for k in (0, 1))
+    known = np.concatenate([[False], np.isfinite(y), [False]])
+    alone = np.flatnonzero(known[1:-1] & ~known[:-2] & ~known[2:])
+    colour, dashes = LOOKS[kind]
+    axes.plot(x, y, color=colour, linestyle=dashes, marker="o", markersize=4, markevery=alone)
+
+
+def _drawn(values: Sequence[float | None]) -> np.ndarray:
+    """The values as an axis takes them, NaN for none."""
+    return np.clip(np.array(values, dtype=np.float64), -LARGEST, LARGEST)
 
 
 def losses(epochs: Sequence[dict[str, float | None]], best: float, lines: dict[str, str]) -> Markup:
     """The losses by epoch; lines: names of columns, each with the class of its line."""
-    values = [row[name] for row in epochs for name in lines]
-    known = [v for v in values if v is not None]
+    known = [value for row in epochs for name in lines if (value := row[name]) is not None]
     if not known:
         return Markup()
     low, high = min(known), max(known)
-    log = low > 0 and high > WIDE * low
     last = float(epochs[-1]["epoch"] or 1)
     ends = [f"{name.replace('_', ' ')} from {number(epochs[0][name])} to {number(epochs[-1][name])}" for name in lines]
     said = f"Losses over {last:.0f} epochs: {'; '.join(ends)}. The kept epoch is {best:g}."
-    bounds = (low, high) if log else (min(low, 0.0) if low < 0.3 * high else low, high)
-    plot = Plot((1.0, last), bounds, ("epoch", "loss"), said, logarithmic=log, whole=True)
-    plot.whole_upright(min(best, last), "kept")
-    for name, kind in lines.items():
-        plot.line([(float(row["epoch"] or 0), row[name]) for row in epochs], kind)
-    return plot.svg()
+    with styled():
+        figure, axes = _axes("epoch", "loss")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if low > 0 and high > WIDE * low:
+            axes.set_yscale("log", nonpositive="mask")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        elif 0 <= low < 0.3 * high:
+            axes.set_ylim(bottom=0)
+        axes.axvline(min(best, last), **IDEAL)
+        for name, kind in lines.items():
+            _line(axes, [(float(row["epoch"] or 0), row[name]) for row in epochs], kind)
+        return _svg(figure, said)
 
 
 def reliability(bins: Sequence[dict[str, float]], names: tuple[str, str]) -> Markup:
     """Predicted against observed shares; the larger a dot, the more rows, or the more weight."""
     most = max(one["share"] for one in bins)
     told = ", ".join(f"{one['predicted']:.0%} predicted {one['observed']:.0%} observed" for one in bins)
-    plot = Plot((0.0, 1.0), (0.0, 1.0), names, f"Reliability by bin: {told}.")
-    plot.line([(0.0, 0.0), (1.0, 1.0)], "ideal")
-    plot.line([(one["predicted"], one["observed"]) for one in bins], "exact")
-    for one in bins:
-        plot.dot(one["predicted"], one["observed"], "exact", 2.5 + 5.5 * math.sqrt(one["share"] / most))
-    return plot.svg()
+    with styled():
+        figure, axes = _axes(*names)
+        axes.plot([0, 1], [0, 1], **IDEAL)
+        x, y = ([one[name] for one in bins] for name in ("predicted", "observed"))
+        _line(axes, list(zip(x, y, strict=True)), "exact")
+        axes.scatter(x, y, [(4 + 9 * math.sqrt(one["share"] / most)) ** 2 for one in bins], color=ORANGE, linewidth=0)
+        return _svg(figure, f"Reliability by bin: {told}.")
 
 
 def spreads(bins: Sequence[dict[str, float]], target: str) -> Markup:
     """Residuals by prediction: the middle 80% as a line, the mean as a dot."""
     first, last = bins[0], bins[-1]
     told = f"means from {number(first['mean'])} at {number(first['predicted'])} to {number(last['mean'])} at "
-    low, high = min(0.0, *(one["q10"] for one in bins)), max(0.0, *(one["q90"] for one in bins))
-    low, high = min(low, *(one["mean"] for one in bins)), max(high, *(one["mean"] for one in bins))
-    plot = Plot(
-        (first["predicted"], last["predicted"]),
-        (low, high),
-        (f"predicted {target}", "true minus predicted"),
-        f"Residuals in {len(bins)} bins by prediction: {told}{number(last['predicted'])}.",
-    )
-    plot.line([(plot.x[0], 0.0), (plot.x[1], 0.0)], "ideal")
-    for one in bins:
-        plot.upright(one["predicted"], one["q10"], one["q90"], "spread")
-    for one in bins:
-        plot.dot(one["predicted"], one["mean"], "exact")
-    return plot.svg()
+    x, mean, low, high = (_drawn([one[name] for one in bins]) for name in ("predicted", "mean", "q10", "q90"))
+    with styled():
+        figure, axes = _axes(f"predicted {target}", "true minus predicted")
+        axes.axhline(0, **IDEAL)
+        axes.vlines(x, low, high, color=ORANGE, alpha=0.55)
+        axes.plot(x, mean, "o", color=ORANGE, markersize=5)
+        return _svg(figure, f"Residuals in {len(bins)} bins by prediction: {told}{number(last['predicted'])}.")
 
 
 def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup:
@@ -257,57 +188,64 @@ def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup
     by_name = found["kind"] == "category" or len(points) == 1  # one number: a flag, beside its blanks
     points = found["points"] if by_name else points
     alone = len(outputs) == 1
-    low = min(min(point["low" if alone else "mean"]) for point in points)
-    high = max(max(point["high" if alone else "mean"]) for point in points)
     first, last = points[0], points[-1]
     ends = f"{number(first['mean'][0])} at {first['label']}, {number(last['mean'][0])} at {last['label']}"
     said = f"{outputs[0] if not alone else target} over {found['column']}: {ends}."
-    if by_name:
-        room = 0.04 * (high - low)
-        plot = Plot(
-            (low - room, high + room), (0.0, 1.0), (target, ""), said, rows=[point["label"] for point in points]
-        )
-        for place, point in enumerate(points):
-            for k, mean in enumerate(point["mean"]):
-                if alone:
-                    plot.level(place, point["low"][k], point["high"][k], "spread")
-                plot.dot(mean, place, "exact" if alone else f"c{k}")
-        return plot.svg()
-    dated = found["kind"] == "date"
-    plot = Plot((first["value"], last["value"]), (low, high), (short(found["column"]), target), said, dated=dated)
-    if alone:
-        plot.band([(p["value"], p["low"][0], p["high"][0]) for p in points], "exact")
-    plot.rug(found["tenths"])
-    for k in range(len(outputs)):
-        plot.line([(p["value"], p["mean"][k]) for p in points], "exact" if alone else f"c{k}")
-    return plot.svg()
+    lows, highs = (_drawn([point[name][0] for point in points]) for name in ("low", "high"))
+    kinds = ["exact"] if alone else [f"c{k}" for k in range(len(outputs))]
+    with styled():
+        if by_name:
+            figure, axes = _axes(target, "", 0.7 + ROW * len(points))
+            places = range(len(points))
+            axes.set_yticks(places, [visible(short(point["label"], 18)) for point in points])
+            axes.set_ylim(len(points) - 0.5, -0.5)
+            if alone:
+                axes.hlines(places, lows, highs, color=ORANGE, alpha=0.55)
+            for k, kind in enumerate(kinds):
+                axes.plot(_drawn([p["mean"][k] for p in points]), places, "o", color=LOOKS[kind][0], markersize=5)
+            return _svg(figure, said)
+        figure, axes = _axes(short(found["column"]), target)
+        values = _drawn([point["value"] for point in points])
+        if found["kind"] == "date":  # days since 1970
+            axes.xaxis.set_major_locator(MaxNLocator(3))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda day, _: str(np.datetime64(math.floor(day), "D"))))
+        if alone:
+            axes.fill_between(values, lows, highs, color=ORANGE, alpha=0.18, linewidth=0)
+        for k, kind in enumerate(kinds):
+            _line(axes, [(value, point["mean"][k]) for value, point in zip(values, points, strict=True)], kind)
+        tenths = [value for value in found["tenths"] if values[0] <= value <= values[-1]]
+        axes.plot(tenths, [0.0] * len(tenths), "|", color=MUTED, transform=axes.get_xaxis_transform(), markersize=9)
+        return _svg(figure, said)
 
 
 def rates(curves: Sequence[dict[str, Any]], names: Sequence[str], kind: str, own: tuple[float, float] | None) -> Markup:
     """ROC, kind "roc", or precision over recall, kind "precision"; own: the point of the run's threshold."""
-    axes = (
-        ("share of the others taken for it", "share found") if kind == "roc" else ("recall, share found", "precision")
+    roc = kind == "roc"
+    what, area, figured = (
+        ("ROC", "area", "auroc") if roc else ("Precision and recall", "average precision", "average_precision")
     )
-    figure = "auroc" if kind == "roc" else "average_precision"
-    what = "ROC" if kind == "roc" else "Precision and recall"
-    area = "area" if kind == "roc" else "average precision"
-    said = "; ".join(f"{name} {area} {one[figure]:.3f}" for one, name in zip(curves, names, strict=True))
-    plot = Plot((0.0, 1.0), (0.0, 1.0), axes, f"{what}: {said}.")
-    if kind == "roc":
-        plot.line([(0.0, 0.0), (1.0, 1.0)], "ideal")
-    for k, one in enumerate(curves):
-        plot.line([(x, y) for x, y in one[kind]], "exact" if len(curves) == 1 else f"c{k}")
-    if own is not None:
-        plot.dot(*own, "smooth", 5)
-    return plot.svg()
+    said = "; ".join(f"{name} {area} {one[figured]:.3f}" for one, name in zip(curves, names, strict=True))
+    with styled():
+        figure, axes = _axes(
+            *(("share of the others taken for it", "share found") if roc else ("recall, share found", "precision"))
+        )
+        axes.set_ylim(-0.03, 1.03)
+        if roc:
+            axes.plot([0, 1], [0, 1], **IDEAL)
+        for k, one in enumerate(curves):
+            _line(axes, [(x, y) for x, y in one[kind]], "exact" if len(curves) == 1 else f"c{k}")
+        if own is not None:
+            axes.plot([own[0]], [own[1]], "o", color=BLUE, markersize=7)
+        return _svg(figure, f"{what}: {said}.")
 
 
 def scatter(points: Sequence[Sequence[float]], target: str) -> Markup:
     """Predictions and true values; points: [prediction, true value]."""
     low, high = min(map(min, points)), max(map(max, points))
     said = f"True {target} over predicted, {len(points)} rows from {number(low)} to {number(high)}; equal on the line."
-    plot = Plot((low, high), (low, high), (f"predicted {target}", f"true {target}"), said)
-    plot.line([(plot.x[0], plot.x[0]), (plot.x[1], plot.x[1])], "ideal")
-    for x, y in points:
-        plot.dot(x, y, "exact faint", 2.5)
-    return plot.svg()
+    with styled():
+        figure, axes = _axes(f"predicted {target}", f"true {target}")
+        axes.plot(*[_drawn([low, high])] * 2, **IDEAL)
+        predicted, true = (_drawn([point[k] for point in points]) for k in (0, 1))
+        axes.plot(predicted, true, "o", color=ORANGE, alpha=0.45, markersize=4, markeredgewidth=0)
+        return _svg(figure, said)

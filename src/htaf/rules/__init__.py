@@ -8,20 +8,18 @@ if TYPE_CHECKING:
     from htaf.rules.bits import RulesError, TableBits
     from htaf.rules.changes import WhatIf, what_if
     from htaf.rules.conditions import Condition, Rule
-    from htaf.rules.dependence import Effect, effects, vary
-    from htaf.rules.explanation import BitRule, Explanation, Reason, RowReasons, explain
+    from htaf.rules.explanation import BitRule, Explanation, RowReasons, explain
+    from htaf.rules.inspection import Effect, Importance, effects, importance, vary
     from htaf.rules.network_tree import Surrogate, surrogate
-    from htaf.rules.permutation import Importance, importance
     from htaf.rules.trees import Fidelity
 
 _HOMES = {
     "htaf.rules.bits": ("RulesError", "TableBits"),
     "htaf.rules.conditions": ("Condition", "Rule"),
-    "htaf.rules.explanation": ("BitRule", "Explanation", "Reason", "RowReasons", "explain"),
-    "htaf.rules.permutation": ("Importance", "importance"),
+    "htaf.rules.explanation": ("BitRule", "Explanation", "RowReasons", "explain"),
     "htaf.rules.trees": ("Fidelity",),
     "htaf.rules.changes": ("WhatIf", "what_if"),
-    "htaf.rules.dependence": ("Effect", "effects", "vary"),
+    "htaf.rules.inspection": ("Effect", "Importance", "effects", "importance", "vary"),
     "htaf.rules.network_tree": ("Surrogate", "surrogate"),
 }
 __all__ = [
@@ -31,7 +29,6 @@ __all__ = [
     "Explanation",
     "Fidelity",
     "Importance",
-    "Reason",
     "RowReasons",
     "Rule",
     "RulesError",

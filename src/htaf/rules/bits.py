@@ -51,14 +51,42 @@ def run_of(model: Run | Fitted) -> Run:
     return run
 
 
+def table_of(model: Run | Fitted) -> tuple[Run, Preprocessor]:
+    """Open a run of a table, or that of a fitted estimator, and its preprocessing.
+
+    Raises:
+        RulesError: a run of images.
+    """
+    run = run_of(model)
+    preprocessor = run.preprocessor()
+    if not isinstance(preprocessor, Preprocessor):
+        raise RulesError(f"expected a run of a table, {run.path} was trained on images")
+    return run, preprocessor
+
+
+def column_of(preprocessor: Preprocessor, name: str) -> Column:
+    """Look up a raw column that a network reads.
+
+    Raises:
+        RulesError: there is none of this name, or it was dropped.
+    """
+    columns = {column.name: column for column in preprocessor.columns}
+    names = list(columns)
+    if name not in columns:
+        raise RulesError(f"expected one of the columns {listed(names)}, got {name!r}{suggestion(name, names)}")
+    if columns[name].kind == "dropped":
+        raise RulesError(f"column {name!r} was dropped in training: no value of it changes the prediction")
+    return columns[name]
+
+
 @dataclass(frozen=True)
 class TableBits:
     """The exact network of a run of a table, open at its last hidden layer.
 
-    outputs = bits @ weight.T + bias + the linear part, where the network has one, see `linear`; up to the rounding of
-    float32. A unit of several levels gives a bit for each threshold, lowest first, side by side: whether it is reached.
-    Each has its share of the unit's weight. Leaves of trees beside the layer, see `htaf.models.mlp.Leaves`, are the
-    last bits.
+    outputs = bits @ weight.T + bias + the linear part, where the network has one, see `linear_weight`; up to the
+    rounding of float32. A unit of several levels gives a bit for each threshold, lowest first, side by side: whether it
+    is reached. Each has its share of the unit's weight. Leaves of trees beside the layer, see
+    `htaf.models.mlp.Leaves`, are the last bits.
 
     Attributes:
         run: the run. network: its exact network. preprocessor: raw rows to inputs.
@@ -113,20 +141,6 @@ class TableBits:
         """Whether the target is a number."""
         return self.preprocessor.target.task == "regression"
 
-    def column(self, name: str) -> Column:
-        """A raw column that the network reads.
-
-        Raises:
-            RulesError: there is none of this name, or it was dropped.
-        """
-        columns = {column.name: column for column in self.preprocessor.columns}
-        names = list(columns)
-        if name not in columns:
-            raise RulesError(f"expected one of the columns {listed(names)}, got {name!r}{suggestion(name, names)}")
-        if columns[name].kind == "dropped":
-            raise RulesError(f"column {name!r} was dropped in training: no value of it changes the prediction")
-        return columns[name]
-
     def of_inputs(
         self, inputs: Float32[np.ndarray, "rows columns"]
     ) -> tuple[UInt8[np.ndarray, "rows bits"], Float32[np.ndarray, "rows outputs"]]:
@@ -163,26 +177,11 @@ class TableBits:
         inputs, notes = self.preprocessor.transform_with_notes(rows)
         return *self.of_inputs(inputs), notes
 
-    def linear(self, inputs: Float32[np.ndarray, "rows columns"]) -> Float64[np.ndarray, "rows outputs"]:
-        """What the linear part, the layer `direct` of the inputs, adds to the outputs; zeros where there is none."""
-        layer = self._direct
-        if layer is None:
-            return np.zeros((len(inputs), len(self.bias)))
-        return (
-            forward(nn.Sequential(self.network.get_submodule("columns"), layer), torch.from_numpy(inputs))
-            .double()
-            .numpy()
-        )
-
     @property
     def linear_weight(self) -> Float64[np.ndarray, "outputs inputs"] | None:
-        """The weights of that layer; None where there is none."""
-        return None if self._direct is None else weight_of(self._direct).detach().double().numpy()
-
-    @property
-    def _direct(self) -> nn.Linear | None:
+        """The weights of the linear part, the layer `direct` of the inputs; None where there is none."""
         layer = getattr(self.network, "direct", None)
-        return layer if isinstance(layer, nn.Linear) else None
+        return weight_of(layer).detach().double().numpy() if isinstance(layer, nn.Linear) else None
 
     def decision(
         self, outputs: Float[np.ndarray, "rows outputs"]
@@ -197,19 +196,12 @@ class TableBits:
         others[np.arange(len(others)), first] = -np.inf
         return first, others.argmax(1)
 
-    def worth(self, first: int, second: int) -> tuple[Float64[np.ndarray, " bits"], float]:
-        """What each bit that is on adds to the decision, and what the decision is with none of them.
+    def worth(self, first: int, second: int) -> Float64[np.ndarray, " bits"]:
+        """Say what each bit that is on adds to the decision.
 
-        Of classes: the logit of class `first` minus that of `second`. Of a regression: the prediction, in the units of
-        the target; the arguments do not matter.
+        Of classes: to the logit of class `first` minus that of `second`. Of a regression: to the prediction, in the
+        units of the target; the arguments do not matter.
         """
-        target = self.preprocessor.target
         if self.regression:
-            return self.weight[0] * target.std, float(self.bias[0] * target.std + target.mean)
-        return self.weight[first] - self.weight[second], float(self.bias[first] - self.bias[second])
-
-
-def shuffles(rows: int, count: int, seed: int) -> list[Int64[np.ndarray, " rows"]]:
-    """Permutations of row numbers, the same on every machine; see `htaf.data.tabular.split`."""
-    words = np.random.PCG64(seed).random_raw(rows * count).reshape(count, rows)
-    return [np.argsort(row, kind="stable") for row in words]
+            return self.weight[0] * self.preprocessor.target.std
+        return self.weight[first] - self.weight[second]

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from htaf.data.notes import Note
-from htaf.rules.bits import Fitted, RulesError, TableBits
+from htaf.rules.bits import Fitted, RulesError, TableBits, column_of
 from htaf.runs import Run
 from htaf.runs.predictions import predicted
 
@@ -23,8 +23,6 @@ class WhatIf:
     Attributes:
         before, after: as `htaf.runs.Run.predict` gives them.
         turned_on, turned_off: of each row the bits of the last hidden layer that change.
-        linear: of each row what the linear part adds to the decision by the change: to a prediction, or to the logit of
-            the class that was predicted minus that of the next one; 0 where the network has none.
         notes: what was handled in the changed rows.
     """
 
@@ -32,7 +30,6 @@ class WhatIf:
     after: pd.DataFrame
     turned_on: tuple[tuple[int, ...], ...]
     turned_off: tuple[tuple[int, ...], ...]
-    linear: tuple[float, ...]
     notes: tuple[Note, ...]
 
 
@@ -53,20 +50,15 @@ def what_if(model: Run | Fitted, changes: Mapping[str, Any], rows: pd.DataFrame)
         raise RulesError(f"expected values by column, then the rows, got {type(changes).__name__} first")
     if not changes:
         raise RulesError("expected at least one column to change, got none")
-    given = bits.preprocessor.transform(rows)
-    before, outputs = bits.of_inputs(given)
+    before, outputs, _ = bits.of_rows(rows)
     changed = bits.preprocessor.named(rows)
     for name, value in changes.items():
-        bits.column(name)
+        column_of(bits.preprocessor, name)
         # as a column of its own, as of a file: a whole number beside fractions must not become another category
         changed[name] = pd.Series([value] * len(rows), index=rows.index, dtype=object)
-    made, told = bits.preprocessor.transform_with_notes(changed)
-    after, others = bits.of_inputs(made)
+    after, others, told = bits.of_rows(changed)
     flips = after.astype(int) - before.astype(int)
     turned_on, turned_off = (tuple(tuple(np.flatnonzero(row == way).tolist()) for row in flips) for way in (1, -1))
     notes = tuple(note for note in told if note.column in changes)
     was, would_be = (predicted(torch.from_numpy(of), bits.preprocessor, changed.index) for of in (outputs, others))
-    moved, (first, second) = bits.linear(made) - bits.linear(given), bits.decision(outputs)
-    every = np.arange(len(moved))
-    by = moved[:, 0] * bits.preprocessor.target.std if bits.regression else moved[every, first] - moved[every, second]
-    return WhatIf(was, would_be, turned_on, turned_off, tuple(by.tolist()), notes)
+    return WhatIf(was, would_be, turned_on, turned_off, notes)

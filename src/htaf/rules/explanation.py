@@ -13,6 +13,7 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Int64, UInt8
 
 from htaf.data.columns import Target
+from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Split, Table, frame_like
 from htaf.rules.bits import Fitted, RulesError, TableBits, run_of
@@ -23,7 +24,6 @@ from htaf.runs import Run, UnknownSourceError
 from htaf.runs.data import rows_are_known, rows_for_looking
 
 MOST_ROWS = 10_000  # of a part
-SHOWN = 5  # reasons for, and against
 OTHERS = 200  # training rows whose values a row is given
 
 State = Literal["varies", "always on", "always off"]
@@ -65,53 +65,21 @@ class BitRule:
 
 
 @dataclass(frozen=True)
-class Reason:
-    """A bit that is on in a row.
-
-    Attributes:
-        bit: its number. worth: what it adds to the decision of the row.
-        rule: of the bit; None of a dead one. faithful: whether the rule describes it on test rows.
-        agrees: whether the rule too says that the bit is on in this row.
-    """
-
-    bit: int
-    worth: float
-    rule: Rule | None
-    faithful: bool | None
-    agrees: bool | None
-
-
-@dataclass(frozen=True)
 class RowReasons:
-    """Why the network predicts what it does of one row.
-
-    total = base + the sum of the worth of all bits that are on. Of classes it is the logit of the predicted class minus
-    that of the next one; of a regression the prediction, in the units of the target.
+    """What the values of one row add to its decision, column by column.
 
     Attributes:
         prediction: a class, or a number. instead: the class with the next highest logit; None of a regression.
-        base: the decision without any bit: that of the linear part, where the network has one.
-        on: how many bits are on.
-        total: the sum, in float64. network: the same from the network's outputs, in float32.
-        for_it, against_it: bits that raise the total, and bits that lower it, the strongest first.
+        decision: the prediction, or the logit of its class minus that of the next one.
+        columns: index the column; `adds`, the decision minus its mean when the column has the values of 200 training
+            rows, one after the other, and all others stay; `std`, the standard deviation over the values; the largest
+            |adds| first. Columns are looked at one by one, so what takes two of them together is in neither or in both.
     """
 
     prediction: str | float
     instead: str | None
-    base: float
-    on: int
-    total: float
-    network: float
-    for_it: tuple[Reason, ...]
-    against_it: tuple[Reason, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-
-        def listed(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
-            return [vars(r) | {"rule": None if r.rule is None else str(r.rule)} for r in reasons]
-
-        return vars(self) | {"for_it": listed(self.for_it), "against_it": listed(self.against_it)}
+    decision: float
+    columns: pd.DataFrame
 
 
 @dataclass
@@ -163,8 +131,8 @@ class Explanation:
         total = np.zeros(len(self.bits))
         for one, other in {*zip(first.tolist(), second.tolist(), strict=True)}:
             rows = (first == one) & (second == other)
-            worth, _ = self.bits.worth(one, other)
-            total += (np.abs(self.test_bits[rows] - usual) * np.abs(worth)).sum(0)
+            worth = np.abs(self.bits.worth(one, other))
+            total += (np.abs(self.test_bits[rows] - usual) * worth).sum(0)
         return total / max(len(self.test_bits), 1)
 
     @cached_property
@@ -251,60 +219,12 @@ class Explanation:
                 told()
         return found
 
-    def reasons(self, rows: pd.DataFrame, most: int = SHOWN) -> list[RowReasons]:
-        """Why the network predicts what it does of raw rows.
-
-        Args:
-            rows: the columns that the run was trained on, by name; others are ignored.
-            most: bits for the prediction, and bits against it.
-
-        Raises:
-            DataError: rows lack a column or hold values that cannot be used.
-        """
-        inputs = self.bits.preprocessor.transform(rows)
-        bits, outputs = self.bits.of_inputs(inputs)
-        linear, values = self.bits.linear(inputs), self.columns.read(rows)
-        classes = self.bits.preprocessor.target.classes
-        found = []
-        for row, (one, other) in enumerate(zip(*self.bits.decision(outputs), strict=True)):
-            worth, base = self.bits.worth(int(one), int(other))
-            if self.bits.regression:
-                base += float(linear[row, 0] * self.bits.preprocessor.target.std)
-            else:
-                base += float(linear[row, one] - linear[row, other])
-            on = np.flatnonzero(bits[row])
-            order = on[np.argsort(-np.abs(worth[on]), kind="stable")]
-            chosen = [order[worth[order] > 0][:most], order[worth[order] < 0][:most]]
-            one_row = {name: column[row : row + 1] for name, column in values.items()}
-            said = [tuple(self._reason(int(b), float(worth[b]), one_row) for b in some) for some in chosen]
-            if self.bits.regression:
-                network = float(self.bits.preprocessor.inverse(outputs[row : row + 1, 0].astype(np.float64))[0])
-            else:
-                network = float(outputs[row, one]) - float(outputs[row, other])
-            found.append(
-                RowReasons(
-                    network if self.bits.regression else classes[one],
-                    None if self.bits.regression else classes[other],
-                    base,
-                    len(on),
-                    base + float(worth[on].sum()),
-                    network,
-                    *said,
-                )
-            )
-        return found
-
-    def columns_of(self, row: pd.DataFrame, names: Sequence[str] | None = None) -> pd.DataFrame:
-        """What the values of one row add to its decision, column by column.
-
-        A column gets the values that 200 training rows have, one after the other, and all others stay; `adds` is the
-        decision of the row (the prediction, or the logit of its class minus that of the next one) minus the mean of
-        these. Columns are looked at one by one, so what takes two of them together is in neither or in both.
+    def reasons(self, row: pd.DataFrame, names: Sequence[str] | None = None) -> RowReasons:
+        """Say why the network predicts what it does of one row.
 
         Args:
             row: raw columns by name, one row. names: of the columns that are looked at; None: all.
-        Returns:
-            index the column; `adds`, and `std`, the standard deviation over the values; the largest |adds| first.
+
         Raises:
             RulesError: not one row. DataError: the row lacks a column or holds values that cannot be used.
         """
@@ -321,21 +241,18 @@ class Explanation:
             return outputs[:, one].astype(np.float64) - outputs[:, other]
 
         chosen = drawn(np.arange(len(self.train)), OTHERS, self.seed)
-        others, own = preprocessor.transform(self.train.iloc[chosen]), decided(outputs)[0]
+        others, own = preprocessor.transform(self.train.iloc[chosen]), float(decided(outputs)[0])
         found = {}
         for name in self.columns.names if names is None else names:
             block = preprocessor.inputs_of(name)
             moved = np.repeat(inputs, len(others), axis=0)
             moved[:, block] = others[:, block]
-            values = decided(self.bits.of_inputs(moved)[1]) if len(block) else own[None]
+            values = decided(self.bits.of_inputs(moved)[1]) if len(block) else np.array([own])
             found[name] = (float(own - values.mean()), float(values.std()))
         frame = pd.DataFrame.from_dict(found, orient="index", columns=["adds", "std"]).rename_axis("column")
-        return frame.sort_values("adds", key=lambda of: -of.abs(), kind="stable")
-
-    def _reason(self, bit: int, worth: float, values: dict[str, np.ndarray]) -> Reason:
-        known = self.rule(bit)
-        agrees = None if known.rule is None else bool(known.rule.predict(values, 1)[0])
-        return Reason(bit, worth, known.rule, known.fidelity and known.fidelity.faithful, agrees)
+        frame = frame.sort_values("adds", key=lambda of: -of.abs(), kind="stable")
+        classes = preprocessor.target.classes
+        return RowReasons(classes[one], classes[other], own, frame) if classes else RowReasons(own, None, own, frame)
 
 
 def explain(
@@ -358,7 +275,7 @@ def explain(
         seed: of the rows that are drawn, and of what is random in the rules.
 
     Returns:
-        The bits with their rows. `rules()` has the rules, `reasons(rows)` the reasons of rows.
+        The bits with their rows. `rules()` has the rules, `reasons(row)` what the values of a row add.
 
     Raises:
         RulesError: a run of images, or one without bits; a data frame where the rows of the training are known.
@@ -431,4 +348,4 @@ def drawn(rows: Int64[np.ndarray, " part"], most: int, seed: int) -> Int64[np.nd
     """At most so many of the row numbers, in their order."""
     if len(rows) <= most:
         return rows
-    return rows[np.sort(np.argsort(np.random.PCG64([seed, 2]).random_raw(len(rows)), kind="stable")[:most])]
+    return rows[np.sort(random_order(len(rows), seed, 2)[:most])]

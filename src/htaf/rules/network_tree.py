@@ -14,12 +14,13 @@ from jaxtyping import Float64, Int64, Shaped
 from sklearn.tree import DecisionTreeRegressor
 
 from htaf.data.columns import Target
+from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
-from htaf.rules.bits import Fitted, RulesError, run_of
+from htaf.rules.bits import Fitted, table_of
 from htaf.rules.conditions import Condition, Values, both, simplified
-from htaf.rules.dependence import answers
 from htaf.rules.explanation import drawn, fitted_and_held
+from htaf.rules.inspection import answers
 from htaf.rules.raw_columns import Encoded, RawColumns
 from htaf.rules.trees import LEAST_LEAF, WITHIN, conditions_of, paths
 from htaf.runs import Run
@@ -182,10 +183,7 @@ def surrogate(
     Raises:
         RulesError: a run of images. RunError: another table than that of the training.
     """
-    run = run_of(model)
-    preprocessor = run.preprocessor()
-    if not isinstance(preprocessor, Preprocessor):
-        raise RulesError(f"expected a run of a table, {run.path} was trained on images")
+    run, preprocessor = table_of(model)
     table, parts = fitted_and_held(model, data, train)
     network = run.model(exact=run.has_step)
     chosen = [drawn(rows, most_rows, seed) for rows in (parts.train, parts.test)]
@@ -209,14 +207,14 @@ def fit_surrogate(
     """`surrogate` of what a network says of rows.
 
     Args:
-        rows: raw, of the training and held out. predicted: by the network of both, see `htaf.rules.dependence.answers`.
+        rows: raw, of the training and held out. predicted: by the network of both, see `htaf.rules.inspection.answers`.
         labels: of the rows held out. weights: how much each of both counts; None: all alike.
     """
     train, test = predicted
     of_train, of_test = (np.ones(len(train)), np.ones(len(test))) if weights is None else weights
     of_train = of_train / of_train.mean()
     encoded, values = columns.encode(columns.read(rows[0])), columns.read(rows[1])
-    shuffled = np.argsort(np.random.PCG64([seed, 4]).random_raw(len(train)), kind="stable")
+    shuffled = random_order(len(train), seed, 4)
     cut = len(train) // 4
     leaves = _leaves(encoded, train, of_train, shuffled[cut:], shuffled[:cut], seed)
     tree, inputs, orders = _fitted(encoded, train, of_train, np.arange(len(train)), leaves, seed)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 from sklearn.tree import DecisionTreeClassifier
 
+from htaf.data.order import random_order
 from htaf.rules.conditions import Condition, Rule, simplified
 from htaf.rules.raw_columns import Encoded, sides
 
@@ -66,7 +67,7 @@ def fit_rule(encoded: Encoded, bit: Bool[np.ndarray, " rows"], seed: int = 0) ->
         encoded: training rows, from `RawColumns.encode`. bit: on or off in each; both occur.
         seed: of the quarter, and of the choice between splits that are equally good.
     """
-    shuffled = np.argsort(np.random.PCG64([seed, 1]).random_raw(len(bit)), kind="stable")
+    shuffled = random_order(len(bit), seed, 1)
     depth = _depth(encoded, bit, shuffled[len(bit) // 4 :], shuffled[: len(bit) // 4], seed)
     inputs, orders = encoded.ordered(bit, np.arange(len(bit)))
     tree: Any = _tree(depth, seed).fit(inputs, bit).tree_

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -12,31 +11,12 @@ from jaxtyping import Bool, Float64
 from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.counts import part_proportions, proportions
-from htaf.concepts.groups import HIGH, IN_A, IN_B, LOW, Groups, groups
-from htaf.concepts.naming.checks import LEVEL, against_chance
+from htaf.concepts.groups import IN_A, IN_B, Groups, groups
+from htaf.concepts.naming.checks import LEVEL
 from htaf.concepts.naming.files import FEW_CLASSES, NOT_VERIFIED, NOTHING, VERIFIED, NameEntry
 from htaf.data.attributes import Attributes
 
 AGREEMENT = 0.5  # of the rounds, so that the score is mostly that of the name itself
-
-
-@dataclass(frozen=True, eq=False)
-class AttributeCandidates:
-    """What names are chosen from: each of A attributes and its negation.
-
-    Attributes:
-        names: A names.
-        have: float64 [K, A], 1 where a class has the attribute (value >= 0.5), else 0.
-        values: float64 [K, A], the values themselves.
-    """
-
-    names: tuple[str, ...]
-    have: Float64[np.ndarray, "classes attributes"]
-    values: Float64[np.ndarray, "classes attributes"]
-
-    def label(self, attribute: int, negated: bool) -> str:
-        """The name, with "not " before a negation."""
-        return f"not {self.names[attribute]}" if negated else self.names[attribute]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +33,6 @@ def name_by_attributes(
     concepts: Codes | np.ndarray,
     attributes: Attributes,
     *,
-    low: float = LOW,
-    high: float = HIGH,
     rounds: int = 20,
     held_out: float = 0.3,
     threshold: float = 0.75,
@@ -73,7 +51,6 @@ def name_by_attributes(
     Args:
         concepts: codes, of whose training part the groups are made, or proportions [C, K], nan for an empty class.
         attributes: of all K classes; with codes, found by name.
-        low, high: bounds of the groups.
         rounds: splits of each concept; 1 is a single split.
         held_out: share of each group held out, one class at least.
         threshold: least held-out balanced accuracy of a verified name; where there is a p-value, it must also be
@@ -83,13 +60,10 @@ def name_by_attributes(
     Returns:
         for each concept a dict of plain values: "concept", "name" (None without one), "attribute", "negated",
         "verified", "status", "reason" (why not), "held_out" (the score), "naming" (balanced accuracy on the classes
-        that chose, too high as a score), "agreement" (share of rounds that chose the name or one of "same_column"),
-        "rounds", "p_value" and "baseline" (mean and 95th percentile of the score when classes are shuffled), "group_a",
-        "group_b", "mixed", "empty" (numbers of classes), "test_a", "test_b" (mean share of their test images that have
-        the bit, over the classes of each group; where that of A is not larger, no name is verified; None without such
-        images), "same_column" (other candidates that no used class tells
-        apart from the name), "candidates" (the five best, name first; only the name is checked), "source"
-        ("attributes"). `htaf.concepts.naming.write_names` writes them.
+        that chose, too high as a score), "agreement" (share of rounds that chose the name, or one that no class tells
+        apart from it), "rounds", "p_value" and "baseline" (mean and 95th percentile of the score when classes are
+        shuffled), "group_a", "group_b", "mixed", "empty" (numbers of classes), "test_a", "test_b" (mean share of their
+        test images that have the bit; where that of A is not larger, no name is verified), "source" ("attributes").
     Raises:
         ConceptError: settings out of range. DataError: attributes lack a class.
     """
@@ -108,19 +82,13 @@ def name_by_attributes(
         raise ConceptError(f"expected proportions [concepts, {len(attributes.classes)} classes], got {shares.shape}")
     if not attributes.names:
         raise ConceptError("expected one attribute or more, got none")
-    grouped = groups(shares, low, high, classes=attributes.classes, held=held)
-    known = attribute_candidates(attributes)
+    grouped = groups(shares, classes=attributes.classes, held=held)
     return [
-        _named(grouped, concept, known, rounds, held_out, threshold, shuffles, np.random.default_rng((seed, concept)))
+        _named(
+            grouped, concept, attributes, rounds, held_out, threshold, shuffles, np.random.default_rng((seed, concept))
+        )
         for concept in range(len(shares))
     ]
-
-
-def attribute_candidates(attributes: Attributes) -> AttributeCandidates:
-    """The attributes as the arrays that naming needs."""
-    return AttributeCandidates(
-        attributes.names, attributes.binary().astype(np.float64), attributes.values.astype(np.float64)
-    )
 
 
 def splits(
@@ -140,29 +108,34 @@ def splits(
     return held
 
 
-def play(
-    inside: Bool[np.ndarray, " classes"], held: Bool[np.ndarray, "rounds classes"], known: AttributeCandidates
-) -> Round:
+def play(inside: Bool[np.ndarray, " classes"], held: Bool[np.ndarray, "rounds classes"], known: Attributes) -> Round:
     """Name the concept in each round on the classes that it does not hold out, and score the name on the others.
-
-    With d = [class in A] / |A| - [class in B] / |B| over the naming classes, an attribute's balanced accuracy is
-    (1 + d . have) / 2 and its negation's (1 - d . have) / 2, so the best has the largest |d . have|.
 
     Args:
         inside: bool [n], of the used classes.
         held: bool [rounds, n].
-        known: candidates; have and values [n, A].
+        known: attributes of these classes.
     """
-    naming, other = _contrast(inside, ~held), _contrast(inside, held)
-    sizes = ((~held) & inside).sum(1) * ((~held) & ~inside).sum(1)
-    fit = naming @ known.have
+    best, negated, fit = chosen(inside, ~held, known)
+    outside = np.einsum("rn,nr->r", _contrast(inside, held), known.binary()[:, best].astype(np.float64))
+    return Round(best, negated, fit, (1 + np.where(negated, -outside, outside)) / 2)
+
+
+def chosen(
+    inside: Bool[np.ndarray, " classes"], used: Bool[np.ndarray, "rounds classes"], known: Attributes
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Choose in each round the best candidate on the classes used: attribute, whether negated, balanced accuracy.
+
+    With d = [class in A] / |A| - [class in B] / |B|, an attribute's balanced accuracy is (1 + d . have) / 2 and its
+    negation's (1 - d . have) / 2, so the best has the largest |d . have|.
+    """
+    contrast, sizes = _contrast(inside, used), (used & inside).sum(1) * (used & ~inside).sum(1)
+    fit = contrast @ known.binary().astype(np.float64)
     # values of `fit` differ by 1 / (|A| |B|) at least, so a tenth of it in either direction only breaks ties
-    order = fit + (naming / (10 * sizes[:, None])) @ known.values
-    best = np.abs(order).argmax(1)
-    rows = np.arange(len(held))
-    sign = np.where(order[rows, best] < 0, -1.0, 1.0)
-    outside = np.einsum("rn,nr->r", other, known.have[:, best])
-    return Round(best, sign < 0, (1 + sign * fit[rows, best]) / 2, (1 + sign * outside) / 2)
+    order = fit + (contrast / (10 * sizes[:, None])) @ known.values
+    best, rows = np.abs(order).argmax(1), np.arange(len(used))
+    negated = order[rows, best] < 0
+    return best, negated, (1 + np.where(negated, -1, 1) * fit[rows, best]) / 2
 
 
 def _contrast(inside: np.ndarray, used: np.ndarray) -> Float64[np.ndarray, "rounds classes"]:
@@ -173,7 +146,7 @@ def _contrast(inside: np.ndarray, used: np.ndarray) -> Float64[np.ndarray, "roun
 def _named(
     grouped: Groups,
     concept: int,
-    known: AttributeCandidates,
+    known: Attributes,
     rounds: int,
     share: float,
     threshold: float,
@@ -186,36 +159,36 @@ def _named(
         "concept": concept, "name": None, "attribute": None, "negated": None, "verified": False,
         "status": NOTHING, "reason": grouped.note(concept), "held_out": None, "naming": None, "agreement": None,
         "rounds": rounds, "p_value": None, "baseline": None, **grouped.counts(concept),
-        "same_column": [], "candidates": [], "source": "attributes",
+        "source": "attributes",
     }  # fmt: skip
     if result["reason"]:
         return result
     used = np.flatnonzero((member == IN_A) | (member == IN_B))
     inside = member[used] == IN_A
-    local = AttributeCandidates(known.names, known.have[used], known.values[used])
-    result["candidates"] = ranked(inside, local)
-    top = result["candidates"][0]
-    result |= {key: top[key] for key in ("name", "attribute", "negated")} | {"naming": top["balanced_accuracy"]}
-    result["same_column"] = _same_column(local, top["attribute"], top["negated"])
+    local = replace(known, classes=tuple(known.classes[row] for row in used), values=known.values[used])
+    every = np.ones((1, len(inside)), dtype=bool)
+    attribute, negated, fit = (each.item() for each in chosen(inside, every, local))
+    name = f"not {known.names[attribute]}" if negated else known.names[attribute]
+    result |= {"name": name, "attribute": attribute, "negated": negated, "naming": fit}
     if min(result["group_a"], result["group_b"]) < 2:
         few = "A" if result["group_a"] < 2 else "B"
         return result | {"status": FEW_CLASSES, "reason": f"group {few} has one class: none can be held out"}
     held = splits(inside, rounds, share, rng)
     played = play(inside, held, local)
-    named = local.have[:, top["attribute"]].astype(bool) ^ top["negated"]
-    chose = local.have[:, played.attribute].T.astype(bool) ^ played.negated[:, None]  # [rounds, classes]
+    named = local.binary()[:, attribute] ^ negated
+    chose = local.binary()[:, played.attribute].T ^ played.negated[:, None]  # [rounds, classes]
     agrees = (chose == named).all(1)  # by column: which of two twins a round names is a matter of chance
     score, agreement = float(played.held_out.mean()), float(agrees.mean())
     hopeless = bool(shuffles) and comb(len(used), int(inside.sum())) < 1 / LEVEL  # so few permutations there are
     result["status"] = FEW_CLASSES if hopeless else NOT_VERIFIED
     result |= {"held_out": score, "agreement": agreement}
     if shuffles:
-        chance = np.empty(shuffles)
+        chance: Float64[np.ndarray, " shuffles"] = np.empty(shuffles)
         for number in range(shuffles):
             order = rng.permutation(len(used))
-            shuffled = AttributeCandidates(local.names, local.have[order], local.values[order])
-            chance[number] = play(inside, held, shuffled).held_out.mean()
-        result |= against_chance(score, chance)
+            chance[number] = play(inside, held, replace(local, values=local.values[order])).held_out.mean()
+        result["p_value"] = float((1 + (chance >= score - 1e-12).sum()) / (1 + shuffles))
+        result["baseline"] = {"mean": float(chance.mean()), "p95": float(np.quantile(chance, 0.95))}
     if score < threshold:
         return result | {"reason": f"held-out balanced accuracy {score:.2f} < {threshold:g}"}
     if agreement < AGREEMENT:
@@ -225,32 +198,3 @@ def _named(
     if reason := grouped.reversal(concept):
         return result | {"reason": reason}
     return result | {"verified": True, "status": VERIFIED}
-
-
-def ranked(inside: np.ndarray, known: AttributeCandidates, count: int = 5) -> list[dict[str, Any]]:
-    """The best candidates on these classes, each a dict of name, attribute, negated, balanced accuracy and the
-    difference of the groups' mean values."""
-    contrast = _contrast(inside, np.ones((1, len(inside)), dtype=bool))
-    fit, difference = (contrast @ known.have)[0], (contrast @ known.values)[0]
-    order = fit + difference / (10 * inside.sum() * (~inside).sum())
-    found = []
-    for attribute in np.argsort(-np.abs(order), kind="stable")[:count].tolist():
-        sign = -1.0 if order[attribute] < 0 else 1.0
-        found.append(
-            {
-                "name": known.label(attribute, sign < 0),
-                "attribute": attribute,
-                "negated": sign < 0,
-                "balanced_accuracy": (1 + sign * float(fit[attribute])) / 2,
-                "difference": sign * float(difference[attribute]),
-            }
-        )
-    return found
-
-
-def _same_column(known: AttributeCandidates, attribute: int, negated: bool) -> list[str]:
-    """The other candidates that no class used tells apart from the named one."""
-    column = known.have[:, [attribute]]
-    same, opposite = (known.have == column).all(0), (known.have == 1 - column).all(0)
-    same[attribute] = False
-    return [known.label(i, bool(negated) != bool(opposite[i])) for i in np.flatnonzero(same | opposite).tolist()]

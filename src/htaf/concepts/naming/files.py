@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import io
 import json
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,38 +18,19 @@ from htaf.concepts.codes import ConceptError, letters
 NameEntry = dict[str, Any]  # the name of one concept, how it was found and what its check gave
 
 SOURCES = ("attributes", "model", "pictures", "hand", "supervised", "label-free")
-SECONDS = 1.0  # between two writings of a file that grows
 LONGEST = 200  # characters of a name, a label, a candidate
-COLUMNS: list[str] = [
-    "concept",
-    "name",
-    "label_1",
-    "label_0",
-    "verified",
-    "status",
-    "held_out",
-    "p_value",
-    "agreement",
-    "naming",
-    "group_a",
-    "group_b",
-    "mixed",
-    "test_a",
-    "test_b",
-    "source",
-    "reason",
-    "justification",
-    "checked_by",
-    "codes",
+COLUMNS = [
+    *("concept", "name", "label_1", "label_0", "verified", "status", "held_out", "p_value", "agreement", "naming"),
+    *("group_a", "group_b", "mixed", "test_a", "test_b", "source", "reason", "justification", "checked_by", "codes"),
     "seal",
 ]
 SEALED = ("name", "label_1", "label_0")
-TEXTS = (*SEALED, "status", "source", "reason", "justification", "checked_by", "codes", "seal", "model", "settings")
-NUMBERS = ("held_out", "p_value", "agreement", "naming", "own", "shown", "test_a", "test_b")
+TEXTS = (*SEALED, "status", "source", "reason", "justification", "checked_by", "codes", "seal", "model")
+NUMBERS = ("held_out", "p_value", "agreement", "naming", "test_a", "test_b")
 COUNTS = ("concept", "group_a", "group_b", "mixed", "empty", "rounds", "scored")
 GROUPS = ("group_a", "group_b", "mixed", "empty", "test_a", "test_b")
 # what a check says; another check says it anew
-CHECKED = (*NUMBERS, *GROUPS[:4], "baseline", "rounds_detail", "pictures", "scores", "at_rate", "within", "only_class")
+CHECKED = (*NUMBERS, *GROUPS[:4], "baseline", "pictures", "within", "only_class")
 # values of an entry's "reason"
 BY_HAND = "named by hand, not checked"
 RENAMED = "renamed since it was checked"
@@ -70,13 +49,8 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(TEXTS, (lambda value: isinstance(value, str), "text")),
     **dict.fromkeys(NUMBERS, (lambda value: _is_number(value), "a number")),
     **dict.fromkeys(COUNTS, (lambda value: type(value) is int and value >= 0, "a whole number")),
-    **dict.fromkeys(
-        ("verified", "candidate", "negated", "only_class"), (lambda value: isinstance(value, bool), "true or false")
-    ),
-    **dict.fromkeys(
-        ("baseline", "scores", "at_rate", "within", "pictures"), (lambda value: isinstance(value, dict), "an object")
-    ),
-    "rounds_detail": (lambda value: isinstance(value, list), "a list"),
+    **dict.fromkeys(("verified", "negated", "only_class"), (lambda value: isinstance(value, bool), "true or false")),
+    **dict.fromkeys(("baseline", "pictures", "within"), (lambda value: isinstance(value, dict), "an object")),
 }
 
 
@@ -86,11 +60,7 @@ def valid_text(text: str) -> str:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file.
-
-    Raises:
-        ConceptError: it cannot be read or is not UTF-8, with or without a byte-order mark.
-    """
+    """Read a text of UTF-8, with or without a byte-order mark; raises ConceptError."""
     try:
         return regular(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -102,10 +72,8 @@ def read_text(path: Path) -> str:
 
 
 def seal_of(entry: Mapping[str, Any]) -> str | None:
-    """What a checked name and its labels are known by: 12 letters of their SHA-256; None for a name without a check.
-
-    Letters alone, as spreadsheets turn digits into numbers.
-    """
+    """Say what a checked name and its labels are known by: 12 letters of their SHA-256; None for one without a check.
+    Letters alone, as spreadsheets turn digits into numbers."""
     if entry.get("held_out") is None and not entry.get("verified"):
         return None
     texts = json.dumps([valid_text(entry.get(key) or "") for key in SEALED])
@@ -127,18 +95,14 @@ def status_of(entry: Mapping[str, Any]) -> str:
 
 
 def write_names(names: Sequence[Mapping[str, Any]], path: str | Path, *, codes: str | None = None) -> None:
-    """Names as JSON or, for a path ending in .csv, as a table of their main columns.
+    """Write names as JSON or, for a path ending in .csv, as a table of their main columns.
 
     Each checked name gets its `seal_of`, by which `read_names` sees whether it was renamed. In the table, texts that a
     spreadsheet would run as a formula get a ' in front, which `read_names` takes away.
 
     Args:
-        names: dicts of plain values, as `htaf.concepts.naming.name_by_attributes` gives them.
         path: ending in .json or .csv.
         codes: `htaf.concepts.codes.codes_key` of the codes that were named; None: the file does not say.
-
-    Raises:
-        ConceptError: another ending. OSError: the file cannot be written.
     """
     path = Path(path)
     of = {} if codes is None else {"codes": codes}
@@ -156,23 +120,19 @@ def write_names(names: Sequence[Mapping[str, Any]], path: str | Path, *, codes: 
 
 
 def read_names(path: str | Path, concepts: int | None = None, *, codes: str | None = None) -> list[NameEntry]:
-    """The names of a file that `write_names`, the page or a hand wrote.
+    """Read the names of a file that `write_names`, the page or a hand wrote.
 
     Args:
         path: a JSON list of objects, or a CSV (separated by commas, semicolons or tabs) with the columns `concept` and
-            `name` and any others of `COLUMNS`; UTF-8, with or without a byte-order mark.
+            `name` and any others of `COLUMNS`.
         concepts: how many there are; None: any.
-        codes: `htaf.concepts.codes.codes_key` of the codes that the names are for; None: any. A file that does not say
-            whose its names are is taken, as one by hand.
-
+        codes: as `write_names` takes it; None: any. A file that does not say whose its names are is taken.
     Returns:
         a dict for each concept of the file, ascending. Keys that the file lacks are None, verified False; a name
         without a source is "hand" and not verified, and so is a checked one whose seal is not that of its texts: its
-        check is dropped. Concepts may be missing.
-
+        check is dropped.
     Raises:
-        ConceptError: no such file, not UTF-8, another ending, missing columns, a cell of another kind, a concept that
-            there is not, or one twice; names of other codes.
+        ConceptError: what the file holds cannot be used, or is of other codes.
     """
     path = Path(path)
     kind = path.suffix.lower()
@@ -199,45 +159,23 @@ def read_names(path: str | Path, concepts: int | None = None, *, codes: str | No
     return [found[number] for number in sorted(found)]
 
 
-def check_only(path: Path, source: str, concepts: int, codes: str | None = None) -> None:
-    """See that a file which is to be written anew is not there, or holds names of one source alone.
+def earlier_names(path: Path, source: str | None, concepts: int, codes: str | None) -> list[NameEntry]:
+    """Read the names of a file that is to be written anew; none where it is not there.
 
+    Args:
+        source: of the names that may be there; None: those that somebody gave and a model checked.
     Raises:
         ConceptError: it holds others, which would be lost, or is no file of names.
     """
-    for entry in read_names(path, concepts, codes=codes) if path.exists() else ():
-        if entry["source"] != source or entry.get("checked_by"):
+    found = read_names(path, concepts, codes=codes) if path.exists() else []
+    for entry in found:
+        checked = bool(entry.get("checked_by"))
+        if entry["name"] and not (checked if source is None else entry["source"] == source and not checked):
             raise ConceptError(
-                f"{path}: expected a new file or names of {source}, got concept {entry['concept']} of another source "
-                f"({entry['source']}), which would be lost: choose another --out"
+                f"{path}: expected a new file or names of {source or 'an earlier check'}, got concept "
+                f"{entry['concept']} of another source ({entry['source']}), which would be lost: choose another --out"
             )
-
-
-@contextlib.contextmanager
-def kept_names(path: Path | None, codes: str | None = None) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
-    """A function that takes all names so far: they are written once a second at most, and at the end, whatever ends it.
-
-    Args:
-        path: None: nothing is written.
-        codes: as `htaf.concepts.naming.write_names` takes it.
-    Raises:
-        OSError: the file cannot be written.
-    """
-    latest: Sequence[Mapping[str, Any]] | None = None
-    last = -SECONDS
-
-    def keep(names: Sequence[Mapping[str, Any]]) -> None:
-        nonlocal latest, last
-        latest = names
-        if path is not None and time.monotonic() - last >= SECONDS:
-            write_names(names, path, codes=codes)
-            latest, last = None, time.monotonic()
-
-    try:
-        yield keep
-    finally:
-        if path is not None and latest is not None:
-            write_names(latest, path, codes=codes)
+    return found
 
 
 def _from_json(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:

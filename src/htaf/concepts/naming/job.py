@@ -1,405 +1,185 @@
-"""Naming concepts: one job, whatever the evidence; kept in a file, so that an interrupted one can be continued.
-
-An `Evidence` says which requests find a name and which check it, and judges the replies: `classes` are names of
-classes, `pictures` are images. Here is who is asked, what it will cost, what is known already, and what is kept.
-"""
+"""Naming concepts: one job over one kind of evidence. The client keeps what it was told, so a job that was stopped is
+continued by the same job, and nothing is paid twice."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import comb
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.naming.files import CHECKED, NO_ANSWER, NO_REPLY, NameEntry, kept_names, read_names
-from htaf.concepts.naming.prompts import TEMPLATES, ChoiceReply, ConceptName, Judgements, NameReply
-from htaf.llm import Client, MalformedReply, Message, pictures_in, shortened, tokens_of
+from htaf.concepts.naming import files
+from htaf.concepts.naming.checks import LEVEL, balanced, chance
+from htaf.concepts.naming.evidence import Case, Evidence
+from htaf.concepts.naming.files import NameEntry
+from htaf.concepts.naming.prompts import NameReply, SortReply, naming_prompt, sorting_prompt
+from htaf.llm.chat import MalformedReply, Message, shortened
+from htaf.llm.client import Client
 
-Progress = Callable[[int, int], None]
-NAME_TOKENS = 120  # of a reply, about; a choice needs fewer
-_PHRASE = "a short phrase of about seven words"
-USUAL = ConceptName(_PHRASE, _PHRASE, _PHRASE)
-
-
-@runtime_checkable
-class Evidence(Protocol):
-    """What names are found from, and checked on.
-
-    Attributes:
-        source: of the names that it gives.
-        replies: the form of a reply to a check. reply_tokens: of it, for each thing that is judged.
-        sampled: of how many concepts the requests are made to estimate those of all; None: of all.
-        order: all concepts, the most important first. key: of the codes; None: unknown.
-
-    A case is what one concept is named from. It has a `concept`, its number; `rounds`, how often it is named, 0 where
-    there is nothing to ask; a `note`, why, else ""; `nameless`, whether there is nothing to name at all; and the
-    `status` of a name that is not verified.
-    """
-
-    @property
-    def source(self) -> str: ...
-    @property
-    def replies(self) -> type[Judgements]: ...
-    @property
-    def reply_tokens(self) -> int: ...
-    @property
-    def sampled(self) -> int | None: ...
-    @property
-    def order(self) -> tuple[int, ...]: ...
-    @property
-    def key(self) -> str | None: ...
-
-    def case(self, concept: int, given: bool = False) -> Any:
-        """That of a concept; given: of a name that is there and only to be checked."""
-        ...
-
-    def rests(self, case: Any) -> list[Any]:
-        """Plain values: all that a name rests on."""
-        ...
-
-    def facts(self, case: Any, given: bool = False) -> NameEntry:
-        """What an entry says of the evidence."""
-        ...
-
-    def naming(self, case: Any, number: int, candidates: Sequence[str] = ()) -> list[Message]:
-        """The messages of round `number` that ask for a name."""
-        ...
-
-    def checking(self, case: Any, name: ConceptName, number: int) -> tuple[list[tuple[list[Message], int]], np.ndarray]:
-        """The requests that check a name, each with the number of things that it asks about, and the place of each
-        thing: int64 [n]."""
-        ...
-
-    def verdict(self, case: Any, names: Sequence[ConceptName], sortings: Sequence[np.ndarray]) -> tuple[int, NameEntry]:
-        """Which of the rounds' names is shown, and what an entry says of the check."""
-        ...
-
-    def look(self, client: Client) -> None:
-        """See that a client serves, before it is asked; raises ModelError."""
-        ...
-
-    def foreseen(self, cases: Sequence[Any], given: bool = False) -> dict[str, int]:
-        """What an `Estimate` of these cases says of this evidence alone."""
-        ...
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What naming will need, about.
-
-    Attributes:
-        concepts: still to be named or checked; idle: of them, those with nothing to ask; single: those that are not
-            asked for, as a group has one class, so that no name could be checked; hopeless: those that are asked for
-            though hardly any name can be verified.
-        calls: their requests; cached: of them, those whose reply is known already.
-        prompt_tokens, reply_tokens: of the others. A check that follows from a name yet to come is counted with a name
-            of usual length.
-        images: different images that all requests show; pictures: files that show them, contact sheets or images;
-            bytes: of these, as they are sent.
-    """
-
-    concepts: int
-    idle: int
-    calls: int
-    cached: int
-    prompt_tokens: int
-    reply_tokens: int
-    single: int = 0
-    hopeless: int = 0
-    images: int = 0
-    pictures: int = 0
-    bytes: int = 0
+LEAST_PAIRS = 5  # four in the right order still have p = 1 / 16
 
 
 @dataclass(frozen=True, eq=False)
 class NamingJob:
-    """Names of concepts to be found by a model, or given names to be checked by it.
+    """Names of concepts to be found by a model, or given names to be checked by it, in this order (`naming_job`).
 
     Attributes:
-        evidence: what is asked about. client: who is asked.
-        candidates: what a name, or its negation, is chosen from; none: the model's own words.
-        only: which concepts; None: all, or of given names those by hand.
-        given: names to check, by concept; None: names are to be found.
-        known: entries of an interrupted job, by concept.
-        out: where the names are kept; None: nowhere.
+        given: names to check, by concept; None: names are to be found. others: entries that are kept as they are.
     """
 
     evidence: Evidence
     client: Client
-    candidates: tuple[str, ...] = ()
-    only: tuple[int, ...] | None = None
-    given: Mapping[int, NameEntry] | None = None
-    known: Mapping[int, NameEntry] | None = None
-    out: Path | None = None
+    concepts: tuple[int, ...]
+    given: Mapping[int, NameEntry] | None
+    others: Mapping[int, NameEntry]
+    threshold: float
+    out: Path | None
 
-    def fingerprint(self, concept: int) -> str:
-        """16 hexadecimal digits of all that an entry rests on: the same for the same questions to the same model of
-        the same server."""
-        name = self._given_name(concept)
-        case = self.evidence.case(concept, name is not None)
-        who = [self.client.model, getattr(self.client, "base_url", "")]
-        rests = [concept, self.evidence.source, self.evidence.rests(case), self.candidates, who, TEMPLATES]
-        rests += [] if name is None else [[name.name, name.label_1, name.label_0]]
-        return hashlib.sha256(json.dumps(rests).encode()).hexdigest()[:16]
-
-    def chosen(self, only: Sequence[int] | None) -> list[int]:
-        """The concepts that are meant, once each; None: all, the most important first.
-
-        Raises:
-            ConceptError: no such concept.
-        """
-        order = self.evidence.order
-        if only is None:
-            return list(order)
-        if wrong := [number for number in only if not 0 <= number < len(order)]:
-            raise ConceptError(f"expected concepts in 0 to {len(order) - 1}, got {wrong[0]}")
-        return list(dict.fromkeys(only))
-
-    def wanted(self) -> list[int]:
-        """The concepts that the job is for; of given names those that there are."""
+    def estimate(self) -> dict[str, int]:
+        """Count the "names" to be found or checked, of them the "idle" with nothing to ask, the "requests" (those whose
+        reply is kept among them), and the different "images" that these show; nothing is asked."""
+        cases = [case for concept in self.concepts if not (case := self.evidence.case(concept)).note]
+        seen = [np.r_[case.checked, *case.pairs] for case in cases]
+        checks = sum(-(-len(rows) // self.evidence.at_once) for rows in seen)
         if self.given is None:
-            return self.chosen(self.only)
-        hand = [concept for concept, entry in self.given.items() if entry.get("source", "hand") == "hand"]
-        return [c for c in self.chosen(hand if self.only is None else self.only) if self._given_name(c)]
+            seen += [rows for case in cases for rows in (case.shown_with, case.shown_without)]
+        images = len(np.unique(np.concatenate(seen))) if cases and self.evidence.things == "pictures" else 0
+        requests = checks + (len(cases) if self.given is None else 0)
+        names = len(self.concepts)
+        return {"names": names, "idle": names - len(cases), "requests": requests, "images": images}
 
-    def todo(self) -> list[int]:
-        """Of these, those that no earlier job finished with the same settings."""
-        settled = {concept: entry.get("settings") for concept, entry in (self.known or {}).items()}
-        return [c for c in self.wanted() if not settled.get(c) or settled[c] != self.fingerprint(c)]
-
-    def estimate(self) -> Estimate:
-        """How many requests and tokens the job will need.
-
-        No server is asked: replies that are known are read, so that the requests which follow from them are known too.
-        Of pictures those of three concepts are made, and others taken to be alike.
-        """
-        todo, find = self.todo(), self.given is None
-        cases = [self.evidence.case(concept, not find) for concept in todo]
-        asked = [case for case in cases if not case.note]
-        some = asked if self.evidence.sampled is None else asked[: self.evidence.sampled]
-        requests = [request for case in some for request in self._requests(case)]
-        left = [(messages, reply) for messages, reply, known in requests if not known]
-        urls = [url for messages, _, _ in requests for url in pictures_in(messages)]
-        numbers = {
-            "calls": len(requests), "cached": len(requests) - len(left),
-            "prompt_tokens": sum(tokens_of(messages) for messages, _ in left),
-            "reply_tokens": sum(reply for _, reply in left),
-            "pictures": len(urls), "bytes": sum(map(len, urls)),
-        }  # fmt: skip
-        numbers = {key: round(value * len(asked) / max(1, len(some))) for key, value in numbers.items()}
-        idle = sum(case.nameless for case in cases)
-        single = len(cases) - len(asked) - idle
-        return Estimate(len(todo), idle, single=single, **numbers, **self.evidence.foreseen(asked, not find))
-
-    def _requests(self, case: Any) -> Iterator[tuple[list[Message], int, bool]]:
-        """Each request of a concept: its messages, the tokens of its reply, and whether that is known."""
-        given = self._given_name(case.concept)
-        for number in range(case.rounds):
-            name, follows = given, True
-            if name is None:
-                messages = self.evidence.naming(case, number, self.candidates)
-                known = self.client.known(messages, sample=number)
-                yield messages, NAME_TOKENS, known
-                try:
-                    name, follows = (self._ask_name(case, number) if known else USUAL), known
-                except MalformedReply:  # known, but of no use
-                    name, follows = USUAL, False
-            for messages, count in self.evidence.checking(case, name, number)[0]:
-                known = follows and self.client.known(messages, sample=number)
-                yield messages, self.evidence.reply_tokens * count, known
-
-    def run(self, *, parallel: int = 4, progress: Progress | None = None) -> list[NameEntry]:
-        """Ask for all that is not known yet; whatever is finished is in the file, however the job ends.
-
-        Names that are given are checked without holding anything out that could have made them; those of a model or of
-        attributes, whose own check held classes out, keep it unless they are asked for. Everything else of an entry is
-        kept, and so are entries that are not checked.
+    def run(self, *, parallel: int = 4, progress: Callable[[int], None] | None = None) -> list[NameEntry]:
+        """Ask for names and have them sort what did not make them; what is finished is written, however the job ends.
 
         Args:
-            parallel: threads, each with a concept of its own; they change nothing but the time.
-            progress: called with the numbers of concepts finished and to be finished.
+            parallel: threads, each with a concept of its own. progress: called with 1 for each finished concept.
         Returns:
             a dict of plain values for each concept, ascending: "concept", "name" (None without one), "label_1" and
-            "label_0" (what images with the bit have, and without), "justification", "negated", "verified", "status"
-            (one of `htaf.concepts.naming.files.STATUSES`), "reason" (why not), "held_out" (the score), "p_value" and
-            "baseline" (mean and 95th percentile of permutations), "rounds", "scored" (classes or images that were
-            judged), "source", "model", "candidate" (whether chosen from a list), "checked_by" (of a given name),
-            "settings" (a hash of what it rests on; None where no usable reply came, so that it is asked for again).
-            Of classes also "agreement" (mean kappa of the rounds' sortings), "naming" (mean balanced accuracy on the
-            sorted classes that the rounds did not hold out), "own" and "shown" (those of the shown name alone on the
-            classes held out of it, and on all sorted ones), "rounds_detail", "group_a", "group_b", "mixed", "empty"
-            (numbers of classes), "test_a" and "test_b" (mean share of their test images that have the bit). Of pictures
-            "pictures" (how many), and the scores of `htaf.concepts.naming.pictures.PictureEvidence.verdict`.
+            "label_0" (what images with the bit have, and without), "justification", "verified", "status" (one of
+            `htaf.concepts.naming.files.STATUSES`), "reason" (why not), "held_out" (balanced accuracy), "p_value",
+            "scored" (classes or images behind both), "source", "model", "checked_by" (of a given name). Of classes
+            also "group_a", "group_b", "mixed", "empty" (numbers of classes), "test_a" and "test_b" (mean share of
+            their test images that have the bit). Of pictures "pictures" (how many), "within" (pairs of one class in the
+            right and the wrong order, p of a sign test) and "only_class" (whether p > 0.05; None with fewer than 5).
         Raises:
-            ConceptError: no such concept. ModelError: the server or the budget gave out. OSError: the file cannot be
-                written.
+            ModelError: the server or the budget gave out. OSError: the file cannot be written.
         """
-        if parallel < 1:
-            raise ConceptError(f"expected parallel >= 1, got {parallel}")
-        todo, wanted = self.todo(), self.wanted()
-        if todo:
-            self.evidence.look(self.client)
-        known = self.known or {}
-        found = dict(known if self.given is None else self.given)
-        found |= {concept: known[concept] for concept in wanted if concept not in todo}
-        with kept_names(self.out, self.evidence.key) as save:
-            if progress is not None:
-                progress(len(wanted) - len(todo), len(wanted))
-            for done, entry in enumerate(_in_threads(self._entry, todo, parallel), len(wanted) - len(todo) + 1):
+        found = dict(self.others)
+        pool = ThreadPoolExecutor(parallel)
+        try:
+            for entry in pool.map(self._entry, self.concepts):
                 found[entry["concept"]] = entry
-                save([found[concept] for concept in sorted(found)])
                 if progress is not None:
-                    progress(done, len(wanted))
+                    progress(1)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
             names = [found[concept] for concept in sorted(found)]
-            save(names)
+            if self.out is not None and names:
+                files.write_names(names, self.out, codes=self.evidence.key)
         return names
-
-    def _given_name(self, concept: int) -> ConceptName | None:
-        entry = (self.given or {}).get(concept, {})
-        return ConceptName.given(entry) if entry.get("name") else None
 
     def _entry(self, concept: int) -> NameEntry:
         """One concept: its name, unless it is given, and the check."""
-        given = self._given_name(concept)
-        case = self.evidence.case(concept, given is not None)
+        case, given = self.evidence.case(concept), (self.given or {}).get(concept)
         if given is None:
             entry: NameEntry = {
-                "concept": concept, **dict.fromkeys(asdict(USUAL)), "negated": False, "source": self.evidence.source,
-                "model": self.client.model, "candidate": bool(self.candidates),
+                "concept": concept, **dict.fromkeys(("name", "label_1", "label_0", "justification")),
+                "source": self.evidence.source, "model": self.client.model,
             }  # fmt: skip
         else:
-            entry = dict((self.given or {})[concept]) | {"checked_by": self.client.model}
-        entry |= dict.fromkeys(CHECKED) | self.evidence.facts(case, given is not None) | {
-            "verified": False, "status": case.status, "reason": case.note, "rounds": case.rounds, "scored": 0,
-            "settings": self.fingerprint(concept),
-        }  # fmt: skip
+            entry = dict(given) | {"checked_by": self.client.model}
+        entry |= dict.fromkeys(files.CHECKED) | case.facts
+        entry |= {"verified": False, "status": case.status, "reason": case.note, "scored": len(case.checked)}
         if case.note:
             return entry
-        names, sortings = [], []
         try:
-            for number in range(case.rounds):
-                names.append(given or self._ask_name(case, number))
-                sortings.append(self._ask_check(case, names[-1], number))
+            if given is None:
+                named = self.client.ask(self.naming(case), NameReply).model_dump()
+                entry |= {"name": named.pop("concept")} | named
+            return entry | self.verdict(case, self._sorted(case, entry))
         except MalformedReply as error:
-            return entry | {"reason": shortened(f"{NO_REPLY}: {error}"), "status": NO_ANSWER, "settings": None}
-        best, verdict = self.evidence.verdict(case, names, sortings)
-        return entry | ({} if given else asdict(names[best])) | verdict | {"scored": len(sortings[0])}
+            return entry | {"reason": shortened(f"{files.NO_REPLY}: {error}"), "status": files.NO_ANSWER}
 
-    def _ask_name(self, case: Any, number: int) -> ConceptName:
-        form = ChoiceReply if self.candidates else NameReply
-        messages, context = self.evidence.naming(case, number, self.candidates), {"count": len(self.candidates)}
-        return self.client.ask(messages, form, sample=number, context=context).said(self.candidates)
+    def naming(self, case: Case) -> list[Message]:
+        """Write the messages that ask for a name."""
+        group_a = self.evidence.show(case.shown_with, "Group A")
+        group_b = self.evidence.show(case.shown_without, "Group B")
+        return naming_prompt(group_a, group_b, self.evidence.things)
 
-    def _ask_check(self, case: Any, name: ConceptName, number: int) -> np.ndarray:
-        requests, places = self.evidence.checking(case, name, number)
-        said = [
-            self.client.ask(messages, self.evidence.replies, sample=number, context={"count": count}).values(count)
-            for messages, count in requests
-        ]
-        found = np.empty(len(places))
-        found[places] = np.concatenate(said)
-        return found
+    def _sorted(self, case: Case, entry: NameEntry) -> np.ndarray:
+        """What the model says of `case.checked` and `case.pairs`, by a name alone."""
+        name, label_1, label_0 = (entry.get(key) for key in files.SEALED)
+        labels = {"concept": str(name), "label_1": label_1 or str(name), "label_0": label_0 or "otherwise"}
+        said = []
+        rows = np.r_[case.checked, *case.pairs]
+        for some in np.array_split(rows, -(-len(rows) // self.evidence.at_once)):
+            shown = self.evidence.show(some, self.evidence.things.capitalize())
+            messages = sorting_prompt(labels, shown, len(some), self.evidence.things)
+            said.append(self.client.ask(messages, SortReply, context={"count": len(some)}).said(len(some)))
+        return np.concatenate(said)
+
+    def verdict(self, case: Case, said: np.ndarray) -> NameEntry:
+        """Say what an entry says of the check: verified from the threshold on, where p <= 0.05."""
+        count, pairs = len(case.checked), case.pairs.shape[1]
+        score, p_value = balanced(case.inside, said[:count]), chance(case.inside, said[:count])
+        found: NameEntry = {"held_out": score, "p_value": p_value}
+        if pairs:
+            order = said[count : count + pairs] - said[count + pairs :]
+            right, unlike = int((order > 0).sum()), int((order != 0).sum())
+            by_chance = sum(comb(unlike, k) for k in range(right, unlike + 1)) / 2**unlike
+            found["within"] = {"pairs": pairs, "right": right, "wrong": unlike - right, "p_value": by_chance}
+            found["only_class"] = by_chance > LEVEL if pairs >= LEAST_PAIRS else None
+        reason = case.against
+        if p_value > LEVEL:
+            reason = f"chance does as well: p = {p_value:.2f} > {LEVEL}"
+        if score < self.threshold:
+            reason = f"held-out balanced accuracy {score:.2f} < {self.threshold:g}"
+        status = files.NOT_VERIFIED if reason else files.VERIFIED
+        return found | {"verified": not reason, "reason": reason, "status": status}
 
 
 def naming_job(
     evidence: Evidence,
     client: Client,
     *,
-    candidates: Sequence[str] = (),
+    threshold: float = 0.75,
     given: Path | Sequence[Mapping[str, Any]] | None = None,
     only: Sequence[int] = (),
-    top: int | None = None,
     out: Path | None = None,
-    refresh: bool = False,
 ) -> NamingJob:
-    """A job that continues what an earlier one left in `out`.
+    """Set up a job.
 
     Args:
-        evidence: `htaf.concepts.naming.class_evidence` or `htaf.concepts.naming.picture_evidence`.
-        client: who is asked: `htaf.llm.ServerClient`, or anything that answers as it does.
-        candidates: what names are chosen from; none: the model's own words.
-        given: names to be checked, in place of finding names: entries, or a file of them.
-        only: concepts, by number; empty: all, or of given names those by hand.
-        top: in place of `only`, the most important ones.
-        out: .json, or a .csv that is not there yet.
-        refresh: name anew what the file holds of these concepts; until then it stays there.
+        evidence: of `htaf.concepts.naming.evidence`.
+        client: who is asked: `htaf.llm.client.ServerClient`, or anything that answers as it does.
+        threshold: least balanced accuracy of a verified name.
+        given: names to be checked, in place of finding names: entries, or a file of them. The names of a model or of
+            attributes, whose own check held classes out, keep it unless they are asked for by `only`.
+        only: concepts, by number; empty: all, the most important first, or of given names those by hand.
+        out: .json or .csv; names of the same kind that it holds of other concepts are kept.
     Raises:
-        ConceptError: no such concept; `given` or `out` cannot be read or are of other codes; names in `out` would be
-            lost.
+        ConceptError: no such concept, a threshold out of range; `given` or `out` cannot be read or are of other codes;
+            names in `out` would be lost.
     """
-    if isinstance(given, Path):
-        names: Sequence[Mapping[str, Any]] | None = read_names(given, len(evidence.order), codes=evidence.key)
-    else:
-        names = given
-    by_concept = None if names is None else {int(entry["concept"]): {"source": "hand"} | dict(entry) for entry in names}
-    wanted = tuple(only) or (None if top is None else evidence.order[:top])
-    job = NamingJob(evidence, client, tuple(candidates), wanted, by_concept, None, out)
-    job.chosen(wanted)
-    known = {} if out is None else _earlier(job, out, given)
-    if refresh:
-        known |= {concept: known[concept] | {"settings": None} for concept in job.wanted() if concept in known}
-    return replace(job, known=known)
-
-
-def _earlier(job: NamingJob, path: Path, given: object) -> dict[int, NameEntry]:
-    """What an earlier job left in the file that is to be written; raises ConceptError for names that would be lost."""
-    if not path.exists():
-        return {}
-    if path.suffix.lower() == ".csv":  # it does not say what its names rest on
-        raise ConceptError(
-            f"{path}: expected a new .csv file, got one that exists: a .csv cannot be continued, choose a .json or "
-            "another name"
-        )
-    found = {entry["concept"]: entry for entry in read_names(path, len(job.evidence.order), codes=job.evidence.key)}
-    if job.given is not None:
-        ours = path.resolve() == given.resolve() if isinstance(given, Path) else False
-        if not ours and any(entry["name"] and not entry.get("checked_by") for entry in found.values()):
-            raise ConceptError(
-                f"{path}: expected a new file or one of checked names, got other names, which would be lost: choose "
-                "another --out"
-            )
-        return {concept: entry for concept, entry in found.items() if entry.get("checked_by")}
-    for concept, entry in found.items():
-        rests = entry.get("settings")
-        ours = entry["source"] == job.evidence.source and not entry.get("checked_by")
-        if not ours or (rests and rests != job.fingerprint(concept)):
-            raise ConceptError(
-                f"{path}: expected a new file or names of the same settings, got concept {concept} named otherwise (by "
-                "hand, of other evidence, with another model, server, settings or version), which would be lost: "
-                "choose another --out"
-            )
-    return found
-
-
-def _in_threads(work: Callable[[int], NameEntry], concepts: Sequence[int], parallel: int) -> Iterator[NameEntry]:
-    """What the work gives for each concept, as it is finished; they are begun in their order.
-
-    After a failure nothing more is begun: what is under way still comes, then the first failure is raised. Ctrl-C waits
-    for nobody.
-    """
-    failures: list[BaseException] = []
-
-    def guarded(concept: int) -> NameEntry | None:
-        if failures:
-            return None
-        try:
-            return work(concept)
-        except BaseException as failure:  # whatever it is, it is raised below
-            failures.append(failure)
-            return None
-
-    pool = ThreadPoolExecutor(parallel)
-    try:
-        for future in as_completed([pool.submit(guarded, concept) for concept in concepts]):
-            if (entry := future.result()) is not None:
-                yield entry
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-    if failures:
-        raise failures[0]
+    if not 0 <= threshold <= 1:
+        raise ConceptError(f"expected threshold in 0 to 1, got {threshold}")
+    order, key = evidence.order, evidence.key
+    if wrong := [concept for concept in only if not 0 <= concept < len(order)]:
+        raise ConceptError(f"expected concepts in 0 to {len(order) - 1}, got {wrong[0]}")
+    kept: list[NameEntry] = []
+    if out is not None and not (isinstance(given, Path) and out.resolve() == given.resolve()):
+        kept = files.earlier_names(out, None if given is not None else evidence.source, len(order), key)
+    concepts = tuple(dict.fromkeys(only)) or order
+    if given is None:
+        return NamingJob(evidence, client, concepts, None, {e["concept"]: e for e in kept}, threshold, out)
+    names = files.read_names(given, len(order), codes=key) if isinstance(given, Path) else given
+    entries = {int(entry["concept"]): {"source": "hand"} | dict(entry) for entry in names}
+    meant = tuple(
+        c for c in concepts if c in entries and entries[c].get("name") and (only or entries[c]["source"] == "hand")
+    )
+    return NamingJob(evidence, client, meant, entries, entries, threshold, out)

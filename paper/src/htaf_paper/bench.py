@@ -1,6 +1,6 @@
 """Are the bits of a network concepts? Beside bits that anyone gets from the same features, by the same sparse heads.
 
-No figure shows meaning by itself: random splits of the classes win some. `COLUMNS` says what each does not show.
+No figure shows meaning by itself: random splits of the classes win some.
 """
 
 from __future__ import annotations
@@ -13,21 +13,38 @@ from jaxtyping import Bool, Float, Float64, Int64, UInt8
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import binom
 
-from htaf._errors import expect_seed
-from htaf.concepts.baselines import BASELINES, Backbone
-from htaf.concepts.bench_table import COLUMNS, PROBE
+from htaf._console import markdown_text
 from htaf.concepts.codes import CHUNK, Codes, ConceptError, PartName, codes_of
 from htaf.concepts.counts import class_counts, class_sizes, labelled, labelled_rows, shares, training_means
 from htaf.concepts.heads import Head, balanced_rows
 from htaf.concepts.reasons import SHOWN, reasons_of
-from htaf.concepts.sparse import ALGORITHM, measured, sparse_heads, wilson
+from htaf.concepts.sparse import measured, sparse_heads
 from htaf.concepts.store import Features
 from htaf.data.attributes import Attributes
+from htaf_paper.other_bits import BASELINES, Backbone
 
+PARTS: tuple[PartName, ...] = ("train", "validation", "test")  # fit heads, choose them, and score
 CAP = 10_000  # images of each part: more change the figures little
 SPLITS = 10  # of the classes into two halves, each of which chooses attributes for the other
 TARGETS = (5, 10, None)
 LOW, HIGH = 0.1, 0.9  # a class is clear where at most, or at least, so many of its images have the bit
+# key of a figure: its name in the table, how it is written, what it shows
+COLUMNS = {
+    "accuracy": ("accuracy, %", ".1%", "of a linear head on all bits; random class splits can keep as much"),
+    "accuracy_5": ("5 a class, %", ".1%", "of a head in which a class draws on at most 5 bits"),
+    "accuracy_10": ("10, %", ".1%", "the same with 10 bits"),
+    "attributes": (
+        "attributes, AUROC", ".3f", "how well a bit follows one attribute, which half of the classes chose, on the "
+        "other half; 0.5: chance",
+    ),
+    "clear": ("clear pairs", ".2f", "(bit, class) pairs in which at most 10%, or at least 90%, of the images have it"),
+    "clear_by_chance": ("by chance", ".2f", "the same of bits that are on as often, in random images"),
+    "one_class": ("of one class", ".2f", "bits that half or more of the images have of exactly one class"),
+    "stability": ("stability", ".2f", "mean |correlation| with the bits of another seed, matched one to one"),
+    "undone": (
+        "undone", ".2f", f"decisions of the head on all bits that change when the {SHOWN} reasons shown are flipped"
+    ),
+}  # fmt: skip
 
 
 def attribute_auroc(
@@ -79,7 +96,7 @@ def _auroc(
 
 
 def of_classes(codes: Codes) -> dict[str, float | None]:
-    """Figures of how the bits of images lie to their classes: clear and by chance, of one class, rate, live bits."""
+    """Figures of how the bits of images lie to their classes: clear and by chance, of one class."""
     counts, sizes = class_counts(codes), class_sizes(codes)
     counts, sizes = counts[:, sizes > 0], sizes[sizes > 0]
     rates = counts.sum(1) / sizes.sum()
@@ -89,8 +106,6 @@ def of_classes(codes: Codes) -> dict[str, float | None]:
     chance = np.asarray(binom.cdf(few, sizes, odds) + binom.sf(many - 1, sizes, odds))
     some = bool(live.any())
     return {
-        "live": float(live.sum()),
-        "rate": float(rates.mean()),
         "clear": float(((share <= LOW) | (share >= HIGH)).mean()) if some else None,
         "clear_by_chance": float(np.minimum(chance, 1).mean()) if some else None,
         "one_class": float(((share >= 0.5).sum(1) == 1).mean()) if some else None,
@@ -126,18 +141,18 @@ def undone(codes: Codes, head: Head, most: int = SHOWN) -> float | None:
     return changed / len(codes)
 
 
-def figures(codes: Codes, part: PartName, attributes: Attributes | None, seed: int) -> dict[str, Any]:
+def figures(codes: Codes, attributes: Attributes | None) -> dict[str, float | None]:
     """All figures of some bits, but for stability."""
-    scored, means = labelled(codes, part), training_means(codes)
-    found: dict[str, Any] = {"concepts": codes.concepts} | of_classes(scored)
+    scored, means = labelled(codes, "test"), training_means(codes)
+    found = of_classes(scored)
     targets = [target for target in TARGETS if target is None or target < codes.concepts]
-    for each in sparse_heads(codes, targets, cap=CAP, seed=seed):
+    for each in sparse_heads(codes, targets, cap=CAP):
+        if each.target is None:
+            found["undone"] = undone(scored, each.head)
         end = "" if each.target is None else f"_{each.target}"
-        figured = measured(scored, each.head, means)[1]
-        found |= {f"{name}{end}": figured[name] for name in ("accuracy", "interval", "nec", "ncc")}
-        found[f"undone{end}"] = undone(scored, each.head)
-    values = None if attributes is None else attributes.of(codes.classes).values
-    if values is not None:
+        found[f"accuracy{end}"] = measured(scored, each.head, means)[1]["accuracy"]
+    if attributes is not None:
+        values = attributes.of(codes.classes).values
         found["attributes"] = attribute_auroc(class_counts(scored), class_sizes(scored), values)
     return found
 
@@ -165,113 +180,90 @@ def bench(
     *,
     attributes: Attributes | None = None,
     seeds: int = 3,
-    part: PartName = "test",
-    cap: int = CAP,
-    seed: int = 0,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Figures of bits, and of the baselines with as many bits of the same features.
+    """Figures of bits, and of the baselines with as many bits of the same features, on test images.
 
     Args:
-        features: of a backbone, with labelled images of the parts train, validation and `part`.
+        features: of a backbone, with labelled images of the parts train, validation and test.
         given: bits of these images by name; of several seeds of one training under one name.
         attributes: of the classes; None: without that column.
         seeds: how often each baseline is drawn; from two on there are stability and a spread.
-        part: that is scored. Train and validation, which fit and choose the heads, give too much.
-        cap: most images of each part; of more so many are drawn, classes as even as they can be.
-        seed: the first one of the baselines, and that of the images drawn.
         progress: called with a line on each bits.
 
     Returns:
-        plain values: the sizes; "rows", of each bits {"bits", "made" (a baseline), "seeds": the figures of each seed,
-        "mean", "sd" and standard "error" of `COLUMNS` over them (None: not measured)}; "probe": accuracy of a linear
-        probe; "columns": what each figure shows; "algorithm" of the heads.
+        plain values: sizes; "rows", of each bits {"bits", "concepts", "seeds": the figures of each, "mean" and "sd" of
+        `COLUMNS` over them (None: not measured)}; "probe": accuracy of a linear probe.
 
     Raises:
         ConceptError: no bits, fewer than one seed, a part without labelled images, and as `aligned`.
     """
-    expect_seed(seed, ConceptError)
     if seeds < 1 or not given or not all(given.values()):
         raise ConceptError(f"expected bits and 1 or more seeds, got {len(given)} and {seeds}")
-    if taken := set(given) & {*BASELINES, PROBE}:
+    if taken := set(given) & {*BASELINES}:
         raise ConceptError(f"expected other names than those of baselines, got {sorted(taken)[0]!r}")
-    tell = progress or (lambda line: None)
-    images = _chosen(features, part, cap, seed)
+    images = _chosen(features)
     listed = {name: [aligned(codes, images, name) for codes in some] for name, some in given.items()}
     concepts = next(iter(listed.values()))[0].concepts
-    backbone, rows, scored = Backbone(images), [], labelled_rows(images, part)
-    blank = np.zeros((len(images.classes), 0))
-    for name, made in (dict.fromkeys(listed) | BASELINES).items():
-        draws, bits = [], []
-        for number in range(len(listed[name]) if made is None else seeds):
-            if made is None:
-                codes = listed[name][number]
-            else:
-                drawn = made(backbone, concepts, seed + number)
-                weight = np.zeros((len(blank), drawn.shape[1]))
-                codes = codes_of(
-                    drawn, images.labels, weight, weight.sum(1), classes=images.classes, parts=images.parts
-                )
-            draws.append(figures(codes, part, attributes, seed))
-            bits.append(labelled(codes, part).unpack())
-            tell(f"{name}, seed {seed + number}: accuracy {100 * draws[-1]['accuracy']:.1f}%")
+    backbone, scored = Backbone(images), labelled_rows(images, "test")
+    for name, made in BASELINES.items():
+        listed[name] = [_codes(made(backbone, concepts, seed), images) for seed in range(seeds)]
+    rows = []
+    for name, some in listed.items():
+        draws = [figures(codes, attributes) for codes in some]
+        bits = [labelled(codes, "test").unpack() for codes in some]
         pairs = [matched(one, two) for i, one in enumerate(bits) for two in bits[:i]]
-        rows.append(_row(name, draws, pairs, len(scored), made=made is not None))
+        rows.append(_row(name, some[0].concepts, draws, pairs))
+        progress(f"{name}: accuracy {100 * rows[-1]['mean']['accuracy']:.1f}%")
     right = backbone.probabilities[scored].argmax(1) == np.asarray(images.labels)[scored]
     return {
-        "concepts": concepts,
         "classes": len(images.classes),
         "features": int(images.values.shape[1]),
-        "part": part,
-        "images": {name: len(labelled_rows(images, name)) for name in _parts(part)},
-        "attributes": None if attributes is None else len(attributes.names),
-        "seed": seed,
+        "images": {name: len(labelled_rows(images, name)) for name in PARTS},
         "rows": rows,
-        "probe": {"accuracy": float(right.mean()), "interval": list(wilson(int(right.sum()), len(right)))},
-        "columns": {column.key: {"shows": column.shows, "not_shown": column.not_shown} for column in COLUMNS},
-        "algorithm": ALGORITHM,
+        "probe": float(right.mean()),
     }
 
 
-def _parts(part: PartName) -> tuple[PartName, ...]:
-    return tuple(dict.fromkeys(("train", "validation", part)))
+def _codes(bits: Bool[np.ndarray, "images concepts"], images: Features) -> Codes:
+    """Bits of these images as codes without a head."""
+    weight = np.zeros((len(images.classes), bits.shape[1]))
+    return codes_of(bits, images.labels, weight, weight.sum(1), classes=images.classes, parts=images.parts)
 
 
-def _chosen(features: Features, part: PartName, cap: int, seed: int) -> Features:
-    """At most `cap` labelled images of each part that is used."""
+def _chosen(features: Features) -> Features:
+    """At most `CAP` labelled images of each part that is used, classes as even as they can be."""
     rows = []
-    for name in _parts(part):
+    for name in PARTS:
         labelled(features, name)  # there are some
         own = labelled_rows(features, name)
-        rows.append(own[balanced_rows(np.asarray(features.labels)[own], cap, seed)])
+        rows.append(own[balanced_rows(np.asarray(features.labels)[own], CAP, 0)])
     return features.take(np.sort(np.concatenate(rows)))
 
 
-def _row(
-    name: str, draws: list[dict[str, Any]], pairs: list[float | None], images: int, *, made: bool
-) -> dict[str, Any]:
-    """Mean, standard deviation and standard error over seeds; stability over pairs of them, whose deviation is of
-    pairs. The error of an accuracy has that of its images too."""
-    columns = {column.key: [one.get(column.key) for one in draws] for column in COLUMNS} | {"stability": pairs}
+def _row(name: str, concepts: int, draws: Sequence[Mapping[str, Any]], pairs: Sequence[float | None]) -> dict[str, Any]:
+    """Mean and standard deviation over seeds; stability over pairs of them."""
+    columns = {key: [one.get(key) for one in draws] for key in COLUMNS} | {"stability": pairs}
     known = {key: [value for value in values if value is not None] for key, values in columns.items()}
     mean = {key: float(np.mean(values)) if values else None for key, values in known.items()}
     sd = {key: float(np.std(values, ddof=1)) if len(values) > 1 else None for key, values in known.items()}
+    return {"bits": name, "concepts": concepts, "seeds": [*draws], "mean": mean, "sd": sd}
 
-    def error(key: str) -> float | None:
-        share, spread = mean[key], sd[key]
-        of_seeds = None if spread is None else spread**2 / min(len(known[key]), len(draws))  # pairs share seeds
-        if share is None or not key.startswith("accuracy"):
-            return None if of_seeds is None else float(np.sqrt(of_seeds))
-        share = (share * images + 1) / (images + 2)  # not 0 where all are right
-        return float(np.sqrt(share * (1 - share) / images + (of_seeds or 0.0)))
 
-    return {
-        "bits": name,
-        "made": made,
-        "seeds": draws,
-        "concepts": float(np.mean([one["concepts"] for one in draws])),
-        "live": float(np.mean([one["live"] for one in draws])),
-        "mean": mean,
-        "sd": sd,
-        "error": {key: error(key) for key in known},
-    }
+def table(result: Mapping[str, Any], title: str) -> str:
+    """The result of `bench` as Markdown."""
+    shown = [key for key in COLUMNS if any(row["mean"][key] is not None for row in result["rows"])]
+    heads = ("bits", *(COLUMNS[key][0] for key in shown))
+    lines = [f"# {markdown_text(title)}", "", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for row in result["rows"]:
+        cells = (_cell(row["mean"][key], row["sd"][key], COLUMNS[key][1]) for key in shown)
+        lines.append(f"| {markdown_text(row['bits'])} | {' | '.join(cells)} |")
+    lines.append(f"| linear probe, no bits | {_cell(result['probe'], None, '.1%')} |{' |' * (len(shown) - 1)}")
+    lines += ["", f"{result['images']['test']:,} test images; ±: standard deviation over seeds.", ""]
+    return "\n".join([*lines, *(f"- *{COLUMNS[key][0]}*: {COLUMNS[key][2]}." for key in shown), ""])
+
+
+def _cell(mean: float | None, sd: float | None, form: str) -> str:
+    """A figure with its deviation."""
+    text = "-" if mean is None else format(mean, form).rstrip("%")
+    return text if sd is None else f"{text} ± {format(sd, form).rstrip('%')}"
