@@ -41,13 +41,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from PIL import Image
 from world import FORK, Files, cases, command, function_of, make_world, state, warm, words_of
 
-import htaf
 from htaf import _files
 from htaf._errors import HtafError
 from htaf.cli.verbs import known
-from htaf.concepts.naming import read_candidates, read_names, write_names
+from htaf.concepts.naming.files import read_names, write_names
 from htaf.concepts.store import open_codes
-from htaf.data import attributes, images, tabular
+from htaf.data import attributes
 from htaf.data.image_reading import decode, look
 from htaf.data.table_files import read_frame
 from htaf.explorer.build import build_page
@@ -58,7 +57,6 @@ from htaf.models.backbone_weights import load_backbone
 from htaf.runs import open_run, read_record, to_json
 from htaf.runs.packed import open_packed
 from htaf.training.callbacks import last_checkpoint
-from htaf.training.families import make_recipe
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="each case runs in a fork")
 
@@ -67,7 +65,7 @@ TRAPS = Path(tempfile.gettempdir(), f"htaf-traps-{os.getpid()}")  # what nobody 
 RAN, EVIL = TRAPS / "ran", TRAPS / "evil.pt"
 SAYS = re.compile(
     r"expect|must|need|choose|give|cannot|invalid|require|unrecogni|no such|did you mean|lack|not exist|missing|is not"
-    r"|outside|null|too long|does not|holds|is for|unknown|damaged|not found|none of|could not|unexpected|than|leave",
+    r"|outside|null|too long|does not|holds|exists|is for|unknown|damaged|not found|none of|could not|unexpected|than|leave",
     re.IGNORECASE,
 )
 
@@ -94,7 +92,9 @@ def watch(event: str, details: tuple[Any, ...]) -> None:
     elif event in WRITES and isinstance(details[0], (str, bytes, os.PathLike)):
         path = os.path.abspath(os.fsdecode(details[0]))
         writes = event != "open" or (details[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        own = path.startswith((str(PLACE[0]), "/dev/", tempfile.gettempdir())) and not path.startswith(str(TRAPS))
+        own = path.startswith((str(PLACE[0]), "/dev/", "/proc/", tempfile.gettempdir())) and not path.startswith(
+            str(TRAPS)
+        )
         if path.startswith(str(TRAPS)) or (writes and not own):
             SEEN.append(f"{event} {path}")
 
@@ -293,16 +293,16 @@ def read_pictures(folder: Path) -> None:
 
 def read_replies(folder: Path) -> None:
     from htaf.concepts.naming.prompts import NameReply
-    from htaf.llm import MalformedReply, validated
+    from htaf.llm.chat import MalformedReply, validated
 
     with asker(folder) as client, contextlib.suppress(MalformedReply):
-        kept = client._kept(client._key([{"role": "user", "content": "name this"}], 0))
+        kept = client._kept(client._key([{"role": "user", "content": "name this"}]))
         if kept is not None:  # what cannot be read counts as nothing
             validated(kept, NameReply)
 
 
 def asker(cache: Path) -> Any:
-    from htaf.llm import ServerClient
+    from htaf.llm.client import ServerClient
 
     return ServerClient("m", base_url="http://127.0.0.1:9/v1", api_key="", cache=cache, calls=0)
 
@@ -334,8 +334,8 @@ def made_kinds(world: Path, made: Path) -> dict[str, Kind]:
     rows = pd.read_csv(world / "rows.csv")
     pictures = {f"p.{kind}": image_bytes(kind) for kind in ("png", "jpeg", "webp", "gif", "tiff", "bmp", "ppm")}
     with asker(Path()) as client:
-        key = client._key([{"role": "user", "content": "name this"}], 0)
-    reply = {"format": 2, "model": "m", "reply": '{"concept": "bark", "label_1": "a", "label_0": "b"}'}
+        key = client._key([{"role": "user", "content": "name this"}])
+    reply = {"model": "m", "reply": '{"concept": "bark", "label_1": "a", "label_0": "b"}'}
     (made / "page").mkdir(parents=True)
     read_page(made / "page")
     page = {name: data for name, data in of(made / "page").items() if name.startswith(("data/", ".htaf"))}
@@ -365,9 +365,6 @@ def made_kinds(world: Path, made: Path) -> dict[str, Kind]:
         "name tables": Kind(stored(lambda file: write_names(names, file, codes="abcdefabcdef"), "n.csv"),
                             lambda folder: read_names(folder / "n.csv", 11, codes="abcdefabcdef")),
         "replies": Kind({f"{key}.json": json.dumps(reply).encode()}, read_replies),
-        "words": Kind({"w.json": b'{"a": ["wings", "a beak"], "b": ["fur"]}', "w.txt": b"wings\na beak\n",
-                       "w.csv": b"concept,x\nwings,1\na beak,2\n"},
-                      lambda folder: [read_candidates(str(file)) for file in sorted(folder.iterdir())]),
         "a page": Kind(page, read_page),
         "weights": Kind({"w.safetensors": safetensors.torch.save(state), "w.pt": saved(state)}, read_weights),
         "tables": Kind({"t.csv": (world / "rows.csv").read_bytes(), "t.parquet": rows.to_parquet()},
@@ -662,7 +659,14 @@ def plain_type(kind: Any) -> Any:
 def bad_values(verb: str, flag: str, kind: Any) -> list[str]:
     if flag == "--out":
         end = ".csv" if verb in FILES else ""
-        values = ["W/rows.csv", f"W/rows.csv/x{end}", f"a\0b{end}", "W/run", "W/codes", "n" * 300 + end, "/proc/nowhere/x"]
+        values = [
+            f"W/rows.csv/x{end}",
+            f"a\0b{end}",
+            "W/run",
+            "W/codes",
+            "n" * 300 + end,
+            "/proc/nowhere/x",
+        ]
         values += ["W/empty", "W/run/record.json", "W/codes/concepts.json", "W/run/metrics.csv", "."] if end else []
     elif kind in NUMBERS:
         values = [value for value in NUMBERS[kind] if value != HUGE or flag not in TAKES_HUGE]
@@ -672,7 +676,9 @@ def bad_values(verb: str, flag: str, kind: Any) -> list[str]:
     elif kind is Path:
         values = list(PATHS)
     else:
-        values = ["maybe"] if kind is bool else [] if flag in READ_LATER else ["no such thing", "", "\x1b[31mred", "n" * 300]
+        values = (
+            ["maybe"] if kind is bool else [] if flag in READ_LATER else ["no such thing", "", "\x1b[31mred", "n" * 300]
+        )
     return [value for value in dict.fromkeys([*values, *OWN.get(flag, ())]) if (verb, flag, value) not in TAKEN]
 
 
@@ -685,9 +691,8 @@ def replaced(words: tuple[str, ...], flag: str, value: str) -> tuple[str, ...]:
     return (*kept, flag, *(value.split(" ") if flag == "--hidden" else [value]))
 
 
-def judge(words: tuple[str, ...], named: Any) -> None:
+def judge(words: tuple[str, ...], named: list[str]) -> None:
     """The message of a command that cannot do its work."""
-    restore_work()
     code, said = run(words)
     note(f"htaf {' '.join(words)}: {code} {said}")
     assert code, "taken without a word"
@@ -704,7 +709,86 @@ def test_bad_values_of_flags(verb: str, data: st.DataObject) -> None:
     flags = [(flag, kind) for flag, kind in flags_of(function_of(verb)) if bad_values(verb, flag, kind)]
     flag, kind = data.draw(st.sampled_from([*flags, ("--no-such-flag", Path)]))
     value = data.draw(st.sampled_from(bad_values(verb, flag, kind)))
+    restore({})
     names = [value, repr(value), flag, flag[2:].replace("-", "_"), Path(value.strip("\0")).name, value.strip("\x1b")]
     with contextlib.suppress(ValueError, OverflowError):
         names += [str(float(value)), f"{float(value):g}"]
     judge(replaced(words_of(verb), flag, value), [*names, *value.split(":"), "GB", "TB"])
+
+
+def table(rows: int = 40, head: str = "a,b,kind,label", **changes: str) -> bytes:
+    """A table that can be learned, with columns that hold something else."""
+    made = [
+        {"a": f"{i / 7:.3f}", "b": f"{i}", "kind": "xyz"[i % 3], "label": ("no", "yes")[i % 2]} for i in range(rows)
+    ]
+    return "\n".join([head, *(",".join((row | changes).values()) for row in made), ""]).encode()
+
+
+_PNG, _MODEL = image_bytes("png"), torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(4, 2))
+_ICBM = "train icbm --data digits --out out --depth 10 --width 1 --epochs 1 --train-images 40 --validation-images 20"
+_FOLDER = "--out out --epochs 1 --depth 10 --width 1 --data"
+HAND: dict[str, Files] = {  # words, to which a path comes: of a file, or of its first folder
+    "train tabular --target label --out out --hidden 4 --epochs 1 --data": {
+        "blank.csv": b"\n\n\n", "header.csv": table(0), "one-row.csv": table(1), "nul.csv": table(kind="\0"),
+        "utf16.csv": table().decode().encode("utf-16-le"), "ragged.csv": table() + b"1,2,3,4,5,6,7,8\n",
+        "twice.csv": table(head="a,a,kind,label"), "no-label.csv": table(head="a,b,kind,result"), "cut.csv": table()[:5],
+        "empty-label.csv": table(label=""), "one-class.csv": table(label="no"), "only.csv": b"label\n" + b"no\nyes\n" * 20,
+        "constant.csv": b"a,label\n" + b"1,no\n1,yes\n" * 20, "missing.csv": b"a,b,label\n" + b",,no\n,,yes\n" * 20,
+        "infinite.csv": b"a,label\n" + b"inf,no\n-inf,yes\n" * 20, "quote.csv": table() + b'"1,2,x,no\n',
+        "picture.csv": _PNG, "html.parquet": b"<html>404 not found</html>\n" * 20, "zeros.parquet": b"\0" * 500,
+    },
+    "predict W/table-run": {"empty.csv": b"", "others.csv": b"z\n1\n", "header.csv": table(0)},
+    "predict W/run": {
+        "cut.png": _PNG[:200], "bomb.png": _PNG[:16] + (60_000).to_bytes(4, "big") * 2 + _PNG[24:], "svg.png": b"<svg/>",
+        "floats.tif": image_bytes("tiff", np.full((9, 9), 0.5, np.float32)), "table.webp": table(3),
+    },
+    f"train dhn {_FOLDER}": {"set/readme.txt": b"hello", "set/a/text.png": b"no"},
+    f"train icbm {_FOLDER}": {"set/a/1.png": _PNG},
+    "demo --out out --backbone wide_resnet --pretrained W/run --epochs 1 --data": {"set/a/1.png": _PNG},
+    f"{_ICBM} --freeze True --backbone wide_resnet --pretrained": {
+        "shapes.pth": saved(_MODEL.state_dict()), "none.pth": saved({}), "numbers.pth": saved({"a": 1, "b": "x"}),
+        "tensor.pth": saved(torch.ones(3)), "module.pth": saved(_MODEL), "empty.pth": b"", "text.safetensors": b"hello",
+        "text.whl": b"no", "list.bin": b"[]", "evil.pt": saved({"a": Canary()}),
+    },
+    f"{_ICBM} --bottleneck joint --attributes": {"mine.csv": b"class,round\ncat,1\ndog,0\n"},
+    "paper leakage W/codes --names W/names.json --attributes": {"few.csv": b"class,round\n0,1\n1,0\n"},
+}  # fmt: skip
+
+
+@given(st.sampled_from([(words, name) for words, files in HAND.items() for name in files]))
+@cases(15)
+def test_files_that_are_something_else(case: tuple[str, str]) -> None:
+    words, name = case
+    restore({name: HAND[words][name]})
+    top = name.split("/")[0]
+    judge((*words.split(), f"../damaged/{top}"), [top, "class", "label", "images"])
+
+
+TOGETHER = [  # what is no verb, what would be written over inputs, or over what belongs to others, what lacks a part
+    "trian", "Predict", "--frobnicate", "concepts scores", "train cnn", "train tabluar", "predict W/run --no-such-flag",
+    "evaluate W/run stray-word", "predict W/run", *(f"demo --data W/photos --out W/photos{end}" for end in ("", "/a/out")),
+    *(f"predict W/table-run W/rows.csv --out {out}" for out in ("W/rows.csv", "W/empty/../rows.csv", "soft.csv", "hard.csv")),
+    *(f"pack W/table-run --out {out}" for out in ("W//rows.csv", "soft.csv", "hard.csv")),
+    *(f"{verb} --out W/run/{name}" for verb in ("pack W/run", "export W/run --to nir", "export W/run --to onnx")
+      for name in ("record.json", "MODEL.safetensors", "metrics.csv")),
+    *(f"{verb} --out {out}" for verb in ("concepts score W/codes", "demo") for out in ("W/run", "W/codes")),
+    "predict W/net.packed W/photos --out W/net.packed", "predict W/net.packed W/photos --smooth",
+    "predict W/table-run W/rows.csv W/rows.csv", "predict W/run W/rows.csv", "predict W/table-run W/photos",
+    *(f"concepts find W/run --with W/photos/red --without W/photos{end}" for end in ("", "/red", "/blue/0.png")),
+    "concepts where W/plain --codes W/codes --out out", "concepts edit W/table-run --off 1:1 --out out",
+    "paper leakage W/codes", "paper leakage W/features", "concepts name W/codes", "concepts name W/codes --model m",
+    "concepts name W/codes --attributes digits --model m", "concepts name W/codes --model m --base-url http://[",
+    "concepts extract W/table-run --out out", "concepts extract W/run --out out --keep backbone margins",
+    "predict W/run W/photos --bits --smooth", "predict W/run W/photos --names W/names.json",
+    "predict W/net.packed W/photos --explain", "evaluate W/llm-run --out out", "evaluate W/net.packed --out out",
+]  # fmt: skip
+
+
+@given(st.sampled_from(TOGETHER))
+@cases(15)
+def test_words_that_do_not_go_together(words: str) -> None:
+    restore({})
+    (PLACE[0] / "work" / "soft.csv").symlink_to(PLACE[0] / "world" / "rows.csv")
+    os.link(PLACE[0] / "world" / "rows.csv", PLACE[0] / "work" / "hard.csv")
+    last = [word.removeprefix("W/").split("/")[-1] for word in words.split()]
+    judge(tuple(words.split()), [*last, "one", "INPUT"])

@@ -28,7 +28,8 @@ from htaf import cli, packed, runs
 from htaf.cli.verbs import known
 from htaf.concepts.codes import codes_key
 from htaf.concepts.extract import extract
-from htaf.concepts.naming import name_by_attributes, write_names
+from htaf.concepts.naming.by_attributes import name_by_attributes
+from htaf.concepts.naming.files import write_names
 from htaf.data import tabular
 from htaf.data.attributes import load as load_attributes
 from htaf.data.preprocess import Preprocessor
@@ -136,7 +137,7 @@ WORDS = {
     "--method ste",
     "generate": "W/llm-run 'red cats' --tokens 3",
     "predict": "W/table-run W/rows.csv --out out.csv",
-    "explain": "W/table-run W/rows.csv --out out.json",
+    "explain": "W/table-run W/rows.csv --out out.csv",
     "paper list": "",
     "paper run": "bounds --out out",
     "paper report": "--out .",
@@ -153,6 +154,7 @@ WORDS = {
     "paper labelfree": "W/run --texts W/list.txt --clip W/clip --out out --steps 1 --similarity -0.999 "
     "--clip-cutoff -0.999",
     "paper leakage": "W/codes --names W/names.json --attributes W/attributes.csv",
+    "paper bench": "W/codes --features W/features --attributes W/attributes.csv --out out",
     "concepts score": "W/codes --out out",
     "concepts sparse": "W/run --codes W/codes --out out --nec 2",
     "concepts where": "W/run --codes W/codes --out out",
