@@ -526,7 +526,7 @@ class DamagedFiles(RuleBasedStateMachine):
             value, close = opened(name, self.files[name])
             places = list(walk(value))
             holder, key = places[self.place(len(places))]
-        except (ValueError, KeyError, IndexError, RecursionError, TypeError, pickle.UnpicklingError, RuntimeError):
+        except Exception:  # damaged before: it holds no values any more
             return
         how = self.pick(["near", "other", "other", "gone", "more", "copy", "inside"])
         if how == "gone":
@@ -539,7 +539,7 @@ class DamagedFiles(RuleBasedStateMachine):
         else:
             chosen = {"near": near(holder[key]), "inside": [{self.pick(KEYS): holder[key]}, [holder[key]]]}
             holder[key] = self.pick(chosen.get(how, VALUES))
-        with contextlib.suppress(TypeError, ValueError):
+        with contextlib.suppress(Exception):
             self.files[name] = close(value)
         self.raw = False
         self.check()
@@ -587,19 +587,20 @@ class DamagedFiles(RuleBasedStateMachine):
             assert answer == self.answer
         if self.kind.words and self.pick([False, False, True]):
             words = self.pick(self.kind.words).replace("D/", "../damaged/").replace(" D", " ../damaged").split()
-            code, said = run(tuple(words))
+            keeps = " ".join(words[:2]) == "concepts extract"  # which goes on with the images that it has read
+            code, said = run(tuple(words), keeps=keeps)
             note(f"htaf {' '.join(words)}: {code} {said[-300:]}")
             assert code in (0, 3) or "error:" in said, said
 
 
-def run(words: tuple[str, ...]) -> tuple[int, str]:
+def run(words: tuple[str, ...], *, keeps: bool = False) -> tuple[int, str]:
     """Of a command, which changes no input, and leaves nothing where it fails."""
     work, inputs = PLACE[0] / "work", (PLACE[0] / "world", PLACE[0] / "damaged")
     before, there = [state(folder) for folder in inputs], state(work, numbers=False)
     outcome, answer = ask(command, words, work, PLACE[0] / "world")
     code, said = answer if outcome == "used" else (1, f"error: {answer}")
     assert [state(folder) for folder in inputs] == before, "an input has changed"
-    if code not in (0, 3):  # 3: what could be read was done
+    if code not in (0, 3) and not keeps:  # 3: what could be read was done
         assert state(work, numbers=False) == there, "something is left behind"
     assert "Traceback (most recent call last)" not in said, said
     return code, said

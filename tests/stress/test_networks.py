@@ -44,17 +44,17 @@ GRAPH_BYTES = 600  # of a file's header for every operator, above which a packed
 
 
 class Formula(nn.Module):
-    """A function of the input and of the modules that it calls."""
+    """What a text says of the input `x` and of the modules `p`."""
 
-    def __init__(self, function: Callable[..., Tensor], *parts: nn.Module, name: str = "") -> None:
+    def __init__(self, text: str, *parts: nn.Module) -> None:
         super().__init__()
-        self.function, self.parts, self.name = function, nn.ModuleList(parts), name
+        self.text, self.function, self.parts = text, eval(f"lambda x, p: {text}"), nn.ModuleList(parts)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.function(x, *self.parts)
+        return self.function(x, self.parts)
 
     def extra_repr(self) -> str:
-        return self.name
+        return self.text
 
 
 def put(y: Tensor, into: Any, of: Any) -> Tensor:
@@ -63,45 +63,30 @@ def put(y: Tensor, into: Any, of: Any) -> Tensor:
 
 
 # of any shape [batch, channels, ...], which they keep
-FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu, "gelu": F.gelu, "silu": F.silu, "elu": F.elu, "mish": F.mish, "selu": F.selu, "celu": F.celu,
-    "softplus": F.softplus, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "leaky": F.leaky_relu,
-    "softsign": F.softsign, "tanhshrink": F.tanhshrink, "hardshrink": F.hardshrink, "logsigmoid": F.logsigmoid,
-    "softmax": lambda x: F.softmax(x, 1), "log_softmax": lambda x: F.log_softmax(x, 1),
-    "tanh": torch.tanh, "sin": torch.sin, "abs": torch.abs, "clamp": lambda x: x.clamp(-1, 1.5),
-    "square": torch.square, "neg": lambda x: -x, "affine": lambda x: 0.5 * x + 0.25, "rsub": lambda x: 1 - x,
-    "div": lambda x: x / (1 + x.abs()), "exp": lambda x: torch.exp(-x.square()),
-    "sqrt": lambda x: (x.abs() + 0.1) ** 0.5,
-    "maximum": lambda x: torch.maximum(x, 0.5 * x), "where": lambda x: torch.where(x > 0.1, x, 0.2 * x),
-    "normalize": lambda x: F.normalize(x, dim=1), "centre": lambda x: x - x.mean(1, keepdim=True),
-    "spread": lambda x: x / (x.std(1, keepdim=True) + 0.5), "top": lambda x: x - x.amax(1, keepdim=True),
-    "flip": lambda x: x.flip(-1), "roll": lambda x: x.roll(1, 1), "cumsum": lambda x: x.cumsum(-1) * 0.3,
-    "halves": lambda x: torch.cat(x.tensor_split(2, 1)[::-1], 1), "chunks": lambda x: torch.cat(x.chunk(2, 1)[::-1], 1),
-    "written": lambda x: put(x.clone(), (..., 0), 0.5),
-    "shifted": lambda x: put(torch.zeros_like(x), (slice(None), slice(1, None)), x[:, :-1]), "masked": lambda x: x.masked_fill(x > 2.0, 2.0),
-    "picked": lambda x: x[:, torch.arange(x.shape[1] - 1, -1, -1)], "sorted": lambda x: x.sort(1).values,
-    "stacked": lambda x: torch.stack([x, -x], 1).sum(1), "unbound": lambda x: torch.stack(x.unbind(1), 1) * 1.1,
-    "einsum": lambda x: torch.einsum("bc...,bc...->bc...", x, torch.tanh(x)),
-    "lerp": lambda x: torch.lerp(x, x.tanh(), 0.3), "addcmul": lambda x: torch.addcmul(x, x, x, value=0.1),
-    "dropout": lambda x: F.dropout(x, 0.3, training=False),
-}  # fmt: skip
-STEPS: dict[str, Callable[[Tensor], Tensor]] = {
-    "step": lambda x: (x >= 0.1).float(), "below": lambda x: (x < -0.1).to(x.dtype),
-    "levels": lambda x: torch.where(x > 0.05, 1.0, -1.0), "heaviside": lambda x: torch.heaviside(x, torch.ones(())),
-    "sign": lambda x: 2 * (x > 0).float() - 1, "two steps": lambda x: (x > -0.3).float() + (x > 0.3).float(),
-    "and": lambda x: (x > -0.3).float() * (x < 0.4).float(),
-}  # fmt: skip
-SMOOTH: tuple[Callable[[], nn.Module], ...] = (
-    nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.ELU, nn.Hardtanh, nn.ReLU6, nn.LeakyReLU, nn.Softplus,
-    nn.Identity, nn.PReLU, nn.Dropout, nn.Softsign, nn.AlphaDropout, nn.LogSigmoid, nn.RReLU, nn.Softshrink,
-    lambda: nn.Threshold(0.1, -0.2),
+FUNCTIONS = (
+    "F.relu(x)", "F.gelu(x)", "F.silu(x)", "F.elu(x)", "F.mish(x)", "F.selu(x)", "F.celu(x)", "F.softplus(x)",
+    "F.hardswish(x)", "F.hardsigmoid(x)", "F.leaky_relu(x)", "F.softsign(x)", "F.tanhshrink(x)", "F.hardshrink(x)",
+    "F.logsigmoid(x)", "F.softmax(x, 1)", "F.log_softmax(x, 1)", "x.tanh()", "x.sin()", "x.abs()", "x.clamp(-1, 1.5)",
+    "x.square()", "-x", "0.5 * x + 0.25", "1 - x", "x / (1 + x.abs())", "torch.exp(-x.square())",
+    "(x.abs() + 0.1) ** 0.5", "torch.maximum(x, 0.5 * x)", "torch.where(x > 0.1, x, 0.2 * x)", "F.normalize(x, dim=1)",
+    "x - x.mean(1, keepdim=True)", "x / (x.std(1, keepdim=True) + 0.5)", "x - x.amax(1, keepdim=True)", "x.flip(-1)",
+    "x.roll(1, 1)", "x.cumsum(-1) * 0.3", "torch.cat(x.tensor_split(2, 1)[::-1], 1)", "x.masked_fill(x > 2.0, 2.0)",
+    "torch.cat(x.chunk(2, 1)[::-1], 1)", "put(x.clone(), (..., 0), 0.5)",
+    "x[:, torch.arange(x.shape[1] - 1, -1, -1)]", "x.sort(1).values", "torch.stack([x, -x], 1).sum(1)",
+    "torch.stack(x.unbind(1), 1) * 1.1", "torch.einsum('bc...,bc...->bc...', x, x.tanh())",
+    "torch.lerp(x, x.tanh(), 0.3)", "torch.addcmul(x, x, x, value=0.1)", "F.dropout(x, 0.3, training=False)",
+    "put(torch.zeros_like(x), (slice(None), slice(1, None)), x[:, :-1])",
 )  # fmt: skip
-
-
-JOINED: dict[str, Callable[..., Tensor]] = {  # of a residual block
-    "add": lambda x, body, project: project(x) + body(x), "sub": lambda x, body, project: project(x) - body(x),
-    "mul": lambda x, body, project: project(x) * body(x), "in place": lambda x, body, project: body(x).add_(project(x)),
-}  # fmt: skip
+STEPS = (
+    "(x >= 0.1).float()", "(x < -0.1).to(x.dtype)", "torch.where(x > 0.05, 1.0, -1.0)", "2 * (x > 0).float() - 1",
+    "torch.heaviside(x, torch.ones(()))", "(x > -0.3).float() + (x > 0.3).float()",
+    "(x > -0.3).float() * (x < 0.4).float()",
+)  # fmt: skip
+SMOOTH: tuple[Callable[[], nn.Module], ...] = (
+    nn.Sigmoid, nn.GELU, nn.Hardtanh, nn.ReLU6, nn.Identity, nn.PReLU, nn.Dropout, nn.AlphaDropout, nn.RReLU,
+    nn.Softshrink, nn.LogSigmoid, partial(nn.Threshold, 0.1, -0.2),
+)  # fmt: skip
+JOINED = ("p[1](x) + p[0](x)", "p[1](x) - p[0](x)", "p[1](x) * p[0](x)", "p[0](x).add_(p[1](x))")  # with a body
 
 
 def excite(x: Tensor, down: nn.Module, up: nn.Module, gate: nn.Module) -> Tensor:
@@ -109,7 +94,7 @@ def excite(x: Tensor, down: nn.Module, up: nn.Module, gate: nn.Module) -> Tensor
     return x * gate(up(F.relu(down(x.mean(dims))))).unflatten(1, (-1, *(1 for _ in dims)))
 
 
-def attention(x: Tensor, qkv: nn.Module, out: nn.Module, *, heads: int, function: bool) -> Tensor:
+def attention(x: Tensor, heads: int, function: bool, qkv: nn.Module, out: nn.Module) -> Tensor:
     b, n, c = x.shape
     q, k, v = qkv(x).reshape(b, n, 3, heads, c // heads).permute(2, 0, 3, 1, 4).unbind(0)
     products = q @ k.transpose(-2, -1) * (c // heads) ** -0.5
@@ -117,7 +102,7 @@ def attention(x: Tensor, qkv: nn.Module, out: nn.Module, *, heads: int, function
     return x + out(y.transpose(1, 2).reshape(b, n, c))
 
 
-def spiking(x: Tensor, first: nn.Module, neuron: nn.Module, last: nn.Module, *, steps: int) -> Tensor:
+def spiking(x: Tensor, steps: int, first: nn.Module, neuron: nn.Module, last: nn.Module) -> Tensor:
     """A layer over copies of the input, its neurons, and one more over their spikes; the mean over time comes out."""
     y = first(x.unsqueeze(0).repeat(steps, *(1 for _ in x.shape)).flatten(0, 1))
     z = last(neuron(y.unflatten(0, (steps, -1))).flatten(0, 1))
@@ -127,20 +112,16 @@ def spiking(x: Tensor, first: nn.Module, neuron: nn.Module, last: nn.Module, *, 
 class Network(nn.Module):
     """Inputs through their stems, summed, through the body; heads give a tensor, a tuple or a dict."""
 
-    def __init__(self, stems: list[nn.Module], body: nn.Module, heads: list[nn.Module], outputs: type) -> None:
+    def __init__(self, stems: list[nn.Module], body: nn.Module, heads: list[nn.Module], named: bool) -> None:
         super().__init__()
-        self.stems, self.body, self.heads, self.outputs = nn.ModuleList(stems), body, nn.ModuleList(heads), outputs
+        self.stems, self.body, self.heads, self.named = nn.ModuleList(stems), body, nn.ModuleList(heads), named
 
     def forward(self, *inputs: Tensor) -> Any:
         x = self.body(sum(stem(given) for stem, given in zip(self.stems, inputs, strict=True)))
-        found = [head(x) for head in self.heads]
-        return (
-            {f"head{i}": y for i, y in enumerate(found)}
-            if self.outputs is dict
-            else found[0]
-            if len(found) == 1
-            else tuple(found)
-        )
+        found = tuple(head(x) for head in self.heads)
+        if self.named:
+            return {f"head{i}": y for i, y in enumerate(found)}
+        return found if len(found) > 1 else found[0]
 
 
 class Grammar:
@@ -164,44 +145,49 @@ class Grammar:
     def width(self) -> int:
         return self.pick(4, 6, 8, 9, 12)
 
-    @property
-    def blocks(self) -> list[Callable[[], nn.Module]]:
+    def block(self) -> nn.Module:
         """What a value of this kind may go through."""
+        c, conv = self.channels, self.of(None, nn.Conv1d, nn.Conv2d)
         every = [self.layers] * 4 + [self.norm, self.activation, self.residual]
         if self.tokens:
-            return [*every, self.attention, self.mlp, self.recurrent, self.untokened]
-        every.append(self.compound)
-        if len(self.shape) == 1:
-            return every
-        larger = [self.upsample] if math.prod(self.shape) <= 1500 else []
-        others = [self.pool, self.padding, self.excited, self.grouped, self.pointwise, self.spiking, self.flat]
-        return [*every, *others, *larger, self.tokened]
+            every += [
+                self.attention, self.untokened,
+                lambda: Formula("p[0](x)[0]", self.pick(nn.GRU, nn.LSTM, nn.RNN)(c, 6, batch_first=True)),
+                lambda: Formula("x + p[2](p[1](p[0](x)))", nn.Linear(c, 9), self.activation(), nn.Linear(9, c)),
+            ]  # fmt: skip
+        else:
+            every.append(self.compound)
+        if not self.tokens and len(self.shape) > 1:
+            every += [self.upsample] if math.prod(self.shape) <= 1500 else []
+            every += [
+                self.pool, self.padding, self.spiking, self.tokened,
+                lambda: Formula("excite(x, *p)", nn.Linear(c, 4), nn.Linear(4, c), self.pick(nn.Sigmoid, htaf.HTAF)()),
+                lambda: nn.Sequential(self.step(), conv(c, 2 * c, 1, groups=c)),
+                lambda: Formula("p[1](p[0](x).movedim(1, -1)).movedim(-1, 1)", self.step(), nn.Linear(c, self.width)),
+                lambda: nn.Sequential(nn.Flatten(), nn.Linear(math.prod(self.shape), 12)),
+            ]  # fmt: skip
+        return self.pick(*every)()
 
     def step(self) -> nn.Module:
-        if self.tokens or self.pick(True, True, False):
-            return htaf.HTAF(bipolar=self.pick(False, False, True))
-        return Formula(STEPS[name := self.pick(*STEPS)], name=name)
+        own = not self.tokens and self.pick(False, False, True)
+        return Formula(self.pick(*STEPS)) if own else htaf.HTAF(bipolar=self.pick(False, False, True))
 
     def activation(self) -> nn.Module:
         if self.pick(True, False):
             return self.step()
-        if self.tokens or self.pick(True, False):
-            return self.pick(*SMOOTH)()
-        return Formula(FUNCTIONS[name := self.pick(*FUNCTIONS)], name=name)
+        return self.pick(*SMOOTH)() if self.tokens or self.pick(False, True) else Formula(self.pick(*FUNCTIONS))
 
     def norm(self) -> nn.Module:
         c, pixels = self.channels, math.prod(self.shape[1:])
         if self.tokens:
             return self.pick(nn.LayerNorm, nn.RMSNorm, nn.Identity)(c)
-        batch, instance = (
-            self.of(nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d),
-            self.of(*[nn.InstanceNorm1d] * 2, nn.InstanceNorm2d),
-        )
+        batch = self.of(nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d)
         groups = [g for g in (1, 2, 3, 4) if c % g == 0 and c > g]  # of one value there is no norm
         choices = [lambda: nn.GroupNorm(self.pick(*groups), c), lambda: batch(c), lambda: batch(c, affine=False)]
         if pixels > 1 or len(self.shape) == 1:
             choices.append(lambda: nn.LayerNorm(self.of(self.shape, self.shape, self.shape[1:])))
         if pixels > 1:
+            instance = self.of(None, nn.InstanceNorm1d, nn.InstanceNorm2d)
             choices += [lambda: instance(c, affine=True, track_running_stats=True), lambda: instance(c)]
             choices.append(lambda: nn.LocalResponseNorm(2))
         return self.pick(*choices)()
@@ -225,50 +211,43 @@ class Grammar:
         return make(c, out, kernel, stride, pad, dilation, groups, bias, mode)
 
     def layers(self) -> nn.Module:
-        first = self.layer(self.width)
-        shape, self.shape = self.shape, size_after(first, self.shape)
+        first, before = self.layer(self.width), self.shape
+        self.shape = size_after(first, before)
         more = [self.norm(), self.activation()] if self.pick(True, False) else [self.activation()]
-        self.shape = shape
+        self.shape = before
         return nn.Sequential(first, *more)
 
     def pool(self) -> nn.Module:
-        k = self.pick(*(k for k in (1, 2, 3) if k <= min(self.shape[1:])))
-        pad, stride, out = self.pick(0, k // 2), self.pick(1, k), self.pick(1, 2, 3)
-        lines = [
-            lambda: nn.MaxPool1d(k, stride, pad), lambda: nn.AvgPool1d(k, stride, pad),
-            lambda: nn.AdaptiveAvgPool1d(out), lambda: nn.AdaptiveMaxPool1d(out),
-        ]  # fmt: skip
-        images = [
-            lambda: nn.MaxPool2d(k, stride, pad), lambda: nn.MaxPool2d(k, stride, pad, ceil_mode=True),
-            lambda: nn.AvgPool2d(k, stride, pad), lambda: nn.AdaptiveAvgPool2d((out, 2)),
-            lambda: nn.AvgPool2d(k, stride, pad, count_include_pad=False), lambda: nn.AdaptiveMaxPool2d(out),
-            lambda: nn.LPPool2d(2, k), lambda: nn.MaxPool2d(k, 1, pad, dilation=1),
-        ]  # fmt: skip
+        k, out = self.pick(*(k for k in (1, 2, 3) if k <= min(self.shape[1:]))), self.pick(1, 2, 3)
+        given = (k, self.pick(1, k), self.pick(0, k // 2))
+        lines = (partial(make, *given) for make in (nn.MaxPool1d, nn.AvgPool1d))
+        lines = (*lines, *(partial(make, out) for make in (nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d)))
+        images = (
+            partial(nn.MaxPool2d, *given), partial(nn.MaxPool2d, *given, ceil_mode=True), partial(nn.AvgPool2d, *given),
+            partial(nn.AvgPool2d, *given, count_include_pad=False), partial(nn.AdaptiveAvgPool2d, (out, 2)),
+            partial(nn.AdaptiveMaxPool2d, out), partial(nn.LPPool2d, 2, k), partial(nn.MaxPool2d, k, 1, k // 2),
+        )  # fmt: skip
         return self.pick(*self.of(None, lines, images))()
 
     def padding(self) -> nn.Module:
-        a, b = self.pick(0, 1), self.pick(1, 2)
-        name, sizes = (
-            self.pick("Constant", "Reflection", "Replication", "Circular"),
-            self.of(None, (a, b), (a, b, b, a)),
-        )
-        if len(self.shape) == 3 and name == "Constant" and self.pick(True, False):
-            sizes = (a, b, 0, -a)
-        make = getattr(nn, f"{name}Pad{len(self.shape) - 1}d")
-        return make(sizes, self.pick(0.0, 1.0, -1.0, 0.5)) if name == "Constant" else make(sizes)
+        name, a, b = self.pick("Constant", "Reflection", "Replication", "Circular"), self.pick(0, 1), self.pick(1, 2)
+        sizes = [self.of(None, (a, b), (a, b, b, a)), self.of(None, (b, a), (a, b, 0, -a))]
+        constant = name == "Constant"
+        more = (self.pick(0.0, 1.0, -1.0, 0.5),) if constant else ()
+        return getattr(nn, f"{name}Pad{len(self.shape) - 1}d")(sizes[constant and self.pick(0, 1)], *more)
 
     def upsample(self) -> nn.Module:
         c, make = self.channels, self.of(None, nn.ConvTranspose1d, nn.ConvTranspose2d)
-        choices = [
-            lambda: nn.Upsample(scale_factor=2), lambda: make(c, self.width, 2, 2), lambda: make(c, c, 3, 1, 1, groups=c),
-            lambda: make(c, 6, 3, 2, 1, output_padding=1, bias=False),
-            lambda: nn.Upsample(scale_factor=2, mode=self.of(None, "linear", "bilinear")),
-        ]  # fmt: skip
-        images = [
-            lambda: nn.Upsample(size=(5, 6), mode="bilinear"), lambda: nn.PixelShuffle(2), lambda: nn.PixelUnshuffle(2),
-            lambda: nn.Upsample(scale_factor=2, mode="bicubic", align_corners=True), lambda: nn.ChannelShuffle(2),
-        ]  # fmt: skip
-        return self.pick(*choices, *self.of(None, [], images))()
+        twice = partial(nn.Upsample, scale_factor=2)
+        images = (
+            partial(nn.Upsample, size=(5, 6), mode="bilinear"), partial(twice, mode="bicubic", align_corners=True),
+            *(partial(kind, 2) for kind in (nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)),
+        )  # fmt: skip
+        return self.pick(
+            twice, partial(twice, mode=self.of(None, "linear", "bilinear")), partial(make, c, c, 3, 1, 1, groups=c),
+            lambda: make(c, self.width, 2, 2), partial(make, c, 6, 3, 2, 1, output_padding=1, bias=False),
+            *self.of(None, (), images),
+        )()  # fmt: skip
 
     def body(self, channels: int, out: int) -> nn.Module:
         """Some layers, with steps between them, that keep the size."""
@@ -281,75 +260,42 @@ class Grammar:
         return nn.Sequential(*layers)
 
     def residual(self) -> nn.Module:
-        c, out, how = self.channels, self.pick(self.channels, self.channels, self.width), self.pick(*JOINED)
-        project = (
-            nn.Identity()
-            if out == c
-            else self.of(nn.Linear, *(partial(m, kernel_size=1) for m in (nn.Conv1d, nn.Conv2d)))(c, out)
-        )
-        return Formula(JOINED[how], self.body(c, out), project, name=how)
+        c, out = self.channels, self.pick(self.channels, self.channels, self.width)
+        make = self.of(nn.Linear, partial(nn.Conv1d, kernel_size=1), partial(nn.Conv2d, kernel_size=1))
+        return Formula(self.pick(*JOINED), self.body(c, out), nn.Identity() if out == c else make(c, out))
 
     def compound(self) -> nn.Module:
-        c, kind = self.channels, self.pick("branches", "split", "sliced", "shared")
-        if kind == "branches":
-            parts = [self.body(c, self.width) for _ in range(self.pick(2, 3))]
-            return Formula(lambda x, *each: torch.cat([part(x) for part in each], 1), *parts, name=kind)
-        if kind == "shared":
-            return Formula(lambda x, body: body(body(x)), self.body(c, c), name=kind)
-        half, body = c - c // 2, self.body(c // 2, c // 2)
-        if kind == "sliced":
-            return Formula(lambda x, body: torch.cat([x[:, :half], body(x[:, half:])], 1), body, name=kind)
-        return Formula(lambda x, body: torch.cat([(y := x.chunk(2, 1))[0], body(y[1])], 1), body, name=kind)
-
-    def excited(self) -> nn.Module:
-        gate = self.pick(nn.Sigmoid, nn.Hardsigmoid, htaf.HTAF)()
-        return Formula(excite, nn.Linear(self.channels, 4), nn.Linear(4, self.channels), gate)
-
-    def grouped(self) -> nn.Module:
-        c, make = self.channels, self.of(None, nn.Conv1d, nn.Conv2d)
-        return nn.Sequential(self.step(), make(c, 2 * c, 1, groups=c))
-
-    def pointwise(self) -> nn.Module:
-        linear = nn.Linear(self.channels, self.width)
-        over = Formula(lambda x, body: body(x.movedim(1, -1)).movedim(-1, 1), linear, name="pointwise")
-        return nn.Sequential(self.step(), over)
+        c, half = self.channels, self.channels - self.channels // 2
+        text = self.pick(
+            "torch.cat([part(x) for part in p], 1)", "p[0](p[0](x))",
+            "torch.cat([x.chunk(2, 1)[0], p[0](x.chunk(2, 1)[1])], 1)",
+            f"torch.cat([x[:, :{half}], p[0](x[:, {half}:])], 1)",
+        )  # fmt: skip
+        if "part" in text:
+            return Formula(text, *(self.body(c, self.width) for _ in range(self.pick(2, 3))))
+        return Formula(text, self.body(c // 2, c // 2) if "cat" in text else self.body(c, c))
 
     def spiking(self) -> nn.Module:
         conv, norm = self.of(None, nn.Conv1d, nn.Conv2d), self.of(None, nn.BatchNorm1d, nn.BatchNorm2d)
         soft, slow = partial(htaf.IF, reset="soft", threshold=0.5), partial(htaf.LIF, tau=3.0, decay_input=False)
-        neuron, steps = self.pick(htaf.IF, htaf.LIF, soft, slow)(), self.pick(2, 3, 4)
         first, last = nn.Sequential(conv(self.channels, 6, 1), norm(6)), conv(6, self.width, 1)
-        return Formula(partial(spiking, steps=steps), first, neuron, last, name=f"{steps} steps")
-
-    def flat(self) -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(self.shape), 12))
+        return Formula(f"spiking(x, {self.pick(2, 3, 4)}, *p)", first, self.pick(htaf.IF, htaf.LIF, soft, slow)(), last)
 
     def tokened(self) -> nn.Module:
         self.image, self.tokens = (*self.shape[1:], 1)[:2], True
-        return Formula(lambda x: x.flatten(2).transpose(1, 2), name="tokens")
+        return Formula("x.flatten(2).transpose(1, 2)")
 
     def untokened(self) -> nn.Module:
-        self.tokens, size = False, self.image
-        if self.pick(True, False):
-            return Formula(lambda x: x.mean(1), name="mean of tokens")
-        return Formula(lambda x: x.permute(0, 2, 1).reshape(x.shape[0], -1, *size), name="an image again")
+        self.tokens = False
+        back = "x.permute(0, 2, 1).reshape(x.shape[0], -1, {}, {})".format(*self.image)
+        return Formula(self.pick("x.mean(1)", back))
 
     def attention(self) -> nn.Module:
         c, heads = self.channels, self.pick(*(h for h in (1, 2, 3) if self.channels % h == 0))
         if self.pick(True, False, False):
             module = nn.MultiheadAttention(c, heads, batch_first=True)
-            return Formula(lambda x, module: x + module(x, x, x, need_weights=False)[0], module, name="a module")
-        over = partial(attention, heads=heads, function=self.pick(True, False))
-        return Formula(over, nn.Linear(c, 3 * c), nn.Linear(c, c), name=f"{heads} heads")
-
-    def mlp(self) -> nn.Module:
-        c = self.channels
-        body = nn.Sequential(nn.LayerNorm(c), nn.Linear(c, 16), self.activation(), nn.Linear(16, c))
-        return Formula(JOINED["add"], body, nn.Identity(), name="mlp")
-
-    def recurrent(self) -> nn.Module:
-        body = self.pick(nn.GRU, nn.LSTM, nn.RNN)(self.channels, 6, batch_first=True)
-        return Formula(lambda x, body: body(x)[0], body, name="recurrent")
+            return Formula("x + p[0](x, x, x, need_weights=False)[0]", module)
+        return Formula(f"attention(x, {heads}, {self.pick(True, False)}, *p)", nn.Linear(c, 3 * c), nn.Linear(c, c))
 
 
 def size_after(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -400,7 +346,7 @@ class Networks(Growing):
 
     @rule()
     def block(self) -> None:
-        self.grow(self.grammar.pick(*self.grammar.blocks))
+        self.grow(self.grammar.block)
 
     def head(self) -> nn.Module:
         g = self.grammar
@@ -409,7 +355,7 @@ class Networks(Growing):
 
     def check(self) -> None:
         heads = [self.head() for _ in range(self.grammar.pick(1, 1, 1, 2))]
-        model = Network(self.stems, nn.Sequential(*self.modules), heads, self.grammar.pick(tuple, dict))
+        model = Network(self.stems, nn.Sequential(*self.modules), heads, self.grammar.pick(False, True))
         agrees(htaf.harden(settled(model)), [self.given] * len(self.stems))
 
 
