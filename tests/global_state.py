@@ -70,7 +70,7 @@ STATES: dict[str, Callable[[], Any]] = {
     "mask of new files": lambda: (os.umask(mask := os.umask(0)), mask)[1],
     "folder of temporary files": tempfile.gettempdir,
     "places of modules": lambda: [*sys.path],  # libraries put finders into sys.meta_path as they are imported
-    "start of processes": lambda: multiprocessing.get_start_method(allow_none=True),
+    "start of processes": multiprocessing.get_start_method,  # the default too, which joblib looks up
     "processes": multiprocessing.active_children,
     "limits of the interpreter": lambda: (sys.getrecursionlimit(), sys.get_int_max_str_digits(), gc.isenabled()),
     "numbers of numpy": lambda: (np.geterr(), np.get_printoptions()),

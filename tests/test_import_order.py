@@ -46,7 +46,7 @@ BUDGETS = {
     "cli": 4_375,
     "concepts": 8_360,
     "convert": 3_290,
-    "data": 7_467,
+    "data": 7_468,
     "diagnostics": 709,
     "embeddings": 558,
     "explorer": 1_998,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_630,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 70_316, ("tests", "paper/tests"): 63_836, ("paper/src",): 13_664}
+TOTALS = {("src/htaf",): 70_317, ("tests", "paper/tests"): 63_836, ("paper/src",): 13_664}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

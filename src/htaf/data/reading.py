@@ -293,8 +293,9 @@ def typed(
             continue
         distinct = len({value for value in text if value is not None})
         if count < WORDS * (numbers + count) and distinct > MIXED_CATEGORIES:
-            units, again = count == 1 and row == 1, count == 1 and text[row - 1] == str(name)
-            line = f"delete the row if it is a line of {'names' if again else 'units'}; " if units or again else ""
+            again = count == 1 and text[row - 1] == str(name)
+            line = f"delete the row if it is a line of {'names' if again else 'units'}; "
+            line = line if again or (count == 1 and row == 1) else ""
             raise TableError(
                 f"expected a number as in {numbers:,} other rows, got {text[row - 1]!r} ({count:,} such rows); {line}"
                 "correct them, leave them blank, or say that they are missing "
