@@ -6,7 +6,7 @@ python benchmarks/foreign_tables.py --out again.jsonl --part again  # eight more
 python benchmarks/foreign_tables.py --out numbered.jsonl --part numbered  # eight with numbers of persons or firms
 python benchmarks/foreign_tables.py --out chose.jsonl --part choose # those by which the defaults were chosen
 python benchmarks/foreign_tables.py --table foreign.jsonl           # prints; computes nothing
-python benchmarks/foreign_tables.py --out int8.jsonl --methods htaf --options '{"fields": {"weights": "int8"}}'
+python benchmarks/foreign_tables.py --out int8.jsonl --methods htaf --options '{"recipe": {"weights": "int8"}}'
 
 All get the same data frame, 80% of its rows, and the test part is the rest; each is at its defaults, on one thread. For
 the linear model and the forest categories are one-hot and blanks medians. Loss: RMSE in percent above CatBoost's; AUROC
@@ -267,7 +267,7 @@ def main() -> None:
     flags.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     flags.add_argument("--splits", type=int, default=3)
     flags.add_argument("--only", nargs="+", default=[], help="names of tables")
-    flags.add_argument("--options", type=json.loads, default={}, help="of htaf's estimators, as JSON")
+    flags.add_argument("--options", type=json.loads, default={}, help="arguments of htaf's estimators, as JSON")
     given = flags.parse_args()
     if given.table:
         show([record for file in given.table for record in read(file)])

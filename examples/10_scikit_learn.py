@@ -49,9 +49,10 @@ for name, pipeline in pipelines.items():
 # %%
 # A grid search
 # -------------
-# All settings are arguments of the estimator, so a search names them as ever.
+# The usual settings are arguments of the estimator. All others are fields of its recipe, which a search sets as a
+# whole.
 
-grid = {"htafclassifier__leaves": [0, 256]}  # leaves of boosted trees among the bits
+grid = {"htafclassifier__recipe": [{"leaves": 0}, {"leaves": 256}]}  # leaves of boosted trees among the bits
 train, test, y_train, y_test = train_test_split(X, y, test_size=0.3, random_state=0, stratify=y)
 search = GridSearchCV(pipelines["HtafClassifier"], grid, cv=2).fit(train, y_train)
 print(f"best: {search.best_params_}, {search.score(test, y_test):.1%} on rows left out")

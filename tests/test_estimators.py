@@ -169,13 +169,6 @@ def test_predictions_are_those_of_the_run(classifier: HtafClassifier, regressor:
     np.testing.assert_allclose(regressor.predict(frame()), regressor.run_.predict(frame())["prediction"], rtol=1e-6)
 
 
-def test_the_smooth_network_may_be_asked_for_later(classifier: HtafClassifier) -> None:
-    smooth = copy.deepcopy(classifier).set_params(exact=False)
-    expected = classifier.run_.predict(frame(), exact=False)["probability_yes"]
-    np.testing.assert_allclose(smooth.predict_proba(frame())[:, 1], expected, atol=1e-6)
-    assert not np.allclose(smooth.predict_proba(frame()), classifier.predict_proba(frame()), atol=1e-6)
-
-
 def test_columns_are_found_by_name(classifier: HtafClassifier) -> None:
     turned = frame().iloc[:, ::-1].assign(more="x")
     assert classifier.predict(turned).tolist() == classifier.predict(frame()).tolist()
@@ -326,7 +319,10 @@ def test_a_run_of_the_command_is_loaded(texts: tuple[str, str], labels: list[obj
     assert [str(value) for value in found.predict(rows)] == expected["prediction"].tolist()
     for place, label in enumerate(found.classes_):
         np.testing.assert_allclose(found.predict_proba(rows)[:, place], expected[f"probability_{label}"], atol=1e-6)
-    assert {**TINY, "random_state": 3}.items() <= found.get_params().items()
+    assert (
+        found.get_params()
+        == HtafClassifier(recipe=ready_recipe("mlp", "tabular-exact").replace(**TINY), random_state=3).get_params()
+    )
 
 
 def test_fit_and_load_in_a_line(tmp_path: Path) -> None:
@@ -346,21 +342,60 @@ def test_fit_and_load_in_a_line(tmp_path: Path) -> None:
 
 
 def test_recipes_and_what_they_do_not_read() -> None:
-    made, _ = HtafClassifier(
-        recipe="tabular-mlp", method="ste", fields={"slope": "sigmoid"}, lr=np.float64(0.5)
-    )._recipe()
+    recipe = ready_recipe("mlp", "tabular-mlp").replace(method="ste", slope="sigmoid")
+    made, _ = HtafClassifier(recipe=recipe, lr=np.float64(0.5))._recipe()
     assert (made.activation.method, made.optimization.lr, made.optimization.epochs) == ("ste", 0.5, 100)
     for bad, said in (
-        ({"method": "ste", "alpha0": 2.0}, "method ste does not read alpha0"),
+        ({"recipe": {"method": "ste", "alpha0": 2.0}}, "method ste does not read alpha0"),
+        ({"recipe": {"droput": 0.1}}, r"family mlp does not read droput \(did you mean 'dropout'\?\)"),
+        ({"recipe": {"early_stopping_rounds": 3}}, r"early_stopping_rounds \(did you mean 'patience'\?\)"),
+        ({"recipe": {"epochs": "5"}}, "epochs must be an integer, got '5'"),
+        ({"recipe": {"sample_weight": 1}}, "sample_weight: weights of rows are given to fit"),
         ({"epochs": 0}, "epochs must be >= 1, got 0"),
-        ({"recipe": "none"}, "expected a recipe of family mlp"),
-        ({"fields": {"depth": 3}}, "does not read depth"),
-        ({"epochs": 2, "fields": {"epochs": 3}}, "other names than the arguments that are set, got epochs"),
+        ({"recipe": "tabular-member"}, r"got 'tabular-member' \(did you mean 'tabular-members'\?\)"),
+        ({"recipe": ready_recipe("dhn", "quick")}, "expected a recipe of family mlp: .*DHN"),
         ({"validation_fraction": 1.0}, r"validation_fraction must lie in \(0, 1\), got 1.0"),
         ({"random_state": -1}, "random_state must be >= 0"),
     ):
         with pytest.raises(ValueError, match=said):
             HtafClassifier(**bad).fit(frame(), LABELS)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"recipe": {"leaves": 0, "members": 2, "thresholds": 8}, "hidden": (4,), "class_weight": "balanced"},
+        {"recipe": ready_recipe("mlp", "tabular-members").replace(members=2, dropout=0.1), "text_as_missing": True},
+        {"recipe": "tabular-exact", "hidden": (4,), "threshold": "f1", "class_weight": {"no": 1.0, "yes": 2.5}},
+        {"hidden": (4,), "batch_size": 16, "lr": 0.01, "validation_fraction": 0.2, "random_state": 3, "device": "cpu"},
+    ],
+)
+def test_a_saved_estimator_has_its_arguments_again(options: dict[str, Any], tmp_path: Path) -> None:
+    made = HtafClassifier(epochs=1, **options).fit(frame(), LABELS)
+    for other in (load_estimator(made.save(tmp_path / "run")), pickle.loads(pickle.dumps(made)), clone(made)):
+        assert other.get_params() == made.get_params()
+        assert other._recipe() == made._recipe()
+
+
+def test_weights_of_classes_come_back_with_the_labels(tmp_path: Path) -> None:
+    made = HtafClassifier(class_weight={0: 1, 2: 3}, **TINY).fit(frame(), np.where(LABELS == "no", 0, 2))
+    again = load_estimator(made.save(tmp_path / "run"))
+    assert again.get_params() == made.get_params()
+    assert isinstance(again.fit(frame(), np.where(LABELS == "no", 0, 2)), HtafClassifier)
+
+
+def test_an_argument_overrides_the_recipe() -> None:
+    recipe = ready_recipe("mlp", "tabular-members")
+    for base in ({"epochs": 3, "members": 8}, recipe.replace(epochs=3)):
+        made = HtafClassifier(recipe=base, epochs=np.int64(5))._recipe()[0]
+        assert (made.optimization.epochs, made.network.values()["members"]) == (5, 8)
+
+
+def test_fit_takes_fields_of_the_recipe_as_arguments() -> None:
+    rows = frame()[["number", "truth"]].assign(y=LABELS)
+    made = htaf.fit(rows, "y", **TINY, recipe={"members": 2}, leaves=0, thresholds=4)
+    assert made.get_params()["recipe"] == {"leaves": 0, "members": 2, "thresholds": 4}
+    assert made.run_.record["recipe"]["leaves"] == 0
 
 
 def frames() -> pd.DataFrame:
@@ -438,14 +473,6 @@ def test_names_with_blanks_are_those_of_the_frame() -> None:
     assert len(model.predict(rows)) == len(model.run_.predict(rows)) == len(rows)
 
 
-@pytest.mark.parametrize("kind", [HtafClassifier, HtafRegressor])
-def test_unknown_fields_and_recipes_are_refused_with_a_suggestion(kind: Any) -> None:
-    with pytest.raises(ValueError, match=r"expected fields of a recipe, got 'droput' \(did you mean 'dropout'\?\)"):
-        kind(fields={"droput": 0.1})._recipe()
-    with pytest.raises(ValueError, match=r"got 'tabular-member' \(did you mean 'tabular-members'\?\)"):
-        kind(recipe="tabular-member")._recipe()
-
-
 def test_columns_that_were_dropped_are_neither_asked_for_nor_refused(tmp_path: Path, htaf) -> None:
     rng = np.random.default_rng(0)
     rows = pd.DataFrame({"x": rng.normal(size=60), "z": rng.normal(size=60), "name": [f"n{i}" for i in range(60)]})
@@ -484,8 +511,13 @@ def test_a_column_that_does_not_vary_in_training_is_not_asked_for(tmp_path: Path
         ([[1, 2]], {}, "expected a pandas data frame, got list"),
         (pd.DataFrame({"a": [1j] * 12, "t": ["x", "y"] * 6}), {}, "'a': expected real numbers"),
         (None, {"epoch": 5}, r"^HtafClassifier got an unexpected keyword argument 'epoch' \(did you mean 'epochs'\?\)"),
-        (None, {"dropout": 0.1}, r"argument 'dropout': a field of a recipe, give fields=\{'dropout': ...\}"),
-        (None, {"hidden": 16}, r"such as .16,., got 16"),
+        (
+            None,
+            {"recipe": "tabular-exact", "dropout": 0.1},
+            r"within recipe=, as that is no mapping, got 'dropout' too",
+        ),
+        (None, {"dropout": "much"}, "dropout must be a number, got 'much'"),
+        (None, {"hidden": 16}, "hidden must be several numbers, got 16"),
         (None, {"epochs": "5"}, "must be an integer, got '5'"),
         (None, {"target": ("a", "t")}, "name of the target column as text"),
     ],
@@ -617,6 +649,9 @@ def test_pipeline_search_and_calibration() -> None:
     assert cross_val_score(make_pipeline(StandardScaler(), made), X, y, cv=2).mean() > 0.6
     search = GridSearchCV(HtafClassifier(**TINY), {"hidden": [(4,), (8, 8)]}, cv=2).fit(X, y)
     assert search.best_estimator_.run_.record["recipe"]["hidden"] == list(search.best_params_["hidden"])
+    recipes = [{"leaves": 0}, ready_recipe("mlp", "tabular-exact")]
+    search = GridSearchCV(HtafClassifier(**TINY), {"recipe": recipes}, cv=2).fit(X, y)
+    assert search.best_estimator_.recipe == search.best_params_["recipe"]
     calibrated = CalibratedClassifierCV(HtafClassifier(**TINY), cv=2).fit(X, y)
     assert calibrated.predict_proba(X).shape == (60, 2)
 
@@ -636,4 +671,4 @@ def test_a_query_that_is_not_run_is_told() -> None:
 
 
 def test_sizes_of_numpy_are_numbers() -> None:
-    assert type(HtafClassifier(hidden=(np.int64(8),))._changes()["hidden"][0]) is int
+    assert type(HtafClassifier(hidden=(np.int64(8),))._recipe()[0].flat()["hidden"][0]) is int

@@ -349,7 +349,7 @@ def test_every_row_of_a_set(name: str, recipe: str, data_dir: Path, tmp_path: Pa
     assert code == 0, err
     run = runs.open_run(tmp_path / "run")
     data = run.data()
-    assert runs.export_run(run, tmp_path / "t.onnx", to="onnx", data=data).agreement.equal  # pyright: ignore[reportOptionalMemberAccess]
+    runs.export_run(run, tmp_path / "t.onnx", to="onnx", data=data)  # raises where a row without a tie differs
     runs.pack_run(run, tmp_path / "t.packed", data=data)
     rows = data.features  # pyright: ignore[reportAttributeAccessIssue]
     expected = run.predict(rows)

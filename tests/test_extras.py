@@ -112,5 +112,5 @@ def test_the_bare_package_converts_trains_packs_and_exports(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert "usage: htaf VERB" in done.stdout
     assert "needs tyro: pip install 'htaf[tables]'" in done.stderr
-    for package in ("joblib", "PIL"):
+    for package in ("pandas", "PIL"):
         assert f"this needs {package}: pip install 'htaf[tables]'" in done.stdout

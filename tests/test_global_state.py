@@ -55,7 +55,7 @@ def run(fitted: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 FUNCTIONS: dict[str, Callable[[Any, Path], Any]] = {
     "fit": lambda _, __: library.fit(FRAME, "y", epochs=2, hidden=(4,)),
-    "fit, with dropout": lambda _, __: library.fit(FRAME, "y", epochs=1, hidden=(4,), fields={"dropout": 0.1}),
+    "fit, with dropout": lambda _, __: library.fit(FRAME, "y", epochs=1, hidden=(4,), recipe={"dropout": 0.1}),
     "HtafRegressor": lambda _, __: library.HtafRegressor(epochs=1, hidden=(4,)).fit(X.numpy(), X[:, 0].numpy()),
     "predict_proba": lambda model, _: model.predict_proba(FRAME.drop(columns="y")),
     "load": lambda _, run: library.load(run),

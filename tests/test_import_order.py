@@ -43,30 +43,30 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 4_375,
-    "concepts": 8_360,
-    "convert": 3_290,
+    "cli": 4_364,
+    "concepts": 8_125,
+    "convert": 2_840,
     "data": 7_468,
     "diagnostics": 709,
-    "embeddings": 558,
+    "embeddings": 557,
     "explorer": 1_998,
     "export": 1_567,
-    "hardening": 2_119,
+    "hardening": 2_229,
     "integer": 4_087,
     "kernels": 3_777,
-    "language": 2_932,
+    "language": 2_495,
     "llm": 393,
     "models": 2_287,
     "packed": 6_306,
     "report": 1_878,
-    "rules": 2_255,
+    "rules": 2_246,
     "runs": 3_264,
     "spiking": 930,
-    "": 6_134,
-    "training": 5_630,
+    "": 5_982,
+    "training": 5_627,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 70_317, ("tests", "paper/tests"): 63_836, ("paper/src",): 13_664}
+TOTALS = {("src/htaf",): 69_129, ("tests", "paper/tests"): 63_503, ("paper/src",): 13_642}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

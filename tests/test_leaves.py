@@ -23,6 +23,7 @@ from htaf.runs import forward
 from htaf.training import boosting
 from htaf.training.boosting import Known, _as_bits, _grown, boosted
 from htaf.training.families import ready_recipe
+from htaf.training.fit import fit
 from htaf.training.problems import problem
 
 QUICK = {"hidden": (8,), "epochs": 2}
@@ -144,7 +145,7 @@ def test_a_run_holds_the_leaves(regressor: htaf.HtafRegressor, tmp_path: Path) -
     assert {*net.leaves.linear.weight.unique().tolist()} == {-1.0, 0.0, 1.0}  # no step of the training moved them
     error = np.sqrt(np.mean((regressor.predict(x) - y) ** 2))
     assert error < 0.25
-    without = htaf.HtafRegressor(**QUICK, fields={"leaves": 0}).fit(*made())
+    without = htaf.HtafRegressor(**QUICK, recipe={"leaves": 0}).fit(*made())
     assert error < 0.6 * np.sqrt(np.mean((without.predict(x) - y) ** 2))
     assert "leaves" not in without.run_.record["model"]
     again = htaf.HtafRegressor(**QUICK).fit(*made())
@@ -182,14 +183,15 @@ def test_a_table_that_needs_none_has_none(tmp_path: Path) -> None:
     assert saved.run_.record["model"]["leaves"] == getattr(saved.run_.model().leaves, "count", 0)
     np.testing.assert_array_equal(saved.predict(x), model.predict(x))
     with pytest.raises(ValueError, match="leaves must be 0 or lie in 16 to 65,536, got 1"):
-        htaf.HtafRegressor(**QUICK, fields={"leaves": 1}).fit(*made(100))
+        htaf.HtafRegressor(**QUICK, recipe={"leaves": 1}).fit(*made(100))
 
 
-def test_a_second_fit_goes_on_with_the_same_leaves() -> None:
-    model = htaf.HtafRegressor(**QUICK, warm_start=True).fit(*made())
-    before = model.run_.model().leaves.linear.weight
-    after = model.fit(*made()).run_.model().leaves.linear.weight
-    assert torch.equal(before, after)
+def test_a_training_goes_on_with_the_same_leaves(tmp_path: Path) -> None:
+    x, y = made()
+    recipe, table = htaf.HtafRegressor(**QUICK)._recipe()[0], from_frame(x, y, task="regression")
+    first = fit(recipe, table, tmp_path / "first")
+    second = fit(recipe, table, tmp_path / "second", continued=first)
+    assert torch.equal(*(run.model().leaves.linear.weight for run in (first, second)))
 
 
 def test_whole_numbers_that_repeat_have_a_threshold_for_each_value() -> None:
@@ -205,7 +207,7 @@ def test_whole_numbers_that_repeat_have_a_threshold_for_each_value() -> None:
 
 def test_weights_on_a_grid() -> None:
     x, y = made()
-    model = htaf.HtafRegressor(**QUICK, fields={"weights": "int8"}).fit(x, y)
+    model = htaf.HtafRegressor(**QUICK, recipe={"weights": "int8"}).fit(x, y)
     assert np.sqrt(np.mean((model.predict(x) - y) ** 2)) < 0.25
 
 

@@ -30,7 +30,7 @@ from htaf.training.module import EpochBatches, Training
 from htaf.training.problems import Problem, problem
 from htaf.training.running import Running
 
-QUICK = {"hidden": (64,), "fields": {"members": 2}}
+QUICK = {"hidden": (64,), "recipe": {"members": 2}}
 
 
 def made(rows: int = 400, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
@@ -52,7 +52,7 @@ def test_the_bits_learn_what_the_line_leaves(regressor: htaf.HtafRegressor) -> N
     line = RidgeCV(np.logspace(-4, 2, 9)).fit(*made())
     error = np.sqrt(np.mean((regressor.predict(x) - y) ** 2))
     assert error < 0.85 * np.sqrt(np.mean((line.predict(x) - y) ** 2))
-    without = htaf.HtafRegressor(**QUICK | {"fields": {"members": 2, "direct": False}}).fit(*made())
+    without = htaf.HtafRegressor(**QUICK | {"recipe": {"members": 2, "direct": False}}).fit(*made())
     assert error < 0.5 * np.sqrt(np.mean((without.predict(x) - y) ** 2))
 
 

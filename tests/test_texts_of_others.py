@@ -19,9 +19,9 @@ import htaf
 from htaf._console import markdown_text, visible
 from htaf._files import csv_text, frame_csv, guarded, unguarded
 from htaf.concepts.codes import codes_of
+from htaf.concepts.heads import scored_heads, table
 from htaf.concepts.report import tables
 from htaf.concepts.scores import score
-from htaf.concepts.sparse import scored_heads, table
 from htaf.runs.confusion import classes_csv, matrix_csv, per_class
 
 FORMULAE = ["=1+1", "'=1+1", "+cmd|' /C calc'!A0", "-rf", "@SUM(A1)", "\tx", "\r=1", '=HYPERLINK("a","b")']

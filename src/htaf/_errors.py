@@ -43,12 +43,12 @@ CALLED = {
     **dict.fromkeys(("l2", "reg_lambda", "lambda_l2", "l2_leaf_reg", "l2_regularization"), ("weight_decay",)),
     **dict.fromkeys(("minibatch_size", "batch"), ("batch_size",)),
     **dict.fromkeys(
-        ("early_stopping_rounds", "early_stopping_round", "od_wait", "n_iter_no_change"),
-        ("n_iter_no_change", "patience"),
+        ("early_stopping_rounds", "early_stopping_round", "od_wait", "n_iter_no_change", "early_stopping"),
+        ("patience",),
     ),
     **dict.fromkeys(("scale_pos_weight", "is_unbalance", "auto_class_weights", "class_weights"), ("class_weight",)),
     **dict.fromkeys(("random_state", "random_seed", "seed"), ("random_state", "seed")),
-    **dict.fromkeys(("n_jobs", "thread_count", "nthread", "num_threads", "threads"), ("n_jobs", "threads")),
+    **dict.fromkeys(("n_jobs", "thread_count", "nthread", "num_threads"), ("threads",)),
     **dict.fromkeys(("verbosity", "logging_level", "silent"), ("verbose",)),
     **dict.fromkeys(("validation_fraction", "validation_split", "test_size"), ("validation_fraction", "shares")),
     **dict.fromkeys(("solver", "optim"), ("optimizer",)),
@@ -71,6 +71,7 @@ INSTEAD = {
         ("subsample", "colsample_bytree", "feature_fraction", "bagging_fraction", "min_child_samples", "booster"),
         "the trees beside the bits have no settings but how many leaves they may have together",
     ),
+    **dict.fromkeys(("weight", "sample_weight", "sample_weights"), "weights of rows are given to fit, sample_weight="),
     "stem": "integers in a first layer come of training: htaf train ... --weights int8",
 }
 

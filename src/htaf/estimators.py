@@ -13,14 +13,13 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
-import joblib
 import numpy as np
 import pandas as pd
 import torch
@@ -61,27 +60,8 @@ from htaf.training.recipe import Recipe, TableData
 
 Fitted = TypeVar("Fitted", bound="_TableEstimator")
 
-# the constructor's arguments that are fields of a recipe; None leaves one as the recipe has it
-FIELDS = (
-    "method",
-    "hidden",
-    "members",
-    "leaves",
-    "epochs",
-    "batch_size",
-    "lr",
-    "weight_decay",
-    "alpha0",
-    "alpha1",
-    "sharpen",
-    "recalibrate",
-    "refit",
-    "class_weight",
-    "threshold",
-)
-OF_CLASSES = ("class_weight", "threshold")  # that a regression refuses
-OF_ROWS = ("weight", "weights", "sample_weight", "sample_weights")  # as others call the weights of rows
-FOR_ROWS = ": weights of rows are given to fit, sample_weight="
+# the arguments that are fields of a recipe; None leaves one as the recipe has it
+FIELDS = ("hidden", "epochs", "batch_size", "lr", "class_weight", "threshold")
 ENTRY = "estimator"  # of a record: what the folder of a saved estimator holds beyond that of a run
 LEAST = 3  # rows: batch norm trains on two, one validates
 SEEDS = 2**31
@@ -96,84 +76,41 @@ class _TableEstimator(BaseEstimator):
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         known = cls._get_param_names()
-        for name, value in options.items():
+        for name in options:
             if name not in known:
-                raise TypeError(
-                    f"{cls.__name__} got an unexpected keyword argument {name!r}{cls._hint(name, value, options)}"
-                )
+                fields = _fields()
+                hint = f": a field of a recipe, give recipe={{{name!r}: ...}}" if name in fields else ""
+                hint = hint or meant(name, [*known, *fields])
+                raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}{hint}")
         return super().__new__(cls)
-
-    @classmethod
-    def _hint(cls, name: str, value: Any, options: Mapping[str, Any]) -> str:
-        """What may have been meant by an argument that there is not."""
-        from htaf.training.families.weights import Weights
-
-        if name in OF_ROWS and not (isinstance(value, str) and value in get_args(Weights)):
-            return FOR_ROWS
-        fields, unread = _fields(options)
-        if name in fields:
-            why = f"which {unread[name]} does not read" if name in unread else f"give fields={{{name!r}: ...}}"
-            return f": a field of a recipe, {why}"
-        refused = {*unread, *options, *(OF_CLASSES if cls._task == "regression" else ())}
-        return meant(name, [one for one in cls._get_param_names() if one not in refused])
 
     def __init__(
         self,
         *,
-        recipe: str | None = None,
-        method: str | None = None,
+        recipe: Mapping[str, Any] | Recipe | str | None = None,
         hidden: Sequence[int] | None = None,
-        members: int | None = None,
-        leaves: int | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         lr: float | None = None,
-        weight_decay: float | None = None,
-        alpha0: float | None = None,
-        alpha1: float | None = None,
-        sharpen: bool | None = None,
-        recalibrate: bool | None = None,
-        refit: bool | None = None,
         class_weight: str | Mapping[Any, float] | None = None,
         threshold: float | str | None = None,
-        fields: Mapping[str, Any] | None = None,
-        early_stopping: bool | None = None,
-        n_iter_no_change: int = 10,
         validation_fraction: float = 0.1,
-        warm_start: bool = False,
-        exact: bool = True,
         text_as_missing: bool = False,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
-        n_jobs: int | None = None,
         verbose: bool = False,
     ) -> None:
         self.recipe = recipe
-        self.method = method
         self.hidden = hidden
-        self.members = members
-        self.leaves = leaves
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
-        self.weight_decay = weight_decay
-        self.alpha0 = alpha0
-        self.alpha1 = alpha1
-        self.sharpen = sharpen
-        self.recalibrate = recalibrate
-        self.refit = refit
         self.class_weight = class_weight
         self.threshold = threshold
-        self.fields = fields
-        self.early_stopping = early_stopping
-        self.n_iter_no_change = n_iter_no_change
         self.validation_fraction = validation_fraction
-        self.warm_start = warm_start
-        self.exact = exact
         self.text_as_missing = text_as_missing
         self.random_state = random_state
         self.device = device
-        self.n_jobs = n_jobs
         self.verbose = verbose
 
     __signature__ = inspect.signature(__init__).replace(
@@ -270,7 +207,7 @@ class _TableEstimator(BaseEstimator):
         return pd.util.hash_pandas_object(pd.DataFrame(self._preprocessor.transform(rows)), index=False).to_numpy()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the networks: they are read from the safetensors bytes that the run keeps."""
+        """Without the network: it is read from the safetensors bytes that the run keeps."""
         state: Any = super().__getstate__()
         return {name: value for name, value in state.items() if name not in _BUILT}
 
@@ -280,12 +217,12 @@ class _TableEstimator(BaseEstimator):
             self._build()
 
     def _build(self) -> None:
-        """The networks and the preprocessing from the run's files."""
+        """The exact network and the preprocessing from the run's files."""
         preprocessor = self.run_.preprocessor()
         if not isinstance(preprocessor, Preprocessor):
             raise DataError(f"{self.run_.path} was trained on images: expected a run on a table")
         self._preprocessor = preprocessor
-        self._networks = {exact: _head_in_double(self.run_.model(exact=exact)) for exact in (True, False)}
+        self._network = _head_in_double(self.run_.model())
         said = [note for note in from_record(self.run_.record["notes"]) if isinstance(note, Note)]
         of_notes = [name for note in said for name in (note.values if note.kind == "asked" else [note.column])]
         of_table = [*(column.name for column in preprocessor.columns), *preprocessor.ids, preprocessor.target.name]
@@ -298,82 +235,60 @@ class _TableEstimator(BaseEstimator):
         self._build()
         return self
 
-    def _changes(self) -> dict[str, Any]:
-        """The fields of the recipe that are set."""
-        given = {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
-        if self.early_stopping is not None:
-            given["patience"] = _at_least_one("n_iter_no_change", self.n_iter_no_change) if self.early_stopping else 0
-        more = dict(self.fields or {})
-        if twice := sorted({*given} & {*more}):
-            raise ValueError(f"fields: expected other names than the arguments that are set, got {', '.join(twice)}")
-        given |= more
-        if isinstance(sizes := given.get("hidden", ()), int | np.integer):
-            raise ValueError(f"hidden must be the sizes of the hidden layers, such as ({sizes},), got {sizes}")
-        if "class_weight" in given:
-            given["class_weight"] = _class_weight(given["class_weight"])
-        return {k: _plain(v) for k, v in given.items()}
-
     def _recipe(self) -> tuple[Recipe, tuple[str, ...]]:
-        """The recipe, and in words what the changes bring with them."""
+        """The recipe with the arguments, and notes on what else these change."""
         from htaf.training.families import family_of
 
-        family, changes = family_of("mlp"), self._changes()
-        base = family.ready(self.recipe or family.suited(changes) or _first())
-        if unknown := [name for name in changes if name not in base.fields and name not in _every_field()]:
-            fields, unread = _fields({"recipe": self.recipe} | changes)
-            near = (
-                FOR_ROWS
-                if unknown[0] in OF_ROWS
-                else meant(unknown[0], [name for name in fields if name not in unread and name not in changes])
-            )
-            raise ValueError(f"fields: expected fields of a recipe, got {unknown[0]!r}{near}")
+        family, given = family_of("mlp"), self.recipe
+        fields = given if isinstance(given, Mapping) else {}
+        arguments = {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
+        if "class_weight" in arguments:
+            arguments["class_weight"] = _class_weight(arguments["class_weight"])
+        changes = _plain({**fields, **arguments})
+        if isinstance(given, Recipe) and given.family == family.name:
+            base = given
+        elif given is None or isinstance(given, Mapping):
+            base = family.ready(family.suited(changes) or next(iter(family.recipes)))
+        else:
+            base = family.ready(str(given))
         recipe, notes = family.changed(base, changes)
         recipe.refuse_unread(changes.keys())
         return recipe, notes
 
+    def _parameters(self) -> dict[str, Any]:
+        """The arguments as JSON holds them; `_arguments` reads them."""
+        given = self.get_params(deep=False)
+        del given["random_state"]  # the record has the seed
+        if isinstance(self.recipe, Recipe):
+            given["recipe"] = self.recipe.flat()
+        if self.class_weight is not None:
+            given["class_weight"] = _class_weight(self.class_weight)
+        return _plain(given)
+
     def _learn(self: Fitted, table: Table, names: Sequence[str] | None) -> Fitted:
         """Train on a table; `names` of the columns that the caller knows, None where they have none."""
-        from htaf.training.distributed import TrainingError, default_threads, thread_count, waiting
+        from htaf.training.distributed import default_threads, thread_count
         from htaf.training.fit import fit
         from htaf.training.running import Running
 
         recipe, notes = self._recipe()
-        continued, seed = getattr(self, "run_", None) if self.warm_start else None, self.random_state
-        if continued is not None:
-            recipe, seed = _continued(recipe, continued), continued.record["seed"]
+        seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(SEEDS - 1)
         given, table = _given_parts(table), replace(table, parting=Parting())
         rows = given or parts(table, float(self.validation_fraction), int(seed))
         noted = [*notes, *(() if given else drawn_in_time(table))]
         before = [*table.notes, *cautions(table, rows, None), *noted]
-        number = _threads(self.n_jobs) or default_threads(recipe)
         if not self.verbose:
-            busy = None if self.n_jobs is None else waiting(number, "n_jobs=1 can be much faster")
-            _warn([*before, *([busy] if busy else [])])
-        with (
-            tempfile.TemporaryDirectory(prefix="htaf-") as folder,
-            thread_count(number),
-        ):
+            _warn(before)
+        with tempfile.TemporaryDirectory(prefix="htaf-") as folder, thread_count(default_threads(recipe)):
             running = Running(self.device, progress=bool(self.verbose), checkpoint_seconds=1e9, plot=False)
-            try:
-                run = fit(
-                    recipe, table, Path(folder) / "run", seed=int(seed), split=rows, test=False, notes=noted,
-                    continued=continued, running=running,
-                )  # fmt: skip
-            except TrainingError as error:
-                if continued is None or "to continue" not in str(error):
-                    raise
-                raise ValueError(
-                    "warm_start goes on from the network of the last fit, with the same rows and sample_weight: "
-                    f"{error}. Set warm_start=False to train anew"
-                ) from None
+            run = fit(
+                recipe, table, Path(folder) / "run", seed=int(seed), split=rows, test=False, notes=noted,
+                running=running,
+            )  # fmt: skip
             run.record[ENTRY] = {
-                "parameters": {
-                    "validation_fraction": float(self.validation_fraction),
-                    "recipe": self.recipe,
-                    **{k: list(v) if isinstance(v, tuple) else v for k, v in self._changes().items()},
-                },
+                "parameters": self._parameters(),
                 "names": None if names is None else list(names),
                 "columns": int(self.n_features_in_),
                 "by_name": self._by_name,
@@ -476,7 +391,7 @@ class _TableEstimator(BaseEstimator):
         trained = self.run_.record["rows"]["train"]
         unlike = [note for note in notes if note.kind in UNLIKE and not is_by_chance(note, len(frame), trained)]
         _warn_of_rows(unlike)
-        return forward(self._networks[bool(self.exact)], torch.from_numpy(inputs)).double().numpy()
+        return forward(self._network, torch.from_numpy(inputs)).double().numpy()
 
     def _frame(self, X: Any, *, reset: bool) -> pd.DataFrame:
         """X as a data frame: its own, or of an array with the columns x0, x1, ...; checked as scikit-learn does.
@@ -517,7 +432,7 @@ class _TableEstimator(BaseEstimator):
         return frame
 
 
-_BUILT = ("_networks", "_preprocessor", "_columns", "_looked_at", "_seen")  # a file of a model holds no rows
+_BUILT = ("_network", "_preprocessor", "_columns", "_looked_at", "_seen")  # a file of a model holds no rows
 
 
 class HtafClassifier(ClassifierMixin, _TableEstimator):
@@ -528,38 +443,23 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
     those of the exact network.
 
     Args:
-        recipe: a ready recipe of `htaf train tabular`; None: its default one. Each field below that is None stays as
-            this recipe has it.
-        method: htaf, ste (straight-through), ss (scaled sigmoid) or relu, which has no exact step.
+        recipe: the fields of the recipe that are not arguments, {"leaves": 0, "method": "ste"}; `htaf train tabular
+            --help-all` lists them. Or a whole `htaf.training.recipe.Recipe`, or the name of a ready one. None: the
+            default recipe. An argument that is set overrides the recipe.
         hidden: sizes of the hidden layers.
-        members: networks beside each other, whose mean is the output.
-        leaves: of the boosted trees beside the bits, at most, together; 0: none.
-        epochs, batch_size, lr, weight_decay: of the training.
-        alpha0, alpha1: of HTAF at the end of the training.
-        sharpen: move the parameters from a soft start.
-        recalibrate, refit: fit norms and last layer to the exact network after the training.
+        epochs, batch_size, lr: of the training.
         class_weight: "balanced", so that the rows of each class count as much in the training as those of another, or
             {label: weight}, 1 for labels that are not named; multiplied with `sample_weight`. Probabilities are then
             those of classes with such shares. None: all rows alike. Of classifiers.
         threshold: the probability from which the second of two classes is predicted: a number in (0, 1), or "f1",
             "balanced_accuracy" or "matthews_corrcoef", the one with the best of it on the validation rows. None: the
             likelier class. `predict_proba` and `decision_function` know nothing of it. Of classifiers.
-        fields: other fields of the recipe, by name.
-        early_stopping: True: the training ends after `n_iter_no_change` epochs without a better exact network on the
-            validation rows, counted from where sharpening ends, with the rate that it has then; False: it does not;
-            None: as the recipe has it, whose default trains to the end. The best epoch is kept in any case.
-        n_iter_no_change: see `early_stopping`; the recipe's field `patience`.
         validation_fraction: share of the rows, of every class alike, that choose the epoch and are not trained on;
             not read where `fit` has an `eval_set`.
-        warm_start: a second `fit` goes on from the weights of the first, with a new schedule: on the same rows, of
-            the same `sample_weight`, with the same network and validation rows, and other epochs or rates if you like.
-            Else it is refused.
-        exact: predict with the exact step; False: with the smooth network. May be changed after `fit`.
         text_as_missing: a text in a column of numbers, such as "unknown", is a missing value, told by a warning; in
             predictions in a column of dates too. False: it is refused. May be changed after `fit`.
         random_state: of the validation rows, the weights and the order of the batches; 0 as the command, None draws.
         device: auto, cpu, cuda or mps, for the training; predictions are made on the CPU.
-        n_jobs: threads of the CPU in the training; -1: all cores; None: OMP_NUM_THREADS, else 1.
         verbose: show progress and notes on the error output.
 
     Attributes:
@@ -739,7 +639,7 @@ def fit(
             `HtafClassifier.fit`.
         eval_sample_weight: weights of the rows of `eval_set`, where those of the frame are no column of both; None: of
             the column, else all alike.
-        options: as `HtafClassifier` takes them.
+        options: the arguments of `HtafClassifier`, and fields of its recipe, such as `leaves=0`.
 
     Returns:
         A fitted `HtafClassifier` or `HtafRegressor`; it ignores columns that it was not trained on.
@@ -748,6 +648,12 @@ def fit(
         TypeError: no such table, or no such option. ValueError: an option out of range. DataError: no such column, or
             data that cannot be used.
     """
+    fields = {*options} & {*_fields()} - {*HtafClassifier._get_param_names()}
+    recipe = options.get("recipe") or {}
+    if fields and not isinstance(recipe, Mapping):
+        raise ValueError(f"expected all fields within recipe=, as that is no mapping, got {listed(sorted(fields))} too")
+    if fields:
+        options["recipe"] = {**recipe, **{name: options.pop(name) for name in sorted(fields)}}
     frame = _pandas(frame)
     if isinstance(target, int) and target in frame.columns:  # columns are found by their names as text
         target = str(target)
@@ -879,7 +785,12 @@ def of_run(run: Run) -> HtafClassifier | HtafRegressor:
         raise DataError(f"{run.path} was trained on images: expected a run on a table")
     kind = HtafClassifier if preprocessor.target.task == "classification" else HtafRegressor
     try:
-        return kind(**_arguments(run.record))._told(run)
+        made = kind(**_arguments(run.record))._told(run)
+        if isinstance(made.class_weight, tuple):  # as the record holds it, by the names of the labels
+            labels = dict(zip(_texts(made.classes_), made.classes_, strict=True))
+            named = TableData(class_weight=made.class_weight).weights_by_name()
+            made.class_weight = {labels[name]: weight for name, weight in named.items()}
+        return made
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{run.path}: its record does not fit an estimator of this version: {error}") from None
 
@@ -924,87 +835,25 @@ def _share(share: float) -> float:
     return float(share)
 
 
-def _at_least_one(name: str, value: Any) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
-    return int(value)
-
-
-def _threads(n_jobs: Any) -> int | None:
-    """Threads as scikit-learn counts jobs: -1 all cores, -2 all but one; None as it is."""
-    if n_jobs is None:
-        return None
-    if not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0:
-        raise ValueError(f"n_jobs must be a number of threads, -1 for all cores or None, got {n_jobs!r}")
-    return int(n_jobs) if n_jobs > 0 else max(1, joblib.cpu_count() + 1 + int(n_jobs))
-
-
-def _continued(recipe: Recipe, run: Run) -> Recipe:
-    """A recipe to go on from the weights of a run: its activation starts as it was left.
-
-    Raises:
-        ValueError: it has another method.
-    """
-    from htaf.training.families import continuing
-
-    left = continuing(run.record)
-    if left.activation.method != recipe.activation.method:
-        raise ValueError(
-            f"warm_start goes on from the weights of the last fit, with method {left.activation.method}, got "
-            f"{recipe.activation.method}: set warm_start=False to train anew"
-        )
-    return recipe if recipe.activation.sharpening() is None else recipe.replace(start=left.activation.start)
-
-
 def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The constructor's arguments with which an estimator trains as a run was trained."""
-    from htaf.training.families import family_of, make_recipe
+    """The arguments with which an estimator trains as a run was trained; those of a run of the command are its whole
+    recipe."""
+    from htaf.training.families import make_recipe
 
-    entry = record.get(ENTRY) or {}
-    given = dict(entry.get("parameters") or {})
-    if not given:
-        recipe = make_recipe(**record["recipe"])
-        base, unread = family_of("mlp").ready(_first()).flat(), recipe.unread()
-        given = {k: v for k, v in recipe.flat().items() if k not in unread and v != base.get(k)}
-        given = {"recipe": _first()} | {k: v for k, v in given.items() if k != "family"}
-    own = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    if "class_weight" in own:
-        named = TableData(class_weight=tuple(map(str, own["class_weight"])))
-        balanced = named.class_weight == ("balanced",)
-        own["class_weight"] = "balanced" if balanced else named.weights_by_name() or None
-    known = (*FIELDS, "recipe", "validation_fraction")
-    more = {k: v for k, v in own.items() if k not in known}
-    seed = {"random_state": record["seed"]}
-    return {k: v for k, v in own.items() if k in known} | ({"fields": more} if more else {}) | seed
+    entry = record.get(ENTRY) or {"parameters": {"recipe": {"family": "mlp"} | record["recipe"]}}
+    given = {name: _plain(value) for name, value in entry["parameters"].items()}
+    if isinstance(given.get("recipe"), dict) and "family" in given["recipe"]:
+        given["recipe"] = make_recipe(**given["recipe"])
+    if given.get("class_weight") == ("balanced",):
+        given["class_weight"] = "balanced"
+    return given | {"random_state": record["seed"]}
 
 
-def _fields(given: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The fields of a recipe for tables, and those of them that are not read, each with the choice that leaves it so.
+def _fields() -> list[str]:
+    """The fields of a recipe for tables."""
+    from htaf.training.families.mlp import tabular_exact
 
-    given: the arguments that are set; recipe and method count, where they are some.
-    """
-    from htaf.training.families import family_of
-
-    family = family_of("mlp")
-    base = family.ready(_first())
-    with suppress(ValueError, TypeError):
-        base = family.ready(given.get("recipe") or _first())
-        base = family.changed(base, {k: v for k, v in given.items() if k in ("method", "optimizer", "harden") and v})[0]
-    return (*base.fields,), base.unread()
-
-
-def _every_field() -> set[str]:
-    """The fields of the recipes of all families."""
-    from htaf.training.families import FAMILIES
-
-    return {name for one in FAMILIES.values() for name in one.ready(next(iter(one.recipes))).flat()}
-
-
-def _first() -> str:
-    """The name of the default recipe for tables."""
-    from htaf.training.families import family_of
-
-    return next(iter(family_of("mlp").recipes))
+    return [*tabular_exact().fields]
 
 
 def _warn(notes: Sequence[Note | str]) -> None:
@@ -1085,7 +934,9 @@ def _head_in_double(net: nn.Module) -> nn.Module:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy, as a search gives it, as one of Python; several of them as a tuple."""
+    """A number of numpy, as a search gives it, as one of Python; several of them as a tuple, also within a mapping."""
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, np.ndarray | list | tuple):
         return tuple(map(_plain, value))
     return value.item() if isinstance(value, np.generic) else value
@@ -1129,16 +980,12 @@ def _refuse_doubled(names: pd.Index) -> None:
 
 def _class_weight(given: Any) -> tuple[str, ...]:
     """Weights of classes as a recipe has them; ValueError for what they cannot be."""
-    if isinstance(given, Mapping):
-        if not given:
-            return ()
-        names = _texts(np.array([*given], dtype=object))
-        return tuple(f"{name}={weight}" for name, weight in zip(names, given.values(), strict=True))
     if isinstance(given, str):
-        given = (given,)
-    if not isinstance(given, tuple) or not all(isinstance(one, str) for one in given):
+        return (given,)
+    if not isinstance(given, Mapping):
         raise ValueError(f"class_weight must be 'balanced', {{label: weight}} or None, got {given!r}")
-    return given
+    names = _texts(np.array([*given], dtype=object)) if given else []
+    return tuple(f"{name}={weight}" for name, weight in zip(names, given.values(), strict=True))
 
 
 def _weights(

@@ -1,55 +1,210 @@
-"""Logistic heads on some of the concepts: scikit-learn's own fit, absent classes, even samples."""
+"""Heads on concepts: scikit-learn's fits, planted concepts, and that the test part chooses nothing."""
 
-from __future__ import annotations
+import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
 
 from htaf.concepts import heads
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.heads import Fit, Head, accuracy_of
+from htaf.concepts.counts import labelled
+from htaf.concepts.heads import CANDIDATES, STRENGTHS, correct, fit_of, head_of, sparse_heads, wilson
+from htaf.concepts.sparsity import effective
+from htaf.hardening import linear
+from htaf.hardening.linear import LinearFit, largest_of_each
 
 
-def some(classes: int, concepts: int = 6, n: int = 200) -> Codes:
-    r = np.random.default_rng(0)
-    labels = np.concatenate([np.arange(classes), r.integers(0, classes, n)])
-    bits = r.random((len(labels), concepts)) < r.random((concepts, classes))[:, labels].T
-    return codes_of(bits, labels, r.normal(size=(classes, concepts)), np.zeros(classes))
+def parts_of(*sizes: int) -> np.ndarray:
+    return np.repeat(np.arange(len(sizes), dtype=np.uint8), sizes)
 
 
-def fitted(codes: Codes, strength: float) -> Head:
-    return Fit(codes, codes.unpack().mean(0), 10**6, 0).head(np.arange(codes.concepts), strength)
+def planted(seed: int = 0, classes: int = 10, each: int = 3, junk: int = 30, sizes=(600, 300, 300)) -> Codes:
+    """Each class has `each` concepts of its own, present in 90% of its images and 10% of the others, among others."""
+    r = np.random.default_rng(seed)
+    n = sum(sizes)
+    labels = r.integers(0, classes, n)
+    own = np.repeat(np.arange(classes), each)
+    told = r.random((n, len(own))) < np.where(labels[:, None] == own, 0.9, 0.1)
+    noise = r.random((n, junk)) < r.random(junk)
+    dead = np.stack([np.ones(n), np.zeros(n)], 1)
+    bits = np.concatenate([told, noise, dead], 1).astype(bool)
+    concepts = bits.shape[1]
+    return codes_of(bits, labels, r.normal(size=(classes, concepts)), r.normal(size=classes), parts=parts_of(*sizes))
 
 
-@pytest.mark.parametrize("classes", [2, 3, 5])
-def test_the_head_is_that_of_scikit_learn(classes: int) -> None:
-    codes = some(classes)
-    head, bits = fitted(codes, 1e-2), codes.unpack().astype(float)
-    model = LogisticRegression(C=1 / (1e-2 * len(bits)), tol=1e-8, max_iter=2000).fit(bits, codes.labels)
-    logits = bits @ head.weight.T + head.bias
-    probability = np.exp(logits - logits.max(1, keepdims=True))
-    probability /= probability.sum(1, keepdims=True)
-    np.testing.assert_allclose(probability, model.predict_proba(bits), atol=0.01)
+def random_weights(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    r = np.random.default_rng(seed)
+    return torch.from_numpy(r.normal(size=(10, 62))), torch.from_numpy(r.normal(size=10))
 
 
-def test_the_strength_is_that_of_best_validation_accuracy() -> None:
-    codes, every = some(5), np.arange(6)
-    fit = Fit(codes, codes.unpack().mean(0), 10**6, 0)
-    strength, head = fit.choose(every, codes)
-    found = {each: accuracy_of(codes, every, fitted(codes, each)) for each in heads.STRENGTHS}
-    assert strength in found
-    assert accuracy_of(codes, every, head) >= max(found.values()) - 0.02
+def objective(fit: LinearFit, w: np.ndarray, b: np.ndarray, strength: float, mix: float) -> float:
+    logits = fit.z.numpy() @ w.T + b
+    chosen = logits[np.arange(len(logits)), fit.y]
+    entropy = np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1)) + logits.max(1) - chosen
+    return float(entropy.mean() + strength * (mix * np.abs(w).sum() + (1 - mix) / 2 * (w**2).sum()))
 
 
-@pytest.mark.parametrize("present", [[0, 1, 2, 3], [3]])
-def test_a_class_without_training_images_is_never_predicted(present: list[int]) -> None:
-    codes = some(5)
-    head = fitted(codes.take(np.flatnonzero(np.isin(codes.labels, present))), 1e-6)
-    every = np.array(list(np.ndindex(*[2] * 6))) @ head.weight.T + head.bias
-    assert set(every.argmax(1).tolist()) <= set(present)
+def test_the_gradient_is_that_of_the_loss() -> None:
+    fit, (w, b), step = fit_of(labelled(planted(), "train")), random_weights(0), random_weights(1)
+    value, slope, of_bias = fit.loss((w, b))
+    assert float(value) == pytest.approx(objective(fit, w.numpy(), b.numpy(), 0, 0))
+    ahead, behind = (objective(fit, (w + e * step[0]).numpy(), (b + e * step[1]).numpy(), 0, 0) for e in (1e-5, -1e-5))
+    assert float((slope * step[0]).sum() + of_bias @ step[1]) == pytest.approx((ahead - behind) / 2e-5, rel=1e-5)
+
+
+@pytest.mark.parametrize("mix", [0.5, 0.99])
+def test_elastic_net_is_scikit_learns(mix: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MIX", mix), ("PRECISION", 1e-9), ("STEPS", 5000)):
+        monkeypatch.setattr(linear, name, value)
+    fit = fit_of(labelled(planted(), "train"))
+    z = fit.z.numpy()
+    for strength in (0.03, 0.01):
+        w, b = (found.numpy() for found in fit.elastic_net(fit.constant(10), strength))
+        solver = LogisticRegression(C=1 / (strength * len(z)), solver="saga", l1_ratio=mix, tol=1e-5, max_iter=3000)
+        solver.fit(z, fit.y)
+        theirs = objective(fit, solver.coef_, np.asarray(solver.intercept_), strength, mix)
+        assert objective(fit, w, b, strength, mix) == pytest.approx(theirs, rel=1e-5)
+        np.testing.assert_allclose(w, solver.coef_, atol=3e-3)
+        assert abs(effective(w) - effective(np.where(np.abs(solver.coef_) > 1e-4, solver.coef_, 0))) < 0.5
+        assert (w[:, -2:] == 0).all()  # dead concepts
+
+
+def test_the_path_starts_at_nothing_and_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "POINTS", 12)
+    fit = fit_of(labelled(planted(), "train"))
+    found = [(strength, effective(w.numpy())) for strength, (w, _) in fit.path(10)]
+    assert len(found) == 12
+    assert found[0][1] == 0
+    assert found[1][1] > 0
+    assert found[-1][0] == pytest.approx(found[0][0] / 1000)
+    assert all(later >= sooner - 0.5 for (_, sooner), (_, later) in itertools.pairwise(found))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 6))
+def test_the_largest_weights_of_each_class(seed: int, most: int) -> None:
+    r = np.random.default_rng(seed)
+    weight = r.normal(size=(4, 6)) * (r.random((4, 6)) < 0.6)
+    kept = largest_of_each(torch.from_numpy(weight), most).numpy()
+    for line, here in zip(weight, kept, strict=True):
+        assert here.sum() == min(most, np.count_nonzero(line))
+        assert not here.any() or np.abs(line[here]).min() >= np.abs(line[~here]).max(initial=0)
+
+
+def test_a_fit_to_some_weights_leaves_all_else_at_nothing() -> None:
+    fit = fit_of(labelled(planted(), "train"))
+    kept = torch.zeros(10, 62, dtype=torch.bool)
+    kept[:, :7] = True
+    w = fit.logistic(random_weights(0), 0.1, kept=kept)[0].numpy()
+    assert (w[:, 7:] == 0).all()
+    assert (w[:, :7] != 0).all()
+    solver = LogisticRegression(C=1 / (0.1 * len(fit.z)), tol=1e-8, max_iter=1000).fit(fit.z[:, :7].numpy(), fit.y)
+    np.testing.assert_allclose(w[:, :7], solver.coef_, atol=1e-4)
+
+
+def test_a_head_on_bits_gives_the_logits_of_the_fit() -> None:
+    train = labelled(planted(), "train")
+    fit, (w, b) = fit_of(train), random_weights(1)
+    head = head_of(fit, (w, b))
+    np.testing.assert_allclose(train.unpack() @ head.weight.T + head.bias, fit.z @ w.T + b, atol=1e-5)
+
+
+def test_validation_accuracy_chooses_the_point_and_the_strength(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes, lines = planted(), []
+    path = fit_of(labelled(codes, "train")).path(10)
+    points = [strength for strength, (w, _) in path if effective(w.numpy()) >= 3]
+    of_points, of_ridges = [0.1, 0.9, 0.5, 0.9], [0.2, 0.3, 0.8, 0.8]
+    assert len(of_points) == CANDIDATES
+    told = iter([*of_points, *of_ridges])
+    monkeypatch.setattr(heads, "correct", lambda *_: np.array(next(told)))
+    (found,) = sparse_heads(codes, (3,), progress=lines.append)
+    assert found.strength == pytest.approx(points[1])  # the first of the best
+    assert found.ridge == STRENGTHS[2]
+    assert found.validation == 0.8
+    assert lines[-1] == "3 concepts a class: validation accuracy 0.8000"
+
+
+def test_planted_concepts_carry_the_sparse_head() -> None:
+    codes, lines = planted(), []
+    three, ten, whole, again = sparse_heads(codes, (3, 10, None, 3), progress=lines.append)
+    test = labelled(codes, "test")
+    assert again is three
+    assert three.nec <= 3 < ten.nec <= 10
+    assert whole.target is None
+    assert whole.nec == 60  # all but the dead
+    own = np.repeat(np.arange(10), 3)
+    for label in range(10):
+        assert set(np.flatnonzero(three.head.weight[label])) <= set(np.flatnonzero(own == label))
+    shares = [correct(test, found.head).mean() for found in (three, ten, whole)]
+    assert shares[0] > 0.85
+    assert min(shares[1:]) > shares[0] - 0.05
+    labels = test.labels
+    logits = test.unpack().astype(float) @ three.head.weight.T + three.head.bias
+    assert shares[0] == pytest.approx((logits.argmax(1) == labels).mean())
+    validation = labelled(codes, "validation")
+    assert three.validation == pytest.approx(correct(validation, three.head).mean())
+    assert sum("elastic net" in line for line in lines) > 3
+
+
+def test_the_test_part_chooses_nothing() -> None:
+    codes = planted(sizes=(300, 150, 150))
+    other = np.array(codes.labels)
+    other[codes.parts == 2] = 0
+    one, two = (sparse_heads(each, (3,))[0] for each in (codes, replace(codes, labels=other)))
+    np.testing.assert_array_equal(one.head.weight, two.head.weight)
+
+
+def test_a_class_without_training_images_is_never_predicted() -> None:
+    codes = planted()
+    labels = np.array(codes.labels)
+    labels[(codes.parts == 0) & (labels == 4)] = 3
+    found_heads = sparse_heads(replace(codes, labels=labels), (2, None))
+    for found in found_heads:
+        logits = codes.unpack().astype(float) @ found.head.weight.T + found.head.bias
+        assert not (logits.argmax(1) == 4).any()
+    assert all((found.head.weight[4] == 0).all() for found in found_heads)
+
+
+def test_one_class_and_dead_concepts_alone() -> None:
+    codes = codes_of(np.zeros((30, 4)), np.zeros(30), np.zeros((2, 4)), np.zeros(2), parts=parts_of(10, 10, 10))
+    for found in sparse_heads(codes):
+        assert (found.head.weight == 0).all()
+        assert found.validation == 1
+
+
+def test_bad_input_is_refused() -> None:
+    codes = planted(sizes=(100, 50, 50))
+    with pytest.raises(ConceptError, match="numbers of concepts >= 1"):
+        sparse_heads(codes, (0,))
+    with pytest.raises(ConceptError, match="numbers of concepts >= 1"):
+        sparse_heads(codes, ())
+    with pytest.raises(ConceptError, match="cap must be >= 1"):
+        sparse_heads(codes, cap=0)
+    with pytest.raises(ConceptError, match="validation"):
+        sparse_heads(codes.part("train"))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 500), st.floats(0, 1))
+def test_wilsons_interval_is_scipys(images: int, share: float) -> None:
+    hits = round(share * images)
+    low, high = binomtest(hits, images).proportion_ci(method="wilson")
+    assert wilson(hits, images) == pytest.approx((low, high), abs=1e-6)
+
+
+def test_a_head_draws_on_one_bit_of_a_concept() -> None:
+    """Two classes whose bits are all the class: five weights a class were five times the same."""
+    labels = np.arange(60) % 2
+    bits = np.stack([labels, 1 - labels] * 8, 1)
+    codes = codes_of(bits, labels, np.zeros((2, 16)), np.zeros(2), parts=parts_of(30, 15, 15))
+    for head in sparse_heads(codes, (5, None)):
+        assert (head.head.weight != 0).sum(1).tolist() == [1, 1]
 
 
 @settings(max_examples=40, deadline=None)
@@ -64,14 +219,9 @@ def test_a_subsample_is_even_over_classes(labels: list[int], cap: int, seed: int
         assert taken[k] >= min(there[k], taken.max() - 1)
 
 
-def test_bad_cap() -> None:
-    with pytest.raises(ConceptError, match="cap must be >= 1"):
-        Fit(some(2), np.zeros(6), 0, 0)
-
-
 def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes, every = some(5), np.arange(6)
-    head = Head(codes.weight.astype(float), codes.bias.astype(float))
-    whole = accuracy_of(codes, every, head)
+    codes = planted(sizes=(100, 50, 50))
+    head = heads.Head(codes.weight.astype(float), codes.bias.astype(float))
+    whole = correct(codes, head)
     monkeypatch.setattr(heads, "CHUNK", 13)
-    assert accuracy_of(codes, every, head) == whole
+    np.testing.assert_array_equal(correct(codes, head), whole)

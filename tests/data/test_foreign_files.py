@@ -145,7 +145,7 @@ def test_a_query_that_is_yet_to_run_is_named() -> None:
 
 def test_sizes_of_numpy() -> None:
     rows = np.random.default_rng(0).normal(size=(40, 2))
-    htaf.HtafRegressor(hidden=(np.int64(8),), members=1, leaves=0, epochs=1).fit(rows, rows[:, 0])
+    htaf.HtafRegressor(hidden=(np.int64(8),), recipe={"members": 1, "leaves": 0}, epochs=1).fit(rows, rows[:, 0])
 
 
 @pytest.mark.parametrize("pair", ["false true", "no yes", "N Y", "off on", "0 1", "0.0 1.0", "F T"])

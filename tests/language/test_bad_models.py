@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import shutil
 import signal
@@ -17,10 +16,11 @@ import pytest
 import safetensors.torch
 import torch
 from tests.language.models import tiny, write_gguf
+from transformers import AutoTokenizer
 
 from htaf._files import sealed
 from htaf.language import Data, LanguageError, Training, calibrate, files, fit
-from htaf.language.generating import Clock, continued, prompt_tokens, words
+from htaf.language.generating import continued, prompt_tokens
 from htaf.language.run import RECORD, read
 from htaf.language.scores import text_scores
 from htaf.models import hub
@@ -118,7 +118,7 @@ def test_folders_of_strangers_that_are_refused(model, tmp_path, change, said):
         files.load(tmp_path / "made")
 
 
-def test_a_configuration_loads_nothing_and_makes_no_other_token(model, tmp_path):
+def test_a_configuration_loads_nothing(model, tmp_path, htaf):
     network, tokenizer = files.load(model)
     prompt = prompt_tokens(tokenizer, "red cats")
     wanted = continued(network, prompt, most=12)
@@ -127,14 +127,13 @@ def test_a_configuration_loads_nothing_and_makes_no_other_token(model, tmp_path)
     kernel = dict.fromkeys(("attn_implementation", "experts_implementation"), "owner/kernel")
     code = {"auto_map": {"AutoConfig": "a/b--c.D"}, "transformers_weights": "other.safetensors"}
     edit(tmp_path / "made" / "config.json", **kernel, **code)
-    edit(tmp_path / "made" / "generation_config.json", repetition_penalty=9.0, num_beams=3, stop_strings=["a"])
     made, tokenizer = files.load(tmp_path / "made")
-    clock, told = Clock(len(prompt)), list[str]()
-    assert torch.equal(continued(made, prompt, most=12, streamer=words(tokenizer, clock, told.append)), wanted)
-    assert "".join(told) == tokenizer.decode(wanted, skip_special_tokens=True)
-    assert clock.read == 2
-    assert len(wanted) <= clock.written <= len(wanted) + 1  # the one that ends the text too
-    assert made.generation_config.repetition_penalty == 9.0  # there for those who call generate themselves
+    assert torch.equal(continued(made, prompt, most=12), wanted)
+    said = htaf("generate", tmp_path / "made", "red cats", "--tokens", "12")[1]
+    assert said == tokenizer.decode(wanted, skip_special_tokens=True) + "\n"
+    edit(tmp_path / "made" / "generation_config.json", stop_strings=["a"])
+    with pytest.raises(LanguageError, match="LlamaForCausalLM cannot go on from a prompt"):
+        continued(files.load(tmp_path / "made")[0], prompt, most=12)
 
 
 @pytest.mark.parametrize(
@@ -143,36 +142,18 @@ def test_a_configuration_loads_nothing_and_makes_no_other_token(model, tmp_path)
         ("{% for", "unexpected 'end of template'"),
         ("{{ ''.__class__.__mro__ }}", "is unsafe"),
         ("{{ raise_exception('no such role') }}", "no such role"),
-        ("{{ 'a' * 10**11 }}", "more than 1 GiB of memory"),
-        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "more than 1 seconds"),
-        ("{{ 'a' * 10**6 }}", "expected a text of 1 to 100,000 characters"),
-        ("", "expected a text of 1 to 100,000 characters and the prompt, got ''"),
     ],
 )
-def test_chat_templates_that_give_no_text(model, template, said, monkeypatch):
-    monkeypatch.setattr("htaf.language.generating.LONGEST", 1)
-    tokenizer = files.tokenizer_of(model)
+def test_chat_templates_that_fail(model, template, said):
+    tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = template
     with pytest.raises(LanguageError, match=f"the chat template of this model fails: .*{said}.*--chat off"):
         prompt_tokens(tokenizer, "red cats")
     assert len(prompt_tokens(tokenizer, "red cats", chat=False)) == 2
 
 
-def test_a_chat_template_whose_process_does_not_begin(model, monkeypatch):
-    tokenizer = files.tokenizer_of(model)
-    tokenizer.chat_template = "{{ messages[0].content }}"
-    monkeypatch.setattr("htaf.language.generating.BEGIN", 0.2)
-    with monkeypatch.context() as patch:
-        patch.setattr("htaf.language.generating._render", lambda *given: time.sleep(60))
-        with pytest.raises(LanguageError, match=r"its process did not begin within 0.2 seconds; --chat off"):
-            prompt_tokens(tokenizer, "red cats")
-    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
-    with pytest.raises(LanguageError, match=r"cannot be started: daemonic processes .* --chat off"):
-        prompt_tokens(tokenizer, "red cats")
-
-
 def test_a_chat_template_gives_the_tokens_of_transformers(model):
-    tokenizer = files.tokenizer_of(model)
+    tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = "<s>{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}</s>"
     wanted = tokenizer.apply_chat_template([{"role": "user", "content": "red cats"}], return_dict=True)["input_ids"]
     assert prompt_tokens(tokenizer, "red cats").tolist() == wanted
@@ -217,7 +198,7 @@ def test_models_without_gates_by_the_command(model, text, tmp_path, htaf):
     for kind, said in (("phi", "expected a gated MLP"), ("gpt2", "expected a")):
         sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2} if kind == "gpt2" else {}
         tiny(kind, vocab_size=300, **sizes).save_pretrained(tmp_path / kind)
-        files.tokenizer_of(model).save_pretrained(tmp_path / kind)
+        AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / kind)
         flags = ["--text", text, "--out", tmp_path / f"{kind}-out", "--last-k", "1", "--length", "32"]
         code, _, told = htaf("train", "llm", "--model", tmp_path / kind, *flags)
         assert (code, said in told) == (1, True), told
@@ -238,7 +219,6 @@ def test_prompts(run, tmp_path, htaf):
 def test_words_that_are_not_known(run):
     for make, message in (
         (lambda: Training(precision="float16"), "precision must be float32, bfloat16, got float16"),
-        (lambda: Training(slope="relu"), "slope must be sigmoid, tanh, rectangular, got relu"),
         (lambda: Data("x", length=1), "length must be >= 2, got 1"),
         (
             lambda: fit("x", Data("y"), Training(), "new", calibration="all"),
@@ -297,5 +277,5 @@ def test_a_run_that_was_begun_is_not_read(run, tmp_path):
 
 def test_numbers_that_are_not_finite_say_the_step(fitted, tmp_path):
     with pytest.raises(LanguageError, match="the training loss became nan at step"):
-        fitted(tmp_path / "a", Training(steps=40, batch_size=2, lr=1e30, clip=0.0), last_k=1)
+        fitted(tmp_path / "a", Training(steps=40, batch_size=2, lr=1e30), last_k=1)
     assert torch.is_grad_enabled()

@@ -19,7 +19,6 @@ from htaf._files import sealed
 from htaf.language import LanguageError, files, gates_of
 from htaf.language.generating import continued, prompt_tokens
 from htaf.language.options import Data, Machine, Training
-from htaf.language.ranks import Ranks
 from htaf.language.run import prepare, read
 from htaf.language.scores import text_scores
 from htaf.language.text import Document, blocks
@@ -71,7 +70,7 @@ def test_no_other_reader_computes_the_old_activation(run, reader):
 @pytest.mark.parametrize("kind", slow_but(MORE, "qwen3_5_text"))
 def test_every_architecture_is_trained_saved_and_read(kind, model, fitted, tmp_path):
     tiny(kind, vocab_size=300).save_pretrained(tmp_path / "model")
-    files.tokenizer_of(model).save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "model")
     record = fitted(tmp_path / "out", replace(QUICK, steps=3), network=tmp_path / "model")
     network, tokenizer = files.load(tmp_path / "out")
     assert list(gates_of(network)) == [2, 3]
@@ -180,29 +179,6 @@ def test_outputs_beside_what_is_read(model, text, tmp_path, htaf):
     assert (code, "--cache" in told, "lies in the folder of --text" in told) == (2, True, True)
 
 
-def test_frozen_weights_in_4_bits(model, fitted, tmp_path):
-    pytest.importorskip("bitsandbytes")
-    tiny("llama", vocab_size=300, hidden_size=64, intermediate_size=128, head_dim=16).save_pretrained(
-        tmp_path / "large"
-    )
-    files.tokenizer_of(model).save_pretrained(tmp_path / "large")
-    model = tmp_path / "large"  # 4 bits go by 64 values
-    training = replace(QUICK, steps=6, lr=0.01, distil=0.0)
-    record = fitted(tmp_path / "a", training, network=model, machine=Machine(quantize=True))
-    assert record["layers"][0]["after"] is None  # weights in 4 bits cannot be refitted
-    saved, _ = files.load(tmp_path / "a")
-    whole, _ = files.load(model)
-    now, before = (m.model.layers[3].mlp.up_proj.weight for m in (saved, whole))
-    assert now.dtype == torch.float32
-    assert 0 < (now - before).norm() < 0.5 * before.norm()
-    assert torch.equal(saved.model.layers[1].mlp.up_proj.weight, whole.model.layers[1].mlp.up_proj.weight)
-    assert "quantization_config" not in json.loads((tmp_path / "a" / "config.json").read_text())
-    alone = replace(QUICK, steps=0)
-    calibrated = fitted(tmp_path / "b", alone, network=model, machine=Machine(quantize=True))
-    assert calibrated["before"] == record["before"]  # of the whole weights, as what is saved
-    assert files.load(tmp_path / "b")[0].model.layers[3].mlp.up_proj.weight.dtype == torch.float32
-
-
 def test_a_folder_goes_on_being_that_of_its_run(text, run, fitted, shared, tmp_path):
     """Known by its content, free after a wrong first call, completed or repaired by its command."""
     out, record = run
@@ -280,41 +256,14 @@ def test_more_layers_from_an_earlier_run(model, run, fitted, tmp_path):
     with pytest.raises(LanguageError, match="has gates in its last 2 layers"):
         fitted(tmp_path / "same", start_from=str(out))
     tiny("llama", vocab_size=300, num_hidden_layers=3).save_pretrained(tmp_path / "other")
-    files.tokenizer_of(model).save_pretrained(tmp_path / "other")
+    AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "other")
     with pytest.raises(LanguageError, match="is one on another model"):
         fitted(tmp_path / "a", network=tmp_path / "other", last_k=3, start_from=str(out))
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"hidden_weight": 1.0}, {"checkpointing": True}, {"precision": "bfloat16"}, {"distil": 0.5, "method": "ste"}],
-)
+@pytest.mark.parametrize("changed", [{"precision": "bfloat16"}, {"distil": 0.5, "method": "ste"}])
 def test_ways_to_train(run, fitted, shared, changed, tmp_path):
     record = fitted(tmp_path / "a", replace(QUICK, **changed), machine=shared, save=False)
     assert record["trained"]["kl"] < 2 * record["calibrated"]["kl"]
     losses = [[row["train"] for row in made["validation"][1:]] for made in (record, run[1])]
-    if "checkpointing" in changed:
-        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    else:
-        assert losses[0] != pytest.approx(losses[1], rel=1e-6)
-
-
-@pytest.mark.slow
-def test_two_processes_train_as_one(model, text, run, tmp_path):
-    code = (
-        "import sys, htaf\n"
-        "from htaf.language import Data, Training, fit\n"
-        f"data = Data({str(text)!r}, length=32, calibration=16, training=40, test=8)\n"
-        "training = Training(steps=6, batch_size=2, lr=0.003, validate=3)\n"
-        f"fit({str(model)!r}, data, training, {str(tmp_path / 'two')!r}, last_k=2)\n"
-    )
-    (tmp_path / "run.py").write_text(code)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    subprocess.run([*torchrun, str(tmp_path / "run.py")], check=True, timeout=300)
-    two, (_, one) = read(tmp_path / "two"), run
-    assert two["processes"] == 2
-    assert two["calibrated"] == pytest.approx(one["calibrated"])
-    for mine, other in zip(two["validation"], one["validation"], strict=True):
-        assert [v or 0 for v in mine.values()] == pytest.approx([v or 0 for v in other.values()], rel=1e-3)
-    with pytest.raises(LanguageError, match="for 3 processes alike, got 4"):
-        Ranks(0, 3).share(torch.arange(4))
+    assert losses[0] != pytest.approx(losses[1], rel=1e-6)

@@ -71,19 +71,8 @@ def _stop_at(step):
     return tell
 
 
-def test_merged_lora_is_the_same_function(hidden, tmp_path):
-    logits = []
-    for merge in (False, True):
-        model = prepared()
-        train(model, dataclasses.replace(QUICK, steps=10), *hidden, tmp_path / str(merge), merge=merge)
-        assert any("lora" in name for name, _ in model.named_parameters()) != merge
-        with torch.no_grad():
-            logits.append(model(TOKENS[18:]).logits)
-    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-5)
-
-
 def test_layers_become_exact_from_below():
-    training = Training(steps=100, harden_from=0.4, harden_to=0.8)
+    training = Training(steps=100)
     assert [len(training.exact(step, [5, 6, 7])) for step in (0, 39, 40, 60, 80, 99)] == [0, 0, 1, 2, 3, 3]
     assert training.exact(60, [5, 6, 7]) == [5, 6]
     assert dataclasses.replace(training, method="ste", start=(), end=()).exact(99, [5]) == []
@@ -97,7 +86,6 @@ def test_errors(hidden, tmp_path):
         ({"steps": -1}, "steps must be in 0 to"),
         ({"lr": -1.0}, "lr must be > 0 and finite, got -1"),
         ({"distil": 2.0}, r"distil must lie in \[0, 1\], got 2"),
-        ({"harden_from": 0.9}, "harden_from <= harden_to"),
         ({"start": (1.0,)}, "start and end of htaf must be 2 numbers"),
     ):
         with pytest.raises(LanguageError, match=said):
@@ -108,12 +96,3 @@ def test_errors(hidden, tmp_path):
     (tmp_path / "checkpoint.pt").write_bytes(b"x")
     with pytest.raises(LanguageError, match=r"checkpoint.pt is damaged"):
         train(prepared(), QUICK, *hidden, tmp_path)
-
-
-@pytest.mark.parametrize("twice", [False, True])
-def test_checkpointing_computes_layers_twice(hidden, twice, tmp_path):
-    model, calls = prepared(), []
-    with model.model.layers[3].mlp.register_forward_pre_hook(lambda *_: calls.append(torch.is_grad_enabled())):
-        train(model, dataclasses.replace(QUICK, steps=1, checkpointing=twice), *hidden, tmp_path)
-    assert sum(calls) == 1 + twice  # those of the validations have no gradient
-    assert "forward" not in vars(model.model.layers[3])

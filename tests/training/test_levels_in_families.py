@@ -78,7 +78,7 @@ def test_bits_of_a_table_are_thresholds_of_its_units(table: Run, tmp_path: Path)
 
 def test_an_estimator_takes_levels() -> None:
     frame = rows()
-    model = htaf.HtafClassifier(hidden=(8,), epochs=2, fields={"levels": 2}).fit(frame[list("abcd")], frame.y)
+    model = htaf.HtafClassifier(hidden=(8,), epochs=2, recipe={"levels": 2}).fit(frame[list("abcd")], frame.y)
     assert model.run_.record["recipe"]["levels"] == 2
 
 

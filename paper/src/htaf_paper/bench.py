@@ -16,9 +16,8 @@ from scipy.stats import binom
 from htaf._console import markdown_text
 from htaf.concepts.codes import CHUNK, Codes, ConceptError, PartName, codes_of
 from htaf.concepts.counts import class_counts, class_sizes, labelled, labelled_rows, shares, training_means
-from htaf.concepts.heads import Head, balanced_rows
+from htaf.concepts.heads import Head, balanced_rows, measured, sparse_heads
 from htaf.concepts.reasons import SHOWN, reasons_of
-from htaf.concepts.sparse import measured, sparse_heads
 from htaf.concepts.store import Features
 from htaf.data.attributes import Attributes
 from htaf_paper.other_bits import BASELINES, Backbone

@@ -13,8 +13,8 @@ from jaxtyping import Float32, Float64, Int64
 
 from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError
-from htaf.concepts.counts import labelled, training_means
-from htaf.concepts.heads import Fit, Head
+from htaf.concepts.counts import labelled
+from htaf.concepts.heads import Head, fit_of, head_of, sparse_heads
 from htaf.concepts.store import CHUNK, Features, open_features
 from htaf.concepts.writing import write_codes
 
@@ -97,11 +97,11 @@ def binarise(
 
 def _fitted(codes: Codes) -> Head:
     """A logistic head on all bits."""
-    train, every = labelled(codes, "train"), np.arange(codes.concepts)
-    fit = Fit(train, training_means(codes), len(train), 0)
+    train = labelled(codes, "train")
     if ((codes.parts == PARTS.index("validation")) & (codes.labels >= 0)).any():
-        return fit.choose(every, labelled(codes, "validation"))[1]
-    return fit.head(every, STRENGTH)
+        return sparse_heads(codes, (None,), cap=len(train))[0].head
+    fit = fit_of(train, len(train))
+    return head_of(fit, fit.logistic(fit.constant(len(codes.classes)), STRENGTH))
 
 
 def median_thresholds(features: Features, rows: Int64[np.ndarray, " rows"]) -> Float32[np.ndarray, " concepts"]:

@@ -2,7 +2,7 @@
 
 Source: Oikarinen et al. 2023, Label-Free Concept Bottleneck Models; `their code
 <https://github.com/Trustworthy-ML-Lab/Label-free-CBM>`_ has the same similarity, steps and thresholds. The head is that
-of `htaf.concepts.sparse`, so that these concepts and the bits of a network are compared with the same head.
+of `htaf.concepts.heads`, so that these concepts and the bits of a network are compared with the same head.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch import Tensor
 from htaf._console import progress as progress_of
 from htaf._errors import expect_memory, expect_seed
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
+from htaf.concepts.heads import sparse_heads
 from htaf.concepts.naming.files import NOT_CHECKED, read_text, write_names
 from htaf.concepts.passes import Device, as_margins, choose_device
-from htaf.concepts.sparse import sparse_heads
 from htaf.concepts.store import CHUNK, Features
 from htaf.concepts.writing import write_codes
 from htaf.data.images import FilePart, ImagePreprocessor, Images

@@ -9,17 +9,19 @@ attribute that it is named after: I(bit; class | attribute) (Makonnen et al. 202
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int64
+import torch
+from jaxtyping import Bool, Float64, Int64
 
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.counts import class_counts, class_sizes, labelled
-from htaf.concepts.heads import balanced_rows, correct
-from htaf.concepts.sparse import CAP, STRENGTHS, StandardBits, Z, refit, start_of
+from htaf.concepts.heads import CAP, STRENGTHS, Z, balanced_rows, correct, fit_of, head_of
 from htaf.concepts.store import Features
 from htaf.data.attributes import Attributes
+from htaf.hardening.linear import Weights
 
 NEIGHBOURS = 3  # of the estimate for soft values, as the source has it
 MOST = 2000  # images of that estimate
@@ -105,8 +107,8 @@ def soft_leakage(
     scale = whole if whole > 0 else 1.0
     ctl = np.maximum(0, soft - bit) / scale
     hits = {
-        "soft": _right(codes, features.values, part, cap, seed),
-        "bits": _right(codes, None, part, cap, seed),
+        "soft": _right(replace(features, labels=codes.labels, parts=codes.parts), part, cap, seed),
+        "bits": _right(codes, part, cap, seed),
     }
     return {
         "ctl": float(ctl.mean()),
@@ -143,8 +145,8 @@ def named_leakage(
     """
     verified = sorted({int(entry["concept"]) for entry in names if entry.get("verified")})
     kept = np.array(verified, dtype=np.int64)
-    every = _right(codes, None, part, cap, seed)
-    some = _right(codes, None, part, cap, seed, kept)
+    every = _right(codes, part, cap, seed)
+    some = _right(codes, part, cap, seed, kept)
     return {
         "verified": verified,
         "accuracy": {"all": float(every.mean()), "verified": float(some.mean())},
@@ -215,35 +217,15 @@ def _neighbours(
 
 
 def _right(
-    codes: Codes,
-    values: Float[np.ndarray, "images concepts"] | None,
-    part: PartName,
-    cap: int,
-    seed: int,
-    kept: Int64[np.ndarray, " kept"] | None = None,
+    codes: Codes | Features, part: PartName, cap: int, seed: int, kept: Int64[np.ndarray, " kept"] | None = None
 ) -> Bool[np.ndarray, " scored"]:
     """Which images of a part a logistic head gets right that is fitted to some bits, or to soft values."""
     train, validation, scored = (labelled(codes, name) for name in ("train", "validation", part))
-    data = StandardBits(train, cap, seed)
-    inputs: dict[str, Any] = {}
-    if values is not None:
-        fitted = np.asarray(values[_known(codes, "train")[balanced_rows(train.labels, cap, seed)]])
-        mean, scale = fitted.mean(0), fitted.std(0)
-        scale = np.where(scale > 0, scale, 1)
-        data.values = ((fitted - mean) / scale).astype(data.values.dtype)
-        inputs = {name: (values[_known(codes, name)] - mean) / scale for name in ("validation", part)}
-    support = np.zeros((data.classes, codes.concepts), dtype=bool)
+    fit = fit_of(train, cap, seed)
+    support = torch.zeros(len(codes.classes), codes.concepts, dtype=torch.bool)
     support[:, slice(None) if kept is None else kept] = True
-    (weight, bias), best = start_of(data), None
-    for strength in STRENGTHS:
-        weight, bias = refit(data, support, strength, weight, bias)
-        hits = []
-        for name, some in (("validation", validation), (part, scored)):
-            if values is None:
-                hits.append(correct(some, data.head(weight, bias)))
-            else:
-                hits.append((inputs[name] @ weight.T + bias).argmax(1) == np.asarray(some.labels))
-        if best is None or hits[0].mean() > best[0]:
-            best = hits[0].mean(), hits[1]
-    assert best is not None
-    return best[1]
+
+    def accuracy(weights: Weights) -> float:
+        return float(correct(validation, head_of(fit, weights)).mean())
+
+    return correct(scored, head_of(fit, fit.best(accuracy, STRENGTHS, fit.constant(len(support)), support)[2]))

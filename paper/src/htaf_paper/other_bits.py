@@ -17,11 +17,11 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.store import Features
+from htaf.hardening.linear import LinearFit, Weights
 from htaf.models.concept_terms import RATE
 
 STRENGTHS = (1.0, 0.1, 0.01)  # of the probe's L2 penalty
@@ -55,21 +55,19 @@ class Backbone:
     @functools.cached_property
     def probabilities(self) -> Float64[np.ndarray, "images classes"]:
         """Of a linear probe, logistic regression, its L2 penalty chosen by validation; 0 for an absent class."""
-        known, n = np.unique(self.labels[self.train]), len(self.train)
+        known, codes = np.unique(self.labels[self.train], return_inverse=True)
+        standard, right = torch.from_numpy(self.standard), self.labels[self.validation]
+        fit = LinearFit(standard[self.train], torch.from_numpy(codes))
+
+        def logits(weights: Weights) -> torch.Tensor:
+            weight, bias = fit.raw(weights)
+            return standard.double() @ weight.T + bias
+
+        def accuracy(weights: Weights) -> float:
+            return float((known[logits(weights)[self.validation].argmax(1)] == right).mean())
+
         found = np.zeros((len(self.values), self.classes))
-        if len(known) == 1:
-            found[:, known] = 1
-            return found
-        fits = []
-        for strength in STRENGTHS:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # validation says how good it is
-                fit = LogisticRegression(C=1 / (strength * n), max_iter=300)
-                fit.fit(self.standard[self.train], self.labels[self.train])
-            right = fit.score(self.standard[self.validation], self.labels[self.validation])
-            fits.append((float(right), fit))
-        best = max(fits, key=lambda pair: pair[0])[1]  # the first of equals: the strongest penalty
-        found[:, known] = best.predict_proba(self.standard)
+        found[:, known] = logits(fit.best(accuracy, STRENGTHS, fit.constant(len(known)))[2]).softmax(1)
         return found
 
 

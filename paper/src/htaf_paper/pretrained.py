@@ -27,8 +27,7 @@ from jaxtyping import Float64
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.counts import labelled
 from htaf.concepts.extract import extract
-from htaf.concepts.heads import accuracy_of
-from htaf.concepts.sparse import sparse_heads
+from htaf.concepts.heads import correct, sparse_heads
 from htaf.data.images import Images, load
 from htaf.runs import Run
 from htaf.training.families import ready_recipe
@@ -119,7 +118,7 @@ def measured(cell: Cell, run: Run, images: Images, out: Path) -> dict[str, Any]:
 
 def heads(name: str, drawn: Sequence[Codes]) -> list[dict[str, Any]]:
     """Test accuracy of sparse heads on bits, mean over seeds: {"bits", "target", "accuracy"} of each of TARGETS."""
-    right = [[accuracy_of(labelled(codes, "test"), slice(None), one.head) for one in sparse_heads(codes, TARGETS)]
+    right = [[correct(labelled(codes, "test"), one.head).mean() for one in sparse_heads(codes, TARGETS)]
              for codes in drawn]  # fmt: skip
     means = np.mean(right, axis=0).tolist()
     return [{"bits": name, "target": target, "accuracy": m} for target, m in zip(TARGETS, means, strict=True)]

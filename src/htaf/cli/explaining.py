@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from htaf.rules import BitRule, Explanation, Importance, RowReasons, Surrogate, WhatIf
     from htaf.runs import Run
 
-HEADERS = {"rmse": "RMSE", "auroc": "AUROC", "accuracy": "accuracy", "loss": "loss", "mae": "MAE", "r2": "R2"}
+HEADERS = {"rmse": "RMSE", "auroc": "AUROC"}  # other metrics are shown by their names
 COLUMNS_SHOWN = 12
 BITS = 10  # shown, unless --bits says how many
 CHANGED = 5  # of the bits that change with --set; the prediction says more

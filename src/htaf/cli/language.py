@@ -85,7 +85,7 @@ def train_llm(
             raise UsageError(f"{flag} {place} lies in the folder of --text, whose files are read: choose another")
     from htaf.language.run import fit
 
-    _quiet()
+    quiet_transformers()
     record = fit(
         model, data.data(), training, out, last_k=last_k, start_from=None if start_from is None else str(start_from),
         calibration=calibration, machine=machine, say=tell, progress=_Bars(),
@@ -121,14 +121,6 @@ class _Bars:
             self.what = ""
 
 
-def _quiet() -> None:
-    """Keep libraries from talking between the lines of a command."""
-    import logging
-
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    quiet_transformers()
-
-
 def evaluate_llm(folder: Path, data: str | None, json: bool) -> None:
     """What `htaf evaluate` says of a folder that `htaf train llm` wrote."""
     from htaf.language import run as runs
@@ -136,7 +128,7 @@ def evaluate_llm(folder: Path, data: str | None, json: bool) -> None:
     if data is None:
         record = runs.read(folder)
         return print_json(record) if json else _table(record, folder)
-    _quiet()
+    quiet_transformers()
     found = runs.evaluate(folder, data, progress=_Bars())
     say_notes(found["notes"])
     if json:
@@ -164,7 +156,6 @@ def generate(
     temperature: float = 0.0,
     chat: Literal["auto", "on", "off"] = "auto",
     seed: int = 0,
-    stats: bool = False,
     json: Json = False,
 ) -> None:
     """Go on from a prompt with a language model, word by word.
@@ -177,10 +168,9 @@ def generate(
         temperature: 0: always the likeliest token.
         chat: The prompt as a message of a chat. auto: where the model has a chat template.
         seed: Of what is drawn with a temperature.
-        stats: Then say how quick it was.
     """
     from htaf.language import files, run
-    from htaf.language.generating import Clock, continued, prompt_tokens, words
+    from htaf.language.generating import continued, prompt_tokens
 
     check_seed(seed)
     if tokens < 1:
@@ -192,31 +182,30 @@ def generate(
             prompt = sys.stdin.read()
         except UnicodeDecodeError:
             raise UsageError("expected a prompt in UTF-8 on standard input, got something else") from None
-    _quiet()
+    quiet_transformers()
     model = _fetched(model)
     if (Path(model) / LANGUAGE_RECORD).is_file():
         run.read(model)  # finished
     whole, tokenizer = files.load(model)
     given = prompt_tokens(tokenizer, prompt, {"auto": None, "on": True, "off": False}[chat])
-    clock = Clock(len(given))
+    streamer = None if json else _streamer(tokenizer)
+    made = continued(whole, given, most=tokens, temperature=temperature, seed=seed, streamer=streamer)
+    if json:
+        text = tokenizer.decode(made, skip_special_tokens=True)
+        return print_json({"text": text, "tokens_read": len(given), "tokens_written": len(made)})
+    return say()
 
-    def tell(text: str) -> None:
-        if not json:
+
+def _streamer(tokenizer: Any) -> Any:
+    """Says a text word by word, with nothing hidden in it."""
+    from transformers import TextStreamer
+
+    class Words(TextStreamer):
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
             say(text, end="")
             sys.stdout.flush()
 
-    streamer = words(tokenizer, clock, tell)
-    made = continued(whole, given, most=tokens, temperature=temperature, seed=seed, streamer=streamer)
-    if json:
-        return print_json(
-            {
-                "text": tokenizer.decode(made, skip_special_tokens=True), "tokens_read": clock.read,
-                "tokens_written": len(made), "seconds_read": clock.seconds_read,
-                "seconds_written": clock.seconds_written,
-            }
-        )  # fmt: skip
-    say()
-    return say_notes([str(clock)]) if stats else None
+    return Words(tokenizer, skip_prompt=True, skip_special_tokens=True)
 
 
 def _table(record: dict[str, Any], folder: Path) -> None:

@@ -17,7 +17,7 @@ from htaf.cli.tables import Rows, show
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
-    from htaf.concepts.sparse import SparseHead
+    from htaf.concepts.heads import SparseHead
     from htaf.runs import Run
 
 RESULT, TABLE, CODES = "sparse.json", "sparse.md", "codes"
@@ -54,7 +54,7 @@ def sparse(
     if save_run is not None:
         check_output_folder(save_run, [run, out], own="run", flag="--save-run")
     from htaf._files import to_json, write_atomic
-    from htaf.concepts.sparse import scored_heads, table
+    from htaf.concepts.heads import scored_heads, table
     from htaf.runs import open_run
 
     opened = of_images(open_run(run, method=step_of_run(method)))

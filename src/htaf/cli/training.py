@@ -110,7 +110,7 @@ def _changed(
         TrainingError: the step keeps no contract.
     """
     try:
-        recipe, notes = family.changed(base, changes, _flag)
+        recipe, notes = family.changed(base, changes)
         if is_outside(recipe.activation.method):
             from htaf.training.outside import with_step
 

@@ -1,21 +1,37 @@
-"""Linear heads on a few of the concepts, fitted by multinomial logistic regression."""
+"""Linear heads on concepts: dense ones, and sparse ones in which the weights of each class are cut to so many."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int32, Int64
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
+import torch
+from jaxtyping import Bool, Float64, Int32, Int64
 
-from htaf.concepts.codes import CHUNK, Codes, ConceptError
-from htaf.concepts.counts import in_turn
+from htaf._console import markdown_text
+from htaf._errors import expect_seed
+from htaf.concepts.codes import CHUNK, Codes, ConceptError, PartName
+from htaf.concepts.counts import in_turn, labelled, training_means
+from htaf.concepts.redundancy import same_bits
+from htaf.concepts.sparsity import COVERAGE, effective, sparsity
 from htaf.concepts.store import Features
+from htaf.hardening.linear import LinearFit, Weights, largest_of_each
 
-STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)
+CAP = 20_000  # images that a head is fitted to
+CANDIDATES = 4  # points of the path whose largest weights are tried at a target
+STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)  # of the L2 penalty of a fit on chosen weights, the strongest first
+Z = 1.959964  # of a 95% interval
+ALGORITHM = (
+    "Multinomial logistic regression on standardised concepts of the training part. An elastic net (99% L1) along a "
+    "path of strengths, from the one at which all weights are 0, each fit started from the last (accelerated proximal "
+    "gradient). For n concepts a class: of the first four points of the path with n or more a class, the n largest "
+    "weights of each class are kept and fitted again without the L1 penalty; validation accuracy chooses the point, "
+    "then the strength of the L2 penalty. For all concepts: the L2 penalty alone. The test part chooses nothing."
+)
+
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,79 +42,58 @@ class Head:
     bias: Float64[np.ndarray, " classes"]
 
 
-class Fit:
-    """Fits heads to a training part. Bits are centred, which halves the steps of the solver; the bias takes it back."""
+@dataclass(frozen=True, eq=False)
+class SparseHead:
+    """A head in which each class draws on few concepts.
 
-    def __init__(self, train: Codes, means: Float64[np.ndarray, " concepts"], cap: int, seed: int) -> None:
-        if cap < 1:
-            raise ConceptError(f"cap must be >= 1, got {cap}")
-        self.classes, self.means = len(train.classes), means
-        rows = balanced_rows(train.labels, cap, seed)
-        self.labels: Int32[np.ndarray, " images"] = np.asarray(train.labels)[rows]
-        self.values: Float32[np.ndarray, "images concepts"] = train.unpack(rows).astype(np.float32)
-        self.values -= means.astype(np.float32)
-        self.present = np.unique(self.labels)
+    Attributes:
+        target: most concepts of a class; None: all.
+        head: weight float64 [K, C], of bits as they are; bias float64 [K].
+        nec: mean number of weights other than 0 of a class.
+        strength: of the elastic net whose largest weights it has; None with all concepts.
+        ridge: strength of the L2 penalty of the last fit.
+        validation: its accuracy on the validation part.
+    """
 
-    def head(self, kept: Int64[np.ndarray, " kept"], strength: float, start: Head | None = None) -> Head:
-        """Multinomial logistic regression; a class without training images is never predicted."""
-        if len(self.present) == 1 or not len(kept):
-            return self._constant(len(kept))
-        two = len(self.present) == 2
-        solver: Any = LogisticRegression(
-            C=1 / (strength * len(self.labels)), max_iter=300, warm_start=start is not None
-        )
-        if start is not None:
-            weight, bias = start.weight[self.present], (start.bias + start.weight @ self.means[kept])[self.present]
-            solver.coef_ = (weight[1:] - weight[:1] if two else weight).astype(np.float32)
-            solver.intercept_ = (bias[1:] - bias[:1] if two else bias).astype(np.float32)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # what counts is the accuracy measured afterwards
-            solver.fit(self.values[:, kept], self.labels)
-        weight, bias = solver.coef_.astype(np.float64), solver.intercept_.astype(np.float64)
-        if two:
-            weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
-        result = self._constant(len(kept))
-        result.weight[self.present] = weight
-        result.bias[self.present] = bias - weight @ self.means[kept]
-        return self._absent_last(result)
-
-    def _constant(self, concepts: int) -> Head:
-        share = np.bincount(self.labels, minlength=self.classes) / len(self.labels)
-        head = Head(np.zeros((self.classes, concepts)), np.log(np.maximum(share, 1 / len(self.labels))))
-        return self._absent_last(head)
-
-    def _absent_last(self, head: Head) -> Head:
-        absent = np.setdiff1d(np.arange(self.classes), self.present)
-        lowest = (head.bias - np.abs(head.weight).sum(1))[self.present].min()
-        head.bias[absent] = lowest - 1
-        return head
-
-    def choose(self, kept: Int64[np.ndarray, " kept"], validation: Codes) -> tuple[float, Head]:
-        """The L2 strength of best validation accuracy, the strongest of equals, and its head."""
-        tried, head = [], None
-        for strength in STRENGTHS:
-            head = self.head(kept, strength, head)
-            tried.append((accuracy_of(validation, kept, head), strength, head))
-        _, strength, head = max(tried, key=lambda row: row[0])  # the first of equals
-        return strength, head
+    target: int | None
+    head: Head
+    nec: float
+    strength: float | None
+    ridge: float
+    validation: float
 
 
-def correct(
-    codes: Codes | Features, head: Head, kept: Int64[np.ndarray, " kept"] | slice = slice(None)
-) -> Bool[np.ndarray, " images"]:
-    """Whether a head on some concepts gets each of some labelled images right."""
+def fit_of(train: Codes | Features, cap: int = CAP, seed: int = 0) -> LinearFit:
+    """The training part, at most `cap` images of it, as a fit reads it. Bits that are one concept with an earlier one
+    (`same_bits`) are all 0: they get no weight."""
+    if cap < 1:
+        raise ConceptError(f"cap must be >= 1, got {cap}")
+    rows = balanced_rows(train.labels, cap, seed)
+    values, labels = train.unpack(rows).astype(np.float32), np.asarray(train.labels)[rows].astype(np.int64)
+    if not isinstance(train, Features):
+        values[:, ~same_bits((values.T @ values).astype(np.int64), len(values)).distinct] = 0
+    return LinearFit(torch.from_numpy(values), torch.from_numpy(labels))
+
+
+def head_of(fit: LinearFit, weights: Weights) -> Head:
+    """A fit as a head on bits; a class without training images is never predicted."""
+    weight, bias = (values.numpy() for values in fit.raw(weights))
+    absent = np.setdiff1d(np.arange(len(bias)), fit.y)
+    weight[absent] = 0
+    if len(absent):
+        bias[absent] = (bias - np.abs(weight).sum(1))[np.unique(fit.y)].min() - 1
+    return Head(weight, bias)
+
+
+def correct(codes: Codes | Features, head: Head) -> Bool[np.ndarray, " images"]:
+    """Whether a head gets each of some labelled images right."""
     hits = np.zeros(len(codes), dtype=bool)
     weight, bias = head.weight.T.astype(np.float32), head.bias.astype(np.float32)
     for start in range(0, len(codes), CHUNK):
         rows = slice(start, start + CHUNK)
-        logits = codes.unpack(rows)[:, kept].astype(np.float32) @ weight + bias
+        logits = codes.unpack(rows).astype(np.float32) @ weight + bias
         hits[rows] = logits.argmax(1) == np.asarray(codes.labels)[rows]
     return hits
-
-
-def accuracy_of(codes: Codes | Features, kept: Int64[np.ndarray, " kept"] | slice, head: Head) -> float:
-    """Share of labelled images that a head on some concepts gets right."""
-    return float(correct(codes, head, kept).mean())
 
 
 def balanced_rows(labels: Int32[np.ndarray, " images"], cap: int, seed: int) -> Int64[np.ndarray, " rows"]:
@@ -107,3 +102,179 @@ def balanced_rows(labels: Int32[np.ndarray, " images"], cap: int, seed: int) -> 
         return np.arange(len(labels))
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     return np.sort(in_turn(shuffled, np.asarray(labels))[:cap])
+
+
+def sparse_heads(
+    codes: Codes | Features,
+    targets: Sequence[int | None] = (5, 10, None),
+    *,
+    cap: int = CAP,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[SparseHead]:
+    """Heads in which no class draws on more than so many concepts. `ALGORITHM` says how they are found.
+
+    Args:
+        codes: with labelled training and validation parts; or the numbers that a soft bottleneck has in place of bits.
+        targets: most concepts of a class; None: all of them.
+        cap: most training images to fit to; beyond it an even share of each class, drawn with the seed.
+        seed: of that draw.
+        progress: called with a line on each fit.
+
+    Returns:
+        a head for each target, in their order.
+
+    Raises:
+        ConceptError: a part is missing, or a target below 1.
+
+    Source: Wong et al. 2021 (sparse heads along a path); Srivastava et al. 2024 (accuracy at NEC 5).
+    """
+    expect_seed(seed, ConceptError)
+    if not targets or any(target is not None and target < 1 for target in targets):
+        raise ConceptError(f"expected numbers of concepts >= 1, got {list(targets)}")
+    validation = labelled(codes, "validation")
+    fit = fit_of(labelled(codes, "train"), cap, seed)
+    wanted = sorted({target for target in targets if target is not None})
+    points = _points(fit, len(codes.classes), wanted, progress)
+    found = {target: _at(fit, validation, target, points, progress) for target in dict.fromkeys(targets)}
+    return [found[target] for target in targets]
+
+
+Point = tuple[float, Weights]
+
+
+def _points(fit: LinearFit, classes: int, wanted: Sequence[int], progress: Progress | None) -> list[Point]:
+    if not wanted:
+        return []
+    points: list[Point] = []
+    for strength, weights in fit.path(classes):
+        points.append((strength, weights))
+        if progress is not None:
+            progress(f"elastic net of strength {strength:.2g}: {effective(weights[0].numpy()):.1f} concepts a class")
+        if sum(effective(weight.numpy()) >= wanted[-1] for _, (weight, _) in points) == CANDIDATES:
+            break  # no later point is looked at
+    return points
+
+
+def _at(
+    fit: LinearFit,
+    validation: Codes | Features,
+    target: int | None,
+    points: Sequence[Point],
+    progress: Progress | None,
+) -> SparseHead:
+    """The head for one target."""
+
+    def accuracy(weights: Weights) -> float:
+        return float(correct(validation, head_of(fit, weights)).mean())
+
+    chosen, kept, start = None, None, fit.constant(len(validation.classes))
+    if target is not None:
+        reaching = [point for point in points if effective(point[1][0].numpy()) >= target][:CANDIDATES] or [points[-1]]
+        tried = []
+        for strength, weights in reaching:
+            kept = largest_of_each(weights[0], target)
+            fitted = fit.logistic(weights, STRENGTHS[2], kept=kept)
+            tried.append((accuracy(fitted), strength, kept, fitted))
+        _, chosen, kept, start = max(tried, key=lambda row: row[0])  # the first of equals: the sparser
+    best, ridge, weights = fit.best(accuracy, STRENGTHS, start, kept)
+    if progress is not None:
+        progress(f"{'all' if target is None else target} concepts a class: validation accuracy {best:.4f}")
+    head = head_of(fit, weights)
+    return SparseHead(target, head, effective(head.weight), chosen, ridge, best)
+
+
+def wilson(hits: int, images: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share: hits of images, >= 1."""
+    share, z2 = hits / images, Z * Z / images
+    middle = (share + z2 / 2) / (1 + z2)
+    half = Z * np.sqrt(share * (1 - share) / images + z2 / (4 * images)) / (1 + z2)
+    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+
+
+def measured(
+    codes: Codes | Features, head: Head, means: Float64[np.ndarray, " concepts"]
+) -> tuple[Bool[np.ndarray, " images"], dict[str, Any]]:
+    """Which images a head gets right, and its figures.
+
+    Args:
+        codes: labelled images. head: weight [K, C] and bias [K]. means: of the training images.
+
+    Returns:
+        whether it is right on each image, and "accuracy", "interval" (Wilson, 95%), "nec", "ncc" and "ncc_predicted".
+    """
+    right = correct(codes, head)
+    small = replace(codes, weight=head.weight.astype(np.float32), bias=head.bias.astype(np.float32))
+    found = sparsity(small, means)
+    figures = {name: found[name] for name in ("nec", "ncc", "ncc_predicted")}
+    interval = list(wilson(int(right.sum()), len(right)))
+    return right, {"accuracy": float(right.mean()), "interval": interval, **figures}
+
+
+def scored_heads(
+    codes: Codes,
+    targets: Sequence[int | None] = (5, 10, None),
+    *,
+    part: PartName = "test",
+    cap: int = CAP,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> tuple[dict[str, Any], list[SparseHead]]:
+    """Sparse heads of a network's bits, and what they get right beside its own head.
+
+    Args:
+        codes: of the network, with labelled train, validation and `part`.
+        targets, cap, seed, progress: as `sparse_heads`.
+        part: that is scored. The accuracy of train or validation, which fit and choose the heads, is too high.
+
+    Returns:
+        plain values: the sizes, "own_head" and "rows" (of each target) with the figures of `measured`; and the heads.
+    """
+    scored, means = labelled(codes, part), training_means(codes)
+    own = Head(codes.weight.astype(np.float64), codes.bias.astype(np.float64))
+    heads = sparse_heads(codes, targets, cap=cap, seed=seed, progress=progress)
+    rows = []
+    for each in heads:
+        chosen = {"validation": each.validation, "strength": each.strength, "ridge": each.ridge}
+        rows.append({"target": each.target} | measured(scored, each.head, means)[1] | chosen)
+    result = {
+        "concepts": codes.concepts,
+        "classes": len(codes.classes),
+        "part": part,
+        "images": {name: len(labelled(codes, name)) for name in dict.fromkeys(("train", "validation", part))},
+        "targets": list(targets),
+        "coverage": COVERAGE,
+        "cap": cap,
+        "seed": seed,
+        "own_head": measured(scored, own, means)[1],
+        "rows": rows,
+        "algorithm": ALGORITHM,
+    }
+    return result, heads
+
+
+def table(result: Mapping[str, Any], *, title: str = "Sparse heads") -> str:
+    """The result of `scored_heads` as Markdown."""
+    part = result["part"]
+    lines = [
+        f"# {markdown_text(title)}",
+        "",
+        f"{result['concepts']} concepts, {result['classes']} classes, {result['images'][part]:,} images of the part "
+        f"{part!r}. At most so many concepts a class; *all*: no limit.",
+        "",
+        "| Head | concepts a class | accuracy, % (95%) | NEC | NCC |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in (("the network's own", result["own_head"]), *(("sparse", row) for row in result["rows"])):
+        low, high = (f"{100 * value:.1f}" for value in row["interval"])
+        lines.append(
+            f"| {name} | {row.get('target') or 'all'} | {100 * row['accuracy']:.1f} ({low} to {high}) | "
+            f"{row['nec']:.1f} | {row['ncc']:.1f} |"
+        )
+    return "\n".join([*lines, "", READING, "", result["algorithm"], ""])
+
+
+READING = (
+    "How to read it. *NEC*: weights other than 0 of a class. *NCC*: concepts that make up 95% of what is added to a "
+    "logit, mean over images and classes. Accuracy has Wilson's 95% interval, which knows of no other trainings."
+)

@@ -15,9 +15,8 @@ from htaf.concepts.codes import ConceptError
 from htaf.concepts.counts import labelled, pair_counts
 from htaf.concepts.edit_head import measured_run, write_with_head
 from htaf.concepts.extract import extract
-from htaf.concepts.heads import Head, correct
+from htaf.concepts.heads import Head, correct, scored_heads
 from htaf.concepts.redundancy import same_bits
-from htaf.concepts.sparse import scored_heads
 from htaf.data.images import Images
 from htaf.runs import HASHED, RECORD, Run, RunError
 

@@ -6,7 +6,6 @@ A call belongs to the innermost running module, its owner. `CallRecorder` sees t
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import inspect
 import math
@@ -22,12 +21,9 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionMeta
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.weak import WeakIdKeyDictionary
 
-from htaf.contract import looks_smooth
 from htaf.convert.flow import Flow, Made, holds, tensors_of
 from htaf.convert.places import Order, Place, name_of, order_of, place_of
-from htaf.convert.written_out import Value, Values, Whole
 
 # name of a torch function or method, without the in-place underscore -> kind
 FUNCTIONS = {
@@ -83,39 +79,12 @@ BY_ARGUMENTS_IN_PLACE = {
     "masked_fill_": "masked_fill",
     "__setitem__": "setitem",
 }
-# no activations themselves, but what the formulas of some are made of
-_ARITHMETIC = {
-    name: name
-    for name in (
-        *("add", "sub", "rsub", "div", "neg", "pow", "square", "sqrt", "rsqrt", "reciprocal", "abs", "sign"),
-        *("exp", "exp2", "expm1", "log", "log1p", "logaddexp", "erf", "sin", "cos", "atan", "sinh", "cosh"),
-        *("clamp_max", "minimum", "gt", "ge", "lt", "le", "zeros_like", "ones_like"),
-    )
-} | {
-    "subtract": "sub",
-    "divide": "div",
-    "true_divide": "div",
-    "negative": "neg",
-    "absolute": "abs",
-    "fmin": "minimum",
-    "min": "minimum",
-    "special_erf": "erf",
-    "special_expm1": "expm1",
-    "special_log1p": "log1p",
-    "__rsub__": "rsub",
-    "__rdiv__": "rdiv",
-    "__rpow__": "rpow",
-}
-_ARITHMETIC_IN_PLACE = {f"{name}_": kind for name, kind in _ARITHMETIC.items() if name.isalpha()}
-IN_PLACE_BY_ARGUMENTS = BY_ARGUMENTS_IN_PLACE | _ARITHMETIC_IN_PLACE
-_BY_ARGUMENTS = BY_ARGUMENTS | _ARITHMETIC | IN_PLACE_BY_ARGUMENTS
+_BY_ARGUMENTS = BY_ARGUMENTS | BY_ARGUMENTS_IN_PLACE
 _COUNTED = frozenset(_BY_ARGUMENTS.values())  # where one of them is an activation in that forward
 # names in code, without the in-place underscore, that are worth a look
 NAMING = FUNCTIONS.keys() | {"clamp", "clip", "clamp_min", "maximum"}
 # inside a module of its own these make an activation too; elsewhere they are mostly something else
 ALSO_IN_A_MODULE = {"erf", "special_erf", "sign", "heaviside", "gt", "ge", "lt", "le"} | BY_ARGUMENTS.keys() - {"mul"}
-# which argument of a call is the input of an activation; or the number of an earlier call, and which of its arguments
-Source = int | str | tuple[int, int | str]
 # layers of torch.nn that hold activations which no module can stand in for; "": the layer says which
 FUSED_MODULES: dict[type[nn.Module], str] = {
     nn.RNNBase: "",
@@ -296,7 +265,7 @@ class _Names(TorchFunctionMode):
 def acts_elementwise(function: Callable[[Tensor], object]) -> bool:
     """Try `function` on small tensors: does it call an activation and map every element by itself?"""
     for shape in ((12,), (2, 2, 3), (1, 3, 2, 2)):
-        x = torch.linspace(-2.5, 3.0, 12, device="cpu").reshape(shape)
+        x = torch.linspace(-4.5, 5.0, 12, device="cpu").reshape(shape)
         changed = x.clone()
         changed.view(-1)[0] = 1.7
         try:
@@ -339,15 +308,6 @@ def probably_calls(module: nn.Module) -> bool:
     own = module._modules.keys() | vars(module).keys()
     names = _names_in(_plain_function(inspect.getattr_static(type(module), "forward", None)), type(module))
     return bool({name.removesuffix("_") for name in names - own} & NAMING)
-
-
-def multiplies(module: nn.Module) -> bool:
-    """Whether the forward of a module multiplies; read off its code without running it."""
-    forward = _plain_function(inspect.getattr_static(type(module), "forward", None))
-    if type(forward) is not types.FunctionType or type(module).__module__.startswith("torch.nn.modules"):
-        return False
-    named = {"mul", "mul_", "multiply", "multiply_"} & set(forward.__code__.co_names)
-    return bool(named) or any(step.argrepr in ("*", "*=") for step in dis.get_instructions(forward))
 
 
 def names_one_of(module: nn.Module, functions: tuple[types.FunctionType, ...]) -> bool:
@@ -460,7 +420,7 @@ class _Call:
 
     name: str
     kind: str | None  # None: no activation with these arguments
-    source: Source = 0  # the argument that is its input
+    source: int | str = 0  # the argument that is its input
     fixed: bool = False  # inside an autograd Function, whose backward would not know of another
     place: Place = ()
     layers: object = None  # what it runs behind
@@ -472,7 +432,6 @@ class _Frame:
     """A module that runs."""
 
     module: nn.Module
-    values: Values
     calls: list[_Call] = field(default_factory=list)
     forward: bool = False  # its forward runs, not its hooks
     run: int = -1  # of a site: the number of the run
@@ -505,14 +464,9 @@ class CallRecorder(TorchFunctionMode):
         self.values: dict[tuple[str, int | None], list[Made]] = {}  # as in `order`: what became of each value
         self._became: dict[int, Made] = {}  # the number of a run, or a call -> what became of its value
         self._ran: list[tuple[str, _Frame | None, int]] = []
-        # as in `order`: activations that are nothing but a part of others -> these
-        self.parts: dict[tuple[str, int | None], set[tuple[str, int]]] = {}
         self._left: list[tuple[str, _Frame]] = []
         self._number: dict[int, int] = {}  # id of a call -> its number among those of its module
-        self._made: dict[Value, int] = {}  # by the run of a module
-        self._doubts: list[tuple[str, str, Value | None]] = []  # (path, operator, what it made)
         self._stack: list[_Frame] = []
-        self._own: Any = WeakIdKeyDictionary()  # parameters and buffers, and what is computed of them
         self._covered = 0
         self._stale: dict[object, tuple[str, Tensor]] = {}
         self._writers: set[int] = set()
@@ -521,7 +475,6 @@ class CallRecorder(TorchFunctionMode):
     def watch(self, model: nn.Module, example: object) -> None:
         """Put hooks on every module; the model is a copy made for this run on an example."""
         self.flow.begin(model, example)
-        self._own.update(dict.fromkeys((*model.parameters(), *model.buffers())))
         for module in model.modules():
             if isinstance(module, torch.jit.ScriptModule):  # takes no hooks, and no mode sees inside
                 continue
@@ -542,9 +495,7 @@ class CallRecorder(TorchFunctionMode):
         path = self.paths[id(module)]
         if self._stack:
             self.callees.setdefault(self.paths[id(self._stack[-1].module)], set()).add(path)
-            if id(module) not in self.sites:
-                self._stack[-1].values.escape(args)
-        self._stack.append(_Frame(module, Values(self._own)))
+        self._stack.append(_Frame(module))
         if id(module) in self.sites:
             self._stack[-1].run = len(self._ran)
             self._stack[-1].made = self.flow.activation(args[0] if args else None)
@@ -570,16 +521,10 @@ class CallRecorder(TorchFunctionMode):
             if self._stack and next(module.parameters(), None) is not None:
                 self._stack[-1].last = name_of(module, path)
             self._read(output)
-            frame.values.escape(output)
             return
         if frame.made is not None:
             self.flow.make(frame.made, output)
             self._became[frame.run] = frame.made
-        # a smooth step is a site of its own whatever its owner multiplies: a neuron its membrane, for one
-        if self._stack and self._stack[-1].forward and args and not looks_smooth(module):
-            value = self._stack[-1].values.follow_module(module, self.sites[id(module)], args[0], output)
-            if value is not None:
-                self._made[value] = frame.run
         if id(module) in self._writers and args and isinstance(args[0], Tensor):
             self._stale[_storage(args[0])] = (path, args[0])
 
@@ -599,21 +544,16 @@ class CallRecorder(TorchFunctionMode):
             with self.covering() if covers else contextlib.nullcontext():
                 return func(*args, **kwargs)
         frame = self._stack[-1]
-        counted, doubts = len(frame.calls), len(self._doubts)
+        counted = len(frame.calls)
         covers = self._note(func, name, args, kwargs) or covers
         call = frame.calls[counted] if len(frame.calls) > counted else None
         became = None
         if call is not None and call.kind is not None:
-            became = self.flow.activation(call_input(args, kwargs, call.source))  # pyright: ignore[reportArgumentType]
+            became = self._became[id(call)] = self.flow.activation(call_input(args, kwargs, call.source))
         with self.covering() if covers else contextlib.nullcontext():
             result = func(*args, **kwargs)
-        if frame.forward:
-            with self.covering():
-                made = frame.values.follow(func, args, kwargs, result, None if call is None or call.fixed else call)
-            if call is not None and (became is not None or (made is not None and made.bears)):
-                became = self._became[id(call)] = became or Made()  # the end of a formula is known in the end
-                self.flow.make(became, args[0] if result is None else result)
-            self._doubts[doubts:] = [(path, kind, made) for path, kind, _ in self._doubts[doubts:]]
+        if became is not None:
+            self.flow.make(became, args[0] if result is None else result)
         return result
 
     @contextlib.contextmanager
@@ -651,7 +591,7 @@ class CallRecorder(TorchFunctionMode):
             self.beyond[path, f"an activation written with {call.name}", "make it a module without children"] = None
         if call.kind == "unclear":
             call.kind = None
-            self._doubts.append((path, "where", None))
+            self.doubtful.setdefault(path, {})["where"] = None
         if not frame.forward:
             if call.kind:
                 self.beyond[path, f"{call.kind} called by a hook", "make it a module"] = None
@@ -682,7 +622,7 @@ class CallRecorder(TorchFunctionMode):
         elif name in _OPERATOR_KINDS:  # seen by no function mode
             self.beyond[path, f"{kind} in scripted, compiled or C++ code", "call it from Python"] = None
         elif not (kind == "clamp" and len(args) > 1 and type(args[1]) in (int, float) and 0 < args[1] <= 1e-3):
-            self._doubts.append((path, kind, None))  # (a clamp to a small positive number guards a division)
+            self.doubtful.setdefault(path, {})[kind] = None  # (a clamp to a small positive number guards a division)
 
     def _running_function(self) -> str | None:
         """The autograd Function whose forward runs in the innermost module, found on the stack: torch tells nobody."""
@@ -695,40 +635,18 @@ class CallRecorder(TorchFunctionMode):
 
     def settle(self) -> None:
         """Once the run is over: which calls a forward counts, and the index of each site among them."""
-        # a part of a formula, a call or the number of a run -> where the formula is, and itself
-        wholes: dict[int, tuple[str, _Frame, Whole]] = {}
-        for path, frame in self._left:
-            for whole in frame.values.wholes():
-                wholes |= {self._made.get(part, id(part.call)): (path, frame, whole) for part in whole.inside}
-                if whole.problem:
-                    told = f"{whole.kind} written out as a formula, {whole.problem}"
-                    self.beyond[path, told, whole.advice] = None
-        formulas = [(path, frame, whole) for path, frame, whole in wholes.values() if not whole.problem]
-        explained = {value for *_, whole in formulas for value in whole.within}
-        for path, operator, value in self._doubts:
-            if value not in explained:
-                self.doubtful.setdefault(path, {})[operator] = None
         self._drop_coincidences()
         for path, frame, position in self._ran:
             if frame is not None and frame.calls[position].kind is not None:
                 self._watch(path, frame.calls[position])
-        for path, _, whole in formulas:
-            self._watch(path, whole.output.call)
-            if whole.shown is not None:
-                self._watch(path, whole.shown[0])
-        ends = {id(whole.output.call): whole.kind for *_, whole in formulas}
         counted: dict[str, list[list[_Call]]] = {}
         for path, frame in self._left:
             counted.setdefault(path, []).append(self._counted(path, frame))
         for path, forwards in counted.items():
-            told = [
-                [((c.place, c.name), (c.layers, ends.get(id(c), c.kind)), c.behind) for c in calls]
-                for calls in forwards
-            ]
+            told = [[((c.place, c.name), (c.layers, c.kind), c.behind) for c in calls] for calls in forwards]
             self.forwards[path], numbers = order_of(told)
             for calls, own in zip(forwards, numbers, strict=True):
                 self._number |= zip(map(id, calls), own, strict=True)
-        done = set()
         for run, (path, frame, position) in enumerate(self._ran):
             key: tuple[str, int | None] = (path, None)
             part = run
@@ -738,28 +656,8 @@ class CallRecorder(TorchFunctionMode):
                     continue
                 key, part = (path, self._number[id(call)]), id(call)
                 self.calls.setdefault(key, call)
-            if part in wholes:
-                path, frame, whole = wholes[part]
-                within = self.parts.setdefault(key, set())
-                if whole.shown is None or whole.problem:
-                    continue
-                call, (shown, source) = whole.output.call, whole.shown
-                key = (path, self._number[id(call)])
-                within.add(key)
-                if whole in done:
-                    continue
-                done.add(whole)
-                at = source if shown is call else (self._number[id(shown)], source)
-                self.calls[key] = _Call(call.name, whole.kind, at)
-                part = id(call)
             self.order[key] = self.order.get(key, 0) + 1
             self.values.setdefault(key, []).extend([self._became[part]] if part in self._became else [])
-        for key in self.parts.keys() & self.order.keys():
-            del self.order[key]
-            self.parts[key] = set()
-            if key[1] is None:
-                told = "a part of an activation in one place, an activation in another"
-                self.beyond[key[0], told, "use two modules"] = None
 
     def _drop_coincidences(self) -> None:
         """Calls that their arguments make an activation, where the same line made another that is none: by chance."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
@@ -19,7 +21,6 @@ from htaf.convert import activation_calls as calls
 from htaf.convert.flow import SQUASHING, WORDS, Made, Stays
 from htaf.convert.functional_sites import duplicate, own_class
 from htaf.convert.places import Order
-from htaf.convert.written_out import known_kind
 
 _MODULES: dict[type, str] = {
     nn.CELU: "celu",
@@ -47,6 +48,26 @@ _MODULES: dict[type, str] = {
     nn.Threshold: "threshold",
     Heaviside: "heaviside",
 }
+_KNOWN: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "relu_squared": lambda x: F.relu(x).square(),
+    "elu": F.elu,
+    "selu": F.selu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": F.silu,
+    "mish": F.mish,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "sigmoid": torch.sigmoid,
+    "logsigmoid": F.logsigmoid,
+    "tanh": torch.tanh,
+    "tanhshrink": F.tanhshrink,
+    "softplus": F.softplus,
+    "softsign": F.softsign,
+}
 _SMOOTH_FUNCTIONS = (functional.htaf, functional.scaled_sigmoid)  # a straight-through one gives exact values
 
 
@@ -66,10 +87,9 @@ class Site:
         module_type: class of the module; None for a function.
         aliases: further paths of the same module.
         in_place: the model still reads the input that the activation overwrites.
-        stays: why `replace` leaves it unless `where` chooses it: "output", "gate", "scale", "softcap", "scores" or
-            "choice"; None: it acts between layers, as far as the run or the structure of the model tells.
-        source: of a functional call, the argument that is its input; or the number of an earlier call that has it, and
-            which of its arguments it is.
+        stays: why `replace` leaves it unless `where` chooses it: "output", "gate", "scale", "softcap", "scores",
+            "choice" or "formula"; None: it acts between layers, as far as the run or the structure of the model tells.
+        source: of a functional call, the argument that is its input.
     """
 
     path: str
@@ -80,7 +100,7 @@ class Site:
     module_type: type | None = None
     aliases: tuple[str, ...] = ()
     in_place: bool = field(default=False, repr=False)
-    source: calls.Source = field(default=0, repr=False)
+    source: int | str = field(default=0, repr=False)
     stays: Stays | None = field(default=None, compare=False)
 
     @property
@@ -113,8 +133,6 @@ class Found:
     forwards: dict[str, Order] = field(default_factory=dict)
     watched: dict[str, frozenset[str]] = field(default_factory=dict)
     callees: dict[str, set[str]] = field(default_factory=dict)
-    # activations inside a formula that is a site, with the path and index of each such site
-    parts: tuple[tuple[Site, set[tuple[str, int]]], ...] = ()
     unseen: tuple[str, ...] = ()  # of the hints those that tell of a forward that did not run
     unsure: tuple[Site, ...] = ()  # without an example: what may be an output or a gate
 
@@ -210,22 +228,13 @@ def find(
             record.settle()
     scripted = tuple(_scripted(trial))
     unseen = tuple(_unseen(trial, inner | protos.keys(), record, example is not None))
-    products = () if example is not None else _products(trial, {of: site.kind for of, site in protos.items()})
-    hints = (*scripted, *unseen, *products, *_hints(trial, record))
+    hints = (*scripted, *unseen, *_hints(trial, record))
     beyond = tuple(_beyond(trial, record))
     if example is None:
         known = [dataclasses.replace(site, stays=_stays_by_structure(trial, site)) for site in protos.values()]
         unsure = tuple(site for site in known if site.stays is None and _may_stay(trial, site))
         return Found(tuple(known), hints, beyond, scripted, unseen=unseen, unsure=unsure)
     modules = {site.path: site for site in protos.values()}
-    parts = []
-    for (path, index), wholes in record.parts.items():
-        site = modules.pop(path, None) if index is None else None
-        if index is not None:
-            call = record.calls[path, index]
-            site = Site(path, call.kind or "", functional=True, index=index, source=call.source)
-        if site is not None and wholes:
-            parts.append((site, wholes))
     ran = []
     for (path, index), times in record.order.items():
         if index is None:
@@ -242,7 +251,7 @@ def find(
             ran.append(Site(path, call.kind, times, functional=True, index=index, source=call.source, stays=stays))
     never = [dataclasses.replace(site, calls=0) for site in modules.values()]
     seen = (record.forwards, record.watched, record.callees)
-    return Found((*ran, *never), hints, beyond, scripted, *seen, tuple(parts), unseen)
+    return Found((*ran, *never), hints, beyond, scripted, *seen, unseen)
 
 
 def _stays(values: Iterable[Made], kind: str, module: nn.Module | None = None) -> Stays | None:
@@ -263,8 +272,6 @@ def _stays_by_structure(trial: nn.Module, site: Site) -> Stays | None:
             parent, _, name = path.rpartition(".")
             owner = trial.get_submodule(parent)
             if not isinstance(owner, nn.Sequential):
-                if _known_kind(site.kind, module) in SQUASHING and calls.multiplies(owner):
-                    return "gate"
                 break
             behind = list(owner.named_children())
             behind = behind[[key for key, _ in behind].index(name) + 1 :] if name in dict(behind) else []
@@ -288,6 +295,26 @@ def _may_stay(trial: nn.Module, site: Site) -> bool:
 def _known_kind(kind: str, module: nn.Module) -> str:
     """The kind; of a class that torch does not have, that of the known activation that it computes."""
     return kind if kind in _MODULES.values() else known_kind(module.forward) or kind
+
+
+def known_kind(function: Callable[[Tensor], Any]) -> str | None:
+    """The kind of the known activation that a function is, None for any other."""
+    x = torch.linspace(-8.0, 8.0, 65)
+    try:
+        with torch.no_grad():
+            y = function(x.clone())
+            if not isinstance(y, Tensor) or y.shape != x.shape:
+                return None
+            close = ((_values() - y.float()).abs().amax(1) < 1e-4).tolist()
+    except Exception:  # whatever a stranger's formula does with a tensor of this shape
+        return None
+    return next((kind for kind, yes in zip(_KNOWN, close, strict=True) if yes), None)
+
+
+@functools.cache
+def _values() -> Tensor:
+    x = torch.linspace(-8.0, 8.0, 65)
+    return torch.stack([function(x) for function in _KNOWN.values()])
 
 
 def _beyond(trial: nn.Module, record: calls.CallRecorder) -> Iterator[str]:
@@ -338,15 +365,6 @@ def _unseen(trial: nn.Module, known_modules: set[int], record: calls.CallRecorde
         if not seen and calls.probably_calls(module):
             reason = "never ran in the example" if ran else "pass example= to convert functional calls"
             yield f"{_label(trial, path)}: {reason}; its forward names activation functions"
-
-
-def _products(trial: nn.Module, sites: dict[int, str]) -> Iterator[str]:
-    """Forwards that multiply, perhaps x by an activation of x that they hold."""
-    for path, module in trial.named_modules():
-        kinds = [sites[id(child)] for child in module.children() if id(child) in sites]
-        if kinds and id(module) not in sites and calls.multiplies(module) and not calls.probably_calls(module):
-            what = f"x * {kinds[0]}(x)"
-            yield f"{_label(trial, path)}: pass example= to see whether what it multiplies is one activation, {what}"
 
 
 def _hints(trial: nn.Module, record: calls.CallRecorder) -> Iterator[str]:

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 # why an activation stays unless it is chosen
-Stays = Literal["output", "gate", "scale", "softcap", "scores", "choice"]
+Stays = Literal["output", "gate", "scale", "softcap", "scores", "choice", "formula"]
 WORDS: dict[Stays, str] = {
     "output": "its value reaches an output, no layer in between",
     "gate": "a gate: it multiplies another value",
@@ -27,6 +28,7 @@ WORDS: dict[Stays, str] = {
     "softcap": "a soft cap, c * tanh(x / c)",
     "scores": "scores of an attention: of a softmax, or of a product of two computed matrices",
     "choice": "its value is only compared or sorted, no layer reads it",
+    "formula": "a part of a formula that is written out: call it by one function (F.silu), or make it a module",
 }
 SQUASHING = {"sigmoid", "hardsigmoid", "tanh", "hardtanh", "softsign"}  # what gates are made of
 _CONTRACTIONS = {
@@ -45,6 +47,8 @@ _LAYERS = {  # where parameters are among the arguments
 _PRODUCTS = {"mul", "div", "addcmul", "addcdiv", "_foreach_mul"}
 _PLACING = {"cat", "stack", "where", "copy", "index_put", "scatter", "slice_scatter", "select_scatter", "index_copy"}
 _EXPONENTIALS = {"exp", "exp2", "expm1", "logcumsumexp", "logsumexp", "logaddexp"}
+_LOGARITHMS = {"log", "log2", "log10", "log1p"}
+_SAME = {"_to_copy", "clone", "alias", "detach"}
 _SHAPED_LIKE = {"zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"}
 _RANDOM = {"rand", "randn", "rand_like", "randn_like", "normal", "uniform", "bernoulli", "normal_functional"}
 
@@ -54,6 +58,8 @@ class Made:
     """One value of an activation, and what became of it."""
 
     capped_at: float | None = None  # what its input was divided by
+    root: object = None  # of its input, see `Mark`
+    in_formula: bool = False  # a product, or sum of activations, of functions of its root
     read: bool = False  # by a layer
     read_in_a_sum: bool = False
     multiplies: bool = False  # something at least as large
@@ -69,10 +75,12 @@ class Made:
         """Why an activation of this kind is none between layers; None where it is one, as far as one can see."""
         if self.capped:
             return "softcap"
+        if self.in_formula:
+            return "formula"
         if self.returned:
             return "output"
         if not self.read:
-            if self.multiplies and kind in SQUASHING:
+            if self.multiplies and kind in SQUASHING | {"relu6"}:  # relu6(x + 3) / 6
                 return "gate"
             if self.is_logarithm or ((self.multiplies or self.is_multiplied) and kind == "softplus"):
                 return "scale"
@@ -96,6 +104,7 @@ class Mark:
         computed: comes from a layer.
         divided_by: a number, if that is how it was made.
         layers: the parameters of the layers that it comes from, if nothing but elementwise operators follow them.
+        root: the same of all that is an elementwise function of one tensor.
     """
 
     of: dict[Made, bool] = field(default_factory=dict)
@@ -104,6 +113,7 @@ class Mark:
     computed: bool = False
     divided_by: float | None = None
     layers: frozenset[StorageWeakRef] = frozenset()
+    root: object = field(default_factory=object)
 
 
 _CONSTANT = Mark()
@@ -123,7 +133,7 @@ class Flow:
 
     def activation(self, x: object) -> Made:
         """Before an activation acts on `x`, which it may overwrite."""
-        return Made(self._mark(x).divided_by if isinstance(x, Tensor) else None)
+        return Made(self._mark(x).divided_by, self._root(x)) if isinstance(x, Tensor) else Made()
 
     def layers(self, used: object) -> frozenset[StorageWeakRef]:
         """What tells apart the values that one line of code computes behind different layers."""
@@ -134,7 +144,7 @@ class Flow:
         """A tensor is the value of an activation."""
         if isinstance(result, Tensor) and (key := _key(result)) is not None:
             mark = self._marks.get(key, _CONSTANT)
-            self._marks[key] = dataclasses.replace(mark, of=mark.of | {made: True}, divided_by=None)
+            self._marks[key] = dataclasses.replace(mark, of=mark.of | {made: True}, divided_by=None, root=made.root)
 
     def end(self, output: object) -> None:
         for tensor in tensors_of(output):
@@ -151,6 +161,11 @@ class Flow:
             ins = []  # of its arguments it takes the shape alone, or none is marked
         marks = [self._mark(tensor) for tensor in ins]
         made = self._made(name, foreign, args, ins, marks)
+        if torch.Tag.pointwise in function.tags or name in _SAME:
+            roots = {self._root(x) for x in ins if _is_real(x) and not self._is_constant(x)}
+            if len(roots) == 1:
+                made.root = roots.pop()
+                self._look_for_formula(name, args, made.root)
         if any(not _is_real(out) for out in outs):
             for one in made.of:
                 one.compared = True
@@ -200,6 +215,33 @@ class Flow:
         of = self._carried(name, args, ins, marks)
         layers = frozenset().union(*(mark.layers for mark in floats))
         return Mark(of, own, data, computed, self._divided_by(name, args, marks), layers)
+
+    def _root(self, tensor: Tensor) -> object:
+        """The root of a tensor; a part of a storage has one of its own."""
+        if _key(tensor) is None:
+            return object()
+        root, offset = self._mark(tensor).root, tensor.storage_offset()
+        whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+        return root if whole else (root, offset, tensor.numel())
+
+    def _is_constant(self, tensor: Tensor) -> bool:
+        mark = self._mark(tensor)
+        return mark is _CONSTANT or mark.own or (tensor.numel() == 1 and tensor.dim() == 0)
+
+    def _look_for_formula(self, name: str, args: tuple[Any, ...], root: object) -> None:
+        """Tell the activations in it of a product, or a sum of two activations, of functions of one tensor."""
+        held = [self._mark(x).of for x in args if isinstance(x, Tensor) and not self._is_constant(x)]
+        own = [{made for made in of if made.root == root} for of in held]
+        if len(own) == 1 and name in _LOGARITHMS:
+            found = own[0]
+        elif len(own) == 2 and name in _PRODUCTS and args[-1] is not args[-2]:
+            found = own[0] ^ own[1] or own[0]
+        elif len(own) == 2 and name in ("add", "sub") and own[0] - own[1] and own[1] - own[0]:
+            found = own[0] ^ own[1]
+        else:
+            return
+        for made in found:
+            made.in_formula = True
 
     def _carried(self, name: str, args: tuple[Any, ...], ins: list[Tensor], marks: list[Mark]) -> dict[Made, bool]:
         """The activations that are in the result, and whether alone."""
@@ -257,7 +299,7 @@ class Flow:
 
     def _divided_by(self, name: str, args: tuple[Any, ...], marks: list[Mark]) -> float | None:
         if name not in ("mul", "div") or len(args) < 2:
-            same = name in ("_to_copy", "clone", "alias", "detach") and marks
+            same = name in _SAME and marks
             return marks[0].divided_by if same else None
         scaled, factor = _scaled(name, args)
         return None if scaled is None else 1 / factor

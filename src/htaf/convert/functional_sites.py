@@ -25,7 +25,7 @@ import torch.fx
 from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from htaf.convert.activation_calls import IN_PLACE, IN_PLACE_BY_ARGUMENTS, Source, acts, call_input, call_name
+from htaf.convert.activation_calls import BY_ARGUMENTS_IN_PLACE, IN_PLACE, acts, call_input, call_name
 from htaf.convert.places import Order, Place, name_of, place_of
 
 Model = TypeVar("Model", bound=nn.Module)  # a transform returns the type that it is given
@@ -37,9 +37,8 @@ class Calls:
 
     path: str
     order: Order
-    children: tuple[str | None, ...]  # None: the call is left as it is; "": nobody uses what it would return
-    sources: tuple[Source, ...]  # the argument that is the input
-    kept: tuple[tuple[int, int | str], ...] = ()  # arguments of a call that are the input of a later one
+    children: tuple[str | None, ...]  # None: the call is left as it is
+    sources: tuple[int | str, ...]  # the argument that is the input
     watched: frozenset[str] = frozenset()  # the functions that are counted beside those that are activations always
 
 
@@ -50,7 +49,6 @@ class _Diverted(TorchFunctionMode):
         super().__init__()
         self.owner, self.calls, self.position = owner, calls, 0
         self.times: dict[tuple[Place, str], int] = {}  # how often a place was reached
-        self.kept: dict[Source, Any] = {}  # inputs of calls that are still to come
         self.inside: list[nn.Module] = []  # modules that run now inside the owner: their calls are not the owner's
         self.layer: str | None = None  # the one that the owner called last, of those that tell calls apart
         self.passed = 0  # how many of them it called
@@ -70,21 +68,15 @@ class _Diverted(TorchFunctionMode):
             number = self._at(place_of(sys._getframe(1)), kind, lambda: acts(func, args, kwargs))
         if number is None:
             return func(*args, **kwargs)
-        for at in self.calls.kept:
-            if at[0] == number:
-                self.kept[at] = call_input(args, kwargs, at[1])
         name = self.calls.children[number]
         if name is None:
             return func(*args, **kwargs)
-        source = self.calls.sources[number]
-        x = self.kept[source] if isinstance(source, tuple) else call_input(args, kwargs, source)
-        if not name:  # inside a formula for which a module stands in
-            return x
+        x = call_input(args, kwargs, self.calls.sources[number])
         module = self.owner._modules[name]
         assert module is not None
         if kwargs.get("out") is not None:
             return kwargs["out"].copy_(module(x))
-        if getattr(func, "__name__", None) in IN_PLACE_BY_ARGUMENTS:
+        if getattr(func, "__name__", None) in BY_ARGUMENTS_IN_PLACE:
             return args[0].copy_(module(x.clone()))
         # the step keeps its input for the backward pass, so it gets a copy of what is overwritten
         if getattr(func, "__name__", None) in IN_PLACE or kwargs.get("inplace"):
@@ -283,7 +275,7 @@ def divert(
     owner: nn.Module,
     path: str,
     order: Order,
-    modules: dict[int, tuple[str, Source, nn.Module | None]],
+    modules: dict[int, tuple[str, int | str, nn.Module]],
     watched: frozenset[str] = frozenset(),
 ) -> dict[int, str]:
     """Let modules stand in for some of the activation calls that `owner` still makes itself.
@@ -292,8 +284,7 @@ def divert(
         owner: changed in place.
         path: its path, for messages.
         order: those calls.
-        modules: number of a call -> its kind, the argument that is its input, and the module; None: the call is inside
-            a formula for which one of the others stands in.
+        modules: number of a call -> its kind, the argument that is its input, and the module.
         watched: functions that are counted beside those that are activations always.
 
     Returns:
@@ -309,7 +300,7 @@ def divert(
             "traced graph or a forward set on the instance: its functional calls cannot be replaced"
         )
     n = len(order.kinds)
-    before: Calls = owner.__dict__.get("_htaf_calls") or Calls(path, order, (None,) * n, (0,) * n, (), watched)
+    before: Calls = owner.__dict__.get("_htaf_calls") or Calls(path, order, (None,) * n, (0,) * n, watched)
     still = [number for number, child in enumerate(before.children) if child is None]
     if order.kinds != (kinds := tuple(before.order.kinds[number] for number in still)):
         raise ValueError(
@@ -319,16 +310,13 @@ def divert(
     children, names = list(before.children), {}
     sources = list(before.sources)
     for index, (kind, source, module) in modules.items():
-        name = f"{kind}_{still[index]}" if module is not None else ""
-        while name and hasattr(owner, name):
+        name = f"{kind}_{still[index]}"
+        while hasattr(owner, name):
             name += "_"
-        if module is not None:
-            owner.add_module(name, module)
-            names[index] = name
-        children[still[index]] = name
-        sources[still[index]] = (still[source[0]], source[1]) if isinstance(source, tuple) else source
-    kept = tuple(source for source in sources if isinstance(source, tuple))
-    owner.__dict__["_htaf_calls"] = Calls(path, before.order, tuple(children), tuple(sources), kept, before.watched)
+        owner.add_module(name, module)
+        children[still[index]] = names[index] = name
+        sources[still[index]] = source
+    owner.__dict__["_htaf_calls"] = Calls(path, before.order, tuple(children), tuple(sources), before.watched)
     derive(owner, _methods(own_class(owner), before.order))
     return names
 

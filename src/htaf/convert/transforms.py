@@ -23,7 +23,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 from htaf.activations import StraightThrough
 from htaf.contract import ContractError, SmoothStep, lacking, looks_smooth
 from htaf.convert import functional_sites as functional
-from htaf.convert.activation_calls import Source
 from htaf.convert.finding import Found, Site, arguments, find, left_smooth
 from htaf.convert.functional_sites import Model
 from htaf.convert.widths import fit_widths, trained_step
@@ -50,8 +49,7 @@ class Conversion:
         unseen: of the hints those that tell of code which was not looked at, for want of an example that runs it. A
             warning of `replace` tells of them too.
         beyond: activations that no module can stand in for, and what to do: inside torch's fused recurrent layers and
-            GLU, in an autograd Function, in scripted code, in a hook, in a formula whose parts are used elsewhere too
-            or that holds parameters of its own.
+            GLU, in an autograd Function, in scripted code, in a hook.
         steps: those put in without a factory that the example gave a threshold other than 0, and those that give one
             value for all of it.
     """
@@ -83,9 +81,9 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
     parameters that calls an activation function, or compares, and maps every element by itself), an activation function
     kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. There `x.clamp(min=0)`,
     `torch.maximum(x, zeros)`, `torch.where(x > 0, x, 0)`, `x * (x > 0)`, `x.masked_fill(x < 0, 0)`, `x[x < 0] = 0` and
-    their like count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide. A formula around an activation
-    is one site as a whole: `x * x.sigmoid()`, `x * F.relu6(x + 3) / 6`, GELU by tanh, `F.relu(x) ** 2`, any product of
-    functions of one x. `x * sigmoid(g(x))` with a layer g is a gate: its sigmoid is the site.
+    their like count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide. Of a formula that is written
+    out, `x * x.sigmoid()`, each activation in it is a site, and they stay: `F.silu(x)` or a module is one call, and a
+    site as a whole.
 
     `Site.stays` says why `replace` leaves a site that is no activation between layers, from what becomes of its values
     in the run::
@@ -97,13 +95,12 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
         softcap   c * tanh(x / c)
         scores    they go into a softmax, or into a product of two computed matrices
         choice    they are only compared or sorted, as the objectness of boxes
+        formula   x * sigmoid(x), GELU by tanh, any product of functions of one x, or a logarithm of an activation
 
     Softmax and functions applied to a parameter are no sites. What acts like an activation and cannot be replaced is
     none either, but `conversion` names it after `replace`: the activations inside torch's recurrent layers and GLU,
-    those in an autograd Function, in scripted or compiled code, in a hook, and formulas whose parts are used elsewhere
-    too, whose product a call such as `torch.einsum` computes, or that hold parameters or buffers of more than one
-    number (one of a single number goes with the formula). In its notes it names other elementwise functions
-    (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are none.
+    those in an autograd Function, in scripted or compiled code, and in a hook. In its notes it names other elementwise
+    functions (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are none.
 
     The example runs once, in eval mode without gradients, on a copy that shares the parameters: the model is not
     touched. The fused path of torch's transformer layers is off during that run.
@@ -143,8 +140,8 @@ def replace(
     stays as it is. In a process group every process calls it, and all take the numbers of the first.
 
     What is no activation between layers stays, and `conversion` says why: outputs, gates that multiply, soft caps, time
-    steps, scores (see `sites`). `where` takes them in. Without an example only modules tell: the last one of a
-    sequence, and a gate in a module that multiplies.
+    steps, scores, written-out formulas (see `sites`). `where` takes them in. Without an example only the last module of
+    a sequence is known to be an output.
 
     One call of `factory` per site. A site that runs several times, or one module at several paths, stays one module.
     Functional calls are replaced when an `example` is given: the new modules become children (`relu_0`, ...) of the
@@ -207,21 +204,13 @@ def replace(
     new: nn.Module = functional.duplicate(model, parameters=share, buffers=share)
     modules: dict[str, nn.Module] = dict(new.named_modules(remove_duplicate=False))
     made = [_placed(make(), new) for _ in chosen]
-    calls: dict[str, dict[int, tuple[str, Source, nn.Module | None]]] = {}
+    calls: dict[str, dict[int, tuple[str, int | str, nn.Module]]] = {}
     for site, module in zip(chosen, made, strict=True):
         if site.functional:
             module.train(modules[site.path].training)
             calls.setdefault(site.path, {})[site.index] = site.kind, site.source, module
         else:
             new = _put(new, modules, site, module)
-    formulas = {(site.path, site.index) for site in chosen if site.functional}
-    for site, wholes in found.parts:
-        if not wholes <= formulas:
-            continue
-        if site.functional:
-            calls[site.path][site.index] = site.kind, site.source, None
-        elif not (modules[site.path].state_dict() if site.path in modules else {}):
-            new = _put(new, modules, site, nn.Identity())
     for path, stand_ins in calls.items():
         order = found.forwards[path]
         if unclear := order.unclear & stand_ins.keys():

@@ -195,7 +195,7 @@ def held_out(
     return (~taken).nonzero()[:, 0], taken.nonzero()[:, 0]
 
 
-def shuffled_by_class(labels: Int64[Tensor, " n"], classes: int, seed: int) -> list[Int64[Tensor, " rows"]]:
+def shuffled_by_class(labels: Int64[Tensor, " n"], classes: int, seed: int) -> list[Int64[Tensor, " _"]]:
     """The rows of each class in an order that depends on the seed alone, the same on every machine.
 
     Args:

@@ -28,9 +28,8 @@ from htaf._errors import first_line
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, codes_of
 from htaf.concepts.edit_head import edited, edits_of
 from htaf.concepts.finding import Found, find_concept
-from htaf.concepts.heads import Head
+from htaf.concepts.heads import Head, sparse_heads
 from htaf.concepts.reasons import SHOWN, Reasons, reasons_of
-from htaf.concepts.sparse import sparse_heads
 from htaf.embeddings.learning import Bits, learn
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Heading, Items

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -17,6 +16,7 @@ from htaf.convert.flow import tensors_of
 from htaf.convert.functional_sites import Model, duplicate
 from htaf.convert.modes import evaluating, hooked
 from htaf.grid import weight_of
+from htaf.hardening.linear import LinearFit, Weights
 from htaf.hardening.report import (
     FITTED,
     Batches,
@@ -110,17 +110,17 @@ def refit_head(
                 raise ValueError(f"expected {HELD} rows or more to choose a strength, or validation=, got {len(h)}")
             known, seen = ~held, (h[held], y[held], rest[held])
 
-        def judged(found: _Weights) -> float:
+        def judged(found: Weights) -> float:
             if measure is None:
                 return _losses(found, *seen, head.sigmoid, of_seen)["loss"]
             head.put(found)
             return measured_by(measure, net)
 
         biased, sigmoid = head.layer.bias is not None, head.sigmoid
-        fit = _Fit(h[known], y[known], rest[known], biased, of)
-        before = fit.of(head.layer)
+        fit = LinearFit(h[known], y[known], rest[known], biased, of)
+        before = head.weights()
         best, kept = judged(before), before
-        chosen: tuple[float, str, _Weights] | None = None
+        chosen: tuple[float, str, Weights] | None = None
         for each in dict.fromkeys((head.sigmoid, head.sigmoid or (measure is not None and _is_binary(y)))):
             for centre, start in (
                 ("the change of the weights", before),
@@ -132,7 +132,7 @@ def refit_head(
                     if (loss := judged(now)) < best:
                         best, kept, chosen, sigmoid = loss, now, (strength, centre, start), each
         if chosen is not None and validation is None and measure is None:
-            kept = _Fit(h, y, rest, biased)(kept, chosen[2], chosen[0], sigmoid)
+            kept = LinearFit(h, y, rest, biased)(kept, chosen[2], chosen[0], sigmoid)
         old, new = (_losses(one, h, y, rest, sigmoid, of)["loss"] for one in (before, kept))
         losses = [_losses(one, *seen, sigmoid, of_seen) if validation is not None else None for one in (before, kept)]
         head.put(kept)
@@ -290,151 +290,17 @@ class _Head:
             self.sigmoid, y = True, y[:, None].to(h)
         return h, y, rest
 
-    def put(self, weights: _Weights) -> None:
+    def weights(self) -> Weights:
+        """Those of the layer, as doubles."""
+        w, b = self.layer.weight.detach().flatten(1).double(), self.layer.bias
+        return w.clone(), torch.zeros_like(w[:, 0]) if b is None else b.detach().double().clone()
+
+    def put(self, weights: Weights) -> None:
         """Take these weights over."""
         w, b = (v.to(self.layer.weight) for v in weights)
         self.layer.weight.copy_(w.reshape(self.layer.weight.shape))
         if self.layer.bias is not None:
             self.layer.bias.copy_(b)
-
-
-_Weights = tuple[Float[Tensor, "outputs features"], Float[Tensor, " outputs"]]
-
-
-@dataclass
-class _Fit:
-    """Fits to some rows; weights are those of the inputs as they are, penalties those of standardised ones.
-
-    rest: what is added to the outputs whatever the weights are. rows: double [n] of mean 1, how much each counts; None:
-    all alike.
-    """
-
-    h: Tensor
-    y: Tensor
-    rest: Tensor
-    biased: bool
-    rows: Tensor | None = None
-    _factors: dict[float, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.mean, std = self._moments()
-        # a unit that is constant gets weight 0: what it gave is part of the bias
-        self.std = torch.where(std > 1e-6 * std.max(), std, torch.inf)
-        self.z = self.h - self.mean.to(self.h)
-        self.z /= self.std.to(self.h)
-        if self.z.numel() <= DOUBLE:
-            self.z = self.z.double()
-
-    def _moments(self) -> tuple[Float[Tensor, " features"], Float[Tensor, " features"]]:
-        """Means, 0 without a bias, and deviations from them as doubles; a few columns at a time, as doubles of all
-        inputs would be the most that a fit holds."""
-        means, stds = [], []
-        for some in self.h.split(COLUMNS, 1):
-            part = some.double()
-            mean = self._mean(part) if self.biased else torch.zeros_like(part[0])
-            means.append(mean)
-            stds.append(self._mean((part - mean).square_()).sqrt())
-        return torch.cat(means), torch.cat(stds)
-
-    def _mean(self, values: Float[Tensor, "n columns"]) -> Float[Tensor, " columns"]:
-        return values.mean(0) if self.rows is None else self.rows @ values / len(values)
-
-    def _counted(self, values: Tensor) -> Tensor:
-        """Values [n, columns] times the square root of what their rows count, so that squares count as much."""
-        return values if self.rows is None else values * self.rows.sqrt().to(values)[:, None]
-
-    def of(self, layer: Any) -> _Weights:
-        """Those of a layer, as doubles."""
-        w = layer.weight.detach().flatten(1).double()
-        return w.clone(), torch.zeros_like(w[:, 0]) if layer.bias is None else layer.bias.detach().double().clone()
-
-    def __call__(self, start: _Weights, centre: _Weights, strength: float, sigmoid: bool = False) -> _Weights:
-        """The minimum from `start`, penalised by the distance of the weights from those of `centre`.
-
-        sigmoid: float targets are probabilities, not numbers."""
-        dead = ~self.std.isfinite()
-        scale = torch.where(dead, 0.0, self.std)
-        w0 = centre[0] * scale
-        w, b = start[0] * scale, start[1] + start[0] @ torch.where(dead, 0.0, self.mean)
-        numbers = is_regression(self.y) and not sigmoid
-        w, b = self._ridge(w0, strength) if numbers else self._logistic(w, b, w0, strength)
-        w = torch.where(dead, 0.0, w / self.std)
-        return w, b - w @ self.mean
-
-    @property
-    def _few(self) -> bool:
-        """Whether fewer rows than inputs; not of float32, which would round what cancels."""
-        return len(self.z) < self.z.shape[1] and self.z.dtype == torch.float64
-
-    @cached_property
-    def _gram(self) -> Tensor:
-        """z z' / n [rows, rows] where these are `_few`, else z' z / n [inputs, inputs]; double."""
-        z = self._counted(self.z)
-        return (z @ z.T if self._few else z.T @ z).double() / len(z)
-
-    def _factor(self, strength: float) -> tuple[Tensor, Tensor | None]:
-        """The Gram matrix with a penalty, and its Cholesky factor, which rounding may leave none of; kept, as both
-        centres ask for it."""
-        if strength not in self._factors:
-            penalised = self._gram.clone()
-            penalised.diagonal().add_(strength)
-            factor, failed = torch.linalg.cholesky_ex(penalised)
-            self._factors[strength] = penalised, None if int(failed) else factor
-        return self._factors[strength]
-
-    def _ridge(self, w0: Tensor, strength: float) -> _Weights:
-        z, n = self._counted(self.z), len(self.z)
-        y = self.y.double() - self.rest.double()
-        b = self._mean(y) if self.biased else torch.zeros_like(y[0])
-        target = self._counted(y - b) - (z @ w0.T.to(z)).double()
-        penalised = self._factor(max(strength, 1e-9))
-        if self._few:  # (z'z + n s)^-1 z' = z' (zz' + n s)^-1
-            d = (z.T @ _solved(penalised, target).to(z)).double() / n
-        else:
-            d = _solved(penalised, (z.T @ target.to(z)).double() / n)
-        return w0 + d.T, b
-
-    def _logistic(self, w: Tensor, b: Tensor, w0: Tensor, strength: float) -> _Weights:
-        z, n = self.z, len(self.z)
-        rows = torch.arange(n, device=z.device)
-        both = nn.Parameter(torch.cat([w, b[:, None]], 1))
-
-        @torch.no_grad()
-        def loss() -> float:
-            weight, bias = both[:, :-1], both[:, -1]
-            logits = torch.addmm(bias.to(z), z, weight.T.to(z)).add_(self.rest.to(z))
-            if is_regression(self.y):
-                y = self.y.to(z)
-                each = nn.functional.binary_cross_entropy_with_logits(logits, y, reduction="none").double().sum(1)
-                p = logits.sigmoid() - y
-            else:
-                likely = logits.log_softmax(1)
-                each = -likely[rows, self.y].double()
-                p = likely.exp_()
-                p[rows, self.y] -= 1
-            if self.rows is not None:
-                each, p = each * self.rows, p * self.rows.to(p)[:, None]
-            value = each.sum() / n
-            away = weight - w0
-            of_bias = p.sum(0).double()[:, None] / n if self.biased else torch.zeros_like(both[:, -1:])
-            both.grad = torch.cat([(p.T @ z).double() / n + strength * away, of_bias], 1)
-            return (value + strength / 2 * away.square().sum()).item()
-
-        torch.optim.LBFGS(
-            [both], max_iter=STEPS, history_size=10, tolerance_grad=1e-6, tolerance_change=1e-9,
-            line_search_fn="strong_wolfe",
-        ).step(loss)  # fmt: skip
-        return both.detach()[:, :-1], both.detach()[:, -1]
-
-
-COLUMNS = 64  # of which means are taken at once
-DOUBLE = 1 << 26  # numbers that are kept as doubles; more as they are
-
-
-def _solved(a: tuple[Tensor, Tensor | None], b: Tensor) -> Tensor:
-    """The solution of a x = b for symmetric a and its Cholesky factor, see `_Fit._factor`."""
-    whole, factor = a
-    return torch.linalg.solve(whole, b) if factor is None else torch.cholesky_solve(b, factor)
 
 
 def _of_rows(weights: Tensor | None, h: Tensor) -> Tensor | None:
@@ -447,11 +313,11 @@ def _of_rows(weights: Tensor | None, h: Tensor) -> Tensor | None:
 
 
 def _losses(
-    weights: _Weights, h: Tensor, y: Tensor, rest: Tensor, sigmoid: bool, rows: Tensor | None = None
+    weights: Weights, h: Tensor, y: Tensor, rest: Tensor, sigmoid: bool, rows: Tensor | None = None
 ) -> dict[str, float]:
     """{"loss"} of numbers (mean squared error), {"loss", "accuracy"} of classes and probabilities (cross-entropy).
 
-    rest, rows: as of `_Fit`.
+    rest, rows: as of `LinearFit`.
     """
     w, b = (v.to(h) for v in weights)
     output = torch.addmm(b, h, w.T).double() + rest.double()

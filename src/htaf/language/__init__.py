@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from htaf.language.gates import (
         Gate,
         GatedMLP,
-        fold_scales,
         gated_mlps,
         gates_of,
-        harden_gates,
         open_gates,
         replace_gates,
     )
@@ -40,10 +38,8 @@ __all__ = [
     "evaluate",
     "fit",
     "fit_gate",
-    "fold_scales",
     "gated_mlps",
     "gates_of",
-    "harden_gates",
     "load",
     "open_gates",
     "replace_gates",
@@ -57,10 +53,8 @@ _HOMES = {
     "gates": (
         "Gate",
         "GatedMLP",
-        "fold_scales",
         "gated_mlps",
         "gates_of",
-        "harden_gates",
         "open_gates",
         "replace_gates",
     ),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ _MOST_TENSORS = 1 << 15  # of a model at the hub, whose files are not here yet
 _ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu", quantize: bool = False) -> Any:
+def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Any:
     """A causal language model and its tokenizer.
 
     Of a configuration nothing is taken that would load code, kernels or other weights.
@@ -54,7 +54,6 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
             Hugging Face hub.
         dtype: of the weights.
         device: "cpu", "cuda", ...
-        quantize: hold the weights in 4 bits (bitsandbytes, on a GPU).
 
     Returns:
         (model in eval mode, tokenizer).
@@ -71,12 +70,6 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
     if gated:
         options |= {"variant": _VARIANT, "use_safetensors": True}
     known = {k: v for k, v in options.items() if k == "gguf_file"}
-    if quantize:
-        from transformers import BitsAndBytesConfig
-
-        options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
-        )
     try:
         with asking_hub(place), _bounded(place, known.get("gguf_file")) as tensors:
             given = known if known else {"config": _configuration(place, tensors)}
@@ -98,14 +91,12 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
         raise LanguageError(f"expected all weights of the model in {model}, {len(missing)} are missing: {some}")
     _expect_finite(made, str(model))
     _expect_tokens(made, str(model))
-    if quantize:
-        _expect_blocks_of_64(made)
     if "gguf_file" in options:  # its weights are plain floats by now, which can be saved and trained
         made.hf_quantizer = None
         made.config.__dict__.pop("quantization_config", None)
         made.is_quantized = False
     try:
-        made = made if quantize else made.to(device)
+        made = made.to(device)
     except (RuntimeError, AssertionError) as error:
         raise LanguageError(f"device {device} cannot be used: {first_line(error)}") from None
     if gated:
@@ -123,20 +114,15 @@ def verify(folder: str | Path) -> None:
     record = read_record(file, FORMAT, LanguageError)
     if record is None or record.get("model_type") != KIND or not isinstance(record.get("files"), dict):
         raise LanguageError(f"{file}: expected model_type {KIND!r} and files")
-    expect_files(file, record["files"])
-
-
-def expect_files(record: Path, digests: Mapping[str, str]) -> None:
-    """Raises LanguageError where a file beside a record is missing, or has another SHA-256 than the record says."""
-    for name, digest in digests.items():
+    for name, digest in record["files"].items():
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise LanguageError(f"{record}: expected files beside it, got {name!r:.80}")
-        file = record.parent / name
-        if not file.is_file():
-            raise LanguageError(f"{file} is missing: put back a copy of it")
-        if file_sha256(file) != digest:
+            raise LanguageError(f"{file}: expected files beside it, got {name!r:.80}")
+        here = file.parent / name
+        if not here.is_file():
+            raise LanguageError(f"{here} is missing: put back a copy of it")
+        if file_sha256(here) != digest:
             raise LanguageError(
-                f"{file} is damaged: its SHA-256 differs from the one in {record.name}; put back a copy of it"
+                f"{here} is damaged: its SHA-256 differs from the one in {CONFIG}; put back a copy of it"
             )
 
 
@@ -266,18 +252,6 @@ def fingerprint(model: str | Path) -> str:
     return content_hash([(file.name, file_sha256(file)) for file in read])
 
 
-def tokenizer_of(folder: str | Path) -> Any:
-    """The tokenizer of a folder.
-
-    Raises:
-        LanguageError: it has none.
-    """
-    try:
-        return _tokenizer(str(folder))
-    except Exception as error:
-        raise LanguageError(f"expected the files of a tokenizer in {folder}: {first_line(error)}") from None
-
-
 def _tokenizer(place: str, **given: Any) -> Any:
     from transformers import AutoTokenizer
 
@@ -314,23 +288,14 @@ def save(model: Any, tokenizer: Any, folder: str | Path) -> None:
         for name in _PARTS
     }
     write_atomic(folder / GATES, safetensors.torch.save(tensors, {"format": str(FORMAT)}))
+    written = {Path(file) for file in tokenizer.save_pretrained(folder)}
+    written |= {folder / GATES, folder / "generation_config.json", *folder.glob(f"model*.{_VARIANT}*")}
     record = {
         "model_type": KIND, "architectures": [_ARCHITECTURE], "format": FORMAT,
         "model": json.loads((folder / CONFIG).read_text()),
-        "files": tokenizer_files(tokenizer, folder)
-        | {
-            file.name: file_sha256(file)
-            for file in (folder / GATES, folder / "generation_config.json", *folder.glob(f"model*.{_VARIANT}*"))
-            if file.is_file()
-        },
+        "files": {str(file.relative_to(folder)): file_sha256(file) for file in sorted(written) if file.is_file()},
     }  # fmt: skip
     write_atomic(folder / CONFIG, sealed(record))
-
-
-def tokenizer_files(tokenizer: Any, folder: Path) -> dict[str, str]:
-    """Write a tokenizer into a folder: the SHA-256 of its files by their names."""
-    written = {Path(file) for file in tokenizer.save_pretrained(folder)}
-    return {str(file.relative_to(folder)): file_sha256(file) for file in sorted(written) if file.is_file()}
 
 
 def _put_gates(model: nn.Module, file: Path) -> None:
@@ -372,13 +337,6 @@ def _place(model: str) -> tuple[str, dict[str, Any]]:
     if path.exists() or model.startswith((".", os.sep)) or model.count("/") > 1:
         raise LanguageError(f"expected a folder of transformers, a .gguf file or a name at the hub, got {model}")
     return model, {}
-
-
-def _expect_blocks_of_64(model: nn.Module) -> None:
-    """4 bits are held in blocks of 64 numbers."""
-    for path, module in model.named_modules():
-        if isinstance(module, nn.Linear) and hasattr(module.weight, "quant_state") and module.in_features % 64:
-            raise LanguageError(f"4 bits need widths that are multiples of 64, {path} has {module.in_features}")
 
 
 def _why(model: str, error: Exception) -> str:

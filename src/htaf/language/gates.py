@@ -6,7 +6,7 @@ open, gate(x) >= t, and nothing where it is closed: then its row of `up` and its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -100,14 +100,6 @@ class GatedMLP:
             return gate, up
         return self.module.gate_proj(x), self.module.up_proj(x)
 
-    def up_rows(self) -> list[Tensor]:
-        """The tensors whose rows make `up`, as views: its weight, and its bias where it has one."""
-        if not self.fused:
-            layer = self.module.up_proj
-            return [layer.weight] + ([] if layer.bias is None else [layer.bias])
-        layer = self.module.gate_up_proj
-        return [v[self.neurons :] for v in (layer.weight, layer.bias) if v is not None]
-
 
 def decoder_of(model: Any) -> Any:
     """The decoder of a causal language model of transformers: what holds `layers`.
@@ -196,13 +188,11 @@ def read_gates(
     model: nn.Module,
     blocks: Int[Tensor, "blocks length"],
     see: Callable[[int, Gate, Tensor], None],
-    tell: Callable[[int, int], None] | None = None,
 ) -> None:
     """Let a model read text, block by block, and show what its gates are given.
 
     Args:
         see: called with the number of a layer, its gate, and what this is given of a block, [length, neurons].
-        tell: called with (blocks read, of how many).
     """
 
     def shown(number: int, gate: Any, args: tuple[Tensor, ...]) -> None:
@@ -210,10 +200,8 @@ def read_gates(
 
     device = next(model.parameters()).device
     with hooked(gate.register_forward_pre_hook(partial(shown, number)) for number, gate in gates_of(model).items()):
-        for done, block in enumerate(blocks, 1):
+        for block in blocks:
             model(input_ids=block[None].to(device), use_cache=False, logits_to_keep=1)
-            if tell is not None:
-                tell(done, len(blocks))
 
 
 def open_gates(model: nn.Module, blocks: Int[Tensor, "blocks length"]) -> dict[int, Bool[Tensor, "tokens neurons"]]:
@@ -227,26 +215,6 @@ def open_gates(model: nn.Module, blocks: Int[Tensor, "blocks length"]) -> dict[i
         raise LanguageError("expected a model with gates, got one without")
     read_gates(model, blocks, lambda number, gate, g: found[number].append(gate.open(g).cpu()))
     return {number: torch.cat(bits) for number, bits in found.items()}
-
-
-def harden_gates(model: nn.Module, layers: Sequence[int] | None = None) -> None:
-    """Exchange the smooth steps of gates for exact ones, in place. layers: None: all."""
-    for number, gate in gates_of(model).items():
-        if (layers is None or number in layers) and not gate.exact:
-            gate.step = gate.step.hardened()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
-
-
-def fold_scales(model: nn.Module) -> None:
-    """Multiply each gate's scales into the rows of `up`, in place, and set them to 1: the same function to rounding."""
-    gates = gates_of(model)
-    with torch.no_grad():
-        for mlp in gated_mlps(model):
-            if mlp.layer not in gates:
-                continue
-            scale = gates[mlp.layer].scale
-            for rows in mlp.up_rows():
-                rows.copy_(rows.float() * scale.view(-1, *[1] * (rows.ndim - 1)))
-            scale.fill_(1.0)
 
 
 def _mlp_of(layer: nn.Module, number: int, model: str) -> tuple[Any, bool]:
@@ -285,7 +253,7 @@ def _expect_gated(mlp: GatedMLP) -> None:
     """Raises LanguageError where an MLP computes something else than down(activation(gate(x)) * up(x))."""
     module = mlp.module
     weight = (module.gate_up_proj if mlp.fused else module.gate_proj).weight
-    if weight.device.type == "meta" or not weight.is_floating_point():  # no values yet, or a quantised base
+    if weight.device.type == "meta":  # no values yet
         return
     x = torch.linspace(-1, 1, weight.shape[1], device=weight.device).to(weight.dtype)[None, None]
     gate, up = mlp.projections(x)

@@ -10,25 +10,21 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from htaf import surrogates
 from htaf._compat import no_trace
 from htaf._files import write_atomic
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.language.errors import LanguageError
 from htaf.language.gates import decoder_of, gates_of
 from htaf.language.hidden import Hidden, autocast, running
-from htaf.language.losses import hidden_losses, layer_loss, next_token_losses
-from htaf.language.options import Training
-from htaf.language.ranks import ALONE, Ranks
+from htaf.language.losses import hidden_losses, next_token_losses
+from htaf.language.options import SHARPEN, Training
 from htaf.runs import content_hash
 from htaf.sharpening import Geometric, set_sharpness
 
@@ -45,7 +41,7 @@ def first_step(training: Training) -> nn.Module:
         case "ss":
             return ScaledSigmoid(*training.ends[0])
         case "ste":
-            return StraightThrough(getattr(surrogates, training.slope))
+            return StraightThrough()
 
 
 @dataclass(frozen=True)
@@ -76,8 +72,8 @@ class _Through(nn.Module):
 
 
 def adapted(model: Any, training: Training) -> Any:
-    """A calibrated model with LoRA on every projection of the layers that have gates, as peft's model; only LoRA and,
-    with gate_lr > 0, the gates learn."""
+    """A calibrated model with LoRA on every projection of the layers that have gates, as peft's model; only LoRA and
+    the gates learn."""
     with no_trace():
         from peft import LoraConfig, get_peft_model
 
@@ -92,7 +88,7 @@ def adapted(model: Any, training: Training) -> Any:
         made = get_peft_model(model, config)
     for gate in layers.values():
         for parameter in (gate.threshold, gate.scale):
-            parameter.requires_grad_(training.gate_lr > 0)
+            parameter.requires_grad_(True)
     return made
 
 
@@ -103,9 +99,6 @@ def train(
     validation: Hidden,
     folder: str | Path,
     *,
-    original: Any = None,
-    merge: bool = True,
-    ranks: Ranks = ALONE,
     tell: Callable[[Measured], None] | None = None,
     advance: Callable[[int, int], None] | None = None,
     checkpoint_seconds: float = 120.0,
@@ -116,9 +109,6 @@ def train(
         model: calibrated, see `calibrate`.
         hidden: of the training blocks. validation: of others, by which the best step is chosen.
         folder: for the checkpoint; a training that was stopped goes on from it to the same bits.
-        original: the model as it was, which training.hidden_weight > 0 needs.
-        merge: add LoRA into the weights; False: it stays beside them, see `lora_changes`.
-        ranks: the processes that train together; the first one keeps checkpoints and tells.
         tell: called after each validation. advance: called after each step with how many are done, and of how many.
         checkpoint_seconds: between two checkpoints; there is one after each validation too.
 
@@ -126,81 +116,59 @@ def train(
         The validations, the one before the first step included.
 
     Raises:
-        LanguageError: the loss became NaN or infinite, the checkpoint is damaged or of another training, or
-            hidden_weight > 0 and there is no original. OSError: the disk is full; what was done stays.
+        LanguageError: the loss became NaN or infinite, or the checkpoint is damaged or of another training. OSError:
+            the disk is full; what was done stays.
     """
     folder, layers = Path(folder), sorted(gates_of(model))
     folder.mkdir(parents=True, exist_ok=True)
-    ranks.share(_rows(training, len(hidden.tokens), 0))
     key = content_hash([asdict(training), layers, list(hidden.tokens.shape), hidden.tokens.sum().item()])
     wrapped = adapted(model, training)
     learned = {name: p for name, p in wrapped.named_parameters() if p.requires_grad}
-    gate_parameters = {id(p) for gate in gates_of(model).values() for p in gate.parameters()}
-    groups = [
-        {"params": [p for p in learned.values() if id(p) not in gate_parameters], "scale": 1.0},
-        {"params": [p for p in learned.values() if id(p) in gate_parameters], "scale": training.gate_lr},
-    ]
-    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], training.lr, weight_decay=training.weight_decay)
+    optimizer = torch.optim.AdamW(learned.values(), training.lr, weight_decay=0.0)
     state = _restored(folder / CHECKPOINT, key, learned, optimizer)
     done, told, best = state["step"], [Measured(**row) for row in state["told"]], state["best"]
     for gate in gates_of(model).values():
         gate.step = first_step(training)
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
     start, summed, count = layers[0], state["summed"], state["count"]
-    schedule = Geometric(*training.ends, training.sharpen) if training.method != "ste" else None
+    schedule = Geometric(*training.ends, SHARPEN) if training.method != "ste" else None
     half = training.precision == "bfloat16"
-    if training.hidden_weight and original is None:
-        raise LanguageError("expected the original model for hidden_weight > 0, got none")
     with ExitStack() as stack:
         run, head = stack.enter_context(running(model, start))
-        meet = stack.enter_context(running(original, start))[0] if training.hidden_weight else None
-        for one in (model, original) if training.hidden_weight else (model,):
-            stack.enter_context(_frozen_in_half(one, half))
-        stack.enter_context(_idle_layers_away(model, start))
-        stack.enter_context(_recomputed(model, training.checkpointing))
+        stack.enter_context(_frozen_in_half(model, half))
         stack.enter_context(autocast(device, half, learning=True))
         if not told:
             told.append(_validate(model, run, head, validation, dtype, 0, None))
             best = {name: p.detach().clone() for name, p in learned.items()}
-            if tell is not None and ranks.first:
+            if tell is not None:
                 tell(told[-1])
         kept = time.monotonic()
         while done < training.steps:
             exact = training.exact(done, layers)
             _settle(model, exact, None if schedule is None else schedule.at(done / training.steps))
-            rows = ranks.share(_rows(training, len(hidden.tokens), done))
-            tokens, inputs, outputs = hidden.at(rows, device)
+            tokens, inputs, outputs = hidden.at(_rows(training, len(hidden.tokens), done), device)
             made = run(tokens, inputs.to(dtype))
             weights = (training.distil, 1 - training.distil)
             loss = next_token_losses(head, made[-1], outputs.to(dtype), tokens, weights).weighted
-            if meet is not None:
-                with torch.no_grad():
-                    wanted = meet(tokens, inputs.to(dtype))
-                loss = loss + training.hidden_weight * layer_loss(made, wanted)
-            shown = loss.detach().clone()
-            ranks.average([shown])
-            if not torch.isfinite(shown):
-                raise LanguageError(f"the training loss became {shown.item()} at step {done}: choose a smaller lr")
-            for group in optimizer.param_groups:
-                group["lr"] = training.lr * group["scale"] * training.rate(done)
+            if not torch.isfinite(loss):
+                raise LanguageError(f"the training loss became {loss.item()} at step {done}: choose a smaller lr")
+            optimizer.param_groups[0]["lr"] = training.lr * training.rate(done)
             optimizer.zero_grad()
             loss.backward()
-            ranks.average([p.grad for p in learned.values()])
-            if training.clip:
-                nn.utils.clip_grad_norm_(list(learned.values()), training.clip)
+            nn.utils.clip_grad_norm_(list(learned.values()), 1.0)
             optimizer.step()
-            done, summed, count = done + 1, summed + shown.item(), count + 1
+            done, summed, count = done + 1, summed + loss.item(), count + 1
             validated = done % training.validate == 0 or done == training.steps
             if validated:
                 told.append(_validate(model, run, head, validation, dtype, done, summed / count))
                 summed, count = 0.0, 0
                 if _score(told[-1], training) <= min(_score(row, training) for row in told):
                     best = {name: p.detach().clone() for name, p in learned.items()}
-                if tell is not None and ranks.first:
+                if tell is not None:
                     tell(told[-1])
-            if advance is not None and ranks.first:
+            if advance is not None:
                 advance(done, training.steps)
-            if ranks.first and (validated or time.monotonic() - kept >= checkpoint_seconds):
+            if validated or time.monotonic() - kept >= checkpoint_seconds:
                 kept = time.monotonic()
                 _keep(folder / CHECKPOINT, key, learned, optimizer, done, told, best, summed, count)
     with torch.no_grad():
@@ -208,15 +176,8 @@ def train(
             parameter.copy_(best[name])
     for gate in gates_of(model).values():
         gate.step = Heaviside()
-    if merge:
-        wrapped.merge_and_unload()
+    wrapped.merge_and_unload()
     return told
-
-
-def lora_changes(model: nn.Module) -> dict[str, Tensor]:
-    """What LoRA adds to the weights of a trained model that was not merged, by the path of the layer."""
-    layers: dict[str, Any] = {path: m for path, m in model.named_modules() if hasattr(m, "get_delta_weight")}
-    return {path: layer.get_delta_weight("default").detach() for path, layer in layers.items()}
 
 
 def _score(row: Measured, training: Training) -> float:
@@ -229,37 +190,6 @@ def _rows(training: Training, blocks: int, step: int) -> Tensor:
     steps = blocks // each
     generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step // steps)
     return torch.randperm(blocks, generator=generator)[(step % steps) * each :][:each].sort().values
-
-
-@contextmanager
-def _idle_layers_away(model: Any, start: int) -> Iterator[None]:
-    """While it is open the layers that do not run make room on an accelerator."""
-    idle = list(decoder_of(model).layers[:start])
-    device = next(model.parameters()).device
-    if device.type == "cpu" or getattr(model, "is_quantized", False):
-        yield
-        return
-    for layer in idle:
-        layer.to("cpu")
-    torch.cuda.empty_cache()
-    try:
-        yield
-    finally:
-        for layer in idle:
-            layer.to(device)
-
-
-@contextmanager
-def _recomputed(model: Any, wanted: bool) -> Iterator[None]:
-    """While it is open and wanted, layers keep their inputs alone, and compute what is inside again for gradients."""
-    layers = list(decoder_of(model).layers) if wanted else []
-    for layer in layers:
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward  # that of its class is there again
 
 
 @contextmanager

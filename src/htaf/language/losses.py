@@ -104,15 +104,6 @@ def mean_of(blocks: Sequence[Losses]) -> Losses:
     return Losses(torch.tensor(kl), kl, likelihood, agreement)
 
 
-def layer_loss(mine: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:
-    """Mean over layers of |h - h*|^2 / |h*|^2, h the outputs of this network's layers, h* of the original's."""
-    parts = [
-        (h.float() - t.float()).square().sum() / t.float().square().sum().clamp_min(1e-30)
-        for h, t in zip(mine, other, strict=True)
-    ]
-    return torch.stack(parts).mean()
-
-
 class _Known(torch.autograd.Function):
     """A loss whose value and gradient are known."""
 

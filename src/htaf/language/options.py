@@ -11,11 +11,12 @@ from typing import Any, Literal, get_args
 from htaf.language.errors import LanguageError
 
 Method = Literal["htaf", "ste", "ss"]
-Slope = Literal["sigmoid", "tanh", "rectangular"]
 Precision = Literal["float32", "bfloat16"]
 Calibration = Literal["plain", "gates", "down"]
 MOST = 2**31 - 1  # steps and blocks
 WIDEST = 4096  # rank
+# shares of the steps: the rate rises; smooth steps grow steep; the first and the last layer become exact, from below
+WARMUP, SHARPEN, HARDEN_FROM, HARDEN_TO = 0.06, 0.4, 0.4, 0.8
 ENDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "htaf": ((0.5, 4.0), (1.0, 8.0)), "ss": ((2.0,), (8.0,)), "ste": ((), ()),
 }  # fmt: skip
@@ -47,31 +48,20 @@ class Data:
 
 @dataclass(frozen=True)
 class Training:
-    """How the last layers are trained. The paper: steps 5,000, lr 1e-4, warmup 0.06, rank 8, lora_alpha 16, distil 0.
+    """How the last layers are trained. The paper: steps 5,000, lr 1e-4, rank 8, lora_alpha 16, distil 0.
 
     Args:
-        method: htaf, ss: smooth steps, which become exact layer by layer; ste: exact forward, a slope backward.
+        method: htaf, ss: smooth steps, exact layer by layer from 40% to 80% of the steps; ste: exact forward, a slope
+            backward.
         steps: Optimiser steps.
         batch_size: Blocks of tokens in a step.
-        lr: Of AdamW, on LoRA; falls linearly to 0 after the warm-up.
-        warmup: Share of the steps in which lr rises.
-        weight_decay: Of AdamW.
-        clip: Largest norm of the gradient; 0: any.
+        lr: Of AdamW, on LoRA and gates; rises over 6% of the steps, then falls linearly to 0.
         rank: Of LoRA, on every projection of the layers.
         lora_alpha: What LoRA adds is scaled by lora_alpha / rank.
-        gate_lr: Rate of thresholds and scales, as a multiple of lr; 0: they stay as calibrated.
         distil: Share of the loss that is KL(original || this) on next tokens; the rest is the text's likelihood.
-        hidden_weight: Weight of a further loss, the mean over the converted layers of |h - h*|^2 / |h*|^2, h their
-            outputs and h* the original's; costs another forward pass of these layers.
         start: Where the smooth step starts, in units of each gate's standard deviation: (alpha0, alpha1) of htaf,
             (beta,) of ss; none: that of the method.
         end: Where it ends, as start.
-        sharpen: Share of the steps over which it moves from start to end.
-        harden_from: Share of the steps at which the first layer becomes exact, from below; an exact gate keeps the
-            gradient of its smooth step.
-        harden_to: Share of the steps at which the last one does.
-        slope: Of ste.
-        checkpointing: Keep the inputs of layers alone and compute the rest again for gradients: less memory, more time.
         precision: bfloat16: mixed precision while it trains and validates: frozen weights are rounded, what learns is
             not.
         validate: Steps between two measurements on validation blocks.
@@ -85,21 +75,11 @@ class Training:
     steps: int = 400
     batch_size: int = 4
     lr: float = 1e-3
-    warmup: float = 0.06
-    weight_decay: float = 0.0
-    clip: float = 1.0
     rank: int = 8
     lora_alpha: int = 16
-    gate_lr: float = 1.0
     distil: float = 1.0
-    hidden_weight: float = 0.0
     start: tuple[float, ...] | None = None
     end: tuple[float, ...] | None = None
-    sharpen: float = 0.4
-    harden_from: float = 0.4
-    harden_to: float = 0.8
-    slope: Slope = "sigmoid"
-    checkpointing: bool = False
     precision: Precision = "float32"
     validate: int = 50
     seed: int = 0
@@ -111,19 +91,11 @@ class Training:
         if any(len(values) != count for values in self.ends):
             raise LanguageError(f"start and end of {self.method} must be {count} numbers each")
         _expect(0 <= self.steps <= MOST, f"steps must be in 0 to {MOST}", self.steps)
-        for name, known in (("slope", get_args(Slope)), ("precision", get_args(Precision))):
-            if getattr(self, name) not in known:
-                raise LanguageError(f"{name} must be {', '.join(known)}, got {getattr(self, name)}")
+        _expect(self.precision in get_args(Precision), "precision must be float32, bfloat16", self.precision)
         for name, most in (("batch_size", MOST), ("rank", WIDEST), ("lora_alpha", 10**6), ("validate", MOST)):
             _expect(1 <= getattr(self, name) <= most, f"{name} must be in 1 to {most}", getattr(self, name))
         _expect(0 < self.lr < math.inf, "lr must be > 0 and finite", self.lr)
-        for name in ("gate_lr", "weight_decay", "clip", "hidden_weight"):
-            _expect(0 <= getattr(self, name) < math.inf, f"{name} must be >= 0", getattr(self, name))
-        for name in ("distil", "warmup"):
-            _expect(0 <= getattr(self, name) <= 1, f"{name} must lie in [0, 1]", getattr(self, name))
-        _expect(0 < self.sharpen <= 1, "sharpen must lie in (0, 1]", self.sharpen)
-        ordered = 0 <= self.harden_from <= self.harden_to <= 1
-        _expect(ordered, "expected 0 <= harden_from <= harden_to <= 1", (self.harden_from, self.harden_to))
+        _expect(0 <= self.distil <= 1, "distil must lie in [0, 1]", self.distil)
 
     @property
     def ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -133,14 +105,14 @@ class Training:
 
     def rate(self, step: int) -> float:
         """The learning rate at a step, as a share of lr."""
-        rising = max(1, round(self.warmup * self.steps))
+        rising = max(1, round(WARMUP * self.steps))
         return (step + 1) / rising if step < rising else max(0.0, (self.steps - step) / max(1, self.steps - rising))
 
     def exact(self, step: int, layers: Sequence[int]) -> list[int]:
         """The layers that are exact at a step, of those that are converted, from below."""
         if self.method == "ste":
             return []
-        first, last = self.harden_from * self.steps, self.harden_to * self.steps
+        first, last = HARDEN_FROM * self.steps, HARDEN_TO * self.steps
         at = [first + (last - first) * i / max(1, len(layers) - 1) for i in range(len(layers))]
         return [layer for layer, when in zip(layers, at, strict=True) if step >= when]
 
@@ -152,15 +124,12 @@ class Machine:
     Args:
         device: cpu, cuda, ...
         dtype: Of the weights while they are trained, and of the files.
-        quantize: Hold the frozen weights in 4 bits while it trains (pip install bitsandbytes). LoRA is then added to
-            the whole weights, and these are scored and saved; down is not refitted.
         cache: Folder of hidden states and calibrations that several runs share; none: in the run's own, deleted at its
             end.
     """
 
     device: str = "cpu"
     dtype: Precision = "float32"
-    quantize: bool = False
     cache: Path | None = None
 
 

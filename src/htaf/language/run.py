@@ -16,17 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from htaf._files import LOCK, read_record, sealed, write_atomic
-from htaf.activations import Heaviside
 from htaf.language import files, text
 from htaf.language.calibration import CalibratedLayer, calibrate
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, decoder_of, gated_mlps, gates_of, read_gates, replace_gates
 from htaf.language.hidden import Hidden, hidden_states, running
 from htaf.language.kept import kept
-from htaf.language.lora import Measured, lora_changes, train
+from htaf.language.lora import Measured, train
 from htaf.language.losses import hidden_losses
 from htaf.language.options import Calibration, Data, Machine, Training
-from htaf.language.ranks import Ranks, joined
 from htaf.language.scores import TextScores, text_scores
 from htaf.runs import content_hash, environment, locked
 
@@ -86,7 +84,7 @@ def fit(
         last_k: how many layers, counted from the end.
         start_from: a folder of an earlier run on the same model with fewer gates: its weights and gates are kept, and
             the other layers among the last_k are calibrated.
-        calibration: see `htaf.language.calibrate`; weights in 4 bits cannot be refitted, there "down" is "gates".
+        calibration: see `htaf.language.calibrate`.
         machine: where the model is held, and how.
         save: write the model too; False: the record alone.
         say: is told what is being done, a line each.
@@ -103,21 +101,10 @@ def fit(
         raise LanguageError(f"last_k must be >= 1, got {last_k}")
     if calibration not in get_args(Calibration):
         raise LanguageError(f"calibration must be {', '.join(get_args(Calibration))}, got {calibration}")
-    quantize, dtype = machine.quantize, getattr(torch, machine.dtype)
-    work = _Work(
-        model, data, training, Path(out), last_k, start_from, dtype, quantize,
-        "gates" if quantize and calibration == "down" else calibration, machine.cache, say, progress,
-    )  # fmt: skip
-    with joined(machine.device) as (ranks, place):
-        if not ranks.first:  # they begin when the first has claimed the folder, and read what it has written
-            ranks.wait()
-            if (_record(work.out, None) or {}).get("status") == "running":
-                work.compute(ranks, place, save)
-            return read(out)
-        with work.claimed(save) as finished:
-            ranks.wait()
-            if not finished:
-                work.compute(ranks, place, save)
+    work = _Work(model, data, training, Path(out), last_k, start_from, calibration, machine, say, progress)
+    with work.claimed(save) as finished:
+        if not finished:
+            work.compute(save)
     found = read(out)
     if finished:
         say("already done: the folder holds this run, finished")
@@ -136,12 +123,15 @@ class _Work:
     out: Path
     last_k: int
     start_from: str | None
-    dtype: torch.dtype
-    quantize: bool
     calibration: Calibration
-    cache: Path | None
+    machine: Machine
     say: Say
     progress: Callable[[str, int, int], None] | None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return getattr(torch, self.machine.dtype)
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -158,7 +148,7 @@ class _Work:
         sizes = {k: v for k, v in asdict(self.data).items() if k != "text"}
         return {
             "content": self.content, "sizes": sizes, "training": asdict(self.training), "last_k": self.last_k,
-            "dtype": str(self.dtype), "quantize": self.quantize, "calibration": self.calibration,
+            "dtype": str(self.dtype), "calibration": self.calibration,
         }  # fmt: skip
 
     @contextmanager
@@ -205,9 +195,10 @@ class _Work:
             return False
         return bool(record["files"])
 
-    def load(self, model: str, device: str, *, whole: bool = True) -> Any:
-        """A model; whole: not in 4 bits."""
-        return files.load(model, dtype=self.dtype, device=device, quantize=self.quantize and not whole)
+    def load(self, model: str) -> Any:
+        """A model, which does not learn, and its tokenizer."""
+        made, tokenizer = files.load(model, dtype=self.dtype, device=self.machine.device)
+        return made.requires_grad_(False), tokenizer
 
     def checked(self, original: Any) -> int:
         """The first layer that gets gates, of a model that can have them."""
@@ -229,13 +220,11 @@ class _Work:
         if largest >= known:
             raise LanguageError(f"expected a tokenizer for the {known} tokens of {self.model}, its own makes {largest}")
 
-    def compute(self, ranks: Ranks, device: str, save: bool) -> None:
+    def compute(self, save: bool) -> None:
         """Do it all, and write the record."""
-        began = time.perf_counter()
-        say = self.say if ranks.first else _silent
+        began, say = time.perf_counter(), self.say
         say(f"loading {self.model}")
-        original, tokenizer = self.load(self.model, device)
-        original.requires_grad_(False)
+        original, tokenizer = self.load(self.model)
         start = self.checked(original)
         blocks, notes = prepare(self.data, tokenizer)
         for note in notes:
@@ -245,66 +234,52 @@ class _Work:
             f"{len(blocks.train)} blocks of {self.data.length} tokens to train on, {len(blocks.test)} to test, from "
             f"{blocks.documents['train']} and {blocks.documents['test']} documents"
         )
-        if not ranks.first:
-            ranks.wait()
         test = self._hidden(original, blocks.test, start, "test", half=False)
-        before = calibrated = dict[str, Any]()
         of_original = self._cache_key(self.content["model"], blocks.test.tolist())
-        if ranks.first:
-            before = self._known(of_original, lambda: self._scored("original", original, start, test))
-            before |= _NO_NEARNESS
-            say(f"original: {_told(before)}")
-        if self.quantize:
-            original = self.load(self.model, device, whole=False)[0].requires_grad_(False)
+        before = self._known(of_original, lambda: self._scored("original", original, start, test))
+        before |= _NO_NEARNESS
+        say(f"original: {_told(before)}")
         half = self.training.precision == "bfloat16"
         learn = [
             self._hidden(original, part, start, name, half=half)
             for part, name in ((blocks.train, "train"), (blocks.validation, "validation"))
             if self.training.steps
         ]
-        if not self.training.hidden_weight:
-            original = None  # makes room
-        converted, layers = self._calibrated(blocks.train[: self.data.calibration], device, say)
-        if ranks.first:
-            ranks.wait()
-            calibrated = self._known(
-                self._cache_key(of_original, self._calibration_key(blocks.train[: self.data.calibration])),
-                lambda: self._scored("calibrated", self._whole(converted, device), start, test),
-            )
-            say(f"calibrated: {_told(calibrated)}")
+        original = None  # makes room
+        tokens = blocks.train[: self.data.calibration]
+        converted, layers = self._calibrated(tokens)
+        calibrated = trained = self._known(
+            self._cache_key(of_original, self._calibration_key(tokens)),
+            lambda: self._scored("calibrated", converted, start, test),
+        )
+        say(f"calibrated: {_told(calibrated)}")
         told = list[Measured]()
         if self.training.steps:
             told = train(
-                converted, self.training, learn[0], learn[1], self.out / WORK, original=original,
-                merge=not self.quantize, ranks=ranks,
+                converted, self.training, learn[0], learn[1], self.out / WORK,
                 tell=lambda row: say(f"step {row.step} of {self.training.steps}: KL {row.kl:.4f}, loss {row.loss:.4f}"),
                 advance=None if self.progress is None else partial(self.progress, "training"),
             )  # fmt: skip
-        if ranks.first:
-            whole = self._whole(converted, device)
-            trained = calibrated
-            if self.training.steps:
-                trained = self._scored("trained", whole, start, test)
-                say(f"trained: {_told(trained)}")
-            sizes = dict[str, int]()
-            if save:
-                files.save(whole, tokenizer, self.out)
-                sizes = {file.name: file.stat().st_size for file in self.out.glob("*.safetensors")}
-            record = {
-                "format": FORMAT, "status": "finished", "key": content_hash(self.identity), **self.about(),
-                **_environment(), "notes": notes, "documents": blocks.documents, "before": before,
-                "calibrated": calibrated, "trained": trained,
-                "gates": open_shares(whole, blocks.test), "processes": ranks.size, "files": sizes,
-                "layers": [asdict(layer) for layer in layers], "validation": [asdict(row) for row in told],
-                "seconds": time.perf_counter() - began,
-            }  # fmt: skip
-            write_atomic(self.out / RECORD, sealed(record))
-            shutil.rmtree(self.out / WORK, ignore_errors=True)
-        ranks.wait()
+            trained = self._scored("trained", converted, start, test)
+            say(f"trained: {_told(trained)}")
+        sizes = dict[str, int]()
+        if save:
+            files.save(converted, tokenizer, self.out)
+            sizes = {file.name: file.stat().st_size for file in self.out.glob("*.safetensors")}
+        record = {
+            "format": FORMAT, "status": "finished", "key": content_hash(self.identity), **self.about(),
+            **_environment(), "notes": notes, "documents": blocks.documents, "before": before,
+            "calibrated": calibrated, "trained": trained,
+            "gates": open_shares(converted, blocks.test), "files": sizes,
+            "layers": [asdict(layer) for layer in layers], "validation": [asdict(row) for row in told],
+            "seconds": time.perf_counter() - began,
+        }  # fmt: skip
+        write_atomic(self.out / RECORD, sealed(record))
+        shutil.rmtree(self.out / WORK, ignore_errors=True)
 
     def _cache_key(self, *inputs: Any) -> str:
         """Of what follows from these inputs and the type of the weights."""
-        return content_hash([*inputs, str(self.dtype), self.quantize])[:16]
+        return content_hash([*inputs, str(self.dtype)])[:16]
 
     def _calibration_key(self, tokens: Tensor) -> str:
         inputs = [self.content["model"], self.content["start_from"], tokens.tolist(), self.last_k, self.calibration]
@@ -312,9 +287,9 @@ class _Work:
 
     def _known(self, key: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Scores, computed or read from the cache that several runs share."""
-        if self.cache is None:
+        if self.machine.cache is None:
             return compute()
-        return kept(self.cache / f"{key}.scores.safetensors", lambda: ({}, compute())).about
+        return kept(self.machine.cache / f"{key}.scores.safetensors", lambda: ({}, compute())).about
 
     def _scored(self, what: str, model: Any, start: int, hidden: Hidden) -> dict[str, Any]:
         """What stands in the record of a network."""
@@ -329,60 +304,36 @@ class _Work:
         """Hidden states of a part; those of the test text as exact as the network."""
         progress = self.progress
         tell = None if progress is None else lambda done, of: progress(f"hidden states, {name}", done, of)
-        identity = [self.content["model"], self.quantize and name != "test"]
-        identity += [] if self.dtype == torch.float32 else [str(self.dtype)]  # rounded weights, or products alone
-        place = self.out / WORK if self.cache is None else self.cache
+        identity = [self.content["model"], str(self.dtype)]  # rounded weights, or products alone
+        place = self.machine.cache or self.out / WORK
         return hidden_states(original, tokens, start, place, half=half, identity=identity, tell=tell)
 
-    def _calibrated(self, tokens: Tensor, device: str, say: Say) -> tuple[Any, list[CalibratedLayer]]:
+    def _calibrated(self, tokens: Tensor) -> tuple[Any, list[CalibratedLayer]]:
         """The calibrated model: computed, or read where another run, process or call has kept it."""
-        made, _ = self.load(self.start_from or self.model, device, whole=False)
-        made.requires_grad_(False)
+        made, _ = self.load(self.start_from or self.model)
 
         def computed() -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
             report = calibrate(
                 made, tokens, self.last_k, calibration=self.calibration,
-                tell=lambda layer: say(
+                tell=lambda layer: self.say(
                     f"layer {layer.layer}: {layer.open:.0%} of the gates open, error {layer.before:.3f}"
                     + ("" if layer.after is None else f", {layer.after:.3f} with down refitted")
                 ),
             )  # fmt: skip
             return _calibration(made, report), [asdict(layer) for layer in report]
 
-        file = (self.cache or self.out / WORK) / f"{self._calibration_key(tokens)}.calibrated.safetensors"
+        file = (self.machine.cache or self.out / WORK) / f"{self._calibration_key(tokens)}.calibrated.safetensors"
         found = kept(file, computed)
         if not found.made:
             replace_gates(made, self.last_k)
             made.load_state_dict(found.tensors, strict=False)
         return made, [CalibratedLayer(**row) for row in found.about]
 
-    def _whole(self, converted: Any, device: str) -> Any:
-        """A model with all its weights: of one with weights in 4 bits, its gates and LoRA in the whole model."""
-        if not self.quantize:
-            return converted
-        whole, _ = self.load(self.start_from or self.model, device)
-        gates, changes = gates_of(converted), lora_changes(converted)
-        if set(gates_of(whole)) != set(gates):
-            replace_gates(whole, self.last_k)
-        with torch.no_grad():
-            for number, gate in gates_of(whole).items():
-                for name in ("threshold", "scale", "width"):
-                    getattr(gate, name).copy_(getattr(gates[number], name))
-                gate.step = Heaviside()
-            for path, change in changes.items():
-                weight = whole.get_submodule(path).weight
-                weight.copy_((weight.float() + change.to(weight.device).float()).to(weight.dtype))
-        return whole
-
-
-def _silent(line: str) -> None:
-    """What the processes but the first say."""
-
 
 def _environment() -> dict[str, Any]:
     """As in every record, with the packages that language models need."""
     found = environment()
-    for package in ("transformers", "peft", "bitsandbytes", "gguf"):
+    for package in ("transformers", "peft", "gguf"):
         with suppress(metadata.PackageNotFoundError):
             found["versions"][package] = metadata.version(package)
     return found
@@ -403,7 +354,6 @@ def evaluate(
     folder: str | Path,
     data: str | Path,
     *,
-    original: str | None = None,
     blocks: int = 64,
     device: str = "cpu",
     progress: Callable[[str, int, int], None] | None = None,
@@ -413,13 +363,12 @@ def evaluate(
     Args:
         folder: of a finished run.
         data: a text file or a folder of text files.
-        original: the model as it was; None: that of the record, where it has not changed.
         blocks: of text, at most so many; as long as the run's.
         progress: is told (what, done, of how many).
 
     Returns:
-        {"data", "notes", "original", "run"}: scores as in a record. "original" is None where it is not to be had; KL
-        divergence and agreement then are too.
+        {"data", "notes", "original", "run"}: scores as in a record. "original" is None where the model of the record is
+        not there or has changed; KL divergence and agreement then are too.
 
     Raises:
         LanguageError: no such run or data, or too little text.
@@ -429,14 +378,12 @@ def evaluate(
     made, tokenizer = files.load(folder, dtype=dtype, device=device)
     documents, notes = text.documents(data)
     tokens = text.blocks(documents, tokenizer, record["data"]["length"], blocks)
-    given, known = original or record["model"], None
+    given, known = record["model"], None
     try:
-        if original is None and files.fingerprint(given) != record["content"]["model"]:
+        if files.fingerprint(given) != record["content"]["model"]:
             raise LanguageError(f"{given} is not there, or not what it was at the training")
         known = files.load(given, dtype=dtype, device=device)[0]
     except LanguageError as error:
-        if original is not None:
-            raise
         notes.append(f"without the original: {error}")
     tell = None if progress is None else partial(progress, "blocks")
     of_known, of_run = text_scores(made, known, tokens, tell)

@@ -12,11 +12,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64, UInt8
 
-from htaf.data.columns import Target
 from htaf.data.order import random_order
-from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Split, Table, frame_like
-from htaf.rules.bits import Fitted, RulesError, TableBits, run_of
+from htaf.rules.bits import Fitted, RulesError, TableBits, run_of, table_of
 from htaf.rules.conditions import Rule
 from htaf.rules.raw_columns import Encoded, RawColumns
 from htaf.rules.trees import Fidelity, fidelity, fit_rule
@@ -303,8 +301,7 @@ def fitted_and_held(
         if not isinstance(train, pd.DataFrame) or not isinstance(data, pd.DataFrame):
             came = f"{type(data).__name__} and {type(train).__name__}"
             raise RulesError(f"expected data, the held-out rows, and train to be data frames, got {came}")
-        preprocessor = run.preprocessor()
-        assert isinstance(preprocessor, Preprocessor)
+        preprocessor = table_of(run)[1]
         each = [own_table(run, rows) for rows in (train, data)]
         for one in each:
             preprocessor.transform(one.features.head(0))  # it has all columns
@@ -324,24 +321,18 @@ def warn_of_training(model: Run | Fitted, rows: pd.DataFrame, level: int = 3) ->
 
 def own_table(run: Run, data: Table | pd.DataFrame | None) -> Table:
     """The table of a run: the one given, or the one that its record names."""
+    target = table_of(run)[1].target
     if isinstance(data, pd.DataFrame):
         if rows_are_known(run):
             raise RulesError(f"{run.path} knows the rows of its training: expected its table or none, got a data frame")
-        return frame_like(data, target=target_of(run))
+        return frame_like(data, target=target)
     try:
         found = run.data() if data is None else data
     except UnknownSourceError as error:
-        raise RulesError(f"{error.said}: give data=, a data frame with the column {target_of(run).name!r}") from None
+        raise RulesError(f"{error.said}: give data=, a data frame with the column {target.name!r}") from None
     if not isinstance(found, Table):
         raise RulesError(f"expected a table for {run.path}, got the images {found.name}")
     return found
-
-
-def target_of(run: Run) -> Target:
-    """The target side of the preprocessing of a run of a table."""
-    preprocessor = run.preprocessor()
-    assert isinstance(preprocessor, Preprocessor)
-    return preprocessor.target
 
 
 def drawn(rows: Int64[np.ndarray, " part"], most: int, seed: int) -> Int64[np.ndarray, " some"]:

@@ -54,7 +54,7 @@ class ByRowNumber(RegressorMixin, BaseEstimator):
     def __init__(
         self,
         inputs: Float32[np.ndarray, "many inputs"],
-        blocks: Sequence[Int64[np.ndarray, " some"]],
+        blocks: Sequence[Int64[np.ndarray, " _"]],
         said: Callable[[Float32[np.ndarray, "rows inputs"]], np.ndarray],
     ) -> None:
         self.inputs, self.blocks, self.said = inputs, blocks, said

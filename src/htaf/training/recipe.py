@@ -706,14 +706,11 @@ class Family:
         made = {part: kind(**given.get(part, {})) for part, kind in self.parts.items()}
         return Recipe(**made)  # pyright: ignore[reportArgumentType]
 
-    def changed(
-        self, base: Recipe, changes: Mapping[str, Any], spelled: Callable[[str], str] = str
-    ) -> tuple[Recipe, tuple[str, ...]]:
+    def changed(self, base: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
         """A recipe with other values of some fields, and in words what they bring with them.
 
         Args:
             base: a recipe of this family. changes: its fields, those that someone has set.
-            spelled: how a field is called there, such as a flag.
 
         Raises:
             ValueError: no such field, or a bad value. HtafError: what it needs cannot be had.
@@ -728,7 +725,6 @@ class Family:
         if lr is not None:
             base = base.replace(lr=lr, lr_end=min(lr, base.optimization.lr_end))
             notes += (f"lr {lr:g}, as the recipe's is for another optimizer than {changes['optimizer']}",)
-        base.refuse_unread([name for name in changes if name not in base.fields], spelled)
         return base.replace(**changes), notes
 
     def ready(self, name: str) -> Recipe:

@@ -255,7 +255,8 @@ def tabular_members() -> Recipe:
 
 def _suited(given: Mapping[str, Any]) -> str:
     """Several members have one hidden layer each: more layers are of one network."""
-    return "tabular-exact" if len(given.get("hidden", ())) > 1 and "members" not in given else ""
+    sizes = given.get("hidden")  # of an estimator it may be anything
+    return "tabular-exact" if isinstance(sizes, tuple) and len(sizes) > 1 and "members" not in given else ""
 
 
 FAMILY = Family(
