@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_627,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 69_129, ("tests", "paper/tests"): 63_503, ("paper/src",): 13_642}
+TOTALS = {("src/htaf",): 69_129, ("tests", "paper/tests"): 61_870, ("paper/src",): 13_643}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

@@ -23,9 +23,6 @@ from htaf.packed import PackedError, PackedModel, graph, load, pack, packing, sa
 from htaf.packed.report import compared
 from htaf.packed.verification import compare
 
-sys.path.append(str(Path(__file__).parents[1] / "stress"))
-import networks
-
 NETS = {
     "mlp": (lambda: MLP(9, 3, (70, 20)), (9,), 2),
     "mlp-norm": (lambda: MLP(9, 3, (70, 20), batch_norm=True), (9,), 2),
@@ -135,13 +132,6 @@ def test_progress_is_plain_lines_without_a_terminal(capsys: pytest.CaptureFixtur
     assert count[1] == count[2]
     verify(packed, net, x, progress=True)
     assert "comparing layer by layer" in capsys.readouterr().err
-
-
-def test_random_networks_agree_with_themselves(tmp_path: Path) -> None:
-    """A few of those that tests/stress/networks.py draws."""
-    for seed in (6, 13, 20):
-        found = networks.attempt(seed, tmp_path)
-        assert (found.refused, found.wrong, found.unexplained) == (None, None, 0), seed
 
 
 def test_inputs_and_devices_that_do_not_fit_are_said() -> None:
