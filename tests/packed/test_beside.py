@@ -113,22 +113,22 @@ def lines() -> nn.Module:
 
 
 def levels() -> nn.Module:
-    """Steps of several levels: beside each other and floats, enlarged, and in a transposed convolution."""
+    """Steps of several levels: beside each other and floats, and enlarged."""
 
     def forward(net: Any, x: Tensor) -> Tensor:
         y = net.s0(net.a(x))
         y = net.s1(net.b(torch.cat([y, y.flip(2)], 1)))
         y = net.s2(net.c(torch.cat([F.interpolate(y, scale_factor=2), F.interpolate(x, scale_factor=2)], 1)))
-        return net.e(net.s3(net.d(y))).mean((2, 3))
+        return net.e(y).mean((2, 3))
 
-    steps = {f"s{i}": nn.Sequential(nn.BatchNorm2d(24), htaf.HTAF(levels=3)) for i in range(4)}
-    layers = {"a": conv(3, 24), "b": conv(48, 24), "c": conv(27, 24), "d": nn.ConvTranspose2d(24, 24, 4, 2, 1)}
+    steps = {f"s{i}": nn.Sequential(nn.BatchNorm2d(24), htaf.HTAF(levels=3)) for i in range(3)}
+    layers = {"a": conv(3, 24), "b": conv(48, 24), "c": conv(27, 24)}
     return Own(forward, **layers, e=conv(24, 4), **steps)
 
 
 NETS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "dense": (dense, 4), "along": (along, 1), "beside floats": (beside_floats, 3), "rows": (rows, 2),
-    "nearest": (nearest, 2), "lines": (lines, 3), "levels": (levels, 4),
+    "nearest": (nearest, 2), "lines": (lines, 3), "levels": (levels, 3),
 }  # fmt: skip
 
 

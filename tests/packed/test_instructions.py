@@ -34,7 +34,6 @@ from htaf.packed.instructions import (
     Rounded,
     Spikes,
     Threshold,
-    Transposed,
     Unpack,
 )
 from htaf.packed.instructions.contract import PIECES, Machine, Seen, kernels
@@ -123,24 +122,9 @@ def _means() -> Example:
     return Example(means, [packed_bits(bits)], {"w": weight, "b": bias}, [wanted.float()], [0.0])
 
 
-def _transposed() -> Example:
-    bits = (IMAGE >= 0).movedim(1, -1)
-    weight = torch.randn(3, 5, 4, 2, generator=torch.Generator().manual_seed(1))
-    shift, low = torch.randn(3), torch.tensor([0.3])
-    y = torch.nn.functional.conv_transpose2d(
-        bits.movedim(-1, 1).double(), weight.transpose(0, 1).double(), shift.double(), (2, 1), (1, 0), (1, 0)
-    ).float()
-    step = Transposed(
-        "t", "table", "image", Geometry(5, 3, (4, 2), (2, 1), (1, 0)), (1, 0), "w", False, "float32", 0, None, "s", "l",
-        "u", 1, 2,
-    )  # fmt: skip
-    tensors = {"w": weight, "s": shift, "l": low, "u": torch.tensor([torch.inf])}
-    return Example(step, [packed_bits(bits)], tensors, [y, packed_bits((y >= low).movedim(1, -1))], [0.0, 0.0])
-
-
 EXAMPLES: dict[type[Instruction], Callable[[], Example]] = {
     Layer: _layer, Threshold: _threshold, Spikes: _spikes, Pool: _pool, Unpack: _unpack, Call: _call,
-    Rounded: _rounded, Transposed: _transposed, Means: _means,
+    Rounded: _rounded, Means: _means,
 }  # fmt: skip
 
 

@@ -15,7 +15,6 @@ from torch.fx.node import map_arg
 from htaf.packed.affine import Constants, aten, is_float, read_affine, same, shape_of
 
 CONVOLUTIONS = (aten.conv1d.default, aten.conv2d.default, aten.conv1d.padding, aten.conv2d.padding)
-TRANSPOSED = (aten.conv_transpose1d.default, aten.conv_transpose2d.input)
 PRODUCTS = (aten.linear.default, aten.mm.default, aten.matmul.default, aten.addmm.default)
 
 
@@ -349,7 +348,7 @@ def wanted_axis(node: Node, constants: Constants, seen: set[Node], *, moving: bo
             continue
         seen.add(user)
         weight = next((a for a in user.args[1:3] if isinstance(a, Node) and a in constants), None)
-        if user.target in (*CONVOLUTIONS, *TRANSPOSED) and user.args[0] is node and weight is not None:
+        if user.target in CONVOLUTIONS and user.args[0] is node and weight is not None:
             if rank == (4 if "2d" in str(user.target) else 3):
                 return 1
         elif user.target in PRODUCTS and weight is not None and node in user.args[:2]:

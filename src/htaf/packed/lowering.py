@@ -19,7 +19,7 @@ from htaf.packed.emission import Emission
 from htaf.packed.errors import PackedError
 from htaf.packed.fusion import Chain, Fusion, Tail, fuse
 from htaf.packed.graph import Traced
-from htaf.packed.instructions import Layer, Means, Pool, Rounded, Spikes, Threshold, Transposed
+from htaf.packed.instructions import Layer, Means, Pool, Rounded, Spikes, Threshold
 from htaf.packed.instructions.layer import SMALL, Kind, to_nibbles
 from htaf.packed.kinds import (
     CONVOLUTIONS,
@@ -120,7 +120,7 @@ class Lowering(Emission):
         if ready.ones:
             source = self._with_ones(site.source, kind, source, ready.geometry.channels)
         kept = ready.weight
-        if ready.kind == "integer" and int(kept.abs().max()) <= SMALL and site.more is None:
+        if ready.kind == "integer" and int(kept.abs().max()) <= SMALL:
             kept = to_nibbles(kept)
         weight = self._tensor(f"{node.name}.weight", kept)
         layer = Layer(
@@ -134,7 +134,7 @@ class Lowering(Emission):
             bits=self._value() if chain.tail is not None else None,
             slope=slope, planes=ready.planes, wide=wide, pooled=chain.pool is not None,
         )  # fmt: skip
-        self.instructions.append(layer if site.more is None else Transposed.of(layer, site.more))
+        self.instructions.append(layer)
         if layer.y is not None:
             self.floats[chain.end] = layer.y
         if layer.bits is not None and chain.tail is not None:
@@ -147,8 +147,6 @@ class Lowering(Emission):
         how = f"packed: {kinds[ready.kind]}"
         if depthwise(ready.geometry) and ready.kind != "binary":
             how = f"packed: depthwise, {'float32' if ready.kind == 'table' else kinds['integer']}"
-        if site.more is not None:
-            how = f"packed: transposed, {kinds[ready.kind]}"
         if chain.end is not node:
             self.rows[:] = [r if r.name != node.name else Row(r.name, r.path, r.operator, how) for r in self.rows]
             self._row(chain.end, f"with {node.name}")

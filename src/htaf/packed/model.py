@@ -19,7 +19,7 @@ from htaf.kernels.packed_maps import reference as maps
 from htaf.packed.checking import check
 from htaf.packed.errors import PackedError
 from htaf.packed.execution import Execution
-from htaf.packed.instructions import Instruction, Layer, Threshold, Transposed
+from htaf.packed.instructions import Instruction, Layer, Threshold
 from htaf.packed.instructions.contract import Seen, Values
 from htaf.packed.instructions.layer import Kind
 from htaf.packed.program import Program
@@ -112,7 +112,7 @@ class PackedModel(nn.Module):
 
         def after(instruction: Instruction, values: Values) -> None:
             decided = instruction.decided() if instruction in last else None
-            if isinstance(instruction, (Layer, Transposed)) and decided is not None:
+            if isinstance(instruction, Layer) and decided is not None:
                 kept.append((values[decided.bits], instruction.geometry.outputs))
             elif isinstance(instruction, Threshold) and decided is not None:
                 kept.append((values[decided.bits], values[instruction.input].shape[decided.axis]))
@@ -201,6 +201,6 @@ def _expect_finite(x: Tensor) -> None:
 
 def _compared(instruction: Instruction) -> int | None:
     """The floats whose bits an instruction makes, where they are a value: those of all thresholds of one step."""
-    if isinstance(instruction, (Layer, Transposed)):
+    if isinstance(instruction, Layer):
         return instruction.y
     return instruction.input if isinstance(instruction, Threshold) else None
