@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from packed_nets import packed_beside, settled
+from packed_nets import settled
 from torch import Tensor, nn
 
 import htaf
-from htaf.packed import choice, pack, verify
+from htaf.packed import pack, verify
 from htaf.packed.affine import interval
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions import Pool
@@ -153,23 +152,6 @@ def test_windows_without_a_pixel_are_pooled_in_float(size: int, bits: bool) -> N
     assert any(isinstance(step, Pool) for step in packed.program.instructions) == bits
 
 
-def test_bounds_follow_factors_of_sums_and_of_means() -> None:
-    front = nn.Sequential(nn.Linear(5, 64), htaf.Heaviside(), nn.Linear(64, 64), nn.Unflatten(1, (4, 4, 4)))
-    x = torch.randn(64, 5)
-    relu = torch.relu
-
-    def bound(between: Callable[[Tensor], Tensor]) -> float:
-        _, found = packed_beside(Net(front, between, nn.ReLU()).eval(), x, tables="int8")
-        assert found.ok
-        return found.bound
-
-    one = bound(lambda z: torch.add(relu(z), relu(z)))
-    assert bound(lambda z: torch.add(relu(z), relu(z), alpha=-10)) > 5 * one
-    assert bound(lambda z: torch.sub(relu(z), relu(z), alpha=0.01)) < 0.6 * one
-    mean = bound(lambda z: nn.functional.avg_pool2d(relu(z), 2))
-    assert bound(lambda z: nn.functional.avg_pool2d(relu(z), 2, divisor_override=1)) > 3.5 * mean
-
-
 def test_a_flip_is_named_by_the_row_of_its_step() -> None:
     model = nn.Sequential(nn.Linear(5, 9), htaf.Heaviside(), nn.Linear(9, 3)).eval()
     x = torch.randn(4, 5)
@@ -250,53 +232,6 @@ def test_groups_are_never_made_dense(form: str) -> None:
     assert "float: its groups" in str(packed.report)
     plain = Net(nn.Conv2d(3, 64, 1), STEPS["ge"], grouped).eval()
     assert agree(plain, torch.randn(4, 3, 8, 8)).report.layers == 1
-
-
-def test_kinds_of_tables_are_timed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    clock = [0.0]
-    tables = choice.kernels()[1]
-
-    class Spy:
-        prepare = staticmethod(tables.prepare)
-
-        @staticmethod
-        def forward(bits, weights, *rest):
-            calls.append(weights.kind)
-            clock[0] += {"float32": 3.0, "int16": 2.0, "int8": 1.0}[weights.kind] if len(calls) > 3 else 9.0
-            return tables.forward(bits, weights, *rest)
-
-    monkeypatch.setattr(choice, "kernels", lambda: (None, Spy))
-    monkeypatch.setattr(choice, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    model = nn.Sequential(nn.Linear(5, 64), htaf.Heaviside(), nn.Linear(64, 3)).eval()
-    x = torch.randn(8, 5)
-    wide = agree_within(model, x, 1.0)
-    assert set(wide.tables.values()) == {"int8"}
-    kinds = list(choice.KINDS)
-    assert calls == kinds * (len(calls) // 3)
-    assert len(calls) >= 12
-    row = next(r.how for r in wide.report.rows if "table int8" in r.how)
-    assert all(f"{kind}: " in row for kind in kinds)
-    assert "1.0e+00 s" in row
-    errors = choice.measure(*at_the_layer(wide, x))
-    assert errors["float32"].error == 0 < errors["int16"].error < errors["int8"].error
-    between = (errors["int16"].error + errors["int8"].error) / 2
-    assert set(agree_within(model, x, between).tables.values()) == {"int16"}  # the fastest of those within the budget
-
-
-def agree_within(model: nn.Module, x: Tensor, budget: float) -> htaf.packed.PackedModel:
-    return pack(model, x, tables="auto", budget=budget)
-
-
-def at_the_layer(packed: htaf.packed.PackedModel, x: Tensor):
-    found = []
-
-    def after(step, values) -> None:
-        if hasattr(step, "weights") and step.weights == "table":
-            found.append((replace(step, tables="float32"), values[step.input].clone(), packed.program.tensors))
-
-    packed.watch((x,), after)
-    return found[0]
 
 
 class Outputs(nn.Module):

@@ -18,7 +18,6 @@ from htaf._errors import HtafError
 from htaf.kernels import native
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
-from htaf.models.wide_resnet import WideResNet
 from htaf.packed import PackedError, PackedModel, graph, load, pack, packing, save, trace, verify
 from htaf.packed.report import compared
 from htaf.packed.verification import compare
@@ -79,17 +78,6 @@ def test_graphs_are_made_functional_where_an_operator_changes_its_input(make, fu
         torch.testing.assert_close(packed(x), model(x))
 
 
-def test_kinds_of_tables_are_chosen_within_the_budget() -> None:
-    x = torch.randn(8, *IMAGES)
-    model = settled(WideResNet(10, 1, 4), x)
-    traced = trace(model, x)
-    packed = pack(traced, x, tables="auto", budget=0.0)
-    with torch.no_grad():
-        torch.testing.assert_close(packed(x), model(x), rtol=1e-4, atol=1e-4)
-    assert "of the rms" in str(packed.report)
-    assert set(pack(traced, x, tables="int16").tables.values()) == {"int16"}
-
-
 @pytest.mark.parametrize(
     ("make", "example", "message"),
     [
@@ -121,15 +109,14 @@ def test_what_cannot_be_packed_is_said(make, example, message: str) -> None:
 
 
 def test_progress_is_plain_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    for module in (sys.modules[compare.__module__], packing, graph):
+    for module in (sys.modules[compare.__module__], graph):
         monkeypatch.setattr(module, "shown_progress", partial(progress, every=0))
     net = nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2))
     pack(net, x := torch.randn(2, 3))
     assert capsys.readouterr().err == ""
-    packed = pack(net, x, tables="auto", progress=True)
+    packed = pack(net, x, progress=True)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "exporting the network"
-    assert "timing tables: 1 of 1 in " in lines[1]
     count = re.fullmatch(r"comparing layer by layer: (\d+) of (\d+) in \S+ s", lines[-1])
     assert count, lines[-1]
     assert count[1] == count[2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
-from typing import Literal
 
 import pytest
 import torch
@@ -125,22 +124,6 @@ def test_a_plan_gives_what_the_instructions_give(packed, instruction_set: str, n
                 found = [model(x) for _ in range(3)]  # by instructions where the sizes are new, then by the plan
                 assert all(equal(one, wanted) for one in found)
                 assert all(a.stride() == b.stride() for a, b in zip(*map(pytree.tree_leaves, found[:2]), strict=True))
-
-
-@pytest.mark.parametrize("tables", ["int16", "int8"])
-def test_tables_of_integers_run_in_plans(tables: Literal["int16", "int8"]) -> None:
-    torch.manual_seed(0)
-    make, size = NETS["bits"]
-    model = pack(settled(make(), torch.randn(8, *size)), torch.randn(4, *size), tables=tables)
-    assert set(model.tables.values()) == {tables}
-    for name in INSTRUCTION_SETS:
-        with using(name):
-            for batch in (1, 3):
-                x = torch.randn(batch, *size)
-                wanted = by_instructions(model, x)
-                assert all(equal(model(x), wanted) for _ in range(3))
-    steps = {type(part) for part in next(reversed(model._execution.plans.values())).parts}
-    assert Segment in steps
 
 
 @pytest.mark.parametrize("packed", ["mlp", "bireal", "wide", "mobile"], indirect=True)

@@ -80,7 +80,7 @@ def _program(g: Geometry, image: tuple[int, int] = (2, 2)) -> Program:
     weight = torch.zeros(g.outputs, *g.kernel, row_bytes(c // g.groups), dtype=torch.uint8)
     steps = (
         Threshold("a", 0, 1, "lo", "hi", 1),
-        Layer("b", "binary", "image", g, "w", True, "float32", 1, None, None, None, None, None, 2, None),
+        Layer("b", "binary", "image", g, "w", True, 1, None, None, None, None, None, 2, None),
     )
     return Program((Input((None, c, *image)),), steps, {"v": 2}, {**ends, "w": weight})
 
@@ -140,9 +140,7 @@ def test_the_time_of_a_program_is_bounded() -> None:
 def test_depthwise_layers_made_by_hand() -> None:
     def sizes(geometry: Geometry, weight: Tensor, **given: Any) -> list[Any]:
         kind = "table" if weight.dtype == torch.float32 else "integer"
-        layer = Layer(
-            "l", kind, "image", geometry, "w", False, "float32", 0, None, None, None, None, None, 1, None, slope=1
-        )
+        layer = Layer("l", kind, "image", geometry, "w", False, 0, None, None, None, None, None, 1, None)
         layer = replace(layer, **given)
         bits = torch.zeros(1, 9, 9, layer.planes * row_bytes(geometry.channels), dtype=torch.uint8)
         return layer.sizes([bits], {"w": weight}, 2**22)
@@ -168,7 +166,7 @@ def test_depthwise_layers_made_by_hand() -> None:
 def test_integers_of_depthwise_layers_stay_exact(weight: int) -> None:
     taps = 1100  # of 127, over 7 planes of spikes: beyond 2^24
     g = Geometry(2, 2, (1, taps if weight > 0 else 3), groups=2)
-    layer = Layer("l", "integer", "image", g, "w", False, "float32", 0, None, None, None, None, None, 1, None, planes=7)
+    layer = Layer("l", "integer", "image", g, "w", False, 0, None, None, None, None, None, 1, None, planes=7)
     weights = {"w": torch.full((2, 1, *g.kernel), weight, dtype=torch.int8)}
     machine = Machine(weights, *kernels(), spare=None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="got -128" if weight < 0 else "expected sums below"):

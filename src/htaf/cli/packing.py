@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -30,8 +29,6 @@ def pack(
     run: RunDir,
     *,
     out: OutFile,
-    tables: Literal["float32", "int16", "int8", "auto"] = "float32",
-    budget: float = 1e-3,
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
@@ -42,14 +39,10 @@ def pack(
     """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included.
 
     Args:
-        tables: Sums of real weights over bits. float32: exact; int16, int8: faster and rounded; auto: as measured.
-        budget: With --tables auto: largest relative rms error of a layer's sums.
         differing: Rows of that part that may have another prediction, from rounding; none: 0.2%.
     """
     if is_language_model(run):
         raise UsageError(f"expected a run of bits, {run} is a language model: htaf generate reads it as it is")
-    if not 0 < budget < inf:
-        raise UsageError(f"--budget must be > 0 and finite, got {budget}")
     _check_differing(differing)
     from htaf.runs import open_run, pack_run
     from htaf.runs.packing import known_part
@@ -59,8 +52,6 @@ def pack(
         made = pack_run(
             opened,
             out,
-            tables=tables,
-            budget=budget,
             part=part,
             differing=differing,
             data=data,

@@ -20,7 +20,7 @@ from htaf.packed.errors import PackedError
 from htaf.packed.fusion import Chain, Fusion, Tail, fuse
 from htaf.packed.graph import Traced
 from htaf.packed.instructions import Layer, Means, Pool, Rounded, Spikes, Threshold
-from htaf.packed.instructions.layer import SMALL, Kind, to_nibbles
+from htaf.packed.instructions.layer import SMALL, to_nibbles
 from htaf.packed.kinds import (
     CONVOLUTIONS,
     ENLARGED,
@@ -46,9 +46,8 @@ NOT_OF_BITS, NOT_READ = "float: its input is not bits", "float: no layer over bi
 class Lowering(Emission):
     """One pass over the graph; `program` and `report` are its results."""
 
-    def __init__(self, traced: Traced, tables: Kind) -> None:
+    def __init__(self, traced: Traced) -> None:
         super().__init__(traced)
-        self.tables: Kind = tables
         nodes = [n for n in traced.graph.nodes if n.op == "call_function" and n not in traced.constants]
         nodes = [n for n in nodes if isinstance(n.meta.get("val"), (Tensor, list, tuple))]  # not sizes
         outputs = {n for n in traced.outputs if n is not None}
@@ -99,11 +98,9 @@ class Lowering(Emission):
         scale = (affine.scale * ready.scale).broadcast_to(outputs)
         shift = (affine.scale * ready.shift + affine.shift).broadcast_to(outputs)
         lower = upper = None
-        slope = 1.0
         raw = not chain.keep and chain.residual is None
         if chain.tail is not None:
             inner = Affine(chain.end, scale, shift, chain.tail.affine.axis) if raw else None
-            slope = float((chain.tail.affine.scale * (scale if raw else 1)).abs().max())
             ends = chain.tail.interval(inner, integer=raw and ready.kind != "table")
             lower, upper = self._ends(node, ends, outputs)
         plain_scale = raw or bool((scale == 1).all())
@@ -126,13 +123,13 @@ class Lowering(Emission):
         layer = Layer(
             name=node.name if chain.tail is None or chain.pool else chain.tail.step.name,
             weights=ready.kind, form=site.form, geometry=ready.geometry, weight=weight,
-            bipolar=ready.bipolar, tables=self.tables, input=source, residual=residual,
+            bipolar=ready.bipolar, input=source, residual=residual,
             scale=None if plain_scale else self._channels(f"{node.name}.scale", scale.float()),
             shift=None if plain_shift else self._channels(f"{node.name}.shift", shift.float()),
             lower=lower, upper=upper,
             y=self._value() if chain.keep else None,
             bits=self._value() if chain.tail is not None else None,
-            slope=slope, planes=ready.planes, wide=wide, pooled=chain.pool is not None,
+            planes=ready.planes, wide=wide, pooled=chain.pool is not None,
         )  # fmt: skip
         self.instructions.append(layer)
         if layer.y is not None:
@@ -143,7 +140,7 @@ class Lowering(Emission):
         self.packed_bytes += kept.nbytes + (4 * outputs if layer.scale else 0) + (16 * outputs if wide else 0)
         self.float_bytes += 4 * site.weight.numel()
         bits = 8 if kept.dtype == torch.int8 else 4
-        kinds = {"binary": "binary", "table": f"table {self.tables}", "integer": f"integer, {bits} bits"}
+        kinds = {"binary": "binary", "table": "table float32", "integer": f"integer, {bits} bits"}
         how = f"packed: {kinds[ready.kind]}"
         if depthwise(ready.geometry) and ready.kind != "binary":
             how = f"packed: depthwise, {'float32' if ready.kind == 'table' else kinds['integer']}"
@@ -224,8 +221,7 @@ class Lowering(Emission):
     def _threshold(self, node: Node, tail: Tail) -> None:
         kind = self.kinds[node]
         lower, upper = self._ends(node, tail.interval(), kind.channels)
-        source, slope = self._float(tail.affine.source), float(tail.affine.scale.abs().max())
-        threshold = Threshold(node.name, source, kind.axis, lower, upper, self._value(), slope)
+        threshold = Threshold(node.name, self._float(tail.affine.source), kind.axis, lower, upper, self._value())
         self.instructions.append(threshold)
         self.bits[node] = (threshold.bits,)
         self._row(node, "packed: bits of floats")
@@ -449,11 +445,11 @@ def _structure(tree: Any) -> dict[str, Any]:
     raise PackedError(f"expected tensors in tuples, lists and dicts as outputs, got {type(tree).__name__}")
 
 
-def lower(traced: Traced, tables: Kind) -> tuple[Program, Report]:
+def lower(traced: Traced) -> tuple[Program, Report]:
     """The program and the account of it.
 
     Raises:
         PackedError: an operator that a packed model cannot run, or nothing to pack.
     """
-    lowering = Lowering(rewritten(traced), tables)
+    lowering = Lowering(rewritten(traced))
     return lowering.program, lowering.report

@@ -16,9 +16,8 @@ from htaf.kernels.depthwise_convolution.reference import MOST_PLANES, depthwise,
 from htaf.kernels.integer_convolution.reference import check_exact
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
 from htaf.kernels.packed_native import shape2d
-from htaf.kernels.table_convolution.reference import Kind
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
+from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Values
 from htaf.packed.instructions.schema import LARGEST, Field, Made, Read, TensorName, integer, pair
 from htaf.packed.instructions.sizes import empty, expect, expect_bits, expect_channels
 from htaf.packed.planning import At, Ends, Planning
@@ -51,7 +50,6 @@ ROUNDS = 5  # of such a measurement
 class Layer(Instruction):
     """A convolution or linear layer over bits and its epilogue; tensors by their names, values by their numbers.
 
-    slope: the largest |derivative| of the pre-activation of the bits by what the interval is compared with.
     bipolar: bits are -1 and 1; of binary weights and depthwise layers.
     planes: of a table, the bit planes of its input, which lie side by side as channels; its weights are kept once. Of
         integers and depthwise layers the same, but the geometry's channels are those of one plane.
@@ -67,7 +65,6 @@ class Layer(Instruction):
     geometry: Written
     weight: TensorName
     bipolar: bool
-    tables: Kind
     input: Read
     residual: Read | None
     scale: TensorName | None
@@ -76,7 +73,6 @@ class Layer(Instruction):
     upper: TensorName | None
     y: Made | None
     bits: Made | None
-    slope: float = 1.0
     planes: Planes = 1
     wide: TensorName | None = None
     pooled: bool = False
@@ -185,11 +181,6 @@ class Layer(Instruction):
         """How many times the half bytes of `_check_padded` a channel of a copy has."""
         return 2 if self.weights == "integer" else 1
 
-    @property
-    def looks_up(self) -> bool:
-        """Whether it sums by tables, of which there are several kinds."""
-        return self.weights == "table" and not depthwise(self.geometry)
-
     def _depthwise(self, machine: Machine) -> tuple[Any, Any]:
         """The kernel for depthwise layers, and the weights as it takes them."""
         weight = machine.tensors[self.weight]
@@ -232,7 +223,7 @@ class Layer(Instruction):
             kernel, weights = self._integers(machine)
         else:
             kernel = machine.tables
-            weights = kernel.prepare(widened(t[self.weight], g, self.planes), g, self.tables)
+            weights = kernel.prepare(widened(t[self.weight], g, self.planes), g, "float32")
         scale, shift, lower, upper = (
             None if n is None else t[n].expand(g.outputs).contiguous()
             for n in (self.scale, self.shift, self.lower, self.upper)
@@ -256,7 +247,7 @@ class Layer(Instruction):
             if bits_at is not None:
                 values[bits_at] = give(out, bits, width, False)
 
-        return Ready(run, weights, layer)
+        return Ready(run, layer)
 
     def plan(self, planning: Planning, ready: Ready) -> bool:
         take, lay, _ = FORMS[self.form]
@@ -275,14 +266,6 @@ class Layer(Instruction):
         ends = Ends(*constants, residual=self.residual, y=self.y, bits=self.bits)
         planning.step(name, shape2d(take(bits), self.geometry), At(self.input), weights, ends=ends)
         return True
-
-    def bounds(self, seen: Seen) -> list[float]:
-        bound = 0.0
-        if self.weights == "table":
-            scale = 1 if self.scale is None else seen.tensors[self.scale].abs().double()
-            bound = float((seen.weights.error * scale).max())
-        bound += 0.0 if self.residual is None else seen.errors[self.residual]
-        return [bound] * (self.y is not None) + [bound * self.slope] * (self.bits is not None)
 
     def decided(self) -> Decided | None:
         return (
