@@ -341,22 +341,7 @@ def test_ordinary_operators_are_not_refused() -> None:
         torch.set_default_dtype(before)
 
 
-@pytest.mark.parametrize(
-    ("step", "level"), [("sign", -1.0), ("sign", 1.0), ("ge", 1.0), ("where le", 1.0), ("sum", 0.0)]
-)
-def test_padding_by_a_level_stays_bits(step: str, level: float) -> None:
-    """Also of 9 channels, whose unused bits stay 0, and of negative width."""
-
-    def between(z: Tensor) -> Tensor:
-        bits = STEPS["ge"](z) + STEPS["gt"](z) if step == "sum" else STEPS[step](z)
-        return F.pad(bits, (2, -1, 0, 1), value=level)
-
-    packed = agree(Net(nn.Conv2d(3, 9, 3), between, nn.Conv2d(9, 4, 3, padding=1)).eval(), torch.randn(4, 3, 8, 8))
-    assert packed.report.layers == 1
-    assert "packed: padded bits" in str(packed.report)
-
-
-def test_a_padding_of_another_level_is_floats() -> None:
+def test_a_padding_of_its_own_is_floats() -> None:
     net = Net(nn.Conv2d(3, 9, 3), lambda z: F.pad(STEPS["sign"](z), (1, 1)), nn.Conv2d(9, 4, 3)).eval()
     with pytest.raises(PackedError, match="nothing to pack"):
         pack(net, torch.randn(2, 3, 8, 8))

@@ -48,14 +48,14 @@ def test_packed_gives_what_the_hardened_model_gives(name: str, tmp_path: Path) -
 
 
 class Passing(nn.Module):
-    """What is read as it is exported: bits flattened, split again, cast and dropped out in eval mode."""
+    """What is read as it is exported: bits flattened, cast and dropped out in eval mode."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(16, 5)
+        self.first, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        bits = (self.first(x) >= 0).to(torch.float32).flatten(2).unflatten(2, (4, 16))
+        bits = (self.first(x) >= 0).to(torch.float32)
         return self.last(nn.functional.dropout(bits.flatten(0, 1), 0.5, self.training)).unflatten(0, (-1, 8))
 
 

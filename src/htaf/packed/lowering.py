@@ -23,7 +23,6 @@ from htaf.packed.instructions import Layer, Means, Pool, Rounded, Spikes, Thresh
 from htaf.packed.instructions.layer import SMALL, to_nibbles
 from htaf.packed.kinds import (
     CONVOLUTIONS,
-    ENLARGED,
     PRODUCTS,
     Bits,
     cat_dim,
@@ -36,7 +35,6 @@ from htaf.packed.kinds import (
 from htaf.packed.layers import LayerSite, prepare
 from htaf.packed.program import Input, Program
 from htaf.packed.report import Report, Row
-from htaf.packed.rewriting import rewritten
 from htaf.packed.whole import MeansSite, RoundedSite
 
 # why what takes no bits runs in float
@@ -51,8 +49,7 @@ class Lowering(Emission):
         nodes = [n for n in traced.graph.nodes if n.op == "call_function" and n not in traced.constants]
         nodes = [n for n in nodes if isinstance(n.meta.get("val"), (Tensor, list, tuple))]  # not sizes
         outputs = {n for n in traced.outputs if n is not None}
-        kinds, self.moved = infer(nodes, traced.constants)
-        self.kinds |= kinds
+        self.kinds |= infer(nodes, traced.constants)
         self.fusion: Fusion = fuse(nodes, self.kinds, traced.constants, outputs)
         for node in nodes:
             self._lower(node)
@@ -83,8 +80,6 @@ class Lowering(Emission):
             self._threshold(node, fusion.tails[node])
         elif node in self.kinds and is_spikes(node):
             self._spikes(node)
-        elif node in self.moved:
-            self._repacked(node, self.kinds[node])
         elif node in self.kinds:
             self._on_bits(node, self.kinds[node])
         else:
@@ -236,15 +231,6 @@ class Lowering(Emission):
         self.bits[node] = (spikes.bits,)
         self._row(node, "packed: spikes of floats")
 
-    def _repacked(self, node: Node, kind: Bits) -> None:
-        """Bits of floats that are the levels of other bits, moved."""
-        self._call(node, "packed: bits that were moved as floats")
-        middle, infinity = torch.tensor([(kind.low + kind.high) / 2, torch.inf]).split(1)
-        ends = self._ends(node, (middle, infinity), kind.channels)
-        threshold = Threshold(node.name, self.floats[node], kind.axis, *ends, self._value(), follows=True)
-        self.instructions.append(threshold)
-        self.bits[node] = (threshold.bits,)
-
     def _on_bits(self, node: Node, kind: Bits) -> None:
         """A value that is bits because its sources are."""
         if node.target is aten.cat.default:
@@ -260,13 +246,9 @@ class Lowering(Emission):
                 planes = (self._inverted(node, planes[0], self._mask(node, before)),)
             planes = tuple(self._pool(node, plane) for plane in planes)
             how = "packed: pooled bits"
-        elif node.target is aten.constant_pad_nd.default:
-            planes, how = self._padded(node, planes, kind), "packed: padded bits"
         elif node.target is aten.reshape.default and kind.whole is None:
             planes = tuple(self._viewed(node, first, p) for p in planes)
-        elif node.target in ENLARGED:
-            planes, how = tuple(self._enlarged(node, kind, p) for p in planes), "packed: repeated bits"
-        elif node.target in (aten.permute.default, aten.flip.default):
+        elif node.target is aten.permute.default:
             planes, how = tuple(self._turned(node, first, p) for p in planes), "packed: moved bits"
         elif others and kind.nested:
             planes, how = (*planes, *self.bits[others[0]]), "packed: levels"
@@ -323,17 +305,6 @@ class Lowering(Emission):
     def _inverted(self, node: Node, plane: int, mask: dict[str, Any]) -> int:
         return self._aten(node, "bitwise_xor.Tensor", [{"v": plane}, mask])
 
-    def _padded(self, node: Node, planes: tuple[int, ...], kind: Bits) -> tuple[int, ...]:
-        pads: Any = node.args[1]
-        ones = (node.args[2] if len(node.args) > 2 else 0) == kind.high and kind.most == 1
-        mask = self._mask(node, kind) if ones else {}
-        found = []
-        for plane in planes:
-            source = self._inverted(node, plane, mask) if ones else plane
-            padded = self._aten(node, "constant_pad_nd.default", [{"v": source}, [0, 0, *pads], 0])
-            found.append(self._inverted(node, padded, mask) if ones else padded)
-        return tuple(found)
-
     def _viewed(self, node: Node, source: Node, plane: int) -> int:
         kind, before = self.kinds[node], self.kinds[source]
         shape = list(shape_of(node))
@@ -342,25 +313,12 @@ class Lowering(Emission):
         return self._aten(node, "reshape.default", [{"v": plane}, [*sizes, row_bytes(before.channels)]])
 
     def _turned(self, node: Node, source: Node, plane: int) -> int:
-        """A permutation of the dimensions, or a flip along some: of the packed bits, whose channels come last."""
-        dims, rank = dims_of(node), len(shape_of(node))
-        before = [d for d in range(rank) if d != self.kinds[source].axis]
-        if node.target is aten.flip.default:
-            return self._aten(node, "flip.default", [{"v": plane}, [before.index(d) for d in dims]])
-        after = [before.index(d) for d in dims if d in before]
+        """A permutation of the dimensions: of the packed bits, whose channels come last."""
+        before = [d for d in range(len(shape_of(node))) if d != self.kinds[source].axis]
+        after = [before.index(d) for d in dims_of(node) if d in before]
         if after == sorted(after):
             return plane
-        return self._aten(node, "permute.default", [{"v": plane}, [*after, rank - 1]])
-
-    def _enlarged(self, node: Node, kind: Bits, plane: int) -> int:
-        """The nearest of the bits for every pixel: rows and columns that are chosen."""
-        sizes = shape_of(node.args[0])[2:]  # pyright: ignore[reportArgumentType]
-        for dim in reversed(range(len(sizes))):  # the smallest copies first
-            numbers = torch.arange(float(sizes[dim])).reshape([-1 if d == dim else 1 for d in range(len(sizes))])
-            nearest: Any = node.target(numbers.expand(1, 1, *sizes), *node.args[1:], **node.kwargs)  # pyright: ignore
-            chosen = self._tensor(f"{node.name}.{dim}", nearest.movedim(dim + 2, 0).flatten(1)[:, 0].long())
-            plane = self._aten(node, "index_select.default", [{"v": plane}, dim + 1, {"t": chosen}])
-        return plane
+        return self._aten(node, "permute.default", [{"v": plane}, [*after, len(before)]])
 
     def _joined(self, node: Node, first: Node, second: Node) -> tuple[tuple[int, ...], str]:
         a, b = self._planes(first), self._planes(second)
@@ -451,5 +409,5 @@ def lower(traced: Traced) -> tuple[Program, Report]:
     Raises:
         PackedError: an operator that a packed model cannot run, or nothing to pack.
     """
-    lowering = Lowering(rewritten(traced))
+    lowering = Lowering(traced)
     return lowering.program, lowering.report

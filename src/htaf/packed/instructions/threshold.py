@@ -18,10 +18,7 @@ from htaf.packed.planning import At, Ends, Planning
 @final
 @dataclass(frozen=True)
 class Threshold(Instruction):
-    """Bits of floats: lower <= x <= upper for every channel, the dimension `axis` of x.
-
-    follows: the floats are the two levels of bits that were moved, so that no rounding can flip them.
-    """
+    """Bits of floats: lower <= x <= upper for every channel, the dimension `axis` of x."""
 
     opcode = "threshold"
 
@@ -31,7 +28,6 @@ class Threshold(Instruction):
     lower: TensorName
     upper: TensorName
     bits: Made
-    follows: bool = False
 
     def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
         x = expect_floats(values[self.input], self.axis)
@@ -67,8 +63,8 @@ class Threshold(Instruction):
         planning.step("finish", At(self.input), x.numel() // x.shape[-1], x.shape[-1], ends=ends)
         return True
 
-    def decided(self) -> Decided | None:
-        return None if self.follows else Decided(self.bits, self.axis)
+    def decided(self) -> Decided:
+        return Decided(self.bits, self.axis)
 
     def holds(self) -> tuple[int, ...]:
         return ()
