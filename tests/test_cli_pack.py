@@ -339,7 +339,7 @@ def test_export_to_nir(htaf, run: Path, table_runs: dict[str, Path], tmp_path: P
     nir = pytest.importorskip("nir")
     code, text, err = htaf("export", table_runs["label"], "--to", "nir", "--out", tmp_path / "net.nir")
     assert code == 0, err
-    assert "80 of 80 test rows predicted as" in text
+    assert "not compared: other libraries run NIR" in text
     kinds = {type(node).__name__ for node in nir.read(tmp_path / "net.nir").nodes.values()}
     assert {"Affine", "Threshold"} <= kinds
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from packed_nets import settled
 from torch import Tensor, nn
 
 import htaf
@@ -164,60 +162,13 @@ def test_a_flip_is_named_by_the_row_of_its_step() -> None:
     assert [[f.row, f.channel] for f in flips] == wanted
 
 
-LEVELS: dict[str, Callable[[Tensor], Tensor]] = {
-    "0 1": lambda z: (z >= 0).float(),
-    "-1 1": lambda z: torch.where(z >= 0, 1.0, -1.0),
-    "1 -1": lambda z: torch.where(z >= 0, -1.0, 1.0),
-    "3 -3": lambda z: torch.where(z >= 0, 3.0, -3.0),
-    "0 0.5": lambda z: torch.where(z >= 0, 0.5, 0.0),
-    "0 1 2": lambda z: (z >= 0).float() + (z >= 0.3).float(),
-}
-WEIGHTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "real": (lambda w: w, "float32"),
-    "binary": (lambda w: w.sign() * torch.arange(1, len(w) + 1).view(-1, 1, 1, 1) / 7, "integer, 4 bits"),
-    "integer": (lambda w: (w * 20).round() / 8, "integer, 8 bits"),
-}
-
-
-DEPTHWISE = [  # levels and weights
-    *(("0 1", "real"), ("1 -1", "binary"), ("-1 1", "integer")),
-    *(("0 1 2", "real"), ("3 -3", "binary"), ("0 0.5", "integer")),
-]
-
-
-@pytest.mark.parametrize(("levels", "weights"), DEPTHWISE)
-def test_depthwise_layers(levels: str, weights: str, tmp_path: Path) -> None:
-    make, how = WEIGHTS[weights]
-    depthwise = nn.Conv2d(70, 70, 3, 2, 1, groups=70, bias=weights == "real")
-    with torch.no_grad():
-        depthwise.weight.copy_(make(depthwise.weight * 3))
-    rest = nn.Sequential(depthwise, nn.BatchNorm2d(70), htaf.HTAF(), nn.Conv2d(70, 4, 1))
-    rest = settled(rest, torch.randn(8, 70, 9, 8))
-    net, x = Net(nn.Conv2d(3, 70, 1), LEVELS[levels], rest).eval(), torch.randn(4, 3, 9, 8)
-    packed = agree(net, x)
-    assert packed.report.layers == 2
-    assert f"packed: depthwise, {how}" in str(packed.report)
-    assert packed.report.packed_bytes <= packed.report.float_bytes * 1.01
-    htaf.packed.save(packed, tmp_path / "net.packed")
-    assert torch.equal(htaf.packed.load(tmp_path / "net.packed")(x), packed(x))
-    assert verify(packed, net, x).ok
-
-
 @pytest.mark.parametrize("multiplier", [1, 2])
-def test_other_depthwise_layers_stay_in_float(multiplier: int) -> None:
-    def levels(z: Tensor) -> Tensor:
-        return torch.where(z >= 0, 1.0, 0.0 if multiplier == 2 else 0.25)
-
+def test_depthwise_layers_stay_in_float(multiplier: int) -> None:
     depthwise = nn.Conv2d(16, 16 * multiplier, 3, padding=1, groups=16)
     rest = nn.Sequential(depthwise, htaf.Heaviside(), nn.Conv2d(16 * multiplier, 4, 1))
-    packed = agree(Net(nn.Conv2d(3, 16, 1), levels, rest).eval(), torch.randn(4, 3, 8, 8))
+    packed = agree(Net(nn.Conv2d(3, 16, 1), STEPS["ge"], rest).eval(), torch.randn(4, 3, 8, 8))
     assert packed.report.layers == 1
-    why = {1: "its padding is none of 0.25 and 1", 2: "one channel a group, with several outputs"}[multiplier]
-    assert f"float: {why}" in str(packed.report)
-    depthwise.padding = (0, 0)  # then no pixel has another level
-    if multiplier == 1:
-        packed = agree(Net(nn.Conv2d(3, 16, 1), levels, rest).eval(), torch.randn(4, 3, 8, 8))
-        assert "packed: depthwise" in str(packed.report)
+    assert "float: one channel a group" in str(packed.report)
 
 
 @pytest.mark.parametrize("form", ["padding", "spikes"])

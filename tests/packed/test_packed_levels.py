@@ -29,12 +29,12 @@ def mlp(step: Step, layer: type[nn.Linear] = nn.Linear) -> nn.Module:
     return nn.Sequential(nn.Linear(8, 70), step(), layer(70, 40), norm, step(), layer(40, 16), step(), nn.Linear(16, 3))
 
 
-def convolutions(step: Step, layer: type[nn.Conv2d] = nn.Conv2d, groups: int = 1) -> nn.Module:
+def convolutions(step: Step, layer: type[nn.Conv2d] = nn.Conv2d) -> nn.Module:
     """With pooling before and behind steps, and pixels that are flattened."""
     return nn.Sequential(
         nn.Conv2d(3, 20, 3, padding=1), nn.BatchNorm2d(20), step(), nn.MaxPool2d(2),
         layer(20, 64, 3, padding=1, bias=False), nn.MaxPool2d(2), nn.BatchNorm2d(64), step(),
-        layer(64, 64, 3, padding=1, groups=groups), step(), nn.Flatten(), nn.Linear(64 * 4, 5),
+        layer(64, 64, 3, padding=1), step(), nn.Flatten(), nn.Linear(64 * 4, 5),
     )  # fmt: skip
 
 
@@ -57,7 +57,6 @@ NETWORKS: dict[str, tuple[Callable[[Step], nn.Module], tuple[int, ...]]] = {
     "binary mlp": (lambda step: mlp(step, BinaryLinear), (8,)),
     "convolutions": (convolutions, (3, 8, 8)),
     "binary convolutions": (lambda step: convolutions(step, BinaryConv2d), (3, 8, 8)),
-    "depthwise": (lambda step: convolutions(step, groups=64), (3, 8, 8)),
     "residual": (Residual, (3, 8, 8)),
 }
 

@@ -146,7 +146,8 @@ def export(
     if made.agreement is not None:
         say(_agreement(made.agreement, known_part(opened, part)))
     else:
-        say("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
+        what = "other libraries run NIR" if to == "nir" else "onnxruntime is not installed (pip install 'htaf[export]')"
+        say(f"not compared: {what}")
     return say(_sizes(made))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from htaf.kernels.depthwise_convolution.reference import MOST_PLANES, depthwise
 from htaf.kernels.integer_convolution.reference import LARGEST_INPUT, MOST
 from htaf.kernels.layers import EXACT, Geometry, row_bytes
 from htaf.kernels.packed_maps.reference import pack
@@ -174,24 +172,13 @@ def slower(site: LayerSite, kind: Bits) -> str | None:
         return f"its padding is not the lowest level, {kind.low:g}"
     if g.groups == 1:
         return None
-    if depthwise(g):
-        return _not_depthwise(site, kind)
     if g.groups == g.channels:
-        return "one channel a group, with several outputs"
+        return "one channel a group"
     if kind.most > 1:
         return "its groups would be made dense, as its input has several levels"
     if kind.low != 0.0 and g.padding != (0, 0) and not binary:
         return f"its groups would be made dense, as padding is none of {kind.low:g} and {kind.high:g}"
     return None
-
-
-def _not_depthwise(site: LayerSite, kind: Bits) -> str | None:
-    """Why the kernel for depthwise layers cannot take one; None where it can."""
-    if kind.planes > MOST_PLANES:
-        return f"its input is a sum of up to {kind.most} bits"
-    if kind.low not in (0.0, -kind.high) and site.geometry.padding != (0, 0):
-        return f"its padding is none of {kind.low:g} and {kind.high:g}"
-    return None if bool(site.weight.isfinite().all()) else "its weights are not finite"
 
 
 @dataclass(frozen=True)
@@ -217,8 +204,6 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
     g, weight = site.geometry, site.weight.detach()
     shift = torch.zeros(g.outputs, dtype=torch.float64) if site.bias is None else site.bias.double()
     one = torch.ones(g.outputs, dtype=torch.float64)
-    if depthwise(g):
-        return _prepare_depthwise(site, kind, shift)
     scales = binary_scales(weight)
     if scales is not None and counts(g, kind):
         falling = kind.low > kind.high  # bits that are 1 where the value is low, with the signs exchanged
@@ -254,20 +239,3 @@ def _side_by_side(signs: Tensor, channels: int, planes: int) -> Tensor:
     """
     last = torch.arange(signs.shape[-1] * 8) >= channels
     return torch.cat([signs | pack(last) if i % 2 else signs for i in range(planes)], -1)
-
-
-def _prepare_depthwise(site: LayerSite, kind: Bits, shift: Tensor) -> Prepared:
-    """The weights of a depthwise layer for levels 0 and 1, or -1 and 1: integers of at most a byte where they are."""
-    g, weight = site.geometry, site.weight.detach().double()
-    bipolar = kind.most == 1 and kind.low == -kind.high
-    if not bipolar and kind.low != 0.0:
-        shift = shift + kind.low * weight.sum((1, 2, 3))
-    weight = weight * (kind.high if bipolar else kind.unit)
-    scales, rounded = binary_scales(weight), weight.float()
-    if scales is not None and math.prod(g.kernel) * kind.most < EXACT:
-        signs = weight.sign().to(torch.int8).contiguous()
-        return Prepared(g, "integer", signs, scales, shift, bipolar, False, kind.planes)
-    if (whole := integers(rounded, kind.most)) is not None:
-        return Prepared(g, "integer", *whole, shift, bipolar, False, kind.planes)
-    one = torch.ones(g.outputs, dtype=torch.float64)
-    return Prepared(g, "table", rounded.contiguous(), one, shift, bipolar, False, kind.planes)

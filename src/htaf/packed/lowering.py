@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from htaf.kernels.depthwise_convolution.reference import depthwise
 from htaf.kernels.layers import row_bytes
 from htaf.kernels.packed_maps.reference import pack
 from htaf.packed import operators
@@ -137,8 +136,6 @@ class Lowering(Emission):
         bits = 8 if kept.dtype == torch.int8 else 4
         kinds = {"binary": "binary", "table": "table float32", "integer": f"integer, {bits} bits"}
         how = f"packed: {kinds[ready.kind]}"
-        if depthwise(ready.geometry) and ready.kind != "binary":
-            how = f"packed: depthwise, {'float32' if ready.kind == 'table' else kinds['integer']}"
         if chain.end is not node:
             self.rows[:] = [r if r.name != node.name else Row(r.name, r.path, r.operator, how) for r in self.rows]
             self._row(chain.end, f"with {node.name}")

@@ -156,7 +156,7 @@ def export_run(
     data_dir: Place | None = None,
     progress: bool = False,
 ) -> WrittenFile:
-    """Write the exact network of a run as ONNX, compared by onnxruntime where it is installed, or as NIR, read back.
+    """Write the exact network of a run as ONNX, compared by onnxruntime where it is installed, or as NIR.
 
     Args:
         to: onnx for any runtime; nir for spiking networks.
@@ -188,8 +188,6 @@ def export_run(
         try:
             if to == "nir":
                 _to_nir(model, example, written, table=not isinstance(own, Images))
-                found = _compared(model, writers.from_nir(written), rows, progress)
-                _expect_equal(found, differing, part)
             elif raw and not isinstance(own, Images):
                 known: Any = run.preprocessor()
                 writers.table_to_onnx(model, known, written, opset=opset, about={"run": run.record["key"]})

@@ -12,8 +12,6 @@ from torch import Tensor
 from htaf.kernels import native
 from htaf.kernels.binary_convolution import cpu as binary
 from htaf.kernels.binary_convolution import reference as binary_formulas
-from htaf.kernels.depthwise_convolution import cpu as depthwise
-from htaf.kernels.depthwise_convolution import reference as depthwise_formulas
 from htaf.kernels.integer_convolution import cpu as integers
 from htaf.kernels.integer_convolution import reference as integers_formulas
 from htaf.kernels.layers import Spare
@@ -31,12 +29,11 @@ Values = list[Any]  # of a run, by number
 Run = Callable[[Values, int], None]  # (values, batch): puts what is made into the values
 
 
-def kernels() -> tuple[Any, Any, Any, Any, Any]:
-    """binary_convolution, table_convolution, packed_maps, integer_convolution, depthwise_convolution: the compiled ones
-    where they are there, else the formulas."""
+def kernels() -> tuple[Any, Any, Any, Any]:
+    """binary_convolution, table_convolution, packed_maps, integer_convolution: the compiled ones, else the formulas."""
     if native.available():
-        return binary, tables, maps, integers, depthwise
-    return binary_formulas, tables_formulas, maps_formulas, integers_formulas, depthwise_formulas
+        return binary, tables, maps, integers
+    return binary_formulas, tables_formulas, maps_formulas, integers_formulas
 
 
 class Machine(NamedTuple):
@@ -48,7 +45,6 @@ class Machine(NamedTuple):
     tables: Any
     maps: Any
     integers: Any
-    depthwise: Any
     spare: Spare
     floats: Any = None  # kernels/float_layers/cpu.py, where there is an extension
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, final
 import torch
 from torch import Tensor
 
-from htaf.kernels.depthwise_convolution.reference import MOST_PLANES, depthwise, scratch_bytes
 from htaf.kernels.integer_convolution.reference import check_exact
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
 from htaf.kernels.packed_native import shape2d
@@ -50,9 +49,9 @@ ROUNDS = 5  # of such a measurement
 class Layer(Instruction):
     """A convolution or linear layer over bits and its epilogue; tensors by their names, values by their numbers.
 
-    bipolar: bits are -1 and 1; of binary weights and depthwise layers.
+    bipolar: bits are -1 and 1; of binary weights.
     planes: of a table, the bit planes of its input, which lie side by side as channels; its weights are kept once. Of
-        integers and depthwise layers the same, but the geometry's channels are those of one plane.
+        integers the same, but the geometry's channels are those of one plane.
     wide: float64 [2, outputs], scale and shift that are computed in float64.
     pooled: the model pools before it compares, so that its step has other bits: those of the `Pool` behind.
     """
@@ -91,7 +90,7 @@ class Layer(Instruction):
     @property
     def _channels(self) -> int:
         """Of the bits that are read: the geometry's, or those of planes beside each other."""
-        apart = self.planes > 1 and (self.weights == "integer" or depthwise(self.geometry))
+        apart = self.planes > 1 and self.weights == "integer"
         return 8 * self.planes * row_bytes(self.geometry.channels) if apart else self.geometry.channels
 
     def _check_weights(self, tensors: Mapping[str, Tensor], most: int) -> None:
@@ -107,10 +106,8 @@ class Layer(Instruction):
             expect(tensors[self.weight], [g.outputs, self._kept(tensors[self.weight]), *g.kernel], torch.float32)
             if (size := 4 * g.outputs * per_group * math.prod(g.kernel)) > most:
                 raise PackedError(f"expected weights of at most {most:,} bytes, got {size:,}")
-        if self.bipolar and self.weights != "binary" and not (depthwise(g) and self.planes == 1):
+        if self.bipolar and self.weights != "binary":
             raise PackedError(f"expected bits 0 and 1 for weights of kind {self.weights}, got -1 and 1")
-        if depthwise(g) and self.weights != "binary":
-            self._check_depthwise(most)
         if self.wide is not None:
             expect(tensors[self.wide], [2, g.outputs], torch.float64)
             if self.scale is not None or self.shift is not None:
@@ -123,12 +120,6 @@ class Layer(Instruction):
         if self.y is None and self.bits is None:
             raise PackedError("expected a layer with an output, got none")
 
-    def _check_depthwise(self, most: int) -> None:
-        if self.planes > MOST_PLANES:
-            raise PackedError(f"expected at most {MOST_PLANES} planes of bits for a depthwise layer, got {self.planes}")
-        if (size := scratch_bytes(self.geometry)) > most:
-            raise PackedError(f"expected a depthwise layer that takes at most {most:,} bytes, got {size:,}")
-
     def _check_integers(self, weight: Tensor, most: int) -> None:
         g = self.geometry
         each = g.channels // g.groups * math.prod(g.kernel)
@@ -138,14 +129,12 @@ class Layer(Instruction):
             expect(weight, [g.outputs, (each + 1) // 2], torch.uint8)
         else:
             expect(weight, [g.outputs, g.channels // g.groups, *g.kernel], torch.int8)
-        if self.planes > 1 and g.groups > 1 and not depthwise(g):
+        if self.planes > 1 and g.groups > 1:
             raise PackedError(f"expected one plane of bits for integer weights in groups, got {self.planes}")
 
     def _kept(self, weight: Tensor) -> int:
         """The channels of a table's weights, of which those of the file may be the first of each plane."""
         g = self.geometry
-        if depthwise(g):
-            return 1
         each = g.channels // g.groups // self.planes
         if g.channels // g.groups != each * self.planes or (self.planes > 1 and (g.groups > 1 or each % 64)):
             raise PackedError(f"expected {self.planes} planes of whole words in one group, got {g}")
@@ -181,15 +170,6 @@ class Layer(Instruction):
         """How many times the half bytes of `_check_padded` a channel of a copy has."""
         return 2 if self.weights == "integer" else 1
 
-    def _depthwise(self, machine: Machine) -> tuple[Any, Any]:
-        """The kernel for depthwise layers, and the weights as it takes them."""
-        weight = machine.tensors[self.weight]
-        if self.weights == "integer":
-            weight = self._whole(weight)
-            check_exact(weight, self.planes)
-        made = machine.depthwise.prepare(weight.float(), self.geometry, planes=self.planes, bipolar=self.bipolar)
-        return machine.depthwise, made
-
     def _whole(self, weight: Tensor) -> Tensor:
         """Integer weights, int8 [outputs, channels / groups, kernel height, kernel width]."""
         g = self.geometry
@@ -217,8 +197,6 @@ class Layer(Instruction):
         t, g = machine.tensors, self.geometry
         if self.weights == "binary":
             kernel, weights = machine.binary, machine.binary.prepare(t[self.weight], g, bipolar=self.bipolar)
-        elif depthwise(g):
-            kernel, weights = self._depthwise(machine)
         elif self.weights == "integer":
             kernel, weights = self._integers(machine)
         else:
