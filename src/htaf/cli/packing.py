@@ -69,7 +69,7 @@ def pack(
 def export(
     run: RunDir,
     *,
-    to: Literal["onnx", "nir", "integer", "c", "verilog", "onnx-integer", "qonnx"],
+    to: Literal["onnx", "nir", "integer", "c", "verilog", "onnx-integer"],
     out: OutFile,
     opset: int = 18,
     raw: FlagConversionOff[bool] = True,
@@ -87,7 +87,7 @@ def export(
 
     Args:
         to: onnx for any runtime; nir for spiking networks; of weights int8 or int4: integer, a program in a file; c or
-            verilog, a folder; onnx-integer; qonnx, for FPGA tools.
+            verilog, a folder; onnx-integer.
         opset: ONNX operator set.
         raw: ONNX of a table: raw columns in, predictions out. False: the network alone, with prepared inputs.
         name: Of the functions in C, of the module in Verilog.
