@@ -80,11 +80,6 @@ def test_files_without_labels(htaf, folder: Path, tmp_path: Path) -> None:
     assert "1 of 4 files cannot be read" in one_line(err)
     assert "3 images, 21 concepts" in out
     assert htaf(*words)[0] == 3, "a finished folder too"
-    code, out, err = htaf(
-        "concepts", "neighbours", tmp_path / "a", "--image", tmp_path / "in" / "1.png", "-k", 1, "--json"
-    )
-    assert code == 0, err
-    assert json.loads(out)[0]["class"] is None
 
 
 def written(out: Path, rows: range) -> Path:
@@ -177,24 +172,6 @@ def test_counterfactuals_reach_the_class(htaf, codes: Path) -> None:
     assert f"{len(turned)} flip" in out
 
 
-def test_an_intervention_curve(htaf, codes: Path) -> None:
-    code, out, err = htaf("concepts", "intervene", codes, "--points", 0, 21, "--order", "importance", "--json")
-    assert code == 0, err
-    test = open_codes(codes).part("test")
-    assert json.loads(out)["accuracy"][0] == pytest.approx((test.exact == test.labels).mean())
-    code, out, err = htaf("concepts", "intervene", codes, "--seeds", 2)
-    assert code == 0, err
-    assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == [
-        "0",
-        "1",
-        "2",
-        "4",
-        "8",
-        "16",
-        "21",
-    ]
-
-
 def test_an_edited_run(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
     opened = open_codes(codes)
     off = [f"{k}:{c}" for k in (3, 4) for c in range(10)]
@@ -233,19 +210,6 @@ def test_a_class_that_is_nearly_named() -> None:
         class_number(["dog", "tabby cat"], "tabby cta")
 
 
-def test_neighbours(htaf, codes: Path) -> None:
-    opened = open_codes(codes)
-    row = opened.ids.index("test/3")
-    code, out, err = htaf("concepts", "neighbours", codes, "--image", "test/3", "-k", "4", "--json")
-    assert code == 0, err
-    bits = opened.unpack()
-    expected = np.sort(np.delete((bits != bits[row]).sum(1), row))[:4]
-    assert [entry["distance"] for entry in json.loads(out)] == expected.tolist()
-    code, out, _ = htaf("concepts", "neighbours", codes, "--image", row)
-    assert code == 0
-    assert len([line for line in out.splitlines() if line.startswith("│")]) == 10
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -276,7 +240,6 @@ def test_neighbours(htaf, codes: Path) -> None:
         ),
         (("edit", "{}/run", "--off", "3", "--out", "{}/x"), 2, "expected CLASS:CONCEPT"),
         (("name", "{}/codes", "--attributes", "birds"), 1, "'birds': expected"),
-        (("neighbours", "{}/codes", "--image", "0", "-k", "0"), 1, "expected k from 1"),
     ],
 )
 def test_bad_use_is_one_line(htaf, folder: Path, codes: Path, words: tuple[str, ...], code: int, message: str) -> None:

@@ -75,7 +75,7 @@ FUNCTIONS: dict[str, Callable[[Any, Path], Any]] = {
 VERB_WORDS: dict[str, Callable[[Path], tuple[object, ...]]] = {
     "doctor": lambda run: (),
     "predict": lambda run: (run, run.with_name("rows.csv"), "--json"),
-    "explain": lambda run: (run, "--data", run.with_name("rows.csv"), "--out", run.with_name("out.csv")),
+    "explain": lambda run: (run, "--data", run.with_name("rows.csv")),
     "train tabular": lambda run: (
         *("--data", run.with_name("rows.csv"), "--target", "y", "--epochs", "1"),
         *("--hidden", "4", "--out", run.with_name("new")),

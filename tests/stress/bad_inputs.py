@@ -203,7 +203,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         ),
         "generate": (w["llm-run"], "red cats", "--tokens", "3"),
         "predict": (w["table-run"], w["rows.csv"], "--out", "out.csv"),
-        "explain": (w["table-run"], w["rows.csv"], "--out", "out.csv"),
+        "explain": (w["table-run"], w["rows.csv"]),
         "paper list": (),
         "paper run": ("bounds", "--out", "out"),
         "paper report": ("--out", "."),
@@ -228,9 +228,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "concepts where": (w["run"], "--codes", w["codes"], "--out", "out"),
         "concepts find": (w["run"], *_sides(world), "--out", "out"),
         "concepts counterfactuals": (w["codes"], "--image", "0"),
-        "concepts intervene": (w["codes"],),
         "concepts edit": (w["run"], "--off", "3:1", "--out", "out"),
-        "concepts neighbours": (w["codes"], "--image", "0"),
         "concepts name": (w["codes"], "--attributes", w["attributes.csv"], "--out", "out.json"),
     }
 
@@ -635,11 +633,11 @@ def damaged(world: World) -> Iterator[Bad]:
         ("table-run", "preprocessing.json"): [("predict", "table-run", world["rows.csv"])],
         ("run", "model.safetensors"): [("evaluate", "run"), ("pack", "run", "--out", "out.packed")],
         ("run", "preprocessing.json"): [("concepts", "extract", "run", "--out", "out"), ("evaluate", "run")],
-        ("codes", "concepts.json"): [("concepts", "score", "codes"), ("concepts", "intervene", "codes")],
+        ("codes", "concepts.json"): [("concepts", "score", "codes"), ("concepts", "counterfactuals", "codes")],
         ("codes", "parts/part-00000.parquet"): [
             ("concepts", "score", "codes"), ("concepts", "counterfactuals", "codes"),
         ],
-        ("codes", "head.safetensors"): [("concepts", "intervene", "codes")],
+        ("codes", "head.safetensors"): [("concepts", "counterfactuals", "codes")],
         ("net.packed", ""): [("predict", "net.packed", str(world.files["photos"] / "red" / "0.png"))],
         ("names.json", ""): [("explore", world["run"], "--codes", world["codes"], "--names", "names.json",
                               "--out", "out")],
@@ -664,16 +662,13 @@ def names(world: World) -> Iterator[Bad]:
         yield Bad("edit", shown, ("concepts", "edit", w["run"], "--off", off, "--out", "out"))
     yield Bad("edit", ("table-run",), ("concepts", "edit", w["table-run"], "--off", "1:1", "--out", "out"))
     for image in ("", "no such image", "-1", HUGE, "1797", "1.5", "test/99999"):
-        for verb in ("counterfactuals", "neighbours"):
-            yield Bad("image id", (image or "''",), ("concepts", verb, w["codes"], "--image", image))
+        yield Bad("image id", (image or "''",), ("concepts", "counterfactuals", w["codes"], "--image", image))
     for target in ("", "ten", "-1", HUGE, "10"):
         words = ("concepts", "counterfactuals", w["codes"], "--image", "0", "--target", target)
         yield Bad("class", (target or "''",), words)
     for concept in ("-1", "21", HUGE, "x", "1.5"):
         words = ("concepts", "name", w["codes"], "--model", "m", *NO_SERVER, "--concept", concept)
         yield Bad("concept", (concept,), words)
-    for point in ("-1", "22", HUGE, "x"):
-        yield Bad("concept", (point,), ("concepts", "intervene", w["codes"], "--points", point))
     table = {
         "no rows": b"class,round\n",
         "one column": b"class\n0\n1\n",
