@@ -26,7 +26,6 @@ from filelock import FileLock
 from htaf import __version__, _console, _files, cli, runs
 from htaf._errors import HtafError
 from htaf._files import SEAL, sealed
-from htaf.cli.tables import show
 from htaf.cli.verbs import Verb, known
 
 GROUPS, VERBS = known()
@@ -230,31 +229,6 @@ def test_trainings_that_are_refused(htaf, table: Path, tmp_path: Path, flags: st
     assert not (tmp_path / "r").exists(), "nothing is written before the flags are checked"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "train tabular --out OUT",  # no --data
-        "paper run nothing --out OUT",
-        "paper run tabular --out OUT --workers -1",
-    ],
-)
-def test_words_that_make_no_sense(htaf, tmp_path: Path, words: str) -> None:
-    assert htaf(*words.replace("OUT", str(tmp_path / "s")).split())[0] == 2
-
-
-@pytest.mark.parametrize("how", ["missing", "damaged"])
-def test_a_run_that_lost_its_weights_says_so(htaf, run: Path, table: Path, tmp_path: Path, how: str) -> None:
-    """What else can be damaged: tests/test_runs.py."""
-    copy = Path(shutil.copytree(run, tmp_path / "copy"))
-    weights = copy / "model.safetensors"
-    weights.unlink() if how == "missing" else weights.write_bytes(weights.read_bytes()[:-9])
-    again = ("train", "tabular", "--data", table, "--target", "label", "--out", copy, *QUICK)
-    for words in (again, ("predict", copy, table), ("evaluate", copy)):
-        code, out, err = htaf(*words)
-        assert (code, out) == (1, "")
-        assert re.search(rf"model.safetensors is {how}.*put back a copy of it, or delete .*copy and run", one_line(err))
-
-
 def test_train_json_is_the_record(htaf, table: Path, tmp_path: Path) -> None:
     words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK[:-2], "--json")
     code, out, _ = htaf(*words)
@@ -293,20 +267,6 @@ def test_evaluate_by_layer(htaf, run: Path) -> None:
     assert "".join(title.split()) in "".join(said.split())
 
 
-def test_evaluate_finds_changed_data(htaf, table: Path, tmp_path: Path) -> None:
-    moved = tmp_path / "moved.csv"
-    moved.write_text(table.read_text())
-    assert htaf("train", "tabular", "--data", moved, "--target", "label", "--out", tmp_path / "r", *QUICK)[0] == 0
-    pd.read_csv(moved).head(100).to_csv(moved, index=False)
-    code, _, err = htaf("evaluate", tmp_path / "r")
-    assert code == 1
-    assert "other data" in one_line(err)
-    moved.unlink()
-    code, _, err = htaf("evaluate", tmp_path / "r")
-    assert code == 1
-    assert "moved.csv" in one_line(err)
-
-
 def test_predict_raw_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
     raw = pd.read_csv(table).drop(columns=["label"])[["kind", "value", "b", "a"]]
     raw.to_csv(tmp_path / "new.csv", index=False)
@@ -338,17 +298,6 @@ def test_predict_does_not_import_lightning(run: Path, table: Path) -> None:
     assert done.stderr.splitlines()[-1] == "[]", done.stderr
 
 
-def test_odd_tables_that_work(htaf, tmp_path: Path) -> None:
-    rows = "".join(f'{i};{i % 7};"{i / 2:.1f}";{"ja" if i % 3 else "nein"}\n'.replace(".", ",") for i in range(60))
-    (tmp_path / "odd.csv").write_bytes(b"\xef\xbb\xbf" + f"a;b;c;label\n{rows}".encode())  # byte-order mark, semicolons
-    code, _, err = htaf(
-        "train", "tabular", "--data", tmp_path / "odd.csv", "--target", "label", "--out", tmp_path / "r", *QUICK
-    )
-    assert code == 0, err
-    record = json.loads((tmp_path / "r" / "record.json").read_text())
-    assert record["model"]["in_features"] == 3
-
-
 def test_a_place_that_cannot_be_written_shows_before_the_data_are_read(htaf, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     words = ("train", "tabular", "--data", tmp_path / "missing.csv", "--target", "y")
@@ -365,15 +314,6 @@ def test_out_folder_of_another_run(htaf, table: Path, run: Path) -> None:
     assert code == 1
     assert "recipe.lr: 0.003 there, 0.01 here" in one_line(err)
     assert {p.name: p.read_bytes() for p in run.iterdir()} == before
-
-
-def test_not_a_run(htaf, table: Path, tmp_path: Path) -> None:
-    code, _, err = htaf("predict", tmp_path / "nothing", table)
-    assert code == 1
-    assert "expected a run folder" in one_line(err)
-    code, _, err = htaf("predict", table, table)
-    assert code == 1
-    assert "is no packed model" in one_line(err)
 
 
 def test_full_disk(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,32 +384,6 @@ def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypa
     assert "the same command goes on from the last checkpoint" in one_line(err)
 
 
-def test_out_of_memory_is_one_line(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from htaf.training import fit
-
-    def stop(*args: object, **kwargs: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(fit, "_train", stop)
-    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
-    assert code == 1
-    assert "out of memory" in one_line(err)
-
-
-def test_evaluate_small_odd_files(htaf, run: Path, table: Path, tmp_path: Path) -> None:
-    one = pd.read_csv(table).head(1)
-    one.to_csv(tmp_path / "one.csv", index=False)
-    code, out, err = htaf("evaluate", run, "--data", tmp_path / "one.csv", "--json")
-    assert code == 0, err
-    assert json.loads(out)["rows"] == 1
-    one.assign(label="perhaps").to_csv(tmp_path / "new.csv", index=False)
-    code, _, err = htaf("evaluate", run, "--data", tmp_path / "new.csv")
-    assert code == 1
-    assert "perhaps" in one_line(err)
-    assert htaf("evaluate", run, "--data", tmp_path / "one.csv", "--part", "test")[0] == 2
-    assert htaf("evaluate", run, "--data", table)[0] == 0, "the run's own file, by its path"
-
-
 def test_two_processes_in_one_folder(htaf, table: Path, tmp_path: Path) -> None:
     out = tmp_path / "r"
     out.mkdir()
@@ -480,15 +394,6 @@ def test_two_processes_in_one_folder(htaf, table: Path, tmp_path: Path) -> None:
     assert "another process" in one_line(err)
     assert htaf(*words)[0] == 0
     assert not (out / runs.LOCK).exists()
-
-
-def test_a_folder_named_like_a_set(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ("train", "tabular", "--data", "digits", "--out", "digits", "--epochs", "1", *QUICK[2:])
-    assert htaf(*words)[0] == 0
-    assert htaf(*words)[0] == 0
-    assert json.loads((tmp_path / "digits" / "record.json").read_text())["source"]["name"] == "digits"
-    assert htaf("evaluate", "digits")[0] == 0
 
 
 def test_several_seeds_of_one_recipe(htaf, table: Path, tmp_path: Path) -> None:
@@ -511,14 +416,6 @@ def test_several_seeds_of_one_recipe(htaf, table: Path, tmp_path: Path) -> None:
     assert (code, err.count("already done")) == (0, 2)
     assert "over 3 seeds" in out
     assert re.search(r"loss .* 0\.\d{4} ± 0\.\d{4} .* 0\.\d{4} ± 0\.\d{4}", out)
-
-
-def test_saturated_pair_is_noted(htaf, table: Path, tmp_path: Path) -> None:
-    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
-    with pytest.warns(UserWarning, match="ln 99"):
-        code, out, _ = htaf(*words, "--alpha0", "5", "--alpha1", "4.4", "--json")
-    assert code == 0
-    assert any("ln 99" in note for note in json.loads(out)["notes"])
 
 
 def test_predict_does_not_overwrite_what_it_reads(htaf, run: Path, table: Path, tmp_path: Path) -> None:
@@ -567,11 +464,6 @@ def test_help_shows_types_and_defaults(help_of, verbs: tuple[str, ...]) -> None:
 
 def test_version(htaf) -> None:
     assert htaf("--version") == htaf("-V") == (0, f"htaf {__version__}\n", "")
-
-
-def test_without_a_verb_all_are_listed(htaf) -> None:
-    assert htaf() == htaf("help") == htaf("--help")
-    assert htaf()[0] == 0
 
 
 @pytest.mark.parametrize("words", ["doctor", "doctor --json", "doctor --help", "--version"])
@@ -636,22 +528,6 @@ def test_commands_speak_through_the_console(path: Path) -> None:
     """`say`, `Terminal`, `print_csv`: print() and rich's own console show control characters of names as they are."""
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     assert not {node.func.id for node in calls if isinstance(node.func, ast.Name)} & {"print", "Console"}
-
-
-def test_a_table_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    show("two rows", ("name", "value"), [("a", None), ("b", 0.5), ("c", 1234)])
-    title, _, _, _, *rows, _ = capsys.readouterr().out.splitlines()
-    assert title == "two rows"
-    assert rows == ["│ a    │      - │", "│ b    │ 0.5000 │", "│ c    │   1234 │"]
-
-
-def test_gaps_have_a_direction() -> None:
-    assert _console.figures(2.0, 2.5, lower_is_better=True)[2] == "+0.5000 worse"
-    assert _console.figures(2.5, 2.0, lower_is_better=True)[2] == "-0.5000 better"
-    assert _console.figures(0.5, 0.75, lower_is_better=False)[2] == "+0.2500 better"
-    assert _console.figures(0.75, 0.5, lower_is_better=False)[2] == "-0.2500 worse"
-    assert _console.figures(0.5, 0.5, lower_is_better=False)[2] == "+0.0000"
-    assert _console.figures(0.5, None, lower_is_better=False)[2] == "-"
 
 
 def test_flags_in_messages_exist(flags_of) -> None:

@@ -47,19 +47,6 @@ def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return out, said.getvalue()
 
 
-def test_notes_on_the_images_are_told_at_the_training_alone(htaf, folder: Path, trained: tuple[Path, str]) -> None:
-    run, said = trained
-    note = "note: no test part: 20% of each class held out, 8 images, seeded"
-    assert note in said
-    for words, told in ((("evaluate", run), False), (("evaluate", run, "--data", folder), True)):
-        code, _, err = htaf(*words)
-        assert code == 0, err
-        assert (note in err) is told, words
-    for words, told in (((), False), (("--data", folder), True)):
-        code, _, err = htaf("concepts", "extract", run, *words, "--out", run.with_name(f"codes{told}"))
-        assert (note in err) is told, err
-
-
 def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ("train", "dhn", "--data", folder, "--out", run, *SHAPE, *FEW, "--epochs", "6")
@@ -138,22 +125,6 @@ def test_bad_input(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words,
     (line,) = [line for line in err.splitlines() if line.startswith("htaf: error:")]
     assert message in line
     assert not (tmp_path / "x" / "record.json").exists()
-
-
-@pytest.mark.parametrize(("family", "flag"), [("dhn", "--steps"), ("bnn", "--tau"), ("snn", "--dropout")])
-def test_flags_of_other_families_are_unknown(htaf, tmp_path: Path, family: str, flag: str) -> None:
-    code, _, err = htaf("train", family, "--data", "digits", "--out", tmp_path / "x", flag, "1")
-    assert code == 2
-    assert flag in err
-    assert not (tmp_path / "x").exists()
-    assert flag not in htaf("train", family, "--help-all")[1]
-
-
-def test_a_run_on_images_and_a_table_do_not_mix(htaf, trained: tuple[Path, str], tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
-    code, _, err = htaf("predict", trained[0], tmp_path / "rows.csv")
-    assert code == 1
-    assert "rows.csv" in err
 
 
 def test_concept_bottlenecks(htaf, folder: Path, tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from htaf._files import OutputError
 from htaf.cli.packing import _agreement
 from htaf.packed import PackedModel, load, save
 from htaf.runs import packed as packed_runs
-from htaf.runs import predictions
 from htaf.runs.predictions import Agreement
 from quick import slow_but
 
@@ -220,15 +219,6 @@ def test_a_packed_table(
         pd.testing.assert_frame_equal(found, expected, rtol=1e-4)
 
 
-@pytest.mark.slow
-def test_a_packed_table_imports_little(htaf, table_runs: dict[str, Path], table: Path, tmp_path: Path) -> None:
-    out = tmp_path / "net.packed"
-    assert htaf("pack", table_runs["label"], "--out", out)[0] == 0
-    done = subprocess.run([sys.executable, "-c", IMPORTED, out, table], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stderr.strip().splitlines()[-1]) == []
-
-
 def test_packed_on_training_rows_and_verified_on_others(htaf, run: Path, tmp_path: Path, monkeypatch) -> None:
     from htaf import packed
     from htaf.data.images import split
@@ -373,11 +363,3 @@ def test_bad_input(htaf, run: Path, tmp_path: Path) -> None:
         assert message in err
         assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_agreement() -> None:
-    expected = torch.tensor([[1.0, 2.0], [3.0, 0.0], [4.0, 5.0]])
-    assert predictions.agreement(expected.clone(), expected).equal
-    other = expected.clone()
-    other[1] = torch.tensor([1.0, 2.0])
-    assert not predictions.agreement(other, expected).equal

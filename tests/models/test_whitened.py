@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import htaf
-from htaf.activations import HTAF, Heaviside
+from htaf.activations import HTAF
 from htaf.binary import BinaryConv2d
 from htaf.models.whitened import WhitenedConvNet
 from htaf.spiking.neurons import IF
@@ -70,12 +69,6 @@ def test_whitening_is_a_function_of_the_images_and_is_not_trained() -> None:
     assert torch.equal(before, net.whitening.weight)
 
 
-def test_convolutions_begin_as_the_identity() -> None:
-    net, x = small(), torch.randn(2, 6, 5, 5)
-    second = net.blocks[0].get_submodule("conv2")
-    torch.testing.assert_close(second(x), x)
-
-
 def test_binary_weights_everywhere_but_in_the_first_convolution() -> None:
     net = small(conv=BinaryConv2d, act=partial(HTAF, 0.5, 2.0, bipolar=True))
     kinds = {path: type(m) for path, m in net.named_modules() if isinstance(m, nn.Conv2d)}
@@ -110,17 +103,6 @@ def test_layers_before_the_first_neuron_run_once() -> None:
             block.get_submodule(name).register_forward_hook(lambda m, a, o: seen.append(len(o)))
     net(torch.randn(2, 3, 10, 10))
     assert seen == [2, 6, 6, 6]
-
-
-def test_hardened_network_computes_with_bits() -> None:
-    exact = htaf.harden(small().eval())
-    seen: list[Tensor] = []
-    for module in exact.modules():
-        if isinstance(module, Heaviside):
-            module.register_forward_hook(lambda m, a, o: seen.append(o))
-    exact(torch.randn(2, 3, 16, 16))
-    assert len(seen) == 4
-    assert all(set(bits.unique().tolist()) <= {0.0, 1.0} for bits in seen)
 
 
 def test_images_too_small_for_the_blocks() -> None:

@@ -58,21 +58,6 @@ def test_the_default_report_finds_a_planted_rule(tmp_path: Path, seed: int) -> N
     assert "Not faithful" not in page
 
 
-def test_the_tree_of_classes_and_of_numbers(tmp_path: Path) -> None:
-    for kind in ("two", "three", "number"):
-        run = made_run(tmp_path, kind)
-        found = rules.surrogate(run)
-        assert {"size", "color"} >= {*found.columns}
-        assert 2 <= found.leaves <= LEAVES
-        assert sum(b.rows for b in found.branches if b.says is not None) == pytest.approx(1)
-        assert found.fidelity.value > 0.95
-        assert found.faithful
-        low, high = found.fidelity.interval or (2.0, 0.0)
-        assert low <= found.fidelity.value <= high
-        assert json.loads(json.dumps(found.to_json()))["faithful"] is True
-        assert rules.surrogate(run).to_json() == found.to_json()
-
-
 def fitted(
     said: np.ndarray, frame: pd.DataFrame, labels: np.ndarray | None = None, cut: int = 0, **options: Any
 ) -> Any:
@@ -190,13 +175,6 @@ def test_a_condition_is_joined_with_those_above_it() -> None:
     assert inner <= {"b in {w, x}", "b not in {w, x}", "b in {y, z}", "b not in {y, z}"}
     assert leaves <= {f"b {word} {name}" for word in ("is", "is not") for name in "wxyz"}
     assert by_name.leaves == 4
-
-
-def test_one_answer_for_all_rows_is_a_tree() -> None:
-    frame = pd.DataFrame({"a": np.arange(90.0), "b": [*"xyz"] * 30})
-    found = fitted(np.stack([np.full(90, 0.3), np.full(90, 0.7)], 1), frame)
-    assert (found.rule, found.leaves, found.fidelity.value, found.faithful) == ("always c1", 1, 1.0, True)
-    assert [b.text for b in found.branches] == ["always"]
 
 
 def test_the_tree_of_fewer_leaves_is_a_part_of_the_larger_one() -> None:

@@ -18,7 +18,6 @@ from sklearn.inspection import partial_dependence, permutation_importance
 from sklearn.tree import DecisionTreeClassifier
 
 from htaf import rules
-from htaf.cli import explaining
 from htaf.data import tabular
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
@@ -148,12 +147,6 @@ def test_what_the_columns_of_a_row_add(made: dict[Kind, Run], kind: Kind) -> Non
         assert adds[name] == pytest.approx(reasons.decision - decided.mean(), abs=1e-4)
 
 
-def test_rules_are_the_same_again(made: dict[Kind, Run]) -> None:
-    one, other = ([r.to_json() for r in rules.explain(made["two"]).rules()] for _ in range(2))
-    assert one == other
-    assert json.loads(json.dumps(one)) == one
-
-
 def test_an_unfaithful_rule_is_said_to_be_so() -> None:
     bit = np.array([True, False] * 50)
     about = fidelity(np.array([True] * 85 + [False] * 15), bit, usual=True)
@@ -222,15 +215,6 @@ def test_roundest(low: float, more: float) -> None:
         return
     found = roundest(low, high)
     assert low <= found < high
-
-
-def test_roundest_by_hand() -> None:
-    assert roundest(3.0, 4.0) == 3.0
-    assert roundest(0.7099, 0.7301) == 0.72
-    assert roundest(39.9, 40.1) == 40.0
-    assert roundest(-0.5, 0.4) == 0.0
-    assert roundest(1200.0, 9000.0) == 5000.0
-    assert roundest(np.nextafter(1.0, 0), 1.0) == np.nextafter(1.0, 0)
 
 
 def test_words_of_conditions() -> None:
@@ -629,11 +613,6 @@ def test_explain_command_of_a_row(made: dict[Kind, Run], htaf, rows_csv: Path) -
             found["what_if"]["after"]
             == rules.what_if(run, {"size": "99", "color": "red"}, first).after.to_dict("records")[0]
         )
-
-
-def test_values_are_shown_with_six_digits_and_missing_ones_in_words() -> None:
-    shown = [explaining._value(value) for value in (float("nan"), None, "", 326123.4, "a")]
-    assert shown == ["missing", "missing", "missing", "326123", "a"]
 
 
 @pytest.mark.parametrize(
