@@ -155,21 +155,6 @@ def test_the_command_starts_without_torch() -> None:
     assert done.stderr.count("expected a verb") == 3
 
 
-def test_the_direction_of_a_metric_is_said(htaf, run: Path, table: Path, tmp_path: Path) -> None:
-    words = ("train", "tabular", "--data", table, *QUICK)
-    real = htaf(*words, "--target", "value", "--out", tmp_path / "real", "--method", "relu")[1].splitlines()
-    assert real[0].startswith("small.csv: rmse, lower is better (relu, best epoch ")
-    assert [row.split("│")[4].strip() for row in real if "validation" in row] == ["-"]
-    lines = htaf(*words, "--target", "value", "--out", tmp_path / "r")[1].splitlines()
-    assert lines[0].startswith("small.csv: rmse, lower is better (htaf, best epoch ")
-    assert "exact - smooth" in lines[2]
-    code, again, err = htaf(*words, "--target", "label", "--out", run)
-    assert code == 0
-    assert again.startswith("small.csv: auroc of class 'yes' (htaf, best epoch ")
-    assert f"already done: {run} holds this training, finished" in err
-    assert "epoch 1" not in err
-
-
 def test_threads_of_a_table(htaf, run: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("train", "tabular", "--data", table, "--target", "label", *QUICK)
     seen: list[int] = []
@@ -288,26 +273,6 @@ def test_predict_raw_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
     assert (code, "'b'" in one_line(err)) == (1, True)
 
 
-def test_predict_does_not_import_lightning(run: Path, table: Path) -> None:
-    program = (
-        "import sys; from htaf import cli; sys.argv = ['htaf', 'predict', *sys.argv[1:]]; cli.main(); "
-        "names = ('lightning', 'torchmetrics', 'matplotlib'); "
-        "print([name for name in names if name in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", program, run, table], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1] == "[]", done.stderr
-
-
-def test_a_place_that_cannot_be_written_shows_before_the_data_are_read(htaf, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    words = ("train", "tabular", "--data", tmp_path / "missing.csv", "--target", "y")
-    code, _, err = htaf(*words, "--out", tmp_path / "file" / "run")
-    assert (code, one_line(err)) == (
-        2,
-        f"htaf: error: --out: expected a folder to write into, {tmp_path}/file is a file",
-    )
-
-
 def test_out_folder_of_another_run(htaf, table: Path, run: Path) -> None:
     before = {p.name: p.read_bytes() for p in run.iterdir()}
     code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", run, *QUICK, "--lr", "0.01")
@@ -330,13 +295,6 @@ def test_full_disk(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "argv", [str(w) for w in words])
     cli.main()
     assert (tmp_path / "r" / "record.json").is_file()
-
-
-def test_doctor(htaf) -> None:
-    code, out, _ = htaf("doctor", "--json")
-    assert code == 0
-    assert {"torch", "processor", "accelerator", "kernels", "HTAF_DATA"} <= json.loads(out).keys()
-    assert "kernels" in htaf("doctor")[1]
 
 
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -484,16 +442,6 @@ def test_a_reader_that_has_gone(words: str, unread: str, monkeypatch: pytest.Mon
     stream.close()
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is always full")
-def test_an_output_that_is_full(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        monkeypatch.setattr(sys, "argv", ["htaf", "--version"])
-        with pytest.raises(SystemExit, match="1"):
-            cli.main()
-    assert one_line(capsys.readouterr().err) == "htaf: error: writing the output: No space left on device"
-
-
 HIDDEN = "gnp.\u202eexe\x1b[2J\x9b1m\r"
 
 
@@ -528,6 +476,12 @@ def test_commands_speak_through_the_console(path: Path) -> None:
     """`say`, `Terminal`, `print_csv`: print() and rich's own console show control characters of names as they are."""
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     assert not {node.func.id for node in calls if isinstance(node.func, ast.Name)} & {"print", "Console"}
+
+
+def test_gaps_have_a_direction() -> None:
+    for gap, lower_is_better, said in ((0.5, True, "worse"), (-0.5, True, "better"), (0.25, False, "better")):
+        assert _console.figures(2.0, 2.0 + gap, lower_is_better=lower_is_better)[2] == f"{gap:+.4f} {said}"
+    assert _console.figures(0.5, None, lower_is_better=False)[2] == "-"
 
 
 def test_flags_in_messages_exist(flags_of) -> None:

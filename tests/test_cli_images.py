@@ -107,26 +107,6 @@ def test_images_that_lose_much_are_told(htaf, tmp_path: Path) -> None:
     assert (code, "looked at" in err) == (0, False)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("train", "dhn", "--data", "cifar", "--out", "x"), 1, "expected one of"),
-        (("train", "dhn", "--data", "digits", "--out", "x", "--depth", "18"), 2, "depth for dhn must be 6 n + 4"),
-        (("train", "bnn", "--data", "digits", "--out", "x", "--method", "relu"), 2, "method for bnn must be"),
-        (("train", "bnn", "--data", "digits", "--out", "x", "--method", "ste", "--beta", "3"), 2, "not read --beta"),
-        (("train", "dhn", "--data", "digits", "--out", "x", "--recipe", "reduced"), 1, "expected 500 training"),
-    ],
-)
-def test_bad_input(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words, code: int, message: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    found, _, err = htaf(*words)
-    assert found == code
-    assert "Traceback" not in err
-    (line,) = [line for line in err.splitlines() if line.startswith("htaf: error:")]
-    assert message in line
-    assert not (tmp_path / "x" / "record.json").exists()
-
-
 def test_concept_bottlenecks(htaf, folder: Path, tmp_path: Path) -> None:
     words = ("train", "icbm", "--data", folder, "--recipe", "reduced", *FEW, "--epochs", "1", "--batch-size", "8")
     code, _, err = htaf(*words, "--backbone", "resnet", "--concepts", "9", "--out", tmp_path / "a")

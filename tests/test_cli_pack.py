@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from PIL import Image
 
 import made_runs
 from htaf import cli, runs
-from htaf._files import OutputError
 from htaf.cli.packing import _agreement
 from htaf.packed import PackedModel, load, save
 from htaf.runs import packed as packed_runs
@@ -316,19 +314,6 @@ def test_pack_from_python(run: Path, tmp_path: Path) -> None:
         assert (packed_run.model(x).argmax(1) == opened.model()(x).argmax(1)).all()
 
 
-def test_what_cannot_be_packed_from_python(run: Path, tmp_path: Path) -> None:
-    opened, out = runs.open_run(run), tmp_path / "net.packed"
-    with pytest.raises(OutputError, match="is a file of the run"):
-        runs.pack_run(opened, run / "record.json")
-    with pytest.raises(runs.RunError, match="differing must be >= 0, got -1"):
-        runs.pack_run(opened, out, differing=-1)
-    plain = made_runs.made_run(tmp_path / "plain", made_runs.digits(), made_runs.PLAIN, kind="wide_resnet")
-    for write in (runs.pack_run, partial(runs.export_run, to="onnx")):
-        with pytest.raises(runs.RunError, match="expected a run with steps"):
-            write(plain, out)
-    assert not out.exists()
-
-
 @pytest.mark.slow
 def test_a_wrong_onnx_file_is_refused(htaf, run: Path, tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("onnxruntime")
@@ -349,17 +334,3 @@ def test_export_to_nir(htaf, run: Path, table_runs: dict[str, Path], tmp_path: P
     assert "80 of 80 test rows predicted as" in text
     kinds = {type(node).__name__ for node in nir.read(tmp_path / "net.nir").nodes.values()}
     assert {"Affine", "Threshold"} <= kinds
-
-
-def test_bad_input(htaf, run: Path, tmp_path: Path) -> None:
-    for words, code, message in (
-        (("pack", tmp_path, "--out", tmp_path / "x"), 1, "expected a run folder"),
-        (("pack", run, "--out", tmp_path), 2, "--out must be a file"),
-        (("pack", run, "--out", tmp_path / "x", "--budget", "0"), 2, "--budget must be > 0"),
-        (("pack", run, "--out", tmp_path / "x", "--differing", "-1"), 2, "--differing must be >= 0"),
-    ):
-        found, _, err = htaf(*words)
-        assert found == code
-        assert message in err
-        assert "Traceback" not in err
-    assert list(tmp_path.iterdir()) == []

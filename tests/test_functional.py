@@ -474,16 +474,6 @@ def test_input_must_be_a_real_floating_point_tensor(function, x: object, message
         function(x)
 
 
-def test_tensor_parameters_must_be_floating_and_broadcast() -> None:
-    x = torch.zeros(2, 3)
-    with pytest.raises(TypeError, match=r"^alpha0 must be a float or a floating-point tensor, got dtype torch.int64$"):
-        htaf(x, torch.tensor(2), 11.0)
-    with pytest.raises(ValueError, match=r"^alpha1 of shape \(2,\) does not broadcast to x of shape \(2, 3\)$"):
-        htaf(x, 2.0, torch.ones(2))
-    with pytest.raises(ValueError, match=r"^beta of shape \(4, 2, 3\) does not broadcast to x of shape \(2, 3\)$"):
-        scaled_sigmoid(x, torch.ones(4, 2, 3))
-
-
 @pytest.mark.filterwarnings("error")
 def test_float16_training_warns() -> None:
     x = torch.zeros(3, dtype=torch.float16, requires_grad=True)

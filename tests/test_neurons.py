@@ -327,20 +327,6 @@ def test_the_spike_is_a_site() -> None:
     assert not torch.equal(replaced(x), net(x))
 
 
-def test_learnable_and_changed_parameters() -> None:
-    x = torch.rand(3, 5)
-    learnable = IF(HTAF(learnable=True))
-    learnable(x).sum().backward()
-    assert all(p.grad is not None and p.grad != 0 for p in learnable.parameters())
-    assert set(learnable.state_dict()) == {"spike.log_alpha0", "spike.log_alpha1"}
-    torch.testing.assert_close(learnable(x), IF()(x))
-    channels = IF(HTAF(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), dim=-1))
-    torch.testing.assert_close(channels(x)[:, 1], IF()(x)[:, 1])
-    moving = IF()
-    moving.spike.alpha0 = 0.5
-    torch.testing.assert_close(moving(x), IF(HTAF(0.5))(x))
-
-
 @pytest.mark.parametrize("neuron", [IF(), LIF(reset="soft", detach_reset=False)])
 def test_transforms(neuron: IF | LIF) -> None:
     torch.manual_seed(0)

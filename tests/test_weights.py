@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import sklearn
 import torch
 from sklearn.base import clone
 from sklearn.datasets import make_classification
@@ -27,9 +26,7 @@ from sklearn.metrics import (
     r2_score,
     roc_auc_score,
 )
-from sklearn.model_selection import GridSearchCV, KFold, cross_validate
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.model_selection import KFold, cross_validate
 from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
 
@@ -214,17 +211,6 @@ def test_weights_of_classes_multiply_those_of_rows(tmp_path: Path) -> None:
     np.testing.assert_array_equal(fresh.predict_proba(X), both.predict_proba(X))
 
 
-def test_balanced_classes_find_more_of_a_rare_one(plain: HtafClassifier) -> None:
-    made = HtafClassifier(class_weight="balanced", **SMALL).fit(X, Y)
-    assert made.predict(X).mean() > plain.predict(X).mean()
-    far = HtafClassifier(class_weight={1: 3000}, **SMALL).fit(X, Y)
-    loss = far.run_.record["metrics"]["exact"]["validation"]["loss"]
-    assert loss > log_loss(Y, np.full(len(Y), Y.mean())), "the rows as they come"
-    assert not any("constant" in note for note in far.notes_), "judged by what it was trained on"
-    with pytest.raises(ValueError, match="class_weight: expected classes in the target 'target', got numbers"):
-        HtafRegressor(class_weight="balanced", **TINY).fit(X, X[:, 0])
-
-
 def test_no_row_of_a_small_class_chooses_alone() -> None:
     y = np.repeat([0, 1, 2, 3], [240, 120, 36, 4])
     table = from_frame(pd.DataFrame({"a": np.arange(400.0)}), y, task="classification", classes=tuple("abcd"))
@@ -407,29 +393,6 @@ def test_a_class_that_is_never_predicted_is_warned_of() -> None:
 
 
 # --- scikit-learn around it --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def routing() -> Any:
-    with sklearn.config_context(enable_metadata_routing=True):
-        yield
-
-
-@pytest.mark.usefixtures("routing")
-def test_weights_are_routed() -> None:
-    asked = HtafClassifier(**TINY).set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
-    direct = HtafClassifier(**TINY).fit(StandardScaler().fit_transform(X), Y, sample_weight=ROW_WEIGHTS)
-    pipe = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), asked)
-    pipe.fit(X, Y, sample_weight=ROW_WEIGHTS)
-    np.testing.assert_array_equal(pipe.predict_proba(X), direct.predict_proba(StandardScaler().fit_transform(X)))
-    search = GridSearchCV(asked, {"class_weight": [None, "balanced"]}, cv=2)
-    search.fit(X, Y, sample_weight=ROW_WEIGHTS)
-    how: Any = {"cv": 2, "params": {"sample_weight": ROW_WEIGHTS}, "error_score": "raise"}
-    assert search.best_params_["class_weight"] in (None, "balanced")
-    found = cross_validate(asked, X, Y, return_estimator=True, **how)
-    assert all("weight" in one.run_.record["data"] for one in found["estimator"])
-    with pytest.raises(ValueError, match=r"sample_weight.* are passed but are not explicitly set as requested"):
-        cross_validate(HtafClassifier(**TINY), X, Y, **how)
 
 
 # --- frames, files and the command -------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,7 +118,7 @@ def test_one_layer_is_a_clipped_relu_to_within_s_over_t(x: list[float], s: float
 @pytest.mark.parametrize(("mode", "inplace"), [("max", True), ("80%", False), (0.7, True)])
 def test_numbers_of_spikingjelly(mode: str | float, inplace: bool) -> None:
     net, batches, x = conv_net(inplace=inplace), [images(6, seed) for seed in range(4)], images(5, 99)
-    how = {"mode": "percentile", "percentile": 80} if mode == "80%" else {"mode": mode}
+    how: Any = {"mode": "percentile", "percentile": 80} if mode == "80%" else {"mode": mode}
     spiking, given = to_spiking(net, batches, **how), x.clone()
     for _ in range(2):  # every run begins at rest
         for t, mean in spiking.run(x, (1, 2, 7, 40)):

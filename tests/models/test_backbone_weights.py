@@ -117,11 +117,6 @@ def test_what_is_no_file_of_weights(content: bytes, said: str, tmp_path: Path) -
     assert "weights_only" not in str(found.value)  # torch advises to run the code of strangers
 
 
-def test_what_is_nowhere_says_how_to_supply_a_file() -> None:
-    with pytest.raises(ValueError, match=r"a file of weights .*installed package of weights, got 'no-such-weights'"):
-        find_weights("no-such-weights")
-
-
 def test_a_hub_out_of_reach_says_how_to_supply_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*args: object, **options: object) -> None:
         raise ConnectionError("no route to the hub")

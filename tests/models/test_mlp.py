@@ -8,19 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
-from htaf.activations import HTAF
 from htaf.models.mlp import MLP, Thermometer, midpoints
-
-
-@pytest.mark.parametrize("hidden", [(4,), (5, 3), (256, 256, 128)])
-@pytest.mark.parametrize("batch_norm", [False, True])
-def test_shapes_and_layers(hidden: tuple[int, ...], batch_norm: bool) -> None:
-    model = MLP(7, 3, hidden, batch_norm=batch_norm)
-    assert model(torch.randn(5, 7)).shape == (5, 3)
-    assert sum(isinstance(m, HTAF) for m in model.modules()) == len(hidden)
-    assert sum(isinstance(m, nn.BatchNorm1d) for m in model.modules()) == len(hidden) * batch_norm
 
 
 @pytest.mark.parametrize(

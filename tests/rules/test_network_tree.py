@@ -163,20 +163,6 @@ def test_the_tree_of_a_rare_class_shows_where_it_is_likelier() -> None:
     assert json.loads(json.dumps(found.to_json()))["chance"] == "probability of c1"
 
 
-def test_a_condition_is_joined_with_those_above_it() -> None:
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": rng.integers(0, 8, 900) / 2 + 0.25, "b": rng.choice([*"wxyz"], 900)})
-    step = np.floor(frame["a"]) * 10 + frame["b"].map({"w": 0.0, "x": 1.0, "y": 2.0, "z": 3.0})
-    found = fitted(np.asarray(step)[:, None], frame)
-    texts = [b.text for b in found.branches]
-    assert {"a <= 2", "a > 2", "a <= 1", "1 < a <= 2", "2 < a <= 3", "a > 3"} <= {*texts}
-    by_name = fitted(frame["b"].map({"w": 0.0, "x": 5.0, "y": 20.0, "z": 30.0}).to_numpy()[:, None], frame)
-    inner, leaves = ({b.text for b in by_name.branches if (b.says is None) is above} for above in (True, False))
-    assert inner <= {"b in {w, x}", "b not in {w, x}", "b in {y, z}", "b not in {y, z}"}
-    assert leaves <= {f"b {word} {name}" for word in ("is", "is not") for name in "wxyz"}
-    assert by_name.leaves == 4
-
-
 def test_the_tree_of_fewer_leaves_is_a_part_of_the_larger_one() -> None:
     """What `_leaves` stands on: a node is a leaf of the tree of k leaves where its children come later."""
     rng = np.random.default_rng(1)

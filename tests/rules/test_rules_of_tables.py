@@ -26,7 +26,7 @@ from htaf.rules import RulesError, trees
 from htaf.rules.conditions import Condition, Rule, joined, simplified
 from htaf.rules.explanation import OTHERS, drawn
 from htaf.rules.raw_columns import RARE, RawColumn, RawColumns, roundest
-from htaf.rules.trees import LEAST_LEAF, fidelity, fit_rule
+from htaf.rules.trees import LEAST_LEAF, fit_rule
 from htaf.runs import Run, RunError
 from made_runs import digits
 from made_runs import made_run as image_run
@@ -145,16 +145,6 @@ def test_what_the_columns_of_a_row_add(made: dict[Kind, Run], kind: Kind) -> Non
             one, other = (predicted[f"probability_{c}"].to_numpy() for c in (reasons.prediction, reasons.instead))
             decided = np.log(one / other)
         assert adds[name] == pytest.approx(reasons.decision - decided.mean(), abs=1e-4)
-
-
-def test_an_unfaithful_rule_is_said_to_be_so() -> None:
-    bit = np.array([True, False] * 50)
-    about = fidelity(np.array([True] * 85 + [False] * 15), bit, usual=True)
-    assert about.faithful is False
-    assert about.majority == 0.5
-    assert fidelity(bit, bit, True).faithful is True
-    never = fidelity(bit, np.zeros(100, bool), True)
-    assert (never.balanced, never.faithful, never.majority) == (None, None, 0.0)
 
 
 # ---- trees and conditions ----
@@ -348,13 +338,6 @@ def test_rules_of_dates() -> None:
     assert rule.to_json()["alternatives"][0][0]["part"] == "month"
     gone = columns.read(written.assign(day=None))
     assert rule.predict(gone, len(rows)).sum() in (0, len(rows))
-
-
-def test_hours_of_dates() -> None:
-    rows = pd.DataFrame({"at": pd.date_range("2020-01-01", periods=900, freq="37min")})
-    hour = rows["at"].dt.hour
-    said = ruled(learned(rows), rows, ((hour >= 7) & (hour < 19)).to_numpy())
-    assert re.fullmatch(r"on if (6|7)\S* < hour of at <= (18|19)\S*", said), said
 
 
 def test_spellings_and_rare_categories_are_read_as_the_network_does() -> None:

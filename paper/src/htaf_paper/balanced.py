@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Float
@@ -38,9 +38,10 @@ class BalancedIF(nn.Module):
 
     def __init__(self, mode: Mode = "max", percentile: float = 99.9) -> None:
         super().__init__()
-        self.mode, self.percentile = mode, percentile
+        self.mode: Mode = mode
+        self.percentile = percentile
         self.average: Tensor | None = None
-        self.threshold: Tensor | None = None
+        self.threshold: Any = None
         self.v: Tensor | None = None
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -94,7 +95,7 @@ class SpikingModel(nn.Module):
         for neuron in self.neurons.values():
             neuron.v = None
         x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
-        total: Tensor | float = 0.0
+        total = x.new_zeros(())
         for t in range(1, max(steps) + 1):
             total = total + self.network(x.clone())  # which may begin with an operation in place
             if t in steps:

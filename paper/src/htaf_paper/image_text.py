@@ -150,7 +150,7 @@ def load_image_text(place: str | Path) -> ImageText:
             content = library.ImageProcessingMixin.get_image_processor_dict(name)[0]
     except (OSError, ValueError):
         content = {}
-    mean, std = content.get("image_mean"), content.get("image_std")
+    mean, std = content.get("image_mean") or (), content.get("image_std") or ()
     if not all(isinstance(part, list | tuple) and len(part) == 3 for part in (mean, std)):
         raise ValueError(
             f"{wrong}: preprocessor_config.json with image_mean and image_std of three channels is missing"

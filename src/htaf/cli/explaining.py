@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +16,7 @@ from htaf.data.notes import told
 if TYPE_CHECKING:
     import pandas as pd
 
+    from htaf.data.columns import Target
     from htaf.data.tabular import Table
     from htaf.rules import BitRule, Explanation, Importance, RowReasons, Surrogate, WhatIf
     from htaf.runs import Run
@@ -83,11 +83,8 @@ def explain(
         say_notes([f"the rows of the training are not known: rules are by 70% of {data}, importance by all"])
     found = opened_rules(opened, table)
     answers: dict[str, Any] = {"run": str(run), "table": found.name, "bits": len(found.bits), "dead": found.dead}
-    lines: list[Callable[[], None]] = []  # what is shown, unless as JSON
     if target.threshold is not None:
         answers["threshold"] = target.threshold
-        said = f"threshold: {target.classes[1]!r} is predicted from a probability of {target.threshold:.4g}"
-        lines.append(lambda: say(said))
     if given is None:
         most = min(max(most_bits, RULES), len(found.bits) - sum(map(len, found.dead.values())))
         with progress("rules", most) as more:
@@ -95,26 +92,28 @@ def explain(
         tree, shuffled = surrogate(opened, table), importance(opened, table)
         answers["rules"] = [rule.to_json() for rule in known]
         answers |= {"surrogate": tree.to_json(), "importance": shuffled.to_json()}
-        lines.append(lambda: _show_tree(tree, found))
-        lines.append(lambda: _show_importance(shuffled))
-        lines.append(lambda: _show_rules(found, known, most_bits, faithful_alone=bits is None))
-    else:
-        reasons = found.reasons(given)
-        columns = reasons.columns.reset_index().to_dict("records")
-        answers |= {"row": row, "reasons": vars(reasons) | {"columns": columns}}
-        lines.append(lambda: _show_decision(reasons, found, row))
-        if not changes:
-            lines.append(lambda: _show_columns(reasons, given))
-    if changes and given is not None:
-        changed = what_if(opened, changes, given)
+        if json:
+            return print_json(answers)
+        _say_threshold(target)
+        _show_tree(tree, found)
+        _show_importance(shuffled)
+        return _show_rules(found, known, most_bits, faithful_alone=bits is None)
+    reasons = found.reasons(given)
+    answers |= {"row": row, "reasons": vars(reasons) | {"columns": reasons.columns.reset_index().to_dict("records")}}
+    changed = what_if(opened, changes, given) if changes else None
+    if changed is not None:
         answers["what_if"] = _what_if_json(changed, changes)
         say_notes(told(changed.notes))
-        lines.append(lambda: _show_what_if(changed, changes, found, bits or CHANGED))
     if json:
         return print_json(answers)
-    for line in lines:
-        line()
-    return None
+    _say_threshold(target)
+    _show_decision(reasons, found, row)
+    return _show_columns(reasons, given) if changed is None else _show_what_if(changed, changes, found, bits or CHANGED)
+
+
+def _say_threshold(target: Target) -> None:
+    if target.threshold is not None:
+        say(f"threshold: {target.classes[1]!r} is predicted from a probability of {target.threshold:.4g}")
 
 
 def _changes(given: tuple[str, ...]) -> dict[str, str]:
