@@ -188,25 +188,6 @@ def test_the_recipe_is_printed_with_its_effective_values(htaf, folder: Path, tmp
     assert not (tmp_path / "x").exists()
 
 
-def test_help_shows_the_values_of_the_recipes(htaf) -> None:
-    for verb, wanted in {
-        "icbm": (
-            "(default: 20; 14 in reduced; 100 in cifar10, cifar100; 60 in frozen)",
-            "0.001 in finetune",
-            "hub in finetune, frozen",
-        ),
-        "tabular": (
-            "(default: 8; 40 in tabular-members; 30 in tabular-exact, tabular-quick; 100 in",
-            "(default: 256; 256 256 128 in",
-        ),
-        "snn": ("(default: half of alpha0 with alpha0 alpha1 = 2; beta 2)", "(default: atan; tanh in quick)"),
-    }.items():
-        text = " ".join(htaf("train", verb, "--help-all")[1].replace("│", " ").split())
-        assert "as the recipe" not in text
-        for words in wanted:
-            assert words in text, (verb, words)
-
-
 def test_the_command_goes_on_from_a_finished_run(htaf, folder: Path, trained: tuple[Path, str], tmp_path: Path) -> None:
     run, said = trained
     assert "26 images to train on, augment crop-flip, 6 to validate" in said

@@ -14,7 +14,6 @@ from htaf.activations import HTAF
 from htaf.convert import conversion, harden, replace, sites
 
 X = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
-IMAGES = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(1))
 
 
 class Net(nn.Module):
@@ -282,17 +281,6 @@ def test_one_module_in_several_places_stays_if_one_of_them_does():
     act = nn.Sigmoid()
     (site,) = sites(nn.Sequential(nn.Linear(8, 8), act, nn.Linear(8, 8), act), X)
     assert (site.calls, site.stays) == (2, "output")
-
-
-def test_gates_of_a_class_that_torch_does_not_have():
-    class Swash(nn.Module):
-        def forward(self, x):
-            return F.relu6(x + 3) / 6
-
-    model = Net(lambda m, x: m.b(x * m.act(m.a(x))))
-    model.act = Swash()
-    (site,) = sites(model, X)
-    assert site.stays == "gate"
 
 
 def test_a_model_that_is_an_activation_is_chosen_by_being_given():
