@@ -524,13 +524,6 @@ def test_a_flag_that_takes_one_value_is_given_once(run: Path, table: Path, htaf)
     assert htaf("explain", run, table, "--set", "a=1", "--set", "b=2", "--json")[0] == 0
 
 
-def test_long_values_are_cut_in_messages(run: Path, htaf) -> None:
-    for words in (("predict", run, f"{'x' * 5000}.csv"), ("y " * 2500,)):
-        err = one_line(htaf(*words)[2])
-        assert len(err) < 800
-        assert "5,00" in err
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_only_files_are_read(run: Path, tmp_path: Path, htaf) -> None:
     """A pipe would be waited for for ever."""

