@@ -43,7 +43,7 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 4_356,
+    "cli": 4_167,
     "concepts": 8_125,
     "convert": 2_840,
     "data": 7_468,
@@ -54,19 +54,19 @@ BUDGETS = {
     "hardening": 2_229,
     "integer": 3_933,
     "kernels": 3_569,
-    "language": 2_495,
+    "language": 2_443,
     "llm": 393,
-    "models": 2_287,
+    "models": 1_929,
     "packed": 5_386,
     "report": 1_878,
     "rules": 2_246,
-    "runs": 3_236,
-    "spiking": 930,
-    "": 5_962,
-    "training": 5_627,
+    "runs": 3_235,
+    "spiking": 418,
+    "": 5_883,
+    "training": 5_580,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 67_498, ("tests", "paper/tests"): 62_265, ("paper/src",): 13_643}
+TOTALS = {("src/htaf",): 66_260, ("tests", "paper/tests"): 60_933, ("paper/src",): 13_794}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

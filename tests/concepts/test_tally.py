@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from htaf.concepts import store, writing
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_of
+from htaf.concepts.nearest import NearestImages
 from htaf.concepts.report import tables
 from htaf.concepts.scores import score, score_tally
 from htaf.concepts.store import open_folder
@@ -116,11 +117,10 @@ def test_scores_of_parts_on_disk_are_those_of_the_whole(
     words = ("concepts", "score", tmp_path / "codes", "--baseline", tmp_path / "other", "--json")
     equal(json.loads(htaf(*words)[1]), expected)
     for row in (5, 350):
-        found = json.loads(htaf("concepts", "neighbours", tmp_path / "codes", "--image", str(row), "--json")[1])
+        distances, found = NearestImages(parts).of(row, 10)
         far = (codes.unpack() != codes.unpack(slice(row, row + 1))).sum(1)
         order = [i for i in np.argsort(far, kind="stable") if i != row][:10]
-        assert [(entry["row"], entry["distance"]) for entry in found] == [(i, far[i]) for i in order]
-        assert [entry["image"] for entry in found] == [codes.ids[i] for i in order]
+        assert [*zip(found.tolist(), distances.tolist(), strict=True)] == [(i, far[i]) for i in order]
 
 
 def test_what_cannot_be_added_or_scored() -> None:
