@@ -43,22 +43,19 @@ def file(tmp_path: Path) -> Path:
     [
         (("--time", "when", "--id", "customer"), [84, 12, 24]),
         (("--split", "stratified", "--shares", "0.5", "0.25", "0.25", "--exclude", "customer", "when"), [60, 30, 30]),
-        (("--test", "other.csv", "--shares", "0.8", "0.2", "--group", "shop"), None),
+        (("--group", "shop"), None),
     ],
 )
 def test_evaluate_finds_the_parts_of_the_training(
     htaf, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], rows: list[int] | None
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    frame(30).assign(x=lambda rows: rows.x + 0.001).to_csv("other.csv", index=False)
     out = tmp_path / "run"
     code, _, err = htaf("train", "tabular", "--data", file, "--out", out, *QUICK, *flags)
     assert code == 0, err
     run = open_run(out)
     if rows is not None:
         assert [run.record["rows"][part] for part in ("train", "validation", "test")] == rows
-    if "--test" in flags:
-        assert run.record["rows"]["test"] == 30
     monkeypatch.chdir("/")  # the record holds whole paths
     seen = "rows are in the training part too"
     noted = htaf("evaluate", out, "--data", file)[2]
@@ -86,14 +83,12 @@ def test_evaluate_finds_the_parts_of_the_training(
     assert printed.splitlines()[0].startswith("customer,prediction") == ("--id" in flags)
 
 
-def test_a_file_of_the_data_folder_is_found_again(
-    htaf, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frame(30).to_csv(tmp_path / "other.csv", index=False)
+def test_a_file_of_the_data_folder_is_found_again(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame(60).to_csv(tmp_path / "other.csv", index=False)
     monkeypatch.setenv("HTAF_DATA", str(tmp_path))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    words = ("train", "tabular", "--data", file.name, "--test", "other.csv", "--out", "run", *QUICK)
+    words = ("train", "tabular", "--data", "other.csv", "--out", "run", *QUICK)
     code, _, err = htaf(*words)
     assert code == 0, err
     monkeypatch.delenv("HTAF_DATA")

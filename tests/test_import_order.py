@@ -43,10 +43,10 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 4_167,
-    "concepts": 8_125,
+    "cli": 4_158,
+    "concepts": 8_124,
     "convert": 2_840,
-    "data": 7_468,
+    "data": 6_888,
     "diagnostics": 709,
     "embeddings": 557,
     "explorer": 1_998,
@@ -58,15 +58,15 @@ BUDGETS = {
     "llm": 393,
     "models": 1_929,
     "packed": 5_386,
-    "report": 1_878,
+    "report": 1_873,
     "rules": 2_246,
-    "runs": 3_235,
+    "runs": 3_232,
     "spiking": 418,
     "": 5_883,
-    "training": 5_580,
+    "training": 5_573,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 66_260, ("tests", "paper/tests"): 60_933, ("paper/src",): 13_794}
+TOTALS = {("src/htaf",): 65_655, ("tests", "paper/tests"): 59_329, ("paper/src",): 13_794}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
