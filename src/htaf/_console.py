@@ -220,11 +220,9 @@ def keeps_refusal() -> Iterator[None]:
         _command.refused = _FRAME.sub(" ", text).strip()
 
 
-def print_json(value: Any, *, now: bool = False) -> None:
-    """The result of a verb for `--json`, on the output when the verb ends; now: at once, as it goes on for long."""
+def print_json(value: Any) -> None:
+    """The result of a verb for `--json`, on the output when the verb ends."""
     _command.result = value
-    if now:
-        _command.tell()
 
 
 def plain(value: Any) -> Any:

@@ -1159,6 +1159,7 @@ def warm() -> None:
     import htaf  # before those that import torchvision, see htaf._compat
 
     _ = htaf
+    import htaf.explorer.serve
     import lightning
     import matplotlib.pyplot
     import onnx
@@ -1171,7 +1172,6 @@ def warm() -> None:
     import htaf.cli.demonstration
     import htaf.concepts.naming.job
     import htaf.explorer.build
-    import htaf.explorer.serve
     import htaf.export
     import htaf.runs.packed
     import htaf.runs.run

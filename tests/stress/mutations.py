@@ -348,10 +348,8 @@ def write_page(folder: Path) -> None:
 
 def read_page(folder: Path) -> None:
     from htaf.explorer.folder import head_of
-    from htaf.explorer.serve import PageServer
 
-    if head_of(folder) is not None:
-        PageServer(folder, 0).server_close()
+    head_of(folder)
     write_page(folder)
 
 

@@ -179,6 +179,4 @@ def demo(
     names = found["names"]
     held = f"{names['verified'] or 'none'} of them {'holds' if names['verified'] < 2 else 'hold'}"
     say(f"names: {names['found']} by strokes; {held} on digits that did not choose them")
-    say(f"page: open {found['page']} in a browser, or serve it:")
-    words = f"--codes {found['codes']} --names {out / 'names.json'} --out {out / 'explorer'}"
-    return say(f"  htaf explore {found['run']} {words} --serve")
+    return say(f"page: open {found['page']} in a browser")
