@@ -15,10 +15,9 @@ from htaf.cli.tables import show
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
-    from htaf.concepts.store import CodesFolder
 
 
-def _row(codes: Codes | CodesFolder, image: str) -> int:
+def _row(codes: Codes, image: str) -> int:
     """The row of an image."""
     from htaf.concepts.codes import ConceptError
 
@@ -172,21 +171,20 @@ def neighbours(
         image: Id of an image, as the codes have it, or its row number.
         k: How many images to list.
     """
-    from htaf.concepts.nearest import NearestImages
-    from htaf.concepts.store import open_folder
+    from htaf.concepts.nearest import nearest_to
+    from htaf.concepts.store import open_codes
 
-    opened = open_folder(codes)
-    distances, rows = NearestImages(opened).of(_row(opened, image), k, progress=True)
-    there = opened.rows(rows)
+    opened = open_codes(codes)
+    distances, rows = nearest_to(opened, _row(opened, image), k)
     found = [
         {
-            "image": there.ids[i],
+            "image": opened.ids[row],
             "row": row,
             "distance": distance,
-            "class": there.classes[there.labels[i]] if there.labels[i] >= 0 else None,
-            "predicted": there.classes[there.exact[i]],
+            "class": opened.classes[opened.labels[row]] if opened.labels[row] >= 0 else None,
+            "predicted": opened.classes[opened.exact[row]],
         }
-        for i, (distance, row) in enumerate(zip(distances.tolist(), rows.tolist(), strict=True))
+        for distance, row in zip(distances.tolist(), rows.tolist(), strict=True)
     ]
     if json:
         return print_json(found)
