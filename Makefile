@@ -85,7 +85,6 @@ bench: $(STAMP)
 bench-packed: $(STAMP)
 	$(BIN)/python benchmarks/binary_convolution.py --json runs/bench/binary_convolution.json
 	$(BIN)/python benchmarks/table_convolution.py --json runs/bench/table_convolution.json
-	$(BIN)/python benchmarks/depthwise_convolution.py --json runs/bench/depthwise_convolution.json
 	$(BIN)/python benchmarks/packed.py --json runs/bench/packed.json
 
 docs: $(STAMP)

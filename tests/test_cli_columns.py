@@ -38,18 +38,6 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_rows_of_few_categories_are_alike_by_chance(htaf, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for name in ("table.csv", "more.csv"):
-        rows = pd.DataFrame({"a": rng.choice(list("xyz"), 200), "b": rng.choice(list("uv"), 200)})
-        rows.assign(y=np.where(rng.random(200) < 0.5, "no", "yes")).to_csv(tmp_path / name, index=False)
-    run, table, more = (tmp_path / name for name in ("run", "table.csv", "more.csv"))
-    assert htaf("train", "tabular", "--data", table, "--out", run, *QUICK)[0] == 0
-    assert "training part too" not in " ".join(htaf("evaluate", run, "--data", more)[2].split())
-    table.unlink()
-    assert htaf("evaluate", run, "--data", more)[0] == 0, "the training rows are elsewhere"
-
-
 @pytest.mark.parametrize(
     ("flags", "rows"),
     [
@@ -117,27 +105,6 @@ def test_out_is_no_input_and_in_no_run(htaf, file: Path, tmp_path: Path) -> None
     (out / "record.json").write_text("{}")
     code, _, err = htaf("train", "tabular", "--data", file, "--out", out / "checkpoints" / "new", *QUICK)
     assert (code, f"of the run in {out}" in err) == (2, True)
-
-
-def test_few_groups_are_said_before_the_training(htaf, tmp_path: Path) -> None:
-    made = frame().assign(ward=np.repeat(["a", "b", "c"], (34, 26, 60)))
-    made.to_csv(tmp_path / "table.csv", index=False)
-    words = ("--data", tmp_path / "table.csv", "--out", tmp_path / "run", "--group", "ward", *QUICK)
-    code, _, err = htaf("train", "tabular", *words)
-    assert code == 0, err
-    note = next(one for one in open_run(tmp_path / "run").record["notes"] if "stay together" in one)
-    assert " ".join(err.split()).count(note) == 1
-
-
-def test_other_columns_beside_the_predictions_are_another_run(htaf, file: Path, tmp_path: Path) -> None:
-    words = ("train", "tabular", "--data", file, "--out", tmp_path / "run", *QUICK)
-    assert htaf(*words, "--exclude", "customer")[0] == 0
-    code, _, err = htaf(*words, "--id", "customer")
-    assert code == 1
-    said = "which keeps no column beside predictions, not 'customer': choose another --out"
-    assert said in " ".join(err.split())
-    code, _, err = htaf(*words, "--exclude", "customer")
-    assert (code, "already done" in err) == (0, True)
 
 
 def test_the_positive_class_is_named(htaf, file: Path, tmp_path: Path) -> None:
