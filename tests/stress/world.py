@@ -137,7 +137,7 @@ WORDS = {
     "--method ste",
     "generate": "W/llm-run 'red cats' --tokens 3",
     "predict": "W/table-run W/rows.csv --out out.csv",
-    "explain": "W/table-run W/rows.csv --out out.csv",
+    "explain": "W/table-run W/rows.csv",
     "paper list": "",
     "paper run": "bounds --out out",
     "paper report": "--out .",
@@ -160,9 +160,7 @@ WORDS = {
     "concepts where": "W/run --codes W/codes --out out",
     "concepts find": "W/run --with W/photos/red --without W/photos/blue --out out",
     "concepts counterfactuals": "W/codes --image 0",
-    "concepts intervene": "W/codes",
     "concepts edit": "W/run --off 3:1 --out out",
-    "concepts neighbours": "W/codes --image 0",
     "concepts name": "W/codes --attributes W/attributes.csv --out out.json",
 }
 
