@@ -43,13 +43,13 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 4_158,
-    "concepts": 8_124,
+    "cli": 4_120,
+    "concepts": 7_265,
     "convert": 2_840,
     "data": 6_888,
     "diagnostics": 709,
     "embeddings": 557,
-    "explorer": 1_998,
+    "explorer": 1_877,
     "export": 1_274,
     "hardening": 2_229,
     "integer": 3_933,
@@ -62,11 +62,11 @@ BUDGETS = {
     "rules": 2_246,
     "runs": 3_232,
     "spiking": 418,
-    "": 5_883,
+    "": 5_881,
     "training": 5_573,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 65_655, ("tests", "paper/tests"): 59_329, ("paper/src",): 13_794}
+TOTALS = {("src/htaf",): 64_635, ("tests", "paper/tests"): 57_276, ("paper/src",): 13_810}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

@@ -195,11 +195,9 @@ def running(verb: str | None, *, keeps: bool, json: bool) -> Iterator[None]:
         _command = before
 
 
-def print_json(value: Any, *, now: bool = False) -> None:
-    """The result of a verb for `--json`, on the output when the verb ends; now: at once, as it goes on for long."""
+def print_json(value: Any) -> None:
+    """The result of a verb for `--json`, on the output when the verb ends."""
     _command.result = value
-    if now:
-        _command.tell()
 
 
 def plain(value: Any) -> Any:

@@ -111,7 +111,6 @@ VERBS = {
     "concepts where": Verb(
         "htaf.cli.where:where",
         "Draw where in its images a concept is seen, from the strongest to the barely on; with crops and an index.",
-        keeps=True,
     ),
     "concepts find": Verb(
         "htaf.cli.finding:find",
