@@ -540,3 +540,29 @@ def test_only_files_are_read(run: Path, tmp_path: Path, htaf) -> None:
         code, _, err = htaf(*words)
         assert code, words
         assert "expected a file, got a named pipe" in one_line(err)
+
+
+def test_evaluate_finds_changed_data(htaf, table: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved.csv"
+    moved.write_text(table.read_text())
+    assert htaf("train", "tabular", "--data", moved, "--target", "label", "--out", tmp_path / "r", *QUICK)[0] == 0
+    pd.read_csv(moved).head(100).to_csv(moved, index=False)
+    code, _, err = htaf("evaluate", tmp_path / "r")
+    assert code == 1
+    assert "other data" in one_line(err)
+    moved.unlink()
+    code, _, err = htaf("evaluate", tmp_path / "r")
+    assert code == 1
+    assert "moved.csv" in one_line(err)
+
+
+def test_out_of_memory_is_one_line(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from htaf.training import fit
+
+    def stop(*args: object, **kwargs: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(fit, "_train", stop)
+    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
+    assert code == 1
+    assert "out of memory" in one_line(err)

@@ -506,3 +506,20 @@ def test_baselines_are_fitted_and_measured_by_weights(file: Path) -> None:
     share = np.average(table.target[rows["train"]], weights=train)
     wanted = log_loss(table.target[rows["test"]], np.full(len(test), share), sample_weight=test)
     assert constant.metrics["test"]["loss"] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (2, "-1", "column 'w', row 3: expected a weight >= 0 in every row, got a negative one, -1"),
+        (2, "", "column 'w', row 3: expected a weight >= 0 in every row, got none"),
+        (2, "much", "column 'w', row 3: expected a number, got 'much'"),
+        (slice(None), "0", "expected weights 'w' above 0 in some rows, got zero in all of them"),
+    ],
+)
+def test_bad_weights_of_a_file(place: Any, value: str, said: str, file: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(file, dtype=str)
+    frame.loc[place, "w"] = value
+    frame.to_csv(tmp_path / "bad.csv", index=False)
+    with pytest.raises(ValueError, match=said):
+        load(tmp_path / "bad.csv", target="y", weight="w")
