@@ -103,7 +103,7 @@ def make_table_run(out: Path, rows: pd.DataFrame, file: Path) -> None:
     record = runs.start_run(out, {"recipe": {"method": "htaf", "family": "mlp"}, "seed": 0, "data": data})
     figures = {part: {"accuracy": 0.5, "auroc": 0.5} for part in ("validation", "test")}
     record |= {"model": model, "metrics": {"smooth": figures, "exact": figures}, "headline": "accuracy", "rows": {}}
-    source = {"name": str(file), "data_dir": None, "target": "label", "task": None, "drop_empty": False}
+    source = {"name": str(file), "data_dir": None, "target": "label", "task": None}
     record |= {"best_epoch": 0, "notes": [], "source": source}
     torch.manual_seed(0)
     runs.finish_run(out, record, build(model).eval(), fitted)
