@@ -121,16 +121,6 @@ def test_a_step_that_is_part_of_another_is_made_exact_elsewhere() -> None:
     assert not list(exact[1].children())
 
 
-def test_inside_a_step_there_is_no_layer_of_its_own() -> None:
-    smooth = nn.Sequential(nn.Linear(6, 4), Around(HTAF()), nn.Linear(4, 4), HTAF()).eval()
-    assert [layer.path for layer in layer_statistics(smooth, harden(smooth), [X])] == ["1", "3"]
-
-
-def test_entries_inside_a_step_cannot_be_taken_over() -> None:
-    with pytest.raises(ContractError, match=r"Around holds inner\.log_alpha0 in a module inside it"):
-        harden(nn.Sequential(Around(HTAF(learnable=True))))
-
-
 def test_is_sharpened(algebraic: Any) -> None:
     smooth = replace(network(), algebraic)
     assert set_sharpness(smooth, Geometric((2.0,), (8.0,), 0.5).at(0.25)) == 1

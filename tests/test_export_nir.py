@@ -316,15 +316,6 @@ def test_what_nir_cannot_say(net: Any, message: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_neurons_that_share_a_spike(tmp_path: Path) -> None:
-    spike = Heaviside()
-    net = Calls(lambda net, x: net.two(net.one(x.expand(3, *x.shape))).mean(0)).eval()
-    net.one, net.two = IF(spike), LIF(spike)
-    to_nir(net, torch.rand(2, 5), tmp_path / "net.nir")
-    kinds = sorted(type(node).__name__ for node in nir.read(tmp_path / "net.nir").nodes.values())
-    assert kinds == ["IF", "Input", "LIF", "Output"]
-
-
 def test_smooth_networks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="expected a hardened model"):
         to_nir(SEWResNet(18, 3, IF, width=4, in_channels=1), images(2), tmp_path / "net.nir")
