@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,6 @@ from htaf.kernels import native
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.packed import PackedError, PackedModel, load, pack, save, trace, verify
-
-sys.path.append(str(Path(__file__).parents[1] / "stress"))
-import networks
 
 NETS = {
     "mlp": (lambda: MLP(9, 3, (70, 20)), (9,), 2),
@@ -70,13 +66,6 @@ def test_packed_gives_what_the_hardened_model_gives(name: str, tmp_path: Path) -
 def test_what_cannot_be_packed_is_said(make, example, message: str) -> None:
     with pytest.raises(PackedError, match=message):
         pack(make(), example)
-
-
-def test_random_networks_agree_with_themselves(tmp_path: Path) -> None:
-    """A few of those that tests/stress/networks.py draws."""
-    for seed in (6, 13, 20):
-        found = networks.attempt(seed, tmp_path)
-        assert (found.refused, found.wrong, found.unexplained) == (None, None, 0), seed
 
 
 def test_inputs_and_devices_that_do_not_fit_are_said() -> None:

@@ -475,7 +475,7 @@ def test_the_command_takes_no_images(htaf: Any, tmp_path: Path) -> None:
 def test_the_command_in_a_report_gives_the_same_recipe(recipe: Any, htaf: Any, tmp_path: Path) -> None:
     record = {
         "recipe": json.loads(json.dumps(recipe.identity())),
-        "source": {"name": "digits", "data_dir": None, "target": None, "task": None, "drop_empty": False},
+        "source": {"name": "digits", "data_dir": None, "target": None, "task": None},
         "data": {"split": "grouped"},
         "seed": 3,
         "threads": 1,
@@ -489,7 +489,7 @@ def test_the_command_in_a_report_gives_the_same_recipe(recipe: Any, htaf: Any, t
 
 
 def test_the_command_names_a_file_and_no_folder() -> None:
-    source = {"name": "/home/me/my table.csv", "target": "a b", "exclude": ["x", "y z"], "drop_empty": False}
+    source = {"name": "/home/me/my table.csv", "target": "a b", "exclude": ["x", "y z"]}
     record = {"recipe": tabular_residual().identity(), "source": source, "data": {}, "seed": 0, "threads": 2}
     assert command(record) == (
         "htaf train tabular --data 'my table.csv' --target 'a b' --exclude x 'y z' --seed 0 "
