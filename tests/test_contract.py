@@ -333,13 +333,6 @@ def test_what_stays_smooth_is_told(make: Any, words: str) -> None:
     assert first_line(harden(nn.Sequential(Aside("")))) == "replaced 1 of 1 activation sites"
 
 
-def test_scripted_parts_are_told() -> None:
-    traced = torch.jit.trace(nn.Sequential(nn.Linear(6, 6), HTAF()).eval(), X, check_trace=False)
-    exact = harden(nn.Sequential(HTAF(), traced))
-    assert "that were seen" in first_line(exact)
-    assert "scripted" in conversion(exact).hints[0]
-
-
 def test_a_step_over_a_parameter_is_made_exact() -> None:
     model = nn.Sequential(nn.Linear(6, 6), StraightThrough())
     nn.utils.parametrize.register_parametrization(model[0], "weight", HTAF(bipolar=True))

@@ -161,18 +161,6 @@ def test_what_is_shared_comes_back_as_it_was(kind: str, kinds: Kinds, hub: Hub) 
         htaf.push_to_hub(shared.place, "ann/net")
 
 
-def test_objects_are_shared_as_their_folders_are(kinds: Kinds, hub: Hub) -> None:
-    for kind in ("table", "icbm", "packed", "concepts"):
-        opened = htaf.load(kinds[kind].place)
-        htaf.push_to_hub(opened, f"ann/{kind}")
-        again = htaf.load(f"ann/{kind}")
-        np.testing.assert_array_equal(kinds[kind].says(again), kinds[kind].says(opened))
-    with pytest.raises(SharingError, match="expected what htaf wrote, or a folder or file of it, got Linear"):
-        htaf.push_to_hub(torch.nn.Linear(1, 1), "ann/linear")
-    with pytest.raises(SharingError, match="expected owner/name, a name at the hub, got 'linear'"):
-        htaf.push_to_hub(kinds["table"].place, "linear")
-
-
 def test_branches_private_names_and_another_kind(kinds: Kinds, hub: Hub) -> None:
     first = htaf.push_to_hub(kinds["table"].place, "ann/net", private=True)
     assert hub.repositories["ann/net"].private

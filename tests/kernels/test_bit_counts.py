@@ -14,7 +14,7 @@ from instruction_sets import INSTRUCTION_SETS, threads
 from torch import Tensor
 
 from htaf import functional
-from htaf.kernels import native, operators
+from htaf.kernels import native
 from htaf.kernels.bit_counts import reference
 from htaf.kernels.registration import implementation
 
@@ -109,15 +109,6 @@ def test_counting_any_shape(name: str, m: int, n: int, columns: int, seed: int) 
     assert np.array_equal(same.numpy(), common(a, a))
 
 
-def test_the_reference_in_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    values, bits = drawn(333, 70)
-    other, right = drawn(40, 70, 1)
-    for chunk in (1, 700, 9000):
-        monkeypatch.setattr(reference, "CHUNK", chunk)
-        assert np.array_equal(reference.transpose(bits, 70).numpy(), turned(values))
-        assert np.array_equal(reference.common(bits, right).numpy(), common(values, other))
-
-
 def test_the_reference_counts_exactly_under_autocast() -> None:
     values, bits = drawn(3, 5000)
     with torch.autocast("cpu", torch.bfloat16):
@@ -171,12 +162,3 @@ def test_what_is_not_bits(function: str, inputs: tuple[object, ...], error: type
     call = {"transpose": functional.transpose_bits, "count": functional.count_common_bits}[function]
     with pytest.raises(error, match=message):
         call(*inputs)
-
-
-def test_the_operators_check_their_inputs_too() -> None:
-    with pytest.raises(ValueError, match=r"^bits must be uint8 of shape \[rows, 3\] for 17 columns, got torch.uint8"):
-        operators.transpose_bits(BITS, 17)
-    with pytest.raises(ValueError, match=r"^a and b must be uint8 of shapes \[m, bytes\] and \[n, bytes\], got"):
-        operators.count_common_bits(BITS, BITS[:, :1])
-    with pytest.raises(ValueError, match=r"^a and b must be on one device, got cpu and meta$"):
-        operators.count_common_bits(BITS, BITS.to("meta"))
