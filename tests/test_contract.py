@@ -121,16 +121,6 @@ def test_a_step_that_is_part_of_another_is_made_exact_elsewhere() -> None:
     assert not list(exact[1].children())
 
 
-def test_inside_a_step_there_is_no_layer_of_its_own() -> None:
-    smooth = nn.Sequential(nn.Linear(6, 4), Around(HTAF()), nn.Linear(4, 4), HTAF()).eval()
-    assert [layer.path for layer in layer_statistics(smooth, harden(smooth), [X])] == ["1", "3"]
-
-
-def test_entries_inside_a_step_cannot_be_taken_over() -> None:
-    with pytest.raises(ContractError, match=r"Around holds inner\.log_alpha0 in a module inside it"):
-        harden(nn.Sequential(Around(HTAF(learnable=True))))
-
-
 def test_is_sharpened(algebraic: Any) -> None:
     smooth = replace(network(), algebraic)
     assert set_sharpness(smooth, Geometric((2.0,), (8.0,), 0.5).at(0.25)) == 1
@@ -341,13 +331,6 @@ def test_what_stays_smooth_is_told(make: Any, words: str) -> None:
     assert first_line(exact) == "replaced 1 of 2 activation sites"
     assert [words in line for line in conversion(exact).beyond] == [True]
     assert first_line(harden(nn.Sequential(Aside("")))) == "replaced 1 of 1 activation sites"
-
-
-def test_scripted_parts_are_told() -> None:
-    traced = torch.jit.trace(nn.Sequential(nn.Linear(6, 6), HTAF()).eval(), X, check_trace=False)
-    exact = harden(nn.Sequential(HTAF(), traced))
-    assert "that were seen" in first_line(exact)
-    assert "scripted" in conversion(exact).hints[0]
 
 
 def test_a_step_over_a_parameter_is_made_exact() -> None:

@@ -46,7 +46,7 @@ BUDGETS = {
     "cli": 4_120,
     "concepts": 7_265,
     "convert": 2_840,
-    "data": 6_888,
+    "data": 6_890,
     "diagnostics": 709,
     "embeddings": 557,
     "explorer": 1_877,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_573,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 64_635, ("tests", "paper/tests"): 57_276, ("paper/src",): 13_810}
+TOTALS = {("src/htaf",): 64_637, ("tests", "paper/tests"): 56_190, ("paper/src",): 13_810}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
