@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,7 @@ from htaf.models.mlp import Thermometer
 from htaf.report import baselines as room
 from htaf.report import contents, drawing
 from htaf.report.baselines import Baseline, fit_baselines, raw_columns, rows_within
-from htaf.report.curves import POINTS, balance, class_curves, picked, thresholds
+from htaf.report.curves import POINTS, class_curves, thresholds
 from htaf.report.measured import Measured, verdict
 from htaf.rules.bits import TableBits
 from htaf.rules.inspection import network_importance as importance
@@ -85,11 +84,6 @@ def test_a_row_of_weight_2_is_two_rows(seed: int, classes: int) -> None:
         weights = torch.from_numpy(one.weights)
         auroc = metrics(one.outputs, one.target, "classification", weights=weights)["auroc"]
         assert np.mean([of["auroc"] for of in class_curves(one)]) == pytest.approx(auroc, abs=1e-9)
-        table = Table("", pd.DataFrame(), target, "classification", "y", one.preprocessor.target.classes, (), "")
-        twice = balance(replace(table, target=target[each]), {"test": np.arange(len(each))}, two)
-        for a, b in zip(balance(replace(table, weights=one.weights), {"test": np.arange(30)}, one), twice, strict=True):
-            assert (a["shares"], a["said_share"]) == (pytest.approx(b["shares"]), pytest.approx(b["said_share"]))
-            assert a["rows"]["test"] == (target == a["class"]).sum()
 
 
 def of_curves(found: Measured) -> list[Any]:
@@ -132,7 +126,7 @@ def test_pictures_take_one_value_missing_and_large_ones() -> None:
             if kind == "date" and high > 1e6:
                 continue
             found = {"kind": kind, "column": "_a$b$", "points": points, "tenths": [low]}
-            pictures = (drawing.losses(rows, 1, {"loss": "exact"}), drawing.scatter([[low, high]], "y"))
+            pictures = (drawing.losses(rows, 1, {"loss": "exact"}),)
             for picture in (*pictures, drawing.effect(found, ["one"], "y")):
                 assert picture.startswith('<svg viewBox="0 0 ')
                 assert "nan" not in picture
@@ -227,19 +221,6 @@ def test_all_that_decides_decides_alike(seed: int, classes: int, threshold: Any)
     if classes > 2:
         right = sum(one["observed"] * one["rows"] for one in contents.calibration(found)["bins"])
         assert right / 40 == pytest.approx(accuracy)
-
-
-def test_telling_rows_are_picked() -> None:
-    chance = np.array([0.02, 0.45, 0.9, 0.85, 0.97])
-    outputs = np.stack([np.log(1 - chance), np.log(chance)], 1)
-    assert picked(measured(outputs, np.array([0, 0, 0, 1, 1]))) == {"hit": 0, "unsure": 1, "miss": 2}
-    assert picked(measured(outputs, np.array([0, 1, 1, 1, 1]), 0.5)) == {"hit": 0, "unsure": 1, "miss": 1}
-    right = np.array([0, 0, 1, 1, 1])
-    assert picked(measured(outputs, right)) == {"hit": 0, "unsure": 1}
-    numbers = np.array([1.0, 2.0, 3.0])
-    assert picked(measured(numbers[:, None] + np.array([[0.5], [0.0], [9.0]]), numbers)) == {
-        "near": 1, "usual": 0, "far": 2
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
