@@ -21,7 +21,7 @@ from htaf.data.tabular import Table, load, split
 from htaf.models.mlp import Thermometer
 from htaf.report import baselines as room
 from htaf.report import contents, drawing
-from htaf.report.baselines import Baseline, fit_baselines, raw_columns, rows_within
+from htaf.report.baselines import Baseline, fit_baselines, raw_columns
 from htaf.report.curves import POINTS, class_curves, thresholds
 from htaf.report.measured import Measured, verdict
 from htaf.rules.bits import TableBits
@@ -105,14 +105,6 @@ def of_residuals(found: Measured) -> list[Any]:
 
 
 MEASURES: dict[bool, Any] = {True: (of_curves, of_bins, of_thresholds), False: (of_residuals,)}
-
-
-def test_confused_classes_are_counted() -> None:
-    matrix = np.array([[5, 2, 0], [0, 4, 0], [7, 1, 3]])
-    found = contents.confused(matrix)
-    assert found["matrix"] == matrix.tolist()
-    assert [(p["true"], p["predicted"], p["rows"]) for p in found["pairs"]] == [(2, 0, 7), (0, 1, 2), (2, 1, 1)]
-    assert contents.confused(np.eye(101, dtype=np.int64)) == {"matrix": None, "pairs": []}
 
 
 def test_pictures_take_one_value_missing_and_large_ones() -> None:
@@ -355,15 +347,6 @@ def test_importance_counts_rows_by_their_weights() -> None:
     assert worse[0] != worse[1] == pytest.approx(worse[0], rel=0.5)
 
 
-def test_a_headline_that_is_not_defined_is_the_loss() -> None:
-    frame, _ = mixed()
-    truth = np.arange(300) % 2
-    preprocessor = Preprocessor.fit(frame, truth, task="classification", classes=("no", "yes"))
-    net = Planted(0, 2)
-    ones = torch.ones(300, dtype=torch.int64)
-    assert importance(net, preprocessor, frame, ones, headline="auroc").metric == "loss"
-
-
 def test_of_many_columns_those_that_move_the_outputs_are_looked_at() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({f"c{k}": rng.normal(size=50) for k in range(120)})
@@ -422,17 +405,6 @@ def test_baselines_of_classes_agree_with_scikit_learn(tmp_path: Path) -> None:
     assert found["constant"]["auroc"] == pytest.approx(0.5)
     assert (found["logistic"]["accuracy"] or 0) > 0.85
     assert (found["boosting"]["accuracy"] or 0) > 0.9
-
-
-def test_many_rows_are_sampled_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [rows_within(50, 3, 0), rows_within(10**6, 3, 0), rows_within(10**6, 10**4, 0)] == [50, 100_000, 1000]
-    assert rows_within(10**6, 100, 2) == 100_000 > rows_within(10**6, 100, 10) == 10_000
-    monkeypatch.setattr(room, "MOST_ROWS", 60)
-    frame, y = mixed()
-    table, rows, preprocessor = made(tmp_path, frame.assign(y=y))
-    constant, linear, boosting = fit_baselines(table, rows, preprocessor)
-    assert [one.rows for one in (constant, linear, boosting)] == [210, 60, 60]
-    assert linear.note == boosting.note == "fitted on 60 of 210 training rows, evenly spread"
 
 
 def test_many_columns_have_fewer_bins_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -497,11 +469,6 @@ def test_rare_classes_and_new_categories_do_no_harm(tmp_path: Path) -> None:
     table, rows, preprocessor = made(tmp_path, frame.assign(y=labels))
     for one in fit_baselines(table, rows, preprocessor):
         assert one.metrics["test"]["loss"] is not None
-
-
-def test_metrics_of_perfect_shares_are_finite() -> None:
-    found = metrics(torch.log(torch.tensor([[1.0, 1e-15], [1e-15, 1.0]])), torch.tensor([0, 1]), "classification")
-    assert found["auroc"] == found["accuracy"] == 1.0
 
 
 def test_dates_are_numbers_for_baselines() -> None:
