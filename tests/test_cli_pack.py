@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,10 @@ from PIL import Image
 
 import made_runs
 from htaf import cli, runs
-from htaf._files import OutputError
 from htaf.cli.packing import _agreement
 from htaf.packed import PackedModel, load, save
 from htaf.runs import packed as packed_runs
-from htaf.runs import predictions
-from htaf.runs.predictions import Agreement
+from htaf.runs.predictions import Agreement, agreement
 from quick import slow_but
 
 
@@ -181,31 +178,15 @@ def test_outputs_over_what_is_read(htaf, run: Path, images: Path, tmp_path: Path
     assert "Traceback" not in err
 
 
-TABLES = [(target, tables) for target in ("label", "value") for tables in ("float32", "int16", "int8", "auto")]
-
-
-@pytest.mark.parametrize(
-    ("target", "tables"),
-    slow_but(TABLES, ("label", "float32"), ("value", "int8"), rows=True),
-)
-def test_a_packed_table(
-    htaf, table_runs: dict[str, Path], table: Path, target: str, tables: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("target", ["label", "value"])
+def test_a_packed_table(htaf, table_runs: dict[str, Path], table: Path, target: str, tmp_path: Path) -> None:
     out, run = tmp_path / "net.packed", table_runs[target]
-    code, text, err = htaf("pack", run, "--out", out, "--tables", tables, "--json")
-    if target == "value" and tables == "int8":  # a number changes with every rounding of its sums
-        assert code == 1
-        assert "nothing is written; choose tables float32, or allow more rows by differing" in err
-        assert list(tmp_path.iterdir()) == []
-        return
+    code, text, err = htaf("pack", run, "--out", out, "--json")
     assert code == 0, err
     told = json.loads(text)
     assert told["rows"] == told["same"] == 80
     assert told["layers"]["rows"] == 80
     assert told["layers"]["bits"] == 80 * (40 + 24)
-    kinds = [row[3] for row in told["report"]["rows"] if row[3].startswith("packed: table")]
-    assert kinds
-    assert tables == "auto" or all(tables in kind for kind in kinds)
     expected = pd.read_csv(io.StringIO(htaf("predict", run, table)[1]))
     code, found, err = htaf("predict", out, table)
     assert code == 0, err
@@ -216,17 +197,7 @@ def test_a_packed_table(
         assert set(found["prediction"]) == {"yes", "no"}
     else:
         np.testing.assert_allclose(found["prediction"], expected["prediction"], rtol=1e-3, atol=1e-2)
-    if tables == "float32":
-        pd.testing.assert_frame_equal(found, expected, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_packed_table_imports_little(htaf, table_runs: dict[str, Path], table: Path, tmp_path: Path) -> None:
-    out = tmp_path / "net.packed"
-    assert htaf("pack", table_runs["label"], "--out", out)[0] == 0
-    done = subprocess.run([sys.executable, "-c", IMPORTED, out, table], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stderr.strip().splitlines()[-1]) == []
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-4)
 
 
 def test_packed_on_training_rows_and_verified_on_others(htaf, run: Path, tmp_path: Path, monkeypatch) -> None:
@@ -316,7 +287,7 @@ def test_pack_from_python(run: Path, tmp_path: Path) -> None:
     assert made.size == made.path.stat().st_size
     assert made.agreement.rows == made.agreement.predictions == len(opened.part("test", data)) > 300
     assert made.report.layers
-    assert not made.layers.contradicted
+    assert made.layers.ok
     packed_run = runs.open_packed(made.path)
     checked = {"part": "test", "rows": 359, "same": 359, "difference": made.agreement.difference}
     assert packed_run.about["checked"] == checked
@@ -324,19 +295,6 @@ def test_pack_from_python(run: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         x, _ = next(iter(opened.part("test", data)))
         assert (packed_run.model(x).argmax(1) == opened.model()(x).argmax(1)).all()
-
-
-def test_what_cannot_be_packed_from_python(run: Path, tmp_path: Path) -> None:
-    opened, out = runs.open_run(run), tmp_path / "net.packed"
-    with pytest.raises(OutputError, match="is a file of the run"):
-        runs.pack_run(opened, run / "record.json")
-    with pytest.raises(runs.RunError, match="differing must be >= 0, got -1"):
-        runs.pack_run(opened, out, differing=-1)
-    plain = made_runs.made_run(tmp_path / "plain", made_runs.digits(), made_runs.PLAIN, kind="wide_resnet")
-    for write in (runs.pack_run, partial(runs.export_run, to="onnx")):
-        with pytest.raises(runs.RunError, match="expected a run with steps"):
-            write(plain, out)
-    assert not out.exists()
 
 
 @pytest.mark.slow
@@ -356,7 +314,7 @@ def test_export_to_nir(htaf, run: Path, table_runs: dict[str, Path], tmp_path: P
     nir = pytest.importorskip("nir")
     code, text, err = htaf("export", table_runs["label"], "--to", "nir", "--out", tmp_path / "net.nir")
     assert code == 0, err
-    assert "80 of 80 test rows predicted as" in text
+    assert "not compared: other libraries run NIR" in text
     kinds = {type(node).__name__ for node in nir.read(tmp_path / "net.nir").nodes.values()}
     assert {"Affine", "Threshold"} <= kinds
 
@@ -365,7 +323,6 @@ def test_bad_input(htaf, run: Path, tmp_path: Path) -> None:
     for words, code, message in (
         (("pack", tmp_path, "--out", tmp_path / "x"), 1, "expected a run folder"),
         (("pack", run, "--out", tmp_path), 2, "--out must be a file"),
-        (("pack", run, "--out", tmp_path / "x", "--budget", "0"), 2, "--budget must be > 0"),
         (("pack", run, "--out", tmp_path / "x", "--differing", "-1"), 2, "--differing must be >= 0"),
     ):
         found, _, err = htaf(*words)
@@ -377,7 +334,7 @@ def test_bad_input(htaf, run: Path, tmp_path: Path) -> None:
 
 def test_agreement() -> None:
     expected = torch.tensor([[1.0, 2.0], [3.0, 0.0], [4.0, 5.0]])
-    assert predictions.agreement(expected.clone(), expected).equal
+    assert agreement(expected.clone(), expected).equal
     other = expected.clone()
     other[1] = torch.tensor([1.0, 2.0])
-    assert not predictions.agreement(other, expected).equal
+    assert not agreement(other, expected).equal

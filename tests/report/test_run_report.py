@@ -433,7 +433,7 @@ def test_the_command_takes_no_images(htaf: Any, tmp_path: Path) -> None:
 def test_the_command_in_a_report_gives_the_same_recipe(recipe: Any, htaf: Any, tmp_path: Path) -> None:
     record = {
         "recipe": json.loads(json.dumps(recipe.identity())),
-        "source": {"name": "digits", "data_dir": None, "target": None, "task": None, "drop_empty": False},
+        "source": {"name": "digits", "data_dir": None, "target": None, "task": None},
         "data": {"split": "grouped"},
         "seed": 3,
         "threads": 1,

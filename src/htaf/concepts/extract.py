@@ -28,7 +28,7 @@ from htaf.concepts.passes import ConceptNetwork, Device, Layer
 from htaf.concepts.store import CHUNK, DIGEST, PART_IMAGES, CodesFolder, Ids, open_folder, read_record
 from htaf.concepts.writing import Head, OpenFolder, part_file, write_part, writing_folder
 from htaf.data.image_reading import threads as cores
-from htaf.data.image_sources import Decoded, Files, Rows, Stretch, blocks, read_block, source
+from htaf.data.image_sources import Decoded, Files, Image, Rows, Stretch, blocks, read_block, source
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part
 from htaf.data.reading import DataError, listed
 from htaf.runs import Run
@@ -348,8 +348,9 @@ def _of_set(
         labels = tuple(part.labels[rows].tolist())
         every += ids
         if isinstance(part, FilePart) and features is None:
-            paths = tuple(str(part.folder / part.names[row]) for row in rows.tolist())
-            stretches.append(Files(paths, (0,) * len(paths), ids, labels, numbers, zeros=True))
+            paths = (part.folder / part.names[row] for row in rows.tolist())
+            each = zip(ids, paths, labels, numbers, strict=True)
+            stretches.append(Files(tuple(Image(*one, size=0, zeros=True) for one in each)))
         else:
             stretches.append(Rows(part if features is None else features, rows, ids, labels, numbers))
     listing = hashlib.sha256(json.dumps(every).encode()).hexdigest()[:16]

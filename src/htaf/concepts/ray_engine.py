@@ -33,7 +33,6 @@ from htaf._errors import counted, first_line
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.extract import Block, Job, Outcome, machine, read, write
 from htaf.concepts.passes import ConceptNetwork, Device
-from htaf.data.image_sources import Files, ParquetRows
 
 REACHED = 5.0  # seconds for an address to take a connection,
 ANSWERED = 40.0  # and for Ray to answer there
@@ -267,8 +266,7 @@ def _first_files(blocks: Sequence[Block]) -> list[str]:
     """A file of each kind of source, that every node must see."""
     found: dict[type, str] = {}
     for one in (one for block in blocks for one in block.images):
-        name = one.paths[0] if isinstance(one, Files) else one.file if isinstance(one, ParquetRows) else ""
-        sure = not isinstance(one, Files) or one.sizes[0] >= 0
-        if name and sure and os.path.exists(name):
+        name = one.first()
+        if name and os.path.exists(name):
             found.setdefault(type(one), os.path.abspath(name))
     return list(found.values())

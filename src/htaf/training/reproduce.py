@@ -10,7 +10,7 @@ from typing import Any
 from htaf.training.families import family_of, make_recipe
 from htaf.training.recipe import Recipe
 
-_READ = ("name", "data_dir", "target", "task", "ids", "test")  # of a source; all else are flags of their own
+_READ = ("name", "data_dir", "target", "task", "ids")  # of a source; all else are flags of their own
 
 
 def command(record: Mapping[str, Any]) -> str:
@@ -40,8 +40,6 @@ def command(record: Mapping[str, Any]) -> str:
             words += [_flag(name), *([] if value is True else _words(value))]
     if source.get("ids"):
         words += ["--id", *_words(source["ids"])]
-    if source.get("test"):
-        words += ["--test", Path(str(source["test"])).name]
     known = record["data"]
     for name in ("shares", "group", "time", "weight"):
         if known.get(name):
