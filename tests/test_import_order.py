@@ -43,8 +43,8 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 4_120,
-    "concepts": 7_265,
+    "cli": 4_119,
+    "concepts": 7_130,
     "convert": 2_840,
     "data": 6_890,
     "diagnostics": 709,
@@ -58,7 +58,7 @@ BUDGETS = {
     "llm": 393,
     "models": 1_929,
     "packed": 5_386,
-    "report": 1_873,
+    "report": 1_701,
     "rules": 2_246,
     "runs": 3_232,
     "spiking": 418,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_573,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 64_637, ("tests", "paper/tests"): 56_190, ("paper/src",): 13_810}
+TOTALS = {("src/htaf",): 64_329, ("tests", "paper/tests"): 54_576, ("paper/src",): 13_810}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

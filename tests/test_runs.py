@@ -555,7 +555,7 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
     assert all(map(kind.owns, (report.SCORES, report.TABLES, report.HISTOGRAMS, report.COMPLETENESS)))
     kind = KINDS["folder of sparse heads"]
     assert kind.marks == ((sparse_heads.RESULT,),)
-    assert {sparse_heads.TABLE, sparse_heads.CODES, "backbone"} == set(kind.names)
+    assert {sparse_heads.CODES, "backbone"} == set(kind.names)
 
 
 HARM = [
