@@ -1011,7 +1011,6 @@ def _first_weights(world: World) -> Iterator[Bad]:
         shown = (value, Path(value).name, repr(value), "null")
         yield Bad("first weights", shown, (*words, "--pretrained", value))
     yield Bad("first weights", ("hub",), (*words, "--pretrained", "hub"))
-    yield Bad("first weights", ("attributes", "views", "65"), (*words, "--views", "65"))
 
 
 def large() -> Iterator[Bad]:
