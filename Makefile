@@ -15,7 +15,7 @@ help:
 	@echo "make test      checks and tests, five minutes on two cores"
 	@echo "make test-all  the slow tests: kills, browsers, compilers, the rest of large tables, more examples"
 	@echo "make sanitize  the kernels under AddressSanitizer and UndefinedBehaviorSanitizer"
-	@echo "make stress    changed files, bad inputs, random networks: 100,000 cases and more, into results/stress (an hour)"
+	@echo "make stress    changed files, bad inputs, random networks: a hundred times the cases of `make test-all` (hours)"
 	@echo "make check     ruff, pyright and the import order"
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
 	@echo "make bench-packed  packed layers and networks beside float32 and int8 (30 minutes)"
@@ -71,9 +71,7 @@ sanitize: $(STAMP)
 	tail -n 1 build/sanitize/selftest.log
 
 stress: $(STAMP)
-	$(BIN)/python tests/stress/mutations.py --count 100000 --seed 0 --json results/stress/mutations.json
-	$(BIN)/python tests/stress/bad_inputs.py --count 900 --seed 0 --json results/stress/bad_inputs.json
-	$(BIN)/python tests/stress/networks.py --count 1000 --seed 0 --json results/stress/networks.json
+	$(BIN)/python -m pytest -q tests/stress --hypothesis-profile stress --hypothesis-seed 0 -n auto
 
 # tests first, then times; nothing heavy should run beside it
 bench: $(STAMP)
@@ -87,7 +85,6 @@ bench: $(STAMP)
 bench-packed: $(STAMP)
 	$(BIN)/python benchmarks/binary_convolution.py --json runs/bench/binary_convolution.json
 	$(BIN)/python benchmarks/table_convolution.py --json runs/bench/table_convolution.json
-	$(BIN)/python benchmarks/depthwise_convolution.py --json runs/bench/depthwise_convolution.json
 	$(BIN)/python benchmarks/packed.py --json runs/bench/packed.json
 
 docs: $(STAMP)

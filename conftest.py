@@ -30,8 +30,8 @@ if os.environ.get("HTAF_CHECK_SHAPES") == "1":  # by `make test-all`: on every c
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job, whose children could not be stopped
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# of `make test` and of `make test-all`, unless a test says how many; no deadlines, as workers share the cores
-for name, examples in (("quick", 50), ("many", 100)):
+# of `make test`, `make test-all` and `make stress`, unless a test says how many; no deadlines, as cores are shared
+for name, examples in (("quick", 50), ("many", 100), ("stress", 5000)):
     settings.register_profile(name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quick")
 

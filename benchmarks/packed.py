@@ -50,21 +50,19 @@ from htaf.spiking.neurons import IF
 SHORTEST = 0.02  # seconds of a sample
 ASLEEP = 0.01  # seconds until a pool of threads that waits by spinning sleeps
 INEXACT = ("openvino bf16", "openvino int8", "openvino u1")  # never the base: not the network in float32
-TABLES = ("float32", "int16", "int8")
 
 
 class Net(NamedTuple):
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
-    kinds: tuple[str, ...]  # of tables that its layers can take
     grid: bool = False  # also with int8 and int4 weights
 
 
 NETS: dict[str, Net] = {
-    "bireal18": Net(lambda: BiRealNet(18, 1000), (3, 224, 224), ("float32",)),
-    "wrn-40-2": Net(lambda: WideResNet(40, 2, 10), (3, 32, 32), TABLES, grid=True),
-    "mlp": Net(lambda: MLP(16, 1, (256, 256, 128), batch_norm=True), (16,), TABLES),
-    "sew18": Net(lambda: SEWResNet(18, 10, lambda: IF(), steps=4, stem="cifar"), (3, 32, 32), TABLES, grid=True),
+    "bireal18": Net(lambda: BiRealNet(18, 1000), (3, 224, 224)),
+    "wrn-40-2": Net(lambda: WideResNet(40, 2, 10), (3, 32, 32), grid=True),
+    "mlp": Net(lambda: MLP(16, 1, (256, 256, 128), batch_norm=True), (16,)),
+    "sew18": Net(lambda: SEWResNet(18, 10, lambda: IF(), steps=4, stem="cifar"), (3, 32, 32), grid=True),
 }
 
 
@@ -178,8 +176,7 @@ def samples(sides: dict[str, Callable[[], Any]]) -> dict[str, Callable[[], Sampl
 
 def packings(net: Net, model: nn.Module, x: Tensor) -> dict[str, tuple[nn.Module, Any]]:
     """The networks that are packed, and as they are packed, by name."""
-    traced = htaf.packed.trace(model, x)  # once for all kinds: it takes most of the time
-    made = {f"packed {kind}": (model, htaf.pack(traced, x, tables=kind)) for kind in net.kinds}  # pyright: ignore
+    made: dict[str, tuple[nn.Module, Any]] = {"packed": (model, htaf.pack(model, x))}
     for bits in (8, 4) if net.grid else ():
         one = htaf.on_grid(model, x, bits=bits)
         made[f"packed, int{bits} weights"] = (one, htaf.pack(one, x))

@@ -9,7 +9,6 @@
 
 #include "binary.hpp"
 #include "bind_packed.hpp"
-#include "depthwise.hpp"
 #include "integers.hpp"
 #include "maps.hpp"
 #include "parallel.hpp"
@@ -76,13 +75,6 @@ class Plan {
         IntegerWeights w = {htaf::at<const std::uint32_t>(values), planes};
         add({bits}, e, [c = convolution(shape), w, bits, e](const Kernels& k, const Memory& m, int threads) {
             k.integers->forward(c, w, m.at<const std::uint8_t>(bits), epilogue_at(e, m), threads);
-        });
-    }
-    void depthwise(const Shape2d& shape, Place bits, const std::tuple<Address, std::size_t, bool>& weights, const Ends& e) {
-        auto [values, planes, bipolar] = weights;
-        DepthwiseWeights w = {htaf::at<const float>(values), planes, bipolar};
-        add({bits}, e, [c = convolution(shape), w, bits, e](const Kernels& k, const Memory& m, int threads) {
-            k.depthwise->forward(c, w, m.at<const std::uint8_t>(bits), epilogue_at(e, m), threads);
         });
     }
     void floats(const Shape2d& shape, Place x, const Strides& strides, Address weights, const Window& w, const Ends& e) {
@@ -214,7 +206,6 @@ void bind_plan(nb::module_& m) {
         .def("binary", &Plan::binary)
         .def("table", &Plan::table)
         .def("integer", &Plan::integer)
-        .def("depthwise", &Plan::depthwise)
         .def("floats", &Plan::floats)
         .def("rounded", &Plan::rounded)
         .def("finish", &Plan::finish)

@@ -31,7 +31,6 @@ struct Rows {
 void bind_binary(nb::module_&);
 void bind_tables(nb::module_&);
 void bind_integers(nb::module_&);
-void bind_depthwise(nb::module_&);
 void bind_maps(nb::module_&);
 void bind_floats(nb::module_&);
 void bind_plan(nb::module_&);
@@ -164,7 +163,6 @@ NB_MODULE(_native, m) {
     bind_binary(m);
     bind_tables(m);
     bind_integers(m);
-    bind_depthwise(m);
     bind_maps(m);
     bind_floats(m);
     bind_plan(m);

@@ -114,7 +114,6 @@ extern const NeuronKernels neurons;
 extern const BinaryKernels binary;
 extern const TableKernels tables;
 extern const IntegerKernels integers;
-extern const DepthwiseKernels depthwise;
 extern const MapKernels maps;
 extern const FloatKernels floats;
 
@@ -122,6 +121,6 @@ extern const FloatKernels floats;
 
 namespace htaf {
 using namespace HTAF_NAMESPACE;
-const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth, &neurons, &binary,  &tables, &integers, &depthwise, &maps,  &floats,
-                              heaviside, pack,     unpack,   transpose, count_common, nearest};
+const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth, &neurons, &binary,   &tables,      &integers, &maps, &floats,
+                              heaviside, pack,     unpack,    transpose, count_common, nearest};
 }  // namespace htaf

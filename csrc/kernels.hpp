@@ -66,7 +66,6 @@ struct NeuronKernels {
 struct BinaryKernels;
 struct TableKernels;
 struct IntegerKernels;
-struct DepthwiseKernels;
 struct MapKernels;
 struct FloatKernels;
 
@@ -74,11 +73,10 @@ struct Kernels {
     const char* name;
     const SmoothKernels* smooth;
     const NeuronKernels* neurons;
-    // the layers over packed bits: binary.hpp, tables.hpp, integers.hpp, depthwise.hpp, maps.hpp
+    // the layers over packed bits: binary.hpp, tables.hpp, integers.hpp, maps.hpp
     const BinaryKernels* binary;
     const TableKernels* tables;
     const IntegerKernels* integers;
-    const DepthwiseKernels* depthwise;
     const MapKernels* maps;
     const FloatKernels* floats;  // floats.hpp
     // 1 where x >= 0, `below` elsewhere, NaN where x is NaN

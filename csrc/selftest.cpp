@@ -17,7 +17,6 @@
 #include "binary.hpp"
 #include "kernels.hpp"
 #include "floats.hpp"
-#include "depthwise.hpp"
 #include "integers.hpp"
 #include "maps.hpp"
 #include "parallel.hpp"
@@ -169,7 +168,6 @@ struct Checks {
     void turned(std::size_t rows, std::size_t columns);
     void binary(const Convolution&, bool bipolar);
     void integers(const Convolution&, std::size_t planes);
-    void depthwise(const Convolution&, std::size_t planes, bool bipolar);
     template <class Entry>
     void tables(TableKind, Convolution);
     void maps(std::size_t pixels, std::size_t channels);
@@ -643,52 +641,6 @@ void Checks::integers(const Convolution& c, std::size_t planes) {
     }
 }
 
-// The same where every channel has weights of its own; in its last word they are 0 where there is no channel.
-void Checks::depthwise(const Convolution& c, std::size_t planes, bool bipolar) {
-    const std::size_t taps = c.kernel[0] * c.kernel[1], row = (c.channels + 63) / 64;
-    std::mt19937_64 random(7);
-    std::vector<std::uint64_t> images(c.batch * c.height * c.width * planes * row);
-    for (std::size_t i = 0; i < images.size(); ++i) {
-        images[i] = random();
-        if (i % row == row - 1 && c.channels % 64) images[i] &= (std::uint64_t{1} << c.channels % 64) - 1;
-    }
-    std::vector<float> values(taps * row * 64), want(c.pixels() * c.channels);
-    for (std::size_t tap = 0; tap < taps; ++tap)
-        for (std::size_t i = 0; i < c.channels; ++i)
-            values[tap * row * 64 + i] = static_cast<float>(static_cast<int>(random() % 255) - 127);
-    for (std::size_t p = 0; p < c.pixels(); ++p)
-        for (std::size_t o = 0; o < c.channels; ++o)
-            for_inputs(c, p, o, [&](std::size_t tap, std::size_t, std::size_t pixel, std::size_t channel) {
-                int level = 0;
-                for (std::size_t j = 0; j < planes; ++j)
-                    level += static_cast<int>(images[(pixel * planes + j) * row + channel / 64] >> channel % 64 & 1) << j;
-                if (bipolar) level = 2 * level - 1;
-                want[p * c.channels + o] += static_cast<float>(level) * values[tap * row * 64 + channel];
-            });
-    std::vector<float> lower(c.channels), upper(c.channels);
-    for (std::size_t i = 0; i < c.channels; ++i) lower[i] = -9.0f * static_cast<float>(i % 20), upper[i] = lower[i] + 200;
-    std::vector<std::uint64_t> want_bits(c.pixels() * row);
-    for (std::size_t i = 0; i < want.size(); ++i)
-        if (lower[i % c.channels] <= want[i] && want[i] <= upper[i % c.channels])
-            want_bits[i / c.channels * row + i % c.channels / 64] |= std::uint64_t{1} << i % c.channels % 64;
-    char what[99];
-    std::snprintf(what, sizeof what, "depthwise of %zu, %zu planes%s", c.channels, planes, bipolar ? ", -1 and 1" : "");
-    for (int threads : {1, 3}) {
-        std::vector<float> y(want.size() + 16, -7);
-        std::vector<std::uint64_t> found(want_bits.size() + 1, 7), alone = found;
-        const auto* bytes = reinterpret_cast<const std::uint8_t*>(images.data());
-        const DepthwiseKernels* kernels = for_packed(&k)->depthwise;
-        kernels->forward(c, {values.data(), planes, bipolar}, bytes,
-                         {nullptr, nullptr, nullptr, y.data(), lower.data(), upper.data(), found.data()}, threads);
-        kernels->forward(c, {values.data(), planes, bipolar}, bytes,
-                         {nullptr, nullptr, nullptr, nullptr, lower.data(), upper.data(), alone.data()}, threads);
-        must(found == alone, what + std::string(": bits alone"));
-        must(std::equal(want.begin(), want.end(), y.begin()), what + std::string(": sums"));
-        must(std::equal(want_bits.begin(), want_bits.end(), found.begin()), what + std::string(": bits"));
-        must(std::count(y.end() - 16, y.end(), -7) == 16 && found.back() == 7, what + std::string(" writes past the end"));
-    }
-}
-
 // Real weights on bits: the sum of one entry a part of each tap: of 3 inputs, of 4, or float32's of one, a weight or 0.
 template <class Entry>
 void Checks::tables(TableKind kind, Convolution c) {
@@ -1086,12 +1038,6 @@ void Checks::everything() {
         integers({1, 1, 5, 1037, 9, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}, planes);
     }
     integers({1, 6, 5, 99, 30, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 3}, 1);
-    for (auto [planes, bipolar] : {std::pair<std::size_t, bool>{1, false}, {1, true}, {2, false}, {7, false}}) {
-        depthwise({2, 5, 7, 64, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 64}, planes, bipolar);
-        depthwise({1, 8, 19, 70, 70, {3, 2}, {2, 1}, {2, 3}, {1, 2}, 70}, planes, bipolar);
-        depthwise({3, 4, 9, 9, 9, {5, 5}, {1, 2}, {2, 2}, {1, 1}, 9}, planes, bipolar);
-        depthwise({1, 31, 27, 32, 32, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 32}, planes, bipolar);
-    }
     for (Convolution c : {Convolution{1, 9, 7, 70, 67, {3, 2}, {1, 2}, {1, 1}, {1, 2}, 1}, {1, 1, 3, 90, 5, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
                           {2, 6, 20, 195, 9, {2, 3}, {2, 1}, {0, 3}, {1, 1}, 3}}) {
         tables<float>(TableKind::float32, c);

@@ -181,31 +181,15 @@ def test_outputs_over_what_is_read(htaf, run: Path, images: Path, tmp_path: Path
     assert "Traceback" not in err
 
 
-TABLES = [(target, tables) for target in ("label", "value") for tables in ("float32", "int16", "int8", "auto")]
-
-
-@pytest.mark.parametrize(
-    ("target", "tables"),
-    slow_but(TABLES, ("label", "float32"), ("value", "int8"), rows=True),
-)
-def test_a_packed_table(
-    htaf, table_runs: dict[str, Path], table: Path, target: str, tables: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("target", ["label", "value"])
+def test_a_packed_table(htaf, table_runs: dict[str, Path], table: Path, target: str, tmp_path: Path) -> None:
     out, run = tmp_path / "net.packed", table_runs[target]
-    code, text, err = htaf("pack", run, "--out", out, "--tables", tables, "--json")
-    if target == "value" and tables == "int8":  # a number changes with every rounding of its sums
-        assert code == 1
-        assert "nothing is written; choose tables float32, or allow more rows by differing" in err
-        assert list(tmp_path.iterdir()) == []
-        return
+    code, text, err = htaf("pack", run, "--out", out, "--json")
     assert code == 0, err
     told = json.loads(text)
     assert told["rows"] == told["same"] == 80
     assert told["layers"]["rows"] == 80
     assert told["layers"]["bits"] == 80 * (40 + 24)
-    kinds = [row[3] for row in told["report"]["rows"] if row[3].startswith("packed: table")]
-    assert kinds
-    assert tables == "auto" or all(tables in kind for kind in kinds)
     expected = pd.read_csv(io.StringIO(htaf("predict", run, table)[1]))
     code, found, err = htaf("predict", out, table)
     assert code == 0, err
@@ -216,8 +200,7 @@ def test_a_packed_table(
         assert set(found["prediction"]) == {"yes", "no"}
     else:
         np.testing.assert_allclose(found["prediction"], expected["prediction"], rtol=1e-3, atol=1e-2)
-    if tables == "float32":
-        pd.testing.assert_frame_equal(found, expected, rtol=1e-4)
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -316,7 +299,7 @@ def test_pack_from_python(run: Path, tmp_path: Path) -> None:
     assert made.size == made.path.stat().st_size
     assert made.agreement.rows == made.agreement.predictions == len(opened.part("test", data)) > 300
     assert made.report.layers
-    assert not made.layers.contradicted
+    assert made.layers.ok
     packed_run = runs.open_packed(made.path)
     checked = {"part": "test", "rows": 359, "same": 359, "difference": made.agreement.difference}
     assert packed_run.about["checked"] == checked
@@ -356,7 +339,7 @@ def test_export_to_nir(htaf, run: Path, table_runs: dict[str, Path], tmp_path: P
     nir = pytest.importorskip("nir")
     code, text, err = htaf("export", table_runs["label"], "--to", "nir", "--out", tmp_path / "net.nir")
     assert code == 0, err
-    assert "80 of 80 test rows predicted as" in text
+    assert "not compared: other libraries run NIR" in text
     kinds = {type(node).__name__ for node in nir.read(tmp_path / "net.nir").nodes.values()}
     assert {"Affine", "Threshold"} <= kinds
 
@@ -365,7 +348,6 @@ def test_bad_input(htaf, run: Path, tmp_path: Path) -> None:
     for words, code, message in (
         (("pack", tmp_path, "--out", tmp_path / "x"), 1, "expected a run folder"),
         (("pack", run, "--out", tmp_path), 2, "--out must be a file"),
-        (("pack", run, "--out", tmp_path / "x", "--budget", "0"), 2, "--budget must be > 0"),
         (("pack", run, "--out", tmp_path / "x", "--differing", "-1"), 2, "--differing must be >= 0"),
     ):
         found, _, err = htaf(*words)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from htaf import HTAF, IF, LIF, Heaviside, harden
-from htaf.export import ExportError, from_nir, to_nir
+from htaf.export import ExportError, to_nir
 from htaf.models.sew_resnet import SEWResNet
 from quick import slow_but
 
@@ -330,15 +330,3 @@ def test_smooth_networks_are_refused(tmp_path: Path) -> None:
         to_nir(SEWResNet(18, 3, IF, width=4, in_channels=1), images(2), tmp_path / "net.nir")
     with pytest.raises(ExportError, match="dt must be > 0"):
         to_nir(nn.Linear(3, 2), torch.zeros(2, 3), tmp_path / "net.nir", dt=0.0)
-
-
-def test_time_steps_are_not_read_as_features(tmp_path: Path) -> None:
-    """A linear layer takes [T, N, C] too, and each row of a step would be a neuron's own."""
-    net = nn.Sequential(nn.Linear(3, 4), Heaviside(), nn.Linear(4, 2)).eval()
-    to_nir(net, torch.rand(2, 3), tmp_path / "net.nir")
-    read, x = from_nir(tmp_path / "net.nir", steps=5), torch.rand(6, 3)
-    torch.testing.assert_close(read(x), net(x), rtol=0, atol=0)
-    with pytest.raises(ExportError, match=r"without time steps \(with them: over_time\)"):
-        read(x.expand(5, 6, 3))
-    with pytest.raises(ExportError, match=r"\[T, N, ...\]"):
-        read.over_time(x)

@@ -43,30 +43,30 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 4_364,
+    "cli": 4_356,
     "concepts": 8_125,
     "convert": 2_840,
     "data": 7_468,
     "diagnostics": 709,
     "embeddings": 557,
     "explorer": 1_998,
-    "export": 1_567,
+    "export": 1_274,
     "hardening": 2_229,
-    "integer": 4_087,
-    "kernels": 3_777,
+    "integer": 3_933,
+    "kernels": 3_569,
     "language": 2_495,
     "llm": 393,
     "models": 2_287,
-    "packed": 6_306,
+    "packed": 5_386,
     "report": 1_878,
     "rules": 2_246,
-    "runs": 3_264,
+    "runs": 3_236,
     "spiking": 930,
-    "": 5_982,
+    "": 5_962,
     "training": 5_627,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 69_129, ("tests", "paper/tests"): 63_503, ("paper/src",): 13_642}
+TOTALS = {("src/htaf",): 67_498, ("tests", "paper/tests"): 62_265, ("paper/src",): 13_643}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

@@ -41,7 +41,7 @@ def table(seed: int, rows: int = 12, columns: int = 3) -> torch.Tensor:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10_000), st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
+@given(st.integers(0, 10_000), st.floats(1e-3, 1e3), st.floats(-100, 100))
 def test_cos_cubed_is_the_formula_and_knows_no_shift_or_scale(seed: int, scale: float, shift: float) -> None:
     p, q = table(seed), table(seed + 1)
     found = cos_cubed(p, q)

@@ -118,7 +118,7 @@ def read_seal(opened: io.BufferedIOBase) -> tuple[dict[str, Any], bool]:
     """
     size = int.from_bytes(opened.read(8), "little")
     text = opened.read(min(size, _LONGEST_HEADER + 1))
-    header = json.loads(text) if 0 < len(text) == size <= _LONGEST_HEADER else None
+    header = parse_json(text) if 0 < len(text) == size <= _LONGEST_HEADER else None
     if not isinstance(header, dict):
         raise ValueError("expected a safetensors file, got one without a whole header")
     metadata = header.get("__metadata__")

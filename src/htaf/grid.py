@@ -143,8 +143,6 @@ class _Grid(nn.Module):
         """Return the weights that the layer computes with."""
         if self.settled:
             return self.weight
-        if getattr(self, "transposed", False):  # filters come second there
-            return grid_weight(self.weight.transpose(0, 1), self.bits).transpose(0, 1)
         return grid_weight(self.weight, self.bits, shared=self.shared)
 
     def grid_bias(self) -> Tensor | None:
@@ -208,7 +206,7 @@ class _GridConv(_Grid):
     the integers are summed, and the sums divided. A bias is added to the sum, in one rounding.
     """
 
-    def forward(self, input: Float[Tensor, "*batch"], output_size: list[int] | None = None) -> Float[Tensor, "*out"]:
+    def forward(self, input: Float[Tensor, "*batch"]) -> Float[Tensor, "*out"]:
         layer: Any = self
         if self.real and not self.training:
             input = fixed_point(input, *pixels_grid(_inputs(self) * (2 ** (self.bits - 1) - 1)))
@@ -216,13 +214,7 @@ class _GridConv(_Grid):
         counted = self.over > 1 and not self.training
         if counted:
             input, weight = self.counts(input), weight.double()
-        if layer.transposed:
-            sizes = (layer.stride, layer.padding, layer.kernel_size, dimensions, layer.dilation)
-            more = layer._output_padding(input, output_size, *sizes)
-            convolve: Any = (nn.functional.conv_transpose1d, nn.functional.conv_transpose2d)[dimensions - 1]
-            y = convolve(input, weight, None, layer.stride, layer.padding, more, layer.groups, layer.dilation)
-        else:
-            y = layer._conv_forward(input, weight, None)
+        y = layer._conv_forward(input, weight, None)
         y = (y / self.over).to(self.weight.dtype) if counted else y
         return y if bias is None else y + bias.view(-1, *[1] * dimensions)
 
@@ -234,16 +226,6 @@ class GridConv1d(_GridConv, nn.Conv1d):
 
 @final
 class GridConv2d(_GridConv, nn.Conv2d):
-    __doc__ = _GridConv.__doc__
-
-
-@final
-class GridConvTranspose1d(_GridConv, nn.ConvTranspose1d):
-    __doc__ = _GridConv.__doc__
-
-
-@final
-class GridConvTranspose2d(_GridConv, nn.ConvTranspose2d):
     __doc__ = _GridConv.__doc__
 
 
@@ -416,7 +398,7 @@ def _checked(bits: Any, of: Any = Bits) -> Any:
 def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
     """Return a new model whose sums are exact in the hardened network: weights on a grid, the rest in float64.
 
-        nn.Linear, convolutions, transposed ones    over 0/1 activations, sums and means of these: weights of `bits`
+        nn.Linear, convolutions                     over 0/1 activations, sums and means of these: weights of `bits`
         nn.Linear over real inputs                  sums in float64; 16 bits, or 8 before the first step
         convolutions over real inputs               8 bits, the inputs rounded so that float32 holds the sums
         BinaryConv2d, BinaryLinear                  over 0/1 or -1/1: sums of signs, which are scaled
@@ -490,7 +472,6 @@ def on_grid(model: Model, example: Any, *, bits: Bits = 8) -> Model:
 _LAYERS: dict[type, type[_Grid]] = {
     nn.Linear: GridLinear, Addend: GridLinear,
     nn.Conv1d: GridConv1d, nn.Conv2d: GridConv2d,
-    nn.ConvTranspose1d: GridConvTranspose1d, nn.ConvTranspose2d: GridConvTranspose2d,
     BinaryConv2d: GridBinaryConv2d, BinaryLinear: GridBinaryLinear,
 }  # fmt: skip
 _NORMS: dict[type, type[nn.Module]] = {nn.BatchNorm1d: WideBatchNorm1d, nn.BatchNorm2d: WideBatchNorm2d}
@@ -533,7 +514,6 @@ def _made(module: nn.Module, seen: _Seen | None, bits: Bits) -> nn.Module | None
         if real and (seen.last or not many):
             more["bits"] = 8 if seen.given and not seen.last else 16
         return _as(made, module, **more, rounds=real and seen.given and not seen.fixed, wide=kind is Addend)
-    more["shared"] = seen.last and not module.transposed
     if real and not many:
         return None if _many(module) else _as(made, module, **more | {"bits": 8})
     return _as(made, module, **more | {"real": False})

@@ -15,7 +15,7 @@ from htaf.data.preprocess import Preprocessor
 from htaf.integer import columns
 from htaf.integer.c import to_c
 from htaf.integer.execute import run_program
-from htaf.integer.onnx import to_integer_onnx, to_qonnx
+from htaf.integer.onnx import to_integer_onnx
 from htaf.integer.ops import Linear
 from htaf.integer.program import Input, IntegerProgram
 from htaf.integer.verilog import to_verilog
@@ -56,11 +56,11 @@ def said_by(form: str, program: IntegerProgram, folder: Path) -> str:
     if form == "verilog":
         to_verilog(program, folder)
         return (folder / "network.v").read_text("utf-8")
-    (to_qonnx if form == "qonnx" else to_integer_onnx)(program, folder / "p.onnx")
+    to_integer_onnx(program, folder / "p.onnx")
     return {one.key: one.value for one in onnx.load(str(folder / "p.onnx")).metadata_props}["columns"]
 
 
-@pytest.mark.parametrize("form", ["c", "verilog", "onnx-integer", "qonnx"])
+@pytest.mark.parametrize("form", ["c", "verilog", "onnx-integer"])
 def test_raw_values_become_the_inputs_by_what_an_export_says(
     form: str, made: tuple[Preprocessor, IntegerProgram], tmp_path: Path
 ) -> None:

@@ -344,7 +344,10 @@ REFUSED: dict[str, tuple[Make, str]] = {
         lambda: WhitenedConvNet(2, lambda: LIF(ACT(), tau=3.0), widths=(4,), steps=2, in_channels=1),
         r"blocks.0.act1: expected a neuron without a leak, .* got tau = 3",
     ),
-    "transposed": (lambda: chain(nn.ConvTranspose2d(4, 4, 2)), "2: expected a convolution, got a transposed one"),
+    "transposed": (
+        lambda: chain(nn.ConvTranspose2d(4, 4, 2)),
+        "2: .* got aten.conv_transpose2d",
+    ),
     "smooth": (lambda: chain(nn.Conv2d(4, 4, 1), nn.ReLU()), "3: expected layers on a grid, .* got aten.relu"),
     "means": (
         lambda: chain(nn.AvgPool2d(3, 2, 1, count_include_pad=False), nn.Conv2d(4, 4, 1)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -118,20 +117,6 @@ def test_onnx_runs_a_few_rows_at_once(
     assert f"ONNX: {(tmp_path / 'p.onnx').stat().st_size:,} bytes, 30 rows" in said.err
 
 
-def test_qonnx_runs_where_its_package_is(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Thresholds and small sums fit float32, so that nothing is said of float64."""
-    assert htaf(monkeypatch, "export", run, "--to", "qonnx", "--out", tmp_path / "q.onnx") == 0
-    assert "float64" not in capsys.readouterr().out
-    htaf(monkeypatch, "verify", tmp_path / "q.onnx", run, "--json")
-    found = json.loads(capsys.readouterr().out)["result"][1]
-    if importlib.util.find_spec("qonnx"):
-        assert (found["predictions"], found["outputs"], found["wrong"]) == (0, 0, "")
-    else:
-        assert found["wrong"] == "qonnx is not installed (pip install qonnx)"
-
-
 def test_a_packed_file_is_of_its_run(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,7 +151,7 @@ def test_edited_and_foreign_exports_are_refused(
     assert "there is none at" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("form", ["onnx-integer", "qonnx", "integer"])
+@pytest.mark.parametrize("form", ["onnx-integer", "integer"])
 def test_an_edited_file_is_refused(
     form: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,8 +169,10 @@ def test_an_edited_file_is_refused(
 def test_names_of_files_and_targets_that_nothing_reads(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert htaf(monkeypatch, "export", run, "--to", "qonnx", "--out", tmp_path / "q") == 2
-    assert f"--out: expected a name that ends with .onnx for qonnx, got {tmp_path / 'q'}" in capsys.readouterr().err
+    assert htaf(monkeypatch, "export", run, "--to", "onnx-integer", "--out", tmp_path / "q") == 2
+    assert (
+        f"--out: expected a name that ends with .onnx for onnx-integer, got {tmp_path / 'q'}" in capsys.readouterr().err
+    )
     assert htaf(monkeypatch, "export", run, "--to", "integer", "--out", tmp_path / "p.onnx") == 2
     assert htaf(monkeypatch, "export", run, "--to", "onnx-integer", "--out", tmp_path / "p.onnx") == 0
     assert htaf(monkeypatch, "verify", tmp_path / "p.onnx", run, "--target", "host") == 1
@@ -211,7 +198,7 @@ def test_lines_show_as_they_come_and_large_verilog_is_not_for_verilator(
     [
         (("--to", "c", "--flash", "1"), "expected constants of at most 1 bytes"),
         (("--to", "c", "--name", "while"), "expected a name in C"),
-        (("--to", "qonnx", "--flash", "1k"), "--to qonnx does not read --flash"),
+        (("--to", "onnx-integer", "--flash", "1k"), "--to onnx-integer does not read --flash"),
         (("--to", "c", "--stem", "int16"), "got 'stem': integers in a first layer come of training"),
         (("--to", "onnx", "--pipelined"), "--to onnx does not read --pipelined"),
     ],

@@ -6,7 +6,6 @@ import torch
 import triton
 import triton.language as tl
 
-from htaf.kernels.heaviside.triton import places
 from htaf.kernels.triton_device import block_start
 from htaf.kernels.triton_maps import first_tile
 
@@ -22,12 +21,6 @@ def far_tiles(out, program, across, units, BY_ROW: tl.constexpr):
     tl.store(out, tl.max(row[:, None] * columns + column[None, :]))
 
 
-@triton.jit
-def far_bits(out, program, columns, row_bytes, all_bytes, RAGGED: tl.constexpr, SIZE: tl.constexpr):
-    _, _, values, exist = places(tl.cast(program, tl.int32), columns, row_bytes, all_bytes, RAGGED, SIZE)
-    tl.store(out, tl.max(tl.where(exist, values, 0)))
-
-
 def test_indices_beyond_32_bits() -> None:
     out = torch.zeros(1, dtype=torch.int64)
     far_blocks[(1,)](out, 3_000_000, 2048)
@@ -36,7 +29,3 @@ def test_indices_beyond_32_bits() -> None:
     assert out.item() == 300_000 * 16 * 1024 + 1023
     far_tiles[(1,)](out, 7 * 3_000_000 + 5, 7, 448, False)  # 48 million rows of 7168 columns
     assert out.item() == 3_000_000 * 16 * 7168 + 5 * 1024 + 1023
-    far_bits[(1,)](out, 2_500_000, 2**33, 2**30, 2**30, False, 256)
-    assert out.item() == 2_500_001 * 256 * 8 - 1
-    far_bits[(1,)](out, 2_500_000, 9, 2, 2**31, True, 256)
-    assert out.item() == 2_500_001 * 128 * 9 - 1

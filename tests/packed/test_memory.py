@@ -42,7 +42,7 @@ class Kinds(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Conv2d(3, 70, 3, padding=1)
-        self.depthwise = nn.Sequential(nn.Conv2d(70, 70, 3, padding=1, groups=70, bias=False), nn.BatchNorm2d(70))
+        self.grouped = nn.Sequential(nn.Conv2d(70, 70, 3, padding=1, groups=7, bias=False), nn.BatchNorm2d(70))
         binary = nn.Conv2d(70, 64, 3, 2, padding=1, bias=False)
         self.binary = nn.Sequential(binary, nn.BatchNorm2d(64))
         self.table = nn.Conv2d(64, 66, 1)
@@ -52,7 +52,7 @@ class Kinds(nn.Module):
             binary.weight.sign_().mul_(0.25)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        bits = self.steps[1](self.depthwise(self.steps[0](self.first(x))))
+        bits = self.steps[1](self.grouped(self.steps[0](self.first(x))))
         y = self.table(self.steps[2](self.binary(bits)))
         smooth = torch.nn.functional.gelu(y)
         return self.head(smooth.flatten(1)), self.steps[3](smooth - 0.1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
-from typing import Literal
 
 import pytest
 import torch
@@ -68,21 +67,6 @@ class Bits(nn.Module):
         return self.last(self.second(counts).mean((2, 3)))
 
 
-class Mobile(nn.Sequential):
-    """Depthwise layers between those of 1 x 1, as MobileNet has them."""
-
-    def __init__(self) -> None:
-        def block(channels: int, made: int, stride: int) -> list[nn.Module]:
-            depthwise = nn.Conv2d(channels, channels, 3, stride, 1, groups=channels, bias=False)
-            wide = nn.Conv2d(channels, made, 1, bias=False)
-            return [depthwise, nn.BatchNorm2d(channels), htaf.HTAF(), wide, nn.BatchNorm2d(made), htaf.HTAF()]
-
-        super().__init__(
-            nn.Conv2d(3, 20, 3, 2, 1), htaf.HTAF(), *block(20, 70, 1), *block(70, 130, 2),
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(130, 5),
-        )  # fmt: skip
-
-
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: MLP(9, 3, (70, 64, 33), batch_norm=True), (9,)),
     "bireal": (lambda: BiRealNet(18, 7, width=16), (3, 64, 64)),
@@ -90,7 +74,6 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "sew": (lambda: SEWResNet(18, 4, lambda: LIF(tau=2.0), steps=3, stem="cifar", width=8), (3, 12, 12)),
     "mixed": (Mixed, (3, 17, 19)),
     "bits": (Bits, (2, 9, 10)),
-    "mobile": (Mobile, (3, 19, 21)),
 }
 
 
@@ -127,23 +110,7 @@ def test_a_plan_gives_what_the_instructions_give(packed, instruction_set: str, n
                 assert all(a.stride() == b.stride() for a, b in zip(*map(pytree.tree_leaves, found[:2]), strict=True))
 
 
-@pytest.mark.parametrize("tables", ["int16", "int8"])
-def test_tables_of_integers_run_in_plans(tables: Literal["int16", "int8"]) -> None:
-    torch.manual_seed(0)
-    make, size = NETS["bits"]
-    model = pack(settled(make(), torch.randn(8, *size)), torch.randn(4, *size), tables=tables)
-    assert set(model.tables.values()) == {tables}
-    for name in INSTRUCTION_SETS:
-        with using(name):
-            for batch in (1, 3):
-                x = torch.randn(batch, *size)
-                wanted = by_instructions(model, x)
-                assert all(equal(model(x), wanted) for _ in range(3))
-    steps = {type(part) for part in next(reversed(model._execution.plans.values())).parts}
-    assert Segment in steps
-
-
-@pytest.mark.parametrize("packed", ["mlp", "bireal", "wide", "mobile"], indirect=True)
+@pytest.mark.parametrize("packed", ["mlp", "bireal", "wide"], indirect=True)
 def test_a_network_is_one_call(packed) -> None:
     model, size = packed
     model(torch.randn(3, *size))

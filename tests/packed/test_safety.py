@@ -6,8 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -80,7 +78,7 @@ def _program(g: Geometry, image: tuple[int, int] = (2, 2)) -> Program:
     weight = torch.zeros(g.outputs, *g.kernel, row_bytes(c // g.groups), dtype=torch.uint8)
     steps = (
         Threshold("a", 0, 1, "lo", "hi", 1),
-        Layer("b", "binary", "image", g, "w", True, "float32", 1, None, None, None, None, None, 2, None),
+        Layer("b", "binary", "image", g, "w", True, 1, None, None, None, None, None, 2, None),
     )
     return Program((Input((None, c, *image)),), steps, {"v": 2}, {**ends, "w": weight})
 
@@ -137,38 +135,11 @@ def test_the_time_of_a_program_is_bounded() -> None:
         checking.check(Program((Input((None, 1)),), (wide, *sums), {"v": 2}, {}))
 
 
-def test_depthwise_layers_made_by_hand() -> None:
-    def sizes(geometry: Geometry, weight: Tensor, **given: Any) -> list[Any]:
-        kind = "table" if weight.dtype == torch.float32 else "integer"
-        layer = Layer(
-            "l", kind, "image", geometry, "w", False, "float32", 0, None, None, None, None, None, 1, None, slope=1
-        )
-        layer = replace(layer, **given)
-        bits = torch.zeros(1, 9, 9, layer.planes * row_bytes(geometry.channels), dtype=torch.uint8)
-        return layer.sizes([bits], {"w": weight}, 2**22)
-
-    g = Geometry(70, 70, (3, 3), padding=(1, 1), groups=70)
-    weight = torch.ones(70, 1, 3, 3)
-    assert sizes(g, weight, bipolar=True)
-    assert sizes(g, weight, planes=7)
-    assert sizes(g, weight.to(torch.int8), planes=2)
-    with pytest.raises(PackedError, match="expected bits 0 and 1 for weights of kind table"):
-        sizes(g, weight, bipolar=True, planes=2)
-    with pytest.raises(PackedError, match="expected at most 7 planes"):
-        sizes(g, weight, planes=8)
-    with pytest.raises(PackedError, match="expected bits 0 and 1 for weights of kind table"):
-        sizes(g._replace(groups=1), torch.ones(70, 70, 3, 3), bipolar=True)
-    tall = g._replace(kernel=(3001, 1), padding=(1500, 0))
-    with pytest.raises(PackedError, match="expected a depthwise layer that takes at most 4,194,304 bytes"):
-        sizes(tall, torch.ones(70, 1, 3001, 1).to(torch.int8))
-    assert sizes(g._replace(kernel=(31, 1), padding=(15, 0)), torch.ones(70, 1, 31, 1).to(torch.int8))
-
-
 @pytest.mark.parametrize("weight", [-128, 127])
-def test_integers_of_depthwise_layers_stay_exact(weight: int) -> None:
+def test_integers_stay_exact(weight: int) -> None:
     taps = 1100  # of 127, over 7 planes of spikes: beyond 2^24
-    g = Geometry(2, 2, (1, taps if weight > 0 else 3), groups=2)
-    layer = Layer("l", "integer", "image", g, "w", False, "float32", 0, None, None, None, None, None, 1, None, planes=7)
+    g = Geometry(1, 2, (1, taps if weight > 0 else 3))
+    layer = Layer("l", "integer", "image", g, "w", False, 0, None, None, None, None, None, 1, None, planes=7)
     weights = {"w": torch.full((2, 1, *g.kernel), weight, dtype=torch.int8)}
     machine = Machine(weights, *kernels(), spare=None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="got -128" if weight < 0 else "expected sums below"):

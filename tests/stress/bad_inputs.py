@@ -1116,7 +1116,6 @@ def of_python(world: World) -> Iterator[Bad]:
     yield bad("pack of no module", lambda: htaf.pack("net", example), "str")  # pyright: ignore[reportArgumentType]
     exact = htaf.harden(net.eval())
     yield bad("pack with another width", lambda: htaf.pack(exact, torch.randn(4, 5)), "3", "5", "example")
-    yield bad("pack with an unknown table", lambda: htaf.pack(exact, example, tables="int4"), "int4")  # pyright: ignore[reportArgumentType]
     yield bad("pack_bits of integers", lambda: htaf.functional.pack_bits(torch.zeros(2, 8, dtype=torch.int32)), "int32")
     yield bad("heaviside of text", lambda: htaf.functional.heaviside("x"), "str", "Tensor")  # pyright: ignore[reportArgumentType]
     for size in (0, -1, 30_000, 10**20):

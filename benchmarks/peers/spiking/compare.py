@@ -26,7 +26,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import htaf
-from htaf.export import from_nir, to_nir
+from htaf.export import to_nir
 from htaf.spiking import from_spikingjelly, to_spikingjelly
 
 T = 8
@@ -145,14 +145,6 @@ def spikingjelly(epochs: int) -> None:
     exact = htaf.harden(smooth)
     with torch.no_grad():
         row("LIF(surrogate_function=HTAF()), hardened", run(exact, x), from_spikingjelly(exact)(x))
-    for name in ("IF", "LIF"):
-        net = trained(network(False, kinds[name]), run, epochs)
-        functional.reset_net(net)
-        graph = nir_exchange.export_to_nir(net, x[:, :1])
-        functional.reset_net(net)
-        with torch.no_grad():
-            theirs, read = run(net, x), from_nir(graph, steps=T, inclusive=True)
-            row(f"{name}: their file, from_nir", theirs, read.over_time(x))
     with tempfile.TemporaryDirectory() as folder:
         for name, kind in {"IF": htaf.IF, "LIF": htaf.LIF, "LIF, whole input": whole_input}.items():
             net = ours(kind, epochs)
@@ -165,7 +157,6 @@ def spikingjelly(epochs: int) -> None:
 def snntorch(epochs: int) -> None:
     import nir
     import snntorch as snn
-    from snntorch.export_nir import export_to_nir
     from snntorch.import_nir import import_from_nir
 
     def run(net: nn.Module, x: Tensor) -> Tensor:
@@ -175,34 +166,9 @@ def snntorch(epochs: int) -> None:
         outputs = [net(now) for now in x]
         return torch.stack([out[0] if isinstance(out, tuple) else out for out in outputs])
 
-    def network(**given: Any) -> nn.Module:
-        def leaky(*shape: int) -> nn.Module:  # one number each: their exporter writes no shape otherwise
-            shared = {"threshold": torch.ones(shape), "init_hidden": True, "spike_grad": snn.surrogate.atan()}
-            return snn.Leaky(beta=0.8 * torch.ones(shape), **shared | given)
-
-        torch.manual_seed(0)
-        conv, pool = nn.Conv2d(1, 8, 3, padding=1), nn.AvgPool2d(2)
-        return nn.Sequential(conv, leaky(8, 8, 8), pool, nn.Flatten(), nn.Linear(128, 10), leaky(10))
-
     _, _, x, _ = digits()
     x = over_time(x)
     header("snnTorch")
-    resets: dict[str, dict[str, Any]] = {
-        "reset to zero": {"reset_mechanism": "zero"},
-        "reset to zero, no delay": {"reset_mechanism": "zero", "reset_delay": False},
-        "reset by subtraction (their default)": {},
-        "the same, no delay": {"reset_delay": False},
-    }
-    for name, given in resets.items():
-        net = trained(network(**given), run, epochs)
-        with torch.no_grad(), quiet():
-            theirs, read = run(net, x), from_nir(export_to_nir(net, x[0, :1], ignore_dims=[0]), steps=T)
-        row(f"{name}: their file, from_nir", theirs, read.over_time(x))
-    smooth = trained(network(reset_mechanism="zero", spike_grad=htaf.HTAF(2, 11)), run, epochs)
-    exact = htaf.harden(smooth)
-    with torch.no_grad(), quiet():
-        theirs, read = run(exact, x), from_nir(export_to_nir(exact, x[0, :1], ignore_dims=[0]), steps=T)
-    row("Leaky(spike_grad=HTAF()), hardened", theirs, read.over_time(x))
     with tempfile.TemporaryDirectory() as folder:
         for name, kind in {"LIF": htaf.LIF, "LIF, whole input": whole_input}.items():
             net = ours(kind, epochs)

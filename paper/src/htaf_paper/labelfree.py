@@ -50,7 +50,7 @@ def cos_cubed(wanted: Float[Tensor, "images concepts"], made: Float[Tensor, "ima
         p = wanted_j - mean, q = made_j - mean;   sum_i p_i^3 q_i^3 / (|p^3| |q^3|)
 
     The cube gives most weight to the images that have the most, or the least, of a concept. It is 0 where a column is
-    constant. Neither shift nor scale (> 0) of a column counts.
+    constant to six digits. Neither shift nor scale (> 0) of a column counts.
 
     Source: Oikarinen et al. 2023, equation 2.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -30,8 +29,6 @@ def pack(
     run: RunDir,
     *,
     out: OutFile,
-    tables: Literal["float32", "int16", "int8", "auto"] = "float32",
-    budget: float = 1e-3,
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
@@ -42,14 +39,10 @@ def pack(
     """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included.
 
     Args:
-        tables: Sums of real weights over bits. float32: exact; int16, int8: faster and rounded; auto: as measured.
-        budget: With --tables auto: largest relative rms error of a layer's sums.
         differing: Rows of that part that may have another prediction, from rounding; none: 0.2%.
     """
     if is_language_model(run):
         raise UsageError(f"expected a run of bits, {run} is a language model: htaf generate reads it as it is")
-    if not 0 < budget < inf:
-        raise UsageError(f"--budget must be > 0 and finite, got {budget}")
     _check_differing(differing)
     from htaf.runs import open_run, pack_run
     from htaf.runs.packing import known_part
@@ -59,8 +52,6 @@ def pack(
         made = pack_run(
             opened,
             out,
-            tables=tables,
-            budget=budget,
             part=part,
             differing=differing,
             data=data,
@@ -78,7 +69,7 @@ def pack(
 def export(
     run: RunDir,
     *,
-    to: Literal["onnx", "nir", "integer", "c", "verilog", "onnx-integer", "qonnx"],
+    to: Literal["onnx", "nir", "integer", "c", "verilog", "onnx-integer"],
     out: OutFile,
     opset: int = 18,
     raw: FlagConversionOff[bool] = True,
@@ -96,7 +87,7 @@ def export(
 
     Args:
         to: onnx for any runtime; nir for spiking networks; of weights int8 or int4: integer, a program in a file; c or
-            verilog, a folder; onnx-integer; qonnx, for FPGA tools.
+            verilog, a folder; onnx-integer.
         opset: ONNX operator set.
         raw: ONNX of a table: raw columns in, predictions out. False: the network alone, with prepared inputs.
         name: Of the functions in C, of the module in Verilog.
@@ -155,7 +146,8 @@ def export(
     if made.agreement is not None:
         say(_agreement(made.agreement, known_part(opened, part)))
     else:
-        say("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
+        what = "other libraries run NIR" if to == "nir" else "onnxruntime is not installed (pip install 'htaf[export]')"
+        say(f"not compared: {what}")
     return say(_sizes(made))
 
 

@@ -7,7 +7,6 @@ is one comparison.
 """
 
 from htaf.export.nir import to_nir
-from htaf.export.nir_reading import SpikingGraph, from_nir
 from htaf.export.onnx import onnx_network, to_onnx
 from htaf.export.program import ExportError
 from htaf.export.tables import onnx_table, preparation, raw_columns, table_to_onnx
@@ -17,8 +16,6 @@ __all__ = [
     "COMPARISONS",
     "DECOMPOSITIONS",
     "ExportError",
-    "SpikingGraph",
-    "from_nir",
     "onnx_network",
     "onnx_table",
     "preparation",

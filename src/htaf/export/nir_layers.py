@@ -84,11 +84,6 @@ def below(threshold: float) -> np.float32:
     return np.nextafter(np.float32(threshold), np.float32(-np.inf))
 
 
-def above(threshold: float) -> np.float32:
-    """x >= this where x > threshold, for float32."""
-    return np.nextafter(np.float32(threshold), np.float32(np.inf))
-
-
 def average(
     nir: Any, shape: Sequence[int], kernel: tuple[int, int], stride: tuple[int, int]
 ) -> tuple[Any, tuple[int, ...]]:

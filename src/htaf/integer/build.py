@@ -532,8 +532,6 @@ class Walk:
         self._hold(node, op, np.ones(channels))
 
     def _layer(self, node: Node, site: LayerSite) -> None:
-        if site.more is not None:
-            refuse(node, "a convolution", "a transposed one: its network has no integer form")
         self._laid(site.source, line=site.form == "line")
         known, name = self._settled(site.source), module_of(node)
         self._expect_time(node, known)

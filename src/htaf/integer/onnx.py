@@ -1,7 +1,6 @@
-"""Integer programs as ONNX files: of integer operators, which onnxruntime runs, and QONNX, which FINN and hls4ml read.
+"""Integer programs as ONNX files of integer operators, which onnxruntime runs.
 
-Both are made by the same walk. An operation is a function of the graph, the tensors that it takes, their values and
-its own; `GENERAL` are those that look the same in integers and in floats.
+An operation is a function of the graph, the tensors that it takes, their values and its own.
 """
 
 from __future__ import annotations
@@ -23,9 +22,6 @@ from htaf.integer.sealing import KEY, OPEN, sealed
 
 OPSET = 18
 IR = 10  # of ONNX's files: read by onnxruntime from 1.18
-QONNX = "qonnx.custom_op.general"
-DTYPES: dict[str, Any] = {"INT64": np.int64, "FLOAT": np.float32, "DOUBLE": np.float64}
-EXACT = {"FLOAT": 2**24, "DOUBLE": 2**53}  # each holds every integer below
 
 
 def to_integer_onnx(program: IntegerProgram, path: str | Path) -> None:
@@ -39,141 +35,24 @@ def to_integer_onnx(program: IntegerProgram, path: str | Path) -> None:
     Raises:
         IntegerError: onnx is not installed. HtafError: the path is that of a folder, or of a file of a run.
     """
-    kind = "UINT8" if program.input.kind == "pixels" else "INT32"
-    _write(Graph(False), INTEGERS, program, path, kind, "batch")
-
-
-def to_qonnx(program: IntegerProgram, path: str | Path, *, rows: int = 1) -> tuple[str, ...]:
-    """Write a program as QONNX: float32 tensors that hold integers, annotated with their types; steps are
-    MultiThreshold, sums Conv and MatMul, each exact as no part of a sum reaches 2 ** 24. Where one does, the tensors of
-    its layer are float64. Columns outside the range of the input, which their type says, are the caller's to clamp.
-
-    Args:
-        rows: the first dimension of input and output; the readers of QONNX want a fixed one.
-    Returns:
-        The names of layers in float64, which tools for FPGAs may not read.
-    Raises:
-        IntegerError: numbers from 2 ** 53, with the layer's name; onnx is not installed. HtafError: the path is that of
-            a folder, or of a file of a run.
-    """
-    for _, op, value in program:
-        widest = _widest(op, [program.values[place] for place in op.reads], value)
-        held = widest < EXACT["DOUBLE"]
-        op.expect(held, "integers below 2 ** 53, which float64 holds", f"up to {widest:,}: write onnx-integer instead")
-    graph, ends = Graph(True), (program.input.low, program.input.high)
-    _write(graph, FLOATS, program, path, _kind(max(map(abs, ends))), rows)
-    return tuple(dict.fromkeys(graph.wide))
-
-
-class Graph:
-    """Nodes and constants of an ONNX graph while it is made; its numbers are int64, or float32 with `floats`, and
-    float64 where these do not hold them."""
-
-    def __init__(self, floats: bool) -> None:
-        try:
-            self.onnx: Any = importlib.import_module("onnx")
-        except ImportError as error:
-            raise IntegerError(f"this needs onnx: pip install 'htaf[export]' ({error})") from None
-        self.floats = floats
-        self.kind = "FLOAT" if floats else "INT64"  # of the numbers of the operation at hand
-        self.wide: list[str] = []  # the operations in float64
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-        self.types: dict[str, str] = {}  # QONNX's, of tensors
-        self.op = ""  # whose nodes are made
-
-    def add(self, operator: str, *given: Any, domain: str = "", **attributes: Any) -> str:
-        """A node with one output, whose name it gives. Numbers among what it takes become constants."""
-        made = f"{self.op}/{operator}_{len(self.nodes)}"
-        taken = [one if isinstance(one, str) else self.constant(one) for one in given]
-        self.nodes.append(self.onnx.helper.make_node(operator, taken, [made], made, domain=domain, **attributes))
-        return made
-
-    def constant(self, value: Any, dtype: Any = None) -> str:
-        made = f"{self.op}/constant_{len(self.constants)}"
-        array = np.asarray(value).astype(dtype or DTYPES[self.kind])
-        self.constants.append(self.onnx.numpy_helper.from_array(array, made))
-        if self.floats and dtype is None and np.array_equal(array, array.astype(np.int64)):
-            self.types[made] = datatype(int(array.min()), int(array.max()))
-        return made
-
-    def places(self, value: Any) -> str:
-        """A constant of shapes, axes or indices: int64 in either graph."""
-        return self.constant(value, np.int64)
-
-    def cast(self, x: str, kind: str = "") -> str:
-        """As numbers of the graph, or of another kind."""
-        return self.add("Cast", x, to=getattr(self.onnx.TensorProto, kind or self.kind))
-
-    def indices(self, x: str) -> str:
-        return self.cast(x, "INT64") if self.floats else x
-
-    def shaped(self, x: str, shape: Sequence[int]) -> str:
-        """Of any number of rows."""
-        return self.add("Reshape", x, self.places([-1, *shape]))
-
-    def times(self, x: str, factor: Array, shape: tuple[int, ...]) -> str:
-        """By a factor a channel."""
-        return x if (factor == 1).all() else self.add("Mul", x, by_channel(factor, shape))
-
-    def halved(self, x: str, times: Array | int) -> str:
-        """floor(x / 2 ** times)"""
-        if self.floats:
-            return self.add("Floor", self.add("Mul", x, 0.5**times))
-        by = self.constant(np.int64(1) << np.asarray(times))
-        return self.add("Div", self.add("Sub", x, self.add("Mod", x, by)), by)  # Div alone rounds towards 0
-
-
-def _kind(widest: int) -> str:
-    """The floats that hold such integers."""
-    return "FLOAT" if widest < EXACT["FLOAT"] else "DOUBLE"
-
-
-Written = Callable[[Graph, Any, list[str], list[Value], Value], str]
-
-
-def _write(
-    graph: Graph,
-    written: dict[type[Op], Written],
-    program: IntegerProgram,
-    path: str | Path,
-    kind: str,
-    rows: int | str,
-) -> None:
+    graph = Graph()
     check_output(Path(path), flag="path")
     helper, number = graph.onnx.helper, graph.onnx.TensorProto
-    graph.op, tensors = "input", ["input"]
-    if not graph.floats:
-        tensors = [graph.cast("input")]
-        if program.input.kind == "columns":
-            tensors = [graph.add("Min", graph.add("Max", *tensors, program.input.low), program.input.high)]
-    kinds = [kind if graph.floats else graph.kind]
+    graph.op, pixels = "input", program.input.kind == "pixels"
+    tensors = [graph.cast("input")]
+    if not pixels:
+        tensors = [graph.add("Min", graph.add("Max", *tensors, program.input.low), program.input.high)]
     for _, op, value in program:
         graph.op = f"{len(tensors)}.{op.name}"
         values = [program.values[i] for i in op.reads]
-        if graph.floats:
-            graph.kind = _kind(_widest(op, values, value))
-        if graph.kind == "DOUBLE":
-            graph.wide.append(op.name)
-        given = [tensors[i] if kinds[i] == graph.kind else graph.cast(tensors[i]) for i in op.reads]
-        tensors.append(written[type(op)](graph, op, given, values, value))
-        kinds.append(graph.kind)
+        tensors.append(WRITTEN[type(op)](graph, op, [tensors[i] for i in op.reads], values, value))
     graph.op = "output"
     graph.nodes.append(helper.make_node("Identity", [tensors[program.output]], ["output"], "output"))
-    last = program.values[program.output]
-    given = helper.make_tensor_value_info("input", getattr(number, kind), [rows, *program.input.shape])
-    gives = helper.make_tensor_value_info("output", getattr(number, kinds[program.output]), [rows, *last.shape])
+    kind, last = number.UINT8 if pixels else number.INT32, program.values[program.output]
+    given = helper.make_tensor_value_info("input", kind, ["batch", *program.input.shape])
+    gives = helper.make_tensor_value_info("output", number.INT64, ["batch", *last.shape])
     proto = helper.make_graph(graph.nodes, "htaf", [given], [gives], graph.constants)
     opsets = [helper.make_opsetid("", OPSET)]
-    if graph.floats:
-        opsets.append(helper.make_opsetid(QONNX, 1))
-        values = zip([*tensors, "output"], [*program.values, last], strict=True)
-        graph.types |= {name: datatype(value.low, value.high) for name, value in values} | {
-            name: kind for name, kind in graph.types.items() if kind == "BIPOLAR"
-        }
-        for name, kind in graph.types.items():
-            entry = graph.onnx.StringStringEntryProto(key="finn_datatype", value=kind)
-            proto.quantization_annotation.add(tensor_name=name, quant_parameter_tensor_names=[entry])
     model = helper.make_model(proto, opset_imports=opsets, ir_version=IR, producer_name="htaf")
     said = {KEY: OPEN, "program_sha256": program.digest, "unit": json.dumps(list(program.unit))}
     said |= {"input": json.dumps(program.described()["input"]), "columns": "\n".join(lines(program))}
@@ -181,28 +60,58 @@ def _write(
     write_atomic(Path(path), sealed(model.SerializeToString()))
 
 
-def datatype(low: int, high: int) -> str:
-    """QONNX's name of the smallest integers that hold a range."""
-    if low >= 0:
-        return "BINARY" if high <= 1 else f"UINT{high.bit_length()}"
-    return f"INT{max((-low - 1).bit_length(), high.bit_length()) + 1}"
+class Graph:
+    """Nodes and constants of an ONNX graph while it is made; its numbers are int64."""
+
+    def __init__(self) -> None:
+        try:
+            self.onnx: Any = importlib.import_module("onnx")
+        except ImportError as error:
+            raise IntegerError(f"this needs onnx: pip install 'htaf[export]' ({error})") from None
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.op = ""  # whose nodes are made
+
+    def add(self, operator: str, *given: Any, **attributes: Any) -> str:
+        """A node with one output, whose name it gives. Numbers among what it takes become constants."""
+        made = f"{self.op}/{operator}_{len(self.nodes)}"
+        taken = [one if isinstance(one, str) else self.constant(one) for one in given]
+        self.nodes.append(self.onnx.helper.make_node(operator, taken, [made], made, **attributes))
+        return made
+
+    def constant(self, value: Any, dtype: Any = np.int64) -> str:
+        made = f"{self.op}/constant_{len(self.constants)}"
+        self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(value).astype(dtype), made))
+        return made
+
+    def cast(self, x: str, kind: str = "INT64") -> str:
+        return self.add("Cast", x, to=getattr(self.onnx.TensorProto, kind))
+
+    def shaped(self, x: str, shape: Sequence[int]) -> str:
+        """Of any number of rows."""
+        return self.add("Reshape", x, self.constant([-1, *shape]))
+
+    def times(self, x: str, factor: Array, shape: tuple[int, ...]) -> str:
+        """By a factor a channel."""
+        return x if (factor == 1).all() else self.add("Mul", x, by_channel(factor, shape))
+
+    def halved(self, x: str, times: Array | int) -> str:
+        """floor(x / 2 ** times)"""
+        by = self.constant(np.int64(1) << np.asarray(times))
+        return self.add("Div", self.add("Sub", x, self.add("Mod", x, by)), by)  # Div alone rounds towards 0
 
 
-# ---- the same in integers and floats ----
+Written = Callable[[Graph, Any, list[str], list[Value], Value], str]
 
 
 def _lookup(graph: Graph, op: ops.Lookup, given: list[str], values: list[Value], made: Value) -> str:
-    slope = np.diff(op.table, axis=1)
-    if graph.floats and (slope == slope[:, :1]).all() and int(np.abs(slope).max()) * 255 < EXACT["FLOAT"]:
-        scaled = graph.times(given[0], slope[:, 0], made.shape)
-        return graph.add("Add", scaled, by_channel(op.table[:, 0], made.shape))
-    first = graph.places(by_channel(np.arange(len(op.table)) * 256, made.shape))
-    place = graph.add("Add", graph.indices(given[0]), first)
+    first = graph.constant(by_channel(np.arange(len(op.table)) * 256, made.shape))
+    place = graph.add("Add", given[0], first)
     return graph.add("Gather", op.table.reshape(-1), place, axis=0)
 
 
 def _take(graph: Graph, op: ops.Take, given: list[str], values: list[Value], made: Value) -> str:
-    return graph.add("Gather", given[0], graph.places(op.index), axis=-1)
+    return graph.add("Gather", given[0], graph.constant(op.index), axis=-1)
 
 
 def _add(graph: Graph, op: ops.Add, given: list[str], values: list[Value], made: Value) -> str:
@@ -218,22 +127,22 @@ def _neuron(graph: Graph, op: ops.Neuron, given: list[str], values: list[Value],
     shape, most = made.shape[1:], op.membrane(values[0])
     wanted = op.thresholds.shape[1]
     thresholds = graph.constant(op.thresholds.clip(-most, most + 1).reshape(-1))
-    first = graph.places(by_channel(np.arange(len(op.sign)) * wanted, shape))
+    first = graph.constant(by_channel(np.arange(len(op.sign)) * wanted, shape))
     x, timed = graph.times(given[0], op.sign << op.scale, shape), op.timed(values[0])
     membrane = since = spikes = ""  # since: the steps before this one since the last reset
     found = list[str]()
     for t in range(op.steps):
-        now = graph.add("Gather", x, graph.places(t), axis=1) if timed else x
+        now = graph.add("Gather", x, graph.constant(t), axis=1) if timed else x
         if membrane and op.leak:
             membrane = graph.add("Sub", membrane, graph.halved(membrane, op.leak))
         membrane = graph.add("Add", membrane, now) if membrane else now
         place = first
         if t:
             place = graph.add("Add", spikes, t * op.steps) if op.soft else since
-            place = graph.add("Add", graph.indices(place), first)
+            place = graph.add("Add", place, first)
         spike = graph.add("GreaterOrEqual", membrane, graph.add("Gather", thresholds, place, axis=0))
         spike = graph.cast(spike)
-        found.append(graph.add("Unsqueeze", spike, graph.places([1])))
+        found.append(graph.add("Unsqueeze", spike, graph.constant([1])))
         if op.soft:
             spikes = graph.add("Add", spikes, spike) if spikes else spike
         else:
@@ -245,7 +154,7 @@ def _neuron(graph: Graph, op: ops.Neuron, given: list[str], values: list[Value],
 
 def _count(graph: Graph, op: ops.Count, given: list[str], values: list[Value], made: Value) -> str:
     axes = [1 + axis % len(values[0].shape) for axis in op.axes]  # onnxruntime does not sum no rows over axes below 0
-    return graph.add("ReduceSum", given[0], graph.places(axes), keepdims=0)
+    return graph.add("ReduceSum", given[0], graph.constant(axes), keepdims=0)
 
 
 def _view(graph: Graph, op: ops.View, given: list[str], values: list[Value], made: Value) -> str:
@@ -267,9 +176,6 @@ def _untimed(graph: Graph, x: str, value: Value) -> str:
 
 def _timed(graph: Graph, x: str, value: Value) -> str:
     return graph.shaped(x, value.shape) if len(value.shape) in (2, 4) else x
-
-
-# ---- in integers ----
 
 
 def _shift(graph: Graph, op: ops.Shift, given: list[str], values: list[Value], made: Value) -> str:
@@ -314,9 +220,9 @@ def _conv(graph: Graph, op: ops.Conv, given: list[str], values: list[Value], mad
         x = _windows(graph, x, values[0], (kernel[0], kernel[1]), op.stride, op.padding, op.dilation, 0)
         x = graph.shaped(x, (op.groups, inputs, shape[1], kernel[0], shape[2], kernel[1]))
         x = graph.add("Transpose", x, perm=[1, 0, 3, 5, 2, 4, 6])  # groups first: MatMul does not broadcast no rows
-        x = graph.add("Reshape", x, graph.places([op.groups, -1, op.weight[0].size]))
+        x = graph.add("Reshape", x, graph.constant([op.groups, -1, op.weight[0].size]))
         weight = op.weight.reshape(op.groups, outputs // op.groups, -1).transpose(0, 2, 1)
-        places = graph.places([op.groups, -1, shape[1] * shape[2], outputs // op.groups])
+        places = graph.constant([op.groups, -1, shape[1] * shape[2], outputs // op.groups])
         y = graph.add("Reshape", graph.add("MatMul", x, weight), places)
         y = graph.shaped(graph.add("Transpose", y, perm=[1, 0, 3, 2]), shape)
     y = y if op.bias is None else graph.add("Add", y, by_channel(op.bias, shape))
@@ -334,11 +240,11 @@ def _windows(
 ) -> str:
     """The windows [rows, C, H, kernel height, W, kernel width] of images [rows, C, h, w]."""
     if any(padding):
-        x = graph.add("Pad", x, graph.places([0, 0, *padding, 0, 0, *padding]), border)
+        x = graph.add("Pad", x, graph.constant([0, 0, *padding, 0, 0, *padding]), border)
     for i, axis in enumerate((2, 4)):
         room = value.shape[i - 2] + 2 * padding[i] - (kernel[i] - 1) * dilation[i]
         places = np.arange(0, room, stride[i])[:, None] + np.arange(kernel[i]) * dilation[i]
-        x = graph.add("Gather", x, graph.places(places), axis=axis)
+        x = graph.add("Gather", x, graph.constant(places), axis=axis)
     return x
 
 
@@ -348,8 +254,8 @@ def _steps(graph: Graph, op: ops.Steps, given: list[str], values: list[Value], m
         y = graph.cast(graph.add("GreaterOrEqual", x, by_channel(op.thresholds[:, 0], made.shape)))
     else:
         every = np.stack([by_channel(t, made.shape) for t in op.thresholds.T], -1)
-        reached = graph.add("GreaterOrEqual", graph.add("Unsqueeze", x, graph.places([-1])), every)
-        y = graph.add("ReduceSum", graph.cast(reached), graph.places([1 + len(made.shape)]), keepdims=0)
+        reached = graph.add("GreaterOrEqual", graph.add("Unsqueeze", x, graph.constant([-1])), every)
+        y = graph.add("ReduceSum", graph.cast(reached), graph.constant([1 + len(made.shape)]), keepdims=0)
     y = y if op.unit == 1 else graph.add("Mul", y, op.unit)
     return graph.add("Add", y, op.least) if op.least else y
 
@@ -357,70 +263,12 @@ def _steps(graph: Graph, op: ops.Steps, given: list[str], values: list[Value], m
 def _pool(graph: Graph, op: ops.Pool, given: list[str], values: list[Value], made: Value) -> str:
     x = _untimed(graph, graph.times(given[0], 1 - 2 * op.smallest, made.shape), values[0])
     x = _windows(graph, x, values[0], op.kernel, op.stride, op.padding, (1, 1), -WIDEST - 1)
-    x = _timed(graph, graph.add("ReduceMax", x, graph.places([3, 5]), keepdims=0), made)
+    x = _timed(graph, graph.add("ReduceMax", x, graph.constant([3, 5]), keepdims=0), made)
     return graph.times(x, 1 - 2 * op.smallest, made.shape)
 
 
-# ---- in floats ----
-
-
-def _widest(op: Op, given: list[Value], made: Value) -> int:
-    """The greatest magnitude of a number that floats would have to hold: also of parts of a sum, in any order."""
-    found = [made.low, made.high, *(end for value in given for end in (value.low, value.high))]
-    if isinstance(op, ops.Conv | ops.Linear):
-        (x,) = given
-        around = Value(x.shape, min(x.low, 0), max(x.high, 0))
-        bias = 0 if op.bias is None else int(np.abs(op.bias).max())
-        found += [abs(end) + bias for end in sums(op.weight.reshape(len(op.weight), -1), None, around)]
-    if isinstance(op, ops.Neuron):
-        found.append(op.membrane(given[0]))
-    return max(map(abs, found))
-
-
-def _float_shift(graph: Graph, op: ops.Shift, given: list[str], values: list[Value], made: Value) -> str:
-    x = graph.add("Mul", given[0], by_channel(2.0**op.shift, made.shape))
-    return graph.add("Clip", graph.add("Round", x), op.least, op.most)  # Round is half to even
-
-
-def _float_linear(graph: Graph, op: ops.Linear, given: list[str], values: list[Value], made: Value) -> str:
-    y = graph.add("MatMul", given[0], op.weight.T)
-    return y if op.bias is None else graph.add("Add", y, op.bias)
-
-
-def _float_conv(graph: Graph, op: ops.Conv, given: list[str], values: list[Value], made: Value) -> str:
-    bias = [] if op.bias is None else [op.bias]
-    y = graph.add("Conv", _untimed(graph, given[0], values[0]), op.weight, *bias, **_windows_of(op))
-    return _timed(graph, y, made)
-
-
-def _float_steps(graph: Graph, op: ops.Steps, given: list[str], values: list[Value], made: Value) -> str:
-    signed, shape = graph.times(given[0], op.sign, made.shape), made.shape
-    most = max(abs(values[0].low), abs(values[0].high))
-    kind = "BIPOLAR" if (made.low, op.unit, op.thresholds.shape[1]) == (-1, 2, 1) else datatype(made.low, made.high)
-    y = graph.add(
-        "MultiThreshold", _untimed(graph, signed, made), np.sort(op.thresholds.clip(-most, most + 1), 1), domain=QONNX,
-        out_dtype=kind, out_scale=float(op.unit), out_bias=float(op.least),
-        data_layout="NCHW" if len(shape) >= 3 else "NC",
-    )  # fmt: skip
-    graph.types[y] = kind
-    return _timed(graph, y, made)
-
-
-def _float_pool(graph: Graph, op: ops.Pool, given: list[str], values: list[Value], made: Value) -> str:
-    x = _untimed(graph, graph.times(given[0], 1 - 2 * op.smallest, made.shape), values[0])
-    pads = [*op.padding, *op.padding]
-    x = graph.add("MaxPool", x, kernel_shape=op.kernel, strides=op.stride, pads=pads)
-    return graph.times(_timed(graph, x, made), 1 - 2 * op.smallest, made.shape)
-
-
-GENERAL: dict[type[Op], Written] = {
+WRITTEN: dict[type[Op], Written] = {
     ops.Lookup: _lookup, ops.Take: _take, ops.Add: _add, ops.And: _and, ops.Neuron: _neuron, ops.Count: _count,
     ops.View: _view, ops.Permute: _permute, ops.Join: _join,
-}  # fmt: skip
-INTEGERS = GENERAL | {
     ops.Shift: _shift, ops.Linear: _linear, ops.Conv: _conv, ops.Steps: _steps, ops.Pool: _pool,
-}  # fmt: skip
-FLOATS = GENERAL | {
-    ops.Shift: _float_shift, ops.Linear: _float_linear, ops.Conv: _float_conv, ops.Steps: _float_steps,
-    ops.Pool: _float_pool,
 }  # fmt: skip

@@ -23,7 +23,7 @@ from htaf.packed.model import PackedModel
 from htaf.packed.report import Report
 from htaf.packed.writing import program_from_json, program_to_json
 
-FORMAT, VERSION = "htaf-packed", "5"
+FORMAT, VERSION = "htaf-packed", "6"
 
 
 def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:

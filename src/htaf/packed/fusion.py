@@ -149,7 +149,7 @@ def _find_chain(
             if joined is None or joined.axis not in (None, axis):
                 break
             chain.affine = joined
-        elif (other := _added(user, chain.end)) is not None and chain.residual is None and site.more is None:
+        elif (other := _added(user, chain.end)) is not None and chain.residual is None:
             if not same(shape_of(other), shape_of(user)) or other in constants:
                 break
             chain.residual = other
@@ -183,7 +183,7 @@ def _exact(site: LayerSite, kind: Bits) -> bool:
 
 def _take_pool(chain: Chain, pool: Node, axis: int, kinds: dict[Node, Bits], outputs: set[Node], found: Fusion) -> None:
     """A step behind a pooling, as both may change places: the bits are pooled in place of the sums."""
-    if chain.site.form != "image" or chain.site.more is not None or pool in kinds or not is_pool(pool):
+    if chain.site.form != "image" or pool in kinds or not is_pool(pool):
         return
     tails = [t for t in found.tails.values() if t.affine.source is pool and t.affine.axis in (None, axis)]
     if len(tails) != 1 or kinds[tails[0].step].axis != axis:
@@ -217,7 +217,7 @@ def _fold(site: LayerSite, constants: Constants, outputs: set[Node], found: Fusi
     they are integers times a power of two, whose sums are exact."""
     if any(source in constants and len(source.users) > 1 for source in site.node.all_input_nodes):
         return
-    if integers(site.weight) is not None or site.more is not None:
+    if integers(site.weight) is not None:
         return
     unit = torch.ones((), dtype=torch.float64)
     end, affine = site.node, Affine(site.node, unit, torch.zeros_like(unit), None)

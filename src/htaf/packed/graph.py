@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,6 @@ from htaf.grid import settled
 from htaf.packed import operators
 from htaf.packed.affine import Constants, aten, read_affine, same, shape_of
 from htaf.packed.errors import PackedError
-from htaf.packed.kinds import Part, part_of
 
 _NOTHING = (
     aten.clone.default, aten.detach.default, aten.alias.default, aten.contiguous.default, aten.lift_fresh_copy.default,
@@ -163,10 +161,6 @@ def _simplify(graph: Graph, constants: Constants) -> None:
             node.target, node.args, node.kwargs = aten.constant_pad_nd.default, (*node.args[:2], value or 0), {}
         if node.target is aten.transpose.int:
             _permute(node)
-        if node.target is aten.slice.Tensor:
-            _of_part(node)
-        if node.target is aten.slice_scatter.default:
-            _written_over(node)
         if node.target is aten.index.Tensor:
             _indices(graph, node, constants)
         if node.target is aten.rrelu.default:  # whose slope is random in training alone
@@ -262,41 +256,6 @@ def _permute(node: Node) -> None:
     dims: list[Any] = list(range(len(shape_of(node))))
     dims[a], dims[b] = dims[b], dims[a]  # pyright: ignore
     node.target, node.args = aten.permute.default, (source, dims)
-
-
-def _of_part(node: Node) -> None:
-    """A slice of what was written into, as by `x[:, :8].relu_()`: of the part written, or of what was there."""
-    wanted, source = part_of(node, 1), node.args[0]
-    while wanted is not None and isinstance(source, Node) and source.target is aten.slice_scatter.default:
-        part = part_of(source, 2)
-        if part == wanted:
-            node.target, node.args, node.kwargs = aten.alias.default, (source.args[1],), {}
-            return
-        if part is None or part[0] != wanted[0] or (part[1] < wanted[2] and wanted[1] < part[2]):
-            return
-        source = source.args[0]
-        node.args = (source, *node.args[1:])
-
-
-def _written_over(node: Node) -> None:
-    """Parts written into a tensor, of which they leave nothing, as these parts side by side."""
-    found: dict[Part, Any] = {}
-    source: Any = node
-    while source.target is aten.slice_scatter.default:
-        part = part_of(source, 2)
-        others = found.keys() - {part}
-        if part is None or any(p[0] != part[0] or (p[1] < part[2] and part[1] < p[2]) for p in others):
-            return
-        found.setdefault(part, source.args[1])  # the last that was written there
-        size: Any = shape_of(node)[part[0]]
-        parts = sorted(found)
-        ends = [0, *(p[2] for p in parts)]
-        if [p[1] for p in parts] == ends[:-1] and ends[-1] == (size if isinstance(size, int) else sys.maxsize):
-            node.target, node.args, node.kwargs = aten.cat.default, ([found[p] for p in parts], part[0]), {}
-            if len(parts) == 1:
-                node.target, node.args = aten.alias.default, (found[part],)
-            return
-        source = source.args[0]
 
 
 def _indices(graph: Graph, node: Node, constants: Constants) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
-import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +13,6 @@ from torch.fx.node import map_arg
 from htaf.packed.affine import Constants, aten, is_float, read_affine, same, shape_of
 
 CONVOLUTIONS = (aten.conv1d.default, aten.conv2d.default, aten.conv1d.padding, aten.conv2d.padding)
-TRANSPOSED = (aten.conv_transpose1d.default, aten.conv_transpose2d.input)
 PRODUCTS = (aten.linear.default, aten.mm.default, aten.matmul.default, aten.addmm.default)
 
 
@@ -110,66 +107,13 @@ def _number(item: Any, constants: Constants) -> float | None:
     return float(value.item()) if value is not None and value.numel() == 1 else None
 
 
-def infer(nodes: list[Node], constants: Constants) -> tuple[dict[Node, Bits], set[Node]]:
-    """The values that are worth keeping as bits: those that a layer, or a pooling before one, takes.
-
-    Also, which of them an operator makes of the floats of other bits: it only moves these, but not by whole channels.
-    """
+def infer(nodes: list[Node], constants: Constants) -> dict[Node, Bits]:
+    """The values that are worth keeping as bits: those that a layer, or a pooling before one, takes."""
     found: dict[Node, Bits] = {}
-    levels: dict[Node, set[float]] = {}
-    moved: set[Node] = set()
     for node in nodes:
-        kind = _kind(node, found, constants)
-        if kind is None and (both := _levels(node, found, levels, constants)) is not None:
-            levels[node] = both
-            if (kind := _moved(node, both, constants)) is not None:
-                moved.add(node)
-        if kind is not None:
+        if (kind := _kind(node, found, constants)) is not None:
             found[node] = kind
-    return found, moved
-
-
-def _levels(
-    node: Node, found: dict[Node, Bits], levels: dict[Node, set[float]], constants: Constants
-) -> set[float] | None:
-    """The one or two numbers that the entries of a value can be, as entries of bits are; None for other values."""
-    if not moves(node):
-        if not maps_each(node) or (given := levels.get(node.all_input_nodes[0])) is None:
-            return None
-        made = set(_values_of(node, torch.tensor(sorted(given))).tolist())
-        return made if all(map(math.isfinite, made)) else None
-    both: set[float] = set()
-    sources: list[Any] = list(node.all_input_nodes)
-    if node.target is aten.copy.default:
-        sources = [node.args[1]]
-    elif node.target in _INDEXED:
-        sources = [node.args[0]]
-    for source in sources:
-        if not isinstance(source, Node):
-            return None
-        if isinstance(source.meta.get("val"), torch.Tensor) and _dtype(source) != torch.float32:
-            return None  # numbers of any size, as of whole numbers that are put beside bits
-        if source in constants:
-            both |= set(constants[source].unique()[:3].tolist())
-        elif source.target in (aten.full.default, aten.full_like.default):
-            both.add(float(source.args[1]))  # pyright: ignore[reportArgumentType]
-        elif source in levels:
-            both |= levels[source]
-        elif source in found and found[source].most == 1:
-            both |= {found[source].low, found[source].high}
-        elif isinstance(source.meta.get("val"), (torch.Tensor, list, tuple)):  # no size
-            return None
-    if node.target is aten.constant_pad_nd.default:
-        both.add(float(node.args[2] if len(node.args) > 2 else 0))  # pyright: ignore[reportArgumentType]
-    return both if len(both) <= 2 and all(map(math.isfinite, both)) else None
-
-
-def _moved(node: Node, both: set[float], constants: Constants) -> Bits | None:
-    """The kind of a value that was moved, if it is taken as bits right there."""
-    shape, axis = shape_of(node), wanted_axis(node, constants, set(), moving=False)
-    if len(both) < 2 or _dtype(node) != torch.float32 or not axis or not isinstance(shape[axis], int):
-        return None
-    return Bits(shape[axis], axis, min(both), max(both))
+    return found
 
 
 def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | None:
@@ -197,17 +141,11 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
         if kind.most == 1:
             return replace(kind, low=min(kind.low, kind.high), high=max(kind.low, kind.high))
         return kind if kind.nested and kind.low < kind.high else None
-    if node.target is aten.constant_pad_nd.default:
-        return kind if pads_bits(node, kind) else None
     if node.target is aten.reshape.default:
         return viewed(kind, shape_of(node.args[0]), shape_of(node))  # pyright: ignore[reportArgumentType]
-    if node.target in ENLARGED:
-        return kind if kind.axis == 1 and kind.whole is None else None
     if node.target is aten.permute.default and kind.whole is None:
         axis = dims_of(node).index(kind.axis)
         return replace(kind, axis=axis) if axis else None
-    if node.target is aten.flip.default and kind.whole is None:
-        return kind if kind.axis not in dims_of(node) else None
     return _mapped(node, found)
 
 
@@ -272,22 +210,6 @@ def _joined(node: Node, a: Bits, b: Bits) -> Bits | None:
     return None
 
 
-Part = tuple[int, int, int]  # dimension, first entry, and the one behind the last
-
-
-def part_of(node: Node, at: int) -> Part | None:
-    """The entries that a slice takes or a slice_scatter writes, its dimension being argument `at`; None for others."""
-    dim, first, last, step = (*node.args[at:], *(0, None, None, 1)[len(node.args) - at :])
-    shape = shape_of(node.args[0])  # pyright: ignore[reportArgumentType]
-    dim = int(dim or 0) % len(shape)  # pyright: ignore
-    if step != 1 or not all(end is None or isinstance(end, int) for end in (first, last)):
-        return None
-    if isinstance(shape[dim], int):
-        return (dim, *slice(first, last).indices(shape[dim])[:2])  # pyright: ignore
-    whole = first in (0, None) and last in (None, sys.maxsize)  # of a batch all is known or nothing
-    return (dim, 0, sys.maxsize) if whole else None
-
-
 def cat_dim(node: Node) -> int:
     """The dimension along which a `cat` puts its arguments side by side."""
     return int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape_of(node))  # pyright: ignore
@@ -318,67 +240,36 @@ def viewed(kind: Bits, before: tuple[Any, ...], after: tuple[Any, ...]) -> Bits 
     return None
 
 
-# of these, every entry of the result is one of an argument, or the fill of a border
-_MOVES = {
-    "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "repeat", "slice", "select",
-    "split", "split_with_sizes", "unbind", "cat", "stack", "flip", "roll", "index", "index_select", "gather",
-    "pixel_shuffle", "pixel_unshuffle", "upsample_nearest1d", "upsample_nearest2d", "constant_pad_nd", "pad",
-    "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "slice_scatter", "select_scatter", "amax", "amin",
-    "maximum", "minimum", "copy",
-}  # fmt: skip
-ENLARGED = (aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec)
-_INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)  # masks and indices after the first
-
-
-def moves(node: Node) -> bool:
-    """Whether a node only puts entries of its arguments elsewhere, or leaves some out."""
-    if node.target in _POOLS:
-        return pool_sizes(node)[2] == (0, 0)  # a window without a pixel gives -inf
-    name = str(node.target).removeprefix("aten.").partition(".")[0]
-    return node.op == "call_function" and (name in _MOVES or node.target is operator.getitem)
-
-
-def wanted_axis(node: Node, constants: Constants, seen: set[Node], *, moving: bool = True) -> int | None:
-    """The dimension along which the first layer that takes this value sums, in the node's own order.
-
-    moving: also where its entries are moved before, as by a channel shuffle; then some dimension.
-    """
+def wanted_axis(node: Node, constants: Constants, seen: set[Node]) -> int | None:
+    """The dimension along which the first layer that takes this value sums, in the node's own order."""
     rank = len(shape_of(node))
     for user in node.users:
         if user in seen or user.op != "call_function":
             continue
         seen.add(user)
         weight = next((a for a in user.args[1:3] if isinstance(a, Node) and a in constants), None)
-        if user.target in (*CONVOLUTIONS, *TRANSPOSED) and user.args[0] is node and weight is not None:
+        if user.target in CONVOLUTIONS and user.args[0] is node and weight is not None:
             if rank == (4 if "2d" in str(user.target) else 3):
                 return 1
         elif user.target in PRODUCTS and weight is not None and node in user.args[:2]:
             if rank > 1:
                 return rank - 1
         elif user.target is aten.reshape.default:
-            axis = wanted_axis(user, constants, seen, moving=moving)
+            axis = wanted_axis(user, constants, seen)
             before, after = shape_of(node), shape_of(user)
             moved = len(after) - len(before)
             if axis is not None and axis - moved >= 1 and same(before[axis - moved :], after[axis:]):
                 return axis - moved
             if axis is not None and axis == len(after) - 1 and 1 <= axis < rank and same(before[:axis], after[:axis]):
                 return axis
-            if axis is not None and moving:
-                return _any_axis(rank)
-        elif is_pool(user) or maps_each(user) or user.target in (aten.constant_pad_nd.default, *_ELEMENTWISE):
-            axis = wanted_axis(user, constants, seen, moving=moving)
+        elif is_pool(user) or maps_each(user) or user.target in (aten.cat.default, *_ELEMENTWISE):
+            axis = wanted_axis(user, constants, seen)
             if axis is not None and len(shape_of(user)) == rank:
                 return axis
-        elif moves(user):
-            axis = wanted_axis(user, constants, seen, moving=moving)
-            if axis is None:
-                continue
-            if user.target is aten.permute.default and (axis := dims_of(user)[axis]):
+        elif user.target is aten.permute.default:
+            axis = wanted_axis(user, constants, seen)
+            if axis is not None and (axis := dims_of(user)[axis]):
                 return axis
-            if user.target is aten.flip.default and axis not in dims_of(user):
-                return axis
-            if moving:
-                return axis if axis and len(shape_of(user)) == rank else _any_axis(rank)
     return None
 
 
@@ -421,15 +312,6 @@ def is_pool(node: Node) -> bool:
         p == 0 or (isinstance(size, int) and p <= d * (k - 1) and d <= size)
         for size, k, p, d in zip(sizes, kernel, padding, dilation, strict=True)
     )
-
-
-def pads_bits(node: Node, kind: Bits) -> bool:
-    """Whether a padding adds a level that the bits have, in dimensions after the channels."""
-    pads, value = node.args[1], node.args[2] if len(node.args) > 2 else 0
-    if not isinstance(pads, (list, tuple)) or not all(isinstance(p, int) for p in pads) or kind.whole is not None:
-        return False
-    inside = len(pads) <= 2 * (len(shape_of(node)) - 1 - kind.axis)
-    return inside and value in ((kind.low,) if kind.most > 1 else (kind.low, kind.high))
 
 
 def pool_sizes(node: Node) -> tuple[Pair, Pair, Pair, Pair]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,25 +9,17 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from htaf.kernels.depthwise_convolution.reference import MOST_PLANES, depthwise
 from htaf.kernels.integer_convolution.reference import LARGEST_INPUT, MOST
 from htaf.kernels.layers import EXACT, Geometry, row_bytes
 from htaf.kernels.packed_maps.reference import pack
 from htaf.packed.affine import Constants, aten, shape_of
 from htaf.packed.instructions.layer import Form
-from htaf.packed.instructions.transposed import phases
-from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, TRANSPOSED, Bits
-
-MOST_PHASES = 4  # of a transposed convolution, along a dimension
-FEWEST_PRODUCTS = 1 << 16  # of one, for each image, that repay its several layers
+from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits
 
 
 @dataclass(frozen=True)
 class LayerSite:
-    """A convolution or linear layer: weight float32 [outputs, channels / groups, height, width], bias [outputs].
-
-    more: of a transposed convolution its output padding; None of others.
-    """
+    """A convolution or linear layer: weight float32 [outputs, channels / groups, height, width], bias [outputs]."""
 
     node: Node
     source: Node
@@ -37,14 +28,13 @@ class LayerSite:
     weight: Tensor
     bias: Tensor | None
     axis: int
-    more: tuple[int, int] | None = None
 
 
 def read_layer(node: Node, constants: Constants) -> LayerSite | None:
     """The node as a layer with constant weights."""
     if node.op != "call_function" or node in constants:
         return None
-    if node.target in CONVOLUTIONS or node.target in TRANSPOSED:
+    if node.target in CONVOLUTIONS:
         return _convolution(node, constants)
     if node.target in PRODUCTS:
         return _product(node, constants)
@@ -52,11 +42,8 @@ def read_layer(node: Node, constants: Constants) -> LayerSite | None:
 
 
 def _convolution(node: Node, constants: Constants) -> LayerSite | None:
-    transposed = node.target in TRANSPOSED
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    names = (*names[:5], "output_padding", "groups", "dilation") if transposed else names
     defaults: dict[str, Any] = {"bias": None, "stride": [1], "padding": [0], "dilation": [1], "groups": 1}
-    defaults["output_padding"] = [0]
     given: dict[str, Any] = defaults | dict[str, Any](zip(names, node.args, strict=False)) | node.kwargs
     source, weight = given["input"], constants.get(given["weight"])
     bias = constants.get(given["bias"]) if given["bias"] is not None else None
@@ -69,8 +56,6 @@ def _convolution(node: Node, constants: Constants) -> LayerSite | None:
     if flat:
         weight = weight.unsqueeze(2)
     groups = given["groups"]
-    if transposed:  # [channels, outputs / groups, ...]
-        weight = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
     kernel = (weight.shape[2], weight.shape[3])
 
     def pair(value: Any, fill: int) -> tuple[int, int]:
@@ -88,8 +73,7 @@ def _convolution(node: Node, constants: Constants) -> LayerSite | None:
         pads = pair(padding, 0)
     sizes = (weight.shape[1] * groups, weight.shape[0])
     geometry = Geometry(*sizes, kernel, pair(given["stride"], 1), pads, dilation, groups)
-    more = pair(given["output_padding"], 0) if transposed else None
-    return LayerSite(node, source, "line" if flat else "image", geometry, weight, bias, 1, more)
+    return LayerSite(node, source, "line" if flat else "image", geometry, weight, bias, 1)
 
 
 def _product(node: Node, constants: Constants) -> LayerSite | None:
@@ -183,52 +167,18 @@ def counts(g: Geometry, kind: Bits) -> bool:
 def slower(site: LayerSite, kind: Bits) -> str | None:
     """Why a layer that could run over bits is larger and slower so; None where it is not."""
     g = site.geometry
-    if site.more is not None:
-        return _not_transposed(site, kind)
     binary = counts(g, kind) and binary_scales(site.weight) is not None
     if kind.most > 1 and kind.low != 0.0 and g.padding != (0, 0) and not binary:
         return f"its padding is not the lowest level, {kind.low:g}"
     if g.groups == 1:
         return None
-    if depthwise(g):
-        return _not_depthwise(site, kind)
     if g.groups == g.channels:
-        return "one channel a group, with several outputs"
+        return "one channel a group"
     if kind.most > 1:
         return "its groups would be made dense, as its input has several levels"
     if kind.low != 0.0 and g.padding != (0, 0) and not binary:
         return f"its groups would be made dense, as padding is none of {kind.low:g} and {kind.high:g}"
     return None
-
-
-def _not_transposed(site: LayerSite, kind: Bits) -> str | None:
-    """Why a transposed convolution cannot be made of convolutions over bits; None where it can."""
-    g = site.geometry
-    if g.groups != 1 or g.dilation != (1, 1):
-        return "a transposed convolution in groups or with dilation"
-    sizes, more = shape_of(site.source)[2:], site.more or (0, 0)
-    if not all(isinstance(n, int) for n in sizes):
-        return "a transposed convolution of images whose sizes follow from the batch"
-    each = [phases(*n) for n in zip(g.kernel, g.stride, g.padding, more, strict=True)]
-    if max(g.stride) > MOST_PHASES or None in each:
-        return f"a transposed convolution with a stride beyond {MOST_PHASES} or beyond its kernel"
-    lead = (1, *sizes)[-2:]
-    if any(n + phase.more < 1 for n, some in zip(lead, each, strict=True) for phase in some or ()):
-        return "a transposed convolution whose padding cuts off more than it makes"
-    if g.channels * g.outputs * math.prod(g.kernel) * math.prod(sizes) < FEWEST_PRODUCTS:
-        return f"a transposed convolution of fewer than {FEWEST_PRODUCTS:,} products for each image"
-    if kind.low != 0.0 and not (counts(g._replace(padding=(1, 1)), kind) and binary_scales(site.weight) is not None):
-        return f"a transposed convolution of {kind.low:g} and {kind.high:g}"
-    return None
-
-
-def _not_depthwise(site: LayerSite, kind: Bits) -> str | None:
-    """Why the kernel for depthwise layers cannot take one; None where it can."""
-    if kind.planes > MOST_PLANES:
-        return f"its input is a sum of up to {kind.most} bits"
-    if kind.low not in (0.0, -kind.high) and site.geometry.padding != (0, 0):
-        return f"its padding is none of {kind.low:g} and {kind.high:g}"
-    return None if bool(site.weight.isfinite().all()) else "its weights are not finite"
 
 
 @dataclass(frozen=True)
@@ -254,8 +204,6 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
     g, weight = site.geometry, site.weight.detach()
     shift = torch.zeros(g.outputs, dtype=torch.float64) if site.bias is None else site.bias.double()
     one = torch.ones(g.outputs, dtype=torch.float64)
-    if depthwise(g):
-        return _prepare_depthwise(site, kind, shift)
     scales = binary_scales(weight)
     if scales is not None and counts(g, kind):
         falling = kind.low > kind.high  # bits that are 1 where the value is low, with the signs exchanged
@@ -291,20 +239,3 @@ def _side_by_side(signs: Tensor, channels: int, planes: int) -> Tensor:
     """
     last = torch.arange(signs.shape[-1] * 8) >= channels
     return torch.cat([signs | pack(last) if i % 2 else signs for i in range(planes)], -1)
-
-
-def _prepare_depthwise(site: LayerSite, kind: Bits, shift: Tensor) -> Prepared:
-    """The weights of a depthwise layer for levels 0 and 1, or -1 and 1: integers of at most a byte where they are."""
-    g, weight = site.geometry, site.weight.detach().double()
-    bipolar = kind.most == 1 and kind.low == -kind.high
-    if not bipolar and kind.low != 0.0:
-        shift = shift + kind.low * weight.sum((1, 2, 3))
-    weight = weight * (kind.high if bipolar else kind.unit)
-    scales, rounded = binary_scales(weight), weight.float()
-    if scales is not None and math.prod(g.kernel) * kind.most < EXACT:
-        signs = weight.sign().to(torch.int8).contiguous()
-        return Prepared(g, "integer", signs, scales, shift, bipolar, False, kind.planes)
-    if (whole := integers(rounded, kind.most)) is not None:
-        return Prepared(g, "integer", *whole, shift, bipolar, False, kind.planes)
-    one = torch.ones(g.outputs, dtype=torch.float64)
-    return Prepared(g, "table", rounded.contiguous(), one, shift, bipolar, False, kind.planes)

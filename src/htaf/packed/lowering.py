@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from htaf.kernels.depthwise_convolution.reference import depthwise
 from htaf.kernels.layers import row_bytes
 from htaf.kernels.packed_maps.reference import pack
 from htaf.packed import operators
@@ -19,11 +18,10 @@ from htaf.packed.emission import Emission
 from htaf.packed.errors import PackedError
 from htaf.packed.fusion import Chain, Fusion, Tail, fuse
 from htaf.packed.graph import Traced
-from htaf.packed.instructions import Layer, Means, Pool, Rounded, Spikes, Threshold, Transposed
-from htaf.packed.instructions.layer import SMALL, Kind, to_nibbles
+from htaf.packed.instructions import Layer, Means, Pool, Rounded, Spikes, Threshold
+from htaf.packed.instructions.layer import SMALL, to_nibbles
 from htaf.packed.kinds import (
     CONVOLUTIONS,
-    ENLARGED,
     PRODUCTS,
     Bits,
     cat_dim,
@@ -36,7 +34,6 @@ from htaf.packed.kinds import (
 from htaf.packed.layers import LayerSite, prepare
 from htaf.packed.program import Input, Program
 from htaf.packed.report import Report, Row
-from htaf.packed.rewriting import rewritten
 from htaf.packed.whole import MeansSite, RoundedSite
 
 # why what takes no bits runs in float
@@ -46,14 +43,12 @@ NOT_OF_BITS, NOT_READ = "float: its input is not bits", "float: no layer over bi
 class Lowering(Emission):
     """One pass over the graph; `program` and `report` are its results."""
 
-    def __init__(self, traced: Traced, tables: Kind) -> None:
+    def __init__(self, traced: Traced) -> None:
         super().__init__(traced)
-        self.tables: Kind = tables
         nodes = [n for n in traced.graph.nodes if n.op == "call_function" and n not in traced.constants]
         nodes = [n for n in nodes if isinstance(n.meta.get("val"), (Tensor, list, tuple))]  # not sizes
         outputs = {n for n in traced.outputs if n is not None}
-        kinds, self.moved = infer(nodes, traced.constants)
-        self.kinds |= kinds
+        self.kinds |= infer(nodes, traced.constants)
         self.fusion: Fusion = fuse(nodes, self.kinds, traced.constants, outputs)
         for node in nodes:
             self._lower(node)
@@ -84,8 +79,6 @@ class Lowering(Emission):
             self._threshold(node, fusion.tails[node])
         elif node in self.kinds and is_spikes(node):
             self._spikes(node)
-        elif node in self.moved:
-            self._repacked(node, self.kinds[node])
         elif node in self.kinds:
             self._on_bits(node, self.kinds[node])
         else:
@@ -99,11 +92,9 @@ class Lowering(Emission):
         scale = (affine.scale * ready.scale).broadcast_to(outputs)
         shift = (affine.scale * ready.shift + affine.shift).broadcast_to(outputs)
         lower = upper = None
-        slope = 1.0
         raw = not chain.keep and chain.residual is None
         if chain.tail is not None:
             inner = Affine(chain.end, scale, shift, chain.tail.affine.axis) if raw else None
-            slope = float((chain.tail.affine.scale * (scale if raw else 1)).abs().max())
             ends = chain.tail.interval(inner, integer=raw and ready.kind != "table")
             lower, upper = self._ends(node, ends, outputs)
         plain_scale = raw or bool((scale == 1).all())
@@ -120,21 +111,21 @@ class Lowering(Emission):
         if ready.ones:
             source = self._with_ones(site.source, kind, source, ready.geometry.channels)
         kept = ready.weight
-        if ready.kind == "integer" and int(kept.abs().max()) <= SMALL and site.more is None:
+        if ready.kind == "integer" and int(kept.abs().max()) <= SMALL:
             kept = to_nibbles(kept)
         weight = self._tensor(f"{node.name}.weight", kept)
         layer = Layer(
             name=node.name if chain.tail is None or chain.pool else chain.tail.step.name,
             weights=ready.kind, form=site.form, geometry=ready.geometry, weight=weight,
-            bipolar=ready.bipolar, tables=self.tables, input=source, residual=residual,
+            bipolar=ready.bipolar, input=source, residual=residual,
             scale=None if plain_scale else self._channels(f"{node.name}.scale", scale.float()),
             shift=None if plain_shift else self._channels(f"{node.name}.shift", shift.float()),
             lower=lower, upper=upper,
             y=self._value() if chain.keep else None,
             bits=self._value() if chain.tail is not None else None,
-            slope=slope, planes=ready.planes, wide=wide, pooled=chain.pool is not None,
+            planes=ready.planes, wide=wide, pooled=chain.pool is not None,
         )  # fmt: skip
-        self.instructions.append(layer if site.more is None else Transposed.of(layer, site.more))
+        self.instructions.append(layer)
         if layer.y is not None:
             self.floats[chain.end] = layer.y
         if layer.bits is not None and chain.tail is not None:
@@ -143,12 +134,8 @@ class Lowering(Emission):
         self.packed_bytes += kept.nbytes + (4 * outputs if layer.scale else 0) + (16 * outputs if wide else 0)
         self.float_bytes += 4 * site.weight.numel()
         bits = 8 if kept.dtype == torch.int8 else 4
-        kinds = {"binary": "binary", "table": f"table {self.tables}", "integer": f"integer, {bits} bits"}
+        kinds = {"binary": "binary", "table": "table float32", "integer": f"integer, {bits} bits"}
         how = f"packed: {kinds[ready.kind]}"
-        if depthwise(ready.geometry) and ready.kind != "binary":
-            how = f"packed: depthwise, {'float32' if ready.kind == 'table' else kinds['integer']}"
-        if site.more is not None:
-            how = f"packed: transposed, {kinds[ready.kind]}"
         if chain.end is not node:
             self.rows[:] = [r if r.name != node.name else Row(r.name, r.path, r.operator, how) for r in self.rows]
             self._row(chain.end, f"with {node.name}")
@@ -226,8 +213,7 @@ class Lowering(Emission):
     def _threshold(self, node: Node, tail: Tail) -> None:
         kind = self.kinds[node]
         lower, upper = self._ends(node, tail.interval(), kind.channels)
-        source, slope = self._float(tail.affine.source), float(tail.affine.scale.abs().max())
-        threshold = Threshold(node.name, source, kind.axis, lower, upper, self._value(), slope)
+        threshold = Threshold(node.name, self._float(tail.affine.source), kind.axis, lower, upper, self._value())
         self.instructions.append(threshold)
         self.bits[node] = (threshold.bits,)
         self._row(node, "packed: bits of floats")
@@ -241,15 +227,6 @@ class Lowering(Emission):
         self.instructions.append(spikes)
         self.bits[node] = (spikes.bits,)
         self._row(node, "packed: spikes of floats")
-
-    def _repacked(self, node: Node, kind: Bits) -> None:
-        """Bits of floats that are the levels of other bits, moved."""
-        self._call(node, "packed: bits that were moved as floats")
-        middle, infinity = torch.tensor([(kind.low + kind.high) / 2, torch.inf]).split(1)
-        ends = self._ends(node, (middle, infinity), kind.channels)
-        threshold = Threshold(node.name, self.floats[node], kind.axis, *ends, self._value(), follows=True)
-        self.instructions.append(threshold)
-        self.bits[node] = (threshold.bits,)
 
     def _on_bits(self, node: Node, kind: Bits) -> None:
         """A value that is bits because its sources are."""
@@ -266,13 +243,9 @@ class Lowering(Emission):
                 planes = (self._inverted(node, planes[0], self._mask(node, before)),)
             planes = tuple(self._pool(node, plane) for plane in planes)
             how = "packed: pooled bits"
-        elif node.target is aten.constant_pad_nd.default:
-            planes, how = self._padded(node, planes, kind), "packed: padded bits"
         elif node.target is aten.reshape.default and kind.whole is None:
             planes = tuple(self._viewed(node, first, p) for p in planes)
-        elif node.target in ENLARGED:
-            planes, how = tuple(self._enlarged(node, kind, p) for p in planes), "packed: repeated bits"
-        elif node.target in (aten.permute.default, aten.flip.default):
+        elif node.target is aten.permute.default:
             planes, how = tuple(self._turned(node, first, p) for p in planes), "packed: moved bits"
         elif others and kind.nested:
             planes, how = (*planes, *self.bits[others[0]]), "packed: levels"
@@ -329,17 +302,6 @@ class Lowering(Emission):
     def _inverted(self, node: Node, plane: int, mask: dict[str, Any]) -> int:
         return self._aten(node, "bitwise_xor.Tensor", [{"v": plane}, mask])
 
-    def _padded(self, node: Node, planes: tuple[int, ...], kind: Bits) -> tuple[int, ...]:
-        pads: Any = node.args[1]
-        ones = (node.args[2] if len(node.args) > 2 else 0) == kind.high and kind.most == 1
-        mask = self._mask(node, kind) if ones else {}
-        found = []
-        for plane in planes:
-            source = self._inverted(node, plane, mask) if ones else plane
-            padded = self._aten(node, "constant_pad_nd.default", [{"v": source}, [0, 0, *pads], 0])
-            found.append(self._inverted(node, padded, mask) if ones else padded)
-        return tuple(found)
-
     def _viewed(self, node: Node, source: Node, plane: int) -> int:
         kind, before = self.kinds[node], self.kinds[source]
         shape = list(shape_of(node))
@@ -348,25 +310,12 @@ class Lowering(Emission):
         return self._aten(node, "reshape.default", [{"v": plane}, [*sizes, row_bytes(before.channels)]])
 
     def _turned(self, node: Node, source: Node, plane: int) -> int:
-        """A permutation of the dimensions, or a flip along some: of the packed bits, whose channels come last."""
-        dims, rank = dims_of(node), len(shape_of(node))
-        before = [d for d in range(rank) if d != self.kinds[source].axis]
-        if node.target is aten.flip.default:
-            return self._aten(node, "flip.default", [{"v": plane}, [before.index(d) for d in dims]])
-        after = [before.index(d) for d in dims if d in before]
+        """A permutation of the dimensions: of the packed bits, whose channels come last."""
+        before = [d for d in range(len(shape_of(node))) if d != self.kinds[source].axis]
+        after = [before.index(d) for d in dims_of(node) if d in before]
         if after == sorted(after):
             return plane
-        return self._aten(node, "permute.default", [{"v": plane}, [*after, rank - 1]])
-
-    def _enlarged(self, node: Node, kind: Bits, plane: int) -> int:
-        """The nearest of the bits for every pixel: rows and columns that are chosen."""
-        sizes = shape_of(node.args[0])[2:]  # pyright: ignore[reportArgumentType]
-        for dim in reversed(range(len(sizes))):  # the smallest copies first
-            numbers = torch.arange(float(sizes[dim])).reshape([-1 if d == dim else 1 for d in range(len(sizes))])
-            nearest: Any = node.target(numbers.expand(1, 1, *sizes), *node.args[1:], **node.kwargs)  # pyright: ignore
-            chosen = self._tensor(f"{node.name}.{dim}", nearest.movedim(dim + 2, 0).flatten(1)[:, 0].long())
-            plane = self._aten(node, "index_select.default", [{"v": plane}, dim + 1, {"t": chosen}])
-        return plane
+        return self._aten(node, "permute.default", [{"v": plane}, [*after, len(before)]])
 
     def _joined(self, node: Node, first: Node, second: Node) -> tuple[tuple[int, ...], str]:
         a, b = self._planes(first), self._planes(second)
@@ -451,11 +400,11 @@ def _structure(tree: Any) -> dict[str, Any]:
     raise PackedError(f"expected tensors in tuples, lists and dicts as outputs, got {type(tree).__name__}")
 
 
-def lower(traced: Traced, tables: Kind) -> tuple[Program, Report]:
+def lower(traced: Traced) -> tuple[Program, Report]:
     """The program and the account of it.
 
     Raises:
         PackedError: an operator that a packed model cannot run, or nothing to pack.
     """
-    lowering = Lowering(rewritten(traced), tables)
+    lowering = Lowering(traced)
     return lowering.program, lowering.report

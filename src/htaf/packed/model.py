@@ -19,13 +19,11 @@ from htaf.kernels.packed_maps import reference as maps
 from htaf.packed.checking import check
 from htaf.packed.errors import PackedError
 from htaf.packed.execution import Execution
-from htaf.packed.instructions import Instruction, Layer, Threshold, Transposed
-from htaf.packed.instructions.contract import Seen, Values
-from htaf.packed.instructions.layer import Kind
+from htaf.packed.instructions import Instruction, Layer, Threshold
+from htaf.packed.instructions.contract import Values
 from htaf.packed.program import Program
 from htaf.packed.report import Report
 
-Errors = dict[int, float]
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, MemoryError)
 _TRACED = (
     "expected a call, got a trace, which is blind to packed kernels: export the hardened model, or use htaf.packed.save"
@@ -64,11 +62,6 @@ class PackedModel(nn.Module):
             (len(sizes), [(i, s) for i, s in enumerate(sizes) if s is not None]) for sizes, _ in program.inputs
         ]
         self.eval()
-
-    @property
-    def tables(self) -> dict[str, Kind]:
-        """The kind of tables of each layer with real weights, by its name."""
-        return {i.name: i.tables for i in self.program.instructions if isinstance(i, Layer) and i.looks_up}
 
     def forward(self, *inputs: Tensor) -> Any:
         if len(inputs) == 1 and type(x := inputs[0]) is Tensor:  # sizes that are known need no further look
@@ -112,7 +105,7 @@ class PackedModel(nn.Module):
 
         def after(instruction: Instruction, values: Values) -> None:
             decided = instruction.decided() if instruction in last else None
-            if isinstance(instruction, (Layer, Transposed)) and decided is not None:
+            if isinstance(instruction, Layer) and decided is not None:
                 kept.append((values[decided.bits], instruction.geometry.outputs))
             elif isinstance(instruction, Threshold) and decided is not None:
                 kept.append((values[decided.bits], values[instruction.input].shape[decided.axis]))
@@ -125,28 +118,9 @@ class PackedModel(nn.Module):
 
     def watch(self, inputs: tuple[Tensor, ...], after: Callable[[Instruction, Values], None]) -> Any:
         """As the call; `after(instruction, values)` sees every instruction and may change the values."""
-        instructions = self.program.instructions
-        return self._watched(inputs, lambda at, values: after(instructions[at], values))
-
-    def follow(self, inputs: tuple[Tensor, ...], after: Callable[[Instruction, Values], None]) -> tuple[Any, Errors]:
-        """As `watch`; the outputs, and the error bound of every value by its number."""
-        errors: Errors = dict.fromkeys(range(len(inputs)), 0.0)
-
-        def bounded(at: int, values: Values) -> None:
-            instruction, weights = self.program.instructions[at], self._execution.ready[at].weights
-            bounds = instruction.bounds(Seen(errors, values, self.program.tensors, weights))
-            if len(bounds) != len(instruction.makes):
-                wanted = len(instruction.makes)
-                raise PackedError(f"{instruction.name}: expected the bounds of {wanted} values, got {len(bounds)}")
-            errors.update(zip(instruction.makes, bounds, strict=True))
-            after(instruction, values)
-
-        return self._watched(inputs, bounded), errors
-
-    def _watched(self, inputs: tuple[Tensor, ...], after: Callable[[int, Values], None]) -> Any:
-        inputs = self._checked(inputs)
+        inputs, instructions = self._checked(inputs), self.program.instructions
         with torch.no_grad(), _float32():
-            return self._execution(inputs, after=after)
+            return self._execution(inputs, after=lambda at, values: after(instructions[at], values))
 
     def _checked(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Inputs whose memory holds their numbers, which it does not where a sign or zeros are lazy."""
@@ -201,6 +175,6 @@ def _expect_finite(x: Tensor) -> None:
 
 def _compared(instruction: Instruction) -> int | None:
     """The floats whose bits an instruction makes, where they are a value: those of all thresholds of one step."""
-    if isinstance(instruction, (Layer, Transposed)):
+    if isinstance(instruction, Layer):
         return instruction.y
     return instruction.input if isinstance(instruction, Threshold) else None

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from torch import nn
 
-from htaf._console import progress as shown_progress
-from htaf.packed.choice import ChosenTables, choose
 from htaf.packed.errors import PackedError
 from htaf.packed.graph import Traced, arguments_of, trace
-from htaf.packed.instructions.layer import Kind
 from htaf.packed.lowering import NOT_OF_BITS, NOT_READ, lower
 from htaf.packed.model import PackedModel
 from htaf.packed.report import Report
@@ -22,8 +18,6 @@ def pack(
     model: nn.Module | Traced,
     example: Any,
     *,
-    tables: Kind | Literal["auto"] = "float32",
-    budget: float = 1e-3,
     dynamic_batch: bool = True,
     progress: bool = False,
 ) -> PackedModel:
@@ -41,9 +35,6 @@ def pack(
             `trace` made of it.
         example: tensor [batch, ...] or a tuple of them, as the model takes them: float32, integers (ids) or bools
             (masks). The packed model takes these dtypes.
-        tables: numbers that the tables of real weights hold: "float32" keeps the sums to rounding, "int16" and "int8"
-            are faster; "auto" takes for every layer the fastest of the three on the example within the budget.
-        budget: of "auto": the largest rms error of a layer's sums, over their rms.
         dynamic_batch: the packed model takes batches of any size; False for models whose graph is tied to one.
         progress: show bars, and plain lines where there is no terminal.
 
@@ -53,48 +44,25 @@ def pack(
 
     Raises:
         PackedError: a model that is smooth, has NaN, cannot be exported, holds nothing to pack or operators that a
-            packed model does not know, or whose packed form does not agree with it on the example; another value of
-            `tables` or `budget`.
+            packed model does not know, or whose packed form does not agree with it on the example.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(8, 64), htaf.Heaviside(), nn.Linear(64, 2))
         >>> pack(net, torch.randn(4, 8))(torch.randn(100, 8)).shape
         torch.Size([100, 2])
     """
-    if tables not in (*get_args(Kind), "auto"):
-        raise PackedError(f"expected tables of {', '.join(get_args(Kind))} or auto, got {tables!r}")
-    if isinstance(budget, str) or not budget >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise PackedError(f"expected a budget >= 0, got {budget!r}")
     if isinstance(model, PackedModel):
         raise PackedError("expected a hardened model, got one that is packed already")
     given = arguments_of(example)
     traced = model if isinstance(model, Traced) else trace(model, given, dynamic_batch=dynamic_batch, progress=progress)
-    program, report = lower(traced, "float32" if tables == "auto" else tables)
+    program, report = lower(traced)
     if not report.layers:
         raise PackedError(f"there is nothing to pack: {_why_none(report)}")
     packed = PackedModel(program, report)
-    if tables == "auto":
-        with shown_progress("timing tables", len(packed.tables), shown=progress) as advance:
-            program, chosen = choose(packed, given, budget, advance)
-        packed = PackedModel(program, _told(report, chosen, program.layers()))
-    return _agreeing(packed, traced, given, progress)
-
-
-def _agreeing(packed: PackedModel, traced: Traced, given: tuple[Any, ...], progress: bool) -> PackedModel:
     found = compare(packed, traced, given, progress=progress)
-    if found.contradicted:
+    if not found.ok:
         raise PackedError(f"expected the packed model to agree with the hardened one on the example, got:\n{found}")
     return packed
-
-
-def _told(report: Report, chosen: dict[str, ChosenTables], layers: dict[str, str]) -> Report:
-    """The report with what was chosen for each layer."""
-    by_node = {node: chosen[name] for name, node in layers.items() if name in chosen}
-    rows = tuple(
-        row if row.name not in by_node else replace(row, how=f"packed: table {by_node[row.name]}")
-        for row in report.rows
-    )
-    return replace(report, rows=rows)
 
 
 def _why_none(report: Report) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions import Instruction, Layer
+from htaf.packed.instructions import Instruction
 
 
 class Input(NamedTuple):
@@ -44,10 +44,6 @@ class Program:
         for one in self.instructions:
             if not isinstance(one, Instruction):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise PackedError(f"expected instructions of packed programs, got {type(one).__name__}")
-
-    def layers(self) -> dict[str, str]:
-        """Of each layer over bits, by its name: the node of its weights."""
-        return {i.name: i.weight.removesuffix(".weight") for i in self.instructions if isinstance(i, Layer)}
 
     def last_uses(self) -> dict[int, int]:
         """The place of the last instruction that makes or reads each value; of those in the outputs behind all."""

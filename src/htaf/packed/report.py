@@ -45,7 +45,7 @@ class Report:
     @property
     def layers(self) -> int:
         """Layers that run over bits."""
-        kinds = ("binary", "table", "integer", "depthwise", "transposed", "means")
+        kinds = ("binary", "table", "integer", "means")
         return sum(row.how.startswith(tuple(f"packed: {kind}" for kind in kinds)) for row in self.rows)
 
     def __str__(self) -> str:

@@ -74,18 +74,8 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Everything was compared, and every difference is one that rounding, of the tables too, explains."""
-        return self.bounded and not self.contradicted
-
-    @property
-    def bounded(self) -> bool:
-        """Whether the outputs were judged: False where what follows the tables has no known slope."""
-        return math.isfinite(self.bound)
-
-    @property
-    def contradicted(self) -> bool:
-        """Some difference is larger than rounding explains."""
-        return not self.difference <= self.bound or not all(layer.ok for layer in self.layers)  # NaN is larger
+        """Every difference is one that rounding explains."""
+        return self.difference <= self.bound < math.inf and all(layer.ok for layer in self.layers)  # NaN is larger
 
     @property
     def count(self) -> int:
@@ -94,9 +84,9 @@ class Verification:
 
     def __str__(self) -> str:
         bits = sum(layer.bits for layer in self.layers)
-        judged = "equal but for rounding" if self.bounded else "outputs NOT CHECKED, layers equal but for rounding"
+        judged = "equal but for rounding" if self.ok else "NOT EQUAL"
         lines = [
-            f"{'NOT EQUAL' if self.contradicted else judged}: {self.equal} of {self.predictions} predictions the same",
+            f"{judged}: {self.equal} of {self.predictions} predictions the same",
             f"outputs differ by {self.difference:.3g} at most (bound {self.bound:.3g}), in an ordinary run by "
             f"{self.free_difference:.3g}",
             f"{self.count} of {bits:,} bits in {len(self.layers)} layers differ",
@@ -114,8 +104,7 @@ def verify(packed: PackedModel, hardened: nn.Module | Traced, inputs: Any, *, pr
     Both run the inputs. In a second run of the packed model every tensor of bits is replaced, once it is compared, by
     the hardened model's: so each layer is judged on the same inputs, and one flip is counted once. The hardened model
     runs in float64 too, with the bits of its float32 run: that gives the exact distance of a flip from its threshold
-    and the rounding error that float32 makes there, 8 times which is the bound. With tables of 16 or 8 bits the
-    bound grows by what their rounding can add up to.
+    and the rounding error that float32 makes there, 8 times which is the bound.
 
     Args:
         packed: made by `pack` from `hardened`, or loaded.
@@ -233,21 +222,19 @@ def _compare(
         seen[name] = bits, right
         values[decided.bits] = right
 
-    outputs, errors = packed.follow(given, after)
-    forced = _tensors(outputs)
+    forced = _tensors(packed.watch(given, after))
     if [f.shape for f in forced] != [e.shape for e in expected]:
         raise PackedError(
             f"expected outputs of {[list(e.shape) for e in expected]}, got {[list(f.shape) for f in forced]}"
         )
     layers, flips = [], []
     for name, (got, right) in seen.items():
-        error = errors[steps[name].bits]
-        check, found = _judged(name, steps[name], got, right, single.before[name], double.before[name], error)
+        check, found = _judged(name, steps[name], got, right, single.before[name], double.before[name])
         layers.append(check)
         flips += found[: _LISTED - len(flips)]
     rounding = _largest([_far(e, x) for e, x in zip(expected, exact, strict=True)])
     largest = _largest([float(e[e.isfinite()].abs().max()) for e in expected if e.isfinite().any()])
-    bound = _ROUNDING * rounding + 1e-5 * largest + max((errors[v] for v in packed.program.returned()), default=0.0)
+    bound = _ROUNDING * rounding + 1e-5 * largest
     rows, equal = _predictions(expected[0], free[0])
     difference = _largest([_far(a, b) for a, b in zip(forced, expected, strict=True)])
     wander = _largest([_far(a, b) for a, b in zip(free, expected, strict=True)])
@@ -255,14 +242,14 @@ def _compare(
 
 
 def _judged(
-    name: str, step: Decided, got: Tensor, right: Tensor, before: Tensor, exact: Tensor, error: float
+    name: str, step: Decided, got: Tensor, right: Tensor, before: Tensor, exact: Tensor
 ) -> tuple[LayerCheck, list[Flip]]:
     differ = got ^ right
     channels = got.shape[-1] * 8
     used = right.numel() // right.shape[-1]
     z = exact.movedim(step.axis, -1)
     rounding = float((exact - before).nan_to_num(0.0, 0.0, 0.0).abs().max()) if exact.numel() else 0.0
-    bound = _ROUNDING * rounding + 1e-6 * _size(z) + error
+    bound = _ROUNDING * rounding + 1e-6 * _size(z)
     if not differ.any():
         return LayerCheck(name, used * z.shape[-1], 0, 0.0, bound), []
     mask = maps.unpack(differ, channels)[..., : z.shape[-1]].reshape(z.shape) > 0

@@ -59,7 +59,7 @@ class RoundedSite:
 def read_rounded(site: LayerSite, constants: Constants, outputs: set[Node]) -> RoundedSite | None:
     """The layer as one of integers of 16 bits whose sums float32 holds; None where it is none."""
     g, back = site.geometry, read_affine(site.source, constants)
-    plain = site.form == "image" and site.more is None and g.groups == 1 and g.dilation[1] == 1
+    plain = site.form == "image" and g.groups == 1 and g.dilation[1] == 1
     if not plain or site.bias is not None or back is None:
         return None
     rounding = back.source

@@ -18,7 +18,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from htaf._console import progress as progress_of
-from htaf._errors import first_line, listed, option
+from htaf._errors import listed, option
 from htaf._files import OutputError
 from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.images import Images
@@ -34,7 +34,7 @@ from htaf.runs.integer import build_run, pixel_table
 from htaf.runs.packing import CheckError, known_part, own_data, parts_of, to_write
 from htaf.runs.run import Run
 
-Form = Literal["integer", "c", "verilog", "onnx-integer", "qonnx"]
+Form = Literal["integer", "c", "verilog", "onnx-integer"]
 FORMS: tuple[Form, ...] = get_args(Form)
 ROWS = 32  # at once through the definition of a program
 MOST = 2**20  # bytes of Verilog that Verilator is given unasked
@@ -111,7 +111,7 @@ def export_program(
         RunError, OutputError, BusyError: as `pack_run`.
     """
     part = known_part(run, part)
-    if to not in ("c", "verilog") and (Path(out).suffix == ".onnx") != (to in ("onnx-integer", "qonnx")):
+    if to not in ("c", "verilog") and (Path(out).suffix == ".onnx") != (to == "onnx-integer"):
         wanted = "that ends with .onnx" if to != "integer" else "without .onnx behind it"
         raise OutputError(f"{option('--out', 'out')}: expected a name {wanted} for {to}, got {out}")
     folder = to in ("c", "verilog")  # whose writers look at what is there
@@ -146,12 +146,9 @@ def _written(
     if to == "integer":
         files.save(program, path)
     else:
-        from htaf.integer.onnx import to_integer_onnx, to_qonnx
+        from htaf.integer.onnx import to_integer_onnx
 
-        if to == "onnx-integer":
-            to_integer_onnx(program, path)
-        elif wide := to_qonnx(program, path):
-            return (f"sums from 2 ** 24 are float64, which tools for FPGAs may not read: {listed(wide)}",)
+        to_integer_onnx(program, path)
     return ()
 
 
@@ -300,7 +297,7 @@ def _expect_whole(file: Path) -> None:
     data = file.read_bytes()
     if not is_sealed(data):
         raise IntegerError(
-            f"{file}: expected a file that htaf export wrote with --to c, verilog, onnx-integer or qonnx, got one "
+            f"{file}: expected a file that htaf export wrote with --to c, verilog or onnx-integer, got one "
             "without its digest, which is none of these"
         )
     if not is_whole(data):
@@ -314,39 +311,21 @@ def _metadata(path: Path) -> dict[str, str]:
 
 
 def _onnx(path: Path, program: IntegerProgram, x: Array) -> Outputs:
-    """By onnxruntime, or QONNX by its own package."""
+    """By onnxruntime."""
     try:
         import onnx
+        import onnxruntime
 
         _expect(_metadata(path).get("program_sha256", ""), program, path)
         model = onnx.load(str(path))
         given, output = model.graph.input[0], model.graph.output[0].name
         kind = onnx.helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type)
-        at_once = given.type.tensor_type.shape.dim[0].dim_value or ROWS  # QONNX has a fixed number of rows: 1
-        parts = [part.astype(kind) for part in np.array_split(x, range(at_once, len(x), at_once))]
-        if any(node.domain.startswith("qonnx") for node in model.graph.node):
-            found = _qonnx(model, given.name, parts, output)
-        else:
-            import onnxruntime
-
-            session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-            found = [session.run([output], {given.name: part})[0] for part in parts]
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        parts = np.array_split(x.astype(kind), range(ROWS, len(x), ROWS))
+        found = [session.run([output], {given.name: part})[0] for part in parts]
     except ImportError as error:
         raise NotThereError(f"{error.name} is not installed (pip install {error.name})") from None
     return np.concatenate([np.asarray(y) for y in found]).astype(np.int64)
-
-
-def _qonnx(model: Any, given: str, parts: list[Array], output: str) -> list[Array]:
-    """By the qonnx package, which runs each node alone."""
-    from qonnx.core.modelwrapper import ModelWrapper  # pyright: ignore[reportMissingImports]
-    from qonnx.core.onnx_exec import execute_onnx  # pyright: ignore[reportMissingImports]
-    from qonnx.transformation.infer_shapes import InferShapes  # pyright: ignore[reportMissingImports]
-
-    wrapped = ModelWrapper(model).transform(InferShapes())
-    try:
-        return [execute_onnx(wrapped, {given: part})[output] for part in parts]
-    except Exception as error:  # it takes whatever onnx and onnxruntime are there, of versions that may not fit
-        raise NotThereError(f"the qonnx package ends with {first_line(error)}: try it with onnx 1.19") from error
 
 
 def _packed(path: Path, run: Run, program: IntegerProgram, held: RunPart, wanted: Outputs) -> Outputs:

@@ -10,7 +10,6 @@ from htaf.packed.instructions.pool import Pool
 from htaf.packed.instructions.rounded import Rounded
 from htaf.packed.instructions.spikes import Spikes
 from htaf.packed.instructions.threshold import Threshold
-from htaf.packed.instructions.transposed import Transposed
 from htaf.packed.instructions.unpack import Unpack
 
 __all__ = [
@@ -23,13 +22,12 @@ __all__ = [
     "Rounded",
     "Spikes",
     "Threshold",
-    "Transposed",
     "Unpack",
     "by_opcode",
 ]
 
 INSTRUCTIONS: tuple[type[Instruction], ...] = (
-    Layer, Threshold, Spikes, Pool, Unpack, Call, Rounded, Transposed, Means,
+    Layer, Threshold, Spikes, Pool, Unpack, Call, Rounded, Means,
 )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, final
@@ -14,24 +13,10 @@ from htaf.kernels.float_layers.cpu import NO_WINDOW, shape_of, windows
 from htaf.kernels.layers import Geometry
 from htaf.packed import operators
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions.contract import Instruction, Machine, Ready, Run, Seen, Values
+from htaf.packed.instructions.contract import Instruction, Machine, Ready, Run, Values
 from htaf.packed.instructions.schema import Field, Made, items, mapping
 from htaf.packed.planning import At, Ends, Planning
 
-# |f(x) - f(y)| <= |x - y| for the largest entry, with their inputs' bounds added up or not
-_KEEPING = {
-    "relu.default", "max_pool2d.default", "avg_pool2d.default", "adaptive_avg_pool2d.default", "mean.dim",
-    "reshape.default", "permute.default", "transpose.int", "unsqueeze.default", "squeeze.dim", "squeeze.dims",
-    "unflatten.int", "expand.default", "slice.Tensor", "select.int", "cat.default", "neg.default", "hardtanh.default",
-    "constant_pad_nd.default", "clone.default", "t.default", "relu6.default", "sigmoid.default", "tanh.default",
-    "pad.default", "max_pool1d.default", "max_pool3d.default", "adaptive_max_pool1d.default",
-    "adaptive_max_pool2d.default", "adaptive_avg_pool1d.default", "avg_pool1d.default", "amax.default", "amin.default",
-    "maximum.default", "minimum.default", "slice_scatter.default", "select_scatter.default", "split.Tensor",
-    "split_with_sizes.default", "chunk.default", "unbind.int", "stack.default", "flip.default", "roll.default",
-    "repeat.default", "pixel_shuffle.default", "pixel_unshuffle.default", "upsample_nearest1d.vec",
-    "upsample_nearest2d.vec", "upsample_linear1d.vec", "upsample_bilinear2d.vec", "abs.default", "sin.default",
-    "cos.default", "_adaptive_avg_pool2d.default", "copy.default", "mean.default",
-}  # fmt: skip
 # operators whose result never lies in the memory of an argument
 _FRESH = {"add.Tensor", "avg_pool2d.default", "conv2d.default", "max_pool2d.default", "mean.dim"}
 
@@ -92,16 +77,13 @@ class Call(Instruction):
 
     def prepare(self, machine: Machine) -> Ready:
         if machine.floats is not None and (layer := _layer(self, machine)) is not None:
-            return Ready(layer.run, None, layer)
+            return Ready(layer.run, layer)
         return Ready(_run(self, machine.tensors))
 
     def plan(self, planning: Planning, ready: Ready) -> bool:
         if isinstance(ready.layer, _Layer):
             return ready.layer.plan(planning)
         return _plan(self, planning)
-
-    def bounds(self, seen: Seen) -> list[float]:
-        return [_bound(self, seen.errors, seen.tensors)]
 
     def decided(self) -> None:
         return None
@@ -375,34 +357,6 @@ def _looked_up(weight: Tensor, ids: Tensor, *more: Any) -> Tensor:
     except IndexError:
         got = f"{int(ids.min())} to {int(ids.max())}"
         raise PackedError(f"expected ids from 0 to {len(weight) - 1} for an embedding, got {got}") from None
-
-
-# ---- the error bound ----
-
-
-def _bound(call: Call, errors: Mapping[int, float], tensors: Mapping[str, Tensor]) -> float:
-    bounds = [errors[v] for v in call.reads]
-    if not any(bounds):
-        return 0.0
-    if call.operator == "avg_pool2d.default" and (divisor := _divisor(call)) is not None:
-        kernel = call.args[1] * 2 if len(call.args[1]) == 1 else call.args[1]
-        return max(bounds) * math.prod(kernel) / abs(divisor)
-    if call.operator in _KEEPING or call.operator == "getitem":
-        return max(bounds)
-    if call.operator in ("add.Tensor", "sub.Tensor") and len(call.args) == 2:
-        left, right = (sum(errors[v] for v in references(a, "v")) for a in call.args)
-        return left + right * abs(call.kwargs.get("alpha", 1))
-    constants = [_constant(a, tensors) for a in call.args]
-    if call.operator in ("linear.default", "conv1d.default", "conv2d.default") and constants[1] is not None:
-        return bounds[0] * float(constants[1].double().abs().flatten(1).sum(1).max())
-    if call.operator == "batch_norm.default" and constants[4] is not None:
-        weight = torch.ones(()) if constants[1] is None else constants[1]
-        return bounds[0] * float((weight.double() * (constants[4].double() + call.args[7]).rsqrt()).abs().max())
-    return math.inf
-
-
-def _divisor(call: Call) -> int | None:
-    return call.args[6] if len(call.args) > 6 else call.kwargs.get("divisor_override")
 
 
 def _constant(written: Any, tensors: Mapping[str, Tensor]) -> Tensor | None:

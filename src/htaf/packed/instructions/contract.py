@@ -12,8 +12,6 @@ from torch import Tensor
 from htaf.kernels import native
 from htaf.kernels.binary_convolution import cpu as binary
 from htaf.kernels.binary_convolution import reference as binary_formulas
-from htaf.kernels.depthwise_convolution import cpu as depthwise
-from htaf.kernels.depthwise_convolution import reference as depthwise_formulas
 from htaf.kernels.integer_convolution import cpu as integers
 from htaf.kernels.integer_convolution import reference as integers_formulas
 from htaf.kernels.layers import Spare
@@ -31,12 +29,11 @@ Values = list[Any]  # of a run, by number
 Run = Callable[[Values, int], None]  # (values, batch): puts what is made into the values
 
 
-def kernels() -> tuple[Any, Any, Any, Any, Any]:
-    """binary_convolution, table_convolution, packed_maps, integer_convolution, depthwise_convolution: the compiled ones
-    where they are there, else the formulas."""
+def kernels() -> tuple[Any, Any, Any, Any]:
+    """binary_convolution, table_convolution, packed_maps, integer_convolution: the compiled ones, else the formulas."""
     if native.available():
-        return binary, tables, maps, integers, depthwise
-    return binary_formulas, tables_formulas, maps_formulas, integers_formulas, depthwise_formulas
+        return binary, tables, maps, integers
+    return binary_formulas, tables_formulas, maps_formulas, integers_formulas
 
 
 class Machine(NamedTuple):
@@ -48,33 +45,15 @@ class Machine(NamedTuple):
     tables: Any
     maps: Any
     integers: Any
-    depthwise: Any
     spare: Spare
     floats: Any = None  # kernels/float_layers/cpu.py, where there is an extension
 
 
 class Ready(NamedTuple):
-    """An instruction that can run.
-
-    weights: as the kernels hold them, for its error bound. layer: what `Instruction.plan` needs beside them.
-    """
+    """An instruction that can run. layer: what `Instruction.plan` needs."""
 
     run: Run
-    weights: Any = None
     layer: Any = None
-
-
-class Seen(NamedTuple):
-    """What an error bound is computed from, right after the instruction ran.
-
-    errors: the bound of every value so far, in its own units; of bits: of the pre-activation that decided them.
-    values: of the run. tensors: of the program. weights: as `prepare` gave them.
-    """
-
-    errors: Mapping[int, float]
-    values: Sequence[Any]
-    tensors: Mapping[str, Tensor]
-    weights: Any
 
 
 class Decided(NamedTuple):
@@ -93,7 +72,7 @@ class Instruction(ABC):
     """One step of a packed program. A subclass is a frozen dataclass, whole or refused when its class is made.
 
     It has an `opcode`, its name in files; a first field `name: str`, the node of the model that it computes; fields
-    typed as schema.py says, of which one at least is `Made`; and `sizes`, `prepare`, `bounds` and `decided`. What it
+    typed as schema.py says, of which one at least is `Made`; and `sizes`, `prepare` and `decided`. What it
     reads, makes and keeps in a file follows from the types of its fields. `holds` and `dense` have safe defaults, which
     an instruction overrides where memory can be freed or used again sooner.
     """
@@ -159,14 +138,6 @@ class Instruction(ABC):
     @abstractmethod
     def prepare(self, machine: Machine) -> Ready:
         """Its execution: whatever is the same in every run is done here, the rest in one closure."""
-
-    @abstractmethod
-    def bounds(self, seen: Seen) -> list[float]:
-        """How far what it makes may lie from what exact tables would give, in the order of `makes`.
-
-        0.0: exact but for the rounding of float32; inf: not known, so that `verify` says "not checked". Bits that it
-        reads are taken to be right; of those that it makes it is the bound of the pre-activation.
-        """
 
     @abstractmethod
     def decided(self) -> Decided | None:

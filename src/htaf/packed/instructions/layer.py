@@ -12,13 +12,11 @@ from typing import Annotated, Any, Literal, final
 import torch
 from torch import Tensor
 
-from htaf.kernels.depthwise_convolution.reference import MOST_PLANES, depthwise, scratch_bytes
 from htaf.kernels.integer_convolution.reference import check_exact
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
 from htaf.kernels.packed_native import shape2d
-from htaf.kernels.table_convolution.reference import Kind
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
+from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Values
 from htaf.packed.instructions.schema import LARGEST, Field, Made, Read, TensorName, integer, pair
 from htaf.packed.instructions.sizes import empty, expect, expect_bits, expect_channels
 from htaf.packed.planning import At, Ends, Planning
@@ -51,10 +49,9 @@ ROUNDS = 5  # of such a measurement
 class Layer(Instruction):
     """A convolution or linear layer over bits and its epilogue; tensors by their names, values by their numbers.
 
-    slope: the largest |derivative| of the pre-activation of the bits by what the interval is compared with.
-    bipolar: bits are -1 and 1; of binary weights and depthwise layers.
+    bipolar: bits are -1 and 1; of binary weights.
     planes: of a table, the bit planes of its input, which lie side by side as channels; its weights are kept once. Of
-        integers and depthwise layers the same, but the geometry's channels are those of one plane.
+        integers the same, but the geometry's channels are those of one plane.
     wide: float64 [2, outputs], scale and shift that are computed in float64.
     pooled: the model pools before it compares, so that its step has other bits: those of the `Pool` behind.
     """
@@ -67,7 +64,6 @@ class Layer(Instruction):
     geometry: Written
     weight: TensorName
     bipolar: bool
-    tables: Kind
     input: Read
     residual: Read | None
     scale: TensorName | None
@@ -76,7 +72,6 @@ class Layer(Instruction):
     upper: TensorName | None
     y: Made | None
     bits: Made | None
-    slope: float = 1.0
     planes: Planes = 1
     wide: TensorName | None = None
     pooled: bool = False
@@ -95,7 +90,7 @@ class Layer(Instruction):
     @property
     def _channels(self) -> int:
         """Of the bits that are read: the geometry's, or those of planes beside each other."""
-        apart = self.planes > 1 and (self.weights == "integer" or depthwise(self.geometry))
+        apart = self.planes > 1 and self.weights == "integer"
         return 8 * self.planes * row_bytes(self.geometry.channels) if apart else self.geometry.channels
 
     def _check_weights(self, tensors: Mapping[str, Tensor], most: int) -> None:
@@ -111,10 +106,8 @@ class Layer(Instruction):
             expect(tensors[self.weight], [g.outputs, self._kept(tensors[self.weight]), *g.kernel], torch.float32)
             if (size := 4 * g.outputs * per_group * math.prod(g.kernel)) > most:
                 raise PackedError(f"expected weights of at most {most:,} bytes, got {size:,}")
-        if self.bipolar and self.weights != "binary" and not (depthwise(g) and self.planes == 1):
+        if self.bipolar and self.weights != "binary":
             raise PackedError(f"expected bits 0 and 1 for weights of kind {self.weights}, got -1 and 1")
-        if depthwise(g) and self.weights != "binary":
-            self._check_depthwise(most)
         if self.wide is not None:
             expect(tensors[self.wide], [2, g.outputs], torch.float64)
             if self.scale is not None or self.shift is not None:
@@ -127,12 +120,6 @@ class Layer(Instruction):
         if self.y is None and self.bits is None:
             raise PackedError("expected a layer with an output, got none")
 
-    def _check_depthwise(self, most: int) -> None:
-        if self.planes > MOST_PLANES:
-            raise PackedError(f"expected at most {MOST_PLANES} planes of bits for a depthwise layer, got {self.planes}")
-        if (size := scratch_bytes(self.geometry)) > most:
-            raise PackedError(f"expected a depthwise layer that takes at most {most:,} bytes, got {size:,}")
-
     def _check_integers(self, weight: Tensor, most: int) -> None:
         g = self.geometry
         each = g.channels // g.groups * math.prod(g.kernel)
@@ -142,14 +129,12 @@ class Layer(Instruction):
             expect(weight, [g.outputs, (each + 1) // 2], torch.uint8)
         else:
             expect(weight, [g.outputs, g.channels // g.groups, *g.kernel], torch.int8)
-        if self.planes > 1 and g.groups > 1 and not depthwise(g):
+        if self.planes > 1 and g.groups > 1:
             raise PackedError(f"expected one plane of bits for integer weights in groups, got {self.planes}")
 
     def _kept(self, weight: Tensor) -> int:
         """The channels of a table's weights, of which those of the file may be the first of each plane."""
         g = self.geometry
-        if depthwise(g):
-            return 1
         each = g.channels // g.groups // self.planes
         if g.channels // g.groups != each * self.planes or (self.planes > 1 and (g.groups > 1 or each % 64)):
             raise PackedError(f"expected {self.planes} planes of whole words in one group, got {g}")
@@ -185,20 +170,6 @@ class Layer(Instruction):
         """How many times the half bytes of `_check_padded` a channel of a copy has."""
         return 2 if self.weights == "integer" else 1
 
-    @property
-    def looks_up(self) -> bool:
-        """Whether it sums by tables, of which there are several kinds."""
-        return self.weights == "table" and not depthwise(self.geometry)
-
-    def _depthwise(self, machine: Machine) -> tuple[Any, Any]:
-        """The kernel for depthwise layers, and the weights as it takes them."""
-        weight = machine.tensors[self.weight]
-        if self.weights == "integer":
-            weight = self._whole(weight)
-            check_exact(weight, self.planes)
-        made = machine.depthwise.prepare(weight.float(), self.geometry, planes=self.planes, bipolar=self.bipolar)
-        return machine.depthwise, made
-
     def _whole(self, weight: Tensor) -> Tensor:
         """Integer weights, int8 [outputs, channels / groups, kernel height, kernel width]."""
         g = self.geometry
@@ -226,13 +197,11 @@ class Layer(Instruction):
         t, g = machine.tensors, self.geometry
         if self.weights == "binary":
             kernel, weights = machine.binary, machine.binary.prepare(t[self.weight], g, bipolar=self.bipolar)
-        elif depthwise(g):
-            kernel, weights = self._depthwise(machine)
         elif self.weights == "integer":
             kernel, weights = self._integers(machine)
         else:
             kernel = machine.tables
-            weights = kernel.prepare(widened(t[self.weight], g, self.planes), g, self.tables)
+            weights = kernel.prepare(widened(t[self.weight], g, self.planes), g, "float32")
         scale, shift, lower, upper = (
             None if n is None else t[n].expand(g.outputs).contiguous()
             for n in (self.scale, self.shift, self.lower, self.upper)
@@ -256,7 +225,7 @@ class Layer(Instruction):
             if bits_at is not None:
                 values[bits_at] = give(out, bits, width, False)
 
-        return Ready(run, weights, layer)
+        return Ready(run, layer)
 
     def plan(self, planning: Planning, ready: Ready) -> bool:
         take, lay, _ = FORMS[self.form]
@@ -275,14 +244,6 @@ class Layer(Instruction):
         ends = Ends(*constants, residual=self.residual, y=self.y, bits=self.bits)
         planning.step(name, shape2d(take(bits), self.geometry), At(self.input), weights, ends=ends)
         return True
-
-    def bounds(self, seen: Seen) -> list[float]:
-        bound = 0.0
-        if self.weights == "table":
-            scale = 1 if self.scale is None else seen.tensors[self.scale].abs().double()
-            bound = float((seen.weights.error * scale).max())
-        bound += 0.0 if self.residual is None else seen.errors[self.residual]
-        return [bound] * (self.y is not None) + [bound * self.slope] * (self.bits is not None)
 
     def decided(self) -> Decided | None:
         return (

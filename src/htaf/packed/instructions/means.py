@@ -12,7 +12,7 @@ from torch import Tensor
 
 from htaf.kernels.packed_maps.reference import LinearOfMeans
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions.contract import Instruction, Machine, Ready, Seen, Values
+from htaf.packed.instructions.contract import Instruction, Machine, Ready, Values
 from htaf.packed.instructions.schema import LARGEST, Made, Read, TensorName
 from htaf.packed.instructions.sizes import empty, expect, expect_bits
 from htaf.packed.planning import At, Planning
@@ -55,7 +55,7 @@ class Means(Instruction):
         def run(values: Values, batch: int) -> None:
             values[y] = maps.means(_images(values[source]), layer)
 
-        return Ready(run, None, layer)
+        return Ready(run, layer)
 
     def plan(self, planning: Planning, ready: Ready) -> bool:
         bits = planning.example(self.input)
@@ -65,9 +65,6 @@ class Means(Instruction):
         sizes = tuple(_images(bits).shape[:3])
         planning.step("means", At(self.input), At(self.y), sizes, ready.layer.held(), makes=[self.y])
         return True
-
-    def bounds(self, seen: Seen) -> list[float]:
-        return [0.0]  # bits are taken to be right
 
     def decided(self) -> None:
         return None

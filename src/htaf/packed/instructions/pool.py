@@ -12,7 +12,7 @@ from torch import Tensor
 from htaf.kernels.layers import Geometry
 from htaf.kernels.packed_native import aligned, shape2d
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
+from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Values
 from htaf.packed.instructions.schema import Border, Made, Read, TensorName, Window
 from htaf.packed.instructions.sizes import empty, expect, expect_bits
 from htaf.packed.planning import At, Planning
@@ -59,7 +59,7 @@ class Pool(Instruction):
         def run(values: Values, batch: int) -> None:
             values[bits] = pool(values[source], *windows, smallest)
 
-        return Ready(run, None, smallest)
+        return Ready(run, smallest)
 
     def plan(self, planning: Planning, ready: Ready) -> bool:
         bits = planning.example(self.input)
@@ -70,9 +70,6 @@ class Pool(Instruction):
         places = At(self.input), At(self.bits), planning.address(ready.layer)
         planning.step("max_bits", shape2d(bits, windows), *places, makes=[self.bits])
         return True
-
-    def bounds(self, seen: Seen) -> list[float]:
-        return [seen.errors[self.input] if self.stepped else 0.0]
 
     def decided(self) -> Decided | None:
         return Decided(self.bits, 1) if self.stepped else None

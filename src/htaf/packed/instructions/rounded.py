@@ -12,7 +12,7 @@ from torch import Tensor
 from htaf.kernels.float_layers import reference
 from htaf.kernels.float_layers.cpu import NO_WINDOW
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions.contract import Instruction, Machine, Ready, Seen, Values
+from htaf.packed.instructions.contract import Instruction, Machine, Ready, Values
 from htaf.packed.instructions.layer import Written
 from htaf.packed.instructions.schema import Field, Made, Read, TensorName, integer
 from htaf.packed.instructions.sizes import empty, expect, expect_channels, expect_floats
@@ -64,7 +64,7 @@ class Rounded(Instruction):
             else:
                 values[y] = floats.rounded(values[source], laid, g)
 
-        return Ready(run, None, (floats, laid))
+        return Ready(run, (floats, laid))
 
     def plan(self, planning: Planning, ready: Ready) -> bool:
         floats, laid = ready.layer
@@ -73,12 +73,6 @@ class Rounded(Instruction):
         where = floats.shape_of(x, self.geometry), At(self.input), floats.strides_of(x), laid.held()
         planning.step("rounded", *where, NO_WINDOW, ends=Ends(y=self.y))
         return True
-
-    def bounds(self, seen: Seen) -> list[float]:
-        if not seen.errors[self.input]:
-            return [0.0]
-        weight = seen.tensors[self.weight].double().abs().flatten(1).sum(1) * seen.tensors[self.unit].double()
-        return [float((weight * (seen.errors[self.input] + 2.0**-self.exponent)).max())]  # or another rounding
 
     def decided(self) -> None:
         return None

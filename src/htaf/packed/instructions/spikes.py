@@ -9,7 +9,7 @@ from typing import Any, final
 from torch import Tensor
 
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
+from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Values
 from htaf.packed.instructions.schema import Axis, Made, Read
 from htaf.packed.instructions.sizes import expect_floats, packed_along
 from htaf.packed.planning import At, Planning
@@ -55,11 +55,6 @@ class Spikes(Instruction):
         sizes = (steps, x[0].numel() // channels, channels)
         planning.step("spikes", At(self.input), x.stride(0), At(self.bits), *sizes, neuron, makes=[self.bits])
         return True
-
-    def bounds(self, seen: Seen) -> list[float]:
-        # what reaches a potential over time, with the same spikes
-        carried = sum(self.leak**k for k in range(len(seen.values[self.input])))
-        return [seen.errors[self.input] * self.gain * carried]
 
     def decided(self) -> Decided:
         return Decided(self.bits, self.axis, over_time=True)

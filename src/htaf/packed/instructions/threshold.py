@@ -9,7 +9,7 @@ from typing import Any, final
 from torch import Tensor
 
 from htaf.kernels.layers import Epilogue
-from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
+from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Values
 from htaf.packed.instructions.schema import Axis, Made, Read, TensorName
 from htaf.packed.instructions.sizes import expect_channels, expect_floats, packed_along
 from htaf.packed.planning import At, Ends, Planning
@@ -18,10 +18,7 @@ from htaf.packed.planning import At, Ends, Planning
 @final
 @dataclass(frozen=True)
 class Threshold(Instruction):
-    """Bits of floats: lower <= x <= upper for every channel, the dimension `axis` of x.
-
-    follows: the floats are the two levels of bits that were moved, so that no rounding can flip them.
-    """
+    """Bits of floats: lower <= x <= upper for every channel, the dimension `axis` of x."""
 
     opcode = "threshold"
 
@@ -31,8 +28,6 @@ class Threshold(Instruction):
     lower: TensorName
     upper: TensorName
     bits: Made
-    slope: float = 1.0
-    follows: bool = False
 
     def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
         x = expect_floats(values[self.input], self.axis)
@@ -55,7 +50,7 @@ class Threshold(Instruction):
             x = values[source].movedim(axis, -1).contiguous()
             values[bits] = finish(x, constants(x.shape[-1]))[1]
 
-        return Ready(run, None, constants)
+        return Ready(run, constants)
 
     def plan(self, planning: Planning, ready: Ready) -> bool:
         x = planning.example(self.input).movedim(self.axis, -1)
@@ -68,11 +63,8 @@ class Threshold(Instruction):
         planning.step("finish", At(self.input), x.numel() // x.shape[-1], x.shape[-1], ends=ends)
         return True
 
-    def bounds(self, seen: Seen) -> list[float]:
-        return [0.0 if self.follows else seen.errors[self.input] * self.slope]
-
-    def decided(self) -> Decided | None:
-        return None if self.follows else Decided(self.bits, self.axis)
+    def decided(self) -> Decided:
+        return Decided(self.bits, self.axis)
 
     def holds(self) -> tuple[int, ...]:
         return ()

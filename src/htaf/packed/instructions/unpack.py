@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions.contract import Instruction, Machine, Ready, Seen, Values
+from htaf.packed.instructions.contract import Instruction, Machine, Ready, Values
 from htaf.packed.instructions.schema import Axis, Count, Made, Read
 from htaf.packed.instructions.sizes import empty, expect_bits
 from htaf.packed.planning import At, Planning
@@ -61,9 +61,6 @@ class Unpack(Instruction):
         pixels = bits.numel() // bits.shape[-1]
         planning.step("unpack", At(self.input), At(self.y), pixels, self.channels, self.low, makes=[self.y])
         return True
-
-    def bounds(self, seen: Seen) -> list[float]:
-        return [0.0]  # bits are taken to be right
 
     def decided(self) -> None:
         return None
