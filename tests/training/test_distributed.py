@@ -310,7 +310,10 @@ def test_one_fails_all_end(tmp_path: Path, what: str, text: str) -> None:
     assert record["status"] == "running"
 
 
-FLAGS = "train tabular --data digits --hidden 8 --epochs 8 --batch-size 64 --checkpoint-seconds 0 --device cpu --json"
+FLAGS = (
+    "train tabular --data digits --recipe tabular-exact --hidden 8 --epochs 8 --batch-size 64 --checkpoint-seconds 0 "
+    "--baselines False --device cpu --json"
+)
 
 
 def command(out: Path, *, torchrun: bool = False) -> list[str]:
