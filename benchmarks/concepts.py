@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from htaf.concepts import counts
 from htaf.concepts.codes import Codes, codes_of
-from htaf.concepts.nearest import NearestImages
+from htaf.concepts.nearest import nearest
 from htaf.concepts.scores import score
 from htaf.functional import pack_bits
 
@@ -187,7 +187,6 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def search(codes: Codes, rounds: int, sizes: dict[str, int]) -> list[dict[str, Any]]:
-    index = NearestImages(codes)
     queries = codes.bits[np.random.default_rng(3).choice(len(codes), QUERIES, replace=False)]
     queries = queries ^ np.random.default_rng(4).choice([0, 1, 8], queries.shape).astype(np.uint8)
     if codes.concepts % 64:
@@ -195,14 +194,14 @@ def search(codes: Codes, rounds: int, sizes: dict[str, int]) -> list[dict[str, A
     words, wanted = codes.bits.view(np.uint64), queries.view(np.uint64)
     for i in range(QUERIES):
         for found, expected in zip(
-            index.query(queries[i : i + 1], NEAREST), by_numpy(words, wanted[i], NEAREST), strict=True
+            nearest(codes, queries[i : i + 1], NEAREST), by_numpy(words, wanted[i], NEAREST), strict=True
         ):
             if not np.array_equal(found[0], expected):
                 sys.exit("htaf and NumPy find other images, so nothing is timed")
     each = 1e3 / QUERIES
     sides = {
-        "htaf": timed(lambda: [index.query(queries[i : i + 1], NEAREST) for i in range(QUERIES)], each),
-        "htaf, all at once": timed(lambda: index.query(queries, NEAREST), each),
+        "htaf": timed(lambda: [nearest(codes, queries[i : i + 1], NEAREST) for i in range(QUERIES)], each),
+        "htaf, all at once": timed(lambda: nearest(codes, queries, NEAREST), each),
         "NumPy bitwise_count": timed(lambda: [by_numpy(words, query, NEAREST) for query in wanted], each),
     }
     more = {"nearest": NEAREST, "queries": QUERIES}

@@ -38,7 +38,7 @@ from ray.cluster_utils import Cluster
 
 from htaf.concepts.extract import Block, Engine, Job, Local, Outcome, extract
 from htaf.concepts.passes import Device
-from htaf.concepts.ray_engine import Actors, connected
+from htaf.concepts.ray_engine import connected
 from htaf.data.images import Images, load
 from htaf.runs import Run
 from htaf.training.families import ready_recipe
@@ -139,7 +139,7 @@ def two_nodes(run: Run, files: list[str], out: Path, size: int, cpus: int, *, ki
     cluster = Cluster(initialize_head=True, head_node_args=node)
     second = cluster.add_node(num_cpus=cpus // 2, object_store_memory=STORE)
     try:
-        with connected(cluster.address, Actors(cpus, cpus)) as engine:
+        with connected(cluster.address) as engine:
             timed = Timed(engine, (lambda: second.kill_raylet(check_alive=False)) if kill else None)
             extract(run, files, out, part_images=size, engine=timed)
     finally:

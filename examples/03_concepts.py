@@ -15,7 +15,6 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 import htaf
-from htaf.concepts.report import examples
 
 # %%
 # A folder of images
@@ -70,8 +69,9 @@ for bit in order:
 
 figure, grid = plt.subplots(3, 13, figsize=(8, 2.4), layout="constrained", subplot_kw={"xticks": [], "yticks": []})
 for line, bit in zip(grid, order[[0, 2, -1]], strict=True):
-    for first, rows in zip((0, 7), examples(codes, int(bit), count=6), strict=True):
-        for axes, row in zip(line[first:], rows, strict=False):
+    drawn = rng.permutation(len(codes))
+    for first, side in ((0, codes.has(int(bit), drawn)), (7, ~codes.has(int(bit), drawn))):
+        for axes, row in zip(line[first:], drawn[side][:6], strict=False):
             axes.imshow(Image.open(place / "shapes" / codes.ids[row]), cmap="gray", vmin=0, vmax=255)
     line[0].set_ylabel(f"concept {bit}", rotation=0, ha="right", va="center")
 for axes in grid[:, 6]:

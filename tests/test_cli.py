@@ -23,10 +23,9 @@ import rich.table
 import torch
 from filelock import FileLock
 
-from htaf import __version__, _console, _files, cli, runs
+from htaf import _console, _files, cli, runs
 from htaf._errors import HtafError
 from htaf._files import SEAL, sealed
-from htaf.cli.tables import show
 from htaf.cli.verbs import Verb, known
 
 GROUPS, VERBS = known()
@@ -102,7 +101,7 @@ LAST_OF_CONCEPTS = [verb for verb in VERBS if verb.startswith("concepts ")][-1].
         ("evaluat runs/a", "got 'evaluat' (did you mean 'evaluate'?)"),
         ("Predict", "got 'Predict' (did you mean 'predict'?)"),
         ("score", "got 'score' (did you mean 'concepts score'?)"),
-        ("concepts neighbors", f"{LAST_OF_CONCEPTS}; got 'neighbors' (did you mean 'neighbours'?)"),
+        ("concepts counterfactual", f"{LAST_OF_CONCEPTS}; got 'counterfactual' (did you mean 'counterfactuals'?)"),
         ("train tabluar --data digits", "llm; got 'tabluar' (did you mean 'tabular'?)"),
         ("frobnicate", f"{LAST}; got 'frobnicate'"),
         ("concepts", f"{LAST_OF_CONCEPTS}; got none"),
@@ -154,21 +153,6 @@ def test_the_command_starts_without_torch() -> None:
     done = subprocess.run([sys.executable, "-c", STARTS], input="\n".join(lines), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("expected a verb") == 3
-
-
-def test_the_direction_of_a_metric_is_said(htaf, run: Path, table: Path, tmp_path: Path) -> None:
-    words = ("train", "tabular", "--data", table, *QUICK)
-    real = htaf(*words, "--target", "value", "--out", tmp_path / "real", "--method", "relu")[1].splitlines()
-    assert real[0].startswith("small.csv: rmse, lower is better (relu, best epoch ")
-    assert [row.split("│")[4].strip() for row in real if "validation" in row] == ["-"]
-    lines = htaf(*words, "--target", "value", "--out", tmp_path / "r")[1].splitlines()
-    assert lines[0].startswith("small.csv: rmse, lower is better (htaf, best epoch ")
-    assert "exact - smooth" in lines[2]
-    code, again, err = htaf(*words, "--target", "label", "--out", run)
-    assert code == 0
-    assert again.startswith("small.csv: auroc of class 'yes' (htaf, best epoch ")
-    assert f"already done: {run} holds this training, finished" in err
-    assert "epoch 1" not in err
 
 
 def test_threads_of_a_table(htaf, run: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,31 +214,6 @@ def test_trainings_that_are_refused(htaf, table: Path, tmp_path: Path, flags: st
     assert not (tmp_path / "r").exists(), "nothing is written before the flags are checked"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "train tabular --out OUT",  # no --data
-        "paper run nothing --out OUT",
-        "paper run tabular --out OUT --workers -1",
-    ],
-)
-def test_words_that_make_no_sense(htaf, tmp_path: Path, words: str) -> None:
-    assert htaf(*words.replace("OUT", str(tmp_path / "s")).split())[0] == 2
-
-
-@pytest.mark.parametrize("how", ["missing", "damaged"])
-def test_a_run_that_lost_its_weights_says_so(htaf, run: Path, table: Path, tmp_path: Path, how: str) -> None:
-    """What else can be damaged: tests/test_runs.py."""
-    copy = Path(shutil.copytree(run, tmp_path / "copy"))
-    weights = copy / "model.safetensors"
-    weights.unlink() if how == "missing" else weights.write_bytes(weights.read_bytes()[:-9])
-    again = ("train", "tabular", "--data", table, "--target", "label", "--out", copy, *QUICK)
-    for words in (again, ("predict", copy, table), ("evaluate", copy)):
-        code, out, err = htaf(*words)
-        assert (code, out) == (1, "")
-        assert re.search(rf"model.safetensors is {how}.*put back a copy of it, or delete .*copy and run", one_line(err))
-
-
 def test_train_json_is_the_record(htaf, table: Path, tmp_path: Path) -> None:
     words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK[:-2], "--json")
     code, out, _ = htaf(*words)
@@ -278,20 +237,6 @@ def test_evaluate_equals_the_record(htaf, run: Path) -> None:
     assert "auroc" in htaf("evaluate", run)[1]
 
 
-def test_evaluate_finds_changed_data(htaf, table: Path, tmp_path: Path) -> None:
-    moved = tmp_path / "moved.csv"
-    moved.write_text(table.read_text())
-    assert htaf("train", "tabular", "--data", moved, "--target", "label", "--out", tmp_path / "r", *QUICK)[0] == 0
-    pd.read_csv(moved).head(100).to_csv(moved, index=False)
-    code, _, err = htaf("evaluate", tmp_path / "r")
-    assert code == 1
-    assert "other data" in one_line(err)
-    moved.unlink()
-    code, _, err = htaf("evaluate", tmp_path / "r")
-    assert code == 1
-    assert "moved.csv" in one_line(err)
-
-
 def test_predict_raw_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
     raw = pd.read_csv(table).drop(columns=["label"])[["kind", "value", "b", "a"]]
     raw.to_csv(tmp_path / "new.csv", index=False)
@@ -313,52 +258,12 @@ def test_predict_raw_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
     assert (code, "'b'" in one_line(err)) == (1, True)
 
 
-def test_predict_does_not_import_lightning(run: Path, table: Path) -> None:
-    program = (
-        "import sys; from htaf import cli; sys.argv = ['htaf', 'predict', *sys.argv[1:]]; cli.main(); "
-        "names = ('lightning', 'torchmetrics', 'matplotlib'); "
-        "print([name for name in names if name in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", program, run, table], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1] == "[]", done.stderr
-
-
-def test_odd_tables_that_work(htaf, tmp_path: Path) -> None:
-    rows = "".join(f'{i};{i % 7};"{i / 2:.1f}";{"ja" if i % 3 else "nein"}\n'.replace(".", ",") for i in range(60))
-    (tmp_path / "odd.csv").write_bytes(b"\xef\xbb\xbf" + f"a;b;c;label\n{rows}".encode())  # byte-order mark, semicolons
-    code, _, err = htaf(
-        "train", "tabular", "--data", tmp_path / "odd.csv", "--target", "label", "--out", tmp_path / "r", *QUICK
-    )
-    assert code == 0, err
-    record = json.loads((tmp_path / "r" / "record.json").read_text())
-    assert record["model"]["in_features"] == 3
-
-
-def test_a_place_that_cannot_be_written_shows_before_the_data_are_read(htaf, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    words = ("train", "tabular", "--data", tmp_path / "missing.csv", "--target", "y")
-    code, _, err = htaf(*words, "--out", tmp_path / "file" / "run")
-    assert (code, one_line(err)) == (
-        2,
-        f"htaf: error: --out: expected a folder to write into, {tmp_path}/file is a file",
-    )
-
-
 def test_out_folder_of_another_run(htaf, table: Path, run: Path) -> None:
     before = {p.name: p.read_bytes() for p in run.iterdir()}
     code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", run, *QUICK, "--lr", "0.01")
     assert code == 1
     assert "recipe.lr: 0.003 there, 0.01 here" in one_line(err)
     assert {p.name: p.read_bytes() for p in run.iterdir()} == before
-
-
-def test_not_a_run(htaf, table: Path, tmp_path: Path) -> None:
-    code, _, err = htaf("predict", tmp_path / "nothing", table)
-    assert code == 1
-    assert "expected a run folder" in one_line(err)
-    code, _, err = htaf("predict", table, table)
-    assert code == 1
-    assert "is no packed model" in one_line(err)
 
 
 def test_full_disk(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,13 +280,6 @@ def test_full_disk(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "argv", [str(w) for w in words])
     cli.main()
     assert (tmp_path / "r" / "record.json").is_file()
-
-
-def test_doctor(htaf) -> None:
-    code, out, _ = htaf("doctor", "--json")
-    assert code == 0
-    assert {"torch", "processor", "accelerator", "kernels", "HTAF_DATA"} <= json.loads(out).keys()
-    assert "kernels" in htaf("doctor")[1]
 
 
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -403,17 +301,13 @@ def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool)
     assert "What the bits say" in (tmp_path / "demo" / "htaf" / "report.html").read_text("utf-8")
     assert found["exact"] > least
     assert found["bytes"] == {"packed": 4 * 1797, "float32": 4 * 32 * 1797}
-    assert len(found["strongest"]) == 3
-    for one in found["strongest"]:
-        assert Path(one["picture"]).read_bytes().startswith(b"\x89PNG")
-        assert not set(one["most"]) & set(one["few"])
     page = tmp_path / "demo" / "explorer"
     assert found["page"] == str(page / "index.html")
     assert (page / "index.html").is_file()
     assert (page / "data" / "sprite-0001.webp").is_file()
     names = tmp_path / "demo" / "names.json"
     words = ("--codes", tmp_path / "demo" / "codes", "--names", names, "--out", page, "--json")
-    code, out, err = htaf("explore", tmp_path / "demo" / "icbm", *words)  # as the last line of the demo says
+    code, out, err = htaf("explore", tmp_path / "demo" / "icbm", *words)
     assert code == 0, err
     again = json.loads(out)
     assert again["images"] == found["test_images"]
@@ -433,32 +327,6 @@ def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypa
     assert "the same command goes on from the last checkpoint" in one_line(err)
 
 
-def test_out_of_memory_is_one_line(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from htaf.training import fit
-
-    def stop(*args: object, **kwargs: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(fit, "_train", stop)
-    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
-    assert code == 1
-    assert "out of memory" in one_line(err)
-
-
-def test_evaluate_small_odd_files(htaf, run: Path, table: Path, tmp_path: Path) -> None:
-    one = pd.read_csv(table).head(1)
-    one.to_csv(tmp_path / "one.csv", index=False)
-    code, out, err = htaf("evaluate", run, "--data", tmp_path / "one.csv", "--json")
-    assert code == 0, err
-    assert json.loads(out)["rows"] == 1
-    one.assign(label="perhaps").to_csv(tmp_path / "new.csv", index=False)
-    code, _, err = htaf("evaluate", run, "--data", tmp_path / "new.csv")
-    assert code == 1
-    assert "perhaps" in one_line(err)
-    assert htaf("evaluate", run, "--data", tmp_path / "one.csv", "--part", "test")[0] == 2
-    assert htaf("evaluate", run, "--data", table)[0] == 0, "the run's own file, by its path"
-
-
 def test_two_processes_in_one_folder(htaf, table: Path, tmp_path: Path) -> None:
     out = tmp_path / "r"
     out.mkdir()
@@ -469,15 +337,6 @@ def test_two_processes_in_one_folder(htaf, table: Path, tmp_path: Path) -> None:
     assert "another process" in one_line(err)
     assert htaf(*words)[0] == 0
     assert not (out / runs.LOCK).exists()
-
-
-def test_a_folder_named_like_a_set(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ("train", "tabular", "--data", "digits", "--out", "digits", "--epochs", "1", *QUICK[2:])
-    assert htaf(*words)[0] == 0
-    assert htaf(*words)[0] == 0
-    assert json.loads((tmp_path / "digits" / "record.json").read_text())["source"]["name"] == "digits"
-    assert htaf("evaluate", "digits")[0] == 0
 
 
 def test_several_seeds_of_one_recipe(htaf, table: Path, tmp_path: Path) -> None:
@@ -500,14 +359,6 @@ def test_several_seeds_of_one_recipe(htaf, table: Path, tmp_path: Path) -> None:
     assert (code, err.count("already done")) == (0, 2)
     assert "over 3 seeds" in out
     assert re.search(r"loss .* 0\.\d{4} ± 0\.\d{4} .* 0\.\d{4} ± 0\.\d{4}", out)
-
-
-def test_saturated_pair_is_noted(htaf, table: Path, tmp_path: Path) -> None:
-    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
-    with pytest.warns(UserWarning, match="ln 99"):
-        code, out, _ = htaf(*words, "--alpha0", "5", "--alpha1", "4.4", "--json")
-    assert code == 0
-    assert any("ln 99" in note for note in json.loads(out)["notes"])
 
 
 def test_predict_does_not_overwrite_what_it_reads(htaf, run: Path, table: Path, tmp_path: Path) -> None:
@@ -554,15 +405,6 @@ def test_help_shows_types_and_defaults(help_of, verbs: tuple[str, ...]) -> None:
         assert odd not in text, text
 
 
-def test_version(htaf) -> None:
-    assert htaf("--version") == htaf("-V") == (0, f"htaf {__version__}\n", "")
-
-
-def test_without_a_verb_all_are_listed(htaf) -> None:
-    assert htaf() == htaf("help") == htaf("--help")
-    assert htaf()[0] == 0
-
-
 @pytest.mark.parametrize("words", ["doctor", "doctor --json", "doctor --help", "--version"])
 @pytest.mark.parametrize("unread", ["at once", "after a while"])
 def test_a_reader_that_has_gone(words: str, unread: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,16 +421,6 @@ def test_a_reader_that_has_gone(words: str, unread: str, monkeypatch: pytest.Mon
         code = left.code or 0
     assert code == 0
     stream.close()
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is always full")
-def test_an_output_that_is_full(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        monkeypatch.setattr(sys, "argv", ["htaf", "--version"])
-        with pytest.raises(SystemExit, match="1"):
-            cli.main()
-    assert one_line(capsys.readouterr().err) == "htaf: error: writing the output: No space left on device"
 
 
 HIDDEN = "gnp.\u202eexe\x1b[2J\x9b1m\r"
@@ -627,19 +459,9 @@ def test_commands_speak_through_the_console(path: Path) -> None:
     assert not {node.func.id for node in calls if isinstance(node.func, ast.Name)} & {"print", "Console"}
 
 
-def test_a_table_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    show("two rows", ("name", "value"), [("a", None), ("b", 0.5), ("c", 1234)])
-    title, _, _, _, *rows, _ = capsys.readouterr().out.splitlines()
-    assert title == "two rows"
-    assert rows == ["│ a    │      - │", "│ b    │ 0.5000 │", "│ c    │   1234 │"]
-
-
 def test_gaps_have_a_direction() -> None:
-    assert _console.figures(2.0, 2.5, lower_is_better=True)[2] == "+0.5000 worse"
-    assert _console.figures(2.5, 2.0, lower_is_better=True)[2] == "-0.5000 better"
-    assert _console.figures(0.5, 0.75, lower_is_better=False)[2] == "+0.2500 better"
-    assert _console.figures(0.75, 0.5, lower_is_better=False)[2] == "-0.2500 worse"
-    assert _console.figures(0.5, 0.5, lower_is_better=False)[2] == "+0.0000"
+    for gap, lower_is_better, said in ((0.5, True, "worse"), (-0.5, True, "better"), (0.25, False, "better")):
+        assert _console.figures(2.0, 2.0 + gap, lower_is_better=lower_is_better)[2] == f"{gap:+.4f} {said}"
     assert _console.figures(0.5, None, lower_is_better=False)[2] == "-"
 
 
@@ -658,45 +480,25 @@ def test_flags_in_messages_exist(flags_of) -> None:
     assert {flag: where for flag, where in named.items() if flag not in known} == {}
 
 
-HELD_UP = """
+STOPPED = """
     import os, signal, sys, threading, time
-    from concurrent.futures import ThreadPoolExecutor
-    from htaf import _console, cli
-    _console.GRACE = 0.3
+    from htaf import cli
 
-    def held_up() -> None:
-        with ThreadPoolExecutor(2) as pool:  # as images are read
-            pool.submit(open, sys.argv[2]) if sys.argv[3] == "read" else None
-            threading.Timer(0.2, os.kill, (os.getpid(), getattr(signal, sys.argv[4]))).start()
-            time.sleep(60)
+    def work() -> None:
+        threading.Timer(0.2, os.kill, (os.getpid(), getattr(signal, sys.argv[2]))).start()
+        time.sleep(60)
 
-    cli._run = lambda verb, words: held_up()
+    cli._run = lambda verb, words: work()
     cli.main()
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-@pytest.mark.parametrize(
-    ("thread", "sent"),
-    [("read", "SIGTERM"), pytest.param("read", "SIGINT", marks=pytest.mark.slow), ("none", "SIGTERM")],
-)
-def test_one_signal_ends_the_command(tmp_path: Path, thread: str, sent: str) -> None:
-    """At once, or after a moment where a thread waits for what never comes."""
-    os.mkfifo(tmp_path / "pipe")
-    words = [sys.executable, "-c", textwrap.dedent(HELD_UP), "htaf", str(tmp_path / "pipe"), thread, sent]
+@pytest.mark.parametrize(("sent", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_one_signal_ends_the_command(sent: str, code: int) -> None:
+    words = [sys.executable, "-c", textwrap.dedent(STOPPED), "htaf", sent]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30)
-    assert done.returncode == {"SIGINT": 130, "SIGTERM": 143}[sent]
+    assert done.returncode == code
     assert one_line(done.stderr).startswith("htaf: error: stopped; the same command")
-
-
-def test_a_signal_ends_a_command_whose_reader_has_gone(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    read, write = os.pipe()
-    os.close(read)
-    words = [sys.executable, "-c", textwrap.dedent(HELD_UP), "htaf", str(tmp_path / "pipe"), "read", "SIGTERM"]
-    done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=write, timeout=30)
-    os.close(write)
-    assert done.returncode == 143
 
 
 def test_a_flag_that_takes_one_value_is_given_once(run: Path, table: Path, htaf) -> None:
@@ -707,16 +509,9 @@ def test_a_flag_that_takes_one_value_is_given_once(run: Path, table: Path, htaf)
     assert htaf("explain", run, table, "--set", "a=1", "--set", "b=2", "--json")[0] == 0
 
 
-def test_long_values_are_cut_in_messages(run: Path, htaf) -> None:
-    for words in (("predict", run, f"{'x' * 5000}.csv"), ("y " * 2500,)):
-        err = one_line(htaf(*words)[2])
-        assert len(err) < 800
-        assert "5,00" in err
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_only_files_are_read(run: Path, tmp_path: Path, htaf) -> None:
-    """A pipe would be waited for for ever; a link may lead to nothing, or in a circle."""
+    """A pipe would be waited for for ever."""
     pipe, record = tmp_path / "pipe.csv", tmp_path / "run" / "record.json"
     shutil.copytree(run, record.parent)
     record.unlink()
@@ -730,18 +525,3 @@ def test_only_files_are_read(run: Path, tmp_path: Path, htaf) -> None:
         code, _, err = htaf(*words)
         assert code, words
         assert "expected a file, got a named pipe" in one_line(err)
-    (tmp_path / "a.csv").symlink_to(tmp_path / "b.csv")
-    for _ in range(2):  # nowhere, then in a circle
-        for words in (("predict", run), ("train", "tabular", "--target", "y", "--out", tmp_path / "new", "--data")):
-            err = one_line(htaf(*words, tmp_path / "a.csv")[2])
-            assert err.endswith("a.csv: expected a file, got a link that leads to none")
-        err = one_line(htaf("train", "tabular", "--target", "y", "--data", run, "--out", tmp_path / "a.csv")[2])
-        assert err.endswith("a.csv is a link that leads to none")
-        err = one_line(htaf("train", "dhn", "--out", tmp_path / "new", "--data", tmp_path / "a.csv")[2])
-        assert err.endswith("or a folder of images, got a link that leads nowhere")
-        os.path.lexists(tmp_path / "b.csv") or (tmp_path / "b.csv").symlink_to(tmp_path / "a.csv")
-
-
-def test_the_package_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "htaf", "--version"], capture_output=True, text=True)
-    assert done.stdout == f"htaf {__version__}\n", done.stderr

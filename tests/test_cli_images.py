@@ -47,19 +47,6 @@ def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return out, said.getvalue()
 
 
-def test_notes_on_the_images_are_told_at_the_training_alone(htaf, folder: Path, trained: tuple[Path, str]) -> None:
-    run, said = trained
-    note = "note: no test part: 20% of each class held out, 8 images, seeded"
-    assert note in said
-    for words, told in ((("evaluate", run), False), (("evaluate", run, "--data", folder), True)):
-        code, _, err = htaf(*words)
-        assert code == 0, err
-        assert (note in err) is told, words
-    for words, told in (((), False), (("--data", folder), True)):
-        code, _, err = htaf("concepts", "extract", run, *words, "--out", run.with_name(f"codes{told}"))
-        assert (note in err) is told, err
-
-
 def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ("train", "dhn", "--data", folder, "--out", run, *SHAPE, *FEW, "--epochs", "6")
@@ -118,42 +105,6 @@ def test_images_that_lose_much_are_told(htaf, tmp_path: Path) -> None:
     assert said in " ".join(err.split())
     code, _, err = htaf("predict", run, tmp_path / "scan.png")
     assert (code, "looked at" in err) == (0, False)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("train", "dhn", "--data", "cifar", "--out", "x"), 1, "expected one of"),
-        (("train", "dhn", "--data", "digits", "--out", "x", "--depth", "18"), 2, "depth for dhn must be 6 n + 4"),
-        (("train", "bnn", "--data", "digits", "--out", "x", "--method", "relu"), 2, "method for bnn must be"),
-        (("train", "bnn", "--data", "digits", "--out", "x", "--method", "ste", "--beta", "3"), 2, "not read --beta"),
-        (("train", "dhn", "--data", "digits", "--out", "x", "--recipe", "reduced"), 1, "expected 500 training"),
-    ],
-)
-def test_bad_input(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words, code: int, message: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    found, _, err = htaf(*words)
-    assert found == code
-    assert "Traceback" not in err
-    (line,) = [line for line in err.splitlines() if line.startswith("htaf: error:")]
-    assert message in line
-    assert not (tmp_path / "x" / "record.json").exists()
-
-
-@pytest.mark.parametrize(("family", "flag"), [("dhn", "--steps"), ("bnn", "--tau"), ("snn", "--dropout")])
-def test_flags_of_other_families_are_unknown(htaf, tmp_path: Path, family: str, flag: str) -> None:
-    code, _, err = htaf("train", family, "--data", "digits", "--out", tmp_path / "x", flag, "1")
-    assert code == 2
-    assert flag in err
-    assert not (tmp_path / "x").exists()
-    assert flag not in htaf("train", family, "--help-all")[1]
-
-
-def test_a_run_on_images_and_a_table_do_not_mix(htaf, trained: tuple[Path, str], tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
-    code, _, err = htaf("predict", trained[0], tmp_path / "rows.csv")
-    assert code == 1
-    assert "rows.csv" in err
 
 
 def test_concept_bottlenecks(htaf, folder: Path, tmp_path: Path) -> None:
@@ -235,25 +186,6 @@ def test_the_recipe_is_printed_with_its_effective_values(htaf, folder: Path, tmp
     assert tomllib.loads(out)["recipe"]["lr"] == 1e-3  # 0.1 is SGD's
     assert "lr 0.001, as the recipe's is for another optimizer than adam" in err
     assert not (tmp_path / "x").exists()
-
-
-def test_help_shows_the_values_of_the_recipes(htaf) -> None:
-    for verb, wanted in {
-        "icbm": (
-            "(default: 20; 14 in reduced; 100 in cifar10, cifar100; 60 in frozen)",
-            "0.001 in finetune",
-            "hub in finetune, frozen",
-        ),
-        "tabular": (
-            "(default: 8; 40 in tabular-members; 30 in tabular-exact, tabular-quick; 100 in",
-            "(default: 256; 256 256 128 in",
-        ),
-        "snn": ("(default: half of alpha0 with alpha0 alpha1 = 2; beta 2)", "(default: atan; tanh in quick)"),
-    }.items():
-        text = " ".join(htaf("train", verb, "--help-all")[1].replace("│", " ").split())
-        assert "as the recipe" not in text
-        for words in wanted:
-            assert words in text, (verb, words)
 
 
 def test_the_command_goes_on_from_a_finished_run(htaf, folder: Path, trained: tuple[Path, str], tmp_path: Path) -> None:

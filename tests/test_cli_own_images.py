@@ -149,7 +149,7 @@ def test_what_a_demonstration_refuses(htaf, folder: Path, weights: Path, tmp_pat
     assert code == 2
     assert "--concepts must be >= 1" in " ".join(err.split())
     for more, said in (
-        (("--pretrained", ""), "--pretrained: expected hub, a file, a wheel"),
+        (("--pretrained", ""), "--pretrained: expected hub, a file, a package"),
         (("--concepts", "0"), "--concepts must be >= 1, got 0"),
         (("--epochs", "0"), "--epochs must be >= 1, got 0"),
         (("--enlarge", "-1"), "--enlarge must be >= 0, got -1"),

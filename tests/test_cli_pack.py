@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,10 @@ from PIL import Image
 
 import made_runs
 from htaf import cli, runs
-from htaf._files import OutputError
 from htaf.cli.packing import _agreement
 from htaf.packed import PackedModel, load, save
 from htaf.runs import packed as packed_runs
-from htaf.runs import predictions
-from htaf.runs.predictions import Agreement
+from htaf.runs.predictions import Agreement, agreement
 from quick import slow_but
 
 
@@ -203,15 +200,6 @@ def test_a_packed_table(htaf, table_runs: dict[str, Path], table: Path, target: 
     pd.testing.assert_frame_equal(found, expected, rtol=1e-4)
 
 
-@pytest.mark.slow
-def test_a_packed_table_imports_little(htaf, table_runs: dict[str, Path], table: Path, tmp_path: Path) -> None:
-    out = tmp_path / "net.packed"
-    assert htaf("pack", table_runs["label"], "--out", out)[0] == 0
-    done = subprocess.run([sys.executable, "-c", IMPORTED, out, table], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stderr.strip().splitlines()[-1]) == []
-
-
 def test_packed_on_training_rows_and_verified_on_others(htaf, run: Path, tmp_path: Path, monkeypatch) -> None:
     from htaf import packed
     from htaf.data.images import split
@@ -309,19 +297,6 @@ def test_pack_from_python(run: Path, tmp_path: Path) -> None:
         assert (packed_run.model(x).argmax(1) == opened.model()(x).argmax(1)).all()
 
 
-def test_what_cannot_be_packed_from_python(run: Path, tmp_path: Path) -> None:
-    opened, out = runs.open_run(run), tmp_path / "net.packed"
-    with pytest.raises(OutputError, match="is a file of the run"):
-        runs.pack_run(opened, run / "record.json")
-    with pytest.raises(runs.RunError, match="differing must be >= 0, got -1"):
-        runs.pack_run(opened, out, differing=-1)
-    plain = made_runs.made_run(tmp_path / "plain", made_runs.digits(), made_runs.PLAIN, kind="wide_resnet")
-    for write in (runs.pack_run, partial(runs.export_run, to="onnx")):
-        with pytest.raises(runs.RunError, match="expected a run with steps"):
-            write(plain, out)
-    assert not out.exists()
-
-
 @pytest.mark.slow
 def test_a_wrong_onnx_file_is_refused(htaf, run: Path, tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("onnxruntime")
@@ -359,7 +334,7 @@ def test_bad_input(htaf, run: Path, tmp_path: Path) -> None:
 
 def test_agreement() -> None:
     expected = torch.tensor([[1.0, 2.0], [3.0, 0.0], [4.0, 5.0]])
-    assert predictions.agreement(expected.clone(), expected).equal
+    assert agreement(expected.clone(), expected).equal
     other = expected.clone()
     other[1] = torch.tensor([1.0, 2.0])
-    assert not predictions.agreement(other, expected).equal
+    assert not agreement(other, expected).equal

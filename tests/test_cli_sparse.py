@@ -89,13 +89,6 @@ def test_bad_words_leave_nothing_behind(htaf, folder: Path, words: tuple[str, ..
     assert sorted(folder.iterdir()) == before
 
 
-def test_a_plain_run_has_no_bits(htaf, folder: Path) -> None:
-    code, _, err = htaf("concepts", "sparse", folder / "plain", "--out", folder / "none")
-    assert code == 1
-    assert "which has no bits" in " ".join(err.split())
-    assert not (folder / "none").exists()
-
-
 def test_codes_of_weights_that_the_run_no_longer_has(htaf, folder: Path, tmp_path: Path) -> None:
     images = digits()
     run = made_run(tmp_path / "run", images, concepts=8, shares={"train_images": 100, "validation_images": 50})

@@ -16,7 +16,6 @@ import torch
 
 from htaf import __version__, _console
 from htaf._errors import HtafError
-from htaf.cli import main
 from htaf.cli.verbs import VERBS, known
 
 PAGE = Path(__file__).parents[1] / "docs" / "command.md"
@@ -29,18 +28,6 @@ def test_every_verb_answers_json_in_one_shape(verb: str, htaf, flags_of: Callabl
     code, out, err = htaf(*verb.split(), "--json", "--no-such-flag")
     assert (code, out) == (2, "")
     assert f"htaf {verb} --help" in err
-
-
-def test_the_answer_says_why_words_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(
-        sys, "argv", ["htaf", "train", "tabular", "--data", "digits", "--out", "x", "--epochs", "few", "--json"]
-    )
-    with pytest.raises(SystemExit):
-        main()
-    message = json.loads(capsys.readouterr().out)["error"]["message"]
-    assert "--epochs" in message
-    assert "'few'" in message
-    assert "\u2502" not in message
 
 
 def test_the_answer_is_all_there_is_on_the_output(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -3,10 +3,7 @@ after every public function and every verb."""
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -16,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -74,7 +69,7 @@ FUNCTIONS: dict[str, Callable[[Any, Path], Any]] = {
 VERB_WORDS: dict[str, Callable[[Path], tuple[object, ...]]] = {
     "doctor": lambda run: (),
     "predict": lambda run: (run, run.with_name("rows.csv"), "--json"),
-    "explain": lambda run: (run, "--data", run.with_name("rows.csv"), "--out", run.with_name("out.csv")),
+    "explain": lambda run: (run, "--data", run.with_name("rows.csv")),
     "train tabular": lambda run: (
         *("--data", run.with_name("rows.csv"), "--target", "y", "--epochs", "1"),
         *("--hidden", "4", "--out", run.with_name("new")),
@@ -86,41 +81,12 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {  # a change,
     "warning filters": (lambda: warnings.simplefilter("ignore", ImportWarning), lambda: warnings.filters.pop(0)),  # pyright: ignore[reportAttributeAccessIssue]
     "threads of torch": (lambda: torch.set_num_threads(THREADS + 1), lambda: torch.set_num_threads(THREADS)),
     "environment": (lambda: os.environ.update(HTAF_STATE="1"), lambda: os.environ.pop("HTAF_STATE")),
-    "random state of python": (random.random, lambda: None),
-    "random state of numpy": (np.random.rand, lambda: None),
     "random state of torch": (lambda: torch.rand(1), lambda: None),
-    "settings of matplotlib, its backend among them": (
-        lambda: mpl.rcParams.update({"lines.linewidth": 9}), lambda: mpl.rcParams.update(mpl.rcParamsDefault)
-    ),
-    "default dtype and device": (
-        lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_dtype(torch.float32)
-    ),
-    "gradients": (lambda: torch.set_grad_enabled(False), lambda: torch.set_grad_enabled(True)),
-    "deterministic algorithms": (
-        lambda: torch.use_deterministic_algorithms(True), lambda: torch.use_deterministic_algorithms(False)
-    ),
-    "cudnn": (
-        lambda: setattr(torch.backends.cudnn, "benchmark", True),
-        lambda: setattr(torch.backends.cudnn, "benchmark", False),
-    ),
-    "float32 matmul precision": (
-        lambda: torch.set_float32_matmul_precision("high"), lambda: torch.set_float32_matmul_precision("highest")
-    ),
-    "log levels and handlers": (
-        lambda: logging.getLogger("matplotlib").setLevel(7),
-        lambda: logging.getLogger("matplotlib").setLevel(logging.NOTSET),
-    ),
     "signal handlers": (
         lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN), lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ),
-    "working folder": (lambda: os.chdir(".."), lambda: os.chdir(HERE)),
-    "places of modules": (lambda: sys.path.append("state"), sys.path.pop),
-    "start of processes": (
-        lambda: multiprocessing.set_start_method("spawn", force=True),
-        lambda: multiprocessing.set_start_method(START, force=True),  # pyright: ignore[reportArgumentType]
-    ),
 }  # fmt: skip
-HERE, START, THREADS = Path.cwd(), multiprocessing.get_start_method(allow_none=True), torch.get_num_threads()
+THREADS = torch.get_num_threads()
 
 
 @pytest.mark.parametrize("state", CHANGES)

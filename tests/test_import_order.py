@@ -43,30 +43,30 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 4_233,
-    "concepts": 8_125,
+    "cli": 3_997,
+    "concepts": 7_265,
     "convert": 2_840,
-    "data": 7_466,
+    "data": 6_886,
     "diagnostics": 331,
     "embeddings": 557,
-    "explorer": 1_998,
+    "explorer": 1_877,
     "export": 1_274,
     "hardening": 2_039,
     "integer": 3_933,
     "kernels": 3_569,
-    "language": 2_495,
+    "language": 2_443,
     "llm": 393,
-    "models": 2_287,
+    "models": 1_929,
     "packed": 5_386,
-    "report": 1_870,
+    "report": 1_865,
     "rules": 2_246,
-    "runs": 3_057,
-    "spiking": 930,
-    "": 5_852,
-    "training": 5_137,
+    "runs": 3_053,
+    "spiking": 418,
+    "": 5_771,
+    "training": 5_085,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 66_018, ("tests", "paper/tests"): 60_425, ("paper/src",): 13_643}
+TOTALS = {("src/htaf",): 63_157, ("tests", "paper/tests"): 55_439, ("paper/src",): 13_810}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

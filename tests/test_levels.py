@@ -186,17 +186,6 @@ def test_state_dicts_have_the_same_keys_and_keep_spacing_and_levels(make: Any) -
     assert f"levels={smooth.levels}, spacing={smooth.spacing:g}" in repr(smooth)
 
 
-def test_compiled_and_in_transforms() -> None:
-    x = torch.randn(5, 7)
-    for make in STEPS:
-        step = make()
-        assert torch.equal(torch.compile(step, fullgraph=True, backend="aot_eager")(x), step(x))
-    rows = torch.func.vmap(htaf.Heaviside(levels=3))(x)
-    assert torch.equal(rows, heaviside(x, levels=3))
-    jacobian = torch.func.jacrev(htaf.HTAF(0.5, 5.0, levels=2))(x[0])
-    assert torch.allclose(jacobian, torch.diag(jacobian.diagonal()))
-
-
 def network(step: Any) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), step(), nn.Linear(32, 16), step(), nn.Linear(16, 3))
@@ -233,17 +222,6 @@ def test_flips_of_levels_are_counted_by_threshold() -> None:
     assert level_of(smooth[1], torch.tensor([-3.0, 0.0, 3.0])).tolist() == [0, 1, 2]
 
 
-def test_tune_sets_the_spacing_by_the_scale() -> None:
-    x = torch.randn(400, 6, generator=torch.Generator().manual_seed(1))
-    net: Any = nn.Sequential(nn.Linear(6, 32), htaf.HTAF(levels=2), nn.Linear(32, 2))
-    with torch.no_grad():
-        net[0].weight.mul_(50)
-    tuned: Any
-    tuned, told = htaf.tune(net, x, init=False)
-    assert tuned[1].spacing == pytest.approx(1.4 * net[0](x).std().item(), rel=1e-2)
-    assert told.layers[0].binarity == pytest.approx(0.8, abs=0.02)
-
-
 def test_grids_take_levels_whose_shares_float32_holds() -> None:
     x = torch.randn(50, 6)
     net: Any = on_grid(network(lambda: htaf.HTAF(levels=2)), x)
@@ -255,16 +233,6 @@ def test_grids_take_levels_whose_shares_float32_holds() -> None:
     ]
     with pytest.raises(ValueError, match="got levels=3"):
         on_grid(network(lambda: htaf.HTAF(levels=3)), x)
-
-
-def test_repaired_networks_keep_their_levels() -> None:
-    x = torch.randn(300, 6, generator=torch.Generator().manual_seed(1))
-    net: Any = network(lambda: htaf.HTAF(0.4, 5.0, levels=2)).eval()
-    exact: Any = htaf.harden(net)
-    before = (exact(x) - net(x)).square().mean()
-    mended, _ = htaf.repair(exact, net, [x])
-    after = (mended(x) - net(x)).square().mean()
-    assert after < before
 
 
 def test_places_of_bits_alone_refuse_levels() -> None:

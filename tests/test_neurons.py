@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -152,17 +148,6 @@ def test_gradcheck(kind: str, reset: str) -> None:
 
 
 @options
-def test_detaching_is_what_changes_the_gradient(option: dict[str, Any]) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(4, 100, requires_grad=True)
-    grads = [
-        torch.autograd.grad(make("IF", "htaf", {**option, "detach_reset": detach})(x).sum(), x)[0]
-        for detach in (True, False)
-    ]
-    assert torch.equal(*grads) == option["exact_reset"]
-
-
-@options
 def test_an_exact_reset_follows_the_exact_network(option: dict[str, Any]) -> None:
     torch.manual_seed(0)
     neuron, x = make("LIF", "htaf", option), torch.randn(4, 100)
@@ -228,14 +213,6 @@ def test_state_carried_on_is_one_long_call(kind: str, option: dict[str, Any]) ->
         spikes.append(spike)
     torch.testing.assert_close(torch.stack(spikes), whole, atol=1e-5, rtol=0)
     assert torch.equal(neuron(x), whole)  # nothing was kept
-
-
-def test_one_step() -> None:
-    x = torch.tensor([[0.99, 1.0, 1.01]])
-    assert IF(Heaviside())(x).tolist() == [[0.0, 1.0, 1.0]]
-    assert LIF(Heaviside(), tau=2.0)(2 * x).tolist() == [[0.0, 1.0, 1.0]]
-    torch.testing.assert_close(IF()(x), htaf.functional.htaf(x - 1))
-    assert IF().run(torch.randn(1))[1].shape == ()
 
 
 @pytest.mark.parametrize("reset", ["hard", "soft"])
@@ -350,38 +327,6 @@ def test_the_spike_is_a_site() -> None:
     assert not torch.equal(replaced(x), net(x))
 
 
-def test_hooks_on_the_spike_run() -> None:
-    neuron, seen = IF(), []
-    neuron.spike.register_forward_hook(lambda module, args, output: seen.append((*args, output)))
-    x = torch.rand(3, 5)
-    neuron(x)
-    assert len(seen) == 3
-    torch.testing.assert_close(seen[0][0], x[0] - 1)
-
-
-def test_learnable_and_changed_parameters() -> None:
-    x = torch.rand(3, 5)
-    learnable = IF(HTAF(learnable=True))
-    learnable(x).sum().backward()
-    assert all(p.grad is not None and p.grad != 0 for p in learnable.parameters())
-    assert set(learnable.state_dict()) == {"spike.log_alpha0", "spike.log_alpha1"}
-    torch.testing.assert_close(learnable(x), IF()(x))
-    channels = IF(HTAF(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), dim=-1))
-    torch.testing.assert_close(channels(x)[:, 1], IF()(x)[:, 1])
-    moving = IF()
-    moving.spike.alpha0 = 0.5
-    torch.testing.assert_close(moving(x), IF(HTAF(0.5))(x))
-
-
-def test_copies() -> None:
-    x, neuron = torch.rand(3, 5), LIF(tau=3.0, reset="soft")
-    assert neuron.state_dict() == {}
-    for twin in (copy.deepcopy(neuron), pickle.loads(pickle.dumps(neuron))):
-        assert torch.equal(twin(x), neuron(x))
-    assert "tau=3" in repr(neuron)
-    assert "soft" in repr(neuron)
-
-
 @pytest.mark.parametrize("neuron", [IF(), LIF(reset="soft", detach_reset=False)])
 def test_transforms(neuron: IF | LIF) -> None:
     torch.manual_seed(0)
@@ -395,28 +340,6 @@ def test_transforms(neuron: IF | LIF) -> None:
         assert neuron(x).dtype == torch.float32
         assert neuron(x.bfloat16()).dtype == torch.bfloat16
     torch.testing.assert_close(neuron(x.bfloat16()).float(), neuron(x.bfloat16().float()), atol=4e-3, rtol=0)
-
-
-COMPILED = """
-import torch
-from htaf import StraightThrough
-from htaf.spiking.neurons import IF, LIF
-from htaf.sharpening import set_sharpness
-
-x = torch.randn(4, 3, 8, requires_grad=True)
-for neuron in (IF(), LIF(reset="soft", detach_reset=False), IF(StraightThrough(), exact_reset=True)):
-    found = []
-    for f in (neuron, torch.compile(neuron, fullgraph=True, backend="aot_eager")):
-        y = f(x)
-        found.append((y, *torch.autograd.grad(y.sum(), x)))
-    for eager, compiled in zip(*found, strict=True):
-        torch.testing.assert_close(compiled, eager, atol=1e-5, rtol=1e-5)
-"""
-
-
-@pytest.mark.slow
-def test_compiled() -> None:
-    subprocess.run([sys.executable, "-c", COMPILED], check=True)  # beartype's wrappers cannot be compiled
 
 
 @pytest.mark.usefixtures("unchecked")

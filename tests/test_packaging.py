@@ -73,20 +73,6 @@ def test_configuring_without_a_compiler_says_so(tmp_path: Path, changes: dict[st
     assert "htaf: no C++ compiler found" in said
 
 
-def test_configuring_with_an_old_compiler_says_so(tmp_path: Path) -> None:
-    old = ("-DCMAKE_CXX_COMPILER_FORCED=ON", "-DCMAKE_CXX_COMPILER_ID=GNU", "-DCMAKE_CXX_COMPILER_VERSION=10.2")
-    said = configure(tmp_path, f"-DCMAKE_CXX_COMPILER={tool('c++')}", *old, fails=True)
-    assert "expected GCC >= 11 or Clang >= 14" in " ".join(said.split())
-    assert "got GNU 10.2" in " ".join(said.split())
-
-
-def test_make_install_says_what_it_takes_before_it_starts() -> None:
-    said = run(tool("make"), "-n", "-B", "install").splitlines()
-    places = [number for number, line in enumerate(said) if " GB" in line]
-    installs = [number for number, line in enumerate(said) if "-e '.[tables]'" in line or "--group dev" in line]
-    assert places[0] < installs[0] < places[1] < installs[1], said
-
-
 @pytest.mark.slow
 def test_pip_without_a_compiler_says_what_to_do(tmp_path: Path) -> None:
     said = wheel(tmp_path, environment(PATH=str(tmp_path)), fails=True)

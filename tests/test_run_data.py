@@ -50,7 +50,7 @@ def of_a_table(file: Path, tmp_path_factory: pytest.TempPathFactory) -> runs.Run
     out = tmp_path_factory.mktemp("table") / "run"
     record = runs.start_run(out, identity) | {"model": description | {"activation": HTAF}, "metrics": {}}
     record |= {"headline": "rmse", "rows": {}, "best_epoch": 0, "notes": []}
-    record |= {"source": {"name": str(file), "data_dir": None, "target": "t", "task": None, "drop_empty": False}}
+    record |= {"source": {"name": str(file), "data_dir": None, "target": "t", "task": None}}
     return runs.finish_run(out, record, build(record["model"]), preprocessor)
 
 

@@ -12,13 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import sklearn
 import torch
 from sklearn.base import clone
-from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import make_classification
-from sklearn.ensemble import AdaBoostClassifier, AdaBoostRegressor, BaggingClassifier, VotingClassifier
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import (
     accuracy_score,
     balanced_accuracy_score,
@@ -30,15 +26,12 @@ from sklearn.metrics import (
     r2_score,
     roc_auc_score,
 )
-from sklearn.model_selection import GridSearchCV, KFold, TunedThresholdClassifierCV, cross_validate
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.model_selection import KFold, cross_validate
 from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
 
 import htaf
 from htaf import HtafClassifier, HtafRegressor
-from htaf.data.columns import Target
 from htaf.data.notes import told
 from htaf.data.tabular import Split, Table, from_frame, load
 from htaf.estimators import parts
@@ -50,7 +43,6 @@ from htaf.runs import Run, open_packed, open_run
 from htaf.runs.data import table_rows
 from htaf.runs.metrics import Loss, decided, metrics, threshold_for
 from htaf.training.families import ready_recipe
-from htaf.training.notes import never_predicted
 from htaf.training.problems import class_weights, problem
 from htaf.training.recipe import TableData
 
@@ -166,20 +158,6 @@ def test_only_the_proportions_of_weights_matter(plain: HtafClassifier) -> None:
     np.testing.assert_array_equal(one.predict_proba(X), other.predict_proba(X))
 
 
-def test_weights_move_what_is_learned() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 2, (600, 2))  # says nothing, and not much can be learned by heart
-    heavy = rng.random(600) < 0.5
-    y = np.where(heavy, 10.0, 0.0) + rng.normal(size=600)
-    found = [HtafRegressor(**SMALL).fit(x, y, sample_weight=w).predict(x).mean() for w in (None, np.where(heavy, 9, 1))]
-    assert found[0] == pytest.approx(5, abs=0.7)
-    assert found[1] == pytest.approx(9, abs=0.7)
-    made = HtafRegressor(**TINY).fit(x, y, sample_weight=np.where(heavy, 9, 1))
-    assert made._preprocessor.target.mean == pytest.approx(9, abs=0.5), "the target's mean is weighted"
-    shares = [HtafClassifier(**SMALL).fit(x, heavy, sample_weight=w) for w in (None, np.where(heavy, 9, 1))]
-    assert [m.predict_proba(x)[:, 1].mean() for m in shares] == pytest.approx([0.5, 0.9], abs=0.1)
-
-
 def test_one_weighted_loss_chooses_epoch_norms_and_head() -> None:
     recipe = ready_recipe("mlp", "tabular-members").replace(members=2)
     made = HtafClassifier(**SMALL | {"recipe": recipe}).fit(X, Y, sample_weight=ROW_WEIGHTS)
@@ -195,13 +173,6 @@ def test_one_weighted_loss_chooses_epoch_norms_and_head() -> None:
     assert log_loss(Y[held], p, sample_weight=ROW_WEIGHTS[held]) == pytest.approx(
         min(one["after" if one["kept"] else "before"] for one in (norms, head)), rel=1e-3
     )
-
-
-@pytest.mark.parametrize("exact_from", [1.0, 0.5])
-def test_every_training_takes_weights(exact_from: float) -> None:
-    made = HtafClassifier(recipe={"exact_from": exact_from}, hidden=(8, 8), epochs=2)
-    low, high = (made.fit(X, Y, sample_weight=w).predict_proba(X)[:, 1].mean() for w in (None, ROW_WEIGHTS))
-    assert high > low
 
 
 # --- classes -----------------------------------------------------------------------------------------
@@ -237,17 +208,6 @@ def test_weights_of_classes_multiply_those_of_rows(tmp_path: Path) -> None:
     fresh: Any = clone(again)
     fresh.fit(X, labels, sample_weight=of)
     np.testing.assert_array_equal(fresh.predict_proba(X), both.predict_proba(X))
-
-
-def test_balanced_classes_find_more_of_a_rare_one(plain: HtafClassifier) -> None:
-    made = HtafClassifier(class_weight="balanced", **SMALL).fit(X, Y)
-    assert made.predict(X).mean() > plain.predict(X).mean()
-    far = HtafClassifier(class_weight={1: 3000}, **SMALL).fit(X, Y)
-    loss = far.run_.record["metrics"]["exact"]["validation"]["loss"]
-    assert loss > log_loss(Y, np.full(len(Y), Y.mean())), "the rows as they come"
-    assert not any("constant" in note for note in far.notes_), "judged by what it was trained on"
-    with pytest.raises(ValueError, match="class_weight: expected classes in the target 'target', got numbers"):
-        HtafRegressor(class_weight="balanced", **TINY).fit(X, X[:, 0])
 
 
 def test_no_row_of_a_small_class_chooses_alone() -> None:
@@ -289,11 +249,6 @@ def test_no_row_of_a_small_class_chooses_alone() -> None:
 def test_bad_weights_of_classes(given: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         HtafClassifier(class_weight=given, **TINY).fit(X, Y)
-
-
-def test_a_class_that_is_not_there_may_have_a_weight_where_all_others_have_one() -> None:
-    """As in a fold of a cross-validation."""
-    HtafClassifier(class_weight={0: 1, 1: 2, 2: 3}, **TINY).fit(X, Y)
 
 
 def test_a_class_may_be_missing_from_a_fold() -> None:
@@ -343,14 +298,6 @@ def test_a_class_without_weight_is_no_class_and_warned_of() -> None:
         whole = htaf.fit(frame, "y", sample_weight="w", **TINY)
     assert isinstance(whole, HtafClassifier)
     assert whole.classes_.tolist() == ["a", "c"]
-
-
-def test_hints_name_what_takes_weights() -> None:
-    for name in ("weight", "sample_weight", "sample_weights"):
-        with pytest.raises(TypeError, match=f"{name}': weights of rows are given to fit, sample_weight="):
-            HtafClassifier(**{name: ROW_WEIGHTS})
-    with pytest.raises(TypeError, match=r"'class_weights' \(did you mean 'class_weight'\?\)"):
-        HtafClassifier(class_weights="balanced")  # pyright: ignore[reportCallIssue]
 
 
 # --- the threshold -----------------------------------------------------------------------------------
@@ -424,20 +371,6 @@ def test_the_threshold_is_kept_in_every_file(by_f1: HtafClassifier, tmp_path: Pa
         assert [line.split(",")[0] for line in out.splitlines()[1:]] == wanted
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (1.5, r"threshold must lie in \(0, 1\), got 1.5"),
-        (0, r"threshold must lie in \(0, 1\), got 0"),
-        ("auc", "threshold must be a number, or one of .*'f1'.*, got 'auc'"),
-        (True, "threshold must be a number"),
-    ],
-)
-def test_bad_thresholds(given: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        HtafClassifier(threshold=given, **TINY).fit(X, Y)
-
-
 def test_a_threshold_is_of_two_classes_of_which_validation_rows_are() -> None:
     with pytest.raises(ValueError, match="threshold: expected a target 'target' of two classes, got 3 classes"):
         HtafClassifier(threshold="f1", **TINY).fit(X, np.arange(len(Y)) % 3)
@@ -458,75 +391,7 @@ def test_a_class_that_is_never_predicted_is_warned_of() -> None:
         HtafClassifier(threshold=0.9999, **SMALL).fit(x, y)
 
 
-@pytest.mark.parametrize(
-    ("classes", "threshold", "weighted", "said"),
-    [
-        (2, None, False, "class_weight='balanced' or threshold='f1' finds more of a rare class"),
-        (2, None, True, "threshold='f1' finds more of a rare class"),
-        (2, 0.9, False, "class_weight='balanced' finds more of a rare class"),
-        (2, 0.9, True, "it takes more rows of a rare class to find it"),
-        (3, None, False, "class_weight='balanced' finds more of a rare class"),
-        (3, None, True, "it takes more rows of a rare class to find it"),
-    ],
-)
-def test_what_is_advised_for_a_class_is_not_done_already(
-    classes: int, threshold: float | None, weighted: bool, said: str
-) -> None:
-    outputs, targets = torch.eye(classes)[[0, 0, 0]], torch.tensor([0, 0, 1])
-    target = Target("y", "classification", classes=tuple("abc"[:classes]), threshold=threshold)
-    (line,) = told(never_predicted(outputs, targets, target, weighted))
-    assert line.endswith(f"the network never predicts 'b' of 'y' (1 row): {said}")
-
-
 # --- scikit-learn around it --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def routing() -> Any:
-    with sklearn.config_context(enable_metadata_routing=True):
-        yield
-
-
-@pytest.mark.usefixtures("routing")
-def test_weights_are_routed() -> None:
-    asked = HtafClassifier(**TINY).set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
-    direct = HtafClassifier(**TINY).fit(StandardScaler().fit_transform(X), Y, sample_weight=ROW_WEIGHTS)
-    pipe = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), asked)
-    pipe.fit(X, Y, sample_weight=ROW_WEIGHTS)
-    np.testing.assert_array_equal(pipe.predict_proba(X), direct.predict_proba(StandardScaler().fit_transform(X)))
-    search = GridSearchCV(asked, {"class_weight": [None, "balanced"]}, cv=2)
-    search.fit(X, Y, sample_weight=ROW_WEIGHTS)
-    how: Any = {"cv": 2, "params": {"sample_weight": ROW_WEIGHTS}, "error_score": "raise"}
-    assert search.best_params_["class_weight"] in (None, "balanced")
-    found = cross_validate(asked, X, Y, return_estimator=True, **how)
-    assert all("weight" in one.run_.record["data"] for one in found["estimator"])
-    with pytest.raises(ValueError, match=r"sample_weight.* are passed but are not explicitly set as requested"):
-        cross_validate(HtafClassifier(**TINY), X, Y, **how)
-
-
-@pytest.mark.parametrize(
-    "around",
-    [
-        lambda one: AdaBoostClassifier(one, n_estimators=2),
-        lambda one: BaggingClassifier(one, n_estimators=2, random_state=0),
-        lambda one: CalibratedClassifierCV(one, cv=2),
-        lambda one: VotingClassifier([("a", one), ("b", LogisticRegression())], voting="soft"),
-    ],
-)
-def test_meta_estimators_pass_weights_on(around: Any) -> None:
-    found = [
-        around(HtafClassifier(**SMALL)).fit(X, Y, sample_weight=w).predict_proba(X)[:, 1] for w in (None, ROW_WEIGHTS)
-    ]
-    assert all(np.isfinite(one).all() for one in found)
-    assert not np.allclose(*found)
-
-
-def test_boosted_regressions_and_tuned_thresholds() -> None:
-    made = AdaBoostRegressor(HtafRegressor(**TINY), n_estimators=2, random_state=0).fit(X, X[:, 0])
-    assert np.isfinite(made.predict(X)).all()
-    tuned = TunedThresholdClassifierCV(HtafClassifier(**SMALL), scoring="f1", cv=2).fit(X, Y)
-    assert 0 <= tuned.best_threshold_ <= 1
-    assert f1_score(Y, tuned.predict(X)) > 0.3
 
 
 # --- frames, files and the command -------------------------------------------------------------------
@@ -604,16 +469,6 @@ def test_the_command_trains_measures_and_compares_by_weights(file: Path, tmp_pat
     assert (code, "weight: expected another column than the target" in error) == (1, True), error
 
 
-def test_weights_may_have_a_unit(file: Path, tmp_path: Path) -> None:
-    frame = pd.read_csv(file)
-    frame.assign(w=[f"{weight} kg" for weight in frame["w"]]).to_csv(tmp_path / "kg.csv", index=False)
-    plain, kilograms = (load(path, target="y", weight="w") for path in (file, tmp_path / "kg.csv"))
-    assert plain.weights is not None
-    assert kilograms.weights is not None
-    np.testing.assert_array_equal(kilograms.weights, plain.weights)
-    assert any("column 'w': numbers in '#kg'" in note for note in told(kilograms.notes))
-
-
 def _the_report_measures_as_the_record(run: Run, report: dict[str, Any]) -> None:
     """One AUROC, one accuracy and one share of a class on the page, of rows by their weights."""
     exact = run.record["metrics"]["exact"]["test"]
@@ -647,29 +502,3 @@ def test_baselines_are_fitted_and_measured_by_weights(file: Path) -> None:
     share = np.average(table.target[rows["train"]], weights=train)
     wanted = log_loss(table.target[rows["test"]], np.full(len(test), share), sample_weight=test)
     assert constant.metrics["test"]["loss"] == pytest.approx(wanted)
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "said"),
-    [
-        (2, "-1", "column 'w', row 3: expected a weight >= 0 in every row, got a negative one, -1"),
-        (2, "", "column 'w', row 3: expected a weight >= 0 in every row, got none"),
-        (2, "much", "column 'w', row 3: expected a number, got 'much'"),
-        (slice(None), "0", "expected weights 'w' above 0 in some rows, got zero in all of them"),
-    ],
-)
-def test_bad_weights_of_a_file(place: Any, value: str, said: str, file: Path, tmp_path: Path) -> None:
-    frame = pd.read_csv(file, dtype=str)
-    frame.loc[place, "w"] = value
-    frame.to_csv(tmp_path / "bad.csv", index=False)
-    with pytest.raises(ValueError, match=said):
-        load(tmp_path / "bad.csv", target="y", weight="w")
-
-
-def test_weights_go_with_the_rows_of_every_part(file: Path) -> None:
-    table, plain = load(file, target="y", weight="w"), load(file, target="y", exclude=["w"])
-    raw = pd.read_csv(file)
-    np.testing.assert_array_equal(table.weights, raw["w"][raw["w"] > 0])
-    np.testing.assert_array_equal(table.features["a"], raw["a"][raw["w"] > 0])
-    assert table.fingerprint != plain.fingerprint
-    assert "no column" not in " ".join(told(table.notes))

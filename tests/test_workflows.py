@@ -29,10 +29,6 @@ def lines_of(path: Path) -> list[str]:
     return "\n".join(step.get("run", "") for step in steps).replace("\\\n", " ").splitlines()
 
 
-def test_there_are_workflows() -> None:
-    assert [path.stem for path in WORKFLOWS] == ["site", "slow", "tests", "wheels"]
-
-
 @each_workflow
 def test_actions_are_pinned_by_hash_and_say_their_version(path: Path) -> None:
     used = re.findall(r"uses: *(.*)", path.read_text())
@@ -85,15 +81,6 @@ def test_wheels_are_tested_before_they_are_published() -> None:
     assert (ROOT / file).is_file()
     first = PROJECT["project"]["requires-python"].removeprefix(">=3.")
     assert settings["build"][:2] == [f"cp3{first}-*", f"{PROJECT['tool']['scikit-build']['wheel']['py-api']}-*"]
-
-
-def test_forms_of_issues_ask_and_say_what_is_required() -> None:
-    for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml"):
-        form = yaml.safe_load(path.read_text())
-        assert {"name", "description", "body"} <= set(form), path.name
-        ids = [field["id"] for field in form["body"]]
-        assert len(set(ids)) == len(ids) > 0
-        assert any(field.get("validations", {}).get("required") for field in form["body"]), path.name
 
 
 def test_the_citation_is_of_this_version() -> None:

@@ -38,7 +38,7 @@ def test_scores() -> None:
     assert overlap((0, 0, 2, 2), (2, 2, 4, 4)) == 0
     values = np.full((4, 4), -1.0)
     values[0, 0], values[2, 2] = 3.0, 1.0
-    found = Map(0, values, float(values.sum()), -16.0, "exact", (SIZE, SIZE))
+    found = Map(0, values, float(values.sum()), -16.0, (SIZE, SIZE))
     spot = (0, 0, SPOT, SPOT)
     assert scored([found], [spot]) == pytest.approx({"mass": 0.75, "pointing": 1.0, "iou": 1.0})
     assert scored([found], [(12, 12, 18, 18)]) == pytest.approx({"mass": 0.25, "pointing": 0.0, "iou": 0.0})
@@ -59,7 +59,7 @@ def test_what_covering_the_box_does() -> None:
     data = where.Planted(torch.ones(1, 3, SIZE, SIZE), np.ones((1, 1), bool), np.array([[[0, 0, SPOT, SPOT]]]))
     values = np.zeros((4, 4))
     values[0, 0] = 1
-    found = Map(0, values, 1.0, 0.0, "exact", (SIZE, SIZE))
+    found = Map(0, values, 1.0, 0.0, (SIZE, SIZE))
     assert covered(Sum(), data, [(0, 0)], [found], np.random.default_rng(0)) == {"box": 1.0, "elsewhere": 0.0}
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import math
 import os
 import re
 import signal
-import socket
 import sys
-import threading
 import time
 import unicodedata
 import warnings
@@ -123,8 +120,7 @@ class Command:
 
     Attributes:
         verb: its words, None: no verb. keeps: whether the same command goes on from what was done. json: whether there
-            is an answer to give. result: of the verb. notes: said on the way. busy: progress is shown. refused: why
-            tyro refused the words.
+            is an answer to give. result: of the verb. notes: said on the way. busy: progress is shown.
     """
 
     verb: str | None = None
@@ -133,7 +129,6 @@ class Command:
     result: Any = None
     notes: list[str] = field(default_factory=list)
     busy: bool = False
-    refused: str = ""
 
     @property
     def stopped(self) -> str:
@@ -162,8 +157,7 @@ class Command:
         if isinstance(error, Ended):
             return str(error), error.code
         if isinstance(error, SystemExit):  # tyro has said what it expected
-            why = self.refused or "wrong flags or values, see the error stream"
-            return f"{why}; htaf {self.verb} --help lists them", MISUSED
+            return f"wrong flags or values, see the error stream; htaf {self.verb} --help lists them", MISUSED
         if isinstance(error, (UsageError, OutputError)):
             return str(error), MISUSED
         if isinstance(error, KeyboardInterrupt):
@@ -201,30 +195,9 @@ def running(verb: str | None, *, keeps: bool, json: bool) -> Iterator[None]:
         _command = before
 
 
-_FRAME = re.compile(r"[\s\u2500-\u257f]+")  # lines of a box, and blanks
-
-
-@contextlib.contextmanager
-def keeps_refusal() -> Iterator[None]:
-    """While tyro reads the words in the block, what it says when it refuses them is kept for `--json`."""
-    if not _command.json:
-        yield
-        return
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            yield
-    finally:
-        print(said.getvalue(), end="", file=sys.stderr)
-        text = re.split("Argument helptext:|For full helptext", said.getvalue())[0]
-        _command.refused = _FRAME.sub(" ", text).strip()
-
-
-def print_json(value: Any, *, now: bool = False) -> None:
-    """The result of a verb for `--json`, on the output when the verb ends; now: at once, as it goes on for long."""
+def print_json(value: Any) -> None:
+    """The result of a verb for `--json`, on the output when the verb ends."""
     _command.result = value
-    if now:
-        _command.tell()
 
 
 def plain(value: Any) -> Any:
@@ -363,48 +336,20 @@ def check_seed(seed: int) -> None:
     expect_seed(seed, UsageError, "--seed")
 
 
-GRACE = 3.0  # seconds to put away what is half done; what is kept is written whole or not at all
-
-
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Ctrl-C and what a scheduler sends, SIGTERM, raise KeyboardInterrupt in the block; where that does not end the
-    process soon (a thread that waits for a file, a long call of C++), it is ended all the same. The exit code is 130
-    of Ctrl-C and 143 of SIGTERM."""
+    """Ctrl-C and what a scheduler sends, SIGTERM, raise KeyboardInterrupt in the block; the exit code is 130 or 143."""
 
     def terminate(*_: object) -> NoReturn:
         raise Terminated
 
-    stops = (signal.SIGINT, signal.SIGTERM)
-    handlers = (signal.default_int_handler, terminate)
-    before = {number: signal.signal(number, handler) for number, handler in zip(stops, handlers, strict=True)}
-    heard, told = socket.socketpair()
-    told.setblocking(False)
-    wakeup = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)  # at once, whatever the main thread does
-    left = threading.Event()
-
-    def watch() -> None:
-        with contextlib.suppress(OSError):
-            while number := heard.recv(1):
-                if number[0] in stops:
-                    why = Terminated() if number[0] == signal.SIGTERM else KeyboardInterrupt()
-                    time.sleep(GRACE)
-                    try:
-                        if not left.is_set():  # else the block has said why
-                            os.write(2, f"htaf: error: {_command.stopped}\n".encode())
-                            os.write(1, f"{_command.answer(why)}\n".encode() if _command.json else b"")
-                    finally:  # the reader may have gone, the result may be half made
-                        os._exit(_command.ended(why)[1])
-
-    threading.Thread(target=watch, daemon=True, name="signals").start()
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: terminate}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
             signal.signal(number, handler)
-        left.set()
-        told.close()  # ends the thread, unless a signal has come
 
 
 @contextlib.contextmanager
@@ -420,7 +365,7 @@ def plain_errors() -> Iterator[None]:
     except TOLD as error:
         message, code = _command.ended(error)
         with contextlib.suppress(BrokenPipeError):
-            tell(f"htaf: error: {_VALUES.sub(_cut, message)}")
+            tell(f"htaf: error: {message}")
         raise SystemExit(code) from None
     finally:
         warnings.formatwarning = before
@@ -433,16 +378,6 @@ def plain_errors() -> Iterator[None]:
 def _warning(message: Warning | str, *_: object) -> str:
     """A warning as one line, without the file and the line of code that it came from."""
     return f"warning: {visible(str(message))}\n"
-
-
-LONGEST = 300  # letters of one value in a message
-_VALUES = re.compile(rf"(?<=')[^']{{{LONGEST},}}(?=')|\S{{{LONGEST},}}")
-
-
-def _cut(found: re.Match[str]) -> str:
-    """A long value: how it begins, how it ends and how long it is."""
-    value = found[0]
-    return f"{value[:100]}...{value[-100:]} ({len(value):,} letters)"
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -19,7 +19,7 @@ SEEDS = 2**63  # PyTorch's generators take no more
 EXTRAS = {
     **dict.fromkeys(("pandas", "pyarrow", "sklearn", "scipy", "joblib", "tyro", "rich", "jinja2"), "tables"),
     **dict.fromkeys(("lightning", "torchmetrics", "matplotlib", "PIL"), "tables"),
-    **dict.fromkeys(("torchvision", "timm", "captum", "openai", "pydantic"), "images"),
+    **dict.fromkeys(("torchvision", "timm", "openai", "pydantic"), "images"),
     **dict.fromkeys(("transformers", "peft", "accelerate", "gguf"), "language"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime", "nir"), "export"),
     **dict.fromkeys(("ray", "mosec", "tensorboard"), "scale"),

@@ -270,7 +270,7 @@ KINDS = {
         ("scores.md", "histograms.png", "completeness.png", "beside.md", "beside.csv", "codes", "backbone"),
     ),
     "folder of sparse heads": FolderKind((("sparse.json",),), ("sparse.md", "codes", "backbone")),
-    "folder of maps": FolderKind((("where.json",),), ("index.jsonl",)),
+    "folder of maps": FolderKind((("index.jsonl",),), ()),
     "found concept": FolderKind((("found.json",),), ("found.md", "images.png", "where.png")),
     "language model": FolderKind(
         (("htaf_record.json",),),

@@ -46,17 +46,7 @@ def binary_weight(w: Float[Tensor, "*shape"], dim: int = 0) -> Float[Tensor, "*s
     return _BinaryWeight.apply(w, dim)  # pyright: ignore[reportReturnType]
 
 
-def signs_and_scales(
-    w: Float[Tensor, "*shape"], dim: int = 0
-) -> tuple[Float[Tensor, "*shape"], Float[Tensor, " filters"]]:
-    """The two factors of `binary_weight`: sign(w) in {-1, +1} and mean |w| along `dim`. They have no gradient.
-
-    Args, raises: as `binary_weight`.
-
-    Returns:
-        The signs, of the shape, dtype and memory format of w, and the scales [filters] of that dtype, whose
-        sums are taken in at least float32. Their product is `binary_weight(w)`, bit for bit.
-    """
+def _value(w: Tensor, dim: int) -> Tensor:
     if not w.is_floating_point():
         raise TypeError(f"w must be a floating-point tensor, got dtype {w.dtype}")
     if w.ndim < 2:
@@ -64,13 +54,7 @@ def signs_and_scales(
     if not -w.ndim <= dim < w.ndim:
         raise ValueError(f"dim must be a dimension of w of shape {tuple(w.shape)}, got {dim}")
     w = w.detach()
-    others = [i for i in range(w.ndim) if i != dim % w.ndim]
-    return sign(w), w.abs().mean(others)
-
-
-def _value(w: Tensor, dim: int) -> Tensor:
-    signs, scales = signs_and_scales(w, dim)
-    return signs * scales.reshape([-1 if i == dim % w.ndim else 1 for i in range(w.ndim)])
+    return sign(w) * w.abs().mean([i for i in range(w.ndim) if i != dim % w.ndim], keepdim=True)
 
 
 class _BinaryWeight(torch.autograd.Function):

@@ -120,7 +120,7 @@ def discover(
     recipe, why = resolved(recipe, images)
     why = (*brought, *why)
     if progress:
-        say_notes([*images.notes, *images.look_alikes, *why, *about_names(recipe, images)])
+        say_notes([*images.notes, *why, *about_names(recipe, images)])
     source = Source(data.lower() if is_named(data) else data, size=size).remembered(data_dir, images=True)
 
     def train() -> Run:

@@ -685,7 +685,7 @@ def _below(column: pd.Series, more: pd.Series, text_as_missing: bool) -> pd.Seri
             raise TableError(f"expected a number as in X, got {str(more.iloc[row])!r}", name, row + 1, "eval_set")
         if wrong.any():
             texts = tuple(dict.fromkeys(map(str, more[wrong])))[:MOST_NAMED]
-            _warn([Note("text as missing", name, int(wrong.sum()), texts, file="eval_set")])
+            _warn([Note("text as missing", f"{name} of eval_set", int(wrong.sum()), texts)])
         more = pd.Series(values)
     elif is_text(column) and not is_date(column) and not pd.api.types.is_bool_dtype(column):
         more = pd.Series(to_text(more), dtype=object)

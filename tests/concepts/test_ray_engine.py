@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,55 +22,23 @@ from PIL import Image
 
 from htaf import runs
 from htaf.concepts import ray_engine
-from htaf.concepts.codes import ConceptError
-from htaf.concepts.extract import Block, Job, extract, write
-from htaf.concepts.ray_engine import Actors, RayError, Size, check_alike, check_seen, connected
-from htaf.data.image_sources import Decoded
+from htaf.concepts.extract import Block, Job, extract
+from htaf.concepts.ray_engine import RayError, connected, sized, unfit, versions
 from made_runs import digits, made_run
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
 
 MEMORY = 100_000_000  # bytes of Ray's object store
-ALIKE = {
-    "htaf": "1",
-    "source": "ab",
-    "torch": "2",
-    "numpy": "3",
-    "pillow": "4",
-    "pyarrow": "5",
-    "ray": "6",
-    "python": "7",
-}
 
 
-def answers(**other: Any) -> dict[str, dict[str, Any]]:
-    seen = {"seen": [True, True], "writes": True}
-    return {"a (10.0.0.1)": ALIKE | seen, "b (10.0.0.2)": ALIKE | seen | other}
-
-
-def test_nodes_must_have_the_same() -> None:
-    check_alike(answers())
-    for what, said in (
-        ("torch", r"the same torch on all nodes, got 2 on a \(10.0.0.1\); other on b \(10.0.0.2\)"),
-        ("htaf", "the same htaf on all nodes"),
-        ("source", "the same source of htaf on all nodes, got ab on a"),
-        ("python", "the same python on all nodes"),
-        ("ray", "the same ray on all nodes"),
-    ):
-        with pytest.raises(RayError, match=said):
-            check_alike(answers(**{what: "other"}))
-
-
-def test_nodes_must_see_the_files(tmp_path: Path) -> None:
-    paths = ["/shared/run/model.safetensors", "/shared/codes/.seen-x"]
-    check_seen(answers(), paths, tmp_path)
-    for other, said in (
-        ({"seen": [False, True]}, r"node b \(10.0.0.2\) does not see /shared/run/model.safetensors, .* shared disk"),
-        ({"seen": [True, False]}, rf"node b \(10.0.0.2\) does not see the folder {tmp_path}, which"),
-        ({"writes": False}, rf"node b \(10.0.0.2\) cannot write to {tmp_path}"),
-    ):
-        with pytest.raises(RayError, match=said):
-            check_seen(answers(**other), paths, tmp_path)
+def test_nodes_must_have_the_same_and_see_the_files(tmp_path: Path) -> None:
+    own, there, gone = versions(), str(tmp_path), str(tmp_path / "run" / "model.safetensors")
+    assert own["torch"] == torch.__version__
+    assert unfit(own, own, [there]) == ""
+    for what in own:
+        assert f"got {what} {own[what]} instead of other: install" in unfit(own | {what: "other"}, own, [there])
+    assert unfit(own, own, [there, gone]).startswith(f"this node does not see {gone}: ")
+    assert f"see the folder {tmp_path}: " in unfit(own, own, [str(tmp_path / ".seen-x")])
 
 
 @contextmanager
@@ -103,31 +71,6 @@ def test_addresses_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-def test_a_cluster_that_asks_for_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `ray health-check` ends where RAY_AUTH_MODE, or the file of the token, is missing."""
-
-    def refused(asked: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
-        said = b"ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken: Authentication token is missing"
-        return subprocess.CompletedProcess(asked, 1, b"", said)
-
-    monkeypatch.setattr(subprocess, "run", refused)
-    with (
-        listening() as port,
-        pytest.raises(RayError, match=rf"127\.0\.0\.1:{port} asks for its token.*RAY_AUTH_MODE=token"),
-        connected(f"127.0.0.1:{port}"),
-    ):
-        pass
-
-
-def test_auto_where_no_ray_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray._private import services
-
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(services, "find_gcs_addresses", set)
-    with pytest.raises(RayError, match="expected this machine to be a node of a Ray cluster"), connected("auto"):
-        pass
-
-
 def test_another_version_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
@@ -135,7 +78,7 @@ def test_another_version_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.50.0\n    Python: 3.11.7")
 
     monkeypatch.setattr(ray, "init", refuses)
-    monkeypatch.setattr(ray_engine, "_reached", lambda address: address)
+    monkeypatch.setattr(ray_engine, "_reach", lambda address: None)
     with (
         pytest.raises(
             RayError, match=r"no Ray cluster can be used at a:1: Version mismatch: .* Ray: 2.50.0 Python: 3.11"
@@ -145,47 +88,25 @@ def test_another_version_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-def test_a_node_that_joined_with_another_version(run: runs.Run, tmp_path: Path) -> None:
-    here = ray_engine._has([], str(tmp_path))
-    assert here["writes"]
+def test_a_node_that_may_not_make_parts(run: runs.Run, tmp_path: Path) -> None:
     job = Job(run, tmp_path, {}, "concepts", (), False, True, 250, "cpu")
-    block = Block(0, ())
-    pixels = Decoded(("a",), np.zeros(1, np.int32), np.zeros(1, np.uint8), np.zeros((1, 1, 8, 8), np.uint8))
-    parts = ray_engine._Parts(job, str(tmp_path), 1, here | {"torch": "0.1"})
-    outcome = write(job, parts.network, block, pixels)
-    assert outcome.error.startswith("expected the same torch on all nodes, got 0.1 on the first nodes; ")
-    assert outcome.kind == "RayError"
+    parts = ray_engine._Parts(job, str(tmp_path), versions() | {"torch": "0.1"}, [])
+    table = parts(pa.table({"block": pa.array([pickle.dumps(Block(3, ()))], pa.large_binary())}))
+    outcome = json.loads(table.column("outcome")[0].as_py())
+    assert (outcome["number"], outcome["images"], outcome["kind"]) == (3, 0, "RayError")
+    assert f"torch {torch.__version__} instead of 0.1" in outcome["error"]
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "options", [{"least": 0}, {"least": 3, "most": 2}, {"cpus": 0}, {"cpus": float("nan")}, {"gpus": -1}]
-)
-def test_actors_that_cannot_be(options: dict[str, Any]) -> None:
-    with pytest.raises(ConceptError, match=r"expected actors from 1 on|expected cpus > 0"):
-        Actors(**options)
-
-
-def sized(actors: Actors, device: Any = "auto", blocks: int = 100, **resources: float) -> Size:
-    engine = ray_engine.RayEngine(actors, device, told=False)
-    return engine.sized([{"Resources": resources}, {"Resources": resources}], blocks)
-
-
 def test_how_many_actors() -> None:
-    assert sized(Actors(), CPU=4) == Size(1, 8, 1, 0)
-    assert sized(Actors(cpus=0.5), CPU=4) == Size(1, 16, 0.5, 0)
-    assert sized(Actors(), CPU=4, blocks=3) == Size(1, 3, 1, 0)
-    assert sized(Actors(2, 4), CPU=4) == Size(2, 4, 1, 0)
-    assert sized(Actors(), CPU=16, GPU=2) == Size(1, 8, 4, 0.5)
-    assert sized(Actors(gpus=1, cpus=2), CPU=4, GPU=2) == Size(1, 4, 2, 1)
-    assert sized(Actors(), "cpu", CPU=4, GPU=2) == Size(1, 8, 1, 0)
-    for actors, device, resources, said in (
-        (Actors(cpus=16), "auto", {"CPU": 4}, "expected 16 CPUs in the cluster, got 8"),
-        (Actors(gpus=1), "auto", {"CPU": 4}, "expected 1 GPU for an actor, the cluster has 0"),
-        (Actors(), "cuda", {"CPU": 4}, "expected GPUs in the cluster for the device cuda"),
-    ):
-        with pytest.raises(RayError, match=said):
-            sized(actors, device, **resources)
+    def of(blocks: int = 100, **resources: float) -> tuple[int, float, float]:
+        return sized([resources, resources], blocks)
+
+    assert of(CPU=4) == (8, 1, 0)
+    assert of(3, CPU=4) == (3, 1, 0)
+    assert of(CPU=16, GPU=2) == (8, 4, 0.5)
+    with pytest.raises(RayError, match="expected CPUs in the cluster, got 0"):
+        of()
 
 
 COUNT = 6000
@@ -272,7 +193,7 @@ def test_a_node_that_dies_loses_its_blocks_alone(
         worker.kill_raylet(check_alive=False)
 
     killer = threading.Thread(target=kill, daemon=True)
-    with connected(cluster.address, Actors(2, 2)) as engine:
+    with connected(cluster.address) as engine:
         killer.start()
         found = extract(run, given, tmp_path / "ray", part_images=1000, engine=engine)
     assert killed
@@ -282,7 +203,7 @@ def test_a_node_that_dies_loses_its_blocks_alone(
     assert one == came
     said = capsys.readouterr().err
     assert "Ray: 2 nodes: " in said
-    assert "(1 CPU); 2 to 2 actors with 1 CPU each; 6 parts to make" in said
+    assert "(1 CPU); 1 to 2 actors with 1 CPU each; 6 parts to make" in said
 
 
 @pytest.mark.slow

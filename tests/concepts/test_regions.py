@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import htaf
-from htaf.concepts import regions as module
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.regions import Map, Regions, resized
 from htaf.models.build import backbone
@@ -45,7 +44,6 @@ def own(description: dict[str, Any], size: tuple[int, int], concepts: int | None
 
 def sums_to_pre_activations(model: Any, images: Tensor, concepts: list[int]) -> Regions:
     regions = Regions(model)
-    assert regions.method == "exact", regions.why
     with torch.no_grad():
         z = model.pre_activations(images).double()
     for i, of_image in enumerate(regions.of(images, concepts)):
@@ -126,7 +124,6 @@ def test_any_form_of_average(end: str) -> None:
     model = settled(Plain(end), images_of((8, 12), 8))
     images = images_of((8, 12), 2)
     regions = sums_to_pre_activations(model, images, [0, 3])
-    assert regions.pooling is not None
     assert regions.pooling.grid == (8, 12)
     found = regions.of(images, [3])[1][0]
     # by hand, of the first forms: the linear layer and the norm applied to each place
@@ -146,9 +143,7 @@ def test_any_form_of_average(end: str) -> None:
 def test_other_ends_are_not_called_exact(end: str, why: str) -> None:
     model = settled(Plain(end), images_of((8, 12), 8))
     with pytest.raises(ConceptError, match=why):
-        Regions(model, "exact")
-    pytest.importorskip("captum")  # an extra
-    assert Regions(model).method == "occlusion"
+        Regions(model)
 
 
 @pytest.mark.parametrize(
@@ -159,37 +154,7 @@ def test_timm_backbones(name: str, grid: tuple[int, int]) -> None:
     pytest.importorskip("timm")  # an extra
     model = htaf.ICBM.from_timm(name, 5, 9, act=ACT, image_size=64)
     regions = sums_to_pre_activations(settled(model, images_of((64, 64), 4)), images_of((64, 64), 2), [0, 8])
-    assert regions.pooling is not None
     assert regions.pooling.grid == grid
-
-
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "mobilenetv3_small_050"])
-def test_timm_backbones_without_an_exact_map(name: str) -> None:
-    pytest.importorskip("timm")
-    pytest.importorskip("captum")
-    model = settled(htaf.ICBM.from_timm(name, 5, 9, act=ACT, image_size=64), images_of((64, 64), 4))
-    regions = Regions(model)
-    assert regions.method == "occlusion"
-    assert regions.why
-
-
-def test_estimates_against_their_definitions() -> None:
-    pytest.importorskip("captum")
-    model = settled(Plain("maximum"), images_of((8, 12), 8))
-    images = images_of((8, 12), 2)
-    x = images.clone().requires_grad_()
-    z = model.pre_activations(x)
-    gradient = torch.autograd.grad(z[:, 2].sum(), x)[0]
-    found = Regions(model, "gradient").of(images, [2])
-    np.testing.assert_allclose(found[1][0].values, (gradient * images).sum(1)[1].numpy(), atol=1e-6)
-    assert found[1][0].constant is None
-    covered = images.clone()
-    covered[1, :, 0, :2] = 0  # windows of 1 x 2 pixels, one pixel apart: the first pixel lies in the first one alone
-    with torch.no_grad():
-        fall = float(z[1, 2] - model.pre_activations(covered)[1, 2])
-    of = Regions(model, "occlusion").of(images[1:2], [2])[0][0]
-    assert of.values[0, 0] == pytest.approx(fall, abs=1e-6)
-    assert of.method == "occlusion"
 
 
 def test_wrong_use() -> None:
@@ -200,16 +165,6 @@ def test_wrong_use() -> None:
         Regions(model).of(images_of((8, 8)), [0])
     with pytest.raises(ConceptError, match="training mode"):
         Regions(model.train())
-
-
-def test_without_captum_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise ModuleNotFoundError(f"No module named {name!r}")
-
-    monkeypatch.setattr(module.importlib, "import_module", missing)
-    model = settled(Plain("maximum"), images_of((8, 12), 8))
-    with pytest.raises(ConceptError, match=r"takes no average over places; .* pip install 'htaf\[images\]'"):
-        Regions(model)
 
 
 def test_grad_mode_stays_as_it_was() -> None:
@@ -233,11 +188,11 @@ def test_resized_keeps_the_sum(h: int, w: int, height: int, width: int) -> None:
 def test_box_share_and_peak() -> None:
     values = np.zeros((4, 4))
     values[1, 2], values[2, 2], values[3, 0], values[0, 0] = 4.0, 2.0, 3.0, -5.0
-    found = Map(0, values, 4.0, 0.0, "exact", (32, 48))
+    found = Map(0, values, 4.0, 0.0, (32, 48))
     assert found.box() == (24, 8, 36, 24)  # columns of 12 pixels, rows of 8; the value at the left is not joined
     assert found.share((24, 8, 36, 24)) == pytest.approx(6 / 9)
     assert found.peak() == (12, 30)
-    assert Map(0, -np.ones((4, 4)), -16.0, 0.0, "exact", (32, 32)).box() is None
+    assert Map(0, -np.ones((4, 4)), -16.0, 0.0, (32, 32)).box() is None
     fine = np.zeros((64, 64))
     fine[20:24, 40:44] = 1
-    assert Map(0, fine, 1.0, None, "gradient", (64, 64)).box() == (40, 20, 44, 24)
+    assert Map(0, fine, 1.0, 0.0, (64, 64)).box() == (40, 20, 44, 24)

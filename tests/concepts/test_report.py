@@ -4,15 +4,13 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.report import examples, pictures, write_report
+from htaf.concepts.codes import Codes, codes_of
+from htaf.concepts.report import write_report
 from htaf.concepts.scores import score
 
 
@@ -69,72 +67,3 @@ def test_a_report_of_little(codes: Codes, tmp_path: Path) -> None:
     for path in write_report(score(codes), tmp_path):
         assert path.stat().st_size > 0
     assert "nan" not in (tmp_path / "scores.md").read_text()
-
-
-def numbered(side: int = 4, channels: int = 3) -> tuple[Any, list[int]]:
-    """Images of one colour each, and the rows that were asked for."""
-    asked: list[int] = []
-
-    def give(rows: list[int]) -> torch.Tensor:
-        asked.extend(rows)
-        return torch.full((len(rows), channels, side, side), 128, dtype=torch.uint8)
-
-    return give, asked
-
-
-def test_pictures_are_drawn_at_random_from_each_side() -> None:
-    codes = some()
-    give, asked = numbered()
-    opened(pictures(codes, give, 4, count=5))
-    on, off = examples(codes, 4, count=5)
-    assert asked == [*on.tolist(), *off.tolist()]
-    drawn = set()
-    for seed in range(60):
-        on, off = examples(codes, 4, count=5, seed=seed)
-        bits = codes.unpack()[:, 4]
-        assert bits[on].tolist() == [1] * 5
-        assert bits[off].tolist() == [0] * 5
-        assert len({*on.tolist(), *off.tolist()}) == 10
-        drawn |= {*on.tolist(), *off.tolist()}
-    assert drawn == set(np.flatnonzero(codes.parts == 2).tolist())  # every image of the part can come, no other
-
-
-def test_pictures_of_a_dead_concept_and_of_grey_images() -> None:
-    codes = replace(some(), bits=np.zeros((300, 2), dtype=np.uint8))
-    give, asked = numbered(channels=1)
-    opened(pictures(codes, give, 3, count=4, name="nothing"))
-    assert len(asked) == 4
-
-
-def test_titles(monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = np.arange(60) % 3
-    bits = (labels != 2)[:, None] & (np.arange(60) % 2 == 0)[:, None] | (labels == 0)[:, None]
-    bits[30:] |= (labels == 2)[30:, None]  # the groups are those of the part that is drawn
-    codes = codes_of(
-        bits,
-        labels,
-        np.ones((3, 1)),
-        np.zeros(3),
-        classes=["cat", "dog", "fish"],
-        parts=np.repeat([0, 2], 30).astype(np.uint8),
-    )
-    seen: list[str] = []
-    from matplotlib.figure import Figure
-
-    original = Figure.suptitle
-    monkeypatch.setattr(Figure, "suptitle", lambda self, t, **kw: (seen.append(t), original(self, t, **kw))[1])
-    pictures(codes, numbered()[0], 0, count=2, name="legs")
-    assert seen == [
-        "concept 0: legs, 83% of test images have it\nabove: activated (A: cat, fish (training 0%))"
-        "\nbelow: unactivated (B: none)"
-    ]
-
-
-def test_bad_pictures() -> None:
-    codes = some()
-    with pytest.raises(ConceptError, match="a concept from 0 to 8"):
-        pictures(codes, numbered()[0], 9)
-    with pytest.raises(ConceptError, match="expected images uint8"):
-        pictures(codes, lambda rows: np.zeros((len(rows), 4, 4, 3), dtype=np.uint8), 0)
-    with pytest.raises(ConceptError, match="part 'test'"):
-        pictures(replace(codes, parts=np.zeros(300, dtype=np.uint8)), numbered()[0], 0)

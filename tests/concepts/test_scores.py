@@ -1,7 +1,10 @@
 """Every score against its formula on unpacked bits; concept accuracy against scikit-learn's logistic regression."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +13,12 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 
+from htaf.concepts import scores as scores_module
+from htaf.concepts import store, writing
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.scores import score
+from htaf.concepts.report import tables
+from htaf.concepts.scores import chosen, mixed, score
+from htaf.concepts.store import open_folder
 from htaf.runs import to_json
 
 
@@ -284,3 +291,45 @@ def test_the_order_of_images_does_not_matter() -> None:
     codes = some(dead=2)
     shuffled = codes.take(np.random.default_rng(0).permutation(len(codes)))
     assert score(codes) == score(shuffled)
+
+
+def test_a_sample_says_so_and_is_drawn_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = some(n=1200)
+    whole = score(codes)
+    assert "sample" not in whole
+    monkeypatch.setattr(scores_module, "SAMPLE", 100)
+    scores = score(codes)
+    assert scores["sample"]["images"] == 100
+    assert scores["sample"]["of"] == scores["accuracy"]["test"]["images"]
+    assert {name for name in whole if whole[name] != scores[name]} <= {"sparsity", "completeness"}
+    assert "NCC and how many are enough: 100 of " in tables(scores)
+    places = chosen(np.arange(10**6), 10_000)
+    assert (np.diff(places) > 0).all()
+    assert np.abs(np.histogram(places, bins=10, range=(0, 10**6))[0] - 1000).max() < 150
+    assert len(np.unique(mixed(np.arange(10**5)))) == 10**5
+
+
+def test_scores_of_parts_on_disk_are_those_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, htaf: Callable[..., Any]
+) -> None:
+    monkeypatch.setattr(writing, "environment", dict)
+    monkeypatch.setattr(store, "PART_IMAGES", 300)
+    codes, other = some(n=700), some(1, n=400, concepts=9)
+    for name, one in (("codes", codes), ("other", other)):
+        writing.write_codes(tmp_path / name, one, {"run": "r"})
+    parts = open_folder(tmp_path / "codes")
+    expected = score(codes, baseline={"other": other})
+    assert score(parts, baseline={"other": open_folder(tmp_path / "other")}) == expected
+    words = ("concepts", "score", tmp_path / "codes", "--baseline", tmp_path / "other", "--json")
+    assert json.loads(htaf(*words)[1]) == expected
+    for row in (5, 350):
+        found = json.loads(htaf("concepts", "neighbours", tmp_path / "codes", "--image", str(row), "--json")[1])
+        far = (codes.unpack() != codes.unpack(slice(row, row + 1))).sum(1)
+        order = [i for i in np.argsort(far, kind="stable") if i != row][:10]
+        assert [(entry["row"], entry["distance"]) for entry in found] == [(i, far[i]) for i in order]
+        assert [entry["image"] for entry in found] == [codes.ids[i] for i in order]
+    few = codes.take(np.flatnonzero(codes.parts == 0))
+    with pytest.raises(ConceptError, match="labelled images of the part 'test', got only train"):
+        score(codes, baseline={"few": few})
+    with pytest.raises(ConceptError, match="top must be >= 1, got 0"):
+        score(codes, top=0)

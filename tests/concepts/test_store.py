@@ -80,7 +80,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, n: int, c: int, data: st.D
     path = tmp_path / f"{n}-{c}"
     shutil.rmtree(path, ignore_errors=True)
     write(path, codes, values)
-    folder = open_folder(path, verify=True)
+    folder = open_folder(path)
     assert (len(folder), folder.concepts, folder.classes) == (n, c, codes.classes)
     found = folder.codes()
     same(found, codes)
@@ -89,15 +89,13 @@ def test_what_is_written_is_read_back(tmp_path: Path, n: int, c: int, data: st.D
     np.testing.assert_array_equal(folder.features().values, values)
     np.testing.assert_array_equal(folder.margins(), values.astype(np.float16))  # pyright: ignore[reportArgumentType]
     seen = 0
-    for first, piece in folder.codes_in_pieces():
+    for first, piece in folder.pieces("label"):
         assert first == seen
-        same(piece, codes, slice(first, first + len(piece)))
-        seen += len(piece)
+        np.testing.assert_array_equal(piece["label"], codes.labels[first : first + len(piece["label"])])
+        seen += len(piece["label"])
     assert seen == n
-    rows = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20))
-    same(folder.rows(rows), codes, rows)
-    name = codes.ids[rows[0]]
-    assert folder.row(name) == found.row(name) == folder.row(str(rows[0])) == rows[0]
+    row = data.draw(st.integers(0, n - 1))
+    assert found.row(codes.ids[row]) == found.row(str(row)) == row
     known = codes.labels >= 0
     for row in folder.accuracies():
         ours = known & (codes.parts == PARTS.index(row["part"]))
@@ -243,13 +241,6 @@ def test_what_a_folder_does_not_hold(tmp_path: Path) -> None:
         open_features(tmp_path / "a")
     with pytest.raises(ConceptError, match=r"has no margins, it has id, label, "):
         next(folder.pieces("margins"))
-    for row in (-1, 20):
-        with pytest.raises(ConceptError, match=f"row numbers from 0 to 19 of usable parts of .*, got {row}"):
-            folder.rows([0, row])
-    with pytest.raises(
-        ConceptError, match=r"the id of an image or a row below 20 .*, got 'x'; ids are such as 'bilder"
-    ):
-        folder.row("x")
     fields = (codes.classes, codes.labels, codes.parts, codes.ids, codes.weight, codes.bias, codes.smooth)
     plain = writing.write_codes(tmp_path / "c", Features(values, *fields, {}), {"run": "r"})
     np.testing.assert_array_equal(plain.features().values, values)
@@ -277,25 +268,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_a_damaged_part_is_named_and_the_others_are_usable(tmp_path: Path, what: str) -> None:
+def test_a_damaged_part_is_named(tmp_path: Path, what: str) -> None:
     damage, said = DAMAGE[what]
     codes, values = made()
     write(tmp_path, codes, values)
     damage(tmp_path / "parts" / "part-00001.parquet")
     with pytest.raises(ConceptError, match=rf"part-00001\.parquet {said}"):
         open_codes(tmp_path)
-    found = open_folder(tmp_path, skip_damaged=True)
-    assert (len(found), len(found.parts), len(found.left_out)) == (12, 2, 1)
-    assert found.left_out[0].startswith("part-00001.parquet: ")
-    rows = [*range(8), *range(16, 20)]  # row numbers stay
-    same(found.codes(), codes, rows)
-    same(found.rows([19, 7, 16]), codes, [19, 7, 16])
-    with pytest.raises(ConceptError, match=r"row numbers from 0 to 19 of usable parts of .*, got 12"):
-        found.rows([3, 12])
-    (tmp_path / "parts" / "part-00000.parquet").unlink()
-    (tmp_path / "parts" / "part-00002.parquet").unlink()
-    with pytest.raises(ConceptError, match=r"no part is usable, part-00000\.parquet: "):
-        open_folder(tmp_path, skip_damaged=True)
 
 
 def test_every_changed_byte_is_seen(tmp_path: Path) -> None:
@@ -307,7 +286,9 @@ def test_every_changed_byte_is_seen(tmp_path: Path) -> None:
     for place in range(0, len(whole), 5):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
         try:
-            found = open_folder(tmp_path / "a", verify=True).codes()
+            folder = open_folder(tmp_path / "a")
+            list(folder.pieces(*folder.columns))
+            found = folder.codes()
         except ConceptError:
             continue
         for name in ("bits", "labels", "parts", "smooth", "exact", "saturated"):

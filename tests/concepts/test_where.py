@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def test_overlay_and_crop() -> None:
     picture = np.full((40, 60, 3), 100, np.uint8)
     values = np.zeros((4, 6))
     values[1, 2], values[3, 5] = 2.0, -2.0
-    found = Map(0, values, 0.0, 0.0, "exact", (20, 30))
+    found = Map(0, values, 0.0, 0.0, (20, 30))
     drawn = overlay(picture, found, frame=False)
     assert drawn.shape == picture.shape
     red, _, blue = drawn[15, 25].tolist()
@@ -77,14 +76,7 @@ def test_overlay_and_crop() -> None:
     crop = cropped(picture, found)
     assert crop is not None
     assert crop.shape == (10, 10, 3)
-    assert cropped(picture, Map(0, -np.ones((4, 6)), -24.0, 0.0, "exact", (20, 30))) is None
-
-
-def test_a_class_whose_name_looks_like_a_formula() -> None:
-    line = {"concept": 3, "label": r"$\frac{ a$", "predicted": None, "margin": 0.5, "share": 1.0, "method": "exact"}
-    sheet = module._sheet("concept-3", [(line, np.zeros((4, 4, 3), np.uint8), None)], False)
-    with Image.open(io.BytesIO(sheet)) as drawn:
-        assert drawn.size == (636, 420)
+    assert cropped(picture, Map(0, -np.ones((4, 6)), -24.0, 0.0, (20, 30))) is None
 
 
 def test_the_images_of_concepts(htaf, run: Run, codes: Path, tmp_path: Path) -> None:
@@ -104,7 +96,7 @@ def test_the_images_of_concepts(htaf, run: Run, codes: Path, tmp_path: Path) -> 
         assert of[-1]["margin"] == pytest.approx(kept.min(), abs=2e-3)
         assert [line["margin"] for line in of] == sorted((line["margin"] for line in of), reverse=True)
         for line in of:
-            assert (line["bit"], line["method"], line["size"]) == (1, "exact", [8, 8])
+            assert (line["bit"], line["size"]) == (1, [8, 8])
             assert opened.ids[line["row"]] == line["image"]
             left, top, right, bottom = line["box"]
             assert 0 <= left < right <= 8
@@ -116,10 +108,12 @@ def test_the_images_of_concepts(htaf, run: Run, codes: Path, tmp_path: Path) -> 
         assert (out / f"concept-{concept}.png").read_bytes().startswith(b"\x89PNG")
     code, said, err = htaf(*words)
     assert code == 0, err
-    assert "exact maps" in said
-    code, _, err = htaf(*words[:-1], 5)
+    assert f"index: {out / 'index.jsonl'}" in said
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "note").touch()
+    code, _, err = htaf(*words[:6], tmp_path / "mine", *words[7:])
     assert code == 1
-    assert "holds other maps (count differ)" in err
+    assert "expected a new or empty folder" in err
 
 
 def test_the_concepts_of_an_image(htaf, run: Run, codes: Path, tmp_path: Path) -> None:
@@ -162,67 +156,11 @@ def test_the_image_is_looked_for_before_the_network(
     assert "got 'nobody'" in err
 
 
-def test_a_stopped_command_goes_on(
-    run: Run, images: Images, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def asked(out: Path) -> list[dict[str, Any]]:
-        return write_where(run, images, codes, out, concepts=[1, 2, 4], count=2)
-
-    monkeypatch.setattr(module, "_sheet", lambda name, *_: name.encode())  # which takes longest
-    whole = asked(tmp_path / "whole")
-    write, left = module.write_atomic, 11
-
-    def stopping(*args: Any) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            raise KeyboardInterrupt
-        write(*args)
-
-    monkeypatch.setattr(module, "write_atomic", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        asked(tmp_path / "a")
-    monkeypatch.setattr(module, "write_atomic", write)
-    index = [json.loads(line)["map"] for line in (tmp_path / "a" / "index.jsonl").read_text().splitlines()]
-    assert index == ["concept-1/001-map.png", "concept-1/002-map.png", "concept-2/001-map.png"]
-    assert index == sorted(str(file.relative_to(tmp_path / "a")) for file in (tmp_path / "a").rglob("*-map.png"))
-    drawn: list[str] = []
-    one = module._drawn
-
-    def noted(out: Path, name: str, *rest: Any, **more: Any) -> Any:
-        drawn.append(name)
-        return one(out, name, *rest, **more)
-
-    monkeypatch.setattr(module, "_drawn", noted)
-    assert asked(tmp_path / "a") == whole
-    assert drawn == ["concept-2", "concept-4"]
-    assert content(tmp_path / "a") == content(tmp_path / "whole")
-    (tmp_path / "a" / "concept-1" / "002-map.png").unlink()
-    assert sorted(asked(tmp_path / "a"), key=lambda line: line["map"]) == whole
-    assert drawn[2:] == ["concept-1"]
-    good = (tmp_path / "a" / "where.json").read_text()
-    for text in ("", "[]", '{"format": 99}', good.replace('"row": ', '"row": 1'), "NaN"):
-        (tmp_path / "a" / "where.json").write_text(text)
-        with pytest.raises(ConceptError, match=r"where\.json.*choose another --out"):
-            asked(tmp_path / "a")
-    (tmp_path / "a" / "where.json").write_text('{"format": 2, "key": 3, "settings": 7}')
-    with pytest.raises(ConceptError, match="holds other maps"):
-        asked(tmp_path / "a")
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "mine").touch()
-    with pytest.raises(ConceptError, match="new or empty folder"):
-        asked(tmp_path / "b")
-
-
-def test_codes_without_margins(
-    run: Run, images: Images, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TRIED", 60)
+def test_codes_without_margins(run: Run, images: Images, codes: Path, tmp_path: Path) -> None:
     extract(run, images, tmp_path / "bits", parts=["test"], keep=["bits"])
-    lines = write_where(run, images, tmp_path / "bits", tmp_path / "a", concepts=[3], count=6)
+    with pytest.raises(ConceptError, match="--keep margins"):
+        write_where(run, images, tmp_path / "bits", tmp_path / "a", concepts=[3], count=6)
     same = write_where(run, images, codes, tmp_path / "b", concepts=[3], count=6)
-    assert [line["margin"] for line in lines] == sorted((line["margin"] for line in lines), reverse=True)
-    assert (lines[0]["row"], lines[-1]["row"]) == (same[0]["row"], same[-1]["row"])  # 360 images hold all that have it
     extract(run, images, tmp_path / "features", parts=["test"], keep=["features"])
     found = write_where(run, images, tmp_path / "features", tmp_path / "c", concepts=[3], count=6)
     np.testing.assert_allclose([line["margin"] for line in found], [line["margin"] for line in same], atol=1e-3)
@@ -234,7 +172,6 @@ def test_codes_of_another_network_are_refused(run: Run, images: Images, codes: P
         write_where(other, images, codes, tmp_path / "a", concepts=list(range(6)))
     with pytest.raises(HtafError, match="test/"):
         write_where(run, None, codes, tmp_path / "d", concepts=[3])  # ids that are no files
-    assert not (tmp_path / "d").exists()
     smaller = made_run(tmp_path / "smaller", images, concepts=9)
     with pytest.raises(ConceptError, match=r"another network: .* \[10, 9\], got \[10, 21\]"):
         write_where(smaller, images, codes, tmp_path / "b", concepts=[0])

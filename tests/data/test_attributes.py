@@ -38,8 +38,6 @@ def test_cub_layout(tmp_path: Path, beside: bool) -> None:
         ("0 50 100\n1 2\n", "line 2: expected 3 values .* got 2"),
         ("0 50 x\n1 2 3\n", "expected numbers"),
         ("0 50 101\n1 2 3\n", "expected percent, 0 to 100, got 0.0 to 101.0"),
-        ("0 50 -1\n1 2 3\n", "expected percent"),
-        ("0 50 nan\n1 2 3\n", "expected percent"),
         ("0 50 100\n", "a line for each class, got 1 and a class numbered 2"),
         ("", "an empty file"),
     ],
@@ -47,18 +45,6 @@ def test_cub_layout(tmp_path: Path, beside: bool) -> None:
 def test_cub_with_wrong_values(tmp_path: Path, values: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_cub_attributes(write_cub(tmp_path, values))
-
-
-@pytest.mark.parametrize("name", ["attributes.txt", "classes.txt", "attributes/class_attribute_labels_continuous.txt"])
-def test_cub_with_a_missing_or_wrong_list(tmp_path: Path, name: str) -> None:
-    folder = write_cub(tmp_path)
-    (folder / name).unlink()
-    with pytest.raises(DataError, match=r"expected .*, got none"):
-        read_cub_attributes(folder)
-    if not name.startswith("attributes/"):
-        (folder / name).write_text("one two\n")
-        with pytest.raises(DataError, match="expected a number and a name in each line, got 'one two'"):
-            read_cub_attributes(folder)
 
 
 def test_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +65,11 @@ def test_digits() -> None:
 
 @pytest.mark.data
 def test_cub_here(data_dir: Path) -> None:
-    """The published 112 come from votes over images; the rule on the published shares finds 104 of them, 108 in all."""
     cub = load("cub", data_dir=data_dir)
     assert (len(cub.names), len(cub.classes)) == (312, 200)
     raw = np.loadtxt(data_dir / "CUB_200_2011/attributes/class_attribute_labels_continuous.txt")
     np.testing.assert_allclose(cub.values, raw / 100, atol=1e-7)
-    common, published = cub.common(10), cub.only(CBM_112)
-    assert len(published.names) == 112
-    assert (len(common.names), len(set(common.names) & set(published.names))) == (108, 104)
+    assert len(cub.only(CBM_112).names) == 112
     albatross = cub.of(["Black-footed albatross"])
     assert albatross.values[0, cub.names.index("has_bill_shape::hooked_seabird")] > 0.5
 
@@ -113,13 +96,11 @@ def test_tables(tmp_path: Path, kind: str) -> None:
     ("text", "message"),
     [
         ("name,a\nx,1\n", "expected the first column 'class' .* got 2 columns, the first 'name'"),
-        ("class\nx\n", "got 1 column, the first 'class'"),
         ("class,a\nx,1\nx,0\n", "expected distinct classes, got 'x' more than once"),
         ("class,a\n,1\n", "expected a class in each row, got none in row 1"),
         ("class,a\nx,\n", "column 'a', class 'x': expected 0 or 1, .* got ''"),
         ("class,a\nx,maybe\n", "got 'maybe'"),
         ("class,a\nx,0.5\ny,1.5\n", "class 'y': .* got '1.5'; divide percent by 100"),
-        ("class,a\nx,-0.5\n", "got '-0.5'$"),
         ("class,a\n", "header only"),
     ],
 )
@@ -149,10 +130,7 @@ def test_a_name_that_two_classes_share_is_not_guessed() -> None:
     assert both.of(["2.crow"]).values[0, 0] == 1
 
 
-def test_common_only_binary() -> None:
-    assert small().common(2).names == ("a",)  # a: 0.5 and 0.9; 0.5 counts as a majority
-    assert small().common(1).names == ("a", "b")
-    assert small().common(3).values.shape == (3, 0)
+def test_only_binary() -> None:
     assert small().only([1, 0]).names == ("b", "a")
     np.testing.assert_array_equal(small().binary(0.9)[:, 0], [False, True, False])
     for wrong in (2, -1):
@@ -160,10 +138,3 @@ def test_common_only_binary() -> None:
             small().only([wrong])
     with pytest.raises(DataError, match="threshold must be > 0 and <= 1, got 0"):
         small().binary(0)
-
-
-def test_values_that_do_not_fit() -> None:
-    with pytest.raises(DataError, match=r"expected values \[1 classes, 2 attributes\], got \(2, 1\)"):
-        Attributes(("a", "b"), ("x",), np.zeros((2, 1), dtype=np.float32))
-    with pytest.raises(DataError, match=r"in \[0, 1\], got nan"):
-        Attributes(("a",), ("x",), np.array([[np.nan]], dtype=np.float32))

@@ -2,7 +2,6 @@
 
 import pickle
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +11,9 @@ import torch
 from PIL import Image
 
 from htaf.data.image_parts import FilePart, MemoryPart
-from htaf.data.image_sets import SETS, folder_of, read_cub, read_digits, read_tiny_imagenet
+from htaf.data.image_sets import folder_of, read_cub, read_digits, read_tiny_imagenet
 from htaf.data.images import fit_preprocessor, load
 from htaf.data.reading import DataError
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_every_set_is_named(name: str, help_of: Callable[..., str]) -> None:
-    flag = re.search(r"--data NAME_OR_PATH(.*?)--out", help_of("train", "dhn"), re.DOTALL)
-    assert flag is not None
-    assert name in re.findall(r"[\w-]+", flag[1]), "expected it in the help of --data"
-    page = Path(__file__).parents[2] / "docs" / "networks.md"
-    assert f"`{name}`" in page.read_text(), "expected it in docs/networks.md"
 
 
 def test_public_sets_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +78,6 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
     assert torch.allclose(red[images.train.labels == 1], torch.tensor(0.0, dtype=torch.float64), atol=2)  # n02 first
     assert torch.allclose(red[images.train.labels == 2], torch.tensor(80.0, dtype=torch.float64), atol=2)
     assert images.test.labels.tolist() == [1, 1, 0, 0, 2, 2]
-    assert "3 images in grey: made RGB" in images.notes
     assert read_tiny_imagenet(tmp_path, 32, classes=3, train=4, test=2).train.size == (32, 32)
 
 
@@ -104,15 +93,6 @@ def test_tiny_imagenet_with_something_missing(tmp_path: Path) -> None:
         read_tiny_imagenet(tmp_path, **counts)
     (tmp_path / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn01\n")
     with pytest.raises(DataError, match="expected 6 images, got 1"):
-        read_tiny_imagenet(tmp_path, **counts)
-    (tmp_path / "val" / "val_annotations.txt").write_text("val_0.JPEG\n")
-    with pytest.raises(DataError, match=r"expected 2 fields in each line, got 'val_0.JPEG'"):
-        read_tiny_imagenet(tmp_path, **counts)
-    (tmp_path / "train" / "n01" / "images" / "n01_0.JPEG").unlink()
-    with pytest.raises(DataError, match=r"expected 4 .JPEG files, got 3"):
-        read_tiny_imagenet(tmp_path, **counts)
-    (tmp_path / "wnids.txt").unlink()
-    with pytest.raises(DataError, match=r"wnids.txt: expected this file of the set, got none"):
         read_tiny_imagenet(tmp_path, **counts)
 
 
@@ -163,10 +143,8 @@ def test_cub_with_some_of_the_classes(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("images.txt", None, "images.txt: expected this file of the set, got none"),
-        ("classes.txt", "", "classes.txt: expected entries, got an empty file"),
         ("classes.txt", "1 001.A_bird\n2 002.B_bird\n", "expected classes of classes.txt, got '3'"),
         ("image_class_labels.txt", "1 1\n", "expected the 9 images of images.txt, got 1 entries, 1 of them in"),
-        ("train_test_split.txt", "1\n", "train_test_split.txt: expected 2 fields in each line, got '1'"),
         ("train_test_split.txt", "".join(f"{n} 2\n" for n in range(1, 10)), "expected 0 or 1 for image 1, got '2'"),
         ("images/001.A_bird/2.jpg", None, "got 1 missing: 'images/001.A_bird/2.jpg'"),
     ],
@@ -212,18 +190,3 @@ def test_real_cifar10(data_dir: Path) -> None:
     fitted = fit_preprocessor(images, torch.arange(0, 50_000, 5))
     np.testing.assert_allclose(fitted.mean, (0.4914, 0.4822, 0.4465), atol=2e-3)  # of all, as published everywhere
     np.testing.assert_allclose(fitted.std, (0.2470, 0.2435, 0.2616), atol=2e-3)
-
-
-@pytest.mark.data
-def test_real_cub(data_dir: Path) -> None:
-    images = load("cub", data_dir=data_dir, size=80)
-    lines = (data_dir / "CUB_200_2011" / "classes.txt").read_text().splitlines()
-    assert images.classes == tuple(line.split()[1] for line in lines)
-    assert (
-        len(images.train) + len(images.test) == len((data_dir / "CUB_200_2011" / "images.txt").read_text().split()) / 2
-    )
-    assert images.train.labels.bincount().tolist() == [30] * len(images.classes)
-    assert not [note for note in images.notes if "unreadable" in note]
-    batch = images.test.batch(torch.tensor([5, 700, 5]))
-    assert batch.shape == (3, 3, 80, 80)
-    assert torch.equal(batch[0], batch[2])

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from htaf.data import image_sources
 from htaf.data.image_reading import decode
 from htaf.data.image_sources import Decoded, blocks, read_block, source
 from htaf.data.reading import DataError
@@ -123,15 +122,6 @@ def test_what_cannot_be_decoded_is_named_or_refused(tmp_path: Path) -> None:
         source([missing])
 
 
-def test_contents_that_would_run_another_program_are_refused(tmp_path: Path) -> None:
-    stream = io.BytesIO()
-    Image.new("RGB", SIZE).save(stream, "EPS")
-    write_parquet(tmp_path / "a.parquet", [stream.getvalue(), png(1)])
-    assert joined(read_all(tmp_path / "a.parquet")[0], "problems") == [
-        f"{tmp_path / 'a.parquet'}/0 (a file of another kind)"
-    ]
-
-
 def test_a_file_that_is_gone_is_no_bad_image(tmp_path: Path) -> None:
     files = write_files(tmp_path / "files", 3)
     found, _ = source([str(tmp_path / "files")])
@@ -163,20 +153,6 @@ def test_parquet_files_that_cannot_be_used(tmp_path: Path, name: str) -> None:
     make(tmp_path / name)
     with pytest.raises(DataError, match=said):
         source([str(tmp_path / name)])
-
-
-def test_a_block_holds_no_more_than_so_many_bytes_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Parquet file of 2 kB whose dictionary has one image of 2 MB for 60 rows."""
-    monkeypatch.setattr(image_sources, "HELD", 2**23, raising=False)
-    image = png(0) + bytes(2**21)
-    rows = pa.DictionaryArray.from_arrays(pa.array([0] * 60, pa.int8()), pa.array([image]))
-    pq.write_table(pa.table({"image": rows}), tmp_path / "a.parquet", compression="zstd", store_schema=False)
-    assert (tmp_path / "a.parquet").stat().st_size < 2000
-    found, _ = source([str(tmp_path / "a.parquet")])
-    with pytest.raises(DataError, match=r"at most 0\.0 GB of images in one block, got more: .*--part-images"):
-        read_block(blocks(found, 6)[0], 3, SIZE, CLASSES)
-    part = read_block(blocks(found, 3)[1], 3, SIZE, CLASSES)
-    np.testing.assert_array_equal(part.pixels, [decode(png(0), 3, SIZE)] * 3)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")

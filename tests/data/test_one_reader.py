@@ -186,7 +186,7 @@ FILES = {
     "blanks for separators": File({"c": FRUIT}, separator=" ", said="got blanks: write a comma", refused=True),
     "bars for separators": File({"c": FRUIT}, separator="|", said="got '|': write a comma", refused=True),
 }  # fmt: skip
-ABOUT_FILES = {"UTF-16", "Latin-1", "Windows-1252", "decimal commas", "header of numbers"}  # pandas is told of them
+ABOUT_FILES = {"encoding", "decimal commas", "header of numbers"}  # pandas is told of them
 OTHERWISE = {"a line for Excel", "blanks for separators", "bars for separators", "a code among numbers"}  # by pandas
 
 

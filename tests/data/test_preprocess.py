@@ -57,23 +57,6 @@ def test_json_keeps_every_bit(train: pd.DataFrame, codes: tuple[float, ...]) -> 
     assert (first.columns, first.target, first.special_codes) == (second.columns, second.target, second.special_codes)
 
 
-@settings(max_examples=30, deadline=None)
-@given(train=frames())
-def test_matches_the_formula(train: pd.DataFrame) -> None:
-    preprocessor = fit(train)
-    inputs = pd.DataFrame(preprocessor.transform(train), columns=list(preprocessor.feature_names))
-    for name in train:
-        column = train[name]
-        if column.dtype == np.float64 and name in inputs:
-            filled = column.fillna(column.median())
-            low, high = column.min(), column.max()
-            np.testing.assert_allclose(inputs[name], (filled - low) / (high - low), atol=2e-6)
-        elif column.dtype == object:
-            for value in column.dropna().unique():
-                if f"{name}={value}" in inputs:
-                    assert (inputs[f"{name}={value}"] == (column == value)).all()
-
-
 def by_scikit_learn(preprocessor: Preprocessor, rows: pd.DataFrame) -> np.ndarray:
     """The same inputs by its transformers, whose learned numbers come from three rows: low, fill, high."""
     scaled = [c for c in preprocessor.columns if c.kind == "number" and c.high > c.low]
@@ -194,33 +177,6 @@ def test_unseen_categories_are_counted() -> None:
     assert preprocessor.transform_with_notes(pd.DataFrame({"c": ["a"]}))[1] == []
 
 
-def test_a_transform_leaves_nothing_behind() -> None:
-    preprocessor = fit(small())
-    before = copy.deepcopy(vars(preprocessor))
-    rows = small().assign(age=np.nan, sex="Z", extra=1)
-    inputs, notes = preprocessor.transform_with_notes(rows)
-    assert len(notes) == 3
-    assert preprocessor.transform(rows).tobytes() == inputs.tobytes()
-    assert vars(preprocessor) == before
-
-
-def test_many_categories_are_looked_up_once() -> None:
-    names = [f"c{place}" for place in range(3000)]
-    preprocessor = fit(pd.DataFrame({"c": pd.Series(names, dtype=object)}))
-
-    class Counted(tuple):
-        reads = 0
-
-        def __iter__(self):
-            Counted.reads += 1
-            return super().__iter__()
-
-    column = preprocessor.columns[0]
-    object.__setattr__(column, "categories", Counted(column.categories))
-    preprocessor.transform(pd.DataFrame({"c": names[:50]}))
-    assert Counted.reads == 1
-
-
 def test_no_rows_give_no_inputs() -> None:
     preprocessor = fit(small())
     assert preprocessor.transform(small().iloc[:0]).shape == (0, len(preprocessor.feature_names))
@@ -322,35 +278,21 @@ def damaged(path: list, value: object) -> dict:
     ("path", "value", "message"),
     [
         (["columns"], None, "preprocessing: expected the keys"),
-        (["more"], 1, "preprocessing: expected the keys"),
         (["version"], 2, "expected format 'htaf-tabular' version 6, got 'htaf-tabular' version 2"),
-        (["format"], "pickle", "got 'pickle' version 6"),
         (["columns"], {}, "preprocessing columns: expected a list, got {}"),
         (
             ["columns", 0],
             [],
             "columns[0]: expected one of 'number', 'category', 'encoded', 'date', 'dropped', got",
         ),
-        (["columns", 0, "kind"], "image", "columns[0]: expected one of"),
         (["columns", 0, "low"], float("nan"), "columns[0] low: expected a finite number, got nan"),
-        (["columns", 0, "low"], "1", "columns[0] low: expected a finite number, got '1'"),
-        (["columns", 0, "low"], True, "columns[0] low: expected a finite number, got True"),
         (["columns", 0, "high"], 9.0, "columns[0]: expected low <= fill <= high"),
-        (["columns", 0, "fill"], None, "columns[0]: expected the keys"),
-        (["columns", 0, "name"], 4, "columns[0] name: expected a text, got 4"),
         (["columns", 0, "name"], "sex", "expected distinct names"),
         (["columns", 1, "categories"], [], "columns[1]: expected distinct categories"),
         (["columns", 1, "categories"], ["a", "a"], "columns[1]: expected distinct categories"),
-        (["columns", 1, "categories"], [1], "columns[1] categories: expected a text, got 1"),
-        (["columns", 1, "other"], 1, "columns[1] other: expected true or false, got 1"),
         (["columns", 3, "codes"], [-8, -8], "columns[3]: expected distinct codes"),
-        (["columns", 3, "codes"], 1, "columns[3] codes: expected a list, got 1"),
         (["target", "std"], 0.0, "target: expected std > 0"),
         (["target", "task"], "ranking", "target task: expected one of 'regression', 'classification', got 'ranking'"),
-        (["target", "task"], "classification", "two classes or more"),
-        (["target", "mean"], None, "target: expected the keys"),
-        (["special_codes"], ["x"], "special_codes: expected a finite number, got 'x'"),
-        (["notes"], 1, "preprocessing notes: expected a list, got 1"),
         (["notes"], ["read before"], "notes: expected a note, got 'read before'"),
         (["notes"], [{"kind": "encoded", "count": "1"}], "notes: expected the fields of a note, got 'count': '1'"),
         (["columns"], [], "expected at least one column"),
@@ -359,8 +301,3 @@ def damaged(path: list, value: object) -> dict:
 def test_damaged_json_is_refused(path: list, value: object, message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
         Preprocessor.from_json(damaged(path, value))
-
-
-def test_json_that_is_no_dict_is_refused() -> None:
-    with pytest.raises(DataError, match=r"preprocessing: expected the keys .* got list"):
-        Preprocessor.from_json([])

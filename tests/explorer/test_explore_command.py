@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
-import signal
-import subprocess
-import sys
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +21,11 @@ from htaf.concepts.store import open_codes
 from htaf.data.attributes import load as load_attributes
 from htaf.data.images import load
 from htaf.explorer import folder as room
-from htaf.explorer.build import build_page
 from htaf.explorer.run_page import CodesNeededError, build_run_page
-from htaf.explorer.serve import PageServer
 from htaf.explorer.shown import Shown
 from htaf.training.families import make_recipe
 from htaf.training.fit import run_identity
-from made_pages import contents, made_codes, read_page
+from made_pages import contents, read_page
 from made_runs import PLAIN, digits, made_run
 
 PAGE = ("index.html", "app.js", "app.css")
@@ -281,11 +274,8 @@ def test_a_supervised_bottleneck_has_names(htaf, folder: Path, tmp_path: Path) -
             1,
             "got 99: are these the names of another network",
         ),
-        (("--out", "{}/x"), 2, "without it only a finished page can be served"),
-        (("--out", "{}/x", "--serve"), 1, "expected a folder that htaf explore wrote, found no whole page"),
         (("{}/run", "--out", "{}/x", "--images", "0"), 2, "expected --images >= 1"),
         (("{}/run", "--out", "{}/x", "--thumbnail", "8"), 2, "--thumbnail in 16 to 1024"),
-        (("{}/run", "--out", "{}/x", "--port", "70000"), 2, "--port must be in 0 to 65535, got 70000"),
     ],
 )
 def test_bad_use_is_one_line(htaf, folder: Path, codes: Path, words: tuple[str, ...], code: int, message: str) -> None:
@@ -295,72 +285,3 @@ def test_bad_use_is_one_line(htaf, folder: Path, codes: Path, words: tuple[str, 
     assert got == code
     assert not (folder / "x").exists()
     assert not list(folder.glob("*-codes")), "before the work"
-
-
-def test_ctrl_c_is_a_clean_end(
-    htaf, folder: Path, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served = []
-
-    def interrupted(server: PageServer) -> None:
-        served.append((server.folder, server.url))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(PageServer, "serve_forever", interrupted)
-    with PageServer(_page(tmp_path / "other"), 0) as taken:
-        port = taken.server_port
-        words = (
-            "explore",
-            folder / "run",
-            "--out",
-            tmp_path / "p",
-            "--codes",
-            codes,
-            "--serve",
-            "--port",
-            port,
-            "--images",
-            9,
-        )
-        code, _, err = htaf(*words)
-    assert code == 0, err
-    ((root, url),) = served
-    assert root == tmp_path / "p"
-    assert url != f"http://127.0.0.1:{port}/"
-    assert f"note: port {port} is taken" in err
-    assert f"serving {url} on this machine alone; Ctrl-C ends it" in err
-    before = contents(tmp_path / "p")
-    code, out, err = htaf("explore", "--out", tmp_path / "p", "--serve", "--port", 0)
-    assert (code, out, served[1][0]) == (0, "", tmp_path / "p")
-    assert contents(tmp_path / "p") == before, "served as it is, without its run"
-
-
-def _page(out: Path) -> Path:
-    """A folder that can be served."""
-    build_page(made_codes(), out)
-    return out
-
-
-@pytest.mark.slow
-def test_serving_until_it_is_interrupted(folder: Path, codes: Path, tmp_path: Path) -> None:
-    """The real page, in a process of its own; Ctrl-C is a clean end."""
-    words = ["explore", folder / "run", "--out", tmp_path / "p", "--codes", codes, "--serve", "--port", "0"]
-    command = [sys.executable, "-m", "htaf", *map(str, words)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        said = ""
-        for line in process.stderr:
-            said += line
-            if found := re.search(r"serving (\S+) on this machine alone", line):
-                break
-        assert found, said
-        with urllib.request.urlopen(found[1], timeout=10) as answer:
-            assert answer.read() == (tmp_path / "p" / "index.html").read_bytes()
-        process.send_signal(signal.SIGINT)
-        try:
-            out, rest = process.communicate(timeout=20)
-        finally:
-            process.kill()  # where SIGINT was ignored from the start, nothing else would end it
-    assert process.returncode == 0, rest
-    assert "page: " in out
-    assert "Traceback" not in said + rest

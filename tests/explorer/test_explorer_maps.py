@@ -62,7 +62,7 @@ def arrays_of(out: Path, row: int) -> dict[str, np.ndarray]:
 def test_maps_are_those_of_the_command_quantised(run: Run, codes: Path, tmp_path: Path) -> None:
     """And the images of a concept stand from the strongest to the barely on."""
     made = built(run, codes, tmp_path / "p")
-    found, maps = read_page(tmp_path / "p"), Maps(run, digits(), "exact")
+    found, maps = read_page(tmp_path / "p"), Maps(run, digits())
     said, (shown, margins, drawn) = found["page"]["maps"], seen(codes)
     assert (made["maps"], said["rows"], said["grid"], said["size"]) == (IMAGES, list(range(IMAGES)), [2, 2], [8, 8])
     assert said["colours"] == {"for": list(where.FOR), "against": list(where.AGAINST)}
@@ -86,7 +86,7 @@ def test_maps_are_those_of_the_command_quantised(run: Run, codes: Path, tmp_path
 
 
 def test_without_margins_there_is_no_order(run: Run, codes: Path, tmp_path: Path) -> None:
-    build_page(open_codes(codes), tmp_path / "p", maps=Maps(run, digits(), "exact"), shown=Shown(images=IMAGES, maps=9))
+    build_page(open_codes(codes), tmp_path / "p", maps=Maps(run, digits()), shown=Shown(images=IMAGES, maps=9))
     found = read_page(tmp_path / "p")
     assert "strong_to_weak" not in found["arrays"]
     assert len(found["page"]["maps"]["rows"]) == 9
@@ -143,12 +143,15 @@ def test_a_later_call_keeps_the_maps(run: Run, codes: Path, tmp_path: Path, monk
 def test_without_exact_maps_the_page_has_none(
     run: Run, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Regions, "_find", lambda _: "the network takes no average over places")
+    def none(_: Regions) -> None:
+        raise ConceptError("no exact map: the network takes no average over places")
+
+    monkeypatch.setattr(Regions, "_find", none)
     made = built(run, codes, tmp_path / "p")
     assert made["maps"] == 0
     assert read_page(tmp_path / "p")["page"]["maps"] is None
     assert [note for note in made["notes"] if "map" in note] == [
-        "no maps over pictures: no exact map: the network takes no average over places; choose occlusion or gradient"
+        "no maps over pictures: no exact map: the network takes no average over places"
     ]
 
 
@@ -169,7 +172,7 @@ def test_an_error_leaves_what_is_whole(run: Run, codes: Path, tmp_path: Path, mo
 
 def test_the_network_must_agree_with_the_codes(run: Run, tmp_path: Path) -> None:
     other = made_codes(concepts=21, classes=10)
-    made = build_page(other, tmp_path / "p", maps=Maps(run, digits(), "exact"))
+    made = build_page(other, tmp_path / "p", maps=Maps(run, digits()))
     assert made["maps"] == 0
     assert any(note.startswith("no maps over pictures: expected ids of digits") for note in made["notes"])
 

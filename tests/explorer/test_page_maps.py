@@ -66,7 +66,7 @@ def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: 
     seen = page.eval_on_selector_all(".seen-row li", "all => all.map(li => [+li.dataset.row, +li.dataset.margin])")
     assert [row for row, _ in seen] == rows
     assert all(a >= b >= 0 for (_, a), (_, b) in pairwise(seen))
-    maps, black = Maps(run, digits(), "exact"), np.zeros((8, 8, 3), np.uint8)
+    maps, black = Maps(run, digits()), np.zeros((8, 8, 3), np.uint8)
     for row, margin in seen:
         (found,) = maps.of([str(mapped.shown.ids[row])], [concept])[0]
         assert margin == pytest.approx(found.pre_activation, abs=1e-5)
@@ -125,7 +125,7 @@ def test_an_image_shows_the_map_of_a_reason(run: Run, mapped: Site, visit: Open)
     until(page, shown)
     page.keyboard.press("Enter")
     until(page, f"() => document.querySelector(`[data-map='{tiles[1]}']`).getAttribute('aria-pressed') === 'true'")
-    (found,) = Maps(run, digits(), "exact").of([str(mapped.shown.ids[row])], [tiles[1]])[0]
+    (found,) = Maps(run, digits()).of([str(mapped.shown.ids[row])], [tiles[1]])[0]
     expected = overlay(np.zeros((8, 8, 3), np.uint8), found, frame=False).astype(float)
     np.testing.assert_allclose(drawn(page, row, tiles[1]), expected, atol=255 * (1 / 254 + 1.5 / 255))
     page.keyboard.press("Space")  # off again; the focus still shows it until it leaves

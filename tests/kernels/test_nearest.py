@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ from instruction_sets import INSTRUCTION_SETS, threads, using
 
 from htaf.concepts import nearest
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.nearest import NearestImages
 from htaf.kernels import native
 
 
@@ -27,13 +25,6 @@ def brute(codes: Codes, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.nda
     far = np.bitwise_count(codes.bits[None] ^ queries[:, None]).sum(2, dtype=np.int32)
     rows = np.argsort(far, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(far, rows, 1), rows
-
-
-def in_parts(codes: Codes, cuts: list[int]) -> NearestImages:
-    ends = [0, *sorted(cuts), len(codes)]
-    index = NearestImages(codes)
-    index._pieces = lambda: iter([(a, codes.bits[a:b]) for a, b in itertools.pairwise(ends)])
-    return index
 
 
 @pytest.fixture(params=["reference", *INSTRUCTION_SETS])
@@ -62,10 +53,9 @@ def test_the_results_are_those_of_brute_force(
     codes = drawn(n, c, seed, rate=rate)  # rare bits: many equal distances
     queries = drawn(q + 1, c, seed + 1, rate=rate).bits[:q]
     k = data.draw(st.integers(1, min(n, 40)))
-    cuts = data.draw(st.lists(st.integers(0, n), max_size=4))
-    parts = in_parts(codes, cuts)
-    with threads(number):
-        distances, rows = parts.query(queries, k)
+    with threads(number), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(nearest, "AT_ONCE", data.draw(st.integers(1, n)))
+        distances, rows = nearest.nearest(codes, queries, k)
     expected = brute(codes, queries, k)
     np.testing.assert_array_equal(distances, expected[0])
     np.testing.assert_array_equal(rows, expected[1])
@@ -77,27 +67,27 @@ def test_many_rows_and_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nearest, "QUERIES", 7)
     codes = drawn(20_000, 512, 5)
     queries = codes.bits[::1000] ^ np.uint8(1)
-    found = in_parts(codes, [3333, 12_000]).query(queries, 17)
+    found = nearest.nearest(codes, queries, 17)
     for came, expected in zip(found, brute(codes, queries, 17), strict=True):
         np.testing.assert_array_equal(came, expected)
 
 
 def test_all_equal_all_different_and_itself() -> None:
     same = replace(drawn(50, 9, 0), bits=np.zeros((50, 2), np.uint8))
-    distances, rows = in_parts(same, [20]).query(same.bits[:1], 50)
+    distances, rows = nearest.nearest(same, same.bits[:1], 50)
     assert not distances.any()
     assert rows[0].tolist() == list(range(50))
-    assert in_parts(same, [20]).of(30, 4)[1].tolist() == [0, 1, 2, 3]
-    assert in_parts(same, [20]).of(2, 4)[1].tolist() == [0, 1, 3, 4]
+    assert nearest.nearest_to(same, 30, 4)[1].tolist() == [0, 1, 2, 3]
+    assert nearest.nearest_to(same, 2, 4)[1].tolist() == [0, 1, 3, 4]
     opposite = drawn(9, 512, 1)
-    assert NearestImages(opposite).query(~opposite.bits[:1], 1)[0].max() <= 512
-    one = NearestImages(opposite.take(np.arange(1)))
-    assert one.query(~opposite.bits[:1], 1)[0].tolist() == [[512]]
+    assert nearest.nearest(opposite, ~opposite.bits[:1], 1)[0].max() <= 512
+    one = opposite.take(np.arange(1))
+    assert nearest.nearest(one, ~opposite.bits[:1], 1)[0].tolist() == [[512]]
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_bad_queries() -> None:
-    index = NearestImages(drawn(5, 12, 0))
+    codes = drawn(5, 12, 0)
     zero = np.zeros((1, 2), np.uint8)
     for bits, said in (
         (zero.astype(np.int32), r"expected bits uint8 \[q, 2\] for 12 concepts, got int32 \[1, 2\]"),
@@ -105,16 +95,14 @@ def test_bad_queries() -> None:
         (zero + np.uint8(16), r"expected bits from number 12 on to be 0"),
     ):
         with pytest.raises(ConceptError, match=said):
-            index.query(bits, 1)
+            nearest.nearest(codes, bits, 1)
     for k in (0, 6):
         with pytest.raises(ConceptError, match=f"expected k from 1 to 5, got {k}"):
-            index.query(zero, k)
+            nearest.nearest(codes, zero, k)
     with pytest.raises(ConceptError, match="expected a row of the 5 images, got 5"):
-        index.of(5, 1)
+        nearest.nearest_to(codes, 5, 1)
     with pytest.raises(ConceptError, match="expected k from 1 to 4, got 5"):
-        index.of(0, 5)
-    with pytest.raises(ConceptError, match="expected images with concepts, got 0 images"):
-        NearestImages(drawn(5, 12, 0).take(np.arange(0)))
+        nearest.nearest_to(codes, 0, 5)
 
 
 def test_the_kernel_checks_its_arrays() -> None:

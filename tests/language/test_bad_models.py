@@ -18,8 +18,7 @@ import torch
 from tests.language.models import tiny, write_gguf
 from transformers import AutoTokenizer
 
-from htaf._files import sealed
-from htaf.language import Data, LanguageError, Training, calibrate, files, fit
+from htaf.language import LanguageError, Training, calibrate, files
 from htaf.language.generating import continued, prompt_tokens
 from htaf.language.run import RECORD, read
 from htaf.language.scores import text_scores
@@ -98,14 +97,10 @@ def without_a_layer(folder):
     ("change", "said"),
     [
         (without_a_layer, "expected all weights.*3 are missing: model.layers.3.mlp.down_proj"),
-        (with_config(num_hidden_layers=10**7), "num_hidden_layers of at most 39, as many as its weights have tensors"),
-        (with_config(num_labels=10**9), "num_labels of at most 39"),
-        (with_config(hidden_size=10**7), "expected at most HALF weights in 39 tensors, as its file can hold"),
         (with_config(quantization_config={"quant_method": "fp8"}), r"as floats, .* quantised ones \('fp8'\)"),
         (with_config(model_type=None), "expected config.json with a model_type, got None"),
         (lambda folder: edit(folder / "adapter_config.json", base_model_name_or_path="a/b"), "holds an adapter: merge"),
         (nan_weight, "expected finite weights in .*, model.layers.2.mlp.up_proj.weight holds NaN"),
-        (lambda folder: edit(folder / "generation_config.json", eos_token_id="x"), "eos_token_id to be the number"),
         (lambda folder: edit(folder / "tokenizer_config.json", model_max_length="x"), "cannot be read as a causal"),
         (lambda folder: edit(folder / "tokenizer.json", model=[1]), "cannot be read as a causal"),
     ],
@@ -113,8 +108,7 @@ def without_a_layer(folder):
 def test_folders_of_strangers_that_are_refused(model, tmp_path, change, said):
     shutil.copytree(model, tmp_path / "made")
     change(tmp_path / "made")
-    half = (model / "model.safetensors").stat().st_size // 2  # weights of 16 bits
-    with pytest.raises(LanguageError, match=said.replace("HALF", f"{half:,}")):
+    with pytest.raises(LanguageError, match=said):
         files.load(tmp_path / "made")
 
 
@@ -152,13 +146,6 @@ def test_chat_templates_that_fail(model, template, said):
     assert len(prompt_tokens(tokenizer, "red cats", chat=False)) == 2
 
 
-def test_a_chat_template_gives_the_tokens_of_transformers(model):
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    tokenizer.chat_template = "<s>{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}</s>"
-    wanted = tokenizer.apply_chat_template([{"role": "user", "content": "red cats"}], return_dict=True)["input_ids"]
-    assert prompt_tokens(tokenizer, "red cats").tolist() == wanted
-
-
 def test_logits_that_are_not_finite(model):
     network, tokenizer = files.load(model)
     with torch.no_grad():
@@ -194,16 +181,6 @@ def test_an_unknown_name_without_a_network(monkeypatch):
         files.load("no-one/no-model")
 
 
-def test_models_without_gates_by_the_command(model, text, tmp_path, htaf):
-    for kind, said in (("phi", "expected a gated MLP"), ("gpt2", "expected a")):
-        sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2} if kind == "gpt2" else {}
-        tiny(kind, vocab_size=300, **sizes).save_pretrained(tmp_path / kind)
-        AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / kind)
-        flags = ["--text", text, "--out", tmp_path / f"{kind}-out", "--last-k", "1", "--length", "32"]
-        code, _, told = htaf("train", "llm", "--model", tmp_path / kind, *flags)
-        assert (code, said in told) == (1, True), told
-
-
 def test_prompts(run, tmp_path, htaf):
     out, _ = run
     assert "expected a prompt, got an empty one" in htaf("generate", out, " ")[2]
@@ -213,23 +190,6 @@ def test_prompts(run, tmp_path, htaf):
     assert "--temperature must be 0, or >= 0.001" in htaf("generate", out, "x", "--temperature", "1e-40")[2]
     assert "no config.json" in htaf("generate", tmp_path, "x")[2]
     assert "is a language model" in htaf("pack", out, "--out", tmp_path / "packed")[2]
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_words_that_are_not_known(run):
-    for make, message in (
-        (lambda: Training(precision="float16"), "precision must be float32, bfloat16, got float16"),
-        (lambda: Data("x", length=1), "length must be >= 2, got 1"),
-        (
-            lambda: fit("x", Data("y"), Training(), "new", calibration="all"),
-            "calibration must be plain",
-        ),
-    ):
-        with pytest.raises(LanguageError, match=message):
-            make()
-    network, _ = files.load(run[0])
-    with pytest.raises(LanguageError, match="expected tokens in 0 to"):
-        calibrate(network, torch.full((2, 8), 10**6), 1)
 
 
 @pytest.mark.slow
@@ -264,15 +224,6 @@ def test_killed_at_any_time_it_ends_with_the_same_bits(model, text, tmp_path):
     for name in ("model.htaf.safetensors", files.GATES):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert (tmp_path / "killed" / RECORD).is_file()
-
-
-def test_a_run_that_was_begun_is_not_read(run, tmp_path):
-    out, _ = run
-    (tmp_path / RECORD).write_text(sealed(read(out) | {"status": "running"}))
-    with pytest.raises(LanguageError, match="unfinished training: give its command again"):
-        read(tmp_path)
-    with pytest.raises(LanguageError, match=r"has no htaf_record\.json"):
-        read(tmp_path / "none")
 
 
 def test_numbers_that_are_not_finite_say_the_step(fitted, tmp_path):

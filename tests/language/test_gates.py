@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
 
 import pytest
@@ -178,18 +177,3 @@ def test_errors():
         calibrate(tiny("llama"), TOKENS[:1], 1)
     with pytest.raises(LanguageError, match="mixtures of experts"):
         gated_mlps(tiny("mixtral", num_local_experts=2))
-
-
-def test_mixtures_of_experts_are_refused():
-    sizes = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "decoder_sparse_step": 1}
-    sizes |= {"shared_expert_intermediate_size": 8}
-    with pytest.raises(LanguageError, match="mixtures of experts and plain MLPs are not taken"):
-        gated_mlps(tiny("qwen2_moe", **sizes))
-
-
-def test_tokens_go_where_the_model_is():
-    model, seen = tiny("llama").to("meta"), []
-    model.model.embed_tokens.register_forward_pre_hook(lambda module, args: seen.append(args[0].device.type))
-    with contextlib.suppress(Exception):
-        calibrate(model, TOKENS, 1)
-    assert set(seen) == {"meta"}

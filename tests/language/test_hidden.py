@@ -24,17 +24,6 @@ def test_the_rest_of_a_model(kind, tmp_path):
         torch.testing.assert_close(model(TOKENS[[4, 17]]).logits, whole, rtol=0, atol=0)
 
 
-def test_bfloat16(tmp_path):
-    model = tiny("llama").bfloat16()
-    kept = hidden_states(model, TOKENS, 2, tmp_path)
-    tokens, inputs, _ = kept.at(torch.tensor([0]))
-    assert inputs.dtype == torch.bfloat16
-    with torch.no_grad():
-        whole = model(TOKENS[:1]).logits
-        with starting_at(model, 2) as run:
-            assert torch.equal(run(tokens, inputs), whole)
-
-
 ALL = torch.arange(20)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -34,24 +32,6 @@ def test_the_record(run):
     assert [gate["layer"] for gate in record["gates"]] == [2, 3]
     assert all(0 <= gate["dead"] + gate["always"] <= 1 and 0 < gate["open"] < 1 for gate in record["gates"])
     assert not (out / "work").exists()
-
-
-@pytest.mark.slow
-def test_another_process_reads_the_same_network(run):
-    out, _ = run
-    code = (
-        "import sys, htaf, json, torch\n"
-        "from htaf.language import files, gates_of\n"
-        f"model, tokenizer = files.load({str(out)!r})\n"
-        "x = torch.arange(3, 40)[None]\n"
-        "print(json.dumps([sorted(gates_of(model)), model(input_ids=x).logits.double().sum().item()]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    layers, total = json.loads(done.stdout)
-    mine, _ = files.load(out)
-    with torch.no_grad():
-        assert mine(input_ids=torch.arange(3, 40)[None]).logits.double().sum().item() == total
-    assert layers == [2, 3]
 
 
 @pytest.mark.parametrize("reader", [AutoConfig, AutoModelForCausalLM, LlamaForCausalLM])
@@ -117,16 +97,6 @@ def test_other_text_is_scored(model, text, run, tmp_path, htaf):
     assert any("without the original" in note for note in found["notes"])
 
 
-def test_a_model_without_a_record(run, tmp_path, htaf):
-    out, _ = run
-    network, tokenizer = files.load(out)
-    files.save(network, tokenizer, tmp_path / "own")
-    assert json.loads((tmp_path / "own" / "config.json").read_text())["model_type"] == files.KIND
-    said = [htaf("generate", folder, "red cats", "--tokens", "5", "--json")[1] for folder in (out, tmp_path / "own")]
-    assert json.loads(said[0])["text"] == json.loads(said[1])["text"] != ""
-    assert "has no htaf_record.json" in htaf("evaluate", tmp_path / "own")[2]
-
-
 def test_a_token_in_front_of_texts_begins_each_block(model):
     _, tokenizer = files.load(model)
     documents = [Document("a", TEXT)]
@@ -136,16 +106,6 @@ def test_a_token_in_front_of_texts_begins_each_block(model):
     made = blocks(documents, tokenizer, 33)
     assert (made[:, 0] == 1).all()
     assert torch.equal(made[:, 1:], plain)
-
-
-@pytest.mark.parametrize(("file", "said"), [(None, "is missing: put back a copy"), (b"x", "is damaged")])
-def test_gates_that_are_missing_or_damaged(run, file, said, tmp_path):
-    shutil.copytree(run[0], tmp_path, dirs_exist_ok=True)
-    (tmp_path / files.GATES).unlink()
-    if file is not None:
-        (tmp_path / files.GATES).write_bytes(file)
-    with pytest.raises(LanguageError, match=f"htaf_gates.safetensors {said}"):
-        files.load(tmp_path)
 
 
 def test_gates_beside_the_configuration_of_the_original(model, run, tmp_path):
@@ -259,11 +219,3 @@ def test_more_layers_from_an_earlier_run(model, run, fitted, tmp_path):
     AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "other")
     with pytest.raises(LanguageError, match="is one on another model"):
         fitted(tmp_path / "a", network=tmp_path / "other", last_k=3, start_from=str(out))
-
-
-@pytest.mark.parametrize("changed", [{"precision": "bfloat16"}, {"distil": 0.5, "method": "ste"}])
-def test_ways_to_train(run, fitted, shared, changed, tmp_path):
-    record = fitted(tmp_path / "a", replace(QUICK, **changed), machine=shared, save=False)
-    assert record["trained"]["kl"] < 2 * record["calibrated"]["kl"]
-    losses = [[row["train"] for row in made["validation"][1:]] for made in (record, run[1])]
-    assert losses[0] != pytest.approx(losses[1], rel=1e-6)

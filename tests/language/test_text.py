@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from htaf.language import LanguageError
-from htaf.language.text import by_parts, documents
+from htaf.language.text import documents
 
 
 @pytest.mark.parametrize("mark", ["\n\n", "\n", "\r\n\r\n", " "])
@@ -19,16 +19,6 @@ def test_one_text_or_two_are_cut_into_documents(mark, tmp_path):
     assert "".join(document.text for document in found) == mark.replace("\r", "").join(words)
     (tmp_path / "b.txt").write_text("short")
     assert len(documents(tmp_path)[0]) > 200
-
-
-def test_parts_have_text_and_no_part_is_one_document(tmp_path):
-    for number in range(30):
-        (tmp_path / f"note{number}.txt").write_text(f"note {number}")
-    (tmp_path / "book.txt").write_text(" ".join(f"word{i}" for i in range(30_000)))
-    parts = by_parts(documents(tmp_path)[0])
-    sizes = {part: sum(len(document.text) for document in found) for part, found in parts.items()}
-    assert min(len(found) for found in parts.values()) >= 10
-    assert all(0.05 <= sizes[part] / sum(sizes.values()) <= 0.06 for part in ("validation", "test"))
 
 
 def test_files_that_are_left_out_are_told(tmp_path):

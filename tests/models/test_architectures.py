@@ -33,15 +33,6 @@ def test_any_input_size(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["wide resnet", "bireal"])
-def test_backward_hooks_on_every_module(family: str) -> None:
-    model, seen = FAMILIES[family](), []
-    for module in model.modules():
-        module.register_full_backward_hook(lambda m, grad_in, grad_out: seen.append(m))
-    model(torch.randn(2, 3, 16, 16, requires_grad=True)).sum().backward()
-    assert set(seen) == set(model.modules())
-
-
-@pytest.mark.parametrize("family", ["wide resnet", "bireal"])
 def test_channels_last_and_autocast(family: str) -> None:
     torch.manual_seed(0)
     act: dict[str, Any] = {"act": nn.ReLU} if family == "wide resnet" else {}

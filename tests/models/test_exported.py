@@ -69,11 +69,6 @@ def test_channels_last(family: str) -> None:
     check(family, layout=torch.channels_last)
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_strict() -> None:
-    check("sew resnet, leaky", strict=True)
-
-
 class Neurons(nn.Module):
     def __init__(self, *neurons: nn.Module) -> None:
         super().__init__()
@@ -97,17 +92,6 @@ def test_every_kind_of_neuron(dtype: torch.dtype) -> None:
     for found, neuron in zip(program.module()(x), net.neurons, strict=True):
         torch.testing.assert_close(found, neuron(x), rtol=0, atol=0, equal_nan=True)
         assert set(found[~found.isnan()].unique().tolist()) == {0.0, 1.0}
-
-
-def test_other_neurons_are_left_as_they_were() -> None:
-    x, hooked = torch.randn(3, 8), IF(Heaviside())
-    seen: list[int] = []
-    hooked.spike.register_forward_hook(lambda *_: seen.append(1))
-    program = torch.export.export(Neurons(IF(HTAF()), hooked), (x,))
-    assert torch.ops.htaf.spikes.default not in [node.target for node in program.graph.nodes]
-    assert seen
-    with torch.no_grad():  # nor is a plain call
-        assert torch.equal(IF(Heaviside())(x), program.module()(x)[1])
 
 
 def test_gradients_are_those_of_the_neuron() -> None:

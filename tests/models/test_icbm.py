@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import warnings
 from functools import partial
 from pathlib import Path
@@ -16,30 +14,15 @@ import torch
 import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import ConvNextConfig, ResNetConfig, SwinConfig, ViTConfig
 
 from htaf.activations import HTAF, Heaviside, StraightThrough
 from htaf.convert import harden
 from htaf.models.build import backbone, build
 from htaf.models.final_activation import origin
-from htaf.models.icbm import ICBM, transformers_backbone
+from htaf.models.icbm import ICBM
 from htaf.models.resnet import ResNet
 from htaf.models.wide_resnet import WideResNet
 from quick import slow_but
-
-VIT = ViTConfig(
-    hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48, image_size=32, patch_size=8
-)
-
-
-class Canary:
-    """Its pickle makes a file when it is read by something that runs what a pickle says."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.file,)
 
 
 def trained_looking(model: nn.Module) -> nn.Module:
@@ -117,32 +100,6 @@ def test_torchvision_models(name: str) -> None:
         assert (z <= plain + 1e-5).all()
         assert (z < 0).any()
     assert (plain == whole(x)).all()  # the backbone given is as it was
-
-
-@pytest.mark.parametrize(
-    ("config", "features", "norm"),
-    [
-        (VIT, 32, False),
-        (ResNetConfig(embedding_size=8, hidden_sizes=[8, 24], depths=[1, 1], layer_type="basic"), 24, True),
-        (ConvNextConfig(hidden_sizes=[8, 12], depths=[1, 1], num_stages=2), 12, False),
-    ],
-)
-def test_transformers_models(config: Any, features: int, norm: bool, tmp_path: Path) -> None:
-    model = ICBM.from_transformers(config, 5, image_size=32).eval()
-    assert model.size == features
-    assert isinstance(model.norm, nn.BatchNorm1d) is norm
-    assert origin(model.backbone, torch.randn(2, 3, 32, 32)).activations == ()
-    model.backbone.model.save_pretrained(tmp_path)  # a local folder, as the hub has it
-    again = ICBM.from_transformers(tmp_path, 5, norm=norm, image_size=32 if config is VIT else None)
-    for key, value in model.backbone.state_dict().items():
-        assert torch.equal(value, again.backbone.state_dict()[key])
-
-
-def test_vit_reads_the_normalised_class_token() -> None:
-    model = ICBM.from_transformers(VIT, 5).eval()
-    x = torch.randn(2, 3, 32, 32)
-    hidden = model.backbone.model(pixel_values=x).last_hidden_state
-    assert torch.equal(model.pre_activations(x), hidden[:, 0])
 
 
 def test_concepts_may_differ_from_the_backbones_width() -> None:
@@ -275,22 +232,6 @@ def test_a_graph_that_would_keep_its_mode_is_an_error(training: bool) -> None:
     assert all(module.training is training for module in net.modules())
 
 
-def test_models_without_a_class_token_give_their_pooled_output() -> None:
-    shape = {"embed_dim": 8, "depths": [1], "num_heads": [2], "window_size": 2, "patch_size": 4}
-    model = ICBM.from_transformers(SwinConfig(**shape, image_size=32), 3).eval()
-    x = torch.randn(2, 3, 32, 32)
-    output = model.backbone.model(pixel_values=x)
-    assert torch.equal(model.backbone(x), output.pooler_output)
-    torch.testing.assert_close(output.pooler_output, output.last_hidden_state.mean(1))
-
-
-def test_images_that_a_backbone_cannot_take() -> None:
-    with pytest.raises(ValueError, match=r"vit_tiny_patch16_224 for images of 8 x 8|cannot take images of .*8, 8"):
-        ICBM.from_timm("vit_tiny_patch16_224", 2, image_size=8)
-    with pytest.raises(ValueError, match=r"cannot take images of \[channels, height, width\] \[3, 8, 8\]"):
-        ICBM.from_timm("vgg11", 2, image_size=8)
-
-
 class InADict(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         return {"features": x.mean((2, 3))}
@@ -311,69 +252,6 @@ def test_bad_arguments(unchecked: None) -> None:
         ICBM("resnet18", 2, example=x)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"name of a timm model, got 'resnet_18' \(did you mean .*resnet18"):
         ICBM.from_timm("resnet_18", 2)
-    with pytest.raises(ValueError, match="expected an image model of transformers"):
-        ICBM.from_transformers("/nowhere/at-all", 2)
-    with pytest.raises(ValueError, match=r"timm model resnet18 .*colour"):
-        ICBM.from_timm("resnet18", 2, options={"colour": "red"})
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"checkpoint_path": "FILE"},
-        {"pretrained": True},
-        {"pretrained_cfg": {"file": "FILE"}},
-        {"pretrained_cfg_overlay": {"file": "FILE", "custom_load": True}},
-        {"cache_dir": "FILE"},
-        {"features_only": True},
-        {"drop_rate": "FILE"},
-        {"img_size": [8, "FILE"]},
-        {"global_pool": ["avg"]},
-        {"class_token": 1},
-    ],
-)
-def test_options_that_could_load_a_file_never_reach_timm(
-    options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pickle runs code; older versions of timm unpickle the checkpoint_path that a record could name."""
-    file = tmp_path / "evil.pt"
-    file.write_bytes(pickle.dumps(Canary(tmp_path / "ran")))
-    monkeypatch.setattr(timm, "create_model", lambda *_, **given: pickle.loads(file.read_bytes()))
-    text = json.dumps(options).replace("FILE", str(file))
-    with pytest.raises(ValueError, match="timm model resnet18"):
-        build(described(backbone={"kind": "timm", "name": "resnet18", "options": json.loads(text)}))
-    assert not (tmp_path / "ran").exists()
-
-
-def test_options_that_are_allowed_arrive() -> None:
-    options = {"drop_path_rate": 0.1, "img_size": [32, 48], "class_token": True, "global_pool": "avg"}
-    made = backbone({"kind": "timm", "name": "vit_tiny_patch16_224", "options": options}, 3, (8, 8))
-    assert made(torch.zeros(1, 3, 32, 48)).shape == (1, 192)
-
-
-def test_configurations_load_neither_code_nor_another_model(tmp_path: Path) -> None:
-    evil = {
-        "auto_map": {"AutoModel": "x--modeling.Evil"},
-        "attn_implementation": "evil/kernel",
-        "_name_or_path": "evil",
-    }
-    config = VIT.to_dict() | evil | {"to_dict": 5, "_attn_implementation": "evil/kernel", "checkpoint": "x"}
-    for place in (config, tmp_path):
-        (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "vit"}))
-        made = transformers_backbone(place, 32, pretrained=False).model
-        assert made.config._attn_implementation in ("sdpa", "eager")
-        assert not hasattr(made.config, "auto_map")
-        assert callable(made.config.to_dict)
-    file = tmp_path / "evil.pt"
-    file.write_bytes(pickle.dumps(Canary(tmp_path / "ran")))
-    timms = {"model_type": "timm_wrapper", "architecture": "resnet18", "model_args": {"checkpoint_path": str(file)}}
-    for others in (timms, {"model_type": "detr"}, {"model_type": "timm_backbone", "backbone": "resnet18"}, {}):
-        with pytest.raises(ValueError, match="expected an image model of transformers"):
-            transformers_backbone(others, 32, pretrained=False)
-    torch.save(Canary(tmp_path / "ran"), tmp_path / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="expected tensors alone"):
-        transformers_backbone(tmp_path, 32, pretrained=True)
-    assert not (tmp_path / "ran").exists()
 
 
 def described(**changes: Any) -> dict[str, Any]:
@@ -391,7 +269,6 @@ def described(**changes: Any) -> dict[str, Any]:
         {"concepts": 10, "activation": {"method": "relu"}},
         {"backbone": {"kind": "resnet", "depth": 18, "width": 4, "stem": "cifar"}, "in_channels": 1},
         {"backbone": {"kind": "timm", "name": "vit_tiny_patch16_224"}, "image_size": [32, 48]},
-        {"backbone": {"kind": "transformers", "config": VIT.to_dict()}, "image_size": [32, 32]},
         {"activation": {"method": "relu"}, "bottleneck": "independent", "concepts": 6},
     ],
 )

@@ -30,10 +30,3 @@ def test_equals_torchvision(depth: int) -> None:
     x = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
     torch.testing.assert_close(ours.train()(x), theirs.train()(x))
-
-
-def test_width_and_stem() -> None:
-    net = ResNet(18, 3, width=4, stem="cifar", in_channels=1)
-    assert net(torch.randn(2, 1, 9, 12)).shape == (2, 3)
-    assert net.stem.conv.out_channels == 4
-    assert net.head.in_features == 32

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import htaf
-from htaf.activations import HTAF, Heaviside
+from htaf.activations import HTAF
 from htaf.binary import BinaryConv2d
 from htaf.models.whitened import WhitenedConvNet
 from htaf.spiking.neurons import IF
@@ -58,24 +57,6 @@ def test_whitening_makes_patches_uncorrelated(channels: int) -> None:
     assert moment[0, 0] > 0.99  # 5e-4 is small beside the largest variance, which comes first
 
 
-def test_whitening_is_a_function_of_the_images_and_is_not_trained() -> None:
-    net, other, images = small(), small(), torch.randn(20, 3, 8, 8)
-    net.whiten(images)
-    other.whiten(images.clone())
-    assert torch.equal(net.whitening.weight, other.whitening.weight)
-    before = net.whitening.weight.clone()
-    net(torch.randn(4, 3, 9, 9)).sum().backward()
-    assert net.whitening.weight.grad is None
-    assert not net.whitening.weight.requires_grad
-    assert torch.equal(before, net.whitening.weight)
-
-
-def test_convolutions_begin_as_the_identity() -> None:
-    net, x = small(), torch.randn(2, 6, 5, 5)
-    second = net.blocks[0].get_submodule("conv2")
-    torch.testing.assert_close(second(x), x)
-
-
 def test_binary_weights_everywhere_but_in_the_first_convolution() -> None:
     net = small(conv=BinaryConv2d, act=partial(HTAF, 0.5, 2.0, bipolar=True))
     kinds = {path: type(m) for path, m in net.named_modules() if isinstance(m, nn.Conv2d)}
@@ -100,27 +81,6 @@ class _Shifted(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.act(x - 1.0)
-
-
-def test_layers_before_the_first_neuron_run_once() -> None:
-    net = small(act=lambda: IF(ACT()), steps=3)
-    seen: list[int] = []
-    for block in net.blocks:
-        for name in ("conv1", "conv2"):
-            block.get_submodule(name).register_forward_hook(lambda m, a, o: seen.append(len(o)))
-    net(torch.randn(2, 3, 10, 10))
-    assert seen == [2, 6, 6, 6]
-
-
-def test_hardened_network_computes_with_bits() -> None:
-    exact = htaf.harden(small().eval())
-    seen: list[Tensor] = []
-    for module in exact.modules():
-        if isinstance(module, Heaviside):
-            module.register_forward_hook(lambda m, a, o: seen.append(o))
-    exact(torch.randn(2, 3, 16, 16))
-    assert len(seen) == 4
-    assert all(set(bits.unique().tolist()) <= {0.0, 1.0} for bits in seen)
 
 
 def test_images_too_small_for_the_blocks() -> None:

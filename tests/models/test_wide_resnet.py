@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -150,20 +149,6 @@ def test_dropout_acts_between_the_convolutions_in_training_only() -> None:
     assert not any(isinstance(m, nn.Dropout) for m in WideResNet(10, 1, 5).modules())
 
 
-@pytest.mark.parametrize(("depth", "sites"), [(10, 7), (16, 13), (28, 25), (40, 37)])
-def test_sites(depth: int, sites: int) -> None:
-    made: list[nn.Module] = []
-
-    def make() -> nn.Module:
-        made.append(HTAF())
-        return made[-1]
-
-    model = WideResNet(depth, 1, 2, make)
-    found = htaf.sites(model, torch.zeros(1, 3, 8, 8))
-    assert len(found) == len(made) == depth - 3 == sites
-    assert all(site.calls == 1 for site in found)  # an instance for every site
-
-
 def test_harden_gives_the_published_network_with_the_step() -> None:
     theirs, ours = pair(10, 2, 4, HTAF, lambda x: (x >= 0).float())
     exact = htaf.harden(ours.eval())
@@ -174,11 +159,3 @@ def test_harden_gives_the_published_network_with_the_step() -> None:
     with torch.no_grad():
         torch.testing.assert_close(exact(x), theirs.eval()(x))
         assert not torch.allclose(ours(x), exact(x))
-
-
-def test_replace_puts_htaf_into_a_relu_network() -> None:
-    relu, smooth = WideResNet(10, 1, 4, nn.ReLU), WideResNet(10, 1, 4, partial(HTAF, 1.0, 8.0))
-    smooth.load_state_dict(relu.state_dict())
-    x = torch.randn(2, 3, 16, 16)
-    replaced = htaf.replace(relu, partial(HTAF, 1.0, 8.0), example=x)
-    assert torch.equal(replaced.eval()(x), smooth.eval()(x))

@@ -71,5 +71,5 @@ def made_run(folder: Path, kind: Kind = "two", activation: dict[str, Any] = HTAF
     identity = {"recipe": {"method": activation["method"], "family": "mlp"}, "seed": 0}
     record = runs.start_run(folder / kind, identity | {"data": data_identity(data, "random")})
     record |= {"model": model, "metrics": {}, "headline": headline_of(data), "rows": {}, "best_epoch": 0, "notes": []}
-    source = {"name": str(place), "data_dir": None, "target": "y", "task": None, "drop_empty": False}
+    source = {"name": str(place), "data_dir": None, "target": "y", "task": None}
     return runs.finish_run(folder / kind, record | {"source": source}, net, preprocessor)

@@ -58,21 +58,6 @@ def test_the_default_report_finds_a_planted_rule(tmp_path: Path, seed: int) -> N
     assert "Not faithful" not in page
 
 
-def test_the_tree_of_classes_and_of_numbers(tmp_path: Path) -> None:
-    for kind in ("two", "three", "number"):
-        run = made_run(tmp_path, kind)
-        found = rules.surrogate(run)
-        assert {"size", "color"} >= {*found.columns}
-        assert 2 <= found.leaves <= LEAVES
-        assert sum(b.rows for b in found.branches if b.says is not None) == pytest.approx(1)
-        assert found.fidelity.value > 0.95
-        assert found.faithful
-        low, high = found.fidelity.interval or (2.0, 0.0)
-        assert low <= found.fidelity.value <= high
-        assert json.loads(json.dumps(found.to_json()))["faithful"] is True
-        assert rules.surrogate(run).to_json() == found.to_json()
-
-
 def fitted(
     said: np.ndarray, frame: pd.DataFrame, labels: np.ndarray | None = None, cut: int = 0, **options: Any
 ) -> Any:
@@ -176,27 +161,6 @@ def test_the_tree_of_a_rare_class_shows_where_it_is_likelier() -> None:
     three = fitted(np.stack([1 - 1.2 * risk, risk, 0.2 * risk], 1), frame, labels)
     assert (three.risk, three.chance, three.metric, three.measure) == ("", "probability", "accuracy", "r2")
     assert json.loads(json.dumps(found.to_json()))["chance"] == "probability of c1"
-
-
-def test_a_condition_is_joined_with_those_above_it() -> None:
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": rng.integers(0, 8, 900) / 2 + 0.25, "b": rng.choice([*"wxyz"], 900)})
-    step = np.floor(frame["a"]) * 10 + frame["b"].map({"w": 0.0, "x": 1.0, "y": 2.0, "z": 3.0})
-    found = fitted(np.asarray(step)[:, None], frame)
-    texts = [b.text for b in found.branches]
-    assert {"a <= 2", "a > 2", "a <= 1", "1 < a <= 2", "2 < a <= 3", "a > 3"} <= {*texts}
-    by_name = fitted(frame["b"].map({"w": 0.0, "x": 5.0, "y": 20.0, "z": 30.0}).to_numpy()[:, None], frame)
-    inner, leaves = ({b.text for b in by_name.branches if (b.says is None) is above} for above in (True, False))
-    assert inner <= {"b in {w, x}", "b not in {w, x}", "b in {y, z}", "b not in {y, z}"}
-    assert leaves <= {f"b {word} {name}" for word in ("is", "is not") for name in "wxyz"}
-    assert by_name.leaves == 4
-
-
-def test_one_answer_for_all_rows_is_a_tree() -> None:
-    frame = pd.DataFrame({"a": np.arange(90.0), "b": [*"xyz"] * 30})
-    found = fitted(np.stack([np.full(90, 0.3), np.full(90, 0.7)], 1), frame)
-    assert (found.rule, found.leaves, found.fidelity.value, found.faithful) == ("always c1", 1, 1.0, True)
-    assert [b.text for b in found.branches] == ["always"]
 
 
 def test_the_tree_of_fewer_leaves_is_a_part_of_the_larger_one() -> None:

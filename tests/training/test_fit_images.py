@@ -6,7 +6,6 @@ import functools
 import importlib
 import re
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from htaf.training.families import FAMILIES, make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
 from htaf.training.notes import augment_notes
-from htaf.training.problems import divided_notes, problem, resolved
+from htaf.training.problems import problem, resolved
 from htaf.training.recipe import ImageData, Recipe
 from htaf.training.running import Running
 from smallest import SMALLEST
@@ -112,20 +111,6 @@ def test_parts_are_disjoint_balanced_and_the_same_for_every_seed(digits: Images)
     assert not set(posed[0].train.rows.tolist()) & set(posed[0].validation.rows.tolist())
     counts = digits.train.labels[posed[0].train.rows].bincount()
     assert counts.tolist() == [20] * 10
-
-
-@pytest.mark.parametrize("family", ["icbm", "dhn", "bnn"])
-def test_what_looks_the_same_is_told_before_the_training_and_recorded(digits: Images, family: str) -> None:
-    pixels = digits.test.batch(torch.arange(len(digits.test)))
-    pixels[0] = digits.train.batch(torch.tensor([7])).clamp(max=254)[0]
-    images = replace(digits, test=MemoryPart(pixels, digits.test.labels))
-    found = [
-        note for note in divided_notes(images, 0, "") if str(note).startswith("1 of 359 test images look the same as")
-    ]
-    assert len(found) == 1
-    assert "test/0 ~ train/7" in str(found[0])
-    trained = ready_recipe(family, "small").replace(train_images=200, validation_images=100)
-    assert found[0] in problem(trained, images, 0, "random").notes
 
 
 def test_only_training_images_are_augmented(digits: Images) -> None:

@@ -21,7 +21,7 @@ import htaf
 from htaf.concepts.codes import Codes
 from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import proportions
-from htaf.concepts.intervene import flip, intervention_curve
+from htaf.concepts.intervene import intervention_curve
 from htaf.concepts.store import open_codes
 from htaf.runs import open_run
 
@@ -49,17 +49,18 @@ def pyc(model: nn.Module, codes: Codes, images: torch.Tensor) -> None:
     theirs, ours = curves(codes, model.get_submodule("head"))
     apart = np.abs(theirs - ours).max()
     print(f"intervention_score, {len(ours)} points, {ours[0]:.4f} to {ours[-1]:.4f}: {apart:g} from htaf's")
-    rows, act = np.arange(len(images)), model.get_submodule("act")
+    act = model.get_submodule("act")
     differ, effects = 0.0, 0.0
     for j in range(codes.concepts):
-        found = []
+        found, bits = [], codes.part("test").unpack().astype(np.float32)
         for value in (0.0, 1.0):
             with torch.no_grad(), intervention(act, DoIntervention(value), UniformPolicy(), [j]):
                 found.append(model(images))
-            flipped = flip(codes.part("test"), rows, [j], to=bool(value)).after
+            bits[:, j] = value
+            flipped = bits @ codes.weight.T + codes.bias
             differ = max(differ, float(np.abs(found[-1].numpy() - flipped).max()))
         effects = max(effects, float(np.abs(cace_score(*found).numpy() - codes.weight[:, j]).max()))
-    print(f"intervention(act, DoIntervention), every bit: logits {differ:g} from those of flip")
+    print(f"intervention(act, DoIntervention), every bit: logits {differ:g} from those of bits set by hand")
     print(f"cace_score, every bit: {effects:g} from the head's weights")
     bits = torch.tensor(codes.part("test").unpack()).float()
     signs = [tcav_score(bits, model.get_submodule("head"), torch.eye(codes.concepts), target=k) for k in range(10)]

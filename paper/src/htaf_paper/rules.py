@@ -53,7 +53,7 @@ def trained(name: str, network: str, out: Path, data_dir: str | None) -> Run:
     """A run of a set, split 0."""
     target = next((member.target for member in TABLES if member.name == name), None)
     place = name if target is None else f"extra/{name}.csv"
-    source = {"name": place, "target": target, "task": None, "drop_empty": False, "data_dir": data_dir}
+    source = {"name": place, "target": target, "task": None, "data_dir": data_dir}
     return fit(NETWORKS[network], loaded(name, data_dir), out, seed=0, source=source)
 
 
@@ -108,7 +108,7 @@ def planted_cell(seed: int, folder: Path, *, hidden: tuple[int, ...] = (16,), ep
     place = folder / f"planted-{seed}.csv"
     frame.to_csv(place, index=False)
     table = tabular.load(place, target="bought")
-    source = {"name": str(place), "target": "bought", "task": None, "drop_empty": False, "data_dir": None}
+    source = {"name": str(place), "target": "bought", "task": None, "data_dir": None}
     recipe = tabular_exact().replace(hidden=hidden, epochs=epochs)
     run = fit(recipe, table, folder / f"planted-{seed}", seed=seed, source=source)
     return {"seed": seed, "exact": run.record["metrics"]["exact"]["test"]["accuracy"], **_found(run, says)}

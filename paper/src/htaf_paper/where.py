@@ -195,7 +195,7 @@ def cell(name: str, seed: int) -> dict[str, Any]:
     data, test = planted(TRAINING, rng), planted(400, rng)
     model = network(name, seed)
     settle(model, data.images)
-    untrained = Regions(model, "exact")
+    untrained = Regions(model)
     fresh = maps_of(untrained, test, every_case(test))
     train(model, data, seed)
     exact: Any = harden(model)
@@ -203,18 +203,15 @@ def cell(name: str, seed: int) -> dict[str, Any]:
         bits = (exact.pre_activations(test.images) >= 0).numpy()
     cases = [case for case in every_case(test) if bits[case]]
     spots = [box_of(test, case) for case in cases]
-    regions = Regions(exact, "exact")
+    regions = Regions(exact)
     maps = maps_of(regions, test, cases)
     methods = {
         "exact": maps,
         "exact, without the constant": [without_constant(found) for found in maps],
-        "gradient x input": maps_of(Regions(exact, "gradient"), test, cases),
-        "occlusion, 8 windows a side": maps_of(Regions(exact, "occlusion"), test, cases),
-        "occlusion, windows as large as the spot": maps_of(
-            Regions(exact, "occlusion", windows=SIZE // SPOT), test, cases
-        ),
+        "gradient x input": estimated(exact, test, cases),
+        "occlusion, 8 windows a side": estimated(exact, test, cases, SIZE // 8),
+        "occlusion, windows as large as the spot": estimated(exact, test, cases, SPOT),
     }
-    assert regions.pooling is not None
     rows = {method: scored(found, spots) for method, found in methods.items()}
     return {
         "network": name, "seed": seed, "grid": list(regions.pooling.grid), "cases": len(cases),
@@ -244,6 +241,25 @@ def maps_of(regions: Regions, data: Planted, cases: Sequence[tuple[int, int]]) -
         kinds = [kind for image, kind in cases if image == i]
         found |= {(i, made.concept): made for made in regions.of(data.images[i : i + 1], kinds)[0]}
     return [found[case] for case in cases]
+
+
+def estimated(model: Any, data: Planted, cases: Sequence[tuple[int, int]], window: int = 0) -> list[Map]:
+    """Captum's map for each case: occlusion by windows of so many pixels a side; 0: gradient times input."""
+    from captum.attr import InputXGradient, Occlusion
+
+    forward, step, found = model.pre_activations, -(-window // 2), []
+    for i, kind in cases:
+        image = data.images[i : i + 1]
+        if window:
+            covering: Any = {"sliding_window_shapes": (3, window, window), "strides": (3, step, step)}
+            covering |= {"baselines": 0, "target": kind, "perturbations_per_eval": 16}
+            with torch.no_grad():
+                values = Occlusion(forward).attribute(image, **covering)[:, :1]
+        else:
+            values = InputXGradient(forward).attribute(image.clone().requires_grad_(), target=kind)
+        pre_activation = float(forward(image)[0, kind])
+        found.append(Map(kind, values.detach().double().sum(1)[0].numpy(), pre_activation, 0.0, (SIZE, SIZE)))
+    return found
 
 
 def compute(settings: dict[str, Any], place: Place) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 from htaf import __version__
 from htaf._compat import no_trace
-from htaf._console import UsageError, ended_by_signals, keeps_refusal, plain_errors, running, say
+from htaf._console import UsageError, ended_by_signals, plain_errors, running, say
 from htaf._errors import CALLED, INSTEAD, meant, suggestion
 from htaf.cli.verbs import known
 
@@ -66,9 +66,7 @@ def _run(verb: str | None, words: list[str]) -> None:
         def given(*args: Any, **named: Any) -> Callable[[], None]:
             return functools.partial(function, *args, **named)
 
-        with keeps_refusal():
-            call = tyro.cli(given, prog=f"htaf {verb}", args=words, registry=registry)
-        return call()
+        return tyro.cli(given, prog=f"htaf {verb}", args=words, registry=registry)()
     if words in ([], ["help"]):
         words = ["--help"]
     group = words[0] if words and words[0] in groups else None

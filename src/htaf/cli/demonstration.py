@@ -13,16 +13,9 @@ from matplotlib.figure import Figure
 from htaf.activations import Heaviside
 from htaf.cli.reporting import report_once
 from htaf.concepts.codes import Codes, codes_key
-from htaf.concepts.completeness import most_important
-from htaf.concepts.counts import proportions
-from htaf.concepts.groups import groups
 from htaf.concepts.naming.by_attributes import name_by_attributes
 from htaf.concepts.naming.files import write_names
-from htaf.concepts.pixels import Pictures
-from htaf.concepts.report import pictures
-from htaf.concepts.store import open_codes
 from htaf.data.attributes import load as load_attributes
-from htaf.data.images import load as load_images
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
 from htaf.discovery import discover
@@ -34,7 +27,7 @@ from htaf.training.families.mlp import tabular_quick
 from htaf.training.fit import fit
 from htaf.training.running import Running
 
-CONCEPTS, SHOWN, EPOCHS = 32, 3, 15
+CONCEPTS, EPOCHS = 32, 15
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid"}
 
 
@@ -71,29 +64,14 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
 
 
 def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str, Any]:
-    """Train an implicit concept bottleneck model and look at its bits, as `discover`; its concepts have names from a
-    table of strokes.
-
-    Returns:
-        As `Discovery.summary`, and "strongest": of the strongest concepts the number, the classes of which most and
-        few test images have it, and the picture.
-    """
+    """Train an implicit concept bottleneck model, as `discover`, whose summary it returns; its concepts have names from
+    a table of strokes."""
     recipe = ready_recipe("icbm", "small").replace(depth=10, concepts=CONCEPTS, epochs=EPOCHS)
 
     def name(codes: Codes, file: Path) -> None:
         write_names(name_by_attributes(codes, load_attributes("digits")), file, codes=codes_key(codes))
 
-    found = discover("digits", out, recipe, seed=seed, name=name, shown=Shown(maps=0), progress=progress).summary
-    seen, codes = Pictures(load_images("digits")), open_codes(out / "codes")
-    members = groups(proportions(codes.part("test")), classes=codes.classes)
-    strongest = []
-    for concept in most_important(codes)[:SHOWN].tolist():
-        file = out / "concepts" / f"concept-{concept}.png"
-        write_atomic(file, pictures(codes, lambda rows: seen.pixels([codes.ids[row] for row in rows]), concept))
-        sides = members.describe(concept)
-        most, few = ([name for name, _ in sides[group]] for group in "AB")
-        strongest.append({"concept": concept, "most": most, "few": few, "picture": str(file)})
-    return found | {"strongest": strongest}
+    return discover("digits", out, recipe, seed=seed, name=name, shown=Shown(maps=0), progress=progress).summary
 
 
 def _picture(rows: list[dict[str, Any]], run: Run, table: Table, seed: int) -> bytes:

@@ -49,7 +49,7 @@ def report() -> dict[str, Any]:
         **env["versions"],
         "commit": env["commit"],
         "platform": platform.platform(),
-        "processor": f"{_processor()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}",
+        "processor": f"{platform.machine()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}",
         "threads": env["threads"],
         "accelerator": _accelerator(),
         "kernels": _kernels(),
@@ -57,16 +57,6 @@ def report() -> dict[str, Any]:
         **({"torchvision": MISMATCH} if is_mismatched() else {}),
         "optional": {name: importlib.util.find_spec(name) is not None for name in EXTRAS},
     }
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _kernels() -> str:

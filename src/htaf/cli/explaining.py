@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, UseAppendAction, arg
 
 from htaf._console import UsageError, print_json, progress, say, say_notes
-from htaf._files import check_output, csv_text, write_atomic
-from htaf.cli.flags import Column, DataDir, File, Json, Place, RunDir, is_language_model, needs_source
+from htaf.cli.flags import DataDir, Json, Place, RunDir, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
 from htaf.data.notes import told
@@ -18,6 +16,7 @@ from htaf.data.notes import told
 if TYPE_CHECKING:
     import pandas as pd
 
+    from htaf.data.columns import Target
     from htaf.data.tabular import Table
     from htaf.rules import BitRule, Explanation, Importance, RowReasons, Surrogate, WhatIf
     from htaf.runs import Run
@@ -28,7 +27,7 @@ BITS = 10  # shown, unless --bits says how many
 CHANGED = 5  # of the bits that change with --set; the prediction says more
 CLASSES = 6  # whose probabilities are shown
 DEAD_SHOWN = 20
-RULES = 128  # of the bits that do most are fitted, whether shown or not; for --out all
+RULES = 128  # of the bits that do most are fitted, whether shown or not
 
 
 def explain(
@@ -38,8 +37,6 @@ def explain(
     row: int | None = None,
     bits: int | None = None,
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="COLUMN=VALUE")] = (),
-    vary: Column = None,
-    out: File = None,
     data: Place = None,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
@@ -55,8 +52,6 @@ def explain(
         row: Which row of ROWS, from 1; none: the first.
         bits: Bits shown, faithful or not; none: the faithful ones of 10, with --set 5 of those that change.
         set: The row with another value: its prediction before and after, not its reasons.
-        vary: The prediction over the values of this column; of ROWS the one row, else the mean of test rows.
-        out: Write all rules as .csv; --json has everything else.
         data: The run's own table, where it lies now; of a run on a data frame any rows with the target; none: where it
             was at the training.
     """
@@ -68,22 +63,15 @@ def explain(
     if row is not None and rows is None:
         raise UsageError("--row is one of ROWS: give ROWS, a file with the raw columns")
     row = row or 1
-    if out is not None and out.suffix != ".csv":
-        raise UsageError(f"--out must end in .csv, got {out.name}: everything is printed by --json")
     changes = _changes(set)
     if changes and rows is None:
         raise UsageError("--set changes a row: give ROWS, a file with the raw columns")
-    if vary == "":
-        raise UsageError("--vary: expected the name of a column, got ''")
-    if out is not None:
-        check_output(out, [run, *([] if rows is None else [rows])])
     if is_language_model(run):
         raise UsageError(f"expected a run of a table, {run} is a language model")
     if run.is_file():
         raise UsageError(f"expected a run folder of a table, got the file {run}: of a packed run give the run it is of")
     from htaf.rules import TableBits, importance, surrogate, what_if
     from htaf.rules import explain as opened_rules
-    from htaf.rules import vary as varied
     from htaf.runs import open_run
     from htaf.runs.data import rows_are_known
 
@@ -95,48 +83,37 @@ def explain(
         say_notes([f"the rows of the training are not known: rules are by 70% of {data}, importance by all"])
     found = opened_rules(opened, table)
     answers: dict[str, Any] = {"run": str(run), "table": found.name, "bits": len(found.bits), "dead": found.dead}
-    lines: list[Callable[[], None]] = []  # what is shown, unless as JSON
     if target.threshold is not None:
         answers["threshold"] = target.threshold
-        said = f"threshold: {target.classes[1]!r} is predicted from a probability of {target.threshold:.4g}"
-        lines.append(lambda: say(said))
-    whole = given is None and vary is None
-    known: list[BitRule] = []
-    if whole or out is not None:
-        live = len(found.bits) - sum(map(len, found.dead.values()))
-        most = live if out is not None else min(max(most_bits, RULES), live)
+    if given is None:
+        most = min(max(most_bits, RULES), len(found.bits) - sum(map(len, found.dead.values())))
         with progress("rules", most) as more:
             known = found.rules(most, told=more)
-        answers["rules"] = [rule.to_json() for rule in known]
-    if whole:
         tree, shuffled = surrogate(opened, table), importance(opened, table)
+        answers["rules"] = [rule.to_json() for rule in known]
         answers |= {"surrogate": tree.to_json(), "importance": shuffled.to_json()}
-        lines.append(lambda: _show_tree(tree, found))
-        lines.append(lambda: _show_importance(shuffled))
-        lines.append(lambda: _show_rules(found, known, most_bits, faithful_alone=bits is None))
-    reasons = None if given is None else found.reasons(given)
-    if given is not None and reasons is not None:
-        columns = reasons.columns.reset_index().to_dict("records")
-        answers |= {"row": row, "reasons": vars(reasons) | {"columns": columns}}
-        lines.append(lambda: _show_decision(reasons, found, row))
-        if not changes and vary is None:
-            lines.append(lambda: _show_columns(reasons, given))
-    if changes and given is not None:
-        changed = what_if(opened, changes, given)
+        if json:
+            return print_json(answers)
+        _say_threshold(target)
+        _show_tree(tree, found)
+        _show_importance(shuffled)
+        return _show_rules(found, known, most_bits, faithful_alone=bits is None)
+    reasons = found.reasons(given)
+    answers |= {"row": row, "reasons": vars(reasons) | {"columns": reasons.columns.reset_index().to_dict("records")}}
+    changed = what_if(opened, changes, given) if changes else None
+    if changed is not None:
         answers["what_if"] = _what_if_json(changed, changes)
         say_notes(told(changed.notes))
-        lines.append(lambda: _show_what_if(changed, changes, found, bits or CHANGED))
-    if vary is not None:
-        values = varied(opened, vary, given, data=table)
-        answers["vary"] = {"column": vary, "values": values.to_dict("records")}
-        lines.append(lambda: _show_vary(vary, values, found, reasons))
-    if out is not None:
-        write_atomic(out, _csv(known))
     if json:
         return print_json(answers)
-    for line in lines:
-        line()
-    return None if out is None else say(f"written: {out}")
+    _say_threshold(target)
+    _show_decision(reasons, found, row)
+    return _show_columns(reasons, given) if changed is None else _show_what_if(changed, changes, found, bits or CHANGED)
+
+
+def _say_threshold(target: Target) -> None:
+    if target.threshold is not None:
+        say(f"threshold: {target.classes[1]!r} is predicted from a probability of {target.threshold:.4g}")
 
 
 def _changes(given: tuple[str, ...]) -> dict[str, str]:
@@ -177,20 +154,6 @@ def _what_if_json(changed: WhatIf, changes: dict[str, str]) -> dict[str, Any]:
         "turned_off": list(changed.turned_off[0]),
         "notes": told(changed.notes),
     }
-
-
-def _csv(rules: list[BitRule]) -> str:
-    """Write a line for each bit: its rule in words and its fidelity."""
-    names = ("bit", "effect", "on", "rule", "columns", "depth", "balanced", "accuracy", "majority", "faithful")
-    lines: list[tuple[object, ...]] = [names]
-    for one in rules:
-        assert one.fidelity is not None
-        assert one.rule is not None
-        figures = (_figure(vars(one.fidelity)[name], 6) for name in names[6:9])
-        faithful = {None: "", True: "yes", False: "no"}[one.fidelity.faithful]
-        columns = "; ".join(one.rule.columns)
-        lines.append((one.bit, f"{one.effect:.6g}", f"{one.on:.6f}", one.rule, columns, one.depth, *figures, faithful))
-    return csv_text(lines)
 
 
 def _figure(value: float | None, digits: int = 3) -> str:
@@ -251,7 +214,7 @@ def _show_rules(found: Explanation, rules: list[BitRule], most: int, *, faithful
         "always guessing the more frequent value."
     )
     if len(rules) < live:
-        say("all rules: --out rules.csv")
+        say(f"all rules: --bits {live}")
 
 
 def _fidelity(rule: BitRule) -> tuple[str, str]:
@@ -335,25 +298,6 @@ def _show_what_if(changed: WhatIf, changes: dict[str, str], found: Explanation, 
     title = f"{len(ways):,} of {len(found.bits):,} bits change"
     title += f", the {most} that do most" if len(ways) > most else ""
     return show(title, ("bit", "", "rule"), rows, left=("", "rule"))
-
-
-def _show_vary(column: str, table: pd.DataFrame, found: Explanation, reasons: RowReasons | None) -> None:
-    names = [str(name) for name in table if name not in ("share", "value")]
-    if len(names) > CLASSES:  # of many classes the two between which it is decided
-        chosen = (
-            names[:CLASSES] if reasons is None else [f"probability_{c}" for c in (reasons.prediction, reasons.instead)]
-        )
-        names = [name for name in names if name in chosen]
-    rows = [
-        (_value(one["value"]), f"{100 * one['share']:.0f}%", *(_shown(one[name]) for name in names))
-        for _, one in table.iterrows()
-    ]
-    whose = "the row" if reasons is not None else "the mean of test rows"
-    kinds = {one.name: one.kind for one in found.bits.preprocessor.columns}
-    share = "training rows up to it" if kinds[column] in ("number", "date") else "training rows"
-    columns = (column, share, *(name.removeprefix("probability_") for name in names))
-    what = "" if found.bits.regression else "probabilities of "
-    show(f"{what}{found.bits.preprocessor.target.name!r} over {column!r}: {whose}", columns, rows, left=())
 
 
 def _shown(value: Any) -> str:

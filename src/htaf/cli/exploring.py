@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from tyro.conf import OmitArgPrefixes
 
-from tyro.conf import OmitArgPrefixes, Positional, arg
-
-from htaf._console import UsageError, print_json, say, say_notes, tell
+from htaf._console import UsageError, print_json, say, say_notes
 from htaf.cli.concepts import of_images, offering_parts
-from htaf.cli.flags import AT_HUB, CodesOf, DataDir, File, Folder, Json, needs_source
+from htaf.cli.flags import CodesOf, DataDir, File, Folder, Json, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.data.notes import untold
 from htaf.explorer.shown import Shown
 
 
 def explore(
-    run: Annotated[Positional[Path | None], arg(metavar="RUN"), AT_HUB] = None,
+    run: RunDir,
     *,
     out: Folder,
     codes: CodesOf = None,
@@ -24,8 +21,6 @@ def explore(
     beside: CodesOf = None,
     beside_names: File = None,
     shown: OmitArgPrefixes[Shown] = Shown(),  # noqa: B008
-    serve: bool = False,
-    port: int = 8000,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
     json: Json = False,
@@ -33,29 +28,17 @@ def explore(
     """Write a page to look at concepts, check and rename them, and flip bits. It opens from disk, with no server.
 
     Args:
-        run: Run folder, or owner/name[@revision] at the hub; none: serve a finished page, with --serve.
         out: Folder of the page: a new one, or that of an earlier page.
         codes: Codes of this run, the bits of its images; none: DIR-codes, made or finished where needed.
         names: Names, .json or .csv: from htaf concepts name, exported by the page, or your own; none: numbers alone.
         beside: Codes of another run on the same images, shown side by side.
         beside_names: Names of the other run's concepts; none: numbers alone.
-        serve: Then serve the page to a browser on this machine, until Ctrl-C.
-        port: Port of --serve; if it is taken, the next free one.
     """
-    if not 0 <= port <= 65535:
-        raise UsageError(f"--port must be in 0 to 65535, got {port}")
     if shown.images < 1 or not 16 <= shown.thumbnail <= 1024:
         got = f"{shown.images} and {shown.thumbnail}"
         raise UsageError(f"expected --images >= 1 and --thumbnail in 16 to 1024, got {got}")
     if shown.originals < 0 or shown.maps < 0:
         raise UsageError(f"expected --originals >= 0 and --maps >= 0, got {shown.originals} and {shown.maps}")
-    if run is None:
-        if not serve or any(given is not None for given in (names, codes, beside, beside_names)):
-            raise UsageError(
-                "expected RUN, the run folder; without it only a finished page can be served: --out DIR --serve"
-            )
-        serve_page(out, port, {})
-        return
     from htaf.explorer.run_page import CodesNeededError, build_run_page
     from htaf.runs import open_run
 
@@ -82,20 +65,3 @@ def explore(
         named = f"{made['concepts']} concepts ({made['named']} named, {made['verified']} of them verified)"
         say(f"{made['images']:,} {made['part']} images, {named}, {made['classes']} classes, {size}")
         say(f"page: {made['page']} (open it in a browser)")
-    if serve:
-        serve_page(out, port, made)
-
-
-def serve_page(folder: Path, port: int, made: dict[str, Any]) -> None:
-    """Serve a page until Ctrl-C, which is how it ends; `--json` tells its address at once, beside what was made."""
-    from htaf.explorer.serve import PageServer
-
-    with PageServer(folder, port) as server:
-        if port not in (0, server.server_port):
-            tell(f"note: port {port} is taken")
-        tell(f"serving {server.url} on this machine alone; Ctrl-C ends it")
-        print_json(made | {"url": server.url}, now=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            tell("stopped")

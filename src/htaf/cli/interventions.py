@@ -1,31 +1,20 @@
-"""`htaf concepts counterfactuals|intervene|edit|neighbours`: bits turned by hand, and images alike in them."""
+"""`htaf concepts counterfactuals|edit`: bits and weights turned by hand."""
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import UseAppendAction, arg
 
 from htaf._console import UsageError, print_json, say, say_notes
-from htaf.cli.concepts import CodesDir, ScoredPart, offering_parts
+from htaf.cli.concepts import CodesDir
 from htaf.cli.flags import DataDir, Folder, Json, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
-    from htaf.concepts.store import CodesFolder
-
-
-def _row(codes: Codes | CodesFolder, image: str) -> int:
-    """The row of an image."""
-    from htaf.concepts.codes import ConceptError
-
-    try:
-        return codes.row(image)
-    except ConceptError as error:
-        raise UsageError(str(error)) from None
 
 
 def counterfactuals(
@@ -44,14 +33,17 @@ def counterfactuals(
         target: Class to reach, by name or number; none: the image's label.
         seconds: Most seconds to search for a smaller set of flips.
     """
-    from htaf.concepts.codes import class_number
+    from htaf.concepts.codes import ConceptError, class_number
     from htaf.concepts.counterfactuals import counterfactual
     from htaf.concepts.store import open_codes
 
     opened = open_codes(codes)
     if image is None:
         return _wrong(opened, json)
-    row = _row(opened, image)
+    try:
+        row = opened.row(image)
+    except ConceptError as error:
+        raise UsageError(str(error)) from None
     wanted = None if target is None else class_number(opened.classes, target)
     found = counterfactual(opened, row, wanted, time_limit=seconds)
     result = found.to_json(opened)
@@ -84,37 +76,6 @@ def _wrong(codes: Codes, json: bool) -> None:
         return print_json(found)
     title = f"{len(found)} misclassified test images" + (f", the first {MOST_WRONG}" if len(found) > MOST_WRONG else "")
     return show(title, ("image", "true", "predicted"), [tuple(entry.values()) for entry in found[:MOST_WRONG]])
-
-
-def intervene(
-    codes: CodesDir,
-    *,
-    order: Literal["random", "importance"] = "random",
-    points: Annotated[tuple[int, ...], arg(metavar="N ...", help_behavior_hint="(default: 0 1 2 4 ...)")] = (),
-    seeds: int = 5,
-    part: ScoredPart = "test",
-    json: Json = False,
-) -> None:
-    """Set bits to what most images of the true class have, and see what that does to the accuracy.
-
-    Args:
-        order: Order in which bits are set; importance: largest weight first.
-        points: How many bits are set, for each row.
-        seeds: Random orders to average over.
-    """
-    from htaf.concepts.intervene import doubling, intervention_curve
-    from htaf.concepts.store import open_codes
-
-    opened = open_codes(codes)
-    chosen = points or doubling(opened.concepts)
-    with offering_parts(part):
-        curve = intervention_curve(opened, order=order, seeds=seeds, points=chosen, scored=part).to_json()
-    if json:
-        return print_json(curve)
-    columns = ("points", "accuracy", "accuracy_sd", "changed")
-    rows = list(zip(*(curve[column] for column in columns), strict=True))
-    title = f"{curve['images']:,} images, {order} order"
-    return show(title, ("bits set", "accuracy", "sd over seeds", "bits changed"), rows)
 
 
 def edit(
@@ -157,38 +118,3 @@ def edit(
     show(f"{primary} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)
     say_notes(made.record["notes"][-1:])
     return say(f"run folder: {out}")
-
-
-def neighbours(
-    codes: CodesDir,
-    *,
-    image: Annotated[str, arg(metavar="ID")],
-    k: Annotated[int, arg(aliases=("-k",))] = 10,
-    json: Json = False,
-) -> None:
-    """List the images whose bits differ least from those of an image.
-
-    Args:
-        image: Id of an image, as the codes have it, or its row number.
-        k: How many images to list.
-    """
-    from htaf.concepts.nearest import NearestImages
-    from htaf.concepts.store import open_folder
-
-    opened = open_folder(codes)
-    distances, rows = NearestImages(opened).of(_row(opened, image), k, progress=True)
-    there = opened.rows(rows)
-    found = [
-        {
-            "image": there.ids[i],
-            "row": row,
-            "distance": distance,
-            "class": there.classes[there.labels[i]] if there.labels[i] >= 0 else None,
-            "predicted": there.classes[there.exact[i]],
-        }
-        for i, (distance, row) in enumerate(zip(distances.tolist(), rows.tolist(), strict=True))
-    ]
-    if json:
-        return print_json(found)
-    rows_ = [tuple(entry.values()) for entry in found]
-    return show(f"nearest to {image}", ("image", "row", "bits that differ", "class", "predicted"), rows_)

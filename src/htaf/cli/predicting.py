@@ -183,16 +183,16 @@ def _foreign(files: Sequence[Path], network: Run | PackedRun) -> list[str]:
     """A note where images lose much on their way into the network: their colours, or most of their pixels."""
     import numpy as np
 
-    from htaf.data.image_reading import look_all
+    from htaf.data.image_reading import look_all, read_each
 
     preprocessor: Any = network.preprocessor()
     grey, side = preprocessor.channels == 1, max(preprocessor.size)
     source = getattr(network, "record", {}).get("source") or {"size": side}
     small = side <= 64 and source.get("size") is None  # as their images are: nobody asked for less
     some = [files[row] for row in np.unique(np.linspace(0, len(files) - 1, LOOKED).astype(int))]
-    found = [one for one in look_all(some, whole=grey) if not one.problem]
-    pixels = [np.frombuffer(one.small, np.uint8).reshape(-1, 3).astype(int) for one in found if one.small]
-    colour = sum((np.ptp(of, axis=1) > COLOUR).mean() > 0.05 for of in pixels)
+    found = [one for one in look_all(some, whole=False) if not one.problem]
+    pixels = read_each(some, 3, (8, 8))[0].numpy() if grey else []
+    colour = sum(bool((np.ptp(of, axis=0) > COLOUR).mean() > 0.05) for of in pixels)
     large = sum(min(one.size) > SHRUNK * side for one in found) if small else 0
     lost = [f"{colour} in colour, read as grey"] * bool(colour)
     lost += [f"{large} over {SHRUNK} times as large, shrunk to {' x '.join(map(str, preprocessor.size))}"] * bool(large)

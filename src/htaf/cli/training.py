@@ -194,13 +194,11 @@ class TableFlags:
         task: What to do with the target; none: by its values, said in a note.
         exclude: Columns to leave out.
         id: Columns that name the rows: no inputs, kept beside predictions.
-        test: A file with the test rows, with the same columns; none: drawn from the data.
         split: grouped keeps repeated rows on one side; stratified keeps the shares of the classes.
-        shares: Of training, validation and test rows; with --test of training and validation rows.
+        shares: Of training, validation and test rows.
         group: Keep rows that are equal in this column in one part; it is no input.
         time: Test on the last rows by this column of dates or numbers, validate on those before.
         weight: How much each row counts, in the training and in what is measured: a column of numbers >= 0; no input.
-        drop_empty: fico: leave out the 588 rows without any record.
         text_as_missing: A text in a column of numbers, as "unknown", is missing; else refused, or a category.
         checkpoint_seconds: Least time between checkpoints: what a kill can cost.
     """
@@ -209,16 +207,11 @@ class TableFlags:
     task: Literal["regression", "classification"] | None = None
     exclude: Columns = ()
     id: Columns = ()
-    test: Annotated[str | None, arg(metavar="FILE")] = None
     split: Literal["random", "grouped", "stratified"] = "random"
-    shares: Annotated[
-        tuple[float, ...],
-        arg(metavar="SHARE", help_behavior_hint="(default: 0.7 0.1 0.2; with --test 0.875 0.125)"),
-    ] = ()
+    shares: Annotated[tuple[float, ...], arg(metavar="SHARE", help_behavior_hint="(default: 0.7 0.1 0.2)")] = ()
     group: Column = None
     time: Column = None
     weight: Column = None
-    drop_empty: bool = False
     text_as_missing: bool = False
     baselines: Baselines = True
     checkpoint_seconds: float = 5.0
@@ -255,13 +248,11 @@ class ImageFlags:
     Args:
         size: Height and width in pixels to which images from files are scaled; none: by the images, from 32 to 224;
             their own where all are alike and at most 64.
-        strict: Stop at unreadable files and empty classes, else left out.
         workers: Processes that read images from files.
         checkpoint_seconds: Least time between checkpoints: what a kill can cost.
     """
 
     size: int | None = None
-    strict: bool = False
     workers: int = 0
     checkpoint_seconds: float = 30.0
 
@@ -281,7 +272,7 @@ class ImageFlags:
             options["attributes"] = supervision(chosen.recipe, data_dir)
 
         def read() -> Any:
-            return load(data, data_dir=data_dir, size=self.size, strict=self.strict)
+            return load(data, data_dir=data_dir, size=self.size)
 
         return Given(read, source.remembered(data_dir, images=True), options)
 

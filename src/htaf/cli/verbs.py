@@ -107,7 +107,6 @@ VERBS = {
     "concepts where": Verb(
         "htaf.cli.where:where",
         "Draw where in its images a concept is seen, from the strongest to the barely on; with crops and an index.",
-        keeps=True,
     ),
     "concepts find": Verb(
         "htaf.cli.finding:find",
@@ -118,16 +117,9 @@ VERBS = {
         "htaf.cli.interventions:counterfactuals",
         "Find the counterfactual of an image: the fewest bits to flip so that another class has the highest logit.",
     ),
-    "concepts intervene": Verb(
-        "htaf.cli.interventions:intervene",
-        "Set bits to what most images of the true class have, and see what that does to the accuracy.",
-    ),
     "concepts edit": Verb(
         "htaf.cli.interventions:edit",
         "Write a new run whose head has some weights at 0, measured again on validation and test images.",
-    ),
-    "concepts neighbours": Verb(
-        "htaf.cli.interventions:neighbours", "List the images whose bits differ least from those of an image."
     ),
     "concepts name": Verb(
         "htaf.cli.naming:name_command",

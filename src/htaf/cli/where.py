@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from tyro.conf import arg
 
@@ -24,7 +24,6 @@ def where(
     image: Annotated[str | None, arg(metavar="ID")] = None,
     count: int = 12,
     part: ScoredPart = "test",
-    how: Literal["auto", "exact", "gradient", "occlusion"] = "auto",
     data: Place = None,
     device: Device = "auto",
     data_dir: DataDir = None,
@@ -38,7 +37,6 @@ def where(
         concept: Numbers of concepts; none: the five most important.
         image: Id or row of an image, or PART/N such as test/5: its concepts instead of a concept's images.
         count: Images of each concept, or concepts of the image.
-        how: auto: exact behind average pooling, else occlusion. gradient: gradient times input.
         data: The images, where the codes are not of the run's own; none: the run's own.
         device: Where the network runs.
     """
@@ -61,13 +59,12 @@ def where(
         images = own_images(opened, data_dir, "give --data")
     chosen = concept or (() if image is not None else tuple(most_important(known)[:5].tolist()))
     lines = write_where(
-        opened, images, codes, out, concepts=chosen, image=image, count=count, part=part, method=how, device=device,
-        progress=True,
-    )  # fmt: skip
+        opened, images, codes, out, concepts=chosen, image=image, count=count, part=part, device=device, progress=True
+    )
     if json:
         return print_json(lines)
     rows = [(line["concept"], line["image"], line["margin"], line["share"]) for line in lines]
-    show(f"{lines[0]['method'] if lines else how} maps", ("concept", "image", "margin", "share in box"), rows[:40])
+    show("maps", ("concept", "image", "margin", "share in box"), rows[:40])
     if len(rows) > 40:
         say(f"{len(rows) - 40:,} more")
     return say(f"index: {out / INDEX}")

@@ -59,24 +59,6 @@ def pair_counts(codes: Codes) -> Int64[np.ndarray, "concepts concepts"]:
     return counts
 
 
-def both_counts(
-    codes: Codes,
-) -> tuple[Int64[np.ndarray, "concepts classes"], Int64[np.ndarray, "concepts concepts"]]:
-    """`class_counts` and `pair_counts` of the same images, which are turned on their side once.
-
-    Raises:
-        ConceptError: a label that is no class.
-    """
-    _check(codes)
-    classes = len(codes.classes)
-    counts = np.zeros((codes.concepts, classes), np.int64)
-    pairs = np.zeros((codes.concepts, codes.concepts), np.int64)
-    for start, columns in _columns(codes):
-        counts += count_common_bits(columns, _members(codes.labels[start : start + CHUNK], classes)).numpy()
-        pairs += count_common_bits(columns, columns).numpy()
-    return counts, pairs
-
-
 def proportions(codes: Codes) -> Float64[np.ndarray, "concepts classes"]:
     """Share of the images of class k that have bit c: float64 [C, K], nan for a class without images.
 
@@ -86,14 +68,28 @@ def proportions(codes: Codes) -> Float64[np.ndarray, "concepts classes"]:
     return shares(class_counts(codes), class_sizes(codes))
 
 
+def part_counts(
+    codes: Codes, part: PartName
+) -> tuple[Int64[np.ndarray, "concepts classes"], Int64[np.ndarray, " classes"]]:
+    """`class_counts` and `class_sizes` of the labelled images of a part; 0 throughout where there are none.
+
+    Raises:
+        ConceptError: a label that is no class.
+    """
+    rows = labelled_rows(codes, part)
+    if not len(rows):
+        return np.zeros((codes.concepts, len(codes.classes)), np.int64), np.zeros(len(codes.classes), np.int64)
+    images = taken(codes, rows)
+    return class_counts(images), class_sizes(images)
+
+
 def part_proportions(codes: Codes, part: PartName) -> Float64[np.ndarray, "concepts classes"]:
     """`proportions` of the labelled images of a part; nan throughout where there are none.
 
     Raises:
         ConceptError: a label that is no class.
     """
-    rows = labelled_rows(codes, part)
-    return proportions(taken(codes, rows)) if len(rows) else np.full((codes.concepts, len(codes.classes)), np.nan)
+    return shares(*part_counts(codes, part))
 
 
 def shares(

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from htaf._errors import listed
-from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
-from htaf.concepts.counts import labelled
+from htaf.concepts.codes import Codes, ConceptError, class_number
 from htaf.concepts.heads import Head
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data, Part
@@ -43,33 +42,6 @@ def edited(codes: Codes, off: Sequence[Edit]) -> Codes:
         weight[label, concept] = 0
     changed = replace(codes, weight=weight, smooth=np.full(len(codes), -1, dtype=np.int32))
     return replace(changed, exact=changed.predictions(), info={**codes.info, "off": [list(pair) for pair in pairs]})
-
-
-def edit_effect(codes: Codes, off: Sequence[Edit], part: PartName = "test") -> dict[str, Any]:
-    """What an edit does to the labelled images of a part.
-
-    Returns:
-        "part", "images", "before" and "after" (accuracies), "changed" (images whose prediction changed), and
-        "classes": {name: {"images", "before", "after"}} of the edited classes.
-    Raises:
-        ConceptError: no labelled image in the part, or an edit that is not there.
-    """
-    chosen = labelled(codes, part)
-    before, after = chosen.predictions(), edited(chosen, off).exact
-    hit_before, hit_after = before == chosen.labels, after == chosen.labels
-    classes = {}
-    for label in sorted({label for label, _ in _pairs(off, codes.classes, codes.concepts)}):
-        own = chosen.labels == label
-        shown = {"before": float(hit_before[own].mean()), "after": float(hit_after[own].mean())} if own.any() else {}
-        classes[codes.classes[label]] = {"images": int(own.sum()), **shown}
-    return {
-        "part": part,
-        "images": len(chosen),
-        "before": float(hit_before.mean()),
-        "after": float(hit_after.mean()),
-        "changed": int((before != after).sum()),
-        "classes": classes,
-    }
 
 
 def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mapping[str, Any]) -> Run:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -24,10 +25,10 @@ from htaf._console import progress as progress_of
 from htaf._errors import HtafError, expect_memory
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device, Layer
-from htaf.concepts.store import CHUNK, DIGEST, PART_IMAGES, CodesFolder, open_folder, read_record
+from htaf.concepts.store import CHUNK, DIGEST, PART_IMAGES, CodesFolder, Ids, open_folder, read_record
 from htaf.concepts.writing import Head, OpenFolder, part_file, write_part, writing_folder
 from htaf.data.image_reading import threads as cores
-from htaf.data.image_sources import Decoded, Files, Rows, Stretch, blocks, read_block, source
+from htaf.data.image_sources import Decoded, Files, Image, Rows, Stretch, blocks, read_block, source
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part
 from htaf.data.reading import DataError, listed
 from htaf.runs import Run
@@ -354,8 +355,9 @@ def _of_set(
         labels = tuple(part.labels[rows].tolist())
         every += ids
         if isinstance(part, FilePart) and features is None:
-            paths = tuple(str(part.folder / part.names[row]) for row in rows.tolist())
-            stretches.append(Files(paths, (0,) * len(paths), ids, labels, numbers, zeros=True))
+            paths = (part.folder / part.names[row] for row in rows.tolist())
+            each = zip(ids, paths, labels, numbers, strict=True)
+            stretches.append(Files(tuple(Image(*one, size=0, zeros=True) for one in each)))
         else:
             stretches.append(Rows(part if features is None else features, rows, ids, labels, numbers))
     listing = hashlib.sha256(json.dumps(every).encode()).hexdigest()[:16]
@@ -436,9 +438,10 @@ def _finish(folder: OpenFolder, job: Job, cut: Sequence[Block], found: Sequence[
 
 def _about_equal(codes: CodesFolder) -> list[str]:
     """Notes on images that are equal to others, and on those of them that have other labels."""
-    found = [(piece["digest"], piece["label"]) for _, piece in codes.pieces("digest", "label")]
-    digests = np.concatenate([digest for digest, _ in found]).view("V16")[:, 0]
-    labels = np.concatenate([label for _, label in found])
+    found = [piece for _, piece in codes.pieces("digest", "label", "id")]
+    digests = np.concatenate([piece["digest"] for piece in found]).view("V16")[:, 0]
+    labels = np.concatenate([piece["label"] for piece in found])
+    names = Ids(pa.concat_arrays([piece["id"] for piece in found]))
     order = np.argsort(digests.view(np.uint64).reshape(-1, 2)[:, 0], kind="stable")
     same = np.flatnonzero(digests[order[1:]] == digests[order[:-1]])
     if not len(same):
@@ -447,7 +450,7 @@ def _about_equal(codes: CodesFolder) -> list[str]:
     apart = (labels[firsts] >= 0) & (labels[others] >= 0) & (labels[firsts] != labels[others])
 
     def named(pairs: np.ndarray) -> str:
-        ids = [codes.rows([int(firsts[pair]), int(others[pair])]).ids for pair in pairs[:3]]
+        ids = [(names[firsts[pair].item()], names[others[pair].item()]) for pair in pairs[:3]]
         more = f" and {len(pairs) - 3:,} more" if len(pairs) > 3 else ""
         return listed([" = ".join(pair) for pair in ids]) + more
 

@@ -469,14 +469,14 @@ def _maps(net: Any, sides: Sides, found: Found, normalise: Any) -> tuple[list[Ma
     is_bit = isinstance(follows, Bit)
     model = net if is_bit else _Score(net, found.direction.weight, found.direction.offset).eval()
     try:
-        regions = Regions(model, "exact")
+        regions = Regions(model)
         maps = [
             row[0]
             for some in sides.pixels.split(AT_ONCE)
             for row in regions.of(normalise(some), [found.bit.concept if is_bit else 0])
         ]
     except ConceptError as error:
-        return None, str(error).removeprefix("no exact map: ").removesuffix("; choose occlusion or gradient")
+        return None, str(error).removeprefix("no exact map: ")
     if not is_bit or follows.on:
         return maps, ""
     return [replace(one, values=-one.values, pre_activation=-one.pre_activation) for one in maps], ""
@@ -507,7 +507,7 @@ def _where(result: Mapping[str, Any], sides: Sides, found: Found, maps: Sequence
     rows = spaced(own, found.direction.scores[own], COLUMNS - 1).tolist()
     figure, grid = two_rows(COLUMNS, 1.3 * COLUMNS, 3.4)
     apart = np.array(result["where"]["difference"])
-    mean = Map(0, apart, float(apart.sum()), None, "exact", maps[0].size)
+    mean = Map(0, apart, float(apart.sum()), 0.0, maps[0].size)
     picture = sides.pixels[torch.from_numpy(found.own)].float().mean(0).round().to(torch.uint8).numpy()
     shown = [(picture, mean, "mean with less\nmean without")]
     shown += [(sides.pixels[row].numpy(), maps[row], f"{maps[row].pre_activation:+.2f}") for row in rows]

@@ -1,4 +1,4 @@
-"""Interventions: bits flipped or set by hand, and what the head then says."""
+"""Interventions: bits set to what most images of the true class have, and what the head then says."""
 
 from __future__ import annotations
 
@@ -7,79 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Float64, Int64
 
-from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
+from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import labelled_rows, proportions
 
 InterventionOrder = Literal["random", "importance"]
 CELLS = 2**22  # bits, or logits where there are more of them, at once: about 100 MB
-
-
-@dataclass(frozen=True, eq=False)
-class Flipped:
-    """The head before and after; R images.
-
-    Attributes:
-        before, after: float32 [R, K], logits.
-    """
-
-    before: Float32[np.ndarray, "rows classes"]
-    after: Float32[np.ndarray, "rows classes"]
-
-    @property
-    def predicted_before(self) -> Int64[np.ndarray, " rows"]:
-        """int64 [R], classes."""
-        return self.before.argmax(1)
-
-    @property
-    def predicted_after(self) -> Int64[np.ndarray, " rows"]:
-        """int64 [R], classes."""
-        return self.after.argmax(1)
-
-
-def of_class(codes: Codes, label: int | str, part: PartName | None = None) -> Int64[np.ndarray, " rows"]:
-    """Row numbers of the images of a class (name or number), of one part or of all.
-
-    Raises:
-        ConceptError: no such class.
-    """
-    rows = np.flatnonzero(codes.labels == class_number(codes.classes, label))
-    return rows if part is None else np.intersect1d(rows, codes.rows(part))
-
-
-def flip(
-    codes: Codes,
-    rows: int | Sequence[int] | np.ndarray,
-    concepts: Sequence[int] | np.ndarray,
-    *,
-    to: bool | None = None,
-) -> Flipped:
-    """Flip the same bits of one image or of many, or set them.
-
-    Args:
-        rows: one row or many, such as `of_class(codes, "duck")`.
-        concepts: the bits, each once.
-        to: None flips them; False and True set them.
-    Raises:
-        ConceptError: rows or concepts that are not there, or a concept given twice.
-    """
-    chosen, wanted = np.atleast_1d(np.asarray(rows, dtype=np.int64)), np.asarray(concepts, dtype=np.int64)
-    for what, values, count in (("rows", chosen, len(codes)), ("concepts", wanted, codes.concepts)):
-        if values.ndim != 1 or not ((values >= 0) & (values < count)).all():
-            raise ConceptError(f"expected {what} in 0 to {count - 1}, got {values.tolist()}")
-    if len(np.unique(wanted)) != len(wanted):
-        raise ConceptError(f"expected each concept once, got {wanted.tolist()}")
-    bits = codes.unpack(chosen)
-    changed = bits.copy()
-    changed[:, wanted] = 1 - bits[:, wanted] if to is None else int(to)
-    return Flipped(logits_of(codes, bits), logits_of(codes, changed))
-
-
-def logits_of(codes: Codes, bits: np.ndarray) -> Float32[np.ndarray, "rows classes"]:
-    """What the head says of bits [rows, C]: bits @ weight.T + bias."""
-    return bits.astype(np.float32) @ codes.weight.T + codes.bias
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +104,7 @@ def intervention_curve(
             rank = fixed if fixed is not None else np.argsort(rng.random(bits.shape), axis=1)
             for place, n in enumerate(steps.tolist()):
                 now = np.where(rank < n, right, bits)
-                hits[seed, place] += (logits_of(codes, now).argmax(1) == label).sum()
+                hits[seed, place] += ((now.astype(np.float32) @ codes.weight.T + codes.bias).argmax(1) == label).sum()
                 changed[seed, place] += (now != bits).sum()
     return Curve(order, steps, hits / len(rows), changed / len(rows), len(rows))
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final, get_args
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -17,12 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 from htaf.concepts.codes import ConceptError
 
-Method = Literal["exact", "gradient", "occlusion"]
-Wanted = Literal["auto", "exact", "gradient", "occlusion"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are outside
 CELLS = 16  # to a side of the grid on which a box is looked for
 LEVEL = 0.5  # of the highest value: what belongs to a box
-AT_ONCE = 16  # occluded images in one pass
 GRADIENTS = 32  # of concepts that are unfolded over places at once
 TOLERANCE = 1e-3  # of the values, for float32: beyond it a function is not affine
 
@@ -40,22 +36,18 @@ class Map:
 
     Attributes:
         concept: its number.
-        values: float64 [h, w], rows of places from the top. Exact: they sum to the pre-activation. Of a gradient:
-            gradient times input, summed over channels. Of an occlusion: how much the pre-activation falls where a
-            window around the place is covered by the mean colour; these two do not sum to it.
+        values: float64 [h, w], rows of places from the top, which sum to the pre-activation.
         pre_activation: of the image.
-        constant: the part of the pre-activation that comes from no place (biases and means of norms). An exact map has
-            it in equal shares in `values`: so a value is the pre-activation of an image that looks everywhere as it
-            does there, divided by the number of places. None of an estimate.
-        method: "exact", "gradient" or "occlusion".
+        constant: the part of the pre-activation that comes from no place (biases and means of norms). It is in equal
+            shares in `values`: so a value is the pre-activation of an image that looks everywhere as it does there,
+            divided by the number of places.
         size: (height, width) of the image in pixels.
     """
 
     concept: int
     values: Float[np.ndarray, "h w"]
     pre_activation: float
-    constant: float | None
-    method: Method
+    constant: float
     size: tuple[int, int]
 
     def pixels(self) -> Float[np.ndarray, "height width"]:
@@ -115,7 +107,7 @@ class Pooling:
 
 @final
 class Regions:
-    """Maps of a model's concepts.
+    """Exact maps of a model's concepts.
 
     Whether a model ends in average pooling is found by running it: the last average over places of a forward is taken
     for that pooling, if the pre-activations depend on the image through its input alone, and as an affine function. So
@@ -129,16 +121,12 @@ class Regions:
     Args:
         model: `htaf.ICBM`, smooth or hardened, in eval mode; or a module with `pre_activations`, images -> [n, C],
             `channels` and `image_size`.
-        method: "auto": exact where that can be, else occlusion. "gradient" and "occlusion" are Captum's (extra
-            `where`).
-        windows: of an occlusion: how many fit side by side into the image. They are moved by half of their size.
 
     Attributes:
-        method: "exact", "gradient" or "occlusion".
-        why: why the exact map cannot be had; "" where it can.
+        pooling: the average pooling.
 
     Raises:
-        ConceptError: method "exact" for another model; a model in training mode; windows < 1; Captum is not installed.
+        ConceptError: a model that does not end in average pooling; a model in training mode.
 
     Example:
         >>> regions = Regions(model)
@@ -147,36 +135,14 @@ class Regions:
         True
     """
 
-    def __init__(self, model: nn.Module, method: Wanted = "auto", *, windows: int = 8) -> None:
-        if method not in get_args(Wanted):
-            raise ConceptError(f"method must be one of {get_args(Wanted)}, got {method!r}")
+    def __init__(self, model: nn.Module) -> None:
         if model.training:
             raise ConceptError("expected a model in eval mode, got one in training mode: call model.eval()")
-        if windows < 1:
-            raise ConceptError(f"expected windows >= 1, got {windows}")
         self.model: Any = model
-        self.windows = windows
         parameter = next(model.parameters(), None)
         self.device = torch.device("cpu") if parameter is None else parameter.device
-        self._pooling: Pooling | None = None
         self._gradients: dict[int, Tensor] = {}  # of concepts: float32 [channels, places, or 1 where all are the same]
-        self.why = ""
-        if method in ("auto", "exact"):
-            found = self._find()
-            if isinstance(found, str):
-                self.why = found
-            else:
-                self._pooling, self._constant = found
-        if method == "exact" and self.why:
-            raise ConceptError(f"no exact map: {self.why}; choose occlusion or gradient")
-        self.method: Method = ("occlusion" if self.why else "exact") if method == "auto" else method
-        if self.method != "exact":
-            self._captum = _captum(self.why)
-
-    @property
-    def pooling(self) -> Pooling | None:
-        """The average pooling, where the map is exact."""
-        return self._pooling
+        self.pooling, self._constant = self._find()
 
     def of(self, images: Float[Tensor, "n c h w"], concepts: Sequence[int]) -> list[list[Map]]:
         """A map for each image and each concept.
@@ -199,21 +165,19 @@ class Regions:
         if not len(images) or not len(concepts):
             return [[] for _ in images]
         images = images.to(self.device)
-        kind = self._exact if self.method == "exact" else self._estimate
-        values, before = kind(images, concepts)
+        values, before = self._exact(images, concepts)
         height, width = images.shape[2:]
-        constants = [float(self._constant[j]) if self.method == "exact" else None for j in concepts]
+        constants = [float(self._constant[j]) for j in concepts]
         return [
             [
-                Map(int(j), values[i, k], float(before[i, k]), constants[k], self.method, (height, width))
+                Map(int(j), values[i, k], float(before[i, k]), constants[k], (height, width))
                 for k, j in enumerate(concepts)
             ]
             for i in range(len(images))
         ]
 
     def _exact(self, images: Tensor, concepts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        assert self._pooling is not None
-        pooling = self._pooling
+        pooling = self.pooling
         with _Averages(pooling.call, lambda before: before) as seen, torch.no_grad():
             z: Tensor = self.model.pre_activations(images)
         self._check(z, concepts)
@@ -229,7 +193,7 @@ class Regions:
             wrong /= torch.einsum("ncp,jcp->nj", at.abs(), gradient.abs()) + 1e-30
             if wrong.max() > TOLERANCE:
                 j = some[int(wrong.amax(0).argmax())]
-                raise ConceptError(f"the map of concept {j} does not sum to its pre-activation: choose occlusion")
+                raise ConceptError(f"the map of concept {j} does not sum to its pre-activation")
             found.append(values)
         values = torch.cat(found, 1).unflatten(2, pooling.grid)
         return values.numpy(), _double(z[:, list(concepts)]).numpy()
@@ -239,13 +203,12 @@ class Regions:
         missing = [j for j in dict.fromkeys(map(int, concepts)) if j not in self._gradients]
         if not missing:
             return
-        assert self._pooling is not None
 
         def leaf(before: Tensor) -> Tensor:
             torch.set_grad_enabled(True)  # from here on, until the block below ends
             return before.detach().requires_grad_()
 
-        with _Averages(self._pooling.call, leaf) as seen, torch.no_grad():
+        with _Averages(self.pooling.call, leaf) as seen, torch.no_grad():
             z: Tensor = self.model.pre_activations(image)
         for j in missing:
             with torch.enable_grad():
@@ -256,35 +219,8 @@ class Regions:
 
     def _by_place(self, x: Tensor) -> Float[Tensor, "n channels places"]:
         """A pooling's input, in float64, its places last."""
-        assert self._pooling is not None
-        dims = self._pooling.dims
-        return _double(x).movedim(dims, tuple(range(-len(dims), 0))).reshape(len(x), -1, math.prod(self._pooling.grid))
-
-    def _estimate(self, images: Tensor, concepts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        forward = self.model.pre_activations
-        with torch.no_grad():
-            z: Tensor = forward(images)
-        self._check(z, concepts)
-        found = []
-        for j in map(int, concepts):
-            if self.method == "gradient":
-                attributed = self._captum.InputXGradient(forward).attribute(images.clone().requires_grad_(), target=j)
-            else:
-                channels, height, width = images.shape[1:]
-                window = math.ceil(height / self.windows), math.ceil(width / self.windows)
-                with torch.no_grad():
-                    attributed = self._captum.Occlusion(
-                        forward
-                    ).attribute(
-                        images,
-                        sliding_window_shapes=(channels, *window),
-                        strides=(channels, *(math.ceil(side / 2) for side in window)),
-                        baselines=0,  # the mean colour, as images are normalised
-                        target=j,
-                        perturbations_per_eval=max(1, AT_ONCE // len(images)),
-                    )[:, :1]  # the same for each channel
-            found.append(_double(attributed).sum(1))
-        return torch.stack(found, 1).numpy(), _double(z[:, list(concepts)]).numpy()
+        dims = self.pooling.dims
+        return _double(x).movedim(dims, tuple(range(-len(dims), 0))).reshape(len(x), -1, math.prod(self.pooling.grid))
 
     def _check(self, z: Tensor, concepts: Sequence[int]) -> None:
         if bad := [j for j in concepts if not 0 <= j < z.shape[1]]:
@@ -293,8 +229,8 @@ class Regions:
             raise ConceptError("expected numbers as pre-activations, got NaN")
 
     @torch.no_grad()
-    def _find(self) -> tuple[Pooling, Tensor] | str:
-        """The pooling and z(0), float64 [C]; or why there is none."""
+    def _find(self) -> tuple[Pooling, Tensor]:
+        """The pooling and z(0), float64 [C]. Raises ConceptError: there is none."""
         draw = torch.Generator().manual_seed(0)
         size = tuple(self.model.image_size)
         images = torch.randn(2, 1, self.model.channels, *size, generator=draw).to(self.device)
@@ -303,11 +239,12 @@ class Regions:
             first = forward(images[0])
         over = [(call, shape, dims) for call, (shape, dims) in enumerate(seen.calls) if dims]
         if not over:
-            return "the network takes no average over places"
+            raise ConceptError("no exact map: the network takes no average over places")
         call, shape, dims = over[-1]
         grid = _grid(shape, dims, size)
         if grid is None:
-            return f"its last average is over {[shape[d] for d in dims]} values, which are no grid of places"
+            shown = [shape[d] for d in dims]
+            raise ConceptError(f"no exact map: its last average is over {shown} values, which are no grid of places")
 
         def put(value: Tensor, image: int = 0) -> Tensor:
             with _Averages(call, lambda _: value):
@@ -324,10 +261,12 @@ class Regions:
             return bool(((one - two).abs() <= TOLERANCE * scale).all())
 
         if not same(put(own, 1), z):
-            return "its concepts do not depend on the image through the last average alone"
+            raise ConceptError("no exact map: its concepts do not depend on the image through the last average alone")
         affine = same(put(2 * own - 3 * other), zero + 2 * (z - zero) - 3 * (at_other - zero))
         if not affine or not same(put(own / 2 + other), zero + (z - zero) / 2 + (at_other - zero)):
-            return "what follows its last average is not affine, as a layer norm or an activation is not"
+            raise ConceptError(
+                "no exact map: what follows its last average is not affine, as a layer norm or an activation is not"
+            )
         return Pooling(call, dims, grid), zero
 
 
@@ -395,13 +334,3 @@ def _grid(shape: tuple[int, ...], dims: tuple[int, ...], size: tuple[int, int]) 
 
 def _double(x: Tensor) -> Tensor:
     return x.detach().cpu().double()
-
-
-def _captum(why: str) -> Any:
-    try:
-        return importlib.import_module("captum.attr")
-    except ImportError as error:
-        because = f"no exact map, as {why}; " if why else ""
-        raise ConceptError(
-            f"{because}gradient and occlusion need Captum: pip install 'htaf[images]' ({error})"
-        ) from None

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64, UInt8
 from matplotlib.figure import Figure
 
 from htaf._console import markdown_text
-from htaf.concepts.codes import Codes, ConceptError, PartName
-from htaf.concepts.counts import labelled, labelled_rows, part_proportions, proportions
-from htaf.concepts.groups import HIGH, IN_A, IN_B, LOW, MIXED, groups
 from htaf.concepts.scores import BINS
 from htaf.runs import to_json, write_atomic
 
@@ -176,92 +172,6 @@ def curves(scores: Mapping[str, Any]) -> bytes:
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
     return png(figure)
-
-
-def examples(
-    codes: Codes, concept: int, *, part: PartName = "test", count: int = 8, seed: int = 0
-) -> tuple[Int64[np.ndarray, " on"], Int64[np.ndarray, " off"]]:
-    """Rows of labelled images of a part that have a concept, and that lack it: drawn at random, never picked.
-
-    Returns:
-        at most `count` row numbers of `codes` each, ascending; a function of seed and concept.
-
-    Raises:
-        ConceptError: no such concept, or count < 1.
-    """
-    if count < 1:
-        raise ConceptError(f"expected count >= 1, got {count}")
-    rows = labelled_rows(codes, part)
-    on = codes.has(concept, rows)
-    random = np.random.default_rng([seed, concept])
-    of_on, of_off = (np.sort(random.permutation(side)[:count]) for side in (rows[on], rows[~on]))
-    return of_on, of_off
-
-
-def pictures(
-    codes: Codes,
-    images: Callable[[list[int]], Any],
-    concept: int,
-    *,
-    part: PartName = "test",
-    count: int = 8,
-    seed: int = 0,
-    name: str = "",
-) -> bytes:
-    """PNG: images that have a concept above images that lack it, as `examples` draws them.
-
-    Args:
-        codes: of the images.
-        images: gives uint8 [n, 3 or 1, height, width], as `Part.batch` does, for n row numbers of `codes`.
-        concept: its number.
-        part: of which labelled images are drawn, and the groups A and B of classes are taken.
-        count: images in a row, fewer where there are not so many.
-        seed: of the draw.
-        name: of the concept, for the title.
-
-    Returns:
-        the picture. Its title names the classes of groups A and B (`htaf.concepts.groups`), each with the share of its
-        training images that have the concept where that is in another group.
-
-    Raises:
-        ConceptError: no such concept, count < 1, no such images, or images of another shape.
-    """
-    sides = examples(codes, concept, part=part, count=count, seed=seed)
-    rate = labelled(codes, part).has(concept).mean()
-    shares = proportions(labelled(codes, part))[concept]
-    member = groups(shares[None], classes=codes.classes).member[0]
-    trained = part_proportions(codes, "train")[concept]
-    before = np.select([trained >= HIGH, trained <= LOW], [IN_A, IN_B], MIXED)
-    other = ~np.isnan(trained) & (before != member)
-    told = [f"{k} (training {trained[i]:.0%})" if other[i] else k for i, k in enumerate(codes.classes)]
-    members = [np.flatnonzero(member == group) for group in (IN_A, IN_B)]
-
-    figure = Figure(figsize=(1.25 * count + 0.3, 4.3), layout="constrained")
-    grid: Any = figure.subplots(2, count, squeeze=False)
-    for axes in grid.flat:
-        axes.set_axis_off()
-    for line, (side, which) in enumerate(zip(sides, ("activated", "unactivated"), strict=True)):
-        for axes, row, image in zip(grid[line], side.tolist(), _checked(images, side), strict=False):
-            axes.imshow(image, cmap="gray", vmin=0, vmax=255)  # the map is for one channel alone
-            axes.set_title(short(codes.classes[int(codes.labels[row])], 18), fontsize=6, parse_math=False)
-        if not len(side):
-            grid[line, 0].text(0, 0.5, f"no {which} image", fontsize=8)
-    title = f"concept {concept}{': ' + name if name else ''}, {rate:.0%} of {part} images have it"
-    a, b = (short(", ".join(told[k] for k in group) or "none", 20 * count) for group in members)
-    figure.suptitle(f"{title}\nabove: activated (A: {a})\nbelow: unactivated (B: {b})", fontsize=8, parse_math=False)
-    return png(figure)
-
-
-def _checked(images: Callable[[list[int]], Any], rows: Int64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n h w c"]:
-    """Channels last."""
-    if not len(rows):
-        return np.zeros((0, 1, 1, 3), dtype=np.uint8)
-    found = np.asarray(images(rows.tolist()))
-    if found.dtype != np.uint8 or found.ndim != 4 or found.shape[0] != len(rows) or found.shape[1] not in (1, 3):
-        raise ConceptError(
-            f"expected images uint8 [{len(rows)}, 3 or 1, height, width], got {found.dtype} {list(found.shape)}"
-        )
-    return found.transpose(0, 2, 3, 1)
 
 
 def png(figure: Figure) -> bytes:

@@ -1,8 +1,4 @@
-"""How good the concepts of a network are: every score from packed bits.
-
-All scores are made of a `htaf.concepts.tally.Tally`, sums that are counted piece by piece and added: `score` counts
-codes in memory or in a folder, and `score_tally` takes what was counted elsewhere.
-"""
+"""How good the concepts of a network are: every score from packed bits."""
 
 from __future__ import annotations
 
@@ -10,29 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int64
+from jaxtyping import Bool, Float64, Int64, UInt64
 
-from htaf._console import progress as progress_of
-from htaf.concepts.codes import PARTS, Codes, ConceptError, MissingPartError, PartName
+from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.completeness import by_importance, completeness
+from htaf.concepts.counts import labelled, labelled_rows, pair_counts, part_counts, taken
 from htaf.concepts.redundancy import redundancy
 from htaf.concepts.sparsity import sparsity
 from htaf.concepts.store import CodesFolder
-from htaf.concepts.tally import (
-    DIFFERENT,
-    EXACT_KNOWN,
-    EXACT_RIGHT,
-    IMAGES,
-    LABELLED,
-    SAMPLE,
-    SMOOTH_KNOWN,
-    SMOOTH_RIGHT,
-    Tally,
-    tally,
-)
 
 BINS = 20  # of the histograms of class proportions over [0, 1]
 RATE_GROUPS = 4
+SAMPLE = 131_072  # images that the completeness and the number of contributing concepts are taken of
 
 
 def score(
@@ -43,8 +28,6 @@ def score(
     scored: PartName = "test",
     top: int = 10,
     points: int | None = None,
-    limit: int = SAMPLE,
-    progress: bool = False,
 ) -> dict[str, Any]:
     """All scores of a set of codes, as plain JSON values. Images without a label are left out and counted.
 
@@ -55,120 +38,102 @@ def score(
     concept_accuracy: `concept_accuracy`. class_specificity: `specificity`, with the same for each baseline.
     sparsity: NEC and NCC of the network's own head, `htaf.concepts.sparsity.sparsity`.
     importance: `importance`. completeness: `htaf.concepts.completeness`. redundancy: `htaf.concepts.redundancy`.
+    sample: only where the scored part has more than 131,072 labelled images: completeness and sparsity are of as many,
+        those of the smallest hashes of their row numbers.
 
     Args:
-        codes: of the network; of a folder some thousands of images are in memory at a time.
+        codes: of the network.
         baseline: codes of other networks for the class specificity, by name: such as a plain one binarised to the
             same rates.
         fitted: the part that class majorities, means, dead and redundant concepts are taken from.
         scored: the part that is scored.
         top: how many concepts to list for each class.
         points: of the completeness curve; default: all that seconds allow.
-        limit: images of a folder that completeness and the number of contributing concepts are taken of, see
-            `score_tally`; of codes in memory they are taken of all.
-        progress: show a bar on the error stream.
 
     Raises:
-        ConceptError: no labelled images of a part; a label outside the classes; a baseline with other classes; and as
-            `CodesFolder.pieces`.
-    """
-
-    def of(some: CodesFolder | Codes, what: str, *, baseline: bool = False) -> Tally:
-        most = 0 if baseline else len(some) if isinstance(some, Codes) else limit
-        total = None
-        with progress_of(what, len(some), shown=progress) as advance:
-            for first, piece in [(0, some)] if isinstance(some, Codes) else some.codes_in_pieces():
-                one = tally(piece, first=first, fitted=fitted, scored=scored, limit=most, baseline=baseline)
-                total = one if total is None else total + one
-                advance(len(piece))
-        assert total is not None  # there is a usable part
-        return total
-
-    named = {"baseline": baseline} if isinstance(baseline, Codes | CodesFolder) else baseline or {}
-    others = {name: of(other, f"images of {name}", baseline=True) for name, other in named.items()}
-    return score_tally(of(codes, "images"), codes.weight, codes.bias, baseline=others, top=top, points=points)
-
-
-def score_tally(
-    found: Tally,
-    weight: Float32[np.ndarray, "classes concepts"],
-    bias: Float32[np.ndarray, " classes"],
-    *,
-    baseline: Mapping[str, Tally] | None = None,
-    top: int = 10,
-    points: int | None = None,
-) -> dict[str, Any]:
-    """As `score`, from what was counted of all images.
-
-    Completeness and the number of contributing concepts are taken of the sample. It holds all labelled images of the
-    scored part where these are no more than its limit; else "sample" says of how many they are.
-
-    Args:
-        found: of all images, the sum of the tallies of parts.
-        weight: float32 [K, C] and
-        bias: float32 [K] of the head.
-        baseline: tallies of codes of other networks, by name.
-
-    Other arguments and errors as `score`.
+        ConceptError: top < 1; no labelled images of a part; a label outside the classes; a baseline with other
+            classes; and as `CodesFolder.pieces`.
     """
     if top < 1:
         raise ConceptError(f"top must be >= 1, got {top}")
-    fitted, scored = found.fitted, found.scored
-    _need_labelled(found, 0, fitted)
-    _need_labelled(found, 1, scored)
-    counts, sizes = (found.counts[0], found.counts[1]), (found.sizes[0], found.sizes[1])
-    images = int(sizes[1].sum())
-    rates = [count.sum(1) / size.sum() for count, size in zip(counts, sizes, strict=True)]
+    named = {"baseline": baseline} if isinstance(baseline, Codes | CodesFolder) else baseline or {}
+    baselines = {name: _baseline(_whole(other), codes.classes, scored) for name, other in named.items()}
+    codes = _whole(codes)
+    fit, test = labelled(codes, fitted), labelled(codes, scored)
+    (of_fit, size), (of_test, test_size) = part_counts(codes, fitted), part_counts(codes, scored)
+    counts, sizes = (of_fit, of_test), (size, test_size)
+    rates = [count.sum(1) / len(part) for count, part in zip(counts, (fit, test), strict=True)]
     always = {"always_0": rates[0] == 0, "always_1": rates[0] == 1}
     dead = always["always_0"] | always["always_1"]
-    test = found.sample.codes(found, weight, bias)
+    rows = labelled_rows(codes, scored)
+    sample = taken(codes, rows[chosen(rows, SAMPLE)])
+    saturated = np.asarray(test.saturated)
+    binarity = int(saturated.sum(dtype=np.int64)) / (len(test) * codes.concepts)
     scores = {
-        "concepts": found.concepts,
-        "classes": list(found.classes),
+        "concepts": codes.concepts,
+        "classes": list(codes.classes),
         "fitted": fitted,
         "scored": scored,
-        "accuracy": _accuracy(found),
-        "binarity": None if found.unsaturated else found.saturated / (images * found.concepts),
+        "accuracy": {part: _accuracy(codes, codes.rows(part)) for part in PARTS if len(codes.rows(part))},
+        "binarity": None if (saturated < 0).any() else binarity,
         "rates": {"fitted": rates[0].tolist(), "scored": rates[1].tolist()},
         "dead": {name: np.flatnonzero(there).tolist() for name, there in always.items()}
         | {"count": int(dead.sum()), "share": float(dead.mean())},
         "concept_accuracy": concept_accuracy(counts, sizes),
-        "class_specificity": specificity(counts[1], sizes[1])
-        | {"baselines": {name: _baseline(other, found) for name, other in (baseline or {}).items()}},
-        "sparsity": sparsity(test, rates[0]),
-        "importance": importance(test, rates[0], counts, sizes, top=top),
-        "completeness": completeness(test, rates[0], points=points),
-        "redundancy": redundancy(found.pairs, int(sizes[0].sum()), by_importance(weight, rates[0])).report(),
+        "class_specificity": specificity(of_test, test_size) | {"baselines": baselines},
+        "sparsity": sparsity(sample, rates[0]),
+        "importance": importance(sample, rates[0], counts, sizes, top=top),
+        "completeness": completeness(sample, rates[0], points=points),
+        "redundancy": redundancy(pair_counts(fit), len(fit), by_importance(codes.weight, rates[0])).report(),
     }
-    if len(test) < images:
-        scores["sample"] = {"images": len(test), "of": images, "scores": ["sparsity", "completeness"]}
+    if len(sample) < len(test):
+        scores["sample"] = {"images": len(sample), "of": len(test), "scores": ["sparsity", "completeness"]}
     return scores
 
 
-def _need_labelled(found: Tally, side: int, part: PartName) -> None:
-    if not found.sizes[side].any():
-        present = [name for name, row in zip(PARTS, found.predictions, strict=True) if row[LABELLED]]
-        raise MissingPartError(part, present, labelled=True)
+def _whole(codes: CodesFolder | Codes) -> Codes:
+    return codes if isinstance(codes, Codes) else codes.codes()
 
 
-def _accuracy(found: Tally) -> dict[str, Any]:
-    """Of each part that has images."""
-    result: dict[str, Any] = {}
-    for part, row in zip(PARTS, found.predictions.tolist(), strict=True):
-        images, known = row[IMAGES], row[LABELLED]
-        if not images:
-            continue
-        before = row[SMOOTH_RIGHT] / known if known and row[SMOOTH_KNOWN] == known else None
-        after = row[EXACT_RIGHT] / known if known and row[EXACT_KNOWN] == known else None
-        result[part] = {
-            "images": known,
-            "unlabelled": images - known,
-            "smooth": before,
-            "exact": after,
-            "gap": None if before is None or after is None else after - before,
-            "flips": None if before is None or after is None else row[DIFFERENT] / known,
-        }
-    return result
+def _accuracy(codes: Codes, rows: Int64[np.ndarray, " rows"]) -> dict[str, Any]:
+    """Of the images of a part."""
+    labels, smooth, exact = (np.asarray(values)[rows] for values in (codes.labels, codes.smooth, codes.exact))
+    known = labels >= 0
+    images, (labels, smooth, exact) = int(known.sum()), (values[known] for values in (labels, smooth, exact))
+    before, after = (
+        int((values == labels).sum()) / images if images and (values >= 0).all() else None for values in (smooth, exact)
+    )
+    both = before is not None and after is not None
+    return {
+        "images": images,
+        "unlabelled": len(rows) - images,
+        "smooth": before,
+        "exact": after,
+        "gap": after - before if both else None,
+        "flips": int((smooth != exact).sum()) / images if both else None,
+    }
+
+
+def _baseline(other: Codes, classes: tuple[str, ...], scored: PartName) -> dict[str, Any]:
+    if tuple(other.classes) != tuple(classes):
+        raise ConceptError(f"baseline: expected the classes {tuple(classes)}, got {tuple(other.classes)}")
+    labelled(other, scored)
+    return specificity(*part_counts(other, scored))
+
+
+def chosen(rows: Int64[np.ndarray, " rows"], limit: int) -> Int64[np.ndarray, " chosen"]:
+    """Places, ascending, of the `limit` row numbers of the smallest hashes; of all where there are no more."""
+    if len(rows) <= limit:
+        return np.arange(len(rows))
+    return np.sort(np.lexsort((rows, mixed(rows)))[:limit])
+
+
+def mixed(rows: Int64[np.ndarray, " rows"]) -> UInt64[np.ndarray, " rows"]:
+    """A hash of row numbers, one to one. Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    x = np.asarray(rows).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def concept_accuracy(
@@ -247,13 +212,6 @@ def specificity(counts: Int64[np.ndarray, "concepts classes"], sizes: Int64[np.n
         "explained": _mean(between),
         "by_rate": [{"rate": float(rate[g].mean()), "extreme": float(extreme[g].mean())} for g in groups],
     }
-
-
-def _baseline(other: Tally, found: Tally) -> dict[str, Any]:
-    if other.classes != found.classes:
-        raise ConceptError(f"baseline: expected the classes {found.classes}, got {other.classes}")
-    _need_labelled(other, 1, found.scored)
-    return specificity(other.counts[1], other.sizes[1])
 
 
 def importance(

@@ -118,8 +118,7 @@ class CodesFolder:
     Attributes:
         path: the folder.
         info: its record.
-        parts: those that are usable, in order.
-        left_out: of each part that is not, why; empty unless damaged parts were asked to be left out.
+        parts: in order.
         weight: float32 [K, C] and
         bias: float32 [K] of the head.
     """
@@ -127,12 +126,11 @@ class CodesFolder:
     path: Path
     info: Mapping[str, Any]
     parts: tuple[Part, ...]
-    left_out: tuple[str, ...]
     weight: Float32[np.ndarray, "classes concepts"]
     bias: Float32[np.ndarray, " classes"]
 
     def __len__(self) -> int:
-        """Images of the usable parts."""
+        """Images of all parts."""
         return sum(part.images for part in self.parts)
 
     @property
@@ -150,13 +148,11 @@ class CodesFolder:
         """Names of the columns of each part."""
         return tuple(self.info["columns"])
 
-    def pieces(
-        self, *columns: str, wanted: Callable[[int, int], bool] = lambda first, last: True
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
+    def pieces(self, *columns: str) -> Iterator[tuple[int, dict[str, Any]]]:
         """The images in order, some thousands at a time; the next are read while these are worked on.
 
         Args:
-            columns: names. wanted: says of rows first to last - 1 whether they are to be read.
+            columns: names.
 
         Yields:
             the row number of the first image in the whole, and of each column an array: int32 [n], uint8 [n, bytes] of
@@ -170,7 +166,7 @@ class CodesFolder:
         with ThreadPoolExecutor(1) as reader:
             coming = None
             for part in self.parts:
-                for read in _groups(part, self.info, columns, wanted):
+                for read in _groups(part, self.info, columns):
                     ahead = reader.submit(read)
                     if coming is not None:
                         yield coming.result()
@@ -182,11 +178,6 @@ class CodesFolder:
         """All images, in memory. Raises ConceptError: as `pieces`; features of a plain network, which has no codes."""
         found = self._gathered("label", "part", "smooth", *self._expect_bits(), "id")
         return self._codes(found, Ids(found["id"]))
-
-    def codes_in_pieces(self) -> Iterator[tuple[int, Codes]]:
-        """As `pieces`: the row number of the first image, and some thousands of images, without their ids."""
-        for first, found in self.pieces("label", "part", "smooth", *self._expect_bits()):
-            yield first, self._codes(found, ())
 
     def features(self) -> Features:
         """The pre-activations of all images. Raises ConceptError: as `pieces`; there are none."""
@@ -215,55 +206,6 @@ class CodesFolder:
             ConceptError: as `pieces`.
         """
         return self._gathered("margins")["margins"] if "margins" in self.columns else None
-
-    def rows(self, numbers: Sequence[int] | Int64[np.ndarray, " rows"]) -> Codes:
-        """The images of these row numbers of the whole, in this order.
-
-        Raises:
-            ConceptError: no such row, or one of a part that is left out; and as `codes`.
-        """
-        asked = np.asarray(numbers, dtype=np.int64).reshape(-1)
-        there = np.zeros(len(asked), bool)
-        for part in self.parts:
-            there |= (asked >= part.first) & (asked < part.first + part.images)
-        if not len(asked) or not there.all():
-            raise ConceptError(
-                f"expected row numbers from 0 to {self.info['images'] - 1:,} of usable parts of {self.path}, "
-                f"got {int(asked[~there][0]) if len(asked) else 'none'}"
-            )
-
-        def wanted(first: int, last: int) -> bool:
-            return bool(((asked >= first) & (asked < last)).any())
-
-        taken: list[dict[str, Any]] = []
-        places: list[np.ndarray] = []
-        columns = ("label", "part", "smooth", *self._expect_bits(), "id")
-        for first, found in self.pieces(*columns, wanted=wanted):
-            ours = np.flatnonzero((asked >= first) & (asked < first + len(found["label"])))
-            taken.append({name: found[name].take(asked[ours] - first, **_along(name)) for name in columns})
-            places.append(ours)
-        order = np.argsort(np.concatenate(places), kind="stable")
-        ids = pa.concat_arrays([some["id"] for some in taken]).take(order)
-        arrays = {name: np.concatenate([some[name] for some in taken])[order] for name in columns if name != "id"}
-        return self._codes(arrays, ids.to_pylist())
-
-    def row(self, image: str) -> int:
-        """The row of an image: by its id; else its row number as a text. The parts are read in order until it is found.
-
-        Raises:
-            ConceptError: there is none.
-        """
-        such = ""
-        for first, found in self.pieces("id"):
-            such = such or f"; ids are such as {found['id'][0].as_py()!r}"
-            place = pc.index(found["id"], image).as_py()
-            if place >= 0:
-                return first + place
-        if image.isdecimal() and any(p.first <= int(image) < p.first + p.images for p in self.parts):
-            return int(image)
-        raise ConceptError(
-            f"expected the id of an image or a row below {self.info['images']:,} of a usable part, got {image!r}{such}"
-        )
 
     def accuracies(self) -> list[dict[str, Any]]:
         """Of each part that has images: {"part", "images", "smooth", "exact"}, the accuracies on those with a label.
@@ -326,17 +268,14 @@ class CodesFolder:
         return whole | ({"id": pa.concat_arrays(ids)} if ids else {})
 
 
-def open_folder(path: str | Path, *, verify: bool = False, skip_damaged: bool = False) -> CodesFolder:
+def open_folder(path: str | Path) -> CodesFolder:
     """A folder that `htaf.concepts.extract` or `binarise` wrote. The record, the head and the parts' footers are read.
 
     Args:
         path: the folder.
-        verify: read every part too.
-        skip_damaged: leave out parts that are missing or damaged, named in `left_out`; row numbers stay as they are.
 
     Raises:
-        ConceptError: no such folder, another format, not finished, or a missing or damaged file, which it names; with
-            `skip_damaged`, no part is usable.
+        ConceptError: no such folder, another format, not finished, or a missing or damaged file, which it names.
     """
     path = Path(path)
     record = read_record(path)
@@ -344,23 +283,12 @@ def open_folder(path: str | Path, *, verify: bool = False, skip_damaged: bool = 
         raise ConceptError(f"expected a folder of codes with {RECORD}, found none at {path}")
     if record["status"] != "finished":
         raise ConceptError(f"{path} is not finished: give the command that makes it again, to finish it")
-    usable: list[Part] = []
-    left_out: list[str] = []
-    for part in parts_of(path, record):
-        try:
-            if footer_sha256(part.file) != part.footer:
-                raise damaged(part.file)
-            for read in _groups(part, record, record["columns"] if verify else ()):
-                read()
-        except ConceptError as error:
-            if not skip_damaged:
-                raise
-            left_out.append(f"{part.file.name}: {error}")
-        else:
-            usable.append(part)
-    if not usable:
-        raise ConceptError(f"{path}: no part is usable, {left_out[0]}")
-    return CodesFolder(path, record, tuple(usable), tuple(left_out), *_head(path, record))
+    parts = parts_of(path, record)
+    for part in parts:
+        if footer_sha256(part.file) != part.footer:
+            raise damaged(part.file)
+        opened(part.file, record)
+    return CodesFolder(path, record, tuple(parts), *_head(path, record))
 
 
 def open_codes(path: str | Path) -> Codes:
@@ -472,10 +400,7 @@ def opened(file: Path, record: Mapping[str, Any]) -> pq.ParquetFile:
 
 
 def _groups(
-    part: Part,
-    record: Mapping[str, Any],
-    columns: Sequence[str],
-    wanted: Callable[[int, int], bool] = lambda first, last: True,
+    part: Part, record: Mapping[str, Any], columns: Sequence[str]
 ) -> Iterator[Callable[[], tuple[int, dict[str, Any]]]]:
     """What reads each row group of a part: its first row, and the columns, every value checked."""
     source = opened(part.file, record)
@@ -490,10 +415,8 @@ def _groups(
 
     first = part.first
     for group in range(source.num_row_groups):
-        rows = source.metadata.row_group(group).num_rows
-        if wanted(first, first + rows):
-            yield lambda group=group, first=first: read(group, first)
-        first += rows
+        yield lambda group=group, first=first: read(group, first)
+        first += source.metadata.row_group(group).num_rows
 
 
 def _checked(name: str, column: pa.ChunkedArray, record: Mapping[str, Any]) -> Any:
@@ -520,11 +443,6 @@ def _checked(name: str, column: pa.ChunkedArray, record: Mapping[str, Any]) -> A
     if name == "bits" and extra and (values[:, -1] >> extra).any():
         raise ValueError(f"expected {record['concepts']} concepts, got bits of more")
     return values
-
-
-def _along(name: str) -> dict[str, int]:
-    """Arguments of `take` for rows: NumPy's needs the axis."""
-    return {} if name == "id" else {"axis": 0}
 
 
 def _room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

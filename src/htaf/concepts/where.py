@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int64, UInt8
 from matplotlib.figure import Figure
 from PIL import Image
 
 from htaf import _files
 from htaf._console import progress as progress_of
-from htaf._errors import HtafError
-from htaf._files import sealed
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.pixels import Pictures
-from htaf.concepts.regions import Box, Map, Regions, Wanted
+from htaf.concepts.regions import Box, Map, Regions
 from htaf.concepts.report import png, short
-from htaf.concepts.store import CodesFolder, open_folder
+from htaf.concepts.store import open_folder
 from htaf.data.image_reading import decode, look
 from htaf.data.images import Images
-from htaf.runs import Run, content_hash, locked, write_atomic
+from htaf.runs import Run, locked, write_atomic
 
-FORMAT = 2
-RECORD, INDEX = "where.json", "index.jsonl"
+INDEX = "index.jsonl"
 AT_ONCE = 16  # images in one pass
 LARGE, SMALL = 768, 192  # pixels of a picture's longer side at most, and of its shorter one at least
-TRIED = 16  # times as many images as are asked for, whose margins are measured where the codes have none
 NEAR = 1e-3  # to the threshold: a bit that another machine, or another number of threads, may turn
 COLUMNS = 12  # of a sheet
 STRENGTH = 0.7  # of the strongest colour over the picture
@@ -118,7 +113,7 @@ class Maps:
     """Maps over the pictures of a run's images, for other drawings.
 
     Args:
-        run, images, method, device: as `write_where` takes them.
+        run, images, device: as `write_where` takes them.
 
     Attributes:
         regions: the maps of the network that decides the bits. preprocessor: of the run. pictures: of its images.
@@ -128,13 +123,13 @@ class Maps:
         ConceptError: a run without bits, or no such map of it.
     """
 
-    def __init__(self, run: Run, images: Images | None, method: Wanted = "auto", device: Device = "auto") -> None:
+    def __init__(self, run: Run, images: Images | None, device: Device = "auto") -> None:
         network = ConceptNetwork(run, device)
         if network.plain:
             raise ConceptError(f"expected a run with bits, {run.path} is a plain network (method relu)")
         self.head = network.weight
         self.key = str(run.record["model_sha256"])
-        self.regions = Regions(network.smooth if network.exact is None else network.exact, method)
+        self.regions = Regions(network.smooth if network.exact is None else network.exact)
         self.preprocessor = network.preprocessor
         self.pictures = Pictures(network.preprocessor if images is None else images)
 
@@ -169,38 +164,35 @@ def write_where(
     image: str | None = None,
     count: int = 12,
     part: PartName = "test",
-    method: Wanted = "auto",
     device: Device = "auto",
     progress: bool = False,
 ) -> list[dict[str, Any]]:
     """Write maps over pictures, crops of the responsible regions, a sheet of each concept and an index.
 
     Of each concept: at most `count` images, from the strongest to the barely on (`ordered`). Of an image: the concepts
-    asked for, else those that it has and that weigh most for its class (`strongest`). A call that was stopped, or
-    killed, is continued by the same call; one concept or image may be drawn again.
+    asked for, else those that it has and that weigh most for its class (`strongest`).
 
     Args:
         run: of `htaf train icbm`, with bits.
         images: those that the codes are of; None for codes of files, whose ids are paths.
-        codes: the folder of codes. Without margins, 16 times `count` images of a concept are drawn at random, measured
-            and ordered.
-        out: a folder, new or of the same call: concept-NUMBER/001-map.png and 001-crop.png, concept-NUMBER.png, and of
-            an image image-ROW/concept-NUMBER-map.png; where.json with the settings and what is drawn, and
-            index.jsonl with a line for each map that is there.
+        codes: the folder of codes; of concepts' images with margins or features.
+        out: a new or empty folder, or that of an earlier call, whose files are replaced: concept-NUMBER/001-map.png
+            and 001-crop.png, concept-NUMBER.png, and of an image image-ROW/concept-NUMBER-map.png; index.jsonl with a
+            line for each map.
         concepts: their numbers. image: an id, PART/N or a row number, as
             `Codes.row` takes it. One of both, or both.
         count: images of a concept, or concepts of an image. part: of which images are taken.
-        method: as `htaf.concepts.regions.Regions` takes it. device: where the network runs.
-        progress: show a bar on the error stream.
+        device: where the network runs. progress: show a bar on the error stream.
 
     Returns:
         the lines of index.jsonl: {"image", "row", "label", "predicted", "concept", "bit", "margin", "box": [left, top,
         right, bottom] in pixels of the image as the network sees it, right and bottom outside, or None, "size":
-        [height, width] of that, "share" of the positive values inside the box, "method", "map", "crop" or None}.
+        [height, width] of that, "share" of the positive values inside the box, "map", "crop" or None}.
 
     Raises:
-        ConceptError: a run without bits; codes of another network; no such concept or image; a concept that no image of
-            the part has; a folder of other maps. DataError: images that are not there.
+        ConceptError: a run without bits, or no exact maps of it; codes of another network, or without margins; no such
+            concept or image; a concept that no image of the part has; a folder of other files. DataError: images that
+            are not there.
     """
     out = Path(out)
     folder = open_folder(codes)
@@ -210,76 +202,39 @@ def write_where(
     if bad := [j for j in concepts if not 0 <= j < opened.concepts]:
         raise ConceptError(f"expected concepts from 0 to {opened.concepts - 1}, got {bad[0]}")
     row = None if image is None else opened.row(image)
-    maps = Maps(run, images, method, device)
+    if row is not None:
+        chosen = list(dict.fromkeys(map(int, concepts))) or strongest(opened, row, count).tolist()
+        asked = [(f"image-{row}", np.array([row]), chosen)]
+    else:
+        margins: Any = folder.margins()
+        if margins is None and "features" in folder.columns:
+            margins = folder.features().values
+        if margins is None:
+            raise ConceptError(f"{codes} have no margins to order images by: extract them with --keep margins")
+        numbers = [int(j) for j in dict.fromkeys(concepts)]
+        asked = [(f"concept-{j}", ordered(opened, margins, j, part=part, count=count), [j]) for j in numbers]
+    maps = Maps(run, images, device)
     if opened.weight.shape != maps.head.shape:
         shapes = f"{list(maps.head.shape)}, got {list(opened.weight.shape)}"
         raise ConceptError(f"{codes} are of another network: expected a head of [classes, concepts] {shapes}")
-    settings = {
-        "what": "where", "model_sha256": run.record["model_sha256"], "codes": opened.info["key"],
-        "concepts": list(map(int, concepts)), "row": row, "count": count, "part": part, "method": maps.regions.method,
-    }  # fmt: skip
     _files.expect_folder(out, "the maps", ConceptError)
     with locked(out, "another process writes", ConceptError):
-        margins = _margins(folder)
-        record = _claim(out, settings)
-        if row is None:
-            asked = [_of_concept(opened, margins, maps, int(j), part, count) for j in dict.fromkeys(concepts)]
-        else:
-            chosen = list(dict.fromkeys(map(int, concepts))) or strongest(opened, row, count).tolist()
-            asked = [lambda: (f"image-{row}", np.array([row]), chosen)]
-        try:
-            return _write(out, record, asked, opened, maps, by_image=row is not None, progress=progress)
-        except HtafError:
-            if not record["maps"] and not [p for p in out.iterdir() if p.name not in (RECORD, _files.LOCK)]:
-                (out / RECORD).unlink()  # nothing was drawn
-            raise
-
-
-Asked = Callable[[], tuple[str, np.ndarray, list[int]]]  # its folder, rows and concepts
-
-
-def _write(
-    out: Path,
-    record: dict[str, Any],
-    asked: Sequence[Asked],
-    codes: Codes,
-    maps: Maps,
-    *,
-    by_image: bool,
-    progress: bool,
-) -> list[dict[str, Any]]:
-    lines = _whole(out, record["maps"])
-    done = {line["map"].partition("/")[0] for line in lines}
-    try:
+        others = sorted(p.name for p in out.iterdir() if not p.name.startswith("."))
+        if others and INDEX not in others:
+            raise ConceptError(f"expected a new or empty folder, {out} holds {others[0]!r}: choose another --out")
+        lines: list[dict[str, Any]] = []
         with progress_of("concepts" if len(asked) > 1 else "maps", len(asked), shown=progress) as advance:
-            for one in asked:
-                name, rows, concepts = one()
-                if name not in done:
-                    for line in _drawn(out, name, rows, concepts, codes, maps, by_image=by_image):
-                        lines.append(line)  # one by one: for the index, whatever stops it
-                    write_atomic(out / RECORD, sealed({**record, "maps": lines}))
+            for name, rows, wanted in asked:
+                lines += _drawn(out, name, rows, wanted, opened, maps, by_image=row is not None)
+                dumped = (json.dumps(line, ensure_ascii=False, sort_keys=True) for line in lines)
+                write_atomic(out / INDEX, "".join(f"{line}\n" for line in dumped))
                 advance()
-    finally:
-        there = {line["map"]: line for line in [*record["maps"], *lines] if (out / line["map"]).is_file()}
-        if there:
-            dumped = (json.dumps(line, ensure_ascii=False, sort_keys=True) for line in there.values())
-            write_atomic(out / INDEX, "".join(f"{line}\n" for line in dumped))
-    return list(there.values())
-
-
-def _whole(out: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines whose pictures are there: of what lacks one, all is drawn again."""
-    lost = {
-        line["map"].partition("/")[0]
-        for line in lines
-        if not all((out / line[name]).is_file() for name in ("map", "crop") if line[name])
-    }
-    return [line for line in lines if line["map"].partition("/")[0] not in lost]
+    return lines
 
 
 def _drawn(
     out: Path, name: str, rows: np.ndarray, concepts: list[int], codes: Codes, maps: Maps, *, by_image: bool
-) -> Iterator[dict[str, Any]]:
+) -> list[dict[str, Any]]:
     """Write the pictures of some images and concepts; their lines."""
     bits, sheet = codes.unpack(rows), []
     for first in range(0, len(rows), AT_ONCE):
@@ -303,29 +258,11 @@ def _drawn(
                     "predicted": codes.classes[predicted] if predicted >= 0 else None,
                     "concept": found.concept, "bit": bit, "margin": now, "box": None if box is None else list(box),
                     "size": list(found.size), "share": 0.0 if box is None else found.share(box),
-                    "method": found.method, "map": f"{file}-map.png", "crop": f"{file}-crop.png" if box else None,
+                    "map": f"{file}-map.png", "crop": f"{file}-crop.png" if box else None,
                 }  # fmt: skip
                 sheet.append((line, drawn, crop))
-                yield line
     write_atomic(out / f"{name}.png", _sheet(name, sheet, by_image))
-
-
-def _of_concept(
-    codes: Codes, margins: np.ndarray | None, maps: Maps, concept: int, part: PartName, count: int
-) -> Asked:
-    def asked() -> tuple[str, np.ndarray, list[int]]:
-        if margins is not None:
-            return f"concept-{concept}", ordered(codes, margins, concept, part=part, count=count), [concept]
-        rows = np.sort(np.random.default_rng([0, concept]).permutation(_on(codes, concept, part))[: TRIED * count])
-        measured = []
-        for first in range(0, len(rows), AT_ONCE):
-            ids = _ids(codes, rows[first : first + AT_ONCE])
-            with torch.no_grad():
-                x = maps.preprocessor.normalise(maps.pictures.pixels(ids)).to(maps.regions.device)
-                measured.append(maps.regions.model.pre_activations(x)[:, concept].float().cpu().numpy())
-        return f"concept-{concept}", spaced(rows, np.concatenate(measured), count), [concept]
-
-    return asked
+    return [line for line, _, _ in sheet]
 
 
 def _ids(codes: Codes, rows: np.ndarray) -> list[str]:
@@ -347,30 +284,6 @@ def spaced(rows: np.ndarray, margins: np.ndarray, count: int) -> Int64[np.ndarra
         raise ConceptError(f"expected count >= 1, got {count}")
     falling = rows[np.argsort(-margins, kind="stable")]
     return falling[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(np.int64)]
-
-
-def _margins(folder: CodesFolder) -> np.ndarray | None:
-    found = folder.margins()
-    return folder.features().values if found is None and "features" in folder.columns else found
-
-
-def _claim(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """The record of a folder for these maps, new or with those that it has. Raises ConceptError: it holds others."""
-    file, key = out / RECORD, content_hash(settings)
-    try:
-        record = _files.read_record(file, FORMAT, ConceptError)
-    except ConceptError as error:
-        raise ConceptError(f"{error}: choose another --out") from None
-    if record is None:
-        if others := sorted(p.name for p in out.iterdir() if not p.name.startswith(".")):
-            raise ConceptError(f"expected a new or empty folder, {out} holds {others[0]!r}: choose another --out")
-        record = {"format": FORMAT, "key": key, "settings": settings, "maps": []}
-        write_atomic(file, sealed(record))
-    elif record.get("key") != key:
-        there = record.get("settings")
-        other = [name for name in settings if not isinstance(there, dict) or there.get(name) != settings[name]]
-        raise ConceptError(f"{out} holds other maps ({', '.join(other)} differ): choose another --out")
-    return record
 
 
 def _scaled(box: Box, own: tuple[int, int], to: Sequence[int]) -> Box:
@@ -421,7 +334,6 @@ def _sheet(name: str, made: Sequence[tuple[dict[str, Any], np.ndarray, np.ndarra
         if crop is not None:
             below.imshow(crop)
             below.set_title(f"{line['share']:.0%} of the map", fontsize=6)
-    how = {"exact": "exact map", "gradient": "gradient x input", "occlusion": "occlusion"}[made[0][0]["method"]]
     order = "concepts it has" if by_image else "from the strongest to the barely on"
-    figure.suptitle(f"{name}: {order}; {how}: orange for the bit, blue against; below, the region", fontsize=8)
+    figure.suptitle(f"{name}: {order}: orange for the bit, blue against; below, the region", fontsize=8)
     return png(figure)

@@ -97,7 +97,7 @@ class OpenFolder:
         ]
         record = {**self.record, "images": sum(part["images"] for part in parts), "parts": parts}
         none = np.empty((0, self.record["concepts"]), np.float32)
-        return CodesFolder(self.path, record, tuple(store.parts_of(self.path, record)), (), none, none[:, 0])
+        return CodesFolder(self.path, record, tuple(store.parts_of(self.path, record)), none, none[:, 0])
 
     def finish(self, **info: Any) -> None:
         """The record of the parts that are there, which makes the folder whole. info: more for it."""

@@ -20,7 +20,7 @@ from htaf.data.reading import DataError, listed, to_number, to_text
 from htaf.data.table_files import read_frame
 
 # The 112 attributes of CUB in Koh et al. (2020), Concept Bottleneck Models, as places in attributes.txt counted from 0.
-# They come from votes over a random 80% of the training images; `common(10)` finds 104 of them and four others.
+# They come from votes over a random 80% of the training images.
 CBM_112 = (
     *(1, 4, 6, 7, 10, 14, 15, 20, 21, 23, 25, 29, 30, 35, 36, 38, 40, 44, 45, 50, 51, 53, 54, 56, 57, 59, 63, 64, 69),
     *(70, 72, 75, 80, 84, 90, 91, 93, 99, 101, 106, 110, 111, 116, 117, 119, 125, 126, 131, 132, 134, 145, 149, 151),
@@ -106,13 +106,6 @@ class Attributes:
         if wrong := [place for place in places if not 0 <= place < len(self.names)]:
             raise DataError(f"expected places of attributes in 0 to {len(self.names) - 1}, got {wrong[0]}")
         return replace(self, names=tuple(self.names[place] for place in places), values=self.values[:, places])
-
-    def common(self, least: int = 10) -> Attributes:
-        """The attributes that the majority (value >= 0.5) of each of `least` classes or more has; of all classes here.
-
-        Source: Koh et al. (2020), appendix; they vote over images, so theirs differ a little (`CBM_112`).
-        """
-        return self.only(np.flatnonzero(self.binary().sum(0) >= least))
 
     def binary(self, threshold: float = 0.5) -> Bool[np.ndarray, "classes attributes"]:
         """Which classes have which attributes: values >= threshold, bool [K, A]."""

@@ -1,11 +1,7 @@
-"""Random changes to batches of images, each a function of an explicit generator.
-
-Crops, shifts and mirrors are made of a whole batch at once; the others are torchvision's, image by image.
-"""
+"""Random changes to batches of images, each a function of an explicit generator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import get_args
 
 import numpy as np
@@ -14,7 +10,6 @@ from jaxtyping import Bool, Int64, UInt8
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from htaf._errors import installed
 from htaf.names import Augment
 
 PAD_SHARE = 8  # "crop-flip" pads by size // 8: 4 pixels at 32
@@ -34,9 +29,7 @@ def augment(
     "none": nothing. "flip": each image mirrored left to right with probability 1/2. "crop-flip": zero padding by
     size // 8, a random window of the original size, then "flip". "shift-flip": moved by at most size // 16 (or 1),
     edges reflected; mirrored in every other epoch, one half of the images in the even ones and the other half in the
-    odd ones (Jordan 2024, arXiv:2404.00498). "augmix": "crop-flip", then torchvision's AugMix
-    with the nine operations of its paper; the Jensen-Shannon loss there is not part of it. "resized-crop-flip":
-    torchvision's RandomResizedCrop to the original size, then its RandomHorizontalFlip. Each image has its own draws.
+    odd ones (Jordan 2024, arXiv:2404.00498). Each image has its own draws.
 
     Args:
         preset: one of the names.
@@ -47,7 +40,7 @@ def augment(
     Returns:
         uint8 [b, C, H, W].
     Raises:
-        ValueError: an unknown preset, or a negative key. MissingError: torchvision is not installed.
+        ValueError: an unknown preset, or a negative key.
     """
     check_preset(preset)
     generator = generator_of(key)
@@ -60,19 +53,10 @@ def augment(
             )
         case "crop-flip":
             return crop_flip(images, generator)
-        case "shift-flip":
+        case _:
             return shift_flip(
                 images, generator, torch.arange(len(images), device="cpu") if rows is None else rows, epoch
             )
-        case "augmix":
-            with installed():
-                from torchvision.transforms.v2 import AugMix
-            return of_each(lambda: AugMix(all_ops=False), crop_flip(images, generator), generator)
-        case _:
-            with installed():
-                from torchvision.transforms.v2 import Compose, RandomHorizontalFlip, RandomResizedCrop
-            size = [*images.shape[2:]]
-            return of_each(lambda: Compose([RandomResizedCrop(size), RandomHorizontalFlip()]), images, generator)
 
 
 def check_preset(preset: str) -> None:
@@ -156,25 +140,6 @@ def crop(
     places = rows[:, :, None] * padded.shape[3] + columns[:, None, :]
     index = places.view(count, 1, -1).expand(-1, channels, -1).to(images.device)
     return padded.reshape(count, channels, -1).gather(2, index).view(count, channels, height, width)
-
-
-def of_each(
-    make: Callable[[], Callable[[Tensor], Tensor]], images: UInt8[Tensor, "b c h w"], generator: Generator
-) -> UInt8[Tensor, "b c h w"]:
-    """Apply a transform of torchvision to each image; PyTorch's own random state is afterwards as it was.
-
-    Args:
-        make: gives the transform, of one image, uint8 [C, H, W].
-        images: uint8 [b, C, H, W].
-        generator: gives the seed of the draws.
-    Returns:
-        uint8 [b, C, H, W].
-    """
-    seed = torch.randint(2**62, (), generator=generator, device=generator.device)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(int(seed))
-        transform = make()
-        return torch.stack([transform(image) for image in images])
 
 
 def _coins(count: int, generator: Generator) -> Bool[Tensor, " b"]:

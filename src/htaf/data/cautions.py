@@ -1,5 +1,5 @@
 """Cautions about a table and its parts before a training: columns that give the target away, values that repeat,
-dates, skewness."""
+and dates."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +19,7 @@ MOST_ROWS = 4_000  # of the training part that are looked at, evenly spread
 MOST_CELLS = 10_000_000  # rows x columns
 FEWEST_ROWS = 40
 FEWEST_OF_CLASS = 5  # of the rows that are guessed
-MOST_INPUTS = 500  # of a linear model
-SKEWED = 2.0  # skewness, that of an exponential distribution
-WORTH = 0.1  # share of the error of a linear model that a logarithm of the target takes away
+MOST_PAIRED = 500  # columns of which each pair is tried
 SHUFFLED = 4_517_032  # seeds the halves: neighbours in a file are alike
 GIVEN_AWAY = 0.99  # of balanced accuracy, or of R2 of ranks
 ALL_DIFFERENT = 0.95  # share of distinct values from which each row has a date of its own
@@ -52,7 +50,6 @@ def cautions(table: Table, parts: Split, mode: Mode | None) -> list[Note]:
             *(_given_away(features, table, parts.train) or _say_most(features, table, parts.train)),
             *_repeated(features, table, parts),
             *_dates(moments, table, parts, mode),
-            *_skewed(table, parts.train),
         ]
 
 
@@ -76,8 +73,8 @@ def _dates(moments: dict[str, pd.Series], table: Table, parts: Split, mode: Mode
 
 def drawn_in_time(table: Table) -> list[Note]:
     """Note dates that differ in each row where the validation rows are drawn by chance."""
-    moments = {str(name): column for name, column in table.features.items() if is_date(column)}
-    return [Note("drawn in time", name, count) for name, column in moments.items() if (count := _times(column))]
+    moments = ((str(name), _times(column)) for name, column in table.features.items() if is_date(column))
+    return [Note("drawn in time", name, count) for name, count in moments if count]
 
 
 def _times(column: pd.Series) -> int:
@@ -183,7 +180,7 @@ def _pair(
         sizes, wanted = np.linalg.norm(apart, axis=0), wanted / np.linalg.norm(wanted, axis=0).clip(1e-300)
         usable = np.flatnonzero((sizes > 1e-9 * np.abs(inputs).max(0, initial=0)) & np.isfinite(sizes))
         unit = apart[:, usable] / sizes[usable]
-    near = np.argsort(-np.abs(unit.T @ wanted).max(1, initial=0), kind="stable")[:MOST_INPUTS]
+    near = np.argsort(-np.abs(unit.T @ wanted).max(1, initial=0), kind="stable")[:MOST_PAIRED]
     unit, usable = unit[:, near], usable[near]
     if len(usable) < 2:
         return None
@@ -278,33 +275,6 @@ def _from_other_side(
         guess = forest.predict(inputs[~known]).reshape(-1, truth.shape[1])
         guesses[~known] = guess + _of_values(place, left, known)[place[~known]]
     return guesses
-
-
-def _skewed(table: Table, train: Int64[np.ndarray, " train"]) -> list[Note]:
-    """Note where a linear model of the logarithm of a skewed target has less error, in units of the target, than one
-    of the target itself. Each half of the training rows is predicted from the other."""
-    if table.task != "regression" or len(train) < FEWEST_ROWS or (known := table.target[train]).min() < 0:
-        return []
-    apart = known - known.mean()
-    skewness = float((apart**3).mean() / max((apart**2).mean() ** 1.5, 1e-300))
-    if skewness < SKEWED:
-        return []
-    from sklearn.linear_model import RidgeCV
-
-    plain = logged = 0.0
-    rows = _shuffled(train, MOST_ROWS)
-    halves = np.array_split(rows, 2)
-    for fitted, asked in (halves, halves[::-1]):
-        preprocessor, y, truth = table.fit_preprocessor(fitted), table.target[fitted], table.target[asked]
-        inputs, others = (preprocessor.transform(table.features, part) for part in (fitted, asked))
-        if inputs.shape[1] > MOST_INPUTS:
-            return []
-        model = RidgeCV(np.logspace(-3, 3, 7))
-        plain += ((model.fit(inputs, y).predict(others) - truth) ** 2).sum()
-        with np.errstate(over="ignore"):  # far from its rows the exponential of a line explodes
-            logged += ((np.expm1(model.fit(inputs, np.log1p(y)).predict(others)) - truth) ** 2).sum()
-    better = 1 - (logged / plain) ** 0.5 if plain else 0.0
-    return [Note("skewed", table.target_name, len(rows), (skewness, float(better)))] if better >= WORTH else []
 
 
 def _shuffled(train: Int64[np.ndarray, " train"], most: int) -> Int64[np.ndarray, " rows"]:

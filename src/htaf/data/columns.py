@@ -1,6 +1,8 @@
-"""What a preprocessor learns about each column and the target, and its JSON form."""
+"""What a preprocessor learns about each column and the target, and its JSON form. Many categories become means of the
+target by scikit-learn's TargetEncoder, cross-fitted on the training rows."""
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +14,7 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf._errors import listed, option
 from htaf.data import stored
+from htaf.data.dates import ORDERS, PARTS, YEAR_FIRST, has_zone, native, numbers
 from htaf.data.notes import Note
 from htaf.data.numerals import form_of, like_number
 from htaf.data.reading import DataError, finite_numbers, is_date, is_number, is_text, to_text
@@ -23,9 +26,9 @@ FREQUENT, MOST_FREQUENT = 10, 50  # training rows from which such a category has
 MOST_CELLS = 1_000_000  # of the table of an encoded column, which is kept as JSON
 RARE, RARE_AMONG = 5, 100  # fewer training rows make a category rare, where there are at least so many
 APART = 3.0  # standard errors between the targets of rows with and without a value, from which blanks say something
-BLOCK = 65_536  # dates that are taken apart at once
 MISSING = ""  # the missing category; no present text is empty
 TRUTH = frozenset({"false", "f", "no", "n", "off", "0", "0.0"}), frozenset({"true", "t", "yes", "y", "on", "1", "1.0"})
+FOLDS = 5  # by which training rows are encoded
 OTHER = "other"  # names the input of rare and unseen categories
 Kind = Literal["number", "category", "encoded", "date", "dropped"]
 MOSTLY = 0.9  # share of numbers in a text column from which it is said that they are not read as such
@@ -188,7 +191,7 @@ def learn_column(
         name: the column's name.
         special_codes: numbers that mean "missing for this reason"; they are left out of the range.
         notes: what was handled is added.
-        wanted: from `htaf.data.encoding.outputs`, for columns with more than `MOST_ONE_HOT` categories; without
+        wanted: from `encoding_outputs`, for columns with more than `MOST_ONE_HOT` categories; without
             outputs these are one-hot too. It says too whether blanks tell of the target, see `_blanks_tell`.
         order: of dates that raw rows write as text. unit: of numbers that they write as text.
     Returns:
@@ -227,24 +230,18 @@ def _blanks_tell(missing: Bool[np.ndarray, " rows"], wanted: Float64[np.ndarray,
 def _learn_date(
     column: pd.Series, name: str, notes: list[Note], wanted: Float64[np.ndarray, "rows outputs"], order: str
 ) -> Column:
-    from htaf.data.dates import PARTS, YEAR_FIRST, has_zone, native, numbers
-
     values = native(column)
     known = np.sort(values[~np.isnat(values)])
     one = len(known) > 0 and bool(known[0] == known[-1])
     told = _blanks_tell(np.isnat(values), wanted, one)
     if not len(known) or (one and not told):
-        notes.append(Note("one training text", name, values=(str(known[0]) if len(known) else "no date",)))
+        why = f"one value, {known[0]}," if len(known) else "no value"
+        notes.append(Note("dropped in training", name, values=(why,)))
         return Column(name, "dropped")
     first, filled = known[0], known[(len(known) - 1) // 2]
     if missing := len(values) - len(known):
         notes.append(_about_blanks(name, missing, str(filled.astype("M8[D]")), told, one))
-    ranges: dict[str, tuple[float, float]] = dict.fromkeys(PARTS, (math.inf, -math.inf))
-    different = known[np.append(True, known[1:] != known[:-1])]
-    for start in range(0, len(different), BLOCK):
-        parts = numbers(different[start : start + BLOCK], first)
-        for part, (low, high) in ranges.items():
-            ranges[part] = min(low, float(parts[part].min())), max(high, float(parts[part].max()))
+    ranges = {part: (float(found.min()), float(found.max())) for part, found in numbers(known, first).items()}
     outputs = tuple(part for part, (low, high) in ranges.items() if low < high)
     return Column(
         name, "date", outputs=outputs, lows=tuple(ranges[part][0] for part in outputs),
@@ -273,19 +270,18 @@ def _learn_category(
     counts = {value: int(count) for value, count in zip(*np.unique(values, return_counts=True), strict=True)}
     categories = tuple(sorted(counts))
     if len(categories) == 1:
-        notes.append(Note("one training text", name, values=(categories[0] or "missing",)))
+        notes.append(Note("dropped in training", name, values=(f"one value, {categories[0] or 'missing'!r},",)))
         return Column(name, "dropped")
     if MISSING in counts:
         notes.append(Note("missing texts in training", name, counts[MISSING]))
     if len(categories) > MOST_ONE_HOT and wanted[0]:
-        from htaf.data.encoding import encodings
-
-        categories = _told_apart(categories, counts, len(wanted[0]), name, notes)
+        most = max(1, MOST_CELLS // len(wanted[0]))  # the others have the mean of all rows
+        categories = tuple(sorted(sorted(categories, key=lambda category: -counts[category])[:most]))
         found = encodings(values, wanted[1], categories)
         frequent = _frequent(categories, counts)
         own = np.array([[float(category == one) for one in frequent] for category in categories])
         table = np.hstack([found, own.reshape(len(categories), -1)])
-        notes.append(Note("encoded", name, len(categories), (len(frequent),)))
+        notes.append(Note("encoded", name, len(counts), (len(frequent), len(categories))))
         return Column(
             name, "encoded", categories=categories,
             outputs=(*wanted[0], *(f"is {category}" if category else "has no value" for category in frequent)),
@@ -300,23 +296,6 @@ def _learn_category(
     notes.append(Note("rare", name, rows, (len(rare), RARE)))
     kept = tuple(value for value in categories if value not in rare)
     return Column(name, "category", categories=kept, other=True)
-
-
-def _told_apart(categories: tuple[str, ...], counts: dict[str, int], outputs: int, name: str, notes: list[Note]) -> Any:
-    """The categories whose means of the target are kept: all, or the most frequent where means of all are too many."""
-    most = max(1, MOST_CELLS // outputs)
-    if len(categories) <= most:
-        return categories
-    kept = sorted(categories, key=lambda category: -counts[category])[:most]
-    rows = sum(counts[category] for category in categories) - sum(counts[category] for category in kept)
-    notes.append(Note("told apart", name, len(categories), (outputs, MOST_CELLS, most, rows)))
-    return tuple(sorted(kept))
-
-
-def pooled(column: Column) -> bool:
-    """Whether an encoded column may have left categories of the training rows to the mean of all rows."""
-    means = sum(not output.startswith("is ") and output != "has no value" for output in column.outputs)
-    return column.kind == "encoded" and len(column.categories) == max(1, MOST_CELLS // max(1, means))
 
 
 def _frequent(categories: Sequence[str], counts: dict[str, int]) -> list[str]:
@@ -346,8 +325,9 @@ def _learn_number(
     told = _blanks_tell(np.isnan(values), wanted, one)
     if one or not plain.size:
         if not told:
-            kind = "no training value" if not plain.size else "one training value" if low == high else "small range"
-            notes.append(Note(kind, name, values=(low, high)))
+            narrow = f"too narrow a range ({low:.17g} to {high:.17g}; change its unit or subtract an offset)"
+            why = "no value" if not plain.size else f"one value, {low:g}," if low == high else narrow
+            notes.append(Note("dropped in training", name, values=(why,)))
         if not codes and not told:
             return Column(name, "dropped")
     if missing and (told or not one) and plain.size:
@@ -449,27 +429,17 @@ def _check_column(column: Column, where: str) -> None:
             raise DataError(f"{where}: expected distinct {key}, got {found!r:.200}")
     width = len(column.outputs)
     lists = [column.lows, column.highs, *((column.otherwise, *column.values) if column.kind == "encoded" else ())]
-    if any(len(one) != width for one in lists) or any(
-        low > high for low, high in zip(column.lows, column.highs, strict=False)
-    ):
+    falling = any(low > high for low, high in zip(column.lows, column.highs, strict=False))
+    if any(len(one) != width for one in lists) or falling:
         raise DataError(f"{where}: expected {width} lows <= highs, and as many values for each category")
     if column.kind == "encoded" and len(column.values) != len(column.categories):
         raise DataError(f"{where}: expected values for each of {len(column.categories)} categories")
     if column.kind != "date":
         return
-    from htaf.data.dates import ORDERS, PARTS
-
-    if unknown := [part for part in column.outputs if part not in PARTS]:
-        raise DataError(f"{where}: expected parts of a date ({listed(PARTS)}), got {listed(unknown)}")
-    if column.order not in ORDERS:
-        raise DataError(f"{where}: expected the order of a date ({listed(ORDERS)}), got {column.order!r:.80}")
-    for name, text in (("first", column.first), ("filled", column.filled)):
-        try:
-            known = text[:1].isdigit() and not np.isnat(np.datetime64(text, "us"))
-        except ValueError:
-            known = False
-        if not known:
-            raise DataError(f"{where} {name}: expected a date, got {text!r:.80}")
+    days = [column.first, column.filled] if {*column.outputs} <= {*PARTS} and column.order in ORDERS else [""]
+    if any(not day[:1].isdigit() or pd.isna(pd.to_datetime(day, format="ISO8601", errors="coerce")) for day in days):
+        came = (column.outputs, column.order, column.first, column.filled)
+        raise DataError(f"{where}: expected parts of a date, its order and two dates, got {came!r:.200}")
 
 
 def read_target(data: Any) -> Target:
@@ -489,3 +459,52 @@ def read_target(data: Any) -> Target:
     if target.threshold is not None and not (0 < target.threshold < 1 and len(target.classes) == 2):
         raise DataError(f"target: expected a threshold in (0, 1) of two classes, got {target.threshold}")
     return target
+
+
+def encoding_outputs(
+    values: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"], target: Target
+) -> tuple[tuple[str, ...], Float64[np.ndarray, "rows outputs"]]:
+    """What categories are encoded by, with a name for each: the standardised target, or 0 and 1 for each class that has
+    rows; of two classes only the second."""
+    if target.task == "regression":
+        return (f"mean {target.name}",), ((values - target.mean) / target.std)[:, None].astype(np.float64)
+    codes = range(1, 2) if len(target.classes) == 2 else np.unique(values).tolist()
+    return tuple(f"share of {target.classes[code]}" for code in codes), np.stack(
+        [(values == code).astype(np.float64) for code in codes], axis=1
+    )
+
+
+def encodings(
+    categories: Shaped[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"], names: tuple[str, ...]
+) -> Float64[np.ndarray, "names outputs"]:
+    """The encoding of each of `names` by all rows: its mean, drawn towards the mean of all rows where it has few."""
+    return _by(categories, wanted, np.array(names, dtype=object))
+
+
+def cross_fitted(
+    categories: Shaped[np.ndarray, " rows"], wanted: Float64[np.ndarray, "rows outputs"]
+) -> Float64[np.ndarray, "rows outputs"]:
+    """The encoding of each row by the four fifths of the rows that it is not in, so that it does not hold its own
+    target. The fifths are drawn by a fixed seed."""
+    from sklearn.model_selection import KFold
+
+    found = np.empty_like(wanted)
+    folds = KFold(min(FOLDS, len(wanted)), shuffle=True, random_state=0)
+    for known, held in folds.split(wanted):
+        found[held] = _by(categories[known], wanted[known], categories[held])
+    return found
+
+
+def _by(known: np.ndarray, wanted: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    from sklearn.preprocessing import TargetEncoder
+
+    columns = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a mean over one row, which the encoder handles
+        for values in wanted.T:
+            if values.min() == values.max():
+                columns.append(np.full(len(asked), values[0]))
+                continue
+            encoder = TargetEncoder(target_type="continuous", smooth="auto").fit(known[:, None], values)
+            columns.append(np.asarray(encoder.transform(asked[:, None]))[:, 0])
+    return np.stack(columns, axis=1)

@@ -34,7 +34,7 @@ _DATE = re.compile(
 )
 _ZONE = re.compile(r":\d{2}.*(?:Z|UTC|GMT|[+-]\d{2}:?\d{2})$", re.IGNORECASE)  # of a text that is a date
 _NONE, _YEAR, _NUMBERS, _NAME = range(4)  # how a text was written
-_SAMPLE, _CHUNK = 200, 65_536
+_SAMPLE = 200
 _MOSTLY = 0.9  # share of dates from which the other texts of a column are taken for mistakes
 
 
@@ -189,7 +189,8 @@ def read(name: str, column: pd.Series, order: str, zoned: bool) -> Shaped[np.nda
         TableError: a text that is no date, or one of another form; no time zone in any row where training had one, or
             one where it had none.
     """
-    naive, present = without_zone(column), ~missing(column)
+    values, wrong, naive = parsed(column, order)
+    present = wrong | ~np.isnat(values)
     if present.any() and ((present == naive).all() if zoned else (present != naive).any()):
         row = int(np.argmax(naive if zoned else present & ~naive))
         wanted, do = (
@@ -198,55 +199,33 @@ def read(name: str, column: pd.Series, order: str, zoned: bool) -> Shaped[np.nda
             else ("without a time zone", "convert to the zone that those of training were in, and leave it out")
         )
         raise TableError(f"expected times {wanted}, as in training, got {str(column.iloc[row])!r}: {do}", name, row + 1)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        came = str(column.iloc[row]).strip()
+        raise TableError(f"expected a date ({order}, as in training, or 2012-01-31), got {came!r}", name, row + 1)
+    return values
+
+
+def parsed(
+    column: pd.Series, order: str
+) -> tuple[Shaped[np.ndarray, " rows"], Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
+    """Dates of a column whose order is known, as `read` gives them; which rows hold a text that is none, and which rows
+    have a value without a time zone."""
     if is_date(column):
-        return native(column)
-    codes, texts, values = _in_order(column, order)
-    if np.isnat(values).any():
-        place = int(np.argmax(np.isnat(values)))
-        raise TableError(
-            f"expected a date ({order}, as in training, or 2012-01-31), got {texts[place]!r}", name, _row(codes, place)
-        )
-    return np.append(values, np.datetime64("NaT", "us"))[codes]
-
-
-def missing(column: pd.Series) -> Bool[np.ndarray, " rows"]:
-    """Which rows of dates or of texts have no value."""
-    return column.isna().to_numpy(dtype=bool) if is_date(column) else pd.isna(to_text(column))
-
-
-def without_zone(column: pd.Series) -> Bool[np.ndarray, " rows"]:
-    """Which rows of dates or of texts have a value without a time zone."""
-    if is_date(column):
-        return column.notna().to_numpy() & (not has_zone(column))
-    codes, texts = pd.factorize(to_text(column))
-    return np.append([_ZONE.search(text) is None for text in texts], False).astype(bool)[codes]
-
-
-def unread(column: pd.Series, order: str) -> Bool[np.ndarray, " rows"]:
-    """Where a column whose order is known holds texts that `read` refuses."""
-    if is_date(column):
-        return np.zeros(len(column), dtype=bool)
-    codes, _, values = _in_order(column, order)
-    return np.append(np.isnat(values), False)[codes]
-
-
-def _in_order(column: pd.Series, order: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The place of the text of each row, -1 where missing, the texts, and their dates, NaT where they are none."""
-    codes, texts = pd.factorize(to_text(column))
+        return native(column), np.zeros(len(column), dtype=bool), column.notna().to_numpy() & (not has_zone(column))
+    codes, texts = pd.factorize(to_text(column))  # missing: -1
     scanned = _scan(texts)
     if order not in (DAY_FIRST, MONTH_FIRST):
         scanned[scanned[:, 0] == _NUMBERS, 0] = _NONE
-    return codes, texts, _values(scanned, order)
+    values = np.append(_values(scanned, order), np.datetime64("NaT", "us"))
+    naive = np.array([*(_ZONE.search(text) is None for text in texts), False])
+    return values[codes], np.append(np.isnat(values[:-1]), False)[codes], naive[codes]
 
 
 def _scan(texts: Shaped[np.ndarray, " texts"]) -> Int64[np.ndarray, "texts 6"]:
     """Of each text how it is written, year, two numbers (month and day where they are known), microseconds of the day,
     and minutes by which its zone is ahead of UTC."""
-    found = np.zeros((len(texts), 6), dtype=np.int64)
-    for begin in range(0, len(texts), _CHUNK):
-        part = [_fields(text) for text in texts[begin : begin + _CHUNK]]
-        found[begin : begin + len(part)] = part
-    return found
+    return np.fromiter((_fields(text) for text in texts), np.dtype((np.int64, 6)), len(texts))
 
 
 def _fields(text: str) -> tuple[int, int, int, int, int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from htaf._errors import counted
 from htaf.data.image_parts import FilePart, Images, Part, as_images
-from htaf.data.image_reading import SMALL as THUMBNAIL
 from htaf.data.image_reading import SUFFIXES, advice, in_folder, look_all
 from htaf.data.order import random_order
 from htaf.data.reading import DataError, listed
@@ -28,7 +26,7 @@ HELD_OUT = 0.2
 Listing = list[tuple[str, int]]  # relative names with forward slashes, class numbers
 
 
-def read_folder(folder: Path, size: int | None, *, strict: bool = False) -> Images:
+def read_folder(folder: Path, size: int | None) -> Images:
     """A folder in ImageFolder layout.
 
     FOLDER/class/... has 20% of each class held out as the test part, with a fixed seed; FOLDER/train/class/... takes
@@ -38,7 +36,6 @@ def read_folder(folder: Path, size: int | None, *, strict: bool = False) -> Imag
         folder: the folder.
         size: height and width in pixels to which images are brought; None keeps small images of one size, and of all
             others takes the median of their shorter sides, rounded up to a multiple of 32, from 32 to 224.
-        strict: raise for a file that cannot be read and a class without images; else they are left out and noted.
     Returns:
         the set; the classes are the folders' names in alphabetical order.
     Raises:
@@ -66,7 +63,7 @@ def read_folder(folder: Path, size: int | None, *, strict: bool = False) -> Imag
             raise DataError(f"{folder / test_name}: expected the classes of 'train', got {listed(unknown, 5)} too")
         present = {name: numbers[name] for name in _folders(folder / test_name)}
         test_listing = _listing(folder, f"{test_name}/", present, notes)
-    return images_from_files(folder.name, folder, classes, listing, test_listing, size, notes, strict=strict)
+    return images_from_files(folder.name, folder, classes, listing, test_listing, size, notes)
 
 
 def images_from_files(
@@ -77,8 +74,6 @@ def images_from_files(
     test: Listing,
     size: int | None,
     notes: list[str],
-    *,
-    strict: bool = False,
 ) -> Images:
     """Checks the files, leaves out those that cannot be read, and makes both parts.
 
@@ -87,7 +82,7 @@ def images_from_files(
         folder: what the names are relative to.
         classes: class names in the order of the labels.
         train, test: names and labels; without any in `test` 20% of each class are held out.
-        size, strict: as in `read_folder`.
+        size: as in `read_folder`.
         notes: what is handled is appended.
     Returns:
         the set.
@@ -100,18 +95,14 @@ def images_from_files(
     bad = [f"{file} ({seen.problem})" for (file, _), seen in zip(listing, looks, strict=True) if seen.problem]
     if len(bad) * 2 > len(listing):
         raise DataError(f"{folder}: expected images, got {len(bad):,} of {len(listing):,} unreadable: {listed(bad, 3)}")
-    if bad and strict:
-        raise DataError(f"{folder}: {counted(len(bad), 'unreadable file')}: {listed(bad, 5)}")
     if bad:
         notes.append(f"{counted(len(bad), 'unreadable file')} left out: {listed(bad, 5)}")
-    for kind, count in Counter(kind for seen in looks if not seen.problem for kind in seen.handled).items():
-        notes.append(f"{counted(count, 'image')} {HANDLED[kind]}")
     usable = [entry for entry, seen in zip(listing, looks, strict=True) if not seen.problem]
     border = sum(not seen.problem for seen in looks[: len(train)])
     every = [seen.size for seen in looks if not seen.problem]
     sizes = set(every)
     labels = torch.tensor([label for _, label in usable], dtype=torch.int64)
-    present = _present(folder, classes, labels[:border], "training part" if test else "folder", strict, notes)
+    present = _present(folder, classes, labels[:border], "training part" if test else "folder", notes)
     if len(present) < len(classes):
         kept = torch.isin(labels, present)
         usable = [entry for entry, keep in zip(usable, kept.tolist(), strict=True) if keep]
@@ -145,26 +136,12 @@ def images_from_files(
             "with a warning"
         )
 
-    looked = {file: seen.small for (file, _), seen in zip(listing, looks, strict=True)} if whole else {}
-
     def part(chosen: Int64[Tensor, " rows"]) -> Part:
         names = tuple(usable[row][0] for row in chosen.tolist())
-        small = torch.frombuffer(bytearray().join(map(looked.__getitem__, names)), dtype=torch.uint8) if whole else None
-        small = None if small is None else small.reshape(len(names), THUMBNAIL, THUMBNAIL, 3).permute(0, 3, 1, 2)
-        files = FilePart(folder, names, labels[chosen], (height, width), small=small)
+        files = FilePart(folder, names, labels[chosen], (height, width))
         return files.in_memory() if in_memory else files
 
     return as_images(name, tuple(classes), part(rows), part(test_rows), notes)
-
-
-HANDLED = {
-    "frames": "with several frames: the first is used",
-    "grey": "in grey: made RGB",
-    "CMYK": "in CMYK: made RGB",
-    "16-bit": "of 16 bits: scaled to 8",
-    "transparent": "with transparency, which is dropped",
-    "turned": "turned upright by the EXIF tag",
-}
 
 
 def held_out(
@@ -210,16 +187,13 @@ def shuffled_by_class(labels: Int64[Tensor, " n"], classes: int, seed: int) -> l
     return [order[ordered == number] for number in range(classes)]
 
 
-def _present(
-    folder: Path, classes: Sequence[str], labels: Tensor, where: str, strict: bool, notes: list[str]
-) -> Tensor:
+def _present(folder: Path, classes: Sequence[str], labels: Tensor, where: str, notes: list[str]) -> Tensor:
     """The numbers of the classes that have images."""
     counts = torch.bincount(labels, minlength=len(classes))
     empty = [name for name, count in zip(classes, counts.tolist(), strict=True) if not count]
-    if empty and (strict or len(classes) - len(empty) < 2):
-        least = "of each class" if strict else "of two classes or more"
+    if empty and len(classes) - len(empty) < 2:
         came = "; ".join([listed(empty, 5), *notes])
-        raise DataError(f"{folder}: expected readable images {least} in the {where}, got none of {came}")
+        raise DataError(f"{folder}: expected readable images of two classes or more in the {where}, got none of {came}")
     if empty:
         kind = "1 class" if len(empty) == 1 else f"{len(empty):,} classes"
         notes.append(f"{kind} without a readable image in the {where} left out: {listed(empty, 5)}")

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
-import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d
 
 from htaf._files import file_sha256
-from htaf.data.image_reading import SMALL, read_files, threads
+from htaf.data.image_reading import read_files, threads
 from htaf.data.reading import listed
-
-MIDDLE = 4096  # bytes of a file that are read before all of it is
-CHUNK = 4096  # images that are made small at once
-SAME = 0.995  # cosine of two small images, less their channels' means and the mean image: they look the same
-FLAT = 2.0  # deviation of the pixels of a small image; of less nothing is to be seen
-NEAREST, AXES = 8, 12  # images that are compared with each one, by so many principal axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +55,6 @@ class MemoryPart:
         digest.update(self.labels.numpy().astype("<i8").tobytes())
         return digest.hexdigest()
 
-    def thumbnails(self) -> UInt8[Tensor, "n c h w"] | None:
-        """As `FilePart.thumbnails`."""
-        found = [adaptive_avg_pool2d(some.float(), SMALL).round().byte() for some in self.pixels.split(CHUNK)]
-        return torch.cat(found) if found else None
-
     def telling(self) -> tuple[Callable[[int], Hashable], ...]:
         """As `FilePart.telling`: of a row its pixels."""
         pixels = self.pixels.contiguous().numpy()
@@ -87,7 +71,6 @@ class FilePart:
         labels: int64 [n], class numbers.
         size: (H, W) in pixels, to which each image is resized and cropped.
         channels: 1 or 3.
-        small: the whole images at `SMALL` x `SMALL` pixels, RGB; None where they were not decoded.
     """
 
     folder: Path
@@ -95,7 +78,6 @@ class FilePart:
     labels: Int64[Tensor, " n"]
     size: tuple[int, int]
     channels: int = 3
-    small: UInt8[Tensor, "n c h w"] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -128,10 +110,6 @@ class FilePart:
             digest.update(json.dumps(entry).encode())
         return digest.hexdigest()
 
-    def thumbnails(self) -> UInt8[Tensor, "n c h w"] | None:
-        """Images at `SMALL` x `SMALL` pixels, by which those that look the same are found."""
-        return self.small
-
     def telling(self) -> tuple[Callable[[int], Hashable], ...]:
         """What tells rows apart: where all of it is equal, so are their files. Each is asked of rows alone that those
         before it leave together, so that few files are read."""
@@ -139,15 +117,10 @@ class FilePart:
         def size(row: int) -> int:
             return (self.folder / self.names[row]).stat().st_size
 
-        def middle(row: int) -> bytes:
-            with (self.folder / self.names[row]).open("rb") as file:
-                file.seek(max(0, (size(row) - MIDDLE) // 2))
-                return file.read(MIDDLE)
-
         def content(row: int) -> str:
             return file_sha256(self.folder / self.names[row])
 
-        return size, middle, content
+        return size, content
 
 
 Part = MemoryPart | FilePart
@@ -178,28 +151,12 @@ class Images:
         size = " x ".join(map(str, (self.train.channels, *shape)))
         return f"Images({self.name!r}: {len(self.classes):,} classes, {images}, {size})"
 
-    @cached_property
-    def look_alikes(self) -> tuple[str, ...]:
-        """Notes on images that look the same and are not equal, as a photo that was saved again; found when asked."""
-        small = [part.thumbnails() for part in (self.train, self.test)]
-        if small[0] is None or small[1] is None or small[0].shape[1] != small[1].shape[1]:
-            return ()
-        copies = {row: group[0] for group in _equal(self.train, self.test) for row in group[1:]}
-        pixels = torch.cat([small[0], small[1]])
-        rows = np.array([row for row in range(len(pixels)) if row not in copies], np.int64)  # copies are told already
-        groups = _joined(rows[_looking_alike(pixels[rows])].tolist(), len(pixels))
-        of = {row: number for number, group in enumerate(groups) for row in group}
-        for row, first in copies.items():
-            if first in of:
-                groups[of[first]].append(row)
-        return tuple(_told(self.classes, self.train, self.test, [sorted(group) for group in groups], "~", copies))
-
 
 def as_images(name: str, classes: tuple[str, ...], train: Part, test: Part, notes: list[str]) -> Images:
     """The set of these parts, with its fingerprint, and notes on equal images where they mislead."""
     content = json.dumps([*classes, train.fingerprint(), test.fingerprint()])
     found = hashlib.sha256(content.encode()).hexdigest()
-    return Images(name, classes, train, test, found, (*notes, *_told(classes, train, test, _equal(train, test), "=")))
+    return Images(name, classes, train, test, found, (*notes, *_told(classes, train, test)))
 
 
 def _equal(train: Part, test: Part) -> list[Sequence[int]]:
@@ -221,103 +178,35 @@ def _equal(train: Part, test: Part) -> list[Sequence[int]]:
     return groups
 
 
-def _looking_alike(small: UInt8[Tensor, "n c h w"]) -> Int64[np.ndarray, "pairs 2"]:
-    """Pairs of images that look the same, each row with some of those nearest to it."""
-    from scipy.spatial import KDTree
-
-    values = small.numpy().reshape(*small.shape[:2], -1).astype(np.float32)
-    values = (values - values.mean(2, keepdims=True)).reshape(len(values), -1)
-    plain = values.std(1) < FLAT
-    values -= values.mean(0)  # of images of one scene only what differs counts
-    rows = np.flatnonzero(~plain & (values.std(1) >= FLAT))
-    if len(rows) < 2:
-        return np.empty((0, 2), np.int64)
-    unit = values[rows] / np.linalg.norm(values[rows], axis=1, keepdims=True)
-    places = unit @ np.linalg.eigh(unit.T @ unit)[1][:, -AXES:]  # no two are farther apart there than they are
-    most = min(NEAREST + 1, len(rows))
-    near = KDTree(places).query(places, most, distance_upper_bound=(2 - 2 * SAME) ** 0.5)[1]  # a missing one: len(rows)
-    own, other = np.repeat(np.arange(len(rows)), most), near.ravel()
-    kept = (own != other) & (other < len(rows))
-    first, second = np.minimum(own, other)[kept], np.maximum(own, other)[kept]
-    alike = np.concatenate(
-        [
-            np.einsum("ij,ij->i", unit[first[i : i + CHUNK]], unit[second[i : i + CHUNK]])
-            for i in range(0, len(first), CHUNK)
-        ]
-        or [np.empty(0)]
-    )
-    return rows[np.stack([first, second], 1)[alike > SAME]]
-
-
-def _joined(pairs: Sequence[Sequence[int]], total: int) -> list[list[int]]:
-    """Groups of rows that pairs join, each ascending."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    if not pairs:
-        return []
-    first, second = np.array(pairs).T
-    of = connected_components(coo_array((np.ones(len(first)), (first, second)), (total, total)), directed=False)[1]
-    groups: dict[int, list[int]] = {}
-    for row in sorted({*first.tolist(), *second.tolist()}):
-        groups.setdefault(int(of[row]), []).append(row)
-    return [*groups.values()]
-
-
-def _labels(train: Part, test: Part) -> list[int]:
-    return [*train.labels.tolist(), *test.labels.tolist()]
-
-
-def _told(
-    classes: Sequence[str],
-    train: Part,
-    test: Part,
-    groups: Sequence[Sequence[int]],
-    sign: Literal["=", "~"],
-    copies: Mapping[int, int] | None = None,
-) -> list[str]:
-    """Notes on test images that the training part has too, on images that repeat others within it, and on images of
-    several classes; = of equal images, ~ of those that look the same.
-
-    Args:
-        copies: rows that are equal to another one, which comes before: what = tells of them is not told again.
-    """
-    copies = copies or {}
-    border, labels = len(train), _labels(train, test)
-    equal = sign == "="
+def _told(classes: Sequence[str], train: Part, test: Part) -> list[str]:
+    """Notes on test images that the training part has too, on images that repeat others within it, and on equal images
+    of several classes."""
+    groups, border = _equal(train, test), len(train)
+    labels = [*train.labels.tolist(), *test.labels.tolist()]
 
     def named(row: int) -> str:
         part, place = (train, row) if row < border else (test, row - border)
         return f"{'train' if row < border else 'test'}/{place}" if part.names is None else part.names[place]
 
     def shown(pairs: Sequence[tuple[int, int]]) -> str:
-        return listed([f"{named(row)} {sign} {named(first)}" for row, first in pairs], 3)
+        return listed([f"{named(row)} = {named(first)}" for row, first in pairs], 3)
 
-    both = [
-        (row, group[0])
-        for group in groups
-        for row in group
-        if row >= border > group[0] and copies.get(row, row) >= border
-    ]
-    within = [(row, group[0]) for group in groups for row in group[1:] if row < border and row not in copies]
+    both = [(row, group[0]) for group in groups for row in group if row >= border > group[0]]
+    within = [(row, group[0]) for group in groups for row in group[1:] if row < border]
     mixed = [group for group in groups if len({labels[row] for row in group}) > 1]
     notes: list[str] = []
     if both:
-        are = "are in the training part too" if equal else "look the same as one of the training part"
         notes.append(
-            f"{len(both):,} of {len(test):,} test images {are}, so the figures of the test part "
-            f"{'are' if equal else 'may be'} too good: "
-            f"{shown(both)}"
+            f"{len(both):,} of {len(test):,} test images are in the training part too, so the figures of the test part "
+            f"are too good: {shown(both)}"
         )
     if within:
-        are = "are equal to" if equal else "look the same as"
         notes.append(
-            f"{len(within):,} of {border:,} training images {are} one before, and validation images are drawn from "
-            f"them all: {shown(within)}"
+            f"{len(within):,} of {border:,} training images are equal to one before, and validation images are drawn "
+            f"from them all: {shown(within)}"
         )
     if mixed:
         twins = [(group[0], next(row for row in group if labels[row] != labels[group[0]])) for group in mixed]
-        each = [f" {sign} ".join(f"{named(row)} ({classes[labels[row]]})" for row in pair) for pair in twins]
-        are = "are equal to one" if equal else "look the same as one"
-        notes.append(f"{sum(map(len, mixed)):,} images {are} of another class: {listed(each, 3)}")
+        each = [" = ".join(f"{named(row)} ({classes[labels[row]]})" for row in pair) for pair in twins]
+        notes.append(f"{sum(map(len, mixed)):,} images are equal to one of another class: {listed(each, 3)}")
     return notes

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, log2
+from math import ceil
 from pathlib import Path
-from threading import Condition
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,12 +41,12 @@ ARCHIVE = "an archive is not read: unzip it and give the folder"
 UNREAD = {HEIC: (".heic", ".heif", ".hif"), ARCHIVE: (".zip", ".7z", ".rar", ".tar", ".tgz")}
 MAX_PIXELS = 89_478_485  # PIL's own limit for a decompression bomb: 256 MiB in RGB
 MAX_EDGE = 65_535  # pixels, as of JPEG: a strip of single pixels takes many times its bytes
-IN_FLIGHT = 2**30  # bytes of images that all threads decode at a time; a larger one is decoded alone
+LARGE = 2**28  # bytes of an image while it is decoded, from which one is decoded at a time
 LARGEST_FILE = 8 * MAX_PIXELS  # bytes: four channels of 16 bits, uncompressed
 STRIP = 16  # times the pixels that are asked for: an image that covers more when it is enlarged is cropped before
 ORIENTATION = 0x0112  # the EXIF tag
 TILE_WIDTH, TILE_LENGTH = 322, 323  # tags of TIFF
-SMALL = 8  # height and width of what tells images that look the same
+SMALL = 8  # pixels to whose eightfold a file is decoded when it is only looked at
 Content = Path | bytes
 
 
@@ -56,44 +56,23 @@ class Look:
 
     Attributes:
         size: (H, W) in pixels, upright.
-        handled: what `decode` has to do beside reading, such as "frames".
         problem: why it cannot be read, or "" where it can.
-        small: the image at SMALL x SMALL pixels, RGB; empty where it was not decoded.
     """
 
     size: tuple[int, int] = (0, 0)
-    handled: tuple[str, ...] = ()
     problem: str = ""
-    small: bytes = b""
 
 
-class Budget:
-    """Bytes that images may take while they are decoded, of all threads together."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.free()
-
-    def free(self) -> None:
-        self.used, self._freed = 0, Condition()
-
-    @contextmanager
-    def held(self, size: int) -> Iterator[None]:
-        """Wait until `size` bytes fit, or nothing else is held, and hold them in the block."""
-        with self._freed:
-            self._freed.wait_for(lambda: not self.used or self.used + size <= self.most)
-            self.used += size
-        try:
-            yield
-        finally:
-            with self._freed:
-                self.used -= size
-                self._freed.notify_all()
+ALONE = Lock()  # of the image that is decoded alone
 
 
-MEMORY = Budget(IN_FLIGHT)
+def _renewed() -> None:
+    global ALONE
+    ALONE = Lock()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=MEMORY.free)  # the threads of the parent, which hold some, are not there
+    os.register_at_fork(after_in_child=_renewed)  # the thread of the parent that holds it is not there
 
 
 def threads() -> int:
@@ -110,28 +89,19 @@ def look(path: Path, *, whole: bool = True) -> Look:
         path: a file.
         whole: decode all of it (JPEG at down to 1/8 size, which still reads every byte), not the header only.
     Returns:
-        its size and what has to be handled, or the problem.
+        its size, or the problem.
     """
     _expect_reader()
     try:
         with _opened(path) as image:
             width, height = image.size
-            handled = tuple(word for word, found in _handled(image).items() if found)
             sideways = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) > 4  # TIFF is upright already
-            small = _small(image) if whole else b""
+            if whole:
+                with _decoding(image, 8 * SMALL):
+                    _rgb(image)
     except Exception as error:  # PIL's readers raise nearly everything on damaged files
         return Look(problem=_reason(error, path))
-    return Look((width, height) if sideways else (height, width), handled, small=small)
-
-
-def _small(image: Image.Image) -> bytes:
-    width, height = image.size
-    with _decoding(image, 8 * SMALL):
-        part = 2 ** round(log2(width / image.width))  # of which JPEG decodes one pixel; its last may hang over
-        plain = _rgb(image)
-        box = None if part < 2 else (0, 0, min(width / part, plain.width), min(height / part, plain.height))
-        shrunk = plain.resize((SMALL, SMALL), Image.Resampling.BILINEAR, box)
-    return ImageOps.exif_transpose(shrunk).tobytes()
+    return Look((width, height) if sideways else (height, width))
 
 
 def look_all(paths: Sequence[Path], *, whole: bool = True) -> list[Look]:
@@ -218,7 +188,7 @@ def read_files(
 
 
 def read_each(
-    files: Sequence[Content | Callable[[], Content]],
+    files: Sequence[Content],
     channels: int,
     size: tuple[int, int],
     names: Sequence[str] | None = None,
@@ -227,7 +197,7 @@ def read_each(
     """`decode` for each file, in threads: the images, zeros where one cannot be read, and why not.
 
     Args:
-        files: their paths or contents, or functions that give one of these and may raise DataError.
+        files: their paths or contents.
         names: of contents, for messages.
         most: threads; None: as `threads` says.
 
@@ -242,10 +212,8 @@ def read_each(
     pixels = np.zeros((len(files), channels, *size), dtype=np.uint8)
 
     def fill(place: int) -> DataError | None:
-        file = files[place]
         try:
-            content = file() if callable(file) else file
-            pixels[place] = decode(content, channels, size, names[place] if names else "image")
+            pixels[place] = decode(files[place], channels, size, names[place] if names else "image")
         except DataError as error:
             return error
         return None
@@ -294,11 +262,12 @@ def _opened(file: Path | bytes) -> Iterator[Image.Image]:
 
 @contextmanager
 def _decoding(image: Image.Image, edge: int) -> Iterator[None]:
-    """Decode JPEG at 1/2 to 1/8 where both edges stay above `edge` pixels, and hold the memory in the block."""
+    """Decode JPEG at 1/2 to 1/8 where both edges stay above `edge` pixels; of large images one at a time."""
     coefficients = 8 * image.width * image.height if image.info.get("progressive") else 0  # all of them, at any scale
     image.draft(None, (edge, edge))
     each = 20 if image.mode.startswith("I") else 12  # bytes a pixel: as it is, in RGB and between
-    with MEMORY.held(each * (image.width * image.height + _tile(image)) + coefficients):
+    large = each * (image.width * image.height + _tile(image)) + coefficients >= LARGE
+    with ALONE if large else nullcontext():
         yield
 
 
@@ -327,17 +296,6 @@ def _reason(error: Exception, file: Path | bytes) -> str:
     if head[4:12] in (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1", b"ftypmsf1"):
         return HEIC
     return "a file of another kind"
-
-
-def _handled(image: Image.Image) -> dict[str, bool]:
-    return {
-        "frames": bool(getattr(image, "is_animated", False)),
-        "grey": image.mode in ("L", "LA", "1", "La") or image.mode.startswith("I"),
-        "CMYK": image.mode == "CMYK",
-        "16-bit": image.mode.startswith("I"),
-        "transparent": image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info,
-        "turned": image.getexif().get(ORIENTATION, 1) != 1,
-    }
 
 
 def _rgb(image: Image.Image) -> Image.Image:

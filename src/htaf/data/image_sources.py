@@ -10,12 +10,12 @@ in a column `label` or `cls`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,31 +28,31 @@ from torch import Tensor
 
 from htaf._errors import first_line
 from htaf._files import regular
-from htaf.data.image_reading import SUFFIXES, image_files, read_each
+from htaf.data.image_parts import MemoryPart
+from htaf.data.image_reading import SUFFIXES, Content, image_files, read_each
 from htaf.data.reading import DataError, listed
 
 PARQUET = ".parquet"
 LABELS = ("label", "cls")  # columns of labels
 GONE = (FileNotFoundError, PermissionError, ConnectionError, TimeoutError)
-HELD = 2**32  # bytes of images of one Parquet file that a block may hold
 
 Label = int | str | None
-Fetch = Callable[[], bytes | Path]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Image:
     """One image that is to be decoded.
 
-    id: its name. label: as it stands there. fetch: its file, or what the file holds. part: a number that it carries,
-    if any. sure: it was there when the list was made. zeros: zeros stand in for it where it cannot be decoded.
+    id: its name. content: its file, or what the file holds. label: as it stands there. part: a number that it carries,
+    if any. size: of its file in bytes, -1 where there was none when the list was made. zeros: zeros stand in for it
+    where it cannot be decoded.
     """
 
     id: str
-    label: Label
-    fetch: Fetch
+    content: Content
+    label: Label = -1
     part: int | None = None
-    sure: bool = False
+    size: int = -1
     zeros: bool = False
 
 
@@ -69,45 +69,28 @@ class Stretch(Protocol):
         """What tells these images from others, as JSON values."""
         ...
 
-    def images(self) -> list[Image]:
-        """All of them, in order. Raises DataError or OSError: the place cannot be read."""
+    def first(self) -> str:
+        """A file that was there when the list was made, "" for none."""
         ...
 
 
 @dataclass(frozen=True)
 class Files:
-    """Image files.
+    """Image files."""
 
-    sizes: in bytes, -1 where there was no such file. ids: None: the paths. labels: class numbers,
-    None: -1. parts: numbers that the images carry. zeros: as in `Image`.
-    """
-
-    paths: tuple[str, ...]
-    sizes: tuple[int, ...]
-    ids: tuple[str, ...] | None = None
-    labels: tuple[int, ...] | None = None
-    parts: tuple[int, ...] | None = None
-    zeros: bool = False
+    images: tuple[Image, ...]
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.images)
 
     def cut(self, first: int, last: int) -> Files:
-        rows = slice(first, last)
-        kept = {name: value and value[rows] for name in ("ids", "labels", "parts") for value in [getattr(self, name)]}
-        return replace(self, paths=self.paths[rows], sizes=self.sizes[rows], **kept)
+        return Files(self.images[first:last])
 
     def names(self) -> Iterable[object]:
-        labels = self.labels or (-1,) * len(self)
-        return map(list, zip(self.ids or self.paths, self.sizes, labels, strict=True))
+        return ([one.id, one.size, one.label] for one in self.images)
 
-    def images(self) -> list[Image]:
-        n = len(self)
-        fields = (self.paths, self.sizes, self.ids or self.paths, self.labels or (-1,) * n, self.parts or (None,) * n)
-        return [
-            Image(name, label, partial(Path, path) if size or self.zeros else bytes, part, size >= 0, self.zeros)
-            for path, size, name, label, part in zip(*fields, strict=True)
-        ]
+    def first(self) -> str:
+        return str(self.images[0].content) if self.images[0].size >= 0 else ""
 
 
 @runtime_checkable
@@ -121,7 +104,7 @@ class Batches(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of a part of a set. source: what gives them; other fields as in `Files`. Another process is given their
+    """Rows of a part of a set. source: what gives them; other fields as in `Image`. Another process is given their
     pixels, not the part."""
 
     source: Batches
@@ -140,64 +123,53 @@ class Rows:
     def names(self) -> Iterable[object]:
         return self.ids
 
-    def images(self) -> list[Image]:
-        raise TypeError("expected images to be decoded, these are")
+    def first(self) -> str:
+        return ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        held = _Held(self.source.batch(self.rows))
+        held = MemoryPart(self.source.batch(self.rows), torch.tensor(self.labels))
         return Rows, (held, torch.arange(len(self)), self.ids, self.labels, self.parts)
-
-
-@dataclass(frozen=True, eq=False)
-class _Held:
-    values: Tensor
-
-    def batch(self, rows: Tensor) -> Tensor:
-        return self.values[rows]
 
 
 @dataclass(frozen=True)
 class ParquetRows:
-    """Rows first to last - 1 of a Parquet file. column: of the images. label: the column of their labels, if any."""
+    """Rows begin to end - 1 of a Parquet file. column: of the images. label: the column of their labels, if any."""
 
     file: str
     size: int
     column: str
     label: str | None
-    first: int
-    last: int
+    begin: int
+    end: int
 
     def __len__(self) -> int:
-        return self.last - self.first
+        return self.end - self.begin
 
     def cut(self, first: int, last: int) -> ParquetRows:
-        return replace(self, first=self.first + first, last=min(self.last, self.first + last))
+        return replace(self, begin=self.begin + first, end=min(self.end, self.begin + last))
 
     def names(self) -> Iterable[object]:
-        return [[self.file, self.size, self.column, self.label, self.first, self.last]]
+        return [[self.file, self.size, self.column, self.label, self.begin, self.end]]
 
+    def first(self) -> str:
+        return self.file
+
+    @property
     def images(self) -> list[Image]:
-        found: list[Image] = []
-        held = 0
+        """All of them, in order. Raises DataError: the file cannot be read."""
         with _opened(self.file) as stream, _parquet(self.file):
-            for row, (value, label) in enumerate(self._rows(pq.ParquetFile(stream)), self.first):
-                held += value.nbytes
-                _expect_held(self.file, held)
-                found.append(Image(f"{self.file}/{row}", _known(label[0].as_py()), partial(_cell, value[0])))
-        if len(found) != len(self):
-            raise DataError(f"{self.file}: expected {self.last:,} rows, as it had before, got fewer")
-        return found
-
-    def _rows(self, table: pq.ParquetFile) -> Iterator[tuple[pa.Array, pa.Array]]:
-        """The image and the label of each row, one at a time: a few bytes can stand for gigabytes of equal rows."""
-        columns, start = [self.column, *([self.label] if self.label else [])], 0
-        for group in range(table.num_row_groups):
-            end = start + table.metadata.row_group(group).num_rows
-            if start < self.last and self.first < end:
-                rows = table.iter_batches(1, row_groups=[group], columns=columns)
-                for one in islice(rows, max(0, self.first - start), self.last - start):
-                    yield one.column(self.column), one.column(self.label) if self.label else pa.nulls(1)
-            start = end
+            table = pq.ParquetFile(stream)
+            sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+            starts = [0, *np.cumsum(sizes).tolist()]
+            groups = [g for g in range(len(sizes)) if starts[g] < self.end and self.begin < starts[g + 1]]
+            read = table.read_row_groups(groups, [self.column, *([self.label] if self.label else [])])
+            rows = read.slice(self.begin - starts[groups[0]] if groups else 0, len(self)).to_pylist()
+        if len(rows) != len(self):
+            raise DataError(f"{self.file}: expected {self.end:,} rows, as it had before, got fewer")
+        return [
+            Image(f"{self.file}/{place}", _bytes(row[self.column]), row[self.label] if self.label else None)
+            for place, row in enumerate(rows, self.begin)
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,12 +208,11 @@ def source(paths: Sequence[str], *, column: str | None = None) -> tuple[list[Str
         raise DataError(f"{paths[0]}: expected image files, folders of them or Parquet files, got neither")
     made: list[Stretch] = []
     for parquet, entries in groupby(found, key=lambda entry: _is_parquet(entry[0])):
-        names, sizes = zip(*entries, strict=True)
         if parquet:
-            with ThreadPoolExecutor(min(16, len(names))) as pool:
-                made += pool.map(partial(_parquet_rows, column=column), names)
+            with ThreadPoolExecutor(16) as pool:
+                made += pool.map(partial(_parquet_rows, column=column), [name for name, _ in entries])
         else:
-            made.append(Files(names, sizes))
+            made.append(Files(tuple(Image(name, Path(name), size=size) for name, size in entries)))
     if not any(map(len, made)):
         raise DataError(f"expected images, got none in {listed(paths, 3)}")
     return [one for one in made if len(one)], notes
@@ -287,38 +258,41 @@ def read_block(
     Raises:
         DataError: with `strict`, such an image; a file that was there when the list was made and cannot be read here.
     """
-    parts = [_decoded(one, channels, size, classes, part, threads, strict) for one in block]
-    return Decoded(
-        tuple(name for part in parts for name in part.ids),
-        np.concatenate([part.labels for part in parts]),
-        np.concatenate([part.parts for part in parts]),
-        parts[0].pixels if len(parts) == 1 else np.concatenate([part.pixels for part in parts]),
-        tuple(problem for part in parts for problem in part.problems),
-        tuple(note for part in parts for note in part.notes),
-        sum(part.unknown for part in parts),
-    )
+    parts = [
+        _held([*some]) if held else _decoded([*some], channels, size, classes, part, threads, strict)
+        for held, some in groupby(block, key=lambda one: isinstance(one, Rows))
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    arrays = {name: np.concatenate([getattr(one, name) for one in parts]) for name in ("labels", "parts", "pixels")}
+    lists = {name: sum((getattr(one, name) for one in parts), ()) for name in ("ids", "problems", "notes")}
+    return Decoded(**arrays, **lists, unknown=sum(one.unknown for one in parts))
+
+
+def _held(rows: Sequence[Any]) -> Decoded:
+    """Rows of sets, which are decoded."""
+    ids, labels, parts = (sum((getattr(one, name) for one in rows), ()) for name in ("ids", "labels", "parts"))
+    pixels = torch.cat([one.source.batch(one.rows) for one in rows]).numpy()
+    return Decoded(ids, np.array(labels, np.int32), np.array(parts, np.uint8), pixels)
 
 
 def _decoded(
-    stretch: Stretch,
+    block: Sequence[Any],
     channels: int,
     size: tuple[int, int],
     classes: Sequence[str],
-    number: int,
+    part: int,
     threads: int,
     strict: bool,
 ) -> Decoded:
-    if isinstance(stretch, Rows):
-        labels, parts = np.array(stretch.labels, np.int32), np.array(stretch.parts, np.uint8)
-        return Decoded(stretch.ids, labels, parts, stretch.source.batch(stretch.rows).numpy())
-    images = stretch.images()
+    images = [image for one in block for image in one.images]
     read, problems = read_each(
-        [image.fetch for image in images], channels, size, [image.id for image in images], threads
+        [image.content for image in images], channels, size, [image.id for image in images], threads
     )
     pixels = read.numpy()
     for image, error in zip(images, problems, strict=True):
         cause = error and error.__cause__  # of the system: PIL's own have no number
-        if image.sure and isinstance(cause, OSError) and (isinstance(cause, GONE) or cause.errno is not None):
+        if image.size >= 0 and isinstance(cause, OSError) and (isinstance(cause, GONE) or cause.errno is not None):
             raise DataError(
                 f"{image.id} was there when the images were listed and cannot be read here "
                 f"({first_line(cause)}): images must lie where every node sees them"
@@ -331,7 +305,7 @@ def _decoded(
     return Decoded(
         tuple(images[row].id for row in kept),
         numbers,
-        np.array([number if (part := images[row].part) is None else part for row in kept], np.uint8),
+        np.array([part if (own := images[row].part) is None else own for row in kept], np.uint8),
         pixels if len(kept) == len(images) else pixels[kept],
         tuple(_problem(images[row], problems[row]) for row, out in enumerate(left_out) if out),
         tuple(f"{problems[row]}; zeros stand in for it" for row in kept if problems[row] is not None),
@@ -354,7 +328,7 @@ def _numbers(labels: Sequence[Label], classes: Sequence[str]) -> tuple[Int32[np.
             return names[label]
         try:
             value = -1 if label is None else int(label)
-        except ValueError:
+        except (TypeError, ValueError):
             return None
         return value if -1 <= value < len(classes) else None
 
@@ -408,15 +382,6 @@ def _opened(file: str) -> Iterator[Any]:
         yield stream
 
 
-def _expect_held(file: str, held: int) -> None:
-    """Raises DataError where the images of one block are more than it may hold."""
-    if held > HELD:
-        raise DataError(
-            f"{file}: expected at most {HELD / 1e9:.1f} GB of images in one block, got more: a smaller number of "
-            "images in a part (--part-images) makes blocks smaller"
-        )
-
-
 @contextmanager
 def _parquet(file: str):
     try:
@@ -456,11 +421,6 @@ def _holds_labels(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _cell(value: Any) -> bytes:
-    """The bytes of a cell; none for null, which is an empty file to who decodes it."""
-    content = value.as_py()
-    return (content.get("bytes") if isinstance(content, dict) else content) or b""
-
-
-def _known(label: Any) -> Label:
-    return label if isinstance(label, int | str) and not isinstance(label, bool) else None
+def _bytes(cell: Any) -> bytes:
+    """What a cell holds; nothing for null, which is an empty file to who decodes it."""
+    return (cell.get("bytes") if isinstance(cell, dict) else cell) or b""

@@ -80,7 +80,6 @@ def load(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     size: int | None = None,
-    strict: bool = False,
 ) -> Images:
     """A named set, or any folder with one folder of images for each class.
 
@@ -94,7 +93,6 @@ def load(
         data_dir: a folder with the public sets.
         size: height and width in pixels of images from files; None: their own where all are alike and small, else by
             their shorter sides, from 32 to 224.
-        strict: raise for files of a folder that cannot be read and for classes without images.
     Returns:
         the set; images in memory where they are of at most 64 pixels, else read from files by each batch.
     Raises:
@@ -115,7 +113,7 @@ def load(
         came = "a link that leads nowhere" if given and came == "neither" and Path(given).is_symlink() else came
         near = suggestion(given, [*SETS])
         raise DataError(f"{given!r}: expected one of {listed([*SETS])} or a folder of images, got {came}{near}")
-    return read_folder(Path(given), size, strict=strict)
+    return read_folder(Path(given), size)
 
 
 def split(images: Images, *, train: int | float = 0, validation: int | float = 0.1, seed: int = 0) -> Split:

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 import sklearn.datasets
 
 from htaf._errors import first_line, listed, option
 from htaf.data.notes import Note
-from htaf.data.reading import DataError, data_folders, to_number
+from htaf.data.reading import DataError, data_folders
 from htaf.data.table_files import read_frame
 
 _ABALONE = "sex length diameter height whole_weight shucked_weight viscera_weight shell_weight rings"
@@ -50,7 +49,6 @@ class Named:
     task: Literal["regression", "classification"]
     classes: tuple[str, ...] = ()
     header: bool = True
-    identifiers: tuple[str, ...] = ()
     special_codes: tuple[float, ...] = ()
 
     @property
@@ -88,7 +86,6 @@ NAMED: dict[str, Named] = {
             "Churn",
             "classification",
             classes=("No", "Yes"),
-            identifiers=("customerID",),
         ),
         Named(
             "fico",
@@ -129,22 +126,17 @@ def is_named(name: str | os.PathLike[str]) -> bool:
     return lookup(name) is not None
 
 
-def read_named(
-    known: Named, data_dir: str | os.PathLike[str] | None = None, *, drop_empty: bool = False
-) -> tuple[pd.DataFrame, list[Note]]:
+def read_named(known: Named, data_dir: str | os.PathLike[str] | None = None) -> tuple[pd.DataFrame, list[Note]]:
     """A known set from a folder or from OpenML, its columns in the published order, its rows counted.
 
     Args:
         known: one of `NAMED`.
         data_dir: searched first, then the folder in HTAF_DATA, each also under `tabular/`.
-        drop_empty: leaves out rows in which every feature is a special code of the same value.
     Returns:
         the frame [rows, columns with the target], and the notes.
     Raises:
         DataError: found nowhere, another row count, or missing columns.
     """
-    if drop_empty and not known.special_codes:
-        raise DataError(f"{known.name}: leave drop_empty out, it is for 'fico' alone")
     frame, source, notes = _find(known, data_dir)
     if len(frame) != known.rows:
         raise DataError(f"{known.name}: expected {known.rows:,} rows, got {len(frame):,} from {source}; {known.supply}")
@@ -157,11 +149,8 @@ def read_named(
         )
     extra = [str(name) for name in frame.columns if _plain(str(name)) not in map(_plain, known.columns)]
     if extra:
-        kind = "row names" if set(extra) <= set(known.identifiers) else "not of the set"
-        notes.append(Note(kind, values=tuple(extra)))
+        notes.append(Note("not of the set", values=tuple(extra)))
     frame = frame[[spelled[_plain(name)] for name in known.columns]].set_axis(list(known.columns), axis=1)
-    if known.special_codes:
-        frame = _report_codes(known, frame, notes, drop_empty)
     return frame, notes
 
 
@@ -188,17 +177,3 @@ def _find(known: Named, data_dir: str | os.PathLike[str] | None) -> tuple[pd.Dat
             f"({first_line(error)}); {known.supply}"
         ) from error
     return bunch.frame, f"OpenML set {known.openml}", [Note("source", values=(f"from OpenML, set {known.openml}",))]
-
-
-def _report_codes(known: Named, frame: pd.DataFrame, notes: list[Note], drop_empty: bool) -> pd.DataFrame:
-    features = frame.drop(columns=known.target)
-    values = np.column_stack([to_number(features[name])[0] for name in features])
-    empty = (values == known.special_codes[-1]).all(axis=1)
-    kind = "empty dropped" if drop_empty else "empty kept"
-    notes.append(Note(kind, count=int(empty.sum()), values=(known.special_codes[-1],)))
-    if drop_empty:
-        frame, values = frame.loc[~empty].reset_index(drop=True), values[~empty]
-    for code in known.special_codes:
-        hits = values == code
-        notes.append(Note("special code", count=int(hits.sum()), values=(code, int(hits.any(axis=0).sum()))))
-    return frame

@@ -22,7 +22,6 @@ class Note:
         count: of rows, or of what the kind counts.
         values: what else the sentence holds: texts, numbers, tuples of them.
         row: where it was seen first, from 1; 0 for nowhere.
-        file: in which that is, where the table has rows of another file too.
     """
 
     kind: str
@@ -30,7 +29,6 @@ class Note:
     count: int = 0
     values: tuple[Any, ...] = ()
     row: int = 0
-    file: str = ""
 
     def __str__(self) -> str:
         """The sentence."""
@@ -48,7 +46,7 @@ class Note:
         Raises:
             ValueError: it is something else.
         """
-        kinds: dict[str, type] = {"kind": str, "column": str, "count": int, "values": list, "row": int, "file": str}
+        kinds: dict[str, type] = {"kind": str, "column": str, "count": int, "values": list, "row": int}
         if not isinstance(data, dict) or data.get("kind") not in (*SENTENCES, *OF_COLUMNS):
             raise ValueError(f"expected a note, got {data!r:.80}")
         if wrong := [name for name, value in data.items() if type(value) is not kinds.get(name)]:
@@ -111,8 +109,7 @@ def told(notes: Iterable[Note | str]) -> list[str]:
             assert isinstance(of_each, list)
             of_each.append(_said(OF_COLUMNS[note.kind][1], note))
         else:
-            line = _said(SENTENCES[note.kind], note)
-            lines[str(place)] = f"{note.file}: {line}" if note.file and not note.row else line
+            lines[str(place)] = _said(SENTENCES[note.kind], note)
     return [line if isinstance(line, str) else f"{OF_COLUMNS[kind][0]}: {some(line)}" for kind, line in lines.items()]
 
 
@@ -135,9 +132,8 @@ class _Count(int):
 
 def _words(note: Note) -> Mapping[str, Any]:
     """What stands for the fields of a sentence; `names` are the values."""
-    file = f" of {note.file}" if note.file else ""
     return {
-        "column": note.column, "count": _Count(note.count), "values": note.values, "row": f"row {note.row}{file}",
+        "column": note.column, "count": _Count(note.count), "values": note.values, "row": f"row {note.row}",
         "names": listed([*note.values]), "spellings": _spellings(note.values),
     }  # fmt: skip
 
@@ -147,21 +143,13 @@ def _spellings(groups: tuple[Any, ...]) -> str:
     return some([" = ".join(map(repr, group)) for group in groups if isinstance(group, tuple)], 5)
 
 
-def _first_names(note: Note) -> str:
-    """Three values, and how many more there are at least."""
-    more = len(note.values) - 3
-    least = "at least " if len(note.values) >= MOST_NAMED else ""
-    return ", ".join(repr(value or "missing") for value in note.values[:3]) + (
-        f" and {least}{more:,} more" if more > 0 else ""
-    )
-
-
-def _unseen(what: str, instead: str) -> Callable[[Note], str]:
-    def said(note: Note) -> str:
-        rows, where = counted(note.count, "row"), instead.format(column=note.column)
-        return f"column {note.column!r}: {rows} with categories {what} ({_first_names(note)}), {where}"
-
-    return said
+def _unseen(note: Note) -> str:
+    """count: of rows. values: which categories, what stands for them, and the first ones."""
+    which, instead, *names = note.values
+    more, least = len(names) - 3, "at least " if len(note.values) >= MOST_NAMED else ""
+    shown = ", ".join(repr(value or "missing") for value in names[:3])
+    rest = f" and {least}{more:,} more" if more > 0 else ""
+    return f"column {note.column!r}: {counted(note.count, 'row')} with categories {which} ({shown}{rest}), {instead}"
 
 
 def _dates(note: Note) -> str:
@@ -187,22 +175,13 @@ def _outside(note: Note) -> str:
 
 
 def _encoded(note: Note) -> str:
-    """count: of categories. values: how many of them have an input of their own too."""
-    own = counted(note.values[0], "most frequent one")
+    """count: of categories. values: how many of them have an input of their own too, and how many have a mean."""
+    own, kept = counted(note.values[0], "most frequent one"), note.values[1]
     more = f"; the {own} also as 0 or 1" if note.values[0] else ""
+    more += f"; only the {kept:,} most frequent, the others have the mean of all rows" if kept < note.count else ""
     return (
         f"column {note.column!r}: {note.count:,} categories, each as the target's mean in it, drawn to that of all "
         f"rows where it has few{more}"
-    )
-
-
-def _told_apart(note: Note) -> str:
-    """count: of categories. values: classes, the most means, categories that are kept, rows of the others."""
-    classes, most, kept, rows = note.values
-    by = f" x {classes:,} classes" if classes > 1 else ""
-    return (
-        f"column {note.column!r}: {note.count:,} categories{by} are more than {most:,} means: the {kept:,} most "
-        f"frequent ones are told apart, the others ({counted(rows, 'training row')}) have the mean of all rows"
     )
 
 
@@ -213,20 +192,19 @@ def _codes(note: Note) -> str:
 
 
 def _mixed(note: Note) -> str:
-    """count: of texts. values: numbers, the first text."""
-    numbers, texts = counted(note.values[0], "number"), counted(note.count, "text")
-    first = f"first {note.values[1]!r}, {_words(note)['row']}"
-    return f"column {note.column!r} mixes {numbers} with {texts} ({first}): read as a category"
+    """count: of texts. values: how many values are no texts, what these are, and the first text."""
+    known, what, first = note.values
+    texts, row = counted(note.count, "text"), _words(note)["row"]
+    advice = "; correct them or leave them blank to have dates" if what == "date" else ""
+    mixes = f"{counted(known, what)} with {texts} (first {first!r}, {row})"
+    return f"column {note.column!r} mixes {mixes}: read as a category{advice}"
 
 
 def _encoding(note: Note) -> str:
-    """kind: the encoding. values: an example, and whether it hardly is of this encoding."""
-    said = f"not UTF-8: read as {note.kind}"
-    if note.values:
-        example, foreign = note.values
-        said += f", as in {example!r}; " + ("this looks like another encoding" if foreign else "if that is not right")
-        said += ", save the file as UTF-8"
-    return said
+    """values: the encoding, an example, and whether it hardly is of this encoding."""
+    encoding, example, foreign = note.values
+    doubt = "this looks like another encoding" if foreign else "if that is not right"
+    return f"not UTF-8: read as {encoding}, as in {example!r}; {doubt}, save the file as UTF-8"
 
 
 def _few_to_choose_by(note: Note) -> str:
@@ -284,20 +262,6 @@ def _repeated_values(note: Note) -> str:
     )
 
 
-def _skewed(note: Note) -> str:
-    """count: of rows. values: the skewness, and the share of the error that the logarithm takes away."""
-    learn = option(
-        f"Write log(1 + target) into a column of the file, make it --target and --exclude {note.column!r} to learn it",
-        "sklearn.compose.TransformedTargetRegressor(htaf.HtafRegressor(), func=np.log1p, inverse_func=np.expm1) learns "
-        "it",
-    )
-    return (
-        f"target {note.column!r} is skewed (skewness {note.values[0]:.1f}), and a linear model of log(1 + target) has "
-        f"{note.values[1]:.0%} less error (RMSE) than one of the target, each half of {note.count:,} training rows "
-        f"predicted from the other: so may the network. {learn}"
-    )
-
-
 def _trained_on(note: Note) -> str:
     """count: of rows. values: of how many."""
     own = option("Without --data they are", "Without other data they are")
@@ -334,38 +298,21 @@ def _never_predicted(note: Note) -> str:
 
 NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce') makes it a number column"
 NO_PLAIN_NUMBER = "{!r} is no plain number or date; write numbers as 1234.5 and dates as 2012-01-31"
-_SMALL_RANGE = "too narrow a range ({values[0]:.17g} to {values[1]:.17g}; change its unit or subtract an offset)"
 _NOT_TRUSTED = (
     "on the validation part the loss {values[0]}: the probabilities are not to be trusted ({values[1]}). Lower lr, or "
     "set clip"
 )
 # what a caller may not have meant: `fit` warns of it
 UNEXPECTED = frozenset(
-    {"one value", "no value", "names rows", "numbers name rows", "number as text", "one training value",
-     "one training text", "no training value", "small range", "learned nothing", "diverged",
-     "mixed", "mixed dates", "text as missing", "gives the target away", "say most", "repeated values",
-     "skewed", "drawn in time", "class without weight", "total row", "far value", "classes alike",
-     "never predicted", "few for a threshold"}
+    {"dropped", "dropped in training", "number as text", "learned nothing", "diverged", "mixed", "text as missing",
+     "gives the target away", "say most", "repeated values", "drawn in time", "class without weight", "total row",
+     "far value", "classes alike", "never predicted", "few for a threshold"}
 )  # fmt: skip
 # how other rows are unlike those of training: `predict` of an estimator warns of it
-UNLIKE = frozenset(
-    {
-        "ignored",
-        "no unit",
-        "no zone",
-        "none seen",
-        "unseen",
-        "unseen or rare",
-        "unseen, mean",
-        "unseen or rare, mean",
-        "outside",
-    }
-)
+UNLIKE = frozenset({"ignored", "no unit", "no zone", "none seen", "unseen", "outside"})
 SENTENCES: dict[str, str | Callable[[Note], str]] = {
     # a file
-    "UTF-16": "read as UTF-16",
-    "Latin-1": _encoding,
-    "Windows-1252": _encoding,
+    "encoding": _encoding,
     "header of numbers": "the first line looks like data, but was taken for the column names: add a line of names if "
     "it is data",
     "decimal commas": "column {column!r}: decimal commas read as points",
@@ -375,9 +322,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "no name": "left out without a name: column {values[0]} of {count}",
     # what a column is
     "dates": _dates,
-    "durations": "column {column!r}: durations, in days",
-    "thousands": "column {column!r}: numbers as people write them, {values[0]!r} read as {values[1]}",
-    "brackets": "column {column!r}: brackets, or a minus behind, are below 0: {values[0]!r} read as {values[1]}",
+    "read as": "column {column!r}: numbers as people write them, {values[0]!r} read as {values[1]}",
     "leading zeros": "column {column!r} is text: {values[0]!r} begins with 0, as codes do; write numbers without zeros "
     "at the front to have them as such",
     "unit": "column {column!r}: numbers in {values[0]!r}, {values[1]!r} read as {values[2]:g}; # is the number",
@@ -386,32 +331,18 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "rounded": "column {column!r}: whole numbers beyond 2^53 are rounded (first {values[0]}, {row}); of names, put a "
     "letter before each",
     "mixed": _mixed,
-    "mixed dates": "column {column!r} mixes {values[0]:,} dates with {count:text} that are none (first {values[1]!r}, "
-    "{row}): read as a category; correct them or leave them blank to have dates",
     # a set known by name
     "source": "{values[0]}",
-    "row names": "dropped, identifies rows: {names}",
     "not of the set": "dropped, not part of the set: {names}",
-    "empty kept": "{count:row} with {values[0]:g} in every column kept",
-    "empty dropped": "{count:row} with {values[0]:g} in every column dropped",
-    "special code": "special code {values[0]:g}: {count:value} in {values[1]} columns; one input a column, the value "
-    "set to the training median",
     # a table
     "asked": "no inputs, as asked: {names}",
-    "test rows": "{count:test row} from {values[0]}",
-    "not in training": "ignored, not in the training rows: {names}",
     "no target": "{count:row} without a target {column!r} dropped",
     "no weight": "{count:row} of weight 0 in {column!r} dropped",
     "weights": "{count:row} weighted by {column!r}, {values[0]:g} to {values[1]:g}",
     "weight missing": "no column {column!r}: every row counts the same, unlike in the training",
     "class without weight": "target {column!r}: every row of {names} has weight 0, as if there were no such class",
-    "shared groups": "column {column!r}: {count:group} of the test file in the training rows too",
     "no group": "column {column!r}: {count:row} without a group, each its own",
-    "one value": "column {column!r} dropped: one value in every row",
-    "no value": "column {column!r} dropped: all values are missing",
-    "names rows": "column {column!r} dropped: text with {values[0]:,} distinct values in {count:row}",
-    "numbers name rows": "column {column!r} dropped: text with {values[0]:,} distinct values in {count:row}; "
-    + NUMBERS_AS_TEXT,
+    "dropped": "column {column!r} dropped: {values[0]}",
     "number as text": "column {column!r} is text: " + NO_PLAIN_NUMBER.replace("{!r}", "{values[0]!r}"),
     "row number": _row_number,
     "total row": _total_row,
@@ -430,14 +361,10 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "no rows": "target {column!r}: no rows of {names}",
     "no training rows": "target {column!r}: no training rows of {names}",
     # what its training part says
-    "one training value": "column {column!r} dropped: one value, {values[0]:g}, in the training part",
-    "one training text": "column {column!r} dropped: {values[0]!r} in every training row",
-    "no training value": "column {column!r} dropped: no value in the training part",
+    "dropped in training": "column {column!r} dropped: {values[0]} in the training part",
     "flag": "column {column!r}: {values[0]} or nothing ({count:training row}); one input, 1 where there is nothing",
-    "small range": "column {column!r} dropped: " + _SMALL_RANGE + " in the training part",
     "one category": "column {column!r}: one category each: {spellings}",
     "encoded": _encoded,
-    "told apart": _told_apart,
     "rare": "column {column!r}: {values[0]} categories with fewer than {values[1]} training rows are one input, "
     "'other' ({count:row})",
     "codes": _codes,
@@ -452,7 +379,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "htaf.fit(..., time={column!r}), or eval_set",
     "test dates outside": "column {column!r}: {count:,} of {values[0]:,} test rows, {values[1]} to {values[2]}, lie "
     "outside the dates of training, {values[3]} to {values[4]}",
-    "skewed": _skewed,
     # what its network learned
     "learned nothing": "WARNING: on the validation part the network is no better than a constant ({values[0]}): it has "
     "learned nothing. Lower lr, train for more epochs, or check the data",
@@ -472,10 +398,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "ignored target": "ignored: {column!r}, the target",
     "trained on": _trained_on,
     "seen": _seen,
-    "unseen": _unseen("not seen in training", "all inputs 0"),
-    "unseen or rare": _unseen("rare in training or not seen", "input {column}=other"),
-    "unseen, mean": _unseen("not seen in training", "the target's mean"),
-    "unseen or rare, mean": _unseen("rare in training or not seen", "the target's mean"),
+    "unseen": _unseen,
 }
 OF_COLUMNS: dict[str, tuple[str, str | Callable[[Note], str]]] = {
     "missing": ("missing values", "{count:,} in {column!r}"),

@@ -10,18 +10,20 @@ import pandas as pd
 from jaxtyping import Bool, Float32, Float64, Int64, Shaped
 
 from htaf._errors import listed
-from htaf.data import dates, encoding, stored
+from htaf.data import dates, stored
 from htaf.data.columns import (
     KEYS,
+    MOST_CELLS,
     OTHER,
     RARE,
     Column,
     Target,
     category_values,
+    cross_fitted,
+    encoding_outputs,
     learn_column,
     learn_target,
     places,
-    pooled,
     read_column,
     read_target,
     truth_as_numbers,
@@ -41,9 +43,6 @@ from htaf.data.reading import (
 )
 
 FORMAT, VERSION = "htaf-tabular", 6
-BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
-
-
 BLOCKS = ("number", "code", "missing", "date", "encoded", "category")  # of the inputs, in order
 
 
@@ -157,7 +156,7 @@ class Preprocessor:
         target, told, late = np.asarray(target), list[Note](), list[Note]()
         learned = learn_target(target, task, target_name, tuple(classes), late, weights)
         learned = replace(learned, unit=(units or {}).get(target_name, ""))
-        wanted = encoding.outputs(target, learned)
+        wanted = encoding_outputs(target, learned)
         columns = [
             learn_column(
                 _taken(column, rows),
@@ -196,20 +195,7 @@ class Preprocessor:
             DataError: a missing or repeated column; text, an infinite value or one beyond float32 in a
                 number column.
         """
-        return self._transform(features, trained, rows)[0]
-
-    def transform_with_notes(self, features: Frame) -> tuple[Float32[np.ndarray, "rows columns"], list[Note]]:
-        """As `transform`, with what was handled in these rows.
-
-        Args:
-            features: raw rows of any dtypes, [rows, raw columns].
-        Returns:
-            float32 [rows, len(feature_names)], and notes of ignored columns, and of each column with missing values,
-            values outside the range of training or categories not seen in it.
-        Raises:
-            DataError: as `transform`.
-        """
-        return self._transform(features, None, None)
+        return self.transform_with_notes(features, rows, trained=trained)[0]
 
     def named(self, rows: Frame) -> pd.DataFrame:
         """Raw rows of pandas whose columns have the names that are known here: as they are, else as `reading.named`
@@ -227,17 +213,22 @@ class Preprocessor:
             if column.kind not in ("number", "date") or [*made.columns].count(column.name) != 1:
                 continue
             raw = truth_as_numbers(column, made[column.name])
-            wrong = dates.unread(raw, column.order) if column.kind == "date" else to_number(raw, column.unit)[1]
+            wrong = dates.parsed(raw, column.order)[1] if column.kind == "date" else to_number(raw, column.unit)[1]
             if wrong.any():
                 texts = tuple(dict.fromkeys(map(str, raw[wrong])))[:MOST_NAMED]
                 notes.append(Note("text as missing", column.name, int(wrong.sum()), texts))
                 made = made.assign(**{column.name: raw.astype(object).mask(wrong, None)})
         return made, notes
 
-    def _transform(
-        self, features: Frame, target: np.ndarray | None, rows: Int64[np.ndarray, " part"] | None
+    def transform_with_notes(
+        self,
+        features: Frame,
+        rows: Int64[np.ndarray, " part"] | None = None,
+        *,
+        trained: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"] | None = None,
     ) -> tuple[Float32[np.ndarray, "rows columns"], list[Note]]:
-        """target: of training rows, which are cross-fitted by it."""
+        """As `transform`, with notes of ignored columns, and of each column with missing values, values outside the
+        range of training or categories not seen in it. Args, raises: as there."""
         features = self.named(features)
         refuse_shifted("", features)
         known = {*(column.name for column in self.columns), *self.ids}
@@ -260,7 +251,7 @@ class Preprocessor:
         inputs = np.zeros((len(features) if rows is None else len(rows), len(self.feature_names)), dtype=np.float32)
         if not len(inputs):
             return inputs, notes
-        cross = None if target is None else encoding.outputs(target, self.target)[1]
+        cross = None if trained is None else encoding_outputs(trained, self.target)[1]
         with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
             for column in wanted:
                 raw = truth_as_numbers(column, _taken(features[column.name], rows))
@@ -276,8 +267,8 @@ class Preprocessor:
                     inputs[np.flatnonzero(found >= 0), at + found[found >= 0]] = 1
                 else:
                     made = _date(column, raw, notes) if column.kind == "date" else _encoded(column, raw, notes, cross)
-                    for start, block in made:
-                        inputs[start : start + len(block), at : at + block.shape[1]] = block
+                    for place, values in enumerate(made, start=at):
+                        inputs[:, place] = values
         if not np.isfinite(inputs.sum(0, dtype=np.float64)).all():
             row, place = np.argwhere(~np.isfinite(inputs))[0]
             row = row if rows is None else rows[row]
@@ -406,7 +397,10 @@ def _one_hot(column: Column, raw: pd.Series, notes: list[Note]) -> Int64[np.ndar
     """Which of the inputs of a column is 1 in each row; -1: none."""
     found, unseen = _places(column, raw)
     if unseen:
-        notes.append(_about_unseen("unseen or rare" if column.other else "unseen", column, unseen))
+        which, instead = "not seen in training", "all inputs 0"
+        if column.other:
+            which, instead = "rare in training or not seen", f"input {column.name}={OTHER}"
+        notes.append(_about_unseen(which, instead, column, unseen))
     if len([*filter(None, unseen)]) >= RARE and not any(column.categories[place] for place in found[found >= 0]):
         notes.append(Note("none seen", column.name, len(found), tuple(filter(None, column.categories))))
     return np.where(found < 0, len(column.categories), found) if column.other else found
@@ -414,41 +408,37 @@ def _one_hot(column: Column, raw: pd.Series, notes: list[Note]) -> Int64[np.ndar
 
 def _encoded(
     column: Column, raw: pd.Series, notes: list[Note], cross: Float64[np.ndarray, "rows outputs"] | None
-) -> Iterator[tuple[int, Float64[np.ndarray, "part outputs"]]]:
-    """The scaled encoding of each row, in blocks with their first row; cross: of training rows what they are encoded
-    by."""
+) -> Iterator[Float64[np.ndarray, " rows"]]:
+    """The scaled encoding of each row, an output at a time; cross: of training rows what they are encoded by."""
     found, unseen = _places(column, raw)
     if unseen:
-        notes.append(_about_unseen("unseen or rare, mean" if pooled(column) else "unseen, mean", column, unseen))
+        bounded = 2 * len(column.categories) * len(column.outputs) > MOST_CELLS  # rare ones may have no mean
+        which = "rare in training or not seen" if bounded else "not seen in training"
+        notes.append(_about_unseen(which, "the target's mean", column, unseen))
     table = np.array([*column.values, column.otherwise])  # -1 is the last
-    own = None
+    own = np.zeros((0, 0))  # the outputs after these say nothing of the target
     if cross is not None:
-        own = encoding.cross_fitted(np.array([*column.categories, None], dtype=object)[found], cross)
-        own[found < 0] = column.otherwise[: own.shape[1]]  # too rare to be told apart: as in prediction
-    for start in range(0, len(found), BLOCK):
-        values = table[found[start : start + BLOCK]]
-        if own is not None:  # the outputs after these say nothing of the target
-            values[:, : own.shape[1]] = own[start : start + BLOCK]
-        yield start, _scaled(values, column)
+        own = cross_fitted(np.array([*column.categories, None], dtype=object)[found], cross)
+        own[found < 0] = column.otherwise[: own.shape[1]]  # too rare to have a mean of its own: as in prediction
+    for output in range(len(column.outputs)):
+        yield _scaled(own[:, output] if output < own.shape[1] else table[found, output], column, output)
 
 
-def _date(
-    column: Column, raw: pd.Series, notes: list[Note]
-) -> Iterator[tuple[int, Float64[np.ndarray, "part outputs"]]]:
-    """The scaled parts of the dates of each row, in blocks with their first row."""
+def _date(column: Column, raw: pd.Series, notes: list[Note]) -> Iterator[Float64[np.ndarray, " rows"]]:
+    """The scaled parts of the dates of each row, a part at a time."""
     values, filled = dates.read(column.name, raw, column.order, column.zoned), np.datetime64(column.filled, "us")
-    if column.zoned and (naive := int(dates.without_zone(raw).sum())):
+    if column.zoned and (naive := int(dates.parsed(raw, column.order)[2].sum())):
         notes.append(Note("no zone", column.name, naive))
+    first = np.datetime64(column.first, "us")
     if dates.DAYS in column.outputs:
-        place, first = column.outputs.index(dates.DAYS), np.datetime64(column.first, "us")
+        place = column.outputs.index(dates.DAYS)
         low, high = (first + np.timedelta64(round(of[place] * dates.DAY), "us") for of in (column.lows, column.highs))
         _note_outside(column.name, values[~np.isnat(values)], low, high, notes)
     if (missing := int(np.isnat(values).sum())) and column.outputs:
         notes.append(Note("median", column.name, missing, (str(filled.astype("M8[D]")),)))
         values = np.where(np.isnat(values), filled, values)
-    for start in range(0, len(values) if column.outputs else 0, BLOCK):
-        parts = dates.numbers(values[start : start + BLOCK], np.datetime64(column.first, "us"))
-        yield start, _scaled(np.stack([parts[part] for part in column.outputs], axis=1), column)
+    parts = dates.numbers(values, first) if column.outputs else {}
+    return (_scaled(parts[part], column, output) for output, part in enumerate(column.outputs))
 
 
 def _absent(column: Column, raw: pd.Series) -> Bool[np.ndarray, " rows"]:
@@ -497,9 +487,9 @@ def _taken(column: pd.Series, rows: Int64[np.ndarray, " part"] | None) -> pd.Ser
     return column if rows is None else column.iloc[rows]
 
 
-def _scaled(values: Float64[np.ndarray, "rows outputs"], column: Column) -> Float64[np.ndarray, "rows outputs"]:
-    lows, highs = np.array(column.lows), np.array(column.highs)
-    return (values - lows) / np.where(highs > lows, highs - lows, 1)
+def _scaled(values: Float64[np.ndarray, " rows"], column: Column, output: int) -> Float64[np.ndarray, " rows"]:
+    low, high = column.lows[output], column.highs[output]
+    return (values - low) / (high - low if high > low else 1)
 
 
 def _places(column: Column, raw: pd.Series) -> tuple[Int64[np.ndarray, " rows"], list[str]]:
@@ -509,5 +499,5 @@ def _places(column: Column, raw: pd.Series) -> tuple[Int64[np.ndarray, " rows"],
     return found, values[found < 0].tolist()
 
 
-def _about_unseen(kind: str, column: Column, unseen: list[str]) -> Note:
-    return Note(kind, column.name, len(unseen), tuple(dict.fromkeys(unseen))[:MOST_NAMED])
+def _about_unseen(which: str, instead: str, column: Column, unseen: list[str]) -> Note:
+    return Note("unseen", column.name, len(unseen), (which, instead, *dict.fromkeys(unseen))[:MOST_NAMED])

@@ -5,7 +5,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -247,7 +247,8 @@ def typed(
             wrong = to_number(column)[1] if isinstance(column.dtype, pd.CategoricalDtype) else np.zeros(0)
             if wrong.any() and (numbers := int(column.notna().sum() - wrong.sum())) > 0:
                 row = int(np.argmax(wrong))
-                notes.append(Note("mixed", str(name), int(wrong.sum()), (numbers, columns[name].iloc[row]), row + 1))
+                values = (numbers, "number", columns[name].iloc[row])
+                notes.append(Note("mixed", str(name), int(wrong.sum()), values, row + 1))
             continue
         in_text = functools.cache(functools.partial(to_text, column))
         dates = None if name == target or _has_numbers(column) else find(str(name), column, in_text)
@@ -263,7 +264,8 @@ def typed(
             columns[name] = pd.Series(finite_numbers(column, str(name)) if np.isinf(values).any() else values)
             if is_duration(column):
                 units[str(name)] = DURATION
-                notes.append(Note("durations", str(name)))
+                first = int(np.argmax(~np.isnan(values)))
+                notes.append(Note("unit", str(name), values=(DURATION, str(column.iloc[first]), float(values[first]))))
             notes += _about_writing(str(name), column)
             if lost := lost_digits(column, values):
                 notes.append(Note("rounded", str(name), values=(str(column.iloc[lost[0]]),), row=lost[0] + 1))
@@ -276,14 +278,13 @@ def typed(
             values, units[str(name)] = to_number(column, unit)[0], unit
             columns[name] = pd.Series(values)
             place = int(np.argmax(wrong))
-            of_unit = Note("unit", str(name), values=(unit, text[place], float(values[place])))
-            notes.append(Note("durations", str(name)) if unit == DURATION else of_unit)
+            notes.append(Note("unit", str(name), values=(unit, text[place], float(values[place]))))
             continue
         if numbers == 0 or pd.api.types.is_bool_dtype(column):
             mixed = None if name == target or _has_numbers(column) else among(column, text)
             if mixed is not None:
                 known, others, first, row = mixed
-                notes.append(Note("mixed dates", str(name), others, (known, first), row))
+                notes.append(Note("mixed", str(name), others, (known, "date", first), row))
             continue
         count, row = int(wrong.sum()), int(np.argmax(wrong)) + 1
         if text_as_missing and name != target and count < WORDS * (numbers + count):
@@ -303,7 +304,7 @@ def typed(
                 str(name),
                 row,
             )
-        notes.append(Note("mixed", str(name), count, (numbers, text[row - 1]), row))
+        notes.append(Note("mixed", str(name), count, (numbers, "number", text[row - 1]), row))
     made = pd.DataFrame(columns, index=pd.RangeIndex(rows), copy=not consume)
     made.attrs["dates"], made.attrs["units"] = orders, units
     return made, notes
@@ -321,17 +322,17 @@ def _padded(column: pd.Series) -> str | None:
     return is_padded(to_text(pd.Series(texts, dtype=object), NUMBER_BLANKS))
 
 
-def _about_writing(name: str, column: pd.Series) -> Iterator[Note]:
+def _about_writing(name: str, column: pd.Series) -> list[Note]:
     """Notes with the first number that is below 0 by brackets or a minus behind, and the first with thousands apart."""
     if _has_numbers(column):
-        return
+        return []
     values = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else column
-    texts = [value.strip() for value in values if isinstance(value, str) and value.strip() and not is_number(value)]
-    below = {text: None for text in texts if text[0] == "(" or text[-1] == "-"}
-    for kind, some in (("brackets", below), ("thousands", [text for text in texts if text not in below])):
-        found = next(((text, f"{value:.15g}") for text in some if (value := number_in(text)) is not None), None)
-        if found is not None:
-            yield Note(kind, name, values=found)
+    found: dict[bool, Note] = {}
+    for text in (value.strip() for value in values if isinstance(value, str) and not is_number(value)):
+        if text and (value := number_in(text)) is not None:
+            below = text[0] == "(" or text[-1] == "-"
+            found.setdefault(below, Note("read as", name, values=(text, f"{value:.15g}")))
+    return [found[below] for below in sorted(found, reverse=True)]
 
 
 def _refuse_containers(name: str, column: pd.Series) -> None:

@@ -118,16 +118,9 @@ def _parquet(path: Path, label: str, *, whole: bool) -> Iterator[tuple[pd.DataFr
     from pyarrow.parquet import ParquetFile
 
     # whole numbers beside missing ones stay whole: they may be ids
-    kinds = {
-        pa.int8(): pd.Int8Dtype(),
-        pa.int16(): pd.Int16Dtype(),
-        pa.int32(): pd.Int32Dtype(),
-        pa.int64(): pd.Int64Dtype(),
-        pa.uint8(): pd.UInt8Dtype(),
-        pa.uint16(): pd.UInt16Dtype(),
-        pa.uint32(): pd.UInt32Dtype(),
-        pa.uint64(): pd.UInt64Dtype(),
-    }
+    whole_numbers = (pd.Int8Dtype, pd.Int16Dtype, pd.Int32Dtype, pd.Int64Dtype)
+    natural_numbers = (pd.UInt8Dtype, pd.UInt16Dtype, pd.UInt32Dtype, pd.UInt64Dtype)
+    kinds = {pa.type_for_alias(kind.name.lower()): kind() for kind in (*whole_numbers, *natural_numbers)}
     try:
         with ParquetFile(path) as file:
             rows, columns = file.metadata.num_rows, file.metadata.num_columns
@@ -240,7 +233,10 @@ class _Text:
                         rows += piece.num_rows
                         yield {self.header[int(place)]: self._points(int(place), piece.column(place)) for place in kept}
         except ArrowException as error:
-            raise self._explained(size) or DataError(f"{self.label}: cannot be read: {first_line(error)}") from None
+            said = first_line(error)
+            if "straddl" in said:
+                said = f"expected lines of less than {size:,} characters, got a longer one or an open quote"
+            raise DataError(f"{self.label}: cannot be read: {said}") from None
         except _DAMAGED as error:
             raise DataError(f"{self.label}: cannot be read: {first_line(error)}") from error
         if not rows:
@@ -288,29 +284,6 @@ class _Text:
     def _blank(self, row: Any) -> str:
         """What Arrow is to do with a row of too many or few fields: one without any text is none."""
         return "error" if row.text.replace(self.separator, "").strip() else "skip"
-
-    def _explained(self, longest: int) -> DataError | None:
-        """What is wrong with a file that Arrow does not read, by reading it line by line."""
-        width = len(self.header)
-        with _binary(self.path) as raw, io.TextIOWrapper(raw, self.encoding, errors="replace", newline="") as file:
-            lines = self._lines(file, longest)
-            rows = csv.reader(lines, delimiter=self.separator)
-            try:
-                for row in rows:
-                    if len(row) != width and any(value.strip() for value in row):
-                        return DataError(
-                            f"{self.label}, line {rows.line_num}: expected {width} fields separated by "
-                            f"{self.separator!r}, got {len(row)}"
-                        )
-            except csv.Error as error:
-                return DataError(f"{self.label}, line {rows.line_num}: {error}")
-        return None
-
-    def _lines(self, file: io.TextIOWrapper, longest: int) -> Iterator[str]:
-        while line := file.readline(longest):
-            if len(line) == longest:
-                raise DataError(f"{self.label}: expected lines of less than {longest:,} characters, got a longer one")
-            yield line
 
 
 def _column(array: Any, name: str, numbers: Numbers | None) -> Any:
@@ -404,7 +377,7 @@ def _decimal_commas(pieces: Iterator[dict[str, Any]], separator: str) -> tuple[f
     if sure & {*may} or (separator != "," and not pointed and commas & {*may}):
         chosen = [name for name in may if name in commas or name in dots]
         return frozenset(chosen), [
-            Note("decimal commas", name) if name in commas else _about_dots("thousands", name, dots[name])
+            Note("decimal commas", name) if name in commas else _about_dots("read as", name, dots[name])
             for name in chosen
         ]
     is_open = [name for name in may if name in dots and not pointed and separator != ","]
@@ -458,7 +431,7 @@ def _encoding(path: Path, label: str) -> tuple[str, list[Note], bool]:
     with _binary(path) as file:
         block = file.read(1 << 20)
         if block.startswith((b"\xff\xfe", b"\xfe\xff")):
-            return "utf-16", [Note("UTF-16")], True
+            return "utf-16", [], True
         known = windows = True
         commas, first, runs = False, b"", Counter[bool]()
         while block:
@@ -483,7 +456,7 @@ def _encoding(path: Path, label: str) -> tuple[str, list[Note], bool]:
         return "utf-8-sig", [], commas
     encoding, kind = ("cp1252", "Windows-1252") if windows else ("latin-1", "Latin-1")
     foreign = runs[True] * 2 > runs[False]
-    return encoding, [Note(kind, values=(first.decode(encoding).strip(), foreign))], commas
+    return encoding, [Note("encoding", values=(kind, first.decode(encoding).strip(), foreign))], commas
 
 
 def check_path(path: Path) -> None:

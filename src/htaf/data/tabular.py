@@ -14,14 +14,14 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from htaf._errors import expect_seed, listed, option, suggestion
+from htaf._errors import counted, expect_seed, listed, option, suggestion
 from htaf.data.columns import (
     Target,
     numbers_as_text,
 )
 from htaf.data.dates import native
-from htaf.data.named import NAMED, is_named, lookup, read_named
-from htaf.data.notes import Note, told
+from htaf.data.named import NAMED, lookup, read_named
+from htaf.data.notes import NUMBERS_AS_TEXT, Note, told
 from htaf.data.order import random_order, random_words
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import (
@@ -56,7 +56,6 @@ TOTALS = re.compile(
     r"media|suma|promedio|total general|razem|totaal|合计|总计|合計|max(imum)?|min(imum)?|median|std|count"
 )
 FAR = 0.05  # from the share that was asked for; what is farther is said
-SEEDS_TRIED = 20  # to name one whose parts are nearer
 
 
 @dataclass(frozen=True)
@@ -64,10 +63,10 @@ class Parting:
     """How the rows of a table are divided; as it is made without arguments: as `split` says.
 
     Attributes:
-        shares: of training, validation and test rows; of a table with test rows of its own the first two, of the rest.
+        shares: of training, validation and test rows; two where none test.
         group, groups: a column's name, and a number for each row; rows with the same one stay in one part.
         time, times: a column's name, and the place of each row in time; the last rows are the test part.
-        test: which rows are the test part; None: none is given.
+        test: which rows measure, given by the caller, who divides the table by them; None: none is given.
     """
 
     shares: tuple[float, ...] = SHARES
@@ -173,11 +172,9 @@ def load(
     target: str | None = None,
     task: Task | None = None,
     data_dir: str | os.PathLike[str] | None = None,
-    drop_empty: bool = False,
     text_as_missing: bool = False,
     exclude: Sequence[str] = (),
     ids: Sequence[str] = (),
-    test: str | os.PathLike[str] | None = None,
     shares: Sequence[float] | None = None,
     group: str | None = None,
     time: str | None = None,
@@ -199,12 +196,10 @@ def load(
         target: the target column, needed for a file.
         task: overrides the inferred task.
         data_dir: a folder with the named sets' files, and with files that are not in the working folder.
-        drop_empty: fico only: leaves out the 588 rows that are -9 throughout.
         text_as_missing: as of `htaf.data.reading.typed`.
         exclude: columns that are left out.
         ids: columns that name the rows: no features, but kept beside predictions.
-        test: a file with the test rows, which has the same columns.
-        shares: of training, validation and test rows, together 1; with `test` those of training and validation.
+        shares: of training, validation and test rows, together 1.
         group: rows that are equal in this column stay in one part; it is no feature.
         time: the last rows by this column, of numbers or dates, are the test part, those before it the validation part.
         weight: a column of numbers >= 0, how much each row counts; it is no feature. Rows of weight 0 are dropped.
@@ -221,11 +216,7 @@ def load(
             "file's path"
         )
     texts = {*ids, group}
-
-    def may_be_numbers(column: str) -> bool:
-        return column not in texts
-
-    frame, notes = _read(given, data_dir, drop_empty, may_be_numbers)
+    frame, notes = _read(given, data_dir, lambda column: column not in texts)
     kept = _kept_texts(frame) if given.lower().endswith(".parquet") else []  # a text file has no types
     name, column = (Path(given).name, target) if known is None else (known.name, known.target)
     if column is None:
@@ -234,72 +225,26 @@ def load(
             f"{listed([*map(str, frame)])}"
         )
     _check_target(given, frame, column)
-    parting = Parting(_shares(shares, test is not None), group, None, time)
-    if test is not None:
-        if is_named(test):
-            raise DataError(f"test: expected a file, got the named set {os.fspath(test)!r}")
-        if known is None and os.path.realpath(located(test, data_dir)) == os.path.realpath(located(given, data_dir)):
-            raise DataError(f"test: expected another file than that of the training rows, got {os.fspath(test)} twice")
-        frame, parting = _with_test(frame, test, data_dir, [*exclude, *ids], may_be_numbers, parting, notes)
+    parting = Parting(_shares(shares), group, None, time)
     frame, beside = _leave_out(name, frame, column, exclude, ids, group, time, weight, notes)
     classes, codes = ((), ()) if known is None else (known.classes, known.special_codes)
     task = task or (None if known is None else known.task)
-    first = None if parting.test is None else int((~parting.test).sum())
-    try:
-        made = _table(
-            name, frame, column, task, notes, classes, codes, beside=beside, ids=ids, parting=parting,
-            text_as_missing=text_as_missing, texts=[name for name in kept if name in frame],
-            weights=None if weight is None else beside[weight],
-        )  # fmt: skip
-    except TableError as error:
-        if test is not None and first is not None and error.row > first:  # the test rows follow the others
-            error.row, error.table = error.row - first, Path(test).name
-        raise
-    if test is None or first is None:
-        return made
-    file = Path(test).name
-    counted_anew = (replace(n, row=n.row - first, file=file) if n.row > first else n for n in made.notes)
-    return replace(made, notes=tuple(counted_anew))
+    return _table(
+        name, frame, column, task, notes, classes, codes, beside=beside, ids=ids, parting=parting,
+        text_as_missing=text_as_missing, texts=[name for name in kept if name in frame],
+        weights=None if weight is None else beside[weight],
+    )  # fmt: skip
 
 
-def _shares(given: Sequence[float] | None, tested: bool) -> tuple[float, ...]:
-    """Checked shares; of a table with test rows two."""
-    if given is None:
-        return SHARES if not tested else (7 / 8, 1 / 8)
-    shares = tuple(float(share) for share in given)
-    wanted = "training and validation rows" if tested else "training, validation and test rows"
-    if len(shares) != (2 if tested else 3) or not all(0 < s < 1 for s in shares) or abs(sum(shares) - 1) > 1e-6:
-        why = ", beside a file of test rows" if tested else ""
+def _shares(given: Sequence[float] | None) -> tuple[float, ...]:
+    """Checked shares."""
+    shares = SHARES if given is None else tuple(float(share) for share in given)
+    if len(shares) != 3 or not all(0 < s < 1 for s in shares) or abs(sum(shares) - 1) > 1e-6:
         raise DataError(
-            f"shares: expected those of {wanted}{why}, each above 0 and together 1, got {' '.join(map(str, given))}"
+            "shares: expected those of training, validation and test rows, each above 0 and together 1, got "
+            f"{' '.join(map(str, shares))}"
         )
     return shares
-
-
-def _with_test(
-    frame: pd.DataFrame,
-    test: str | os.PathLike[str],
-    data_dir: str | os.PathLike[str] | None,
-    unread: Sequence[str],
-    numbers: Numbers,
-    parting: Parting,
-    notes: list[Note],
-) -> tuple[pd.DataFrame, Parting]:
-    """The rows of a table with those of its test file below, which are the test part."""
-    other, of_file = _read(os.fspath(test), data_dir, False, numbers)
-    absent = [name for name in frame if name not in other and name not in unread]
-    if absent:
-        raise DataError(
-            f"{os.fspath(test)}: expected the columns {listed([*map(str, absent)])} too, as in the training rows, got "
-            f"only {listed([*map(str, other)])}"
-        )
-    file = Path(test).name
-    notes += [replace(note, file=file) for note in of_file]
-    if extra := [str(name) for name in other if name not in frame]:
-        notes.append(Note("not in training", values=tuple(extra), file=file))
-    joined = pd.concat([frame, other.reindex(columns=frame.columns)], ignore_index=True)
-    notes.append(Note("test rows", count=len(other), values=(file,)))
-    return joined, replace(parting, test=np.arange(len(joined)) >= len(frame))
 
 
 def _leave_out(
@@ -425,7 +370,6 @@ def load_like(
     *,
     target: Target,
     data_dir: str | os.PathLike[str] | None = None,
-    drop_empty: bool = False,
     weight: str = "",
 ) -> Table:
     """Other labelled rows for a preprocessor that is already fitted, to measure a finished run on them.
@@ -439,7 +383,6 @@ def load_like(
         target: the target side of the preprocessor, `Preprocessor.target`: its name is the column that is
             read, its task is the table's, and class codes are places in its classes, found by name.
         data_dir: a folder with the named sets' files.
-        drop_empty: fico only: leaves out the 588 rows that are -9 throughout.
         weight: a column with the weights of the rows, taken where they have it.
     Returns:
         the table; its features are for `Preprocessor.transform`.
@@ -448,7 +391,7 @@ def load_like(
             not know, or text where it is a number; see `read_frame`.
     """
     given, known = os.fspath(name_or_path), lookup(name_or_path)
-    frame, notes = _read(given, data_dir, drop_empty)
+    frame, notes = _read(given, data_dir)
     name = Path(given).name if known is None else known.name
     codes = () if known is None else known.special_codes
     return _like(frame, target, notes, name, given if known is None else name, codes, weight)
@@ -509,14 +452,12 @@ def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _read(
-    given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool, numbers: Numbers | None = None
+    given: str, data_dir: str | os.PathLike[str] | None, numbers: Numbers | None = None
 ) -> tuple[pd.DataFrame, list[Note]]:
     """The raw rows of a named set or of a file, with notes; numbers: as `read_frame` takes it."""
     known = lookup(given)
     if known is not None:
-        return read_named(known, data_dir, drop_empty=drop_empty)
-    if drop_empty:
-        raise DataError(f"{given}: leave drop_empty out, it is for 'fico' alone")
+        return read_named(known, data_dir)
     path = Path(given)
     looks_like_name = not path.suffix and path.name == given
     if not given or (looks_like_name and not path.exists()):  # "" would be the working folder
@@ -654,17 +595,13 @@ def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parti
         parting = replace(parting, test=test)
         if not test.any() or test.all():
             which = "training" if test.all() else "test"
-            raise DataError(f"{name}: expected rows with a target in both files, got none among the {which} rows")
+            raise DataError(f"{name}: expected rows with a target in both parts, got none among the {which} rows")
     if (group := parting.group) is not None:
         texts = to_text(beside[parting.group])
         groups = pd.factorize(texts)[0]
         lone = groups < 0  # a row without a group is one of its own
         groups[lone] = groups.max() + 1 + np.arange(lone.sum())
         parting = replace(parting, groups=groups[present].astype(np.int64))
-        held = np.zeros(len(groups[present]), dtype=bool) if parting.test is None else parting.test
-        both = np.intersect1d(groups[present][held], groups[present][~held])
-        if len(both):
-            notes.append(Note("shared groups", group, len(both)))
         if lone.any():
             notes.append(Note("no group", group, int(lone.sum())))
     if parting.time is not None:
@@ -692,12 +629,14 @@ def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
         if written:
             notes.append(Note("number as text", name, values=(written,)))
         if distinct + (present < len(column)) <= 1 or distinct == 0:
-            notes.append(Note("one value" if present else "no value", name))
+            why = "one value in every row" if present else "all values are missing"
+            notes.append(Note("dropped", name, values=(why,)))
         elif is_date(column):
             kept.append(name)
             notes += _far_value(name, column)
         elif is_text(column) and distinct >= ID_LIKE * present and distinct > 2:
-            notes.append(Note("numbers name rows" if written == "" else "names rows", name, present, (distinct,)))
+            why = f"text with {distinct:,} distinct values in {counted(present, 'row')}"
+            notes.append(Note("dropped", name, values=(f"{why}; {NUMBERS_AS_TEXT}" if written == "" else why,)))
         else:
             kept.append(name)
             notes += [] if is_text(column) else _far_value(name, column)
@@ -803,7 +742,7 @@ def split(table: Table, seed: int, *, mode: Mode = "random") -> Split:
     chance in it: the oldest rows are for training, the last ones for the test, and rows of one time stay together.
 
     Args:
-        table: at least 20 rows; its `parting` may hold other shares, and test rows that are not drawn.
+        table: at least 20 rows; its `parting` may hold other shares.
         seed: >= 0.
         mode: "random", "grouped", "stratified", or "time" of a table with a column `time`.
     Returns:
@@ -813,22 +752,18 @@ def split(table: Table, seed: int, *, mode: Mode = "random") -> Split:
             parts.
     """
     expect_seed(seed, DataError)
-    parting = table.parting
-    free = np.arange(len(table.target)) if parting.test is None else np.flatnonzero(~parting.test)
-    groups = _kept_together(table, free, mode)
+    groups = _kept_together(table, mode)
     if mode == "stratified":
-        part = _stratified(table, free, seed)
+        part = _stratified(table, seed)
     else:
         sizes = np.bincount(groups)
         order = np.arange(len(sizes)) if mode == "time" else random_order(len(sizes), seed)
-        part = _cut(sizes, order, parting.shares)[groups]
-    whole = np.full(len(table.target), 2)
-    whole[free] = part
-    return Split(*(np.flatnonzero(whole == wanted).astype(np.int64) for wanted in range(3)))
+        part = _cut(sizes, order, table.parting.shares)[groups]
+    return Split(*(np.flatnonzero(part == wanted).astype(np.int64) for wanted in range(3)))
 
 
-def _kept_together(table: Table, free: Int64[np.ndarray, " free"], mode: Mode) -> Int64[np.ndarray, " free"]:
-    """The number of the group of each row that is divided; rows of a group go into one part.
+def _kept_together(table: Table, mode: Mode) -> Int64[np.ndarray, " rows"]:
+    """The number of the group of each row; rows of a group go into one part.
 
     Raises:
         DataError: a mode that is none or does not go with the table; fewer groups than parts, so that one would be
@@ -840,14 +775,14 @@ def _kept_together(table: Table, free: Int64[np.ndarray, " free"], mode: Mode) -
     if mode != "grouped" and parting.groups is not None:
         raise DataError(f"split: expected mode 'grouped' with the group {parting.group!r}, got {mode!r}")
     if mode in ("random", "stratified"):
-        groups = np.arange(len(free))
+        groups = np.arange(len(table.target))
     elif mode == "grouped":
         groups = _groups(table.features) if parting.groups is None else parting.groups
-        groups = pd.factorize(groups[free])[0]
+        groups = pd.factorize(groups)[0]
     elif mode == "time":
         if parting.times is None:
             raise DataError("split: expected a table with a column of times for mode 'time', got none")
-        groups = np.unique(parting.times[free], return_inverse=True)[1]
+        groups = np.unique(parting.times, return_inverse=True)[1]
     else:
         raise DataError(f"split: expected mode 'random', 'grouped', 'stratified' or 'time', got {mode!r}")
     least, count = len(parting.shares), int(groups.max()) + 1
@@ -861,45 +796,28 @@ def _kept_together(table: Table, free: Int64[np.ndarray, " free"], mode: Mode) -
 def far_shares(table: Table, seed: int, mode: Mode) -> str:
     """A note where whole groups, or rows of one time, make parts of other sizes than asked for; "" where they are near.
 
-    Near: each part is within 5 points of its share, and has at least half of it. Of groups the note names the seed
-    below 20 whose parts are nearest, where that is another one. Nothing is changed: a run finds its parts by its seed.
+    Near: each part is within 5 points of its share, and has at least half of it.
 
     Args:
         table, seed, mode: as `split` takes them.
     Raises:
         DataError: as `split`.
     """
-    expect_seed(seed, DataError)
     if mode not in ("grouped", "time"):
         return ""
-    parting = table.parting
-    free = np.arange(len(table.target)) if parting.test is None else np.flatnonzero(~parting.test)
-    sizes, asked = np.bincount(_kept_together(table, free, mode)), np.array(parting.shares)
-
-    def got(seed: int) -> np.ndarray:
-        order = np.arange(len(sizes)) if mode == "time" else random_order(len(sizes), seed)
-        return np.bincount(_cut(sizes, order, parting.shares), weights=sizes) / len(free)
-
-    own = got(seed)
-    if (np.abs(own - asked) <= FAR).all() and (own >= asked / 2).all():
+    parts, parting = split(table, seed, mode=mode), table.parting
+    sizes, asked = [len(parts.train), len(parts.validation), len(parts.test)][: len(parting.shares)], parting.shares
+    got = np.array(sizes) / sum(sizes)
+    if (np.abs(got - asked) <= FAR).all() and (got >= np.array(asked) / 2).all():
         return ""
-    parts = ("train", "validate", "test")[: len(asked)]
-
-    def said(shares: np.ndarray) -> str:
-        return ", ".join(f"{100 * share:.1f}% {part}" for share, part in zip(shares, parts, strict=True))
-
-    if mode == "time":
-        what, many = f"rows of one time in {parting.time!r} stay together", f"{len(sizes):,} times"
-    else:
-        of = "equal rows" if parting.group is None else f"rows of one group in {parting.group!r}"
-        what, many = f"{of} stay together", f"{len(sizes):,} groups"
-    note = f"{what} ({many}, the largest {sizes.max() / len(free):.1%} of the rows): {said(own)}; asked: {said(asked)}"
-    if mode == "time":
-        return note
-    nearest = min(range(SEEDS_TRIED), key=lambda one: (np.abs(got(one) - asked).sum(), one))
-    if np.abs(got(nearest) - asked).sum() >= np.abs(own - asked).sum() - 1e-9:
-        return note
-    return f"{note}; with seed {nearest}: {said(got(nearest))}"
+    together = f"one time in {parting.time!r}" if mode == "time" else f"one group in {parting.group!r}"
+    what = "equal rows" if mode == "grouped" and parting.group is None else f"rows of {together}"
+    said = (
+        ", ".join(f"{share:.1%} {part}" for share, part in zip(shares, ("train", "validate", "test"), strict=False))
+        for shares in (got, asked)
+    )
+    advice = ", or try another seed" if mode == "grouped" else ""
+    return f"{what} stay together: {next(said)}; asked: {next(said)}: ask for other shares{advice}"
 
 
 def _cut(sizes: np.ndarray, order: np.ndarray, shares: tuple[float, ...]) -> Int64[np.ndarray, " groups"]:
@@ -920,21 +838,18 @@ def _cut(sizes: np.ndarray, order: np.ndarray, shares: tuple[float, ...]) -> Int
     return found
 
 
-def _stratified(table: Table, free: np.ndarray, seed: int) -> Int64[np.ndarray, " free"]:
+def _stratified(table: Table, seed: int) -> Int64[np.ndarray, " rows"]:
     """The part of each row: rows in random order within each class, spread evenly over the whole order, then cut."""
-    target = table.target[free]
+    strata, count = table.target, len(table.target)
     if table.task == "regression":  # tenths of the rows
-        ranks = np.argsort(np.argsort(target, kind="stable"), kind="stable")
-        strata = ranks * min(10, max(len(free) // 10, 1)) // len(free)
-    else:
-        strata = target
-    drawn = random_words(len(free), seed)
-    at = np.empty(len(free))
+        ranks = np.argsort(np.argsort(strata, kind="stable"), kind="stable")
+        strata = ranks * min(10, max(count // 10, 1)) // count
+    drawn, at = random_words(count, seed), np.empty(count)
     for stratum in np.unique(strata):
         rows = np.flatnonzero(strata == stratum)
         rows = rows[np.argsort(drawn[rows], kind="stable")]
         at[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
-    return _cut(np.ones(len(free), dtype=np.int64), np.argsort(at, kind="stable"), table.parting.shares)
+    return _cut(np.ones(count, dtype=np.int64), np.argsort(at, kind="stable"), table.parting.shares)
 
 
 def _groups(features: pd.DataFrame) -> Shaped[np.ndarray, " rows"]:
@@ -944,11 +859,8 @@ def _groups(features: pd.DataFrame) -> Shaped[np.ndarray, " rows"]:
 
 def _row_hashes(features: pd.DataFrame | Mapping[Any, pd.Series]) -> Shaped[np.ndarray, " rows"]:
     """uint64 [rows], equal where all features are; missing equals missing, and 0 equals -0."""
-    columns = [column for _, column in features.items()]
-    found = np.zeros(len(columns[0]), dtype=np.uint64)
-    for column in columns:
-        same = column if is_date(column) else column.fillna("") if is_text(column) else column + 0.0
-        own = pd.util.hash_pandas_object(same, index=False).to_numpy(np.uint64)
-        found = found * np.uint64(0x9E3779B97F4A7C15) + own  # modulo 2^64, as arrays wrap
-        found ^= found >> np.uint64(29)
-    return found
+    same = {
+        name: column if is_date(column) else column.fillna("") if is_text(column) else column + 0.0
+        for name, column in features.items()
+    }
+    return pd.util.hash_pandas_object(pd.DataFrame(same), index=False).to_numpy(np.uint64)

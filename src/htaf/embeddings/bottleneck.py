@@ -215,7 +215,7 @@ class ConceptBottleneck(ClassifierMixin, BaseEstimator):
         """A new classifier of the same bits, of which some classes no longer draw on some: head weights of 0.
 
         Args:
-            off: (label, concept) pairs. What that does to rows: `htaf.concepts.edit_head.edit_effect` of their codes.
+            off: (label, concept) pairs.
 
         Raises:
             ConceptError: a label or a concept that is not there.

@@ -12,11 +12,10 @@ from jaxtyping import Bool, Float64, Int64
 
 from htaf.concepts.codes import Codes, PartName
 from htaf.concepts.completeness import by_importance
-from htaf.concepts.counts import pair_counts, shares
+from htaf.concepts.counts import pair_counts, part_counts, shares
 from htaf.concepts.naming.files import seal_of
 from htaf.concepts.redundancy import same_bits
-from htaf.concepts.scores import score_tally, specificity
-from htaf.concepts.tally import tally
+from htaf.concepts.scores import score, specificity
 from htaf.explorer.discovery import (
     clustered_order,
     relations,
@@ -71,9 +70,8 @@ class CodeStatistics:
 
 def measure(codes: Codes, part: PartName) -> CodeStatistics:
     """Counts and scores; raises ConceptError for a label that is no class."""
-    found = tally(codes, scored=part, limit=len(codes))
-    (train, counts), (trained, sizes) = found.counts, found.sizes
-    scores = score_tally(found, codes.weight, codes.bias, top=1) if trained.any() and sizes.any() else None
+    (train, trained), (counts, sizes) = part_counts(codes, "train"), part_counts(codes, part)
+    scores = score(codes, scored=part, top=1) if trained.any() and sizes.any() else None
     if scores is None:
         rows = codes.rows("train")
         rows = rows if len(rows) else np.arange(len(codes))

@@ -102,7 +102,7 @@ def write_maps(
 
     Args:
         out: the folder of the page. shown: its images. rows: of those that get maps.
-        wanted: concepts of a row that must be among its maps. maps: exact ones.
+        wanted: concepts of a row that must be among its maps. maps: of the run.
         progress: show a bar on the error stream. notes: what went wrong is added here.
 
     Returns:
@@ -112,8 +112,6 @@ def write_maps(
     if not len(rows):
         return None
     pooling = maps.regions.pooling
-    if pooling is None:
-        raise ConceptError(f"expected exact maps, got {maps.regions.method}: {maps.regions.why}")
     chosen = {row: concepts_of(shown, row, wanted.get(row, ())) for row in rows}
     keys = {row: content_hash([1, maps.key, shown.ids[row], chosen[row].tolist()]) for row in rows}
     whole = {row for row in rows if _has(out / map_file(row), keys[row])}

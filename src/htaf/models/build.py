@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
 
 import torch
 from torch import nn
-from torch.nn.modules.module import (
-    register_module_buffer_registration_hook,
-    register_module_parameter_registration_hook,
-)
 
 from htaf import surrogates
 from htaf._errors import expect_memory
@@ -25,11 +20,7 @@ from htaf.models.bireal import BiRealNet
 from htaf.models.icbm import (
     ICBM,
     check_timm,
-    check_torchvision,
     timm_backbone,
-    torchvision_backbone,
-    transformers_backbone,
-    transformers_config,
 )
 from htaf.models.mlp import MLP
 from htaf.models.resnet import ResNet
@@ -106,16 +97,9 @@ def neuron(description: dict[str, Any], act: Callable[[], nn.Module]) -> Callabl
     raise ValueError(f"expected a neuron of kind if or lif, got {description['kind']!r}")
 
 
-_TRANSFORMERS, _TORCHVISION = "transformers:", "torchvision:"
-
-
 def check_backbone(name: str) -> None:
     """Raises ValueError where there is no backbone of this name, without building it."""
-    if name.startswith(_TRANSFORMERS):
-        backbone_description(name, {})
-    elif name.startswith(_TORCHVISION):
-        check_torchvision(name.removeprefix(_TORCHVISION))
-    elif name not in BACKBONES:
+    if name not in BACKBONES:
         check_timm(name)
 
 
@@ -149,20 +133,11 @@ def backbone_description(name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """A backbone as `build` takes it.
 
     Args:
-        name: wide_resnet, resnet, a timm model's name, torchvision:NAME, or transformers:NAME with a name on the hub or
-            a local folder.
-        fields: depth, width, stem, dropout.
-
-    Raises:
-        ValueError: transformers knows no such model.
+        name: wide_resnet, resnet, or a timm model's name. fields: depth, width, stem, dropout.
     """
     if name in BACKBONES:
         return {"kind": name, **{field: fields[field] for field in BACKBONES[name]}}
-    if name.startswith(_TORCHVISION):
-        return {"kind": "torchvision", "name": name.removeprefix(_TORCHVISION)}
-    if not name.startswith(_TRANSFORMERS):
-        return {"kind": "timm", "name": name}
-    return {"kind": "transformers", "config": transformers_config(name.removeprefix(_TRANSFORMERS))}
+    return {"kind": "timm", "name": name}
 
 
 def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int] | None) -> nn.Module:
@@ -179,16 +154,10 @@ def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int
             net = WideResNet(depth, width, 1, nn.ReLU, in_channels=in_channels, dropout=dropout)
         case {"kind": "resnet", "depth": depth, "width": width, "stem": stem}:
             net = ResNet(depth, 1, nn.ReLU, width=width, stem=stem, in_channels=in_channels)
-        case {"kind": "timm", "name": str(name), **more} if isinstance(more.get("options", {}), dict):
-            return timm_backbone(name, in_channels, size, more.get("options", {}))
-        case {"kind": "torchvision", "name": str(name)} if in_channels == 3:
-            return torchvision_backbone(name, size)
-        case {"kind": "torchvision"}:
-            raise ValueError(f"expected RGB images for a backbone of torchvision, got {in_channels} channels")
-        case {"kind": "transformers", "config": config}:
-            return transformers_backbone(config, size, pretrained=False)
+        case {"kind": "timm", "name": str(name)}:
+            return timm_backbone(name, in_channels, size)
         case _:
-            kinds = f"{', '.join(BACKBONES)}, timm, torchvision or transformers"
+            kinds = f"{', '.join(BACKBONES)} or timm"
             raise ValueError(f"expected a backbone of kind {kinds}, got {description!r:.200}")
     net.head = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
     return net
@@ -217,7 +186,7 @@ def _icbm(d: dict[str, Any], step: StepFactory | None) -> ICBM:
 
 
 def weight_bytes(description: dict[str, Any], step: StepFactory | None = None) -> int:
-    """Bytes of the weights that `build` would make, in float32; 0 where they are not known before (timm, transformers).
+    """Bytes of the weights that `build` would make, in float32; 0 where they are not known before (timm).
 
     Raises:
         ValueError: as `build`.
@@ -228,33 +197,6 @@ def weight_bytes(description: dict[str, Any], step: StepFactory | None = None) -
     with torch.device("meta"), warnings.catch_warnings():  # shapes alone
         warnings.simplefilter("ignore")
         return 4 * sum(p.numel() for p in _built(description, step).parameters())
-
-
-@contextmanager
-def at_most(weights: int, tensors: int) -> Iterator[None]:
-    """Networks that are built in the block may hold about so many weights in so many tensors: those of their file.
-
-    A description is a few bytes that may ask for any amount of memory, which many systems give and then kill for.
-
-    Raises:
-        ValueError: from the block, before what is too large is filled.
-    """
-    left = [4 * weights + (1 << 22), 4 * tensors + 1000]  # what is taken away, shared or loaded later counts again
-
-    def count(module: nn.Module, name: str, tensor: torch.Tensor | None) -> None:
-        left[0] -= 0 if tensor is None else tensor.numel()
-        left[1] -= 1
-        if min(left) < 0:
-            raise ValueError(
-                f"expected at most {weights:,} weights in {tensors:,} tensors, as its file can hold, got more"
-            )
-
-    hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Module:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import json
-import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -20,21 +17,8 @@ from htaf.activations import HTAF
 from htaf.contract import expect_one_level
 from htaf.models.backbone_weights import load_backbone
 from htaf.models.final_activation import origin, without_final_activation
-from htaf.models.hub import asking_hub
 
 Pretrained = bool | str | Path
-
-# the options of timm that a record or a caller may set: what they may hold can neither name a file nor code
-_SHARES = ("drop_rate", "drop_path_rate", "attn_drop_rate", "proj_drop_rate", "pos_drop_rate", "patch_drop_rate")
-_SIZES = ("img_size", "patch_size", "output_stride", "reg_tokens")
-_FLAGS = ("class_token", "qkv_bias", "dynamic_img_size", "no_embed_class")
-_POOLS = ("avg", "max", "avgmax", "catavgmax", "token", "map")
-OPTIONS = (*_SHARES, *_SIZES, *_FLAGS, "global_pool")
-# of a configuration of transformers: what would load code, or weights of another place, beside the model itself
-_LOADING = (
-    "auto_map", "attn_implementation", "experts_implementation", "quantization_config", "trust_remote_code",
-    "transformers_weights", "fusion_config", "kernel_config", "distributed_config",
-)  # fmt: skip
 
 
 @final
@@ -195,7 +179,6 @@ class ICBM(nn.Module):
         freeze: bool = False,
         in_channels: int = 3,
         image_size: int | tuple[int, int] = 224,
-        options: Mapping[str, Any] | None = None,
     ) -> ICBM:
         """An ICBM over a timm model.
 
@@ -206,7 +189,6 @@ class ICBM(nn.Module):
             pretrained: True: timm's weights, downloaded; a path: a file of weights or a run folder of the same
                 architecture, see `htaf.models.backbone_weights.load_backbone`.
             in_channels, image_size: of the images, (height, width) in pixels; a ViT is built for this size.
-            options: further arguments of `timm.create_model`, of those in `htaf.models.icbm.OPTIONS`.
 
         Raises:
             ValueError: no such model, or weights of another architecture.
@@ -216,39 +198,10 @@ class ICBM(nn.Module):
             torch.Size([2, 50])
         """
         height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-        backbone = timm_backbone(name, in_channels, (height, width), options or {}, pretrained=pretrained is True)
+        backbone = timm_backbone(name, in_channels, (height, width), pretrained=pretrained is True)
         if not isinstance(pretrained, bool):
             load_backbone(backbone, pretrained)
         example = torch.zeros(2, in_channels, height, width)
-        return cls(backbone, num_classes, act, example=example, concepts=concepts, norm=norm, freeze=freeze)
-
-    @classmethod
-    def from_transformers(
-        cls,
-        model: str | Path | Any,
-        num_classes: int,
-        concepts: int | None = None,
-        pretrained: bool = True,
-        *,
-        act: Callable[[], nn.Module] | None = HTAF,
-        norm: bool | None = None,
-        freeze: bool = False,
-        image_size: int | tuple[int, int] | None = None,
-    ) -> ICBM:
-        """An ICBM over an image model of Hugging Face transformers; of a ViT the final, normalised CLS token.
-
-        Args:
-            model: a name on the hub, a local folder, or a configuration object.
-            num_classes: K.
-            concepts, act, norm, freeze: as `ICBM`.
-            pretrained: take the weights too; a configuration has none.
-            image_size: of the images, (height, width) in pixels; None: the configuration's.
-
-        Raises:
-            ValueError: no such model, or a model that takes no images.
-        """
-        backbone = transformers_backbone(model, image_size, pretrained=pretrained)
-        example = torch.zeros(2, backbone.channels, *backbone.size)
         return cls(backbone, num_classes, act, example=example, concepts=concepts, norm=norm, freeze=freeze)
 
 
@@ -277,18 +230,13 @@ def _shape(example: Tensor) -> str:
     return f"[channels, height, width] {list(example.shape[1:])}"
 
 
-def _import(name: str) -> Any:
-    """A library that only some backbones need."""
-    try:
-        with no_trace():
-            return importlib.import_module(name)
-    except ImportError as error:
-        raise ValueError(f"this backbone needs {name}: pip install 'htaf[images]' ({error})") from None
-
-
 def check_timm(name: str) -> Any:
     """timm, which has a model of this name; raises ValueError where it has none."""
-    timm = _import("timm")
+    try:
+        with no_trace():
+            import timm
+    except ImportError as error:
+        raise ValueError(f"this backbone needs timm: pip install 'htaf[images]' ({error})") from None
     if not timm.is_model(name):
         longer = ", ".join(timm.list_models(f"*{name}*")[:5])
         near = f"; with this in their names: {longer}" if longer else suggestion(name, timm.list_models(), most=3)
@@ -306,19 +254,14 @@ def timm_configuration(name: str) -> dict[str, Any]:
     return {} if found is None else dict(vars(found))
 
 
-def timm_backbone(
-    name: str, in_channels: int, size: tuple[int, int] | None, options: Mapping[str, Any], *, pretrained: bool = False
-) -> nn.Module:
+def timm_backbone(name: str, in_channels: int, size: tuple[int, int] | None, *, pretrained: bool = False) -> nn.Module:
     """A timm model without its classifier, with fresh weights or timm's; size None: that of its own.
 
-    Args:
-        options: of `OPTIONS` alone: others of timm's arguments name files, some of which can run code.
-
     Raises:
-        ValueError: no such model, or options that it does not take.
+        ValueError: no such model, or not for images of this size.
     """
     timm = check_timm(name)
-    fixed = {"num_classes": 0, "in_chans": in_channels, "pretrained": pretrained, **_checked_options(name, options)}
+    fixed: dict[str, Any] = {"num_classes": 0, "in_chans": in_channels, "pretrained": pretrained}
     try:
         try:
             return timm.create_model(name, **fixed, **({} if size is None else {"img_size": size}))
@@ -329,171 +272,3 @@ def timm_backbone(
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         shown = "" if size is None else f" for images of {size[0]} x {size[1]} pixels"
         raise ValueError(f"timm model {name}{shown}: {first_line(error)}") from None
-
-
-def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, once each is known and holds a plain value of its kind."""
-    for key, value in options.items():
-        if key not in OPTIONS:
-            raise ValueError(f"timm model {name} takes the options {', '.join(OPTIONS)} here, got {key!r:.80}")
-        if key in _SHARES:
-            fits, kind = type(value) in (int, float) and 0 <= value < 1, "a share in [0, 1)"
-        elif key in _SIZES:
-            sizes = value if isinstance(value, (list, tuple)) and len(value) == 2 else [value]
-            fits, kind = all(type(size) is int and 0 <= size <= 1 << 16 for size in sizes), "a size or two"
-        elif key in _FLAGS:
-            fits, kind = isinstance(value, bool), "true or false"
-        else:
-            fits, kind = value in _POOLS, f"one of {', '.join(_POOLS)}"
-        if not fits:
-            raise ValueError(f"timm model {name}: expected {kind} for {key}, got {value!r:.80}")
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-
-
-def check_torchvision(name: str) -> Any:
-    """torchvision's models, of which one has this name; raises ValueError where none has."""
-    models = _import("torchvision.models")
-    known = models.list_models(module=models)  # of classification alone
-    if name not in known:
-        raise ValueError(f"expected the name of a torchvision model, got {name!r:.80}{suggestion(name, known, most=3)}")
-    return models
-
-
-def torchvision_weights(name: str) -> Any:
-    """The weights that torchvision takes for the best of a model: they have `url` and `transforms()`."""
-    return check_torchvision(name).get_model_weights(name).DEFAULT
-
-
-def torchvision_backbone(name: str, size: tuple[int, int] | None, *, pretrained: bool = False) -> nn.Module:
-    """A model of torchvision for RGB images without its last linear layer, with fresh weights or torchvision's.
-
-    Args:
-        size: of the images; None: that of its own.
-
-    Raises:
-        ValueError: no such model, or one that does not end in a linear layer.
-    """
-    models = check_torchvision(name)
-    weights = torchvision_weights(name) if pretrained else None
-    square = size is not None and size[0] == size[1]
-    sized = {"image_size": size[0]} if size is not None and square and name.startswith("vit_") else {}
-    try:
-        net: nn.Module = models.get_model(name, weights=weights, **sized)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"torchvision model {name} for images of {size} pixels: {first_line(error)}") from None
-    linear = [path for path, module in net.named_modules() if isinstance(module, nn.Linear)]
-    last = [path for path in linear if path.split(".")[0] in ("fc", "classifier", "head", "heads")]
-    if not last:
-        raise ValueError(f"torchvision model {name} does not end in a linear layer: choose another backbone")
-    parent, _, own = last[-1].rpartition(".")
-    setattr(net.get_submodule(parent), own, nn.Identity())
-    return net
-
-
-@final
-class TransformersFeatures(nn.Module):
-    """Features of an image model of transformers: its pooled output where it has one, else the CLS token."""
-
-    def __init__(self, model: nn.Module, size: tuple[int, int], channels: int) -> None:
-        super().__init__()
-        self.model, self.size, self.channels = model, size, channels
-
-    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
-        output = self.model(pixel_values=x)
-        pooled = getattr(output, "pooler_output", None)
-        return output.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
-
-
-def transformers_config(name: str) -> dict[str, Any]:
-    """The configuration of a model of transformers as plain JSON values, by its name on the hub or its folder.
-
-    Raises:
-        ValueError: no such model.
-    """
-    try:
-        library = _import("transformers")
-        with asking_hub(name):
-            content = library.PretrainedConfig.get_config_dict(name)[0]
-        config = safe_config(library, content)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"expected an image model of transformers, got {name!r:.80}: {error}") from None
-    return json.loads(config.to_json_string(use_diff=False))
-
-
-def transformers_normalisation(name: str) -> tuple[Any, Any]:
-    """Mean and deviation from the preprocessing that lies beside a model of transformers; (None, None): none does."""
-    library = _import("transformers")
-    try:
-        with asking_hub(name):
-            content = library.ImageProcessingMixin.get_image_processor_dict(name)[0]
-    except (OSError, ValueError):
-        return None, None
-    return content.get("image_mean"), content.get("image_std")
-
-
-def safe_config(library: Any, content: Mapping[str, Any]) -> Any:
-    """The configuration object of plain values, without anything that would load code, or another library's model.
-
-    Raises:
-        ValueError: no such kind of model, or one that is built around a model of timm or of the hub.
-    """
-    content = dict(without_loading(content))
-    kind = content.pop("model_type", None)
-    if not isinstance(kind, str):
-        raise ValueError(f"its configuration lacks model_type, got {kind!r:.80}")
-    if kind.startswith("timm"):
-        raise ValueError("expected a model of transformers, got one of timm: give its name without transformers:")
-    known = library.AutoConfig.for_model(kind).to_dict()
-    config = library.AutoConfig.for_model(kind, **{name: content[name] for name in content if name in known})
-    if getattr(config, "backbone_config", None) is not None or getattr(config, "backbone", None) is not None:
-        raise ValueError(f"expected an image model of its own, got {kind}, which loads another one as its backbone")
-    return config
-
-
-def without_loading(value: Any) -> Any:
-    """The values of a configuration of transformers without those that would load code, kernels or other weights."""
-    if isinstance(value, Mapping):
-        kept = {k: v for k, v in value.items() if isinstance(k, str) and k not in _LOADING and not k.startswith("_")}
-        return {key: without_loading(inner) for key, inner in kept.items()}
-    return [without_loading(inner) for inner in value] if isinstance(value, list) else value
-
-
-def transformers_backbone(
-    model: str | Path | Any, size: int | tuple[int, int] | None, *, pretrained: bool
-) -> TransformersFeatures:
-    """An image model of transformers as a backbone.
-
-    Args:
-        model: a name on the hub, a local folder, a configuration object, or its content as a dict.
-        size: of the images; None: the configuration's. Other sizes than a pretrained ViT's are an error.
-        pretrained: take the weights, from the hub or the folder.
-    """
-    library = _import("transformers")
-    given = isinstance(model, (Mapping, library.PretrainedConfig))
-    try:
-        if isinstance(model, library.PretrainedConfig):
-            config: Any = model
-        else:  # a file's content: of a record, a folder or the hub
-            content = model if isinstance(model, Mapping) else library.PretrainedConfig.get_config_dict(str(model))[0]
-            config = safe_config(library, content)
-        stored = getattr(config, "image_size", None) or 224
-        own = (stored, stored) if isinstance(stored, int) else (int(stored[0]), int(stored[1]))
-        wanted = own if size is None else (size, size) if isinstance(size, int) else (size[0], size[1])
-        if wanted != own and hasattr(config, "image_size"):
-            if pretrained and not given:
-                shown = f"{own[0]} x {own[1]} pixels, got {wanted[0]} x {wanted[1]}"
-                raise ValueError(f"its weights are for images of {shown}: enlarge (--enlarge) brings images to a size")
-            config.image_size = wanted if wanted[0] != wanted[1] else wanted[0]
-        if pretrained and not given:  # of .bin files the tensors alone: transformers reads them with weights_only
-            network: Any = library.AutoModel.from_pretrained(str(model), config=config, trust_remote_code=False)
-        else:
-            network = library.AutoModel.from_config(config, trust_remote_code=False)
-    except pickle.UnpicklingError:
-        raise ValueError(
-            f"expected tensors alone in the weights of {model!r:.80}, got a pickle of other objects"
-        ) from None
-    except Exception as error:  # its classes raise nearly everything on a configuration that makes no sense
-        raise ValueError(f"expected an image model of transformers, got {model!r:.80}: {first_line(error)}") from None
-    if isinstance(getattr(getattr(network, "pooler", None), "dense", None), nn.Linear):
-        network.pooler = None  # a ViT's: a layer for the CLS token that nothing here reads
-    return TransformersFeatures(network.float(), wanted, getattr(config, "num_channels", 3))

