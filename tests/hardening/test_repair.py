@@ -383,7 +383,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
     "wide resnet": (lambda: WideResNet(10, 1, 3, act, in_channels=1), 9, 0.9),
     "sew resnet": (
         lambda: SEWResNet(18, 3, lambda: htaf.IF(act()), steps=2, width=4, stem="cifar", in_channels=1), 20, 1.0),
-    "bireal": (lambda: BiRealNet(18, 3, bipolar, width=4, stem="cifar", in_channels=1), 20, 1.0),
+    "bireal": (lambda: BiRealNet(18, 3, bipolar, width=4, stem="cifar", in_channels=1), 4, 1.0),
     "icbm": (icbm, 1, 0.9),
     "timm resnet": (timm_resnet, 15, 1.0),
     "timm vit": (timm_vit, 7, 0.9),
