@@ -114,7 +114,7 @@ def warm() -> None:
     import matplotlib.pyplot
 
     for name in ("lightning", "onnx", "onnxruntime", "onnxscript", "openai", "sklearn.ensemble", "pyarrow.parquet",
-                 "htaf.cli.demonstration", "htaf.concepts.naming.job", "htaf.explorer.build", "htaf.explorer.serve",
+                 "htaf.cli.demonstration", "htaf.concepts.naming.job", "htaf.explorer.build",
                  "htaf.export", "htaf.runs.run", "htaf.training.fit"):  # fmt: skip
         pkgutil.resolve_name(name)
     for row in known().verbs.values():
@@ -136,8 +136,8 @@ WORDS = {
     "train llm": "--model W/llm --text W/text.txt --out out --length 16 --last-k 1 --steps 1 --training-blocks 4 "
     "--method ste",
     "generate": "W/llm-run 'red cats' --tokens 3",
-    "predict": "W/table-run W/rows.csv --out out.csv",
-    "explain": "W/table-run W/rows.csv --out out.csv",
+    "predict": "W/table-run W/rows.csv",
+    "explain": "W/table-run W/rows.csv",
     "paper list": "",
     "paper run": "bounds --out out",
     "paper report": "--out .",
