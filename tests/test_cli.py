@@ -237,21 +237,6 @@ def test_evaluate_equals_the_record(htaf, run: Path) -> None:
     assert "auroc" in htaf("evaluate", run)[1]
 
 
-def test_evaluate_by_layer(htaf, run: Path) -> None:
-    code, out, err = htaf("evaluate", run, "--layers", "--json")
-    assert code == 0, err
-    result = json.loads(out)
-    assert [layer["path"] for layer in result["layers"]] == ["hidden.0.act"]
-    record = json.loads((run / "record.json").read_text())
-    kept = any(step["kept"] for step in record["hardening"]["finish"])  # then the exact network has weights of its own
-    assert (result["layers"][-1]["up_to"] == result["exact"]) is not kept
-    title = f"Layers of the smooth network of {run}: auroc on small.csv, test"
-    said, noted = htaf("evaluate", run, "--layers")[1:]
-    assert ("weights of its own" in " ".join(noted.split())) is kept
-    assert "hidden.0.act" in said
-    assert "".join(title.split()) in "".join(said.split())
-
-
 def test_predict_raw_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
     raw = pd.read_csv(table).drop(columns=["label"])[["kind", "value", "b", "a"]]
     raw.to_csv(tmp_path / "new.csv", index=False)

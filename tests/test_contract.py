@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from htaf.training.loggers import sharpness
 from torch import Tensor, nn
 
 import htaf
@@ -25,7 +26,6 @@ from htaf.contract import ContractError
 from htaf.diagnostics import GradientNorms, layer_statistics
 from htaf.runs import RunError, open_run
 from htaf.sharpening import Geometric, set_sharpness
-from htaf.training.loggers import sharpness
 
 ROOT = Path(__file__).parents[1]
 X = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
