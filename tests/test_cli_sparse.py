@@ -29,7 +29,6 @@ def test_a_result_and_a_run(htaf, folder: Path) -> None:
     found = json.loads(text)
     kept = json.loads((out / "sparse.json").read_text())
     assert {name: found[name] for name in kept} == kept
-    assert "| sparse | 3 |" in (out / "sparse.md").read_text()
     assert found["concepts"] == 21
     few, every = found["rows"]
     assert (few["target"], every["target"]) == (3, None)

@@ -82,22 +82,6 @@ def test_bits_are_learned_by_the_recipe_of_images(digits, monkeypatch: pytest.Mo
         assert rates == [rate] * steps  # 90 rows are one batch
 
 
-@pytest.mark.parametrize("concepts", [63, 64])
-def test_as_many_concepts_as_features(digits, concepts: int) -> None:
-    made = ConceptBottleneck(n_concepts=concepts, epochs=1).fit(*digits)
-    assert (made.bits_.directions != 0).sum(1).min() > 10  # each of all pixels
-
-
-def test_terms_make_bits_rare(digits) -> None:
-    x, y = digits
-    plain = ConceptBottleneck(n_concepts=32, epochs=100, rate=0.0, neighbours=0.0).fit(x[:400], y[:400])
-    rare = ConceptBottleneck(n_concepts=32, epochs=100, rate=0.15).fit(x[:400], y[:400])
-    assert 0.35 < plain.concepts(x[400:]).mean() < 0.65
-    assert 0.05 < rare.concepts(x[400:]).mean() < 0.2
-    shared = ConceptBottleneck(n_concepts=32, epochs=100).fit(x[:400], y[:400])
-    assert 0.15 < shared.concepts(x[400:]).mean() < 0.33  # ten classes: 30%, three of them
-
-
 def test_a_flip_takes_from_the_margin_what_its_reason_says(model: ConceptBottleneck, digits) -> None:
     x = digits[0][400:420]
     found, bits = model.reasons(x), model.concepts(x)
@@ -111,13 +95,6 @@ def test_a_flip_takes_from_the_margin_what_its_reason_says(model: ConceptBottlen
         logits = changed @ model.head_.weight.T + model.head_.bias
         margin = logits[place[line["prediction"]]] - logits[place[line["runner_up"]]]
         assert margin == pytest.approx(line["margin"] - line["worth"])
-
-
-def test_few_concepts_a_class(digits) -> None:
-    x, y = digits
-    made = ConceptBottleneck(n_concepts=32, epochs=100, concepts_per_class=5).fit(x[:400], y[:400])
-    assert (made.head_.weight != 0).sum(1).max() <= 5
-    assert made.score(x[400:], y[400:]) > 0.5
 
 
 def test_codes_are_what_the_concepts_room_takes(model: ConceptBottleneck, digits, tmp_path: Path, htaf) -> None:
@@ -258,12 +235,6 @@ def test_data_that_cannot_be_used(digits) -> None:
     assert ConceptBottleneck(**SMALL).fit([[0.0], [1.0], [2.0]], [0, 1, 1]).predict([[3.0]]).shape == (1,)
 
 
-def test_few_rows_are_told_apart(digits) -> None:
-    x, rows = digits[0], np.arange(20)
-    for some in (rows[:2], rows):
-        assert_array_equal(ConceptBottleneck().fit(x[some], some).predict(x[some]), some)  # a class a row
-
-
 def test_pipeline_and_search(digits) -> None:
     x, y = digits[0][:200], digits[1][:200]
     search = GridSearchCV(
@@ -337,15 +308,6 @@ def test_a_planted_keyword_is_a_concept_and_the_reason(planted: Planted) -> None
     named = reasons[(reasons["concept"] == bit.concept) & (reasons["on"] == bit.on)]
     assert (named["prediction"] == "marked").mean() > 0.95
     assert named["row"].nunique() > 0.8 * len(put)
-
-
-def test_a_concept_that_is_none_is_told(planted: Planted) -> None:
-    random = np.random.default_rng(3).permutation(len(planted.rest))
-    found = planted.model.find(planted.rest[random[:20]], planted.rest[random[20:40]])
-    assert found.follows is None
-    assert min(found.bit.p, found.direction.p) > 0.05
-    with pytest.raises(ConceptError, match="at least 5 rows with the concept and as many without, got 3 and 20"):
-        planted.model.find(planted.rest[:3], planted.rest[:20])
 
 
 def test_a_page_of_texts(planted: Planted, tmp_path: Path) -> None:

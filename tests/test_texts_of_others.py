@@ -19,7 +19,6 @@ import htaf
 from htaf._console import markdown_text, visible
 from htaf._files import csv_text, frame_csv, guarded, unguarded
 from htaf.concepts.codes import codes_of
-from htaf.concepts.heads import scored_heads, table
 from htaf.concepts.report import tables
 from htaf.concepts.scores import score
 from htaf.runs.confusion import classes_csv, matrix_csv, per_class
@@ -113,8 +112,7 @@ def test_markdown_of_scores_and_sparse_heads() -> None:
         parts=(np.arange(90) // 3 % 3).astype(np.uint8),
     )  # fmt: skip
     scores = tables(score(codes, baseline={HTML: codes}), title=HTML)
-    sparse, _ = scored_heads(codes, (2,))
-    for text, times in ((scores, 2), (table(sparse, title=HTML), 1)):
+    for text, times in ((scores, 2),):
         assert "\x1b" not in text
         assert "\u202e" not in text
         assert "<" not in text.replace("\\<", "").replace("<=", "").replace("< 0.01", "")

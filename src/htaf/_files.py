@@ -257,8 +257,8 @@ class FolderKind:
 KINDS = {
     "run": FolderKind(
         (("record.json",),),
-        ("model.safetensors", "smooth.safetensors", "preprocessing.json", "metrics.csv", "loss.png", "gradients.csv",
-         "gradients.png", "report.html", "report.json", "checkpoints", "tensorboard", "wandb"),
+        ("model.safetensors", "smooth.safetensors", "preprocessing.json", "metrics.csv", "loss.png",
+         "report.html", "report.json", "checkpoints", "tensorboard"),
     ),
     "folder of codes": FolderKind(
         (("concepts.json",),), ("head.safetensors", "parts", "names.json", "projection.safetensors"),
@@ -269,9 +269,9 @@ KINDS = {
         (("scores.json",),),
         ("scores.md", "histograms.png", "completeness.png", "beside.md", "beside.csv", "codes", "backbone"),
     ),
-    "folder of sparse heads": FolderKind((("sparse.json",),), ("sparse.md", "codes", "backbone")),
+    "folder of sparse heads": FolderKind((("sparse.json",),), ("codes", "backbone")),
     "folder of maps": FolderKind((("index.jsonl",),), ()),
-    "found concept": FolderKind((("found.json",),), ("found.md", "images.png", "where.png")),
+    "found concept": FolderKind((("found.json",),), ("found.md", "images.png")),
     "language model": FolderKind(
         (("htaf_record.json",),),
         ("model.htaf.safetensors", "htaf_gates.safetensors", "config.json", "generation_config.json", "tokenizer.json",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ from htaf.concepts.edit_head import write_edited
 from htaf.concepts.extract import Block, Job, Local, Outcome, extract
 from htaf.concepts.passes import as_margins
 from htaf.concepts.store import CodesFolder, open_codes, open_folder, open_margins
-from htaf.data.image_parts import FilePart, MemoryPart, as_images
+from htaf.data.image_parts import MemoryPart, as_images
 from htaf.data.images import Images
 from htaf.data.parts import image_rows
 from htaf.data.reading import DataError
@@ -155,33 +154,6 @@ def test_images_of_another_set_are_all_other(run: runs.Run, images: Images, tmp_
         extract(run, as_images("mine", images.classes, few, large, []), tmp_path / "b")
 
 
-def test_images_in_files_are_read_by_batches_and_named(run: runs.Run, images: Images, tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-    names = tuple(f"{i}.png" for i in range(30))
-    for i, name in enumerate(names):
-        Image.fromarray(images.train.batch(torch.tensor([i]))[0, 0].numpy()).save(tmp_path / "files" / name)
-    part = FilePart(tmp_path / "files", names, images.train.labels[:30], (8, 8), 1)
-    held = MemoryPart(images.train.batch(torch.arange(30)), images.train.labels[:30])
-    in_files = extract(run, as_images("mine", images.classes, part, part, []), tmp_path / "a", batch=7).codes()
-    in_memory = extract(run, as_images("mine", images.classes, held, held, []), tmp_path / "b", batch=7).codes()
-    both = extract(run, as_images("mine", images.classes, part, held, []), tmp_path / "c", batch=7).codes()
-    np.testing.assert_array_equal(in_files.bits, in_memory.bits)
-    np.testing.assert_array_equal(both.bits, in_memory.bits)
-    assert list(in_files.ids) == [*names, *names]
-    assert list(in_memory.ids[:2]) == ["train/0", "train/1"]
-    kept = part.in_memory()
-    held = extract(run, as_images("mine", images.classes, kept, kept, []), tmp_path / "d").codes()
-    assert list(held.ids) == [*names, *names]
-
-
-@torch.no_grad()
-def test_straight_through_is_saturated_everywhere(images: Images, tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run", images, {"method": "ste", "slope": "tanh"}, concepts=16)
-    codes = extract(run, images, tmp_path / "a", parts=["test"]).codes()
-    np.testing.assert_array_equal(codes.smooth, codes.exact)
-    assert codes.saturated.tolist() == [16] * len(codes)
-
-
 class Steps(nn.Module):
     """A backbone with a step of its own, so that hardening changes what the bits are made of."""
 
@@ -255,13 +227,6 @@ def test_nan_names_the_image(run: runs.Run, images: Images, tmp_path: Path) -> N
         extract(own(run, partial(Steps, float("nan"))), images, tmp_path / "a", parts=["test"])
 
 
-def test_a_run_without_concepts_is_refused(images: Images, tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run", images, kind="wide_resnet")
-    with pytest.raises(ConceptError, match="`htaf train icbm` makes it, got one of family dhn"):
-        extract(run, images, tmp_path / "a")
-    assert not (tmp_path / "a").exists()
-
-
 @torch.no_grad()
 def test_a_plain_network_gives_features_only(run: runs.Run, images: Images, tmp_path: Path) -> None:
     plain = made_run(tmp_path / "run", images, PLAIN)
@@ -296,15 +261,6 @@ def test_other_settings_are_refused_and_other_batches_are_not(run: runs.Run, ima
     if not torch.cuda.is_available():
         with pytest.raises(ConceptError, match=r"expected a device of this machine \(.*cpu\), got cuda"):
             extract(run, images, tmp_path / "b", engine=Local("cuda"))
-
-
-def test_the_size_of_a_part_where_none_is_given(run: runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    known: Any = run.preprocessor()
-    assert module._part_size(None, known) == 10_000
-    monkeypatch.setattr(module, "DECODED", 64 * 2500)
-    assert module._part_size(None, known) == 2000
-    monkeypatch.setattr(module, "DECODED", 64)
-    assert module._part_size(None, known) == 1000
 
 
 @pytest.fixture
@@ -423,8 +379,6 @@ def test_files_of_every_kind(run: runs.Run, mixed: list[Path], tmp_path: Path) -
     expected = run.predict_images(mixed[:5])["prediction"]
     assert [codes.classes[i] for i in codes.exact] == list(expected)
     equal(extract(run, mixed, tmp_path / "a"), folder)
-    with pytest.raises(DataError, match=r"truncated\.jpg: expected an image, got .*; finished parts are kept"):
-        extract(run, mixed, tmp_path / "b", strict=True)
 
 
 def test_only_unreadable_files_or_none(run: runs.Run, mixed: list[Path], tmp_path: Path) -> None:
@@ -492,22 +446,6 @@ def test_equal_photos_are_told(run: runs.Run, photos: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("chunks_of_100")
-def test_files_that_cannot_be_read(run: runs.Run, photos: Path, tmp_path: Path) -> None:
-    bad = tmp_path / "bad"
-    shutil.copytree(photos, bad)
-    for number in (3, 150, *range(200, 220)):
-        (bad / f"{number:05d}.png").write_bytes(b"text")
-    found = extract(run, [str(bad)], tmp_path / "a", part_images=100)
-    assert (len(found), len(found.parts), found.info["unreadable"]) == (198, 2, 22)
-    assert len(found.info["unreadable_files"]) == 22
-    assert found.info["unreadable_files"][0] == f"{bad / '00003.png'} (a file of another kind)"
-    assert "22 of 220 files cannot be read and are left out" in found.info["notes"]
-    before, engine = content(tmp_path / "a"), Stops(0)
-    assert extract(run, [str(bad)], tmp_path / "a", part_images=100, engine=engine).info["unreadable"] == 22
-    assert (engine.asked, content(tmp_path / "a")) == (0, before)
-
-
-@pytest.mark.usefixtures("chunks_of_100")
 def test_a_parquet_file_that_is_damaged_in_the_middle(run: runs.Run, photos: Path, tmp_path: Path) -> None:
     """Its end says what it holds, so that only reading its images finds out."""
     names, many = sorted(photos.iterdir()), tmp_path / "many"
@@ -526,15 +464,6 @@ def test_a_parquet_file_that_is_damaged_in_the_middle(run: runs.Run, photos: Pat
     found = extract(run, [str(many)], tmp_path / "a", part_images=100, engine=engine)
     assert engine.asked == 1
     np.testing.assert_array_equal(found.codes().bits, extract(run, [str(photos)], tmp_path / "b").codes().bits)
-
-
-def test_the_record_is_strict_json_with_the_environment(run: runs.Run, images: Images, tmp_path: Path) -> None:
-    extract(run, images, tmp_path / "a", parts=["test"])
-    record = json.loads((tmp_path / "a" / "concepts.json").read_text())
-    assert record["settings"]["run"] == run.record["key"]
-    assert record["settings"]["model_sha256"] == run.record["model_sha256"]
-    assert record["settings"]["fingerprint"] == images.fingerprint
-    assert {"versions", "commit", "platform", "threads"} <= record.keys()
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.finding import FEWEST_PAIRS, LEVEL, STRENGTH, Bit, Direction, Found, find_concept
+from htaf.concepts.finding import STRENGTH, Bit, Found, find_concept
 from htaf.concepts.heads import Head
 
 FEATURES, CONCEPTS, CLASSES = 60, 12, 4
@@ -131,22 +131,6 @@ def test_p_values_of_no_difference_are_uniform(paired: bool) -> None:
         assert 0.3 < np.mean(p) < 0.75
 
 
-def test_the_fewest_pairs_can_show_something() -> None:
-    planted = Planted(4)
-    rows = planted.rows(FEWEST_PAIRS)
-    found = planted.find(rows + 50 * planted.shift, rows, paired=True)
-    assert found.direction.p <= LEVEL
-    assert 2 / 2 ** (FEWEST_PAIRS - 1) > LEVEL, "of fewer none can"
-
-
-@pytest.mark.parametrize("same", [0.0, 0.1])
-def test_a_bit_for_which_all_classes_weigh_the_same_is_not_used(same: float) -> None:
-    planted = Planted(3)
-    planted.head.weight[:] = same
-    planted.head = Head(planted.head.weight[:3], planted.head.bias[:3])  # three times 0.1, less their mean: 1e-17
-    assert not planted.find(planted.rows(10) + planted.shift, planted.rows(10)).bit.used
-
-
 def test_a_classifier_that_does_not_use_it() -> None:
     """The bits turn along the direction, but no class has a weight for those that do."""
     planted = Planted(6)
@@ -201,25 +185,3 @@ def test_few_rows_other_sizes_and_equal_features_are_refused() -> None:
         planted.find(planted.rows(6), planted.rows(6), paired=True)
     with pytest.raises(ConceptError, match="the features of all 10 rows are the same"):
         planted.find(np.ones((5, FEATURES)), np.ones((5, FEATURES)))
-
-
-def test_of_many_rows_some_evenly_spread_are_taken() -> None:
-    planted = Planted(8)
-    found = planted.find(planted.rows(1200), planted.rows(6))
-    assert len(found.rows) == 1006
-    assert found.rows[[0, 999, 1000, 1005]].tolist() == [0, 1199, 1200, 1205]
-    assert isinstance(found.direction, Direction)
-
-
-def test_sides_of_other_classes_are_told() -> None:
-    planted = Planted()
-    rows = planted.rows(400)
-    predicted = ((planted.pre_activations(rows) >= 0) @ planted.head.weight.T + planted.head.bias).argmax(1)
-    first = np.bincount(predicted).argmax()
-    found = planted.find(rows[predicted == first][:20], rows[predicted != first][:20])
-    assert found.of_classes
-    assert found.apart == 1
-    assert "by predicted class" in repr(found)
-    assert not planted.find(rows[:20], rows[20:40]).of_classes
-    of_class = rows[predicted == first]
-    assert not planted.find(of_class[:15], of_class[15:30]).of_classes

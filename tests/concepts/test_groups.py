@@ -23,10 +23,6 @@ def test_the_bounds_belong_to_the_groups() -> None:
     }
 
 
-def test_bounds_of_ones_own() -> None:
-    assert groups(np.array([[0.5, 0.4, 0.6]]), 0.4, 0.6).member[0].tolist() == [MIXED, IN_B, IN_A]
-
-
 @pytest.mark.parametrize(
     ("shares", "note"),
     [
@@ -53,12 +49,6 @@ def test_each_class_is_in_one_place(shares: list[float]) -> None:
         assert member == wanted
     described = found.describe(0)
     assert sum(len(described[key]) for key in ("A", "B", "mixed")) == np.count_nonzero(~np.isnan(shares))
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.5, 0.5), (0.8, 0.2), (-0.1, 0.5), (0.2, 1.1), (NAN, 0.8)])
-def test_bounds_out_of_order(low: float, high: float) -> None:
-    with pytest.raises(ConceptError, match="expected 0 <= low < high <= 1"):
-        groups(np.array([[0.5]]), low, high)
 
 
 def test_proportions_that_are_none() -> None:

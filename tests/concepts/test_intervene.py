@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf.concepts import counterfactuals as module
-from htaf.concepts import intervene
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.edit_head import edit_run, edited, write_edited
@@ -75,12 +74,6 @@ def test_counterfactuals_against_all_sets(seed: int, concepts: int, classes: int
             assert bounds.lower <= wanted <= (bounds.upper if bounds.upper is not None else concepts)
 
 
-def test_an_image_that_wins_already_needs_no_flips() -> None:
-    codes = made()
-    found = counterfactual(codes, 0, int(codes.exact[0]))
-    assert (found.concepts, found.proven, found.lower, found.upper) == ((), True, 0, 0)
-
-
 def test_a_tie_is_broken_even_for_the_lower_class() -> None:
     codes = codes_of(np.array([[1, 0]]), [0], np.array([[1.0, 0.5], [1.0, 0.0]]), np.zeros(2))
     assert codes.exact[0] == 0
@@ -129,19 +122,6 @@ def test_a_class_that_only_several_competitors_together_beat() -> None:
     assert brute_force(codes, 0, 0, 1e-4) is None
     found = counterfactual(codes, 0)
     assert (found.concepts, found.feasible, found.proven) == (None, False, True)
-
-
-def test_counterfactuals_that_cannot_be_asked_for() -> None:
-    codes = codes_of(np.zeros((2, 3)), [0, -1], np.zeros((2, 3)), np.zeros(2))
-    for arguments, message in (
-        ((2,), "expected a row in 0 to 1, got 2"),
-        ((1,), "row 1 has no label: expected a target"),
-        ((0, 2), "expected a class in 0 to 1, got 2"),
-    ):
-        with pytest.raises(ConceptError, match=message):
-            counterfactual(codes, *arguments)
-    with pytest.raises(ConceptError, match="expected margin > 0"):
-        counterfactual(codes, 0, margin=0)
 
 
 # ---- curves ----
@@ -194,41 +174,6 @@ def test_random_curve_ends_and_spread() -> None:
     json.dumps(described, allow_nan=False)
     assert described["accuracy"] == pytest.approx(curve.accuracy.mean(0).tolist())
     assert described["accuracy_sd"][0] == 0 < max(described["accuracy_sd"])
-
-
-def test_the_size_of_a_chunk_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = made()
-    whole = intervention_curve(codes, seeds=2)
-    monkeypatch.setattr(intervene, "CELLS", 3 * 13)
-    chunked = intervention_curve(codes, seeds=2)
-    np.testing.assert_array_equal(whole.accuracy, chunked.accuracy)
-    np.testing.assert_array_equal(whole.changed, chunked.changed)
-
-
-def test_points_and_settings() -> None:
-    codes = made()
-    assert intervention_curve(codes, points=[13, 0, 4], seeds=1).points.tolist() == [0, 4, 13]
-    wide = codes_of(
-        np.zeros((4, 200)), [0, 1, 0, 1], np.zeros((2, 200)), np.zeros(2), parts=np.array([0, 0, 2, 2], "u1")
-    )
-    points = intervention_curve(wide, seeds=1).points
-    assert (points[0], points[-1], len(points)) == (0, 200, 65)
-    for wrong, message in (
-        ({"seeds": 0}, "seeds must be >= 1"),
-        ({"points": [14]}, "expected points in 0 to 13"),
-        ({"points": [-1]}, "expected points in 0 to 13"),
-        ({"scored": "validation"}, "got none"),
-        ({"fitted": "validation"}, "expected images of the part 'validation'"),
-    ):
-        with pytest.raises(ConceptError, match=message):
-            intervention_curve(codes, **wrong)  # pyright: ignore[reportArgumentType]
-
-
-def test_a_class_without_training_images_is_named() -> None:
-    codes = made()
-    some = np.flatnonzero((codes.labels != 1) | (codes.parts == 2))
-    with pytest.raises(ConceptError, match="images of each scored class in the part 'train', got none of 'k1'"):
-        intervention_curve(codes.take(some))
 
 
 # ---- edited heads ----
@@ -326,15 +271,6 @@ def test_an_edited_run_opens_and_predicts(run: Run, tmp_path: Path) -> None:
         write_edited(run, tmp_path / "edited", [(3, 2)], {})
     with pytest.raises(RunError, match="holds another run"):
         write_edited(run, run.path, [(3, 2)], {})
-
-
-def test_only_a_bottleneck_can_be_edited(run: Run, tmp_path: Path) -> None:
-    plain = made_run(tmp_path / "plain", digits(), kind="wide_resnet")
-    with pytest.raises(ConceptError, match="expected an implicit concept bottleneck model, got WideResNet"):
-        write_edited(plain, tmp_path / "out", [(0, 0)], {})
-    with pytest.raises(ConceptError, match="expected a concept in 0 to 10, got 11"):
-        write_edited(run, tmp_path / "out", [(0, 11)], {})
-    assert not (tmp_path / "out").exists()
 
 
 def test_what_the_edited_training_began_with_is_kept(run: Run, tmp_path: Path) -> None:

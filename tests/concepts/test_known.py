@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.known import FILE, Known, features_of, keep_known, open_known
+from htaf.concepts.known import FILE, features_of, keep_known, open_known
 from htaf.concepts.pixels import Pictures
 from htaf.data.images import Images, load
 from htaf.runs import Run
@@ -116,13 +116,6 @@ def test_distances_are_those_of_the_angles(run: Run, images: Images) -> None:
         angle = seen[row] @ other.T / np.linalg.norm(seen[row]) / np.linalg.norm(other, axis=1)
         np.testing.assert_allclose(distances[row], 1 - angle, atol=1e-3)
     assert known.unlike(known.distances[[0, 15, 29]]).tolist() == [0, 0.5, 29 / 30]
-
-
-def test_of_equal_training_images_the_first_is_the_nearest() -> None:
-    there = np.array([[0, 1], [1, 0], [1, 0], [0.6, 0.8], [1, 0]], np.float32)
-    distances, rows = Known(there, list("abcde"), np.ones(1, np.float32)).nearest(there[[1, 3]], 4)
-    assert rows.tolist() == [[1, 2, 4, 3], [3, 0, 1, 2]]
-    np.testing.assert_allclose(distances, [[0, 0, 0, 0.4], [0, 0.2, 0.4, 0.4]], atol=1e-6)
 
 
 def test_a_run_without_its_file_says_how_to_have_it(htaf: Any, run: Run, pictures: Path, tmp_path: Path) -> None:

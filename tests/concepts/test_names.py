@@ -163,12 +163,6 @@ def test_halves_of_surrogate_pairs_are_replaced(tmp_path: Path) -> None:
     assert read_names(tmp_path / "e.json")[0]["name"] == "\ufffd"
 
 
-def test_further_keys_of_json_are_kept(tmp_path: Path) -> None:
-    write_names([{"concept": 3, "name": "x", "source": "model", "model": "m", "extra": [1]}], tmp_path / "n.json")
-    found = read_names(tmp_path / "n.json")[0]
-    assert (found["model"], found["extra"], found["verified"]) == ("m", [1], False)
-
-
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_a_table_by_hand(tmp_path: Path, separator: str, mark: str) -> None:
@@ -181,16 +175,6 @@ def test_a_table_by_hand(tmp_path: Path, separator: str, mark: str) -> None:
         (1, "a", False, "hand", "named by hand, not checked"),
         (2, "b", False, "hand", "named by hand, not checked"),
     ]
-
-
-def test_true_in_the_words_of_spreadsheets(tmp_path: Path) -> None:
-    words = ("TRUE", "yes", "1", "False", "NO", "0", "", "WAHR", "x")
-    seal = seal_of({"name": "n", "verified": True})
-    rows = [f"{i};n;{word};attributes;{seal};0,{i}" for i, word in enumerate(words)]
-    (tmp_path / "n.csv").write_text("\n".join(["concept;name;verified;source;seal;held_out", *rows]))
-    found = read_names(tmp_path / "n.csv")
-    assert [e["verified"] for e in found] == [True] * 3 + [False] * 6
-    assert [e["held_out"] for e in found] == [i / 10 for i in range(9)], "decimal commas"
 
 
 @pytest.mark.parametrize(
@@ -218,46 +202,6 @@ def test_tables_that_are_none(tmp_path: Path, content: bytes, message: str) -> N
     (tmp_path / "n.csv").write_bytes(content)
     with pytest.raises(ConceptError, match=message):
         read_names(tmp_path / "n.csv", 4)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "expected JSON"),
-        ("[" * 100_000, "expected JSON"),
-        ('{"concept": 0, "name": "a"}', "expected a list of objects, got dict"),
-        ("[3]", "entry 1: expected an object with concept and name, got 3"),
-        ('[{"concept": 0}]', "expected an object with concept and name"),
-        ('[{"concept": true, "name": "a"}]', "expected a whole number for concept, got True"),
-        ('[{"concept": 0, "name": 5}]', "expected text for name, got 5"),
-        ('[{"concept": 0, "name": "a", "verified": "yes"}]', "expected true or false for verified, got 'yes'"),
-        ('[{"concept": 0, "name": "a", "held_out": NaN}]', "NaN is no number"),
-        ('[{"concept": 0, "name": "a", "held_out": 1e999}]', "expected a number for held_out, got inf"),
-        ('[{"concept": 0, "name": "a", "p_value": true}]', "expected a number for p_value, got True"),
-        ('[{"concept": 0, "name": "a", "scored": -1}]', "expected a whole number for scored, got -1"),
-        ('[{"concept": 0, "name": "a", "pictures": "x"}]', "expected an object for pictures, got 'x'"),
-        ('[{"concept": 0, "name": "a", "baseline": 0.5}]', "expected an object for baseline, got 0.5"),
-    ],
-)
-def test_json_that_is_none(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "n.json").write_text(content)
-    with pytest.raises(ConceptError, match=message):
-        read_names(tmp_path / "n.json", 4)
-
-
-def test_paths_that_are_none(tmp_path: Path) -> None:
-    for name in ("n.txt", "n"):
-        with pytest.raises(ConceptError, match=r"expected a path that ends in .json or .csv"):
-            read_names(tmp_path / name)
-        with pytest.raises(ConceptError, match=r"expected a path that ends in .json or .csv"):
-            write_names([], tmp_path / name)
-    with pytest.raises(ConceptError, match=r"n\.csv: No such file"):
-        read_names(tmp_path / "n.csv")
-
-
-def test_a_name_is_needed_to_be_verified(tmp_path: Path) -> None:
-    (tmp_path / "n.json").write_text(json.dumps([{"concept": 0, "name": "", "verified": True, "source": "model"}]))
-    assert [(e["name"], e["verified"]) for e in read_names(tmp_path / "n.json")] == [(None, False)]
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from made_askers import (
-    HOSTILE,
     Counted,
     ListsClasses,
-    Scripted,
     SortsAllAlike,
     TableModel,
-    codes_with,
     job,
     made,
     named,
@@ -25,13 +19,8 @@ from made_askers import (
 )
 
 from htaf.concepts.codes import ConceptError, codes_of
-from htaf.concepts.naming.evidence import class_evidence
 from htaf.concepts.naming.files import read_names, write_names
-from htaf.data.attributes import Attributes
-from htaf.llm.chat import BudgetError, MalformedReply, ModelError
-
-AB = Attributes(("x",), tuple(f"{'ab'[i // 6]}{i % 6}" for i in range(12)), np.zeros((12, 1), dtype=np.float32))
-HALVES = np.array([[1.0] * 6 + [0.0] * 6])
+from htaf.llm.chat import BudgetError, MalformedReply
 
 
 def test_a_model_that_knows_finds_names_that_hold() -> None:
@@ -80,31 +69,6 @@ def test_models_that_name_or_sort_badly_are_not_verified(bad: type[TableModel]) 
     assert np.mean([each["held_out"] for each in found]) == pytest.approx(0.5, abs=0.08)
 
 
-def test_a_name_that_lists_its_classes_is_right_about_no_others() -> None:
-    (entry,) = named(AB, ListsClasses(AB), HALVES)
-    assert (entry["held_out"], entry["verified"]) == (0.5, False)
-
-
-@pytest.mark.parametrize(
-    ("right", "held_out", "reason"),
-    [
-        (lambda each: each[0] == "a", 1.0, ""),
-        (lambda each: True, 0.5, "held-out balanced accuracy 0.50 < 0.75"),
-    ],
-)
-def test_the_threshold(right: Any, held_out: float, reason: str) -> None:
-    (entry,) = named(AB, Scripted("x", right), HALVES)
-    assert (entry["held_out"], entry["reason"], entry["verified"]) == (held_out, reason, not reason)
-
-
-def test_a_threshold_alone_does_not_verify() -> None:
-    (entry,) = named(AB, Scripted("x", lambda each: True), HALVES, threshold=0.5)
-    assert (entry["reason"], entry["verified"]) == ("chance does as well: p = 1.00 > 0.05", False)
-    for bad in (-0.1, 2.0):
-        with pytest.raises(ConceptError, match="expected threshold in 0 to 1"):
-            job(AB, threshold=bad)
-
-
 @pytest.mark.parametrize(
     ("row", "reason", "status"),
     [
@@ -123,20 +87,6 @@ def test_nothing_is_asked_of_few_classes(row: list[float], reason: str, status: 
     assert (entry["held_out"], entry["name"], entry["scored"], client.prompts) == (None, None, 0, [])
 
 
-def test_five_thousand_classes() -> None:
-    table = made(5000, 2)
-    client = Counted(TableModel(table))
-    begun = time.monotonic()
-    (entry,) = named(table, client, shares(table)[:1])
-    assert time.monotonic() - begun < 20
-    assert (entry["name"], entry["scored"], entry["verified"]) == ("a0", 200, True)
-    assert (entry["group_a"], entry["group_b"]) == (2000, 3000)
-    naming, sorting = (read_lists(text) for text in client.prompts)
-    assert [len(names) for names in naming.values()] == [100, 100]
-    assert len(sorting["Classes"]) == 200
-    assert max(map(len, client.prompts)) < 12_000
-
-
 def test_codes_use_the_training_part_and_the_most_important_first() -> None:
     table = made(14, 4)
     labels = np.repeat(np.arange(14), 5)
@@ -148,11 +98,6 @@ def test_codes_use_the_training_part_and_the_most_important_first() -> None:
     asked = job(table, rows=codes)
     assert asked.concepts == asked.evidence.order == (1, 3, 0, 2)
     assert all(asked.evidence.case(concept).note == "" for concept in range(4))
-
-
-def test_hostile_names_of_classes_do_no_harm() -> None:
-    table = made(len(HOSTILE) * 2, 4, [*HOSTILE, *(f"class {i}" for i in range(len(HOSTILE)))])
-    assert [entry["name"] for entry in named(table)] == list(table.names)
 
 
 def test_what_can_be_seen_depends_on_the_seed_alone() -> None:
@@ -182,15 +127,6 @@ def test_a_stopped_job_is_continued_and_asks_nothing_twice(tmp_path: Path) -> No
     assert [each["name"] for each in read_names(out)] == list(table.names)
 
 
-@pytest.mark.parametrize("error", [ModelError("down"), KeyboardInterrupt()])
-def test_a_failure_is_raised_and_no_more_is_asked(tmp_path: Path, error: BaseException) -> None:
-    table = made(24, 40)
-    client = Counted(TableModel(table), lambda n, _: error if n >= 5 else None)
-    with pytest.raises(type(error)):
-        named(table, client, out=tmp_path / "n.json")
-    assert len(client.prompts) < 40
-
-
 def test_one_reply_that_cannot_be_used_stops_nothing(tmp_path: Path) -> None:
     table = made()
     client = Counted(TableModel(table), lambda n, _: MalformedReply("no JSON") if n == 3 else None)
@@ -198,19 +134,6 @@ def test_one_reply_that_cannot_be_used_stops_nothing(tmp_path: Path) -> None:
     assert [each["status"] for each in found] == ["verified", "no answer", *["verified"] * 4]
     assert (found[1]["name"], found[1]["reason"]) == (None, "no usable reply: no JSON")
     assert [each["status"] for each in read_names(tmp_path / "n.json")] == [each["status"] for each in found]
-
-
-@pytest.mark.parametrize("name", ["n.json", "n.csv"])
-def test_other_concepts_of_the_file_stay(tmp_path: Path, name: str) -> None:
-    table, out = made(), tmp_path / name
-    named(table, only=[4, 1, 4], out=out)
-    told: list[int] = []
-    found = named(table, only=[3], out=out, progress=told.append)
-    assert [each["concept"] for each in found] == [1, 3, 4]
-    assert [(each["name"], each["verified"]) for each in read_names(out)] == [("a1", True), ("a3", True), ("a4", True)]
-    assert told == [1]
-    with pytest.raises(ConceptError, match="expected concepts in 0 to 5, got 6"):
-        job(table, only=[6])
 
 
 # Names that somebody gave --------------------------------------------------------------------------------------------
@@ -242,15 +165,3 @@ def test_a_file_of_names_is_checked_in_place(tmp_path: Path) -> None:
     assert entry["verified"]
     assert (read_names(file)[0]["verified"], read_names(file)[0]["checked_by"]) == (True, "table model")
     assert named(table, given=file, out=tmp_path / "other.json")[0]["verified"]
-
-
-def test_the_evidence_has_the_key_of_its_codes(tmp_path: Path) -> None:
-    table = made()
-    evidence = class_evidence(codes_with(table, shares(table)))
-    (tmp_path / "n.json").write_text(json.dumps([{"concept": 0, "name": "x", "source": "model", "codes": "other"}]))
-    with pytest.raises(ConceptError, match="got those of another network"):
-        job(table, out=tmp_path / "n.json")
-    named(table, out=tmp_path / "own.json")
-    assert {entry["codes"] for entry in json.loads((tmp_path / "own.json").read_text())} == {evidence.key}
-    with pytest.raises(ConceptError, match="seed"):
-        class_evidence(codes_with(table, shares(table)), seed=-1)

@@ -112,21 +112,6 @@ def test_names_from_a_table(htaf, codes: Path, tmp_path: Path) -> None:
     assert ".json or .csv" in one_line(err)
 
 
-def test_names_of_another_network_are_neither_checked_nor_written_over(htaf, codes: Path, tmp_path: Path) -> None:
-    entry = {"concept": 0, "name": "its", "source": "attributes", "codes": "abcdefghijkl"}
-    (tmp_path / "n.json").write_text(json.dumps([entry]))
-    model = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
-    for more in (
-        ("--attributes", "digits", "--out", tmp_path / "n.json"),
-        (*model, "--out", tmp_path / "n.json"),
-        (*model, "--check", tmp_path / "n.json"),
-    ):
-        code, out, err = htaf("concepts", "name", codes, *more)
-        assert (code, out) == (1, "")
-        assert "got those of another network (abcdefghijkl)" in one_line(err)
-    assert json.loads((tmp_path / "n.json").read_text()) == [entry]
-
-
 def test_names_from_a_server(htaf, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with served() as server:
@@ -180,31 +165,6 @@ def test_a_stop_half_way_keeps_what_is_finished(htaf, codes: Path, tmp_path: Pat
         assert code == 0, err
         assert [each["verified"] for each in json.loads(printed)] == [True] * 4
         assert len(server.requests) - asked == 3
-
-
-def test_some_concepts(htaf, codes: Path, tmp_path: Path) -> None:
-    with served() as server:
-        words = ("concepts", "name", codes, "--model", MODEL.model, "--base-url", server.base_url, "--json")
-        code, out, err = htaf(*words, "--top", 1, "--out", tmp_path / "n.json")
-        assert code == 0, err
-        assert [each["concept"] for each in json.loads(out)] == [2]
-        code, out, err = htaf(*words, "--concept", 0, 3, "--out", tmp_path / "n.json")
-        assert [each["concept"] for each in json.loads(out)] == [0, 2, 3]
-        assert len(server.requests) == 6
-        code, _, err = htaf(*words, "--concept", 9)
-        assert code == 1
-        assert "expected concepts in 0 to 3, got 9" in one_line(err)
-
-
-def test_a_model_that_never_answers_in_the_form(htaf, codes: Path, tmp_path: Path) -> None:
-    out = tmp_path / "n.json"
-    words = ("concepts", "name", codes, "--model", MODEL.model, "--out", out, "--base-url")
-    with ScriptedServer(lambda body: Answer(text="I would rather not.")) as server:
-        code, printed, err = htaf(*words, server.base_url)
-    assert code == 0, err
-    assert "0 of 4 names verified" in printed
-    assert "12 unusable" in err
-    assert [(entry["name"], entry["status"]) for entry in json.loads(out.read_text())] == [(None, "no answer")] * 4
 
 
 def test_names_of_a_file_are_checked(htaf, codes: Path, tmp_path: Path) -> None:
@@ -263,23 +223,3 @@ def test_bad_input(htaf, codes: Path, words: tuple[str, ...], code: int, message
     got, out, err = htaf("concepts", "name", codes, *words)
     assert message in one_line(err)
     assert (got, out) == (code, "")
-
-
-def test_a_key_in_the_clear_is_told(htaf, codes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    words = ("concepts", "name", codes, "--model", "m", "--estimate", "--base-url")
-    for url, told in (("http://gpu.example/v1", True), ("https://gpu.example/v1", False), ("http://[::1]/v1", False)):
-        code, _, err = htaf(*words, url)
-        assert code == 0, err
-        assert ("note: the key goes unencrypted to gpu.example" in err) is told
-        assert KEY not in err
-
-
-def test_names_as_the_demonstration_asks_for_them(codes: Path, tmp_path: Path) -> None:
-    from htaf.cli.naming import ServerFlags, model_names
-
-    with served() as server:
-        flags = ServerFlags(base_url=server.base_url)
-        found = model_names(open_codes(codes), MODEL.model, flags, tmp_path / "n.json")
-    assert [each["verified"] for each in found] == [True] * 4
-    assert len(json.loads((tmp_path / "n.json").read_text())) == 4

@@ -98,20 +98,6 @@ def test_names_are_found_checked_and_kept(htaf, codes: Path, tmp_path: Path) -> 
         assert {e["checked_by"] for e in json.loads(printed)} == {"m"}
 
 
-def test_a_server_without_sight_says_so(htaf, codes: Path) -> None:
-    no = Answer(status=400, body=b'{"error": {"message": "image input is not supported"}}')
-    with ScriptedServer(lambda body: no) as server:
-        code, out, err = htaf(*words(codes, server.base_url, "--send-pictures"))
-    assert (code, out) == (1, "")
-    assert "image input is not supported" in err
-
-
-def test_pictures_are_for_a_model(htaf, codes: Path) -> None:
-    code, out, err = htaf("concepts", "name", codes, "--attributes", "cub", "--pictures", "run")
-    assert (code, out) == (2, "")
-    assert "got both: --pictures" in err
-
-
 def test_the_images_are_those_of_the_run(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     images = digits()
@@ -122,20 +108,3 @@ def test_the_images_are_those_of_the_run(htaf, tmp_path: Path, monkeypatch: pyte
     for one, row in zip(found, (0, len(opened) - 1), strict=True):
         side, number = opened.ids[row].split("/")
         assert (one == getattr(images, side).batch(torch.tensor([int(number)]))[0].numpy()).all()
-
-
-def test_few_classes_are_told_before_a_training(htaf, tmp_path: Path) -> None:
-    from PIL import Image
-
-    for number in range(24):
-        folder = tmp_path / "photos" / ("cat" if number % 2 else "dog")
-        folder.mkdir(parents=True, exist_ok=True)
-        noise = np.random.default_rng(number).integers(0, 255, (16, 16, 3)).astype(np.uint8)
-        Image.fromarray(noise).save(folder / f"{number}.png")
-    call = ("train", "icbm", "--data", tmp_path / "photos", "--out", tmp_path / "run", "--print-recipe")
-    code, _, err = htaf(*call)
-    assert code == 0, err
-    assert "2 classes: names of the concepts cannot be checked on classes, which takes 10" in err
-    assert "names of the concepts" not in htaf(*call, "--method", "relu")[2]  # which has no bits
-    code, _, err = htaf("train", "icbm", "--data", "digits", "--out", tmp_path / "run", "--print-recipe")
-    assert "names of the concepts" not in err

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf.concepts.codes import Codes, codes_key, codes_of
-from htaf.concepts.naming.album import album, boxes, tile_of
+from htaf.concepts.naming.album import album
 from htaf.concepts.naming.evidence import picture_evidence, pools
-from htaf.concepts.naming.files import read_names, write_names
+from htaf.concepts.naming.files import read_names
 from htaf.concepts.naming.job import NamingJob, naming_job
-from made_pictures import NAMES, VisionModel, images_in, picture_pixels, pictured
+from made_pictures import NAMES, VisionModel, images_in, pictured
 
 
 def made(classes: int = 2, images: int = 360, seed: int = 0) -> tuple[Codes, Any]:
@@ -105,18 +105,6 @@ def test_an_album_shows_each_image_in_its_place(count: int, channels: int) -> No
     assert [part["type"] for part in parts] == ["text", "image_url"]
 
 
-def test_images_keep_their_shape() -> None:
-    assert tile_of(np.zeros((3, 20, 10), np.uint8), 60).shape == (60, 30, 3)
-    (height, width), corners = boxes(6, 100)
-    assert corners[5][0] > corners[0][0]
-    parts = album(np.zeros((6, 3, 20, 10), np.uint8), 100, title="Group A")
-    sheet = picture_pixels(parts[1]["image_url"]["url"])
-    assert sheet.shape == (height, width, 3)
-    y, x = corners[5]
-    assert sheet[y + 50, x + 50].max() < 20  # the image
-    assert sheet[y + 50, x + 5].min() > 235  # paper beside it
-
-
 # A job ----------------------------------------------------------------------------------------------------------------
 
 
@@ -158,19 +146,6 @@ def test_pairs_of_a_class_tell_what_the_class_does_not() -> None:
     (entry,) = job(VisionModel(), given=[{"concept": linked, "name": ("" if same else "not ") + NAMES[fixed]}]).run()
     assert (entry["verified"], entry["only_class"]) == (True, True)
     assert (entry["within"]["right"], entry["within"]["wrong"], entry["within"]["p_value"]) == (0, 0, 1)
-
-
-def test_names_that_are_given_are_checked(tmp_path: Path) -> None:
-    names = [{"concept": c, "name": NAMES[(c + (c > 4)) % 10]} for c in range(9)] + [{"concept": 9, "name": None}]
-    write_names(names, tmp_path / "own.json")
-    model = Counted()
-    found = job(model, given=tmp_path / "own.json", out=tmp_path / "checked.json").run()
-    assert [entry["verified"] for entry in found[:5]] == [True] * 5
-    assert sum(entry["verified"] for entry in found[5:]) <= 1  # linked attributes go with each other
-    needed = job(model, given=names).estimate()
-    assert (found[0]["checked_by"], found[0]["source"], len(model.asked)) == (model.model, "hand", needed["requests"])
-    again = job(Counted(), given=tmp_path / "own.json", out=tmp_path / "checked.json").run()
-    assert again == found
 
 
 def test_the_model_sees_neither_bit_nor_class_nor_file() -> None:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from htaf._console import visible
 from htaf.concepts.naming.prompts import NameReply, SortReply, naming_prompt, sorting_prompt
 from htaf.llm.chat import numbered, quoted, shortened
 from htaf.llm.pictures import Part, text_part
@@ -57,21 +56,6 @@ def test_no_hidden_character_survives_and_the_name_can_be_read_back(name: str) -
         assert json.loads(text) == shortened(name)
 
 
-@given(st.text(st.characters(exclude_categories=("Cs",)), max_size=50), st.text(max_size=50))
-def test_names_that_differ_look_different(one: str, two: str) -> None:
-    assert (quoted(one) == quoted(two)) == (one == two)
-
-
-@given(st.text(st.characters(), max_size=100))
-def test_text_for_a_terminal_is_one_visible_line(text: str) -> None:
-    assert not any(unicodedata.category(letter) in UNSEEN for letter in visible(text))
-
-
-def test_ordinary_text_stays_as_it_is() -> None:
-    assert visible("Bewick's Wren, größer, 日本語, عربى") == "Bewick's Wren, größer, 日本語, عربى"
-    assert visible("a\x1b[31mb\u202ec\nd") == "a\\u001b[31mb\\u202ec\\nd"
-
-
 def test_the_papers_prompt() -> None:
     system, user = asked(["Crow", "Raven"], ["Gull"])
     assert system["role"] == "system"
@@ -82,13 +66,6 @@ def test_the_papers_prompt() -> None:
         "Identify the attribute that distinguishes Group A from Group B based on the two class lists.\n"
     )
     assert 'Reply with {"concept": ..., "label_1"' in text
-
-
-def test_pictures_stay_parts() -> None:
-    picture = {"type": "image_url", "image_url": {"url": "data:"}}
-    content = naming_prompt([text_part("Group A"), picture], [picture], "pictures")[1]["content"]
-    assert [part["type"] for part in content] == ["text", "text", "image_url", "image_url", "text"]
-    assert "pictures of Group A" in content[-1]["text"]
 
 
 def test_hostile_names_stay_in_their_lines() -> None:
@@ -142,14 +119,3 @@ def test_a_tenth_at_most_is_left_out(order: list[int], sorted_: int, ones: int) 
     else:
         with pytest.raises(ValidationError, match=f"expected all 30 numbers in label_1 and label_0, got {sorted_}"):
             SortReply.model_validate(data, context={"count": 30})
-
-
-def test_what_is_left_out_is_undecided() -> None:
-    reply = SortReply.model_construct(label_1=[3], label_0=[1])
-    assert reply.said(3).tolist() == [0, 0.5, 1]
-
-
-def test_replies_have_schemas_that_servers_take() -> None:
-    for reply in (NameReply, SortReply):
-        schema = reply.model_json_schema()
-        assert (schema["type"], bool(schema["properties"])) == ("object", True)

@@ -89,7 +89,7 @@ def test_another_version_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_node_that_may_not_make_parts(run: runs.Run, tmp_path: Path) -> None:
-    job = Job(run, tmp_path, {}, "concepts", (), False, True, 250, "cpu")
+    job = Job(run, tmp_path, {}, "concepts", (), True, 250, "cpu")
     parts = ray_engine._Parts(job, str(tmp_path), versions() | {"torch": "0.1"}, [])
     table = parts(pa.table({"block": pa.array([pickle.dumps(Block(3, ()))], pa.large_binary())}))
     outcome = json.loads(table.column("outcome")[0].as_py())

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from htaf.concepts import readable
-from htaf.concepts.codes import ConceptError
 from htaf.concepts.readable import about_heads, keep_readable
 from htaf.data.images import Images
 from htaf.runs import Run, RunError, open_run
@@ -85,29 +84,6 @@ def test_auto_keeps_the_sparsest_that_is_near_enough(
         assert re.search(r"with at most 10, [\d.]+ points \(standard error [\d.]+\) fewer would be right; ", said)
 
 
-def test_of_few_images_a_cost_is_said_in_images() -> None:
-    rows: list[dict[str, Any]] = [
-        {"target": 5, "kept": False, "cost": 4 / 64, "error": 2.5 / 64},
-        {"target": None, "kept": True, "cost": 0.0, "error": 0.0},
-    ]
-    heads = {"asked": "auto", "images": 64, "rows": rows}
-    assert about_heads(heads).startswith(
-        "each class draws on all concepts: of 64 validation images with at most 5, 4 (standard error 2.5) fewer would"
-    )
-    assert "which so few images do not tell from more" not in about_heads(heads)
-    near = [{**rows[0], "cost": 0.0}, rows[1]]
-    assert "0 (standard error 2.5) fewer would be right, which so few images do not tell from more" in about_heads(
-        {**heads, "rows": near}
-    )
-    rows[0]["kept"], rows[1]["kept"] = True, False
-    assert about_heads(heads) == (
-        "each class draws on at most 5 concepts: "
-        "4 (standard error 2.5) fewer of 64 validation images right than with all"
-    )
-    rows[0]["cost"] = -1 / 64
-    assert about_heads(heads).endswith("concepts: no fewer of 64 validation images right than with all")
-
-
 def test_few_validation_images_choose_nothing(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readable, "FEWEST", 50)
     few = made_run(tmp_path / "few", images, concepts=21, shares={"train_images": 300, "validation_images": 49})
@@ -116,14 +92,6 @@ def test_few_validation_images_choose_nothing(images: Images, tmp_path: Path, mo
     assert "49 validation images are too few to choose a sparser head by, it takes 50" in about_heads(
         after.record["heads"]
     )
-
-
-def test_nothing_is_done_without_need(run: Run, images: Images, tmp_path: Path) -> None:
-    assert keep_readable(run, images, 0).record == run.record
-    few = made_run(tmp_path / "few", images, concepts=4, shares={"train_images": 50, "validation_images": 20})
-    assert keep_readable(few, images).record == few.record  # all of its concepts are fewer than 5
-    with pytest.raises(ConceptError, match="in 0 to 21, the concepts, got 22"):
-        keep_readable(run, images, 22)
 
 
 def test_a_kill_leaves_a_training_to_be_made_again(run: Run, images: Images, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,19 +8,16 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from htaf.concepts.codes import ConceptError, codes_key
-from htaf.concepts.extract import extract
+from htaf.concepts.codes import ConceptError
 from htaf.concepts.known import keep_known
-from htaf.concepts.naming.files import write_names
-from htaf.concepts.reasons import predict_with_bits, reasons_of, said
+from htaf.concepts.reasons import predict_with_bits, reasons_of
 from htaf.runs import Run
-from made_runs import PLAIN, digits, made_run
+from made_runs import digits, made_run
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 6), st.integers(1, 9))
@@ -112,69 +109,6 @@ def test_the_command_gives_bits_names_and_reasons(htaf, run: Run, pictures: Path
     code, _, err = htaf(*words, "--strict")
     assert code == 1
     assert "broken.png" in err
-
-
-def test_notes_tell_where_numbers_are_explained_and_what_is_left_out(htaf, run: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    (folder / "b").mkdir(parents=True)
-    Image.fromarray(digits().test.batch(np_rows(1))[0][0].numpy()).save(folder / "0.png")
-    code, out, err = htaf("predict", run.path, folder, "--explain")
-    assert code == 0
-    said = next(csv.DictReader(io.StringIO(out)))["reasons"]
-    concept = said.split()[1]
-    (note,) = err.splitlines()
-    assert note.startswith("note: concepts have numbers, not names: the page of `htaf explore`")
-    assert f"index.html#/concept/{concept}; where it is off, the image lacks what they have" in note
-    (tmp_path / "names.csv").write_text("concept,name\n0,stroke\n")
-    err = htaf("predict", run.path, folder, "--explain", "--names", tmp_path / "names.csv")[2]
-    assert err == "note: 1 of 1 names are not verified: nothing has shown that they fit\n"
-    (folder / "b" / "notes.txt").write_text("")
-    (folder / ".hidden").write_text("")
-    code, _, err = htaf("predict", run.path, folder)
-    assert (code, err) == (
-        0, f"note: 1 file is left out, its ending is not that of an image: {folder / 'b' / 'notes.txt'}\n"
-    )  # fmt: skip
-    (folder / "a.csv").write_text("")
-    err = htaf("predict", run.path, folder)[2]
-    assert err == f"note: 2 files are left out, their endings are not those of images, such as {folder / 'a.csv'}\n"
-    assert not htaf("predict", run.path, folder / "0.png")[2]
-
-
-def test_names_of_another_network_are_refused(htaf, run: Run, pictures: Path, tmp_path: Path) -> None:
-    """A file that says whose its names are; of this run's codes they are taken."""
-    codes, names = extract(run, digits(), tmp_path / "codes", parts=["test"]).codes(), tmp_path / "names.json"
-    write_names([{"concept": 0, "name": "stroke"}], names, codes=codes_key(codes))
-    assert htaf("predict", run.path, pictures / "0.png", "--bits", "--names", names)[0] == 0
-    write_names([{"concept": 0, "name": "stroke"}], names, codes="abcdefghijkl")
-    code, _, err = htaf("predict", run.path, pictures / "0.png", "--bits", "--names", names)
-    assert code == 1
-    assert "expected names of this network's concepts" in err
-
-
-@pytest.mark.parametrize(
-    ("flags", "said_so"),
-    [
-        (("--names", "n.csv"), "--names is for --bits and --explain"),
-        (("--bits", "--smooth"), "leave --smooth out"),
-    ],
-)
-def test_flags_that_do_not_go_together(htaf, run: Run, pictures: Path, flags: tuple[str, ...], said_so: str) -> None:
-    code, _, err = htaf("predict", run.path, pictures, *flags)
-    assert code == 2
-    assert said_so in err
-
-
-def test_a_plain_network_has_no_bits(tmp_path: Path) -> None:
-    plain = made_run(tmp_path / "plain", digits(), PLAIN)
-    with pytest.raises(ConceptError, match="expected a run with concepts"):
-        predict_with_bits(plain, [], bits=True)
-
-
-def test_no_files_and_words(run: Run) -> None:
-    frame, listed = predict_with_bits(run, [], bits=True, explain=True)
-    assert isinstance(frame, pd.DataFrame)
-    assert len(frame) == len(listed) == 0
-    assert said({"concept": 3, "name": None, "verified": None, "bit": 0, "worth": 0.5}) == "concept 3 is off, +0.50"
 
 
 def test_verified_names_alone_stand_without_a_word(run: Run, pictures: Path) -> None:

@@ -63,23 +63,6 @@ def test_copies_and_complements_cluster_and_dead_ones_are_left_out() -> None:
     assert found(bits, np.array([3, 4, 5, 1, 0, 2])).clusters == [[3, 0, 2], [1]]
 
 
-def test_a_chain_is_cut_so_that_each_concept_is_in_one_cluster() -> None:
-    a = np.arange(1000) % 2 == 0
-    b, c = a.copy(), a.copy()
-    b[:8] ^= True
-    c[:16] ^= True  # 0.8% from b, 1.6% from a
-    assert found(np.stack([a, b, c], 1)).clusters == [[0, 1], [2]]
-    assert found(np.stack([a, b, c], 1), np.array([1, 0, 2])).clusters == [[1, 0, 2]]
-
-
-def test_unrelated_rare_bits_are_not_duplicates() -> None:
-    bits = np.zeros((1000, 2), dtype=bool)
-    bits[:3, 0] = bits[3:6, 1] = True  # they agree on 99.4% of images
-    assert not found(bits).duplicates.any()
-    bits[:, 1] = bits[:, 0]
-    assert found(bits).duplicates.sum() == 2
-
-
 def test_the_effective_number() -> None:
     every = np.array(list(np.ndindex(2, 2, 2, 2)), dtype=bool)  # exactly uncorrelated
     assert found(every).effective == pytest.approx(4)

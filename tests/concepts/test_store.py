@@ -14,7 +14,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
-from filelock import FileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -206,31 +205,6 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
         shutil.copy(other.parts[0].file, tmp_path / "c" / "parts")
         with pytest.raises(ConceptError, match=r"part-00000\.parquet holds other codes: choose another --out"):
             folder.there()
-
-
-def test_a_folder_with_other_files_a_file_and_a_held_folder_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(ConceptError, match=r"holds 'thesis\.tex'"):
-        write(tmp_path / "mine", *made())
-    for path in (tmp_path / "mine" / "thesis.tex", tmp_path / "mine" / "thesis.tex" / "deep"):
-        with pytest.raises(ConceptError, match="expected a folder"):
-            write(path, *made())
-    (tmp_path / "held").mkdir()
-    with FileLock(tmp_path / "held" / ".lock"), pytest.raises(ConceptError, match="another process writes"):
-        write(tmp_path / "held", *made())
-
-
-def test_no_images_and_wrong_arrays_are_refused(tmp_path: Path) -> None:
-    codes, values = made()
-    with pytest.raises(ConceptError, match="expected images, got none"):
-        write(tmp_path / "a", codes.take(np.arange(0)), values[:0])
-    with pytest.raises(ConceptError, match="3 classes, as the head has, got 1"):
-        write(tmp_path / "b", replace(codes, classes=("one",)), values)
-    with pytest.raises(ValueError, match=r"smooth: expected int32 \(8,\), got int64 \(8,\)"):
-        write(tmp_path / "c", replace(codes, smooth=codes.smooth.astype(np.int64)), values)
-    with pytest.raises(ValueError, match=r"margins: expected float16 \(8, 11\), got float16 \(8, 10\)"):
-        write(tmp_path / "d", codes, values[:, :10])
 
 
 def test_what_a_folder_does_not_hold(tmp_path: Path) -> None:

@@ -14,17 +14,13 @@ from PIL import Image
 
 from htaf import runs
 from htaf._files import sealed
-from htaf.concepts.codes import ConceptError, codes_key
+from htaf.concepts.codes import ConceptError
 from htaf.concepts.extract import extract
-from htaf.concepts.naming.files import write_names
 from htaf.concepts.store import open_codes
-from htaf.data.attributes import load as load_attributes
 from htaf.data.images import load
 from htaf.explorer import folder as room
 from htaf.explorer.run_page import CodesNeededError, build_run_page
 from htaf.explorer.shown import Shown
-from htaf.training.families import make_recipe
-from htaf.training.fit import run_identity
 from made_pages import contents, read_page
 from made_runs import PLAIN, digits, made_run
 
@@ -119,19 +115,6 @@ def test_codes_names_part_and_number(htaf, folder: Path, codes: Path, tmp_path: 
     assert not (tmp_path / "p-codes").exists()
 
 
-def test_codes_without_the_part_name_the_flag(htaf, folder: Path, tmp_path: Path) -> None:
-    """Photos of one's own are of the part other; `--part other` shows them."""
-    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "own.png")
-    assert htaf("concepts", "extract", folder / "run", "--files", tmp_path / "own.png", "--out", tmp_path / "c")[0] == 0
-    words = ("explore", folder / "run", "--out", tmp_path / "p", "--codes", tmp_path / "c")
-    code, _, err = htaf(*words)
-    assert code == 1
-    assert "expected images of the part 'test', got only other: give --part other" in one_line(err)
-    code, _, err = htaf(*words, "--part", "other", "--maps", 0)
-    assert code == 0, err
-    assert "10 of 10 classes have neither training nor other images: they are in no group" in err
-
-
 def test_the_page_of_a_run_from_python(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
     made = build_run_page(runs.open_run(folder / "run"), tmp_path / "a", codes=codes, shown=Shown(images=40, maps=9))
     assert (made["images"], made["concepts"], made["maps"]) == (40, 21, 9)
@@ -143,21 +126,6 @@ def test_the_page_of_a_run_from_python(htaf, folder: Path, codes: Path, tmp_path
     with pytest.raises(ConceptError, match="expected a new or empty folder"):
         build_run_page(runs.open_run(folder / "run"), folder / "run", codes=codes)
     assert not (tmp_path / "c").exists()
-
-
-def test_names_of_another_run_are_refused(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
-    own, other = tmp_path / "own.json", tmp_path / "other.csv"
-    write_names([{"concept": 3, "name": "x"}], own, codes=codes_key(open_codes(codes)))
-    write_names([{"concept": 3, "name": "x"}], other, codes="abcdefghijkl")
-    words = ("explore", folder / "run", "--codes", codes, "--out", tmp_path / "p", "--images", 9, "--names")
-    code, _, err = htaf(*words, other)
-    assert code == 1
-    assert "got those of another network (abcdefghijkl)" in one_line(err)
-    assert not (tmp_path / "p").exists()
-    code, out, err = htaf(*words, own)
-    assert code == 0, err
-    assert "(1 named" in out
-    assert read_page(tmp_path / "p")["page"]["codes"] == codes_key(open_codes(codes))
 
 
 def test_a_plain_network_by_its_binarised_codes(htaf, folder: Path, tmp_path: Path) -> None:
@@ -233,32 +201,6 @@ def test_images_that_moved_leave_a_page_without_thumbnails(htaf, folder: Path, t
     code, _, err = htaf(*words)
     assert code == 2
     assert "give codes made before with --codes" in one_line(err)
-
-
-@pytest.mark.slow
-def test_a_supervised_bottleneck_has_names(htaf, folder: Path, tmp_path: Path) -> None:
-    lines = ["class,round,straight,<b>tall</b>", *(f"{i},{i % 2},{i // 5},{i % 3 // 2}" for i in range(10))]
-    (tmp_path / "digits.csv").write_text("\n".join(lines))
-    recipe = make_recipe("icbm", bottleneck="joint", attributes=str(tmp_path / "digits.csv"))
-    run = made_run(tmp_path / "run", digits(), concepts=3)
-    identity = run_identity(recipe, digits(), 0, "official", attributes=load_attributes(recipe.flat()["attributes"]))
-    more = {name: identity["recipe"][name] for name in ("bottleneck", "attributes")}
-    record = run.record | {"attributes": identity["attributes"], "recipe": run.record["recipe"] | more}
-    runs.write_atomic(run.path / "record.json", runs.to_json(record))
-    code, _, err = htaf("explore", tmp_path / "run", "--out", tmp_path / "p")
-    assert code == 0, err
-    concepts = read_page(tmp_path / "p")["concepts"]
-    assert [one["name"] for one in concepts] == ["round", "straight", "<b>tall</b>"]
-    assert {one["source"] for one in concepts} == {"supervised"}
-    (tmp_path / "digits.csv").write_text("\n".join([*lines[:-1], "9,0,0,0"]))
-    code, _, err = htaf("explore", tmp_path / "run", "--out", tmp_path / "p")
-    assert code == 0, err
-    assert "is not the table of attributes that the concepts learned" in err
-    (tmp_path / "digits.csv").unlink()
-    code, _, err = htaf("explore", tmp_path / "run", "--out", tmp_path / "p")
-    assert code == 0, err
-    assert "note: no names: " in err
-    assert read_page(tmp_path / "p")["concepts"][0]["name"] is None
 
 
 @pytest.mark.parametrize(

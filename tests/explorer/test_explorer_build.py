@@ -173,16 +173,6 @@ def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
     assert [one["name"] for one in found["concepts"][:5]] == list(HOSTILE)
 
 
-def test_names_of_files_that_are_no_text(tmp_path: Path) -> None:
-    """Halves of surrogate pairs, as Python has them for other encodings: JavaScript cannot put them into an address."""
-    codes = replace(made_codes(), ids=[f"{i}-\udcff.jpg" for i in range(120)], classes=("\ud800", *"bcde"))
-    for _ in range(2):
-        build_page(codes, tmp_path / "p")
-        found = read_page(tmp_path / "p")
-        assert found["images"]["ids"][0] == "2-\ufffd.jpg"
-        assert found["page"]["classes"][0] == "\ufffd"
-
-
 def test_names_stand_with_their_checks(tmp_path: Path) -> None:
     names = [
         {"concept": 3, "name": "wing", "verified": True, "held_out": 0.9, "p_value": 0.01, "source": "attributes"},
@@ -234,17 +224,6 @@ def test_images_without_labels(tmp_path: Path) -> None:
     assert any("4 of the 4 test images have no label" in note for note in made["notes"])
 
 
-def test_images_of_no_training(tmp_path: Path) -> None:
-    codes = small(np.eye(4), [0, 1, 0, 1], 2, parts="other")
-    build_page(codes, tmp_path / "p", shown=Shown("other"))
-    found = read_page(tmp_path / "p")
-    assert [one["rate"] for one in found["concepts"]] == [0.25] * 4
-    assert found["page"]["per_class"][0]["images"] == 2
-    with pytest.raises(ConceptError, match="expected images of the part 'test', got only other"):
-        build_page(codes, tmp_path / "q")
-    assert not (tmp_path / "q").exists()
-
-
 def test_one_concept_one_class_and_dead_ones(tmp_path: Path) -> None:
     parts = np.array([0, 0, 2, 2], np.uint8)
     one = small(np.array([[1], [0], [1], [0]]), [0, 0, 0, 0], 1, parts=parts)
@@ -276,17 +255,6 @@ def test_a_network_that_knows_nothing_is_said_to(tmp_path: Path) -> None:
     assert not any("worth little" in note for note in build_page(made_codes(600), tmp_path / "q")["notes"])
 
 
-@pytest.mark.parametrize(("right", "said"), [(0.55, True), (0.75, False)])
-def test_what_is_little_depends_on_chance(tmp_path: Path, right: float, said: bool) -> None:
-    """Of two equal classes 75% is something, though no one is right twice as often as chance."""
-    labels = np.arange(400) // 2 % 2
-    bits = np.where(np.arange(400) // 4 % 100 < 100 * right, labels, 1 - labels)[:, None]
-    parts = (np.arange(400) % 2 * 2).astype(np.uint8)
-    codes = codes_of(bits, labels.tolist(), np.array([[0.0], [1.0]]), np.array([0.5, 0.0]), parts=parts)
-    made = build_page(codes, tmp_path / "p", seconds=0)
-    assert any("worth little" in note for note in made["notes"]) is said
-
-
 def test_the_most_frequent_mistakes(tmp_path: Path) -> None:
     codes = made_codes(3000, classes=8)
     build_page(codes, tmp_path / "p", shown=Shown(images=50), seconds=0)
@@ -298,24 +266,6 @@ def test_the_most_frequent_mistakes(tmp_path: Path) -> None:
     assert all(pairs[true, said] == count for true, said, count in found)
     build_page(replace(codes, exact=codes.labels), tmp_path / "q", seconds=0)
     assert read_page(tmp_path / "q")["page"]["confusions"] == []
-
-
-def test_5000_classes_most_without_images(tmp_path: Path) -> None:
-    codes = small(np.eye(16)[:, :4], list(range(0, 4800, 300)), 5000, parts=(np.arange(16) % 2 * 2).astype(np.uint8))
-    made = build_page(codes, tmp_path / "p", seconds=1)
-    found = read_page(tmp_path / "p")
-    assert found["arrays"]["shares"].shape == (4, 5000)
-    assert len(found["page"]["per_class"]) == 5000
-    assert [note for note in made["notes"] if "5,000 classes" in note] == [
-        "8 of 5,000 classes have fewer than 10 test images: their shares say little",
-        "8 of 5,000 classes have no test images: their shares are of training images alone",
-        "8 of 5,000 classes have no training images: nothing stands beside their shares",
-        "4,984 of 5,000 classes have neither training nor test images: they are in no group",
-    ]
-    few = build_page(made_codes(), tmp_path / "few", seconds=0)["notes"]
-    assert any("classes have fewer than 10 test images: their shares say little" in note for note in few)
-    own = build_page(made_codes(), tmp_path / "own", shown=Shown("train"), seconds=0)["notes"]
-    assert "the training images are shown, to which the network was fitted: shares of others differ" in own
 
 
 @pytest.mark.parametrize(

@@ -55,23 +55,6 @@ def test_random_images_know_nothing_of_the_predictions(images: int, most: int, c
     assert chosen[0] == chosen[1] == chosen[2]
 
 
-def test_rare_classes_are_seen() -> None:
-    labels = np.repeat([0, 1, 2, -1], [1000, 10, 3, 50])
-    wrong = (np.arange(1063) % 4 == 0) & (labels >= 0)
-    rows, drawn = chosen_rows(of_labels(labels, wrong, 3), "test", 60)
-    count = {label: int((labels[rows[drawn]] == label).sum()) for label in (-1, 0, 1, 2)}
-    assert (count[2], sum(count.values())) == (3, 30)
-    assert max(count[0], count[1], count[-1]) - min(count[0], count[1], count[-1]) <= 1
-    assert wrong[rows[~drawn]].all()
-    assert set(np.flatnonzero(wrong & (labels > 0))) <= set(rows), "few enough to be all seen"
-
-
-def test_other_parts_are_left_out() -> None:
-    codes = made_codes()
-    np.testing.assert_array_equal(chosen_rows(codes, "validation", 1000)[0], codes.rows("validation"))
-    assert len(chosen_rows(codes, "other", 5)[0]) == 0
-
-
 def test_time_is_kept_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second for each question: bounds of four, no time for proofs."""
     from htaf.explorer import choice

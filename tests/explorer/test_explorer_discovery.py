@@ -67,25 +67,6 @@ def test_relations_are_correlations() -> None:
             assert np.isnan(values[kind, concept][~there]).all()
 
 
-def test_concepts_that_the_class_explains_are_similar_but_not_together() -> None:
-    rng = np.random.default_rng(0)
-    labels = np.repeat([0, 1], 2000)
-    by_class = labels[:, None] ^ (rng.random((4000, 2)) < 0.1)
-    free = rng.random((4000, 1)) < 0.5
-    codes = codes_of(np.hstack([by_class, free, free]).astype(bool), labels, np.ones((2, 4)), np.zeros(2))
-    numbers, values = relations(codes, 3)
-    assert numbers[0, 0, 0] == 1
-    assert values[0, 0, 0] > 0.5
-    assert not (values[2, 0] > 0.1).any()
-    assert (numbers[2, 2, 0], values[2, 2, 0]) == (3, pytest.approx(1))
-
-
-def test_nothing_is_related_to_a_dead_concept_or_a_single_one() -> None:
-    codes = codes_of(np.ones((10, 2)), np.arange(10) % 2, np.ones((2, 2)), np.zeros(2))
-    assert (relations(codes)[0] == -1).all()
-    assert relations(codes_of(np.ones((10, 1)), np.arange(10) % 2, np.ones((2, 1)), np.zeros(2)))[0].shape == (3, 1, 1)
-
-
 def test_typical_images_are_nearest_to_the_shares() -> None:
     codes = made_codes(300)
     shares = proportions(codes.part("train"))
@@ -143,11 +124,6 @@ def test_accuracy_without_each_concept() -> None:
         assert found[1][concept] == pytest.approx((now == labels).mean())
         assert found[2][concept] == (now != was).sum()
     assert without_each(replace(codes, labels=np.full(300, -1, np.int32))) is None
-
-
-def test_what_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "LOGITS", 10)
-    assert without_each(made_codes(300)) is None
 
 
 def test_the_example_is_right_and_explained_by_few() -> None:

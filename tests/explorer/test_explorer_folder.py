@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from htaf.concepts.codes import ConceptError
-from htaf.data.reading import DataError
-from htaf.explorer import build, folder
+from htaf.explorer import build
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Heading
 from made_pages import coloured, contents, made_codes, read_page
@@ -36,18 +35,6 @@ def test_thumbnails_stay_where_images_are_gone(tmp_path: Path) -> None:
     build_page(made_codes(), out, pixels=coloured)
     (out / "data" / "sprite-0000.webp").unlink()
     assert build_page(made_codes(), out, pixels=gone)["sprites"] == 0
-
-
-def test_half_of_the_thumbnails_are_none(tmp_path: Path) -> None:
-    def some(ids: list[str]) -> np.ndarray:
-        if "2" in ids:
-            return coloured(ids)  # of the first sheet
-        raise DataError("they are gone")
-
-    build_page(made_codes(2000), tmp_path / "p", pixels=coloured)
-    made = build_page(made_codes(2000), tmp_path / "p", pixels=some)
-    assert (made["sprites"], "no thumbnails: they are gone" in made["notes"]) == (0, True)
-    assert not list(tmp_path.glob("p/data/sprite-*"))
 
 
 def test_no_time_leaves_flips_to_the_page(tmp_path: Path) -> None:
@@ -98,17 +85,6 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path, content: str) -> None:
         build_page(made_codes(), tmp_path / "data" / "page.js" / "below")
 
 
-def test_a_copied_folder_without_its_mark_is_ours(tmp_path: Path) -> None:
-    build_page(made_codes(), tmp_path / "p")
-    (tmp_path / "p" / ".htaf-explorer").unlink()
-    build_page(made_codes(seed=1), tmp_path / "p")
-
-
-def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
-    with folder.claimed(tmp_path / "p"), pytest.raises(ConceptError, match="another process writes"):
-        build_page(made_codes(), tmp_path / "p")
-
-
 @pytest.mark.parametrize("at", ["sprite-0000.webp", "bits-0000.js", "page.js"])
 @pytest.mark.parametrize("former", [False, True])
 def test_a_build_that_was_killed_is_no_page(
@@ -132,10 +108,3 @@ def test_a_build_that_was_killed_is_no_page(
     build_page(made_codes(), out, pixels=coloured)
     build_page(made_codes(), tmp_path / "q", pixels=coloured)
     assert contents(out) == contents(tmp_path / "q")
-
-
-def test_an_installation_without_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "PAGE", tmp_path / "none")
-    with pytest.raises(ConceptError, match=r"none/index\.html: the page is missing in this installation"):
-        build_page(made_codes(), tmp_path / "p")
-    assert not (tmp_path / "p").exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,8 @@ from htaf.explorer.build import build_page
 from htaf.explorer.likeness import Likeness
 from htaf.explorer.scripts import unpacked
 from made_pages import made_codes, read_page, read_script
-from visits import Site, Visit, pictures, until
+from visits import Site, pictures
 
-Open = Callable[..., Visit]
 CODES = made_codes(names=("ash", "birch", "cedar", "dogwood", "elm"))
 RANDOM = np.random.default_rng(0)
 FEATURES = {one: RANDOM.normal(size=6).astype(np.float32) for one in CODES.ids}
@@ -79,26 +78,3 @@ def test_features_that_cannot_be_had_are_a_note(tmp_path: Path) -> None:
     made = build_page(CODES, tmp_path / "page", likeness=Likeness(known, gone), seconds=0.0)
     assert "no distances to the training images: the images are gone" in made["notes"]
     assert read_page(tmp_path / "page")["page"]["unlike"] is None
-
-
-@pytest.mark.slow
-def test_the_least_like_come_first_and_say_so(site: Site, visit: Open) -> None:
-    share, nearest = expected()
-    tab = visit(site)
-    tab.go("#/").click("text=least like the training images")
-    page = tab.page
-    until(page, "() => document.querySelector('.thumb .far')")
-    assert page.input_value("label:has-text('Sort by') select") == "-unlike"
-    said = [int(text.split()[-1].rstrip("%")) for text in page.locator(".thumb .far").all_inner_texts()]
-    np.testing.assert_allclose(said, np.round(100 * np.sort(share)[::-1]), atol=1)
-    train = CODES.part("train")
-    for row in (int(share.argmax()), int(share.argmin())):
-        page = tab.go(f"#/image/?row={row}")
-        page.wait_for_selector("[data-known]")
-        named = page.eval_on_selector_all("[data-known]", "all => all.map(one => one.dataset.known)")
-        assert named == [train.ids[i] for i in nearest[row]]
-        first = train.labels[nearest[row, 0]]
-        assert (CODES.classes[first] if first >= 0 else "train") in page.inner_text("[data-known] >> nth=0")
-        assert page.locator("[data-known] .picture img").count() == 3
-        assert page.locator(".far-off").count() == (share[row] > 0.99)
-        assert f"{100 * share[row]:.0f}% of validation images" in page.inner_text(".portrait")

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
-from htaf.explorer.sprites import layout, sheets
+from htaf.explorer.sprites import sheets
 
 
 def of_shape(channels: int, height: int, width: int):
@@ -56,19 +54,3 @@ def test_large_images_are_scaled() -> None:
     for number in range(10):
         colour = cell(data, form, number)[2:-2, 2:-2].reshape(-1, 3).astype(int)  # at the edges colours run
         assert np.abs(colour - pixels([str(number)])[0, :, 0, 0]).max() < 16
-
-
-@given(st.integers(1, 4000), st.integers(1, 4000), st.integers(16, 1024))
-def test_cells_fit(height: int, width: int, thumbnail: int) -> None:
-    form = layout(height, width, thumbnail)
-    assert max(form.width, form.height) <= max(48, thumbnail)
-    assert form.width <= width or form.width == 1
-    assert form.columns * form.width <= 2048
-    assert form.rows * form.height <= 2048
-    assert 1 <= form.cells <= 256
-    if form.lossless:
-        assert (form.width, form.height) == (width, height)
-
-
-def test_no_images_are_no_sheets() -> None:
-    assert list(sheets([], of_shape(1, 8, 8)[0], 96)) == []

@@ -14,7 +14,6 @@ import torch
 from htaf.concepts.codes import codes_of
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.explorer.build import build_page
-from htaf.explorer.shown import Shown
 from made_pages import read_page
 from visits import Site, Visit, pictures, until
 
@@ -226,20 +225,6 @@ def test_a_concept_shows_random_images_of_both_kinds(site: Site, visit: Open) ->
     until(page, "() => document.title.startsWith('Concept 5')")
 
 
-def test_a_concept_shows_no_image_that_was_picked(site: Site, visit: Open, tmp_path: Path) -> None:
-    """Of more images than a page holds, half are there because they are misclassified."""
-    build_page(site.codes, tmp_path / "page", shown=Shown(images=20), seconds=0.0)
-    found = Site(tmp_path / "page", site.codes)
-    tab = visit(found)
-    page = tab.go("#/concept/3")
-    arrays = page.evaluate("() => ({drawn: [...htafExplorer.data.drawn], ids: htafExplorer.data.ids})")
-    assert 0 < sum(arrays["drawn"]) < 20
-    links = page.locator("section[aria-labelledby=images] .thumb > a")
-    shown = {links.nth(i).get_attribute("href")[len("#/image/") :] for i in range(links.count())}
-    assert shown == {name for name, drawn in zip(arrays["ids"], arrays["drawn"], strict=True) if drawn}
-    assert "left out" in page.inner_text("section[aria-labelledby=images]")
-
-
 def test_what_bits_add_sums_to_the_logit_and_to_the_difference_of_two(site: Site, visit: Open) -> None:
     tab, shown = visit(site), site.shown
     logits = shown.logits()[4]
@@ -260,22 +245,6 @@ def test_what_bits_add_sums_to_the_logit_and_to_the_difference_of_two(site: Site
             expected = after[2] - after[1]
         assert float(total.replace("\u2212", "-")) == pytest.approx(expected, abs=0.006)
         assert sum(found) == pytest.approx(expected, abs=0.005 * len(found))
-
-
-def test_mistakes_lead_to_their_images(site: Site, visit: Open) -> None:
-    tab, shown = visit(site), site.shown
-    page = tab.go("#/")
-    first = page.locator("section[aria-labelledby=mistakes] li").first
-    count = int(first.locator("a.value").inner_text().split()[0])
-    first.locator("a.value").click()
-    until(page, "count => document.querySelectorAll('.thumb').length === count", count)
-    assert count <= int(((shown.labels >= 0) & (shown.labels != shown.exact)).sum())
-
-
-def test_an_unverified_name_says_so_wherever_it_stands(site: Site, visit: Open) -> None:
-    page = visit(site).go(f"#/image/{quote(site.shown.ids[0], safe='')}")
-    assert "unverified" in page.locator("tr[data-concept='4'] .concept-name").inner_text()
-    assert "unverified" not in page.locator("tr[data-concept='3'] .concept-name").inner_text()
 
 
 def test_images_are_filtered_by_class_and_verdict(site: Site, visit: Open) -> None:
@@ -318,18 +287,6 @@ def test_addresses_lead_to_their_views_and_back(site: Site, visit: Open) -> None
     assert tab.go("#/class/2").inner_text("h1") == "cedar"
     for nowhere in ["#/concept/21", "#/concept/x", "#/class/-1", "#/image/no%20such", "#/image/%zz", "#/other"]:
         assert tab.go(nowhere).inner_text("h1") == "There is nothing here"
-
-
-def test_colours_follow_the_system_or_the_switch(site: Site, visit: Open) -> None:
-    page = visit(site, color_scheme="dark").go()
-    paper = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(paper)
-    page.select_option(".theme select", "light")
-    light = page.evaluate(paper)
-    assert dark != light
-    page.reload()
-    page.wait_for_selector("main h1")
-    assert page.evaluate(paper) == light
 
 
 def test_the_page_of_a_sparse_head_shows_the_concepts_that_it_uses(site: Site, visit: Open, tmp_path: Path) -> None:
@@ -382,13 +339,3 @@ def test_the_page_of_a_sparse_head_shows_the_concepts_that_it_uses(site: Site, v
     assert any(not bits[concept] and number(value) != 0 for concept, value in said)
     assert "no part in any decision" in tab.go("#/concept/15").inner_text("section[aria-labelledby=numbers]")
     assert visit(site).go("#/concepts").locator(".used-only").count() == 0  # a dense head uses all
-
-
-def test_an_image_with_none_of_the_concepts_and_level_classes_are_told(visit: Open, tmp_path: Path) -> None:
-    bits = np.array([[1, 0], [0, 1], [0, 0], [1, 1]] * 6, bool)
-    codes = codes_of(bits, np.arange(24) % 2, np.eye(2), np.zeros(2), parts=np.repeat(np.array([0, 2], np.uint8), 12))
-    build_page(codes, tmp_path / "page", seconds=0.0)
-    tab = visit(Site(tmp_path / "page", codes))
-    said = [tab.go(f"#/image/?row={row}").inner_text(".sentence") for row in range(4)]
-    assert ["none of the concepts" in one for one in said] == [False, False, True, False]
-    assert ["level: rounding decides" in one for one in said] == [False, False, True, True]

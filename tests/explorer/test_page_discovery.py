@@ -12,7 +12,6 @@ import pytest
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.counts import proportions
 from htaf.explorer.build import build_page
-from htaf.explorer.shown import Shown
 from made_pages import made_codes, read_page
 from visits import Site, Visit, pictures, until
 
@@ -85,51 +84,6 @@ def test_the_map_is_read_and_left_by_keyboard(site: Site, visit: Open) -> None:
     assert page.locator(".thumb").count() == expected
 
 
-def test_the_map_has_the_colours_of_the_theme(site: Site, visit: Open) -> None:
-    page, drawn = visit(site).go(), "document.querySelector('.heat canvas').toDataURL()"
-    page.wait_for_selector(".heat canvas")
-    light = page.evaluate(drawn)
-    page.select_option(".theme select", "dark")
-    until(page, f"light => {drawn} !== light", light)
-
-
-def test_terms_are_explained_to_pointer_and_keyboard(site: Site, visit: Open) -> None:
-    tab = visit(site, viewport={"width": 390, "height": 844})
-    page = tab.go("#/image/?row=2")
-    logit = page.locator("button.term", has_text="Logit")
-    assert page.locator("[role=tooltip]").count() == 0
-    logit.focus()
-    tip = page.locator("[role=tooltip]")
-    assert "The sum of a class" in tip.inner_text()
-    assert logit.get_attribute("aria-describedby") == tip.get_attribute("id")
-    box = tip.bounding_box()
-    assert box["x"] >= 0
-    assert box["x"] + box["width"] <= 390
-    page.keyboard.press("Escape")
-    assert tip.count() == 0
-    page.locator("button.term", has_text="Softmax").hover()
-    assert "100%" in tip.inner_text()
-    page.mouse.move(5, 5)
-    until(page, "() => !document.querySelector('[role=tooltip]')")
-    page.click("button.term.mark[aria-label='What is: Counterfactual']")
-    assert "fewest concepts" in tip.inner_text()
-
-
-def test_the_glossary_has_every_term(site: Site, visit: Open) -> None:
-    tab = visit(site)
-    words = set()
-    for address in ["#/", "#/concepts", "#/concept/3", "#/class/1", "#/classes", "#/image/?row=2"]:
-        page = tab.go(address)
-        for one in page.locator("button.term").all():
-            one.focus()
-            words.add(page.inner_text("[role=tooltip]"))
-    page.click("footer >> text=Glossary")
-    page.wait_for_selector("h1:text-is('Glossary')")
-    told = page.locator(".glossary dd").all_inner_texts()
-    assert len(words) > 12
-    assert words <= set(told)
-
-
 def test_concepts_are_cards_with_pictures(site: Site, visit: Open) -> None:
     tab = visit(site)
     page = tab.go("#/concepts")
@@ -149,12 +103,6 @@ def test_concepts_are_cards_with_pictures(site: Site, visit: Open) -> None:
 def rows_of(page: Any, site: Site, section: str) -> list[int]:
     links = page.locator(f"section[aria-labelledby={section}] .thumb > a").all()
     return [site.shown.ids.index(link.get_attribute("href")[len("#/image/") :]) for link in links]
-
-
-def test_a_class_shows_its_typical_images(site: Site, visit: Open) -> None:
-    page = visit(site).go("#/class/2")
-    typical = read_page(site.folder)["arrays"]["typical"][2]
-    assert rows_of(page, site, "typical") == typical[typical >= 0].tolist()
 
 
 def test_related_concepts_of_each_kind(site: Site, visit: Open) -> None:
@@ -238,15 +186,6 @@ def test_a_mistake_leads_to_what_separates_the_classes(site: Site, visit: Open) 
     until(page, "a => location.hash.includes(`a=${a}`)", str(guess))
 
 
-def test_a_class_leads_to_what_separates_it_from_any_other(site: Site, visit: Open) -> None:
-    page = visit(site).go("#/class/1")
-    options = page.locator("label:has-text('What separates it from') option").all_inner_texts()
-    assert options == ["\u2013", *(name for k, name in enumerate(site.codes.classes) if k != 1)]
-    page.select_option("label:has-text('What separates it from') select", "4")
-    page.wait_for_selector("[data-separation]")
-    assert page.evaluate("location.hash") == "#/pair?a=1&b=4"
-
-
 def memorised() -> Codes:
     """Two classes: all training images of the first have the only live bit and none of the second; of the test images
     55% and 40% of them, the other way round. A third class has no test images."""
@@ -282,30 +221,6 @@ def test_what_holds_for_training_images_alone_is_marked(visit: Open, tmp_path: P
     assert "training images alone" in groups[1]
     assert groups[2].split() == ["Mixed", "2", "birch", "55%", "training", "0%", "reversed", "ash", "40%", "training",
                                  "100%", "reversed"]  # fmt: skip
-
-
-def test_concepts_off_in_all_images(site: Site, visit: Open) -> None:
-    tab, shown = visit(site), site.shown
-    page = tab.go("#/concept/3")
-    known = shown.labels >= 0
-    bits = shown.unpack().astype(np.float64)
-
-    def right(*off: int) -> int:
-        some = bits.copy()
-        some[:, list(off)] = 0
-        return int(((some @ shown.weight.T.astype(float) + shown.bias).argmax(1) == shown.labels)[known].sum())
-
-    said = page.inner_text("section[aria-labelledby=without]")
-    assert f"Accuracy {100 * right() / known.sum():.1f}% → {100 * right(3) / known.sum():.1f}%" in said
-    page.click("text=Which images change; switch off more")
-    page.wait_for_selector("[data-after]")
-    assert int(page.get_attribute("[data-after]", "data-after")) == right(3)
-    page.select_option("label:has-text('Switch off') select", "5")
-    until(page, "after => document.querySelector('[data-after]')?.dataset.after === after", str(right(3, 5)))
-    assert int(page.get_attribute("[data-after]", "data-before")) == right()
-    until(page, "() => decodeURIComponent(location.hash).includes('off=3,5')")
-    page.click("[aria-label='Concept 3, smooth bark on again']")
-    until(page, "after => document.querySelector('[data-after]')?.dataset.after === after", str(right(5)))
 
 
 def test_parts_come_when_they_are_needed(
@@ -346,46 +261,6 @@ def test_two_runs_side_by_side(site: Site, visit: Open) -> None:
     assert "another run" in page.inner_text(".lead")
     assert page.locator("[data-match]").count() == 21
     assert page.locator(".two-runs tbody tr").first.inner_text().split() == ["Concepts", "21", "13"]
-
-
-def test_a_picture_at_full_size(site: Site, visit: Open, tmp_path: Path) -> None:
-    build_page(
-        site.codes, tmp_path / "page", pixels=pictures, seconds=0.0, shown=Shown(originals=5),
-        original=lambda one: np.full((3, 90, 120), 99, np.uint8),
-    )  # fmt: skip
-    rows = read_page(tmp_path / "page")["page"]["originals"]["rows"]
-    tab = visit(Site(tmp_path / "page", site.codes))
-    page = tab.go(f"#/image/?row={rows[0]}")
-    until(page, "() => document.querySelector('.original img')?.naturalWidth === 120")
-    other = next(row for row in range(40) if row not in rows)
-    assert tab.go(f"#/image/?row={other}").locator(".original").count() == 0
-
-
-def test_all_that_a_check_found_is_shown(site: Site, visit: Open, tmp_path: Path) -> None:
-    names = [
-        {"concept": 3, "name": "bark", "verified": True, "reason": "", "status": "verified", "only_class": True,
-         "scores": {"auprc": 0.81, "f1": 0.72, "correlation": 0.63}, "pictures": {"sorted": 40}, "source": "pictures"},
-        {"concept": 4, "name": "leaf", "verified": False, "reason": "not checked"},
-    ]  # fmt: skip
-    build_page(site.codes, tmp_path / "page", names=names, seconds=0.0)
-    tab = visit(Site(tmp_path / "page", site.codes))
-    text = tab.go("#/concept/3").inner_text("section[aria-labelledby=check]")
-    for said in ("0.81", "0.72", "0.63", "held-out pictures", "the class of the image"):
-        assert said in text
-    assert "AUPRC" not in tab.go("#/concept/4").inner_text("section[aria-labelledby=check]")
-
-
-def test_the_most_doubtful_come_first(site: Site, visit: Open) -> None:
-    found = read_page(site.folder)["concepts"]
-    doubt = [0.0 if one["balanced"] is None else (1 - one["balanced"]) * one["spread"] for one in found]
-    page = visit(site).go("#/concepts?sort=-doubt")
-    page.wait_for_selector(".concept-card")
-    shown = page.eval_on_selector_all(".concept-card", "all => all.map(card => +card.dataset.concept)")
-    known = [concept for concept in shown if found[concept]["balanced"] is not None]
-    assert shown[: len(known)] == known, "those of which nothing is known come last"
-    assert [doubt[concept] for concept in known] == sorted((doubt[concept] for concept in known), reverse=True)
-    said = page.inner_text(f"[data-concept='{known[0]}'] .tells")
-    assert f"{100 * found[known[0]]['balanced']:.0f}% of images" in said
 
 
 def test_a_decision_says_what_the_named_concepts_leave_open(site: Site, visit: Open) -> None:

@@ -92,25 +92,6 @@ def test_without_margins_the_order_is_that_of_random_images(run: Run, visit: Ope
     assert "rank" not in said
 
 
-def test_the_keyboard_chooses_map_region_and_picture(mapped: Site, visit: Open) -> None:
-    concept, rows = some_concept(mapped)
-    page = visit(mapped).go(f"#/concept/{concept}")
-    page.wait_for_selector("[data-where] canvas")
-    assert page.locator(".seen-row canvas").count() == len(rows)
-    page.focus(".modes input:checked")
-    page.keyboard.press("ArrowRight")
-    until(page, "() => !document.querySelector('.seen-row canvas') && location.hash.includes('where=crop')")
-    assert "region of concept" in page.get_attribute(".seen-cell img", "alt")
-    page.keyboard.press("ArrowRight")
-    until(page, "() => location.hash.includes('where=picture')")
-    page.keyboard.press("ArrowRight")  # the first again
-    until(page, "n => document.querySelectorAll('.seen-row canvas').length === n", len(rows))
-    until(page, "() => !location.hash.includes('where=')")
-    page = visit(mapped).go(f"#/concept/{concept}?where=crop")  # the address keeps it
-    page.wait_for_selector(".seen-row li")
-    assert page.is_checked(".modes input[value=crop]")
-
-
 def test_an_image_shows_the_map_of_a_reason(run: Run, mapped: Site, visit: Open) -> None:
     row = read_page(mapped.folder)["page"]["maps"]["rows"][3]
     page = visit(mapped).go(f"#/image/?row={row}")
@@ -135,17 +116,6 @@ def test_an_image_shows_the_map_of_a_reason(run: Run, mapped: Site, visit: Open)
     until(page, "() => !document.querySelector('.where-picture canvas')")
 
 
-def test_an_image_without_maps_says_how_it_gets_them(mapped: Site, visit: Open) -> None:
-    there = set(read_page(mapped.folder)["page"]["maps"]["rows"])
-    row = next(row for row in range(len(mapped.shown)) if row not in there)
-    page = visit(mapped).go(f"#/image/?row={row}")
-    page.wait_for_selector("[data-logit]")
-    assert not page.query_selector(".where-tile")
-    assert f"No maps of this image: {len(there)} of the" in page.inner_text(".no-maps")
-    assert f"--maps {len(mapped.shown)}" in page.inner_text(".no-maps")
-    assert page.query_selector(".decision-image .picture")
-
-
 def test_two_classes_show_their_images_and_lead_on_with_them(mapped: Site, visit: Open) -> None:
     shown = mapped.shown
     page = visit(mapped).go("#/pair?a=3&b=8")
@@ -166,18 +136,3 @@ def test_two_classes_show_their_images_and_lead_on_with_them(mapped: Site, visit
     )
     assert [set(shown.labels[rows].tolist()) for rows in of] == [{3}, {8}]
     assert page.query_selector("[data-two='3 8'] a[href='#/pair?a=3&b=8']")
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
-def test_for_everybody(width: int, scheme: str, axe: str, mapped: Site, visit: Open) -> None:  # noqa: F811
-    tab = visit(mapped, viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
-    concept, rows = some_concept(mapped)
-    found = []
-    for address, what in ((f"#/concept/{concept}", ".seen-row li"), (f"#/image/?row={rows[0]}", ".where-tile")):
-        page = tab.go(address)
-        page.wait_for_selector(what)
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
-        page.evaluate(axe)
-        result = page.evaluate("axe.run(document, {preload: false})")
-        found += [fault(one) for one in result["violations"] if one["impact"] in ("serious", "critical")]
-    assert found == []

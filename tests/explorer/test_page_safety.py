@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Heading
 from made_pages import HOSTILE, made_codes
-from visits import Site, Visit, pictures, until
+from visits import Site, Visit, pictures
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]
@@ -88,16 +87,6 @@ def test_every_image_has_an_address_that_leads_to_it(hostile: Site, visit: Open)
         )
         expected = tab.page.evaluate("row => htafExplorer.logits(row)", row)
         assert all(expected[k] == value for k, value in here)
-
-
-@pytest.mark.parametrize("stored", ["", "[", "null", "[1]", '{"0": 5, "99": {"name": "x"}, "1": {"name": 7}}'])
-def test_a_damaged_store_of_names_is_survived(stored: str, hostile: Site, visit: Open) -> None:
-    tab = visit(hostile)
-    page = tab.go("#/concepts?as=table")
-    page.evaluate("text => localStorage.setItem(`htaf-names:${htafExplorer.data.page.key}`, text)", stored)
-    page.reload()
-    page.wait_for_selector("tr[data-concept]")
-    assert page.locator("tr[data-concept]").count() == 12
 
 
 @pytest.mark.parametrize("how", ["file", "http"])
@@ -189,42 +178,3 @@ def test_damaged_data_is_said(name: str, text: str | None, why: str, site: Site,
     tab.page.goto(tab.home)
     tab.page.wait_for_selector("[role=alert]")
     assert why in tab.page.inner_text("[role=alert]")
-
-
-def test_pictures_that_are_missing_are_said(site: Site, visit: Open, tmp_path: Path) -> None:
-    shutil.copytree(site.folder, tmp_path / "s")
-    for sheet in (tmp_path / "s" / "data").glob("*.webp"):
-        sheet.unlink()
-    tab = visit((tmp_path / "s" / "index.html").as_uri(), check=False)
-    page = tab.go("#/images")
-    page.wait_for_selector("text=no picture")
-    assert page.locator("[role=img][aria-label^='Image ']").count() == len(site.shown)
-
-
-def test_one_class_without_pictures_or_names(visit: Open, tmp_path: Path) -> None:
-    codes = made_codes(30, 3, 1)
-    build_page(codes, tmp_path / "one")
-    tab = visit((tmp_path / "one" / "index.html").as_uri())
-    for address in ["#/", "#/concepts", "#/concept/0", "#/classes", "#/class/0", "#/images", "#/image/?row=0"]:
-        tab.go(address)
-
-
-def test_five_thousand_concepts_and_classes(visit: Open, tmp_path: Path) -> None:
-    codes = made_codes(60, 5000, 40)
-    build_page(codes, tmp_path / "many", seconds=0.0)
-    tab = visit((tmp_path / "many" / "index.html").as_uri())
-    page = tab.go("#/concepts?as=table")
-    assert page.locator("tr[data-concept]").count() == 50
-    page.fill("input[type=search]", "4999")
-    until(page, "() => document.querySelectorAll('tr[data-concept]').length === 1")
-    page = tab.go("#/image/?row=3")
-    page.click("[role=switch] >> nth=0")
-    page.wait_for_selector("tr.changed")
-
-    wide = made_codes(60, 20, 5000)
-    build_page(wide, tmp_path / "wide", seconds=0.0)
-    tab = visit((tmp_path / "wide" / "index.html").as_uri())
-    for address in ["#/", "#/concept/0", "#/classes", "#/class/4999", "#/images", "#/image/?row=3"]:
-        tab.go(address)
-    seen = tab.page.evaluate("htafExplorer.logits(3)")
-    np.testing.assert_allclose(seen, wide.part("test").unpack()[3] @ np.float64(wide.weight).T + wide.bias, atol=1e-9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +21,8 @@ from htaf.data.tabular import Table, load, split
 from htaf.models.mlp import Thermometer
 from htaf.report import baselines as room
 from htaf.report import contents, drawing
-from htaf.report.baselines import Baseline, fit_baselines, raw_columns, rows_within
-from htaf.report.curves import POINTS, balance, class_curves, picked, thresholds
+from htaf.report.baselines import Baseline, fit_baselines, raw_columns
+from htaf.report.curves import POINTS, class_curves, thresholds
 from htaf.report.measured import Measured, verdict
 from htaf.rules.bits import TableBits
 from htaf.rules.inspection import network_importance as importance
@@ -85,11 +84,6 @@ def test_a_row_of_weight_2_is_two_rows(seed: int, classes: int) -> None:
         weights = torch.from_numpy(one.weights)
         auroc = metrics(one.outputs, one.target, "classification", weights=weights)["auroc"]
         assert np.mean([of["auroc"] for of in class_curves(one)]) == pytest.approx(auroc, abs=1e-9)
-        table = Table("", pd.DataFrame(), target, "classification", "y", one.preprocessor.target.classes, (), "")
-        twice = balance(replace(table, target=target[each]), {"test": np.arange(len(each))}, two)
-        for a, b in zip(balance(replace(table, weights=one.weights), {"test": np.arange(30)}, one), twice, strict=True):
-            assert (a["shares"], a["said_share"]) == (pytest.approx(b["shares"]), pytest.approx(b["said_share"]))
-            assert a["rows"]["test"] == (target == a["class"]).sum()
 
 
 def of_curves(found: Measured) -> list[Any]:
@@ -113,14 +107,6 @@ def of_residuals(found: Measured) -> list[Any]:
 MEASURES: dict[bool, Any] = {True: (of_curves, of_bins, of_thresholds), False: (of_residuals,)}
 
 
-def test_confused_classes_are_counted() -> None:
-    matrix = np.array([[5, 2, 0], [0, 4, 0], [7, 1, 3]])
-    found = contents.confused(matrix)
-    assert found["matrix"] == matrix.tolist()
-    assert [(p["true"], p["predicted"], p["rows"]) for p in found["pairs"]] == [(2, 0, 7), (0, 1, 2), (2, 1, 1)]
-    assert contents.confused(np.eye(101, dtype=np.int64)) == {"matrix": None, "pairs": []}
-
-
 def test_pictures_take_one_value_missing_and_large_ones() -> None:
     for low, high in ((0.0, 0.0), (5.0, 5.0), (-1e308, 1e308)):
         rows = [{"epoch": 1.0, "loss": low}, {"epoch": 2.0, "loss": None}, {"epoch": 3.0, "loss": high}]
@@ -132,7 +118,7 @@ def test_pictures_take_one_value_missing_and_large_ones() -> None:
             if kind == "date" and high > 1e6:
                 continue
             found = {"kind": kind, "column": "_a$b$", "points": points, "tenths": [low]}
-            pictures = (drawing.losses(rows, 1, {"loss": "exact"}), drawing.scatter([[low, high]], "y"))
+            pictures = (drawing.losses(rows, 1, {"loss": "exact"}),)
             for picture in (*pictures, drawing.effect(found, ["one"], "y")):
                 assert picture.startswith('<svg viewBox="0 0 ')
                 assert "nan" not in picture
@@ -227,19 +213,6 @@ def test_all_that_decides_decides_alike(seed: int, classes: int, threshold: Any)
     if classes > 2:
         right = sum(one["observed"] * one["rows"] for one in contents.calibration(found)["bins"])
         assert right / 40 == pytest.approx(accuracy)
-
-
-def test_telling_rows_are_picked() -> None:
-    chance = np.array([0.02, 0.45, 0.9, 0.85, 0.97])
-    outputs = np.stack([np.log(1 - chance), np.log(chance)], 1)
-    assert picked(measured(outputs, np.array([0, 0, 0, 1, 1]))) == {"hit": 0, "unsure": 1, "miss": 2}
-    assert picked(measured(outputs, np.array([0, 1, 1, 1, 1]), 0.5)) == {"hit": 0, "unsure": 1, "miss": 1}
-    right = np.array([0, 0, 1, 1, 1])
-    assert picked(measured(outputs, right)) == {"hit": 0, "unsure": 1}
-    numbers = np.array([1.0, 2.0, 3.0])
-    assert picked(measured(numbers[:, None] + np.array([[0.5], [0.0], [9.0]]), numbers)) == {
-        "near": 1, "usual": 0, "far": 2
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -374,15 +347,6 @@ def test_importance_counts_rows_by_their_weights() -> None:
     assert worse[0] != worse[1] == pytest.approx(worse[0], rel=0.5)
 
 
-def test_a_headline_that_is_not_defined_is_the_loss() -> None:
-    frame, _ = mixed()
-    truth = np.arange(300) % 2
-    preprocessor = Preprocessor.fit(frame, truth, task="classification", classes=("no", "yes"))
-    net = Planted(0, 2)
-    ones = torch.ones(300, dtype=torch.int64)
-    assert importance(net, preprocessor, frame, ones, headline="auroc").metric == "loss"
-
-
 def test_of_many_columns_those_that_move_the_outputs_are_looked_at() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({f"c{k}": rng.normal(size=50) for k in range(120)})
@@ -441,17 +405,6 @@ def test_baselines_of_classes_agree_with_scikit_learn(tmp_path: Path) -> None:
     assert found["constant"]["auroc"] == pytest.approx(0.5)
     assert (found["logistic"]["accuracy"] or 0) > 0.85
     assert (found["boosting"]["accuracy"] or 0) > 0.9
-
-
-def test_many_rows_are_sampled_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [rows_within(50, 3, 0), rows_within(10**6, 3, 0), rows_within(10**6, 10**4, 0)] == [50, 100_000, 1000]
-    assert rows_within(10**6, 100, 2) == 100_000 > rows_within(10**6, 100, 10) == 10_000
-    monkeypatch.setattr(room, "MOST_ROWS", 60)
-    frame, y = mixed()
-    table, rows, preprocessor = made(tmp_path, frame.assign(y=y))
-    constant, linear, boosting = fit_baselines(table, rows, preprocessor)
-    assert [one.rows for one in (constant, linear, boosting)] == [210, 60, 60]
-    assert linear.note == boosting.note == "fitted on 60 of 210 training rows, evenly spread"
 
 
 def test_many_columns_have_fewer_bins_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,11 +469,6 @@ def test_rare_classes_and_new_categories_do_no_harm(tmp_path: Path) -> None:
     table, rows, preprocessor = made(tmp_path, frame.assign(y=labels))
     for one in fit_baselines(table, rows, preprocessor):
         assert one.metrics["test"]["loss"] is not None
-
-
-def test_metrics_of_perfect_shares_are_finite() -> None:
-    found = metrics(torch.log(torch.tensor([[1.0, 1e-15], [1e-15, 1.0]])), torch.tensor([0, 1]), "classification")
-    assert found["auroc"] == found["accuracy"] == 1.0
 
 
 def test_dates_are_numbers_for_baselines() -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import html.parser
 import json
 import re
-import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,11 +21,9 @@ from htaf.data.columns import Column
 from htaf.data.tabular import Table, load, split
 from htaf.report import contents, page, writing
 from htaf.report.writing import PAGE, VALUES, kept_baselines, write_report
-from htaf.runs import Run, RunError, locked, open_run
-from htaf.runs.hardening import Step
-from htaf.training.families import make_recipe, ready_recipe
-from htaf.training.families.mlp import tabular_exact, tabular_members, tabular_residual
-from htaf.training.reproduce import command
+from htaf.runs import Run, open_run
+from htaf.training.families import make_recipe
+from htaf.training.families.mlp import tabular_residual
 from htaf.training.running import Running
 from made_report import CLASSES, HOSTILE, hostile, reported, trained
 from made_runs import digits, made_run
@@ -127,21 +124,9 @@ def test_a_gap_of_networks_with_other_weights_is_none(run: Run) -> None:
         assert "gap, exact - smooth" not in text
         assert "On the test part the exact network is" not in text
     steps = [{"name": "recalibrate", "kept": False}, {"name": "refit", "kept": True}]
-    record = {"hardening": {"finish": steps}, "repaired": {"steps": [{"name": "distil", "kept": True}]}}
+    record = {"hardening": {"finish": steps}}
     of: Any = SimpleNamespace(has_own_smooth=True, record=record)
-    assert contents.refitted(of) == ["refit", "distil"]
-    assert {*page.STEPS} >= {*get_args(Step), "average", "shrink"}
-
-
-def test_the_direction_is_in_words() -> None:
-    def word(smooth: float, exact: float, name: str) -> str:
-        metrics = {"smooth": {"test": {name: smooth}}, "exact": {"test": {name: exact}}}
-        return contents.results(metrics, name)["test"]["direction"]
-
-    assert [word(1.0, 2.0, "rmse"), word(2.0, 1.0, "rmse"), word(1.0, 1.0, "rmse")] == ["worse", "better", "the same"]
-    assert [word(0.5, 0.6, "auroc"), word(0.6, 0.5, "accuracy")] == ["better", "worse"]
-    alone = contents.results({"smooth": {"test": {"rmse": 1.0}}, "exact": None}, "rmse")["test"]
-    assert alone == {"smooth": 1.0, "exact": None, "gap": None, "direction": ""}
+    assert contents.refitted(of) == ["refit"]
 
 
 def test_what_stands_in_the_report_of_each_task(run: Run, numbers: Run) -> None:
@@ -159,14 +144,6 @@ def test_what_stands_in_the_report_of_each_task(run: Run, numbers: Run) -> None:
     worse = [one["worse"] for one in amounts["importance"]["columns"]]
     assert len(worse) == 3
     assert worse == sorted(worse, reverse=True)
-
-
-def test_columns_say_how_they_were_read(run: Run) -> None:
-    by_name = {one["name"]: one for one in values_of(run)["columns"]}
-    assert by_name[HOSTILE["text"]] | {"name": ""} == {
-        "name": "", "kind": "category", "inputs": 3, "read": "one input each: </table>, <b>x</b>, y & z"
-    }  # fmt: skip
-    assert re.fullmatch(r"-\S+ to \S+ become 0 to 1; missing: \S+", by_name[HOSTILE["number"]]["read"])
 
 
 @pytest.mark.parametrize(
@@ -295,7 +272,7 @@ def test_every_picture_has_words_and_a_table(run: Run, numbers: Run) -> None:
             r'<svg viewBox="[^"]*" role="img" aria-label="([^"]{20,})">.*?</figure>\s*(.{0,40})', text, re.DOTALL
         )
         values = values_of(one)
-        of_task = 4 if values["curves"] else 3  # losses, and calibration beside two curves, or points and residuals
+        of_task = 4 if values["curves"] else 2  # losses, and calibration beside two curves, or residuals
         assert len(pictures) == text.count("<svg") == of_task + len(values["effects"]["columns"])
         assert all(after.startswith("<details><summary>") for _, after in pictures)
 
@@ -331,18 +308,6 @@ def test_many_classes_and_columns_are_folded(run: Run) -> None:
     assert 'class="matrix"' not in text
     assert 'class="matrix"' in (run.path / PAGE).read_text("utf-8")
     assert "15 more columns" in text
-
-
-def test_values_that_are_missing_leave_a_page(run: Run) -> None:
-    values = values_of(run)
-    values["training"]["epochs"] = []
-    values["calibration"]["bins"] = []
-    values["results"]["test"] |= {"smooth": None, "exact": None, "gap": None, "direction": ""}
-    values["baselines"][2] |= {"metrics": {}, "note": "not fitted: <no memory>"}
-    values |= {"parameters": None, "seconds": None, "commit": "unknown", "versions": {}, "command": ""}
-    text = page.page(values)
-    assert "Training</h2>" not in text
-    assert "not fitted: &lt;no memory&gt;" in text
 
 
 # --- the same again, and failures ---
@@ -382,17 +347,6 @@ def test_a_failure_does_not_lose_the_training(
     assert re.search(r"no report.html, the run itself is whole: .*no more room; htaf report", said)
     assert open_run(made.path).record["status"] == "finished"
     assert not (made.path / PAGE).exists()
-
-
-def test_a_training_alone_writes_none(table: Table, tmp_path: Path) -> None:
-    made = trained(tmp_path / "run", table)
-    assert not (made.path / PAGE).exists()
-    assert not (made.path / VALUES).exists()
-
-
-def test_two_processes_do_not_write_one_report(run: Run, table: Table) -> None:
-    with locked(run.path, "held"), pytest.raises(RunError, match="another process writes in"):
-        write_report(run, table)
 
 
 # --- the command ---
@@ -459,69 +413,7 @@ def test_the_command_takes_no_images(htaf: Any, tmp_path: Path) -> None:
     assert "was trained on images: expected a run of a table" in said
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        tabular_members().replace(members=4, hidden=(16,), thresholds=9, dropout=0.0),
-        ready_recipe("mlp", "tabular-paper"),
-        ready_recipe("mlp", "tabular-quick").replace(epochs=12, exact_from=0.3, noise=0.2),
-        tabular_exact().replace(method="ss", beta=3.25, hidden=(32, 16), lr=0.1 + 0.2),
-        tabular_exact().replace(method="ste", slope="tanh", optimizer="sgd", nesterov=True, schedule="cosine"),
-        tabular_exact().replace(method="relu", refit=False),
-        ready_recipe("mlp", "tabular-mlp").replace(start=(0.5, 1.5), batch_norm=False, keep="last"),
-    ],
-    ids=lambda one: one.activation.method,
-)
-def test_the_command_in_a_report_gives_the_same_recipe(recipe: Any, htaf: Any, tmp_path: Path) -> None:
-    record = {
-        "recipe": json.loads(json.dumps(recipe.identity())),
-        "source": {"name": "digits", "data_dir": None, "target": None, "task": None},
-        "data": {"split": "grouped"},
-        "seed": 3,
-        "threads": 1,
-    }
-    words = shlex.split(command(record))
-    assert words[:5] == ["htaf", "train", "tabular", "--data", "digits"]
-    assert words[-6:-1] == ["--seed", "3", "--threads", "1", "--out"]
-    code, out, said = htaf(*words[1:-1], tmp_path / "run", "--print-recipe", "--json")
-    assert code == 0, said
-    assert make_recipe(**json.loads(out)).effective() == recipe.effective()
-
-
-def test_the_command_names_a_file_and_no_folder() -> None:
-    source = {"name": "/home/me/my table.csv", "target": "a b", "exclude": ["x", "y z"]}
-    record = {"recipe": tabular_residual().identity(), "source": source, "data": {}, "seed": 0, "threads": 2}
-    assert command(record) == (
-        "htaf train tabular --data 'my table.csv' --target 'a b' --exclude x 'y z' --seed 0 "
-        "--threads 2 --out runs/again"
-    )
-    assert command({**record, "source": {}}) == command({**record, "recipe": {"family": "?"}}) == ""
-
-
 # --- progress without a terminal ---
-
-
-def test_a_line_for_each_tenth_of_the_epochs(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from htaf.training.fit import fit
-
-    recipe = make_recipe(hidden=(4,), epochs=25, batch_size=64, patience=0)
-    fit(recipe, table, tmp_path / "run", running=Running(progress=True, device="cpu"))
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
-    assert [int(line[6:].split("/")[0]) for line in lines] == [1, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25]
-    assert all(re.search(r"; \d\S* (s|min)(, \S+ (s|min) left)?$", line) for line in lines)
-
-
-def test_a_slow_epoch_has_its_line(
-    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from htaf.training.callbacks import EpochBar
-    from htaf.training.fit import fit
-
-    monkeypatch.setattr(EpochBar, "OFTEN", 0.0)
-    recipe = make_recipe(hidden=(4,), epochs=21, batch_size=64, patience=0)
-    fit(recipe, table, tmp_path / "run", running=Running(progress=True, device="cpu"))
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
-    assert len(lines) == 21
 
 
 def test_a_report_of_another_table_is_refused(run: Run) -> None:

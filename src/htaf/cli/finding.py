@@ -29,7 +29,7 @@ def find(
     Args:
         with_: Images with the concept: files or folders, 20 or so. The same names on both sides make pairs.
         without: Images without it.
-        out: Also write found.json, found.md with images.png, and where.png: where in the images.
+        out: Also write found.json, and found.md with images.png.
         device: Where the network runs.
     """
     for flag, given in (("--with", with_), ("--without", without)):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from htaf.concepts.heads import SparseHead
     from htaf.runs import Run
 
-RESULT, TABLE, CODES = "sparse.json", "sparse.md", "codes"
+RESULT, CODES = "sparse.json", "codes"
 DEFAULT = (5, 10)
 CHOOSING = {"train": "fits", "validation": "chooses"}  # parts whose accuracy says too much
 
@@ -54,7 +54,7 @@ def sparse(
     if save_run is not None:
         check_output_folder(save_run, [run, out], own="run", flag="--save-run")
     from htaf._files import to_json, write_atomic
-    from htaf.concepts.heads import scored_heads, table
+    from htaf.concepts.heads import scored_heads
     from htaf.runs import open_run
 
     opened = of_images(open_run(run, method=step_of_run(method)))
@@ -66,7 +66,6 @@ def sparse(
     say_choosing(part)
     found, heads = scored_heads(own, (*limits, None), part=part, seed=seed, progress=tell)
     result = {"run": str(run), "key": opened.record["key"], **found}
-    write_atomic(out / TABLE, table(result, title=f"Sparse heads of {run.name}"))
     write_atomic(out / RESULT, to_json(result))
     saved = None if save_run is None else _saved(opened, save_run, heads[0], images)
     if json:
@@ -74,7 +73,7 @@ def sparse(
     _shown(result)
     if saved is not None:
         say(f"run folder: {save_run}; accuracy on test (exact): {saved['exact']['test']['accuracy']:.4f}")
-    return say(f"result: {out / RESULT}, {out / TABLE}")
+    return say(f"result: {out / RESULT}")
 
 
 def limits_of(run: Run, nec: tuple[int, ...]) -> list[int]:

@@ -57,7 +57,6 @@ class Job:
     record: dict[str, Any]
     layer: Layer
     kept: tuple[str, ...]
-    strict: bool
     files: bool
     batch: int
     device: Device
@@ -139,8 +138,6 @@ def extract(
     parts: Sequence[PartName] | None = None,
     part_images: int | None = None,
     engine: Engine | None = None,
-    strict: bool = False,
-    column: str | None = None,
     batch: int = 250,
     progress: bool = False,
 ) -> CodesFolder:
@@ -167,8 +164,6 @@ def extract(
         part_images: of each part but the last, a multiple of 1,000, so that batches hold the same images whatever the
             parts; default: 10,000, or so many that their pixels take 256 MiB.
         engine: default: `Local()`, this process.
-        strict: of paths: raise for an image that cannot be read.
-        column: of the images, in Parquet files that have several columns of bytes.
         batch: images at once.
         progress: show a bar on the error stream.
 
@@ -191,7 +186,7 @@ def extract(
         stretches, settings = _of_set(run, network, images, parts)
         notes = list(images.notes)
     else:
-        stretches, notes = source([str(one) for one in images], column=column)
+        stretches, notes = source([str(one) for one in images])
         settings = _listing(stretches, known)
     total = sum(map(len, stretches))
     features, margins = _kept(keep, network, total * concepts, Path(out))
@@ -214,7 +209,7 @@ def extract(
     head = Head(settings, known.classes, columns, network.weight, network.bias, info=info)
     cut = [Block(number, images) for number, images in enumerate(blocks(stretches, size))]
     with writing_folder(Path(out), head) as folder:
-        job = Job(run, folder.path, folder.record, layer, kept, strict, files, batch, engine.device)
+        job = Job(run, folder.path, folder.record, layer, kept, files, batch, engine.device)
         there = folder.there()
         waiting = [block for block in cut if block.number not in there]
         bare = folder.record.get("bare", [])  # blocks of which no image could be read
@@ -228,9 +223,7 @@ def read(job: Job, block: Block) -> Decoded | Outcome:
     """The images of a block, decoded; or why not."""
     known = _preprocessor(job.run)
     try:
-        return read_block(
-            block.images, known.channels, known.size, known.classes, OTHER, threads=job.threads, strict=job.strict
-        )
+        return read_block(block.images, known.channels, known.size, known.classes, OTHER, threads=job.threads)
     except (HtafError, OSError) as error:
         return _failed(block, error)
 

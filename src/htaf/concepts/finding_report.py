@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Float64, UInt8
-from torch import Tensor, nn
+from jaxtyping import Bool, Float32, UInt8
+from torch import Tensor
 
 from htaf._console import markdown_text
 from htaf._errors import HtafError, listed
@@ -30,14 +30,13 @@ from htaf.concepts.finding import (
 from htaf.concepts.heads import Head
 from htaf.concepts.known import kept_features
 from htaf.concepts.passes import ConceptNetwork, Device
-from htaf.concepts.regions import Map, Regions
 from htaf.concepts.report import png, short
-from htaf.concepts.where import enlarged, overlay, rgb, spaced, two_rows
+from htaf.concepts.where import rgb, spaced, two_rows
 from htaf.data.image_reading import image_files
 from htaf.data.reading import DataError
 from htaf.runs import Run, to_json, write_atomic
 
-RECORD, REPORT, IMAGES, WHERE = "found.json", "found.md", "images.png", "where.png"
+RECORD, REPORT, IMAGES = "found.json", "found.md", "images.png"
 AT_ONCE = 16  # images in one pass
 COLUMNS = 8  # of a picture
 BITS = 10  # that are listed
@@ -142,7 +141,7 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
 
 
 def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Device = "auto") -> dict[str, Any]:
-    """Look for a concept in a run, and write found.json, found.md, images.png and, where there are maps, where.png.
+    """Look for a concept in a run, and write found.json, found.md and images.png.
 
     Args:
         run: of `htaf train icbm`, with bits. sides: of `read_sides`.
@@ -178,8 +177,7 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
     head = Head(network.weight.astype(np.float64), network.bias.astype(np.float64))
     found = find_concept(features[sides.own], features[~sides.own], pre_activations, head, paired=sides.paired)
     bits = pre_activations(features) >= 0
-    maps, why = (None, "") if found.follows is None else _maps(net, sides, found, normalise)
-    result = _record(run, sides, found, bits, network.preprocessor.classes, maps, why)
+    result = _record(run, sides, found, bits, network.preprocessor.classes)
     first = np.sort(bits @ head.weight.T + head.bias, axis=1)
     result["lead"] = float(np.median(first[:, -1] - first[:, -2])) if first.shape[1] > 1 else 0.0
     result["notes"] = notes
@@ -190,10 +188,6 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
             REPORT: report(result),
             IMAGES: _images(result, sides, found),
         }
-        if maps is not None:
-            files[WHERE] = _where(result, sides, found, maps)
-        else:
-            (out / WHERE).unlink(missing_ok=True)  # of an earlier call
         for name, content in files.items():
             write_atomic(out / name, content)
     return result
@@ -208,14 +202,10 @@ def _are_alike(with_: Float32[np.ndarray, "pairs f"], without: Float32[np.ndarra
     return bool(nearest.mean() > 1 / 2)
 
 
-def _record(
-    run: Run, sides: Sides, found: Found, bits: np.ndarray, classes: Sequence[str], maps: Sequence[Map] | None, why: str
-) -> dict[str, Any]:
+def _record(run: Run, sides: Sides, found: Found, bits: np.ndarray, classes: Sequence[str]) -> dict[str, Any]:
     bit, direction, pairs = found.bit, found.direction, found.pairs
     shares = [float(bits[found.own == side, bit.concept].mean()) for side in (True, False)]
     turned = np.argsort(-np.abs(direction.turned), kind="stable")[:BITS]
-    values = None if maps is None else np.stack([one.values for one in maps])
-    apart = None if values is None else (values[found.own].mean(0) - values[~found.own].mean(0)).tolist()
     return {
         "run": str(run.path),
         "model_sha256": run.record["model_sha256"],
@@ -241,7 +231,6 @@ def _record(
             "changed": pairs.changed,
             "classes": _by_gain(classes, pairs.gains, pairs.gains_p),
         },
-        "where": {"maps": maps is not None, "why": why, "difference": apart},
         "images": [
             {
                 "image": sides.names[row],
@@ -312,11 +301,8 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         lines["used, as a bit" if result["paired"] else "used"] = _use_of_bit(result)
     if direction["p"] <= LEVEL and not result["paired"]:  # of pairs it is known what the concept itself does
         lines["used, as a direction" if "used" in lines else "used"] = _use_of_direction(result)
-    if follows is not None:
-        maps = f"exact maps, whose places sum to the score: {WHERE} of --out"
-        lines["where"] = maps if result["where"]["maps"] else f"no map, as {result['where']['why']}"
-        if follows == "bit" or not result["paired"]:
-            lines["flips"] = _flips(result)
+    if follows == "bit" or (follows is not None and not result["paired"]):
+        lines["flips"] = _flips(result)
     return lines
 
 
@@ -398,17 +384,12 @@ def _flips(result: Mapping[str, Any]) -> str:
 
 
 def report(result: Mapping[str, Any]) -> str:
-    """The answers, classes, bits and images as Markdown."""
-    bit, direction = result["bit"], result["direction"]
-    paired = result["paired"]
-    pairs = {row["class"]: row for row in result["pairs"]["classes"]} if paired else {}
-    by_score = sorted(result["images"], key=lambda row: (not row["with"], -row["score"]))
-    text = markdown_text
+    """The answers as Markdown."""
     return "\n".join(
         [
             "# My concept",
             "",
-            *(f"- **{name.capitalize()}:** {text(line)}" for name, line in answers(result).items()),
+            *(f"- **{name.capitalize()}:** {markdown_text(line)}" for name, line in answers(result).items()),
             "",
             "What this says and what not:",
             "",
@@ -416,70 +397,18 @@ def report(result: Mapping[str, Any]) -> str:
             f"direction, that do as well. Bit and direction are two tests, so each needs p <= {LEVEL}.",
             "- The two sides differ by more than chance. In what they differ only you can say: if all images with it "
             "are also darker, the direction may be darkness. Images of one scene or one film count as one.",
-            *(["- In pairs the images themselves are compared: scores and predictions with it and without."] * paired),
+            *(
+                ["- In pairs the images themselves are compared: scores and predictions with it and without."]
+                * result["paired"]
+            ),
             "- The move is a counterfactual in the features, not in the image: images without it are moved along the "
             "direction, images with it back, each by the distance of the two sides' means on it. Bits and class scores "
             "follow exactly. No such image need exist, and the move is rather too small.",
             "",
             f"![images with it above, without below]({IMAGES})",
-            *(["", f"![where in the images]({WHERE})"] if result["where"]["maps"] else []),
-            "",
-            f"| Class | score, moved towards it | p | weight of concept {bit['concept']} |"
-            f"{' score, pairs | p |' * paired}",
-            f"|---|---|---|---|{'---|---|' * paired}",
-            *(
-                f"| {text(row['class'])} | {row['gain']:+.3f} | {row['p']:.3f} | {bit['weights'][row['class']]:+.3f} |"
-                + (f" {pairs[row['class']]['gain']:+.3f} | {pairs[row['class']]['p']:.3f} |" if paired else "")
-                for row in direction["classes"]
-            ),
-            "",
-            "| Concept | images whose bit turns on, less those whose bit turns off, moved towards it |",
-            "|---|---|",
-            *(f"| {row['concept']} | {row['turned']:+.0%} |" for row in direction["bits"]),
-            "",
-            f"| Image | with it | score, left out of the fit | prediction | moved | concept {bit['concept']} flipped |",
-            "|---|---|---|---|---|---|",
-            *(
-                f"| {text(row['image'])} | {'yes' if row['with'] else 'no'} | {row['score']:+.2f} | "
-                f"{text(row['prediction'])} | {text(row['moved'])} | {text(row['flipped'])} |"
-                for row in by_score
-            ),
             "",
         ]
     )
-
-
-class _Score(nn.Module):
-    """The score of a direction as the one pre-activation of a network, for its maps."""
-
-    def __init__(self, net: Any, weight: Float64[np.ndarray, " features"], offset: float) -> None:
-        super().__init__()
-        self.net, self.channels, self.image_size = net, net.channels, net.image_size
-        self.weight = nn.Buffer(torch.from_numpy(weight).float().to(next(net.parameters()).device))
-        self.offset = offset
-
-    def pre_activations(self, x: Tensor) -> Tensor:
-        return (self.net.features(x) @ self.weight + self.offset)[:, None]
-
-
-def _maps(net: Any, sides: Sides, found: Found, normalise: Any) -> tuple[list[Map] | None, str]:
-    """A map of each image: of the direction's score or the bit's pre-activation, times -1 where images with the concept
-    lack the bit; or why there is none."""
-    follows = found.follows
-    is_bit = isinstance(follows, Bit)
-    model = net if is_bit else _Score(net, found.direction.weight, found.direction.offset).eval()
-    try:
-        regions = Regions(model)
-        maps = [
-            row[0]
-            for some in sides.pixels.split(AT_ONCE)
-            for row in regions.of(normalise(some), [found.bit.concept if is_bit else 0])
-        ]
-    except ConceptError as error:
-        return None, str(error).removeprefix("no exact map: ")
-    if not is_bit or follows.on:
-        return maps, ""
-    return [replace(one, values=-one.values, pre_activation=-one.pre_activation) for one in maps], ""
 
 
 def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
@@ -498,25 +427,4 @@ def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
     how = "the bit flipped" if after == "flipped" else "the image moved"
     what = "score of the direction, left out of the fit; prediction, and to what it changes with"
     figure.suptitle(f"with it above, without below; {what} {how}", fontsize=8)
-    return png(figure)
-
-
-def _where(result: Mapping[str, Any], sides: Sides, found: Found, maps: Sequence[Map]) -> bytes:
-    """The difference of both sides' mean maps; and images with the concept above their maps."""
-    own = np.flatnonzero(found.own)
-    rows = spaced(own, found.direction.scores[own], COLUMNS - 1).tolist()
-    figure, grid = two_rows(COLUMNS, 1.3 * COLUMNS, 3.4)
-    apart = np.array(result["where"]["difference"])
-    mean = Map(0, apart, float(apart.sum()), 0.0, maps[0].size)
-    picture = sides.pixels[torch.from_numpy(found.own)].float().mean(0).round().to(torch.uint8).numpy()
-    shown = [(picture, mean, "mean with less\nmean without")]
-    shown += [(sides.pixels[row].numpy(), maps[row], f"{maps[row].pre_activation:+.2f}") for row in rows]
-    for (pixels, one, title), (above, below) in zip(shown, grid.T, strict=False):
-        view = enlarged(rgb(pixels))
-        above.imshow(view)
-        above.set_title(title, fontsize=7)
-        below.imshow(overlay(view, one, frame=False))
-    bit = f"{'' if found.bit.on else 'the absence of '}concept {found.bit.concept}"
-    what = bit if result["follows"] == "bit" else "the direction's score"
-    figure.suptitle(f"where {what} comes from: orange for it, blue against; places sum to the number above", fontsize=8)
     return png(figure)

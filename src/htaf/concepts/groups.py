@@ -24,15 +24,12 @@ class Groups:
             -2 a class without images.
         proportions: float64 [C, K]: the share of the class's images that have the bit.
         classes: K names.
-        low, high: the bounds; A is >= high, B is <= low.
         held: float64 [C, K]: the same share of images that no one learned from; nan for a class without any.
     """
 
     member: Int8[np.ndarray, "concepts classes"]
     proportions: Float64[np.ndarray, "concepts classes"]
     classes: tuple[str, ...]
-    low: float
-    high: float
     held: Float64[np.ndarray, "concepts classes"]
 
     def on_test(self, concept: int) -> dict[str, float | None]:
@@ -82,34 +79,29 @@ class Groups:
         shares = self.proportions[concept][used]
         if (shares == shares[0]).all() and shares[0] in (0, 1):
             return f"dead: always {shares[0]:.0f}"
-        bound = f"of {self.low:.0%} or less" if has_a else f"of {self.high:.0%} or more"
+        bound = f"of {LOW:.0%} or less" if has_a else f"of {HIGH:.0%} or more"
         return f"group {'B' if has_a else 'A'} is empty: no class with a share {bound}"
 
 
 def groups(
     proportions: Float64[np.ndarray, "concepts classes"],
-    low: float = LOW,
-    high: float = HIGH,
     *,
     classes: Sequence[str] = (),
     held: Float64[np.ndarray, "concepts classes"] | None = None,
 ) -> Groups:
-    """Each class in group A when a share >= high of its images has the bit, in B when <= low, else mixed.
+    """Each class in group A when a share >= 0.8 of its images has the bit, in B when <= 0.2, else mixed.
 
     Args:
         proportions: float64 [C, K] in [0, 1], of the training images (`htaf.concepts.counts.proportions`); nan for a
             class without images, which is left out.
-        low, high: 0 <= low < high <= 1.
         classes: K names; default: the numbers.
         held: float64 [C, K], proportions of images that were not trained on, nan for a class without any; None: there
             are none.
 
     Raises:
-        ConceptError: bounds or proportions that are none.
+        ConceptError: proportions that are none.
     """
     values = np.asarray(proportions, dtype=np.float64)
-    if not 0 <= low < high <= 1:
-        raise ConceptError(f"expected 0 <= low < high <= 1, got low {low} and high {high}")
     names = tuple(classes) or tuple(map(str, range(values.shape[-1] if values.ndim else 0)))
     if values.ndim != 2 or values.shape[1] != len(names) or not values.shape[1]:
         raise ConceptError(f"expected proportions [concepts, {len(names) or 'classes'}], got {values.shape}")
@@ -118,5 +110,5 @@ def groups(
         raise ConceptError(f"expected proportions in [0, 1], got {values.min()} to {values.max()}")
     if empty.all(1).any():
         raise ConceptError("expected images of one class or more, got none")
-    member = np.select([empty, values >= high, values <= low], [EMPTY, IN_A, IN_B], MIXED).astype(np.int8)
-    return Groups(member, values, names, low, high, np.full_like(values, np.nan) if held is None else held)
+    member = np.select([empty, values >= HIGH, values <= LOW], [EMPTY, IN_A, IN_B], MIXED).astype(np.int8)
+    return Groups(member, values, names, np.full_like(values, np.nan) if held is None else held)

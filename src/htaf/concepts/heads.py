@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int32, Int64
 
-from htaf._console import markdown_text
 from htaf._errors import expect_seed
 from htaf.concepts.codes import CHUNK, Codes, ConceptError, PartName
 from htaf.concepts.counts import in_turn, labelled, training_means
@@ -251,30 +250,3 @@ def scored_heads(
         "algorithm": ALGORITHM,
     }
     return result, heads
-
-
-def table(result: Mapping[str, Any], *, title: str = "Sparse heads") -> str:
-    """The result of `scored_heads` as Markdown."""
-    part = result["part"]
-    lines = [
-        f"# {markdown_text(title)}",
-        "",
-        f"{result['concepts']} concepts, {result['classes']} classes, {result['images'][part]:,} images of the part "
-        f"{part!r}. At most so many concepts a class; *all*: no limit.",
-        "",
-        "| Head | concepts a class | accuracy, % (95%) | NEC | NCC |",
-        "|---|---|---|---|---|",
-    ]
-    for name, row in (("the network's own", result["own_head"]), *(("sparse", row) for row in result["rows"])):
-        low, high = (f"{100 * value:.1f}" for value in row["interval"])
-        lines.append(
-            f"| {name} | {row.get('target') or 'all'} | {100 * row['accuracy']:.1f} ({low} to {high}) | "
-            f"{row['nec']:.1f} | {row['ncc']:.1f} |"
-        )
-    return "\n".join([*lines, "", READING, "", result["algorithm"], ""])
-
-
-READING = (
-    "How to read it. *NEC*: weights other than 0 of a class. *NCC*: concepts that make up 95% of what is added to a "
-    "logit, mean over images and classes. Accuracy has Wilson's 95% interval, which knows of no other trainings."
-)

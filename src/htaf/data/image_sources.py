@@ -402,7 +402,7 @@ def _parquet_rows(file: str, column: str | None) -> ParquetRows:
     if column is None:
         chosen = able if len(able) == 1 else [name for name in able if name == "image"]
         if not chosen:
-            came = f"the columns of bytes {listed(able, 5)}: `column` chooses one" if able else "none"
+            came = f"the columns of bytes {listed(able, 5)}: call that of the images 'image'" if able else "none"
             raise DataError(f"{file}: expected one column of images as bytes, got {came}")
         column = chosen[0]
     elif column not in able:

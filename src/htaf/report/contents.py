@@ -18,7 +18,7 @@ from htaf.data.columns import Column
 from htaf.data.notes import Note, from_record, told
 from htaf.data.tabular import Table
 from htaf.report.baselines import Baseline
-from htaf.report.curves import MOST_CURVES, balance, class_curves, examples, points, thresholds
+from htaf.report.curves import MOST_CURVES, class_curves, thresholds
 from htaf.report.measured import Measured, verdict
 from htaf.rules.bits import RulesError
 from htaf.rules.explanation import BitRule, Explanation, explain
@@ -26,11 +26,10 @@ from htaf.rules.inspection import effects, importance
 from htaf.rules.network_tree import surrogate
 from htaf.runs import METRICS, Run, short_commit
 from htaf.runs.confusion import confusion
-from htaf.runs.data import table_rows
 from htaf.runs.intervals import quantiles
 from htaf.runs.metrics import LOWER_IS_BETTER
 
-FORMAT = 3
+FORMAT = 4
 BINS = 10
 MOST_CLASSES = 100  # whose whole confusion matrix is kept
 MOST_PAIRS = 20  # of classes that are taken for each other
@@ -49,7 +48,6 @@ def contents(
     measured: Measured,
     *,
     baselines: Sequence[Baseline] | None = None,
-    command: str = "",
 ) -> dict[str, Any]:
     """What there is to say of a finished run of a table; the same for the same run.
 
@@ -58,7 +56,6 @@ def contents(
         table: the one that it was trained on.
         measured: what its networks say of the rows of the report.
         baselines: beside it; None: none.
-        command: that trains it again.
 
     Returns:
         JSON values; docs/tables.md describes them.
@@ -71,7 +68,6 @@ def contents(
     found = results(metrics, headline)
     own = found[part]["smooth"] if found[part]["exact"] is None else found[part]["exact"]
     shuffled = importance(run, table, part=part)
-    ordered = shuffled.columns.index.tolist()
     explained = opened(run, table)
     of = {
         "format": FORMAT,
@@ -98,7 +94,6 @@ def contents(
         "training": training(run),
         "importance": shuffled.to_json(),
         "effects": of_columns(run, table, shuffled.columns),
-        "examples": [] if explained is None else examples(measured, table, explained, ordered),
         "rules": None if explained is None else rules(explained),
         "columns": columns(preprocessor.columns),
         "left_out": left_out(record),
@@ -111,24 +106,20 @@ def contents(
         "commit": short_commit(record.get("commit")),
         "versions": record.get("versions", {}),
         "fingerprint": record["data"].get("fingerprint"),
-        "command": command,
         "calibration": None,
         "confusion": None,
         "curves": None,
         "thresholds": None,
-        "balance": None,
         "residuals": None,
-        "points": None,
     }
     if target.task == "regression":
-        return of | {"residuals": residuals(measured), "points": points(measured)}
+        return of | {"residuals": residuals(measured)}
     matrix = confusion(measured.outputs, measured.target, len(target.classes), measured.threshold)
     return of | {
         "calibration": calibration(measured),
         "confusion": confused(matrix),
         "curves": class_curves(measured),
         "thresholds": thresholds(measured),
-        "balance": balance(table, vars(table_rows(run, table)), measured),
     }
 
 
@@ -174,8 +165,7 @@ def refitted(run: Run) -> list[str] | None:
     that the training kept, by name. None: both have the same weights."""
     if not run.has_own_smooth:
         return None
-    taken = [*run.record.get("hardening", {}).get("finish", ()), *run.record.get("repaired", {}).get("steps", ())]
-    return list(dict.fromkeys(one["name"] for one in taken if one["kept"]))
+    return [one["name"] for one in run.record.get("hardening", {}).get("finish", ()) if one["kept"]]
 
 
 def training(run: Run) -> dict[str, Any]:

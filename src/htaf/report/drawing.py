@@ -237,15 +237,3 @@ def rates(curves: Sequence[dict[str, Any]], names: Sequence[str], kind: str, own
         if own is not None:
             axes.plot([own[0]], [own[1]], "o", color=BLUE, markersize=7)
         return _svg(figure, f"{what}: {said}.")
-
-
-def scatter(points: Sequence[Sequence[float]], target: str) -> Markup:
-    """Predictions and true values; points: [prediction, true value]."""
-    low, high = min(map(min, points)), max(map(max, points))
-    said = f"True {target} over predicted, {len(points)} rows from {number(low)} to {number(high)}; equal on the line."
-    with styled():
-        figure, axes = _axes(f"predicted {target}", f"true {target}")
-        axes.plot(*[_drawn([low, high])] * 2, **IDEAL)
-        predicted, true = (_drawn([point[k] for point in points]) for k in (0, 1))
-        axes.plot(predicted, true, "o", color=ORANGE, alpha=0.45, markersize=4, markeredgewidth=0)
-        return _svg(figure, said)

@@ -12,8 +12,6 @@ from htaf.report.measured import BASELINES, NAMES
 from htaf.report.parts import templates
 
 LABELLED = 30  # classes whose confusion matrix is shown whole
-NARROW = 5  # classes whose confusion matrix fits in half the width
-FEW = 8  # classes whose rows are counted before the rest is folded away
 SHOWN = 15  # columns by importance before the rest is folded away
 PARTS = ("train", "validation", "test")
 STEPS = {  # of a finished network, what each fits
@@ -21,8 +19,6 @@ STEPS = {  # of a finished network, what each fits
     "recalibrate": "norms",
     "refit": "a last layer",
     "shrink": "a share of the bits",
-    "repair": "repaired layers",
-    "distil": "distilled weights",
 }
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid", "relu": "ReLU"}
 WEIGHTED = " Rows count by their weights in all figures, but for numbers of rows, the confusion and single bits."
@@ -43,7 +39,6 @@ def page(values: dict[str, Any]) -> str:
     return template.render(
         shown,
         most=SHOWN,
-        few=FEW,
         unit="in the unit of the target" if values["task"] == "regression" else "in logits",
         about=_about(values),
         verdict=values["verdict"],
@@ -51,8 +46,6 @@ def page(values: dict[str, Any]) -> str:
         tree=_tree(values),
         effects=_effects(values),
         curves=_curves(values),
-        balance=_balance(values),
-        examples=_examples(values),
         baselines=_baselines(values),
         training=_training(values),
         calibration=_calibration(values),
@@ -105,11 +98,6 @@ def _listed(words: Sequence[str]) -> str:
 def _part(share: float) -> str:
     """A share, in whole percents where it is not small."""
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
-
-
-def _spread(value: float) -> str:
-    """A standard deviation, in one digit."""
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1g}"
 
 
 def _better_by(within: Sequence[float] | None, metric: str, lower_is_better: bool) -> str:
@@ -272,8 +260,6 @@ def _residuals(values: dict[str, Any]) -> Section:
         return {}
     return {
         "picture": drawing.spreads(found["bins"], short(values["target"], 24)),
-        "scatter": drawing.scatter(values["points"], short(values["target"], 24)),
-        "points": [[number(said), number(true)] for said, true in values["points"]],
         "mean": number(found["mean"]),
         "deviation": number(found["deviation"]),
         "rows": [
@@ -295,7 +281,7 @@ def _confusion(values: dict[str, Any]) -> Section:
             matrix.append((name, [(f"{count:,}", f"{count / total:.3f}") for count in row]))
     pairs = [(classes[p["true"]], classes[p["predicted"]], f"{p['rows']:,}") for p in found["pairs"]]
     pairs = pairs if len(classes) > 2 else []
-    return {"matrix": matrix, "pairs": pairs, "wide": len(classes) > NARROW} if matrix or pairs else {}
+    return {"matrix": matrix, "pairs": pairs} if matrix or pairs else {}
 
 
 def _importance(values: dict[str, Any]) -> Section:
@@ -428,48 +414,6 @@ def _curves(values: dict[str, Any]) -> Section:
     }
 
 
-def _balance(values: dict[str, Any]) -> Section:
-    """How many rows each class has."""
-    found, part = values["balance"], values["part"]
-    if not found:
-        return {}
-    parts = [name for name in PARTS if name in found[0]["rows"]]
-    rows = []
-    for one in sorted(found, key=lambda one: -one["rows"][parts[0]]) if len(found) > 2 else found:
-        shares = [(f"{one['rows'][name]:,}", f"{one['shares'][name]:.1%}") for name in parts]
-        rows.append([values["classes"][one["class"]], *shares, (f"{one['said']:,}", f"{one['said_share']:.1%}")])
-    return {"heads": ("class", *parts, f"predicted, {part}"), "rows": rows, "numbers": range(1, 2 + len(parts))}
-
-
-KINDS = {
-    "hit": "A sure hit",
-    "unsure": "An unsure one",
-    "miss": "A sure miss",
-    "near": "A near one",
-    "usual": "A usual one",
-    "far": "The farthest",
-}
-
-
-def _examples(values: dict[str, Any]) -> list[Section]:
-    """Rows with the reasons of their columns."""
-    found = []
-    for one in values["examples"]:
-        if values["classes"]:
-            said = f"{one['said']}, probability {one['chance']:.1%}; true: {one['truth']}"
-        else:
-            said = f"{number(one['said'])}; true: {number(one['truth'])}"
-        top = max((abs(of["adds"]) for of in one["columns"]), default=0.0) or 1.0
-        rows = []
-        for of in one["columns"]:
-            value = of["value"]
-            shown = "missing" if value is None else value if isinstance(value, str) else number(value)
-            around = f"{of['adds']:+.3g} ± {_spread(of['std'])}"
-            rows.append((of["column"], short(shown, 40), f"{abs(of['adds']) / top:.3f}", of["adds"] < 0, around))
-        found.append({"title": f"{KINDS[one['kind']]}: row {one['row']:,}", "said": said, "rows": rows})
-    return found
-
-
 def _columns(values: dict[str, Any]) -> Section:
     read = [[one["name"], one["kind"], f"{one['inputs']:,}", one["read"]] for one in values["columns"]]
     return {
@@ -483,7 +427,6 @@ def _recipe(values: dict[str, Any]) -> Section:
     facts = [("commit", values["commit"]), *sorted(values["versions"].items()), ("threads", values["threads"])]
     facts += [("run key", values["key"]), ("fingerprint of the data", values["fingerprint"])]
     return {
-        "command": values["command"],
         "fields": [(name, _shown(value)) for name, value in sorted(values["recipe"].items())],
         "facts": [(name, _shown(value)) for name, value in facts],
     }
