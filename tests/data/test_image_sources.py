@@ -141,7 +141,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "numbers.parquet": (lambda p: pq.write_table(pa.table({"a": [1]}), p), r"one column of images as bytes, got none"),
     "two.parquet": (
         lambda p: pq.write_table(pa.table({"a": [b"x"], "b": [b"x"]}), p),
-        r"got the columns of bytes 'a', 'b': `column` chooses",
+        r"got the columns of bytes 'a', 'b': call that",
     ),
     "none.parquet": (lambda p: write_parquet(p, []), r"expected images, got none in"),
 }
