@@ -44,7 +44,7 @@ ORDER = [
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
     "cli": 4_119,
-    "concepts": 7_130,
+    "concepts": 7_125,
     "convert": 2_840,
     "data": 6_888,
     "diagnostics": 709,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_573,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 64_327, ("tests", "paper/tests"): 55_665, ("paper/src",): 13_810}
+TOTALS = {("src/htaf",): 64_322, ("tests", "paper/tests"): 55_664, ("paper/src",): 13_810}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
