@@ -4,7 +4,7 @@
 
 Each network is trained smooth for seconds, on the digits of scikit-learn (1,000 images, 300 for validation, 497 for
 testing) or on the wine table (`HTAF_DATA`), then hardened and repaired. Figures are of the test part: accuracy, or RMSE
-of the standardised target. `chosen` is what `htaf harden` does: each step is kept where it lowers the validation loss.
+of the standardised target. `chosen` is what `htaf.finish` does: each step is kept where it lowers the validation loss.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from htaf.models.wide_resnet import WideResNet
 
 Pairs = list[tuple[Tensor, Tensor]]
 ACT = partial(HTAF, 1.0, 5.0)
-COLUMNS = ("smooth", "exact", "recalibrate", "refit", "repair", "repair + refit", "repair + distil", "chosen")
+COLUMNS = ("smooth", "exact", "recalibrate", "refit", "repair", "repair + refit", "chosen")
 
 
 def timm_resnet() -> nn.Module:
@@ -119,8 +119,6 @@ def row(family: str, seed: int) -> dict[str, Any]:
     nets["refit"] = timed("refit", lambda: htaf.refit_head(exact, train, validation=validation))
     nets["repair"] = repaired = timed("repair", lambda: htaf.repair(exact, smooth, train))
     nets["repair + refit"] = htaf.refit_head(repaired, train, validation=validation)[0]
-    distilled = timed("distil", lambda: htaf.distil(repaired, smooth, train, epochs=5, validation=validation))
-    nets["repair + distil"] = distilled
     nets["chosen"], kept = chosen(exact, smooth, train, validation)
     figures = {name: figure(net, test) for name, net in nets.items()}
     return {"family": family, "seed": seed, **figures, "kept": kept, "cpu_seconds": seconds}

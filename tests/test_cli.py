@@ -237,21 +237,6 @@ def test_evaluate_equals_the_record(htaf, run: Path) -> None:
     assert "auroc" in htaf("evaluate", run)[1]
 
 
-def test_evaluate_by_layer(htaf, run: Path) -> None:
-    code, out, err = htaf("evaluate", run, "--layers", "--json")
-    assert code == 0, err
-    result = json.loads(out)
-    assert [layer["path"] for layer in result["layers"]] == ["hidden.0.act"]
-    record = json.loads((run / "record.json").read_text())
-    kept = any(step["kept"] for step in record["hardening"]["finish"])  # then the exact network has weights of its own
-    assert (result["layers"][-1]["up_to"] == result["exact"]) is not kept
-    title = f"Layers of the smooth network of {run}: auroc on small.csv, test"
-    said, noted = htaf("evaluate", run, "--layers")[1:]
-    assert ("weights of its own" in " ".join(noted.split())) is kept
-    assert "hidden.0.act" in said
-    assert "".join(title.split()) in "".join(said.split())
-
-
 def test_predict_raw_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
     raw = pd.read_csv(table).drop(columns=["label"])[["kind", "value", "b", "a"]]
     raw.to_csv(tmp_path / "new.csv", index=False)
@@ -540,3 +525,29 @@ def test_only_files_are_read(run: Path, tmp_path: Path, htaf) -> None:
         code, _, err = htaf(*words)
         assert code, words
         assert "expected a file, got a named pipe" in one_line(err)
+
+
+def test_evaluate_finds_changed_data(htaf, table: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved.csv"
+    moved.write_text(table.read_text())
+    assert htaf("train", "tabular", "--data", moved, "--target", "label", "--out", tmp_path / "r", *QUICK)[0] == 0
+    pd.read_csv(moved).head(100).to_csv(moved, index=False)
+    code, _, err = htaf("evaluate", tmp_path / "r")
+    assert code == 1
+    assert "other data" in one_line(err)
+    moved.unlink()
+    code, _, err = htaf("evaluate", tmp_path / "r")
+    assert code == 1
+    assert "moved.csv" in one_line(err)
+
+
+def test_out_of_memory_is_one_line(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from htaf.training import fit
+
+    def stop(*args: object, **kwargs: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(fit, "_train", stop)
+    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
+    assert code == 1
+    assert "out of memory" in one_line(err)

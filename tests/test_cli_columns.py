@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pandas as pd
 import pytest
 
 from htaf.runs import open_run
-from htaf.training.reproduce import command
 
 SMALL = ("--epochs", "1", "--hidden", "8", "--members", "1", "--thresholds", "0")
 QUICK = (*SMALL, "--target", "y", "--baselines", "False")
@@ -73,11 +71,6 @@ def test_evaluate_finds_the_parts_of_the_training(
         assert code == 0, err
     told = htaf("train", "tabular", "--data", file, "--out", out, *QUICK)[2]  # without the flags it is another run
     assert "already done" not in told
-    monkeypatch.chdir(tmp_path)
-    again = command(run.record)
-    assert "/" not in again.replace("runs/again", "")
-    code, _, err = htaf(*shlex.split(again)[1:-1], out)
-    assert (code, "already done" in err) == (0, True), err
     code, printed, err = htaf("predict", out, file)
     assert code == 0, err
     assert printed.splitlines()[0].startswith("customer,prediction") == ("--id" in flags)

@@ -144,7 +144,7 @@ def test_concept_bottlenecks(htaf, folder: Path, tmp_path: Path) -> None:
         (("dhn", "--checkpoint-seconds", "-1"), "checkpoint_seconds must be >= 0"),
         (("dhn", "--workers", "-1"), "workers must be"),
         (("dhn", "--out", "full"), "expected a new or empty folder"),
-        (("dhn", "--logger", "tensorboard"), "needs a package"),
+        (("dhn", "--tensorboard"), "needs a package"),
         (("dhn", "--continue-from", "none"), "expected a run folder with record.json"),
         (("dhn", "--sharpen", "False", "--start", "1", "2"), "sharpen false does not read --start"),
     ],

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from htaf.training.loggers import sharpness
 from torch import Tensor, nn
 
 import htaf
@@ -25,7 +26,6 @@ from htaf.contract import ContractError
 from htaf.diagnostics import GradientNorms, layer_statistics
 from htaf.runs import RunError, open_run
 from htaf.sharpening import Geometric, set_sharpness
-from htaf.training.loggers import sharpness
 
 ROOT = Path(__file__).parents[1]
 X = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
@@ -119,16 +119,6 @@ def test_a_step_that_is_part_of_another_is_made_exact_elsewhere() -> None:
     assert [type(exact[i]) for i in (1, 3, 5)] == [Heaviside] * 3
     assert exact[1] is exact[5]
     assert not list(exact[1].children())
-
-
-def test_inside_a_step_there_is_no_layer_of_its_own() -> None:
-    smooth = nn.Sequential(nn.Linear(6, 4), Around(HTAF()), nn.Linear(4, 4), HTAF()).eval()
-    assert [layer.path for layer in layer_statistics(smooth, harden(smooth), [X])] == ["1", "3"]
-
-
-def test_entries_inside_a_step_cannot_be_taken_over() -> None:
-    with pytest.raises(ContractError, match=r"Around holds inner\.log_alpha0 in a module inside it"):
-        harden(nn.Sequential(Around(HTAF(learnable=True))))
 
 
 def test_is_sharpened(algebraic: Any) -> None:
@@ -341,13 +331,6 @@ def test_what_stays_smooth_is_told(make: Any, words: str) -> None:
     assert first_line(exact) == "replaced 1 of 2 activation sites"
     assert [words in line for line in conversion(exact).beyond] == [True]
     assert first_line(harden(nn.Sequential(Aside("")))) == "replaced 1 of 1 activation sites"
-
-
-def test_scripted_parts_are_told() -> None:
-    traced = torch.jit.trace(nn.Sequential(nn.Linear(6, 6), HTAF()).eval(), X, check_trace=False)
-    exact = harden(nn.Sequential(HTAF(), traced))
-    assert "that were seen" in first_line(exact)
-    assert "scripted" in conversion(exact).hints[0]
 
 
 def test_a_step_over_a_parameter_is_made_exact() -> None:

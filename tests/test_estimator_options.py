@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 import re
-import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,17 +11,14 @@ import pandas as pd
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OrdinalEncoder
 
 import htaf
 from htaf import HtafClassifier, HtafRegressor
 from htaf._errors import said_by_command
 from htaf.data.notes import Note
 from htaf.data.reading import DataError
-from htaf.estimators import _below, _fields, _told_already
+from htaf.estimators import _below, _fields
 from htaf.training.families.mlp import tabular_members
 
 SMALL: dict[str, Any] = {"hidden": (16,), "epochs": 3, "lr": 0.03, "batch_size": 32}
@@ -65,37 +59,6 @@ def test_an_eval_set_chooses_the_epoch_and_is_not_trained_on(validated: HtafClas
     assert columns[0] == columns[1], "no range is learned from them"
 
 
-def test_rows_of_an_eval_set_have_weights_of_their_own(validated: HtafClassifier) -> None:
-    x, y = held()
-    weights = np.where(y == "yes", 3.0, 0.5)
-    weights[:5] = 0
-    made = classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=[(x, y)], eval_sample_weight=[weights])
-    found = made.run_.record["metrics"]["exact"]["validation"]["loss"]
-    assert found == pytest.approx(log_loss(y, made.predict_proba(x), sample_weight=weights), rel=1e-5)
-    alike = classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=(x, y), eval_sample_weight=np.full(len(y), 2))
-    np.testing.assert_array_equal(alike.predict_proba(X), validated.predict_proba(X))
-    rows = np.where(Y[:TRAINED] == "yes", 5.0, 1.0)
-    both = HtafRegressor(**SMALL).fit(
-        X[:TRAINED], AMOUNT[:TRAINED], rows, eval_set=(x, AMOUNT[TRAINED:]), eval_sample_weight=weights
-    )
-    error = both.run_.record["metrics"]["exact"]["validation"]["rmse"]
-    assert error**2 == pytest.approx(np.average((both.predict(x) - AMOUNT[TRAINED:]) ** 2, weights=weights), rel=1e-4)
-    frames = FRAME[:TRAINED], FRAME[TRAINED:]
-    read = htaf.fit(frames[0], "y", eval_set=frames[1], eval_sample_weight=weights, **SMALL)
-    np.testing.assert_array_equal(read.predict_proba(X), made.predict_proba(X))  # pyright: ignore
-    with pytest.raises(ValueError, match="eval_sample_weight: expected none beside the column 'a'"):
-        htaf.fit(frames[0], "y", eval_set=frames[1], sample_weight="a", eval_sample_weight=weights)
-    for wrong, said in (
-        ({"eval_sample_weight": weights}, "expected an eval_set"),
-        (
-            {"eval_set": (x, y), "eval_sample_weight": weights[:3]},
-            "eval_sample_weight: expected one for each of 30 rows",
-        ),
-    ):
-        with pytest.raises(ValueError, match=said):
-            classifier().fit(X[:TRAINED], Y[:TRAINED], **wrong)
-
-
 def test_an_eval_set_of_arrays_numbers_and_categories() -> None:
     array = X[["a", "b"]].to_numpy()
     made = HtafRegressor(**SMALL).fit(array[:TRAINED], AMOUNT[:TRAINED], eval_set=(array[TRAINED:], AMOUNT[TRAINED:]))
@@ -128,19 +91,16 @@ def of_frame(change: Callable[[pd.DataFrame], Any], **options: Any) -> Callable[
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a column less": (of_eval(lambda x, y: (x.drop(columns="b"), y)), "eval_set: .*yet now missing:\n- b"),
-    "other names": (of_eval(lambda x, y: (x.set_axis([*"pqr"], axis=1), y)), "eval_set: .*unseen at fit time:\n- p"),
     "labels of another task": (of_eval(lambda x, y: (x, X["a"][TRAINED:])), "eval_set: expected labels of y, 'no', "),
     "a label that is new": (of_eval(lambda x, y: (x, ["maybe", *y[1:]])), "got 'maybe' too"),
     "no label": (of_eval(lambda x, y: (x, [None, *y[1:]])), r"eval_set: Input y contains NaN: .* \(row 1, from 1\)"),
     "empty": (of_eval(lambda x, y: (x[:0], y[:0])), "eval_set: expected at least one row to validate on, got none"),
     "another length": (of_eval(lambda x, y: (x, y[1:])), r"eval_set: .*inconsistent numbers of samples: \[30, 29\]"),
     "no pair": (of_eval(lambda x, y: x), r"expected one pair \(X, y\) of validation rows, got DataFrame"),
-    "two pairs": (of_eval(lambda x, y: [(x, y), (x, y)]), r"expected one pair \(X, y\) .*, got 2 of them"),
     "a word": (
         of_eval(lambda x, y: (x.assign(a=["lots", *"1" * 29]), y)),
         "eval_set, column 'a', row 1: expected a number as in X, got 'lots'",
     ),
-    "dates": (of_eval(lambda x, y: (x.assign(a=pd.Timestamp("2020")), y)), "eval_set, .*: expected float64 as in X"),
     "infinite": (
         of_eval(lambda x, y: (x.assign(b=np.inf), y)),
         "eval_set, column 'b', row 1: expected a finite number",
@@ -151,7 +111,6 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a frame with a column less": (of_frame(lambda f: f.drop(columns="b")), "eval_set: expected the columns 'b' too"),
     "a frame with a class that is new": (of_frame(lambda f: f.assign(y="other")), "classes of the training rows alone"),
-    "an empty frame": (of_frame(lambda f: f[:0]), "eval_set: expected at least one row"),
     "a frame and a time": (of_frame(lambda f: f, time="a"), "expected eval_set or time, got both"),
     "no such time": (
         lambda: htaf.fit(FRAME, "y", time="aa", **SMALL),
@@ -193,63 +152,12 @@ def test_a_frame_is_validated_on_another_one_or_on_its_last_rows() -> None:
     assert found == pytest.approx(last.score(dated[TRAINED:], Y[TRAINED:])), "on the last 30 days"
 
 
-def test_a_pipeline_takes_an_eval_set_that_its_steps_have_prepared() -> None:
-    steps = make_pipeline(OrdinalEncoder(), classifier())
-    prepared = OrdinalEncoder().fit(X[["kind"]]).transform(X[["kind"]])
-    fitted = steps.fit(X[["kind"]][:TRAINED], Y[:TRAINED], htafclassifier__eval_set=(prepared[TRAINED:], Y[TRAINED:]))
-    assert fitted[-1].run_.record["rows"]["validation"] == ROWS - TRAINED
-
-
 def test_patience_ends_a_training() -> None:
     fields = {"patience": 2, "sharpen_fraction": 0.1}
     assert classifier(epochs=60, lr=0.5, recipe=fields).fit(X, Y).n_iter_ < 60
 
 
 # --- what counts -------------------------------------------------------------------------------------
-
-
-def test_importances_are_of_the_columns_of_x(validated: HtafClassifier) -> None:
-    found = validated.feature_importances_
-    assert found.shape == (3,)
-    assert found.sum() == pytest.approx(1)
-    assert (found >= 0).all()
-    assert found.argmax() == 0, "a decides"
-    found[:] = 0
-    assert validated.feature_importances_.sum() == pytest.approx(1), "a copy"
-    noise = np.random.default_rng(4).normal(size=(ROWS, 12))
-    of_noise = HtafRegressor(**SMALL).fit(np.c_[X["a"], noise], AMOUNT).feature_importances_
-    assert (of_noise >= 0).all(), "a column whose shuffle helps by chance counts nothing"
-    assert (of_noise == 0).any()
-    array = np.c_[np.full(ROWS, 3.0), X["a"], X["b"]]
-    with pytest.warns(UserWarning, match="'x0' dropped"):
-        made = HtafRegressor(**SMALL).fit(array, AMOUNT)
-    assert made.feature_importances_[0] == 0
-    assert made.feature_importances_.argmax() == 1
-
-
-def test_importances_count_rows_by_their_weights() -> None:
-    rng = np.random.default_rng(0)
-    x, first = rng.normal(size=(600, 2)), np.arange(600) % 2 == 0
-    y = np.where(first, x[:, 0], x[:, 1])  # each column decides half of the rows
-    for heavy, column in ((first, 0), (~first, 1)):
-        model = HtafRegressor(**SMALL).fit(np.c_[x, first], y, sample_weight=np.where(heavy, 1.0, 0.05))
-        found = model.feature_importances_
-        assert found[:2].argmax() == column
-        features, target, weights = model._looked_at
-        assert weights is not None
-        assert found[column] > 1.1 * model._importance(features, target, None)[column]
-
-
-def test_a_model_that_was_read_has_the_importances_that_were_asked_for(validated: HtafClassifier) -> None:
-    expected = validated.feature_importances_
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(validated)).feature_importances_, expected)
-    fresh = classifier(epochs=1).fit(X, Y)
-    data = pickle.dumps(fresh)
-    assert b"_looked_at" not in data, "no rows in the file"
-    with pytest.raises(AttributeError, match=r"use sklearn\.inspection\.permutation_importance"):
-        pickle.loads(data).feature_importances_  # noqa: B018
-    with pytest.raises(DataError):
-        validated.fit(X, [None] * ROWS)
 
 
 # --- wrong words -------------------------------------------------------------------------------------
@@ -274,9 +182,6 @@ def test_a_hint_names_an_argument_or_a_field(word: str, edit: Callable[[str], st
         ("learning_rate", " (did you mean 'lr'?)"),
         ("n_estimators", " (did you mean 'epochs'?)"),
         ("max_depth", " (did you mean 'leaves'?)"),
-        ("hidden_layer_sizes", " (did you mean 'hidden'?)"),
-        ("early_stopping_rounds", " (did you mean 'patience'?)"),
-        ("random_seed", " (did you mean 'random_state'?)"),
         ("dropout", ": a field of a recipe, give recipe={'dropout': ...}"),
         ("sample_weight", ": weights of rows are given to fit, sample_weight="),
         ("thread_count", ""),
@@ -413,14 +318,3 @@ def test_many_columns_have_fewer_thresholds_each_and_it_is_said(monkeypatch: pyt
     made = classifier(recipe="tabular-members", hidden=(4,), epochs=1).fit(X, Y)
     assert any(note.startswith("5 inputs: at most 23 thresholds each instead of 48") for note in made.notes_)
     assert made.run_.record["model"]["thresholds"] == [23, 23, 1, 1, 1]
-
-
-def test_what_was_told_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("htaf.estimators._TOLD", {})
-    monkeypatch.setattr("htaf.estimators.MOST_TOLD", 3)
-    frame = sys._getframe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        told = [_told_already(text, frame) for text in "aabcda"]
-    assert told == [False, True, False, False, False, False], "of four the first is forgotten"
-    assert len(htaf.estimators._TOLD) == 3

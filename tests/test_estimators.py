@@ -18,11 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
-from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import htaf
@@ -304,7 +300,6 @@ def classifier_table() -> Table:
         (("Good", "Bad"), ["Bad", "Good"]),
         (("0", "1"), [0, 1]),
         (("True", "False"), [False, True]),
-        (("1.5", "2.5"), [1.5, 2.5]),
         (("01", "1"), ["01", "1"]),
     ],
 )
@@ -375,13 +370,6 @@ def test_a_saved_estimator_has_its_arguments_again(options: dict[str, Any], tmp_
     for other in (load_estimator(made.save(tmp_path / "run")), pickle.loads(pickle.dumps(made)), clone(made)):
         assert other.get_params() == made.get_params()
         assert other._recipe() == made._recipe()
-
-
-def test_weights_of_classes_come_back_with_the_labels(tmp_path: Path) -> None:
-    made = HtafClassifier(class_weight={0: 1, 2: 3}, **TINY).fit(frame(), np.where(LABELS == "no", 0, 2))
-    again = load_estimator(made.save(tmp_path / "run"))
-    assert again.get_params() == made.get_params()
-    assert isinstance(again.fit(frame(), np.where(LABELS == "no", 0, 2)), HtafClassifier)
 
 
 def test_an_argument_overrides_the_recipe() -> None:
@@ -463,14 +451,6 @@ def test_labels_that_are_dates_come_back_as_dates(tmp_path: Path) -> None:
         model = htaf.fit(rows.assign(y=others), "y", **TINY)
         assert isinstance(model, HtafClassifier)
         assert [*model.classes_] == sorted({*others.dt.tz_localize(None).to_numpy()})
-
-
-def test_names_with_blanks_are_those_of_the_frame() -> None:
-    rows = frames()[["x", "c"]].set_axis(["x", "x "], axis=1)
-    model = htaf.fit(rows.assign(**{" y": np.where(rows["x"] > 0, "up", "down")}), " y", **TINY)
-    assert isinstance(model, HtafClassifier)
-    assert [*model.feature_names_in_] == ["x", "x "]
-    assert len(model.predict(rows)) == len(model.run_.predict(rows)) == len(rows)
 
 
 def test_columns_that_were_dropped_are_neither_asked_for_nor_refused(tmp_path: Path, htaf) -> None:
@@ -639,21 +619,6 @@ def test_a_warning_is_given_once_by_a_line(recwarn: pytest.WarningsRecorder) -> 
 
 
 # --- scikit-learn's tools ----------------------------------------------------------------------------
-
-
-def test_pipeline_search_and_calibration() -> None:
-    rng = np.random.default_rng(1)
-    X = rng.normal(size=(60, 3))
-    y = np.where(X[:, 0] > 0, "up", "down")
-    made = HtafClassifier(**SMALL | {"batch_size": 8})
-    assert cross_val_score(make_pipeline(StandardScaler(), made), X, y, cv=2).mean() > 0.6
-    search = GridSearchCV(HtafClassifier(**TINY), {"hidden": [(4,), (8, 8)]}, cv=2).fit(X, y)
-    assert search.best_estimator_.run_.record["recipe"]["hidden"] == list(search.best_params_["hidden"])
-    recipes = [{"leaves": 0}, ready_recipe("mlp", "tabular-exact")]
-    search = GridSearchCV(HtafClassifier(**TINY), {"recipe": recipes}, cv=2).fit(X, y)
-    assert search.best_estimator_.recipe == search.best_params_["recipe"]
-    calibrated = CalibratedClassifierCV(HtafClassifier(**TINY), cv=2).fit(X, y)
-    assert calibrated.predict_proba(X).shape == (60, 2)
 
 
 class LazyFrame:

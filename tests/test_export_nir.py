@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from htaf import HTAF, IF, LIF, Heaviside, harden
+from htaf import IF, LIF, Heaviside, harden
 from htaf.export import ExportError, to_nir
 from htaf.models.sew_resnet import SEWResNet
 from quick import slow_but
@@ -296,33 +296,6 @@ def test_what_would_not_be_exact(call: Any, message: str, tmp_path: Path) -> Non
     with pytest.raises(ExportError, match=f"cannot be written as NIR: .*({message})"):
         to_nir(Calls(call).eval(), images(2), tmp_path / "net.nir")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("net", "message"),
-    [
-        (partial(SEWResNet, 18, 3, width=4, in_channels=1, connect="and", stem="cifar"), "products with constants"),
-        (partial(SEWResNet, 18, 3, width=4, in_channels=1, connect="iand", stem="cifar"), "rsub"),
-        (partial(SEWResNet, 18, 3, width=4, in_channels=1), "max_pool2d"),
-        (partial(SEWResNet, 18, 3, partial(IF, reset="soft"), width=4, in_channels=1, stem="cifar"), "hard reset"),
-        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), HTAF(), nn.ReLU()), "relu"),
-        (lambda: nn.Sequential(nn.Conv2d(1, 2, (3, 1)), HTAF()), "square kernels"),
-        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), HTAF(bipolar=True)), "heaviside"),
-    ],
-)
-def test_what_nir_cannot_say(net: Any, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=f"cannot be written as NIR: .*{message}"):
-        to_nir(harden(net()).eval(), images(2), tmp_path / "net.nir")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_neurons_that_share_a_spike(tmp_path: Path) -> None:
-    spike = Heaviside()
-    net = Calls(lambda net, x: net.two(net.one(x.expand(3, *x.shape))).mean(0)).eval()
-    net.one, net.two = IF(spike), LIF(spike)
-    to_nir(net, torch.rand(2, 5), tmp_path / "net.nir")
-    kinds = sorted(type(node).__name__ for node in nir.read(tmp_path / "net.nir").nodes.values())
-    assert kinds == ["IF", "Input", "LIF", "Output"]
 
 
 def test_smooth_networks_are_refused(tmp_path: Path) -> None:

@@ -63,7 +63,6 @@ FUNCTIONS: dict[str, Callable[[Any, Path], Any]] = {
     "recalibrate": lambda _, __: library.recalibrate(library.harden(net()), BATCHES),
     "repair": lambda _, __: library.repair(library.harden(net()), net(), BATCHES),
     "refit_head": lambda _, __: library.refit_head(library.harden(net()), BATCHES),
-    "distil": lambda _, __: library.distil(library.harden(net()), net(), BATCHES, epochs=1),
     "pack": lambda _, __: library.pack(library.harden(net()), X)(X),
     "functional": lambda _, __: library.functional.htaf(X, 2.0, 11.0),
 }

@@ -204,13 +204,6 @@ def test_inputs_that_would_be_clipped_are_told() -> None:
         htaf.on_grid(net, torch.randn(50, 3))
 
 
-def test_many_columns_keep_their_steps() -> None:
-    assert columns_grid(64) == (15, 2**18)
-    assert columns_grid(100_000) == (11, 2**14)
-    assert columns_grid(1) == columns_grid(None) == (20, 2**23)
-    assert all(127 * n * columns_grid(n)[1] < 2**31 for n in range(1, 1000))
-
-
 def test_layers_of_other_models_round_what_they_are_given() -> None:
     net = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2))
     layer: Any = htaf.on_grid(net, torch.randn(5, 3)).eval()[0]  # pyright: ignore[reportIndexIssue]
@@ -218,13 +211,6 @@ def test_layers_of_other_models_round_what_they_are_given() -> None:
     x, (exponent, limit) = 9 * torch.randn(50, 3), columns_grid(3)
     assert torch.equal(layer(x), layer(fixed_point(x, exponent, limit)))
     assert not torch.equal(layer(x), layer.train()(x))
-
-
-@pytest.mark.parametrize("bits", [4, 8])
-def test_the_error_is_small(bits: Bits) -> None:
-    w = torch.randn(64, 64, 3, 3, generator=torch.Generator().manual_seed(0))
-    error = float((grid_weight(w, bits) - w).norm() / w.norm())
-    assert error < {4: 0.15, 8: 0.035}[bits]
 
 
 def test_the_gradient_is_that_of_the_weight() -> None:
@@ -445,17 +431,6 @@ def test_members_learn_with_the_weights_that_the_network_has() -> None:
     d = {"kind": "mlp", "in_features": 3, "out_features": 2, "hidden": [4], "batch_norm": True, "activation": act}
     net, x = build(d | {"weights": "int4", "members": 3}).eval(), torch.randn(8, 3)
     torch.testing.assert_close(net.member_outputs(x).mean(1), net(x))  # pyright: ignore[reportCallIssue]
-
-
-@pytest.mark.parametrize("bias", [-100.0, 100.0, 0.0])
-def test_what_a_layer_is_does_not_hang_on_the_weights(bias: float) -> None:
-    """A mean of bits that are all equal is 0 or 1, as bits are; it is a real number in every other network."""
-    steps = [nn.Conv2d(3, 8, 3), htaf.HTAF(), nn.Conv2d(8, 8, 1), htaf.HTAF()]
-    net = nn.Sequential(*steps, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
-    nn.init.constant_(net.get_submodule("2").get_parameter("bias"), bias)
-    made = htaf.on_grid(net, torch.randn(2, 3, 8, 8))
-    assert isinstance(made.get_submodule("2"), GridConv2d)
-    assert made.get_submodule("6").real
 
 
 def test_means_over_images_of_another_size_are_refused() -> None:

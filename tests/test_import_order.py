@@ -43,30 +43,30 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 4_119,
+    "cli": 3_996,
     "concepts": 7_125,
     "convert": 2_840,
     "data": 6_888,
-    "diagnostics": 709,
+    "diagnostics": 331,
     "embeddings": 557,
     "explorer": 1_877,
     "export": 1_274,
-    "hardening": 2_229,
+    "hardening": 2_039,
     "integer": 3_933,
     "kernels": 3_569,
     "language": 2_443,
     "llm": 393,
     "models": 1_929,
     "packed": 5_386,
-    "report": 1_701,
+    "report": 1_693,
     "rules": 2_246,
-    "runs": 3_232,
+    "runs": 3_053,
     "spiking": 418,
-    "": 5_881,
-    "training": 5_573,
+    "": 5_771,
+    "training": 5_085,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 64_322, ("tests", "paper/tests"): 55_664, ("paper/src",): 13_810}
+TOTALS = {("src/htaf",): 62_846, ("tests", "paper/tests"): 52_751, ("paper/src",): 13_810}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

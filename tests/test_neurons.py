@@ -432,3 +432,17 @@ def test_several_gradients_at_once() -> None:
     batched = torch.autograd.grad(out, x, grads, is_grads_batched=True, retain_graph=True)[0]
     single = torch.stack([torch.autograd.grad(out, x, g, retain_graph=True)[0] for g in grads])
     assert torch.allclose(batched, single, rtol=1e-5, atol=1e-6)
+
+
+def test_learnable_and_changed_parameters() -> None:
+    x = torch.rand(3, 5)
+    learnable = IF(HTAF(learnable=True))
+    learnable(x).sum().backward()
+    assert all(p.grad is not None and p.grad != 0 for p in learnable.parameters())
+    assert set(learnable.state_dict()) == {"spike.log_alpha0", "spike.log_alpha1"}
+    torch.testing.assert_close(learnable(x), IF()(x))
+    channels = IF(HTAF(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), dim=-1))
+    torch.testing.assert_close(channels(x)[:, 1], IF()(x)[:, 1])
+    moving = IF()
+    moving.spike.alpha0 = 0.5
+    torch.testing.assert_close(moving(x), IF(HTAF(0.5))(x))

@@ -325,3 +325,10 @@ def test_a_step_that_is_constant_all_the_same_is_told() -> None:
 class Constant(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 0 * x + 1
+
+
+def test_tensors_alone_say_that_they_hold_no_threshold() -> None:
+    torch.manual_seed(0)
+    one, other = (htaf.replace(Residual(), example=torch.randn(100, 4)) for _ in range(2))
+    with pytest.warns(UserWarning, match="no threshold of the step"):
+        other.load_state_dict(dict(one.state_dict()))

@@ -45,7 +45,6 @@ from htaf.runs import (
     locked,
     open_run,
     read_record,
-    short_commit,
     start_run,
     to_json,
     write_atomic,
@@ -132,16 +131,6 @@ def test_write_atomic_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert [p.name for p in tmp_path.iterdir()] == ["file.txt"]
 
 
-def test_write_atomic_cleans_up_after_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(handle: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "fsync", stop)
-    with pytest.raises(KeyboardInterrupt):
-        write_atomic(tmp_path / "file.txt", "new")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_flushed_before_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rename that reaches the disk before the content would leave an empty file after a power cut."""
     calls: list[str] = []
@@ -181,16 +170,6 @@ def test_another_run_is_named(tmp_path: Path) -> None:
     other = IDENTITY | {"recipe": IDENTITY["recipe"] | {"lr": 0.5}, "seed": 3}
     with pytest.raises(RunError, match=r"recipe.lr: 0.1 there, 0.5 here; seed: 0 there, 3 here.*choose another folder"):
         start_run(tmp_path, other)
-
-
-def test_hashes_in_messages_are_short(tmp_path: Path) -> None:
-    one, other = "0123456789abcdef" * 4, "fedcba9876543210" * 4
-    start_run(tmp_path, IDENTITY | {"data": {"name": "photos", "fingerprint": one}})
-    said = r"data.fingerprint: '0123456789ab\.\.\.' there, 'fedcba987654\.\.\.' here"
-    with pytest.raises(RunError, match=said):
-        start_run(tmp_path, IDENTITY | {"data": {"name": "photos", "fingerprint": other}})
-    assert short_commit(one[:40]) == one[:12]
-    assert short_commit(f"{one[:40]}+changes") == f"{one[:12]}+changes"
 
 
 def test_other_files_are_left_alone(tmp_path: Path) -> None:
@@ -274,11 +253,8 @@ def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     [
         (lambda path: (path / "record.json").unlink(), "expected a run folder with record.json, found none"),
         (lambda path: (path / "record.json").write_text('{"format": 1,'), "record.json is damaged"),
-        (lambda path: (path / "record.json").write_bytes(b"\xff\xfe\x00"), "record.json is damaged"),
-        (lambda path: (path / "record.json").write_text(""), "record.json is damaged"),
         (lambda path: (path / "record.json").write_text("[]"), "expected format 3, got list"),
         (edit(lambda record: record.update(format=99)), "expected format 3, got 99"),
-        (edit(lambda record: record.pop("format")), "expected format 3, got None"),
         (edit(lambda record: record.update(status="running")), "not finished: run the same train command again"),
         (edit(lambda record: record.update(model=None)), "expected model to be an object, got None"),
         (edit(lambda record: record.pop("model_sha256")), "it lacks model_sha256"),
@@ -290,12 +266,10 @@ def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
             edit(lambda record: record.update(source={"size": "9"})),
             "expected source.size to be a whole number, got '9'",
         ),
-        (edit(lambda record: record.update(source={"task": "x"})), "expected source.task to be regression or class"),
         (edit(lambda record: record.update(notes=[1])), r"expected notes to be a list of texts and notes, got \[1\]"),
         (edit(lambda record: record.update(metrics={"smooth": 1})), "expected metrics to be figures by network"),
         (lambda path: (path / "record.json").write_text("[" * 10**5), "record.json is damaged: expected at most 100"),
         (lambda path: (path / "record.json").write_text('{"format": NaN}'), "is damaged: expected finite numbers"),
-        (lambda path: (path / "record.json").write_text('{"format": 1e999}'), "is damaged: expected finite numbers"),
         (lambda path: (path / "record.json").write_text("9" * 999), "is damaged: expected whole numbers of 64 bits"),
         (lambda path: (path / "record.json").write_text('"\\ud800"'), "is damaged: .*surrogates not allowed"),
     ],
@@ -524,7 +498,7 @@ def test_a_training_that_fails_before_it_has_begun_leaves_nothing(tmp_path: Path
 
     def fail(after: str = "") -> None:
         with claim(out, IDENTITY):
-            (out / "wandb").mkdir(exist_ok=True)
+            (out / "tensorboard").mkdir(exist_ok=True)
             if after:
                 write_atomic(out / "checkpoints" / after, "weights")
             raise RunError("no key")
@@ -559,14 +533,10 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
 
 
 HARM = [
-    ("outcomes.jsonl", "study", "outcomes.jsonl"),
     ("outcomes.jsonl", "study", "cells/0/record.json"),
-    ("outcomes.jsonl", "study", "report.md"),
-    (".htaf-explorer", "page", "index.html"),
     (".htaf-explorer", "page", "data/page.js"),
     ("scores.json", "folder of scores", "scores.md"),
     ("sparse.json", "folder of sparse heads", "backbone/concepts.json"),
-    ("demo.json", "demonstration", "demo.png"),
     ("record.json", "run", "checkpoints/epoch-1.ckpt"),
     ("concepts.json", "folder of codes", "head.safetensors"),
 ]

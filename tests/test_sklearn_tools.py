@@ -17,34 +17,23 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.ensemble import (
-    AdaBoostClassifier,
-    AdaBoostRegressor,
-    BaggingClassifier,
-    BaggingRegressor,
     StackingClassifier,
     StackingRegressor,
     VotingClassifier,
     VotingRegressor,
 )
-from sklearn.feature_selection import RFE, SelectFromModel, SequentialFeatureSelector
-from sklearn.inspection import PartialDependenceDisplay, partial_dependence, permutation_importance
+from sklearn.inspection import permutation_importance
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, make_scorer
 from sklearn.model_selection import (
     GridSearchCV,
-    RandomizedSearchCV,
     StratifiedKFold,
     TunedThresholdClassifierCV,
     cross_val_predict,
     cross_validate,
-    learning_curve,
-    validation_curve,
 )
-from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
-from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
-from sklearn.semi_supervised import SelfTrainingClassifier
 
 from htaf import HtafClassifier, HtafRegressor
 
@@ -91,11 +80,6 @@ def grid_search() -> None:
     assert found.best_estimator_.score(MIXED, Y) == found.score(MIXED, Y)
 
 
-def randomized_search() -> None:
-    found = RandomizedSearchCV(regressor(), {"epochs": [1, 2]}, n_iter=2, cv=2, random_state=0).fit(X, AMOUNT)
-    assert sorted(row["epochs"] for row in found.cv_results_["params"]) == [1, 2]
-
-
 def predictions_of_folds() -> None:
     found = cross_val_predict(classifier(), MIXED, Y, cv=FOLDS, method="predict_proba")
     np.testing.assert_allclose(found.sum(1), 1)
@@ -138,33 +122,6 @@ def voting() -> None:
     np.testing.assert_allclose(numbers.predict(X), np.mean([one.predict(X) for one in numbers.estimators_], axis=0))
 
 
-def bagging() -> None:
-    found = BaggingClassifier(classifier(), n_estimators=2, max_features=0.5, random_state=0).fit(X, Y)
-    assert [one.n_features_in_ for one in found.estimators_] == [2, 2]
-    assert len({one.random_state for one in found.estimators_}) == 2
-    numbers = BaggingRegressor(regressor(), n_estimators=2, random_state=0).fit(X, AMOUNT)
-    assert np.isfinite(numbers.predict(X)).all()
-
-
-def boosting() -> None:
-    found = AdaBoostClassifier(classifier(), n_estimators=2, random_state=0).fit(X, Y)
-    assert found.predict_proba(X).shape == (ROWS, 2)
-    numbers = AdaBoostRegressor(regressor(), n_estimators=2, random_state=0).fit(X, AMOUNT)
-    assert np.isfinite(numbers.predict(X)).all()
-
-
-def selection_by_importance() -> None:
-    chosen = SelectFromModel(classifier(epochs=10), max_features=1, threshold=-np.inf).fit(X, Y)
-    assert chosen.get_feature_names_out().tolist() == ["a"]
-    left = RFE(regressor(epochs=10), n_features_to_select=1, step=2).fit(X, AMOUNT)
-    assert left.get_feature_names_out().tolist() == ["a"]
-
-
-def sequential_selection() -> None:
-    found = SequentialFeatureSelector(regressor(epochs=6), n_features_to_select=1, cv=2).fit(X, AMOUNT)
-    assert found.get_feature_names_out().tolist() == ["a"]
-
-
 def importance_by_permutation() -> None:
     fitted = classifier(epochs=10).fit(MIXED, Y)
     found = permutation_importance(fitted, MIXED, Y, n_repeats=2, random_state=0)
@@ -172,47 +129,9 @@ def importance_by_permutation() -> None:
     assert found.importances.shape == (5, 2)
 
 
-def dependence() -> None:
-    fitted = classifier().fit(MIXED, Y)
-    found = partial_dependence(fitted, MIXED, ["a"], grid_resolution=3)
-    at = MIXED.assign(a=found["grid_values"][0][1])
-    assert found["average"][0, 1] == pytest.approx(fitted.predict_proba(at)[:, 1].mean())
-    drawn = PartialDependenceDisplay.from_estimator(
-        regressor().fit(MIXED, AMOUNT), MIXED, ["a", "kind"], categorical_features=["kind"], grid_resolution=3
-    )
-    assert len(drawn.axes_.ravel()) == 2
-
-
 def transformed_target() -> None:
     found = TransformedTargetRegressor(regressor(), func=np.log, inverse_func=np.exp).fit(X, np.exp(AMOUNT))
     np.testing.assert_allclose(found.predict(X), np.exp(regressor().fit(X, AMOUNT).predict(X)), rtol=1e-4)
-
-
-def several_targets() -> None:
-    found = MultiOutputRegressor(regressor()).fit(X, np.c_[AMOUNT, -AMOUNT])
-    np.testing.assert_array_equal(found.predict(X)[:, 0], regressor().fit(X, AMOUNT).predict(X))
-    labels = MultiOutputClassifier(classifier()).fit(X, np.c_[Y, THREE])
-    assert [one.shape for one in labels.predict_proba(X)] == [(ROWS, 2), (ROWS, 3)]
-
-
-def several_classes() -> None:
-    rest = OneVsRestClassifier(classifier()).fit(X, THREE)
-    assert (len(rest.estimators_), {*rest.predict(X)} <= {*THREE}) == (3, True)
-    pairs = OneVsOneClassifier(classifier()).fit(X, THREE)
-    assert [len(one.classes_) for one in pairs.estimators_] == [2, 2, 2]
-
-
-def curves() -> None:
-    sizes, train, test = learning_curve(classifier(), MIXED, Y, train_sizes=[0.5, 1.0], cv=FOLDS)
-    assert (train.shape, test.shape, sizes.tolist()) == ((2, 2), (2, 2), [22, 45])
-    _, scores = validation_curve(regressor(), X, AMOUNT, param_name="epochs", param_range=[1, 4], cv=2)
-    assert scores.shape == (2, 2)
-
-
-def own_training() -> None:
-    some = np.where(np.arange(ROWS) % 3 == 0, -1, (Y == "yes").astype(int))
-    found = SelfTrainingClassifier(classifier(), max_iter=1).fit(X, some)
-    assert found.labeled_iter_.min() in (-1, 0)
 
 
 def copies() -> None:
@@ -249,10 +168,10 @@ def outputs_of_frames() -> None:
 
 TOOLS: tuple[Callable[[], None], ...] = (
     pipeline,
+    grid_search,
     predictions_of_folds,
     cross_validation,
     voting,
-    selection_by_importance,
     importance_by_permutation,
     transformed_target,
     copies,
@@ -260,25 +179,15 @@ TOOLS: tuple[Callable[[], None], ...] = (
     outputs_of_frames,
 )
 MORE: tuple[Callable[[], None], ...] = (
-    grid_search,
-    randomized_search,
     calibration,
     threshold,
     stacking,
-    bagging,
-    sequential_selection,
-    dependence,
-    several_targets,
-    several_classes,
-    curves,
-    own_training,
 )
-WEIGHED = pytest.param(boosting, marks=pytest.mark.slow)
 
 
 SLOW = [pytest.param(tool, marks=pytest.mark.slow) for tool in MORE]
 
 
-@pytest.mark.parametrize("tool", [*TOOLS, *SLOW, WEIGHED], ids=lambda tool: tool.__name__)
+@pytest.mark.parametrize("tool", [*TOOLS, *SLOW], ids=lambda tool: tool.__name__)
 def test_a_tool_of_scikit_learn(tool: Callable[[], None]) -> None:
     tool()

@@ -35,9 +35,8 @@ def test_transforms_keep_the_type_of_the_model() -> None:
     repaired = assert_type(hardening.repair(exact, smooth, batches)[0], Net)
     recalibrated = assert_type(hardening.recalibrate(exact, batches)[0], Net)
     refitted = assert_type(hardening.refit_head(exact, batches)[0], Net)
-    distilled = assert_type(hardening.distil(exact, smooth, batches, epochs=1)[0], Net)
     grid = assert_type(on_grid(smooth, x), Net)
-    for net in (smooth, exact, repaired, recalibrated, refitted, distilled, grid):
+    for net in (smooth, exact, repaired, recalibrated, refitted, grid):
         assert isinstance(net, Net)
         assert net.features(x).shape == (64, 8)
 

@@ -39,9 +39,8 @@ from htaf.export import onnx_table
 from htaf.hardening import refit_head
 from htaf.report import fit_baselines
 from htaf.rules import effects, explain, vary
-from htaf.runs import Run, RunError, open_packed, open_run
+from htaf.runs import Run, open_packed, open_run
 from htaf.runs.data import table_rows
-from htaf.runs.hardening import harden_run
 from htaf.runs.metrics import Loss, decided, metrics, threshold_for
 from htaf.training.families import ready_recipe
 from htaf.training.problems import class_weights, problem
@@ -465,10 +464,7 @@ def test_the_command_trains_measures_and_compares_by_weights(file: Path, tmp_pat
     code, out, error = htaf("evaluate", tmp_path / "run", "--data", other)
     assert code == 0, error
     assert "no column 'w': every row counts the same, unlike in the training" in " ".join(error.split())
-    assert "--weight w" in json.loads((tmp_path / "run" / "report.json").read_text())["command"]
     _the_report_measures_as_the_record(run, json.loads((tmp_path / "run" / "report.json").read_text()))
-    with pytest.raises(RunError, match="expected a run without weights and chosen threshold"):
-        harden_run(run, tmp_path / "hard", steps=("refit",))
     code, _, error = htaf(*words[:-1], "y", "--out", tmp_path / "none")
     assert (code, "weight: expected another column than the target" in error) == (1, True), error
 
@@ -505,3 +501,20 @@ def test_baselines_are_fitted_and_measured_by_weights(file: Path) -> None:
     share = np.average(table.target[rows["train"]], weights=train)
     wanted = log_loss(table.target[rows["test"]], np.full(len(test), share), sample_weight=test)
     assert constant.metrics["test"]["loss"] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (2, "-1", "column 'w', row 3: expected a weight >= 0 in every row, got a negative one, -1"),
+        (2, "", "column 'w', row 3: expected a weight >= 0 in every row, got none"),
+        (2, "much", "column 'w', row 3: expected a number, got 'much'"),
+        (slice(None), "0", "expected weights 'w' above 0 in some rows, got zero in all of them"),
+    ],
+)
+def test_bad_weights_of_a_file(place: Any, value: str, said: str, file: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(file, dtype=str)
+    frame.loc[place, "w"] = value
+    frame.to_csv(tmp_path / "bad.csv", index=False)
+    with pytest.raises(ValueError, match=said):
+        load(tmp_path / "bad.csv", target="y", weight="w")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from htaf.embeddings.bottleneck import ConceptBottleneck
     from htaf.estimators import HtafClassifier, HtafRegressor, fit
     from htaf.grid import on_grid
-    from htaf.hardening import Finish, distil, finish, recalibrate, refit_head, repair
+    from htaf.hardening import Finish, finish, recalibrate, refit_head, repair
     from htaf.models.icbm import ICBM
     from htaf.packed import PackedModel, pack
     from htaf.sharing import load, push_to_hub
@@ -50,7 +50,6 @@ __all__ = [
     "Tuning",
     "conversion",
     "discover",
-    "distil",
     "finish",
     "fit",
     "functional",
@@ -91,7 +90,7 @@ __getattr__, __dir__ = lazy(
     | dict.fromkeys(("BinaryConv2d", "BinaryLinear"), "htaf.binary")
     | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.convert")
     | dict.fromkeys(("HtafClassifier", "HtafRegressor", "fit"), "htaf.estimators")
-    | dict.fromkeys(("Finish", "distil", "finish", "recalibrate", "refit_head", "repair"), "htaf.hardening")
+    | dict.fromkeys(("Finish", "finish", "recalibrate", "refit_head", "repair"), "htaf.hardening")
     | dict.fromkeys(("PackedModel", "pack"), "htaf.packed")
     | dict.fromkeys(("load", "push_to_hub"), "htaf.sharing")
     | dict.fromkeys(("IF", "LIF"), "htaf.spiking.neurons")

@@ -82,8 +82,6 @@ class BinaryConv2d(nn.Conv2d):
     holds the real weights [out_channels, in_channels / groups, *kernel_size], with nn.Conv2d's initial values.
     """
 
-    has_binary_weights = True  # as `htaf.diagnostics.operations` counts them
-
     def __init__(
         self,
         in_channels: int,
@@ -112,8 +110,6 @@ class BinaryLinear(nn.Linear):
     Args, shapes: as nn.Linear, but without a bias unless `bias=True`. The state dict is that of nn.Linear: `weight`
     holds the real weights [out_features, in_features], with nn.Linear's initial values.
     """
-
-    has_binary_weights = True
 
     def __init__(
         self,

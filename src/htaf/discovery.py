@@ -33,7 +33,6 @@ from htaf.training.source import Source
 
 ALIKE = 4  # times as many concepts as independent ones would be: then a note says so
 FEW = 20  # classes, below which their number sets the share of images that have a concept
-EVERY = 10  # epochs between two lines of a training without a terminal: notes are found between them
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def discover(
 
     def train() -> Run:
         with thread_count(default_threads(recipe)):
-            running = Running(progress=progress, every=EVERY)
+            running = Running(progress=progress)
             return fit(recipe, images, out / "icbm", seed=seed, source=source, notes=why, running=running)
 
     def codes_of_run() -> Codes:

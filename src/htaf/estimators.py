@@ -65,7 +65,6 @@ FIELDS = ("hidden", "epochs", "batch_size", "lr", "class_weight", "threshold")
 ENTRY = "estimator"  # of a record: what the folder of a saved estimator holds beyond that of a run
 LEAST = 3  # rows: batch norm trains on two, one validates
 SEEDS = 2**31
-MOST_LOOKED, MOST_FORWARD, MOST_REPEATS = 1_000, 20_000, 10  # of `feature_importances_`: rows, through the network
 
 
 class _TableEstimator(BaseEstimator):
@@ -138,45 +137,6 @@ class _TableEstimator(BaseEstimator):
         """
         check_is_fitted(self)
         return self.run_.save(Path(folder)).path
-
-    @property
-    def feature_importances_(self) -> Float64[np.ndarray, " columns"]:
-        """Permutation importance of the columns of X on the validation rows, computed when it is first asked for.
-
-        With L the loss of the exact network (log loss, or squared error) on at most 1,000 validation rows, and
-        L_j the mean over 1 to 10 shuffles of column j, rows counted by their sample_weight, it is max(0, L_j -
-        L), divided by the sum over all columns; all 0 where no column counts. Of more than 100 columns those
-        that move its outputs most are shuffled, and the others have 0. Columns that say the same share
-        their importance. An estimator that was loaded or unpickled has no rows, and so has it only where it was
-        asked for before: use `sklearn.inspection.permutation_importance`.
-        """
-        check_is_fitted(self)
-        if not hasattr(self, "_importances"):
-            if not hasattr(self, "_looked_at"):
-                raise AttributeError(
-                    f"expected the validation rows of a fit for feature_importances_, got a {type(self).__name__} that "
-                    "was read, which has none: use sklearn.inspection.permutation_importance(model, X, y)"
-                )
-            self._importances = self._importance(*self._looked_at)
-        return self._importances.copy()
-
-    def _importance(
-        self, features: pd.DataFrame, target: np.ndarray, weights: Float64[np.ndarray, " rows"] | None
-    ) -> Float64[np.ndarray, " columns"]:
-        """See `feature_importances_`; target: as the network learns it."""
-        from htaf.rules.inspection import network_importance
-
-        truth = torch.from_numpy(target)
-        truth = truth.float().unsqueeze(1) if self._task == "regression" else truth.long()
-        forwards = len(features) * max(1, features.shape[1])
-        network = self.run_.model(exact=self.run_.has_step)
-        found = network_importance(
-            network, self._preprocessor, features, truth, headline="loss", weights=weights,
-            repeats=int(np.clip(MOST_FORWARD // forwards, 1, MOST_REPEATS)),
-        )  # fmt: skip
-        names = self._names() or _places(self.n_features_in_)
-        worse = found.columns["worse"].reindex(names, fill_value=0.0).to_numpy(dtype=np.float64).clip(min=0)
-        return worse / worse.sum() if worse.sum() > 0 else worse
 
     @property
     def notes_(self) -> tuple[str, ...]:
@@ -295,11 +255,6 @@ class _TableEstimator(BaseEstimator):
                 **self._labels(),
             }
             self._take(run)
-        self.__dict__.pop("_importances", None)
-        looked = rows.validation[np.linspace(0, len(rows.validation) - 1, MOST_LOOKED).astype(np.int64)]
-        looked = np.unique(looked)
-        target = self._preprocessor.encode_target(table.target[looked])
-        self._looked_at = table.features.iloc[looked], target, table.weights_of(looked)
         known, others = (self._keys(table.features.iloc[part]) for part in (rows.train, rows.validation))
         self._seen = np.unique(known), float(np.isin(others, known).mean())
         if self.verbose:
@@ -308,10 +263,8 @@ class _TableEstimator(BaseEstimator):
             _warn([note for note in from_record(self.run_.record["notes"]) if note not in before])
         return self
 
-    def _held_out(self, eval_set: Any, weights: Any) -> tuple[pd.DataFrame, np.ndarray, np.ndarray] | None:
-        """The rows of `eval_set` with the columns of X, their target and weights; None where it is not given."""
-        if eval_set is None and weights is not None:
-            raise ValueError("eval_sample_weight: expected an eval_set, of whose rows these are the weights, got none")
+    def _held_out(self, eval_set: Any) -> tuple[pd.DataFrame, np.ndarray] | None:
+        """The rows of `eval_set` with the columns of X, and their target; None where it is not given."""
         if eval_set is None:
             return None
         pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
@@ -328,13 +281,13 @@ class _TableEstimator(BaseEstimator):
             raise DataError(f"eval_set: {error}") from None
         if not len(frame):
             raise DataError("eval_set: expected at least one row to validate on, got none")
-        return frame, target, _of_eval_set(weights, len(frame))
+        return frame, target
 
     def _table(
         self,
         frame: pd.DataFrame,
         target: np.ndarray,
-        held: tuple[pd.DataFrame, np.ndarray, np.ndarray] | None,
+        held: tuple[pd.DataFrame, np.ndarray] | None,
         **named: Any,
     ) -> Table:
         """The table of rows and their target, with those of `eval_set` below as the rows that validate.
@@ -343,10 +296,10 @@ class _TableEstimator(BaseEstimator):
         """
         missing, count, parting = bool(self.text_as_missing), len(frame), Parting()
         if held is not None:
-            more, of_more, amounts = held
+            more, of_more = held
             frame = pd.DataFrame({name: _below(frame[name], more[name], missing) for name in frame})
             target = np.concatenate([target, of_more]).astype(target.dtype)
-            named["weights"] = _with_eval_weights(named.get("weights"), count, amounts)
+            named["weights"] = _with_eval_weights(named.get("weights"), len(of_more))
             parting = Parting(test=np.arange(len(frame)) >= count)
         with _rows_of_eval_set(count):
             return from_frame(frame, target, task=self._task, text_as_missing=missing, parting=parting, **named)
@@ -432,7 +385,7 @@ class _TableEstimator(BaseEstimator):
         return frame
 
 
-_BUILT = ("_network", "_preprocessor", "_columns", "_looked_at", "_seen")  # a file of a model holds no rows
+_BUILT = ("_network", "_preprocessor", "_columns", "_seen")  # a file of a model holds no rows
 
 
 class HtafClassifier(ClassifierMixin, _TableEstimator):
@@ -466,7 +419,6 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         classes_: the labels, sorted; the order of the columns of `predict_proba`.
         n_features_in_, feature_names_in_: of X in `fit`; names where its columns are text.
         n_iter_: epochs run.
-        feature_importances_: permutation importance on the validation rows, [n_features_in_], sum 1.
         threshold_: the threshold by which `predict` decides, None without one.
         notes_: what was handled in the data and the training.
         run_: the finished run (`htaf.runs.Run`), its files in memory: `run_.record`, `run_.model()`.
@@ -478,9 +430,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     _task = "classification"
 
-    def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None, eval_sample_weight: Any = None
-    ) -> HtafClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafClassifier:
         """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts.
 
         Args:
@@ -491,7 +441,6 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
                 of these. Its columns are found as `predict` finds them, its labels are
                 among those of y. A pipeline does not prepare it: give `step__eval_set` rows that its earlier steps have
                 transformed.
-            eval_sample_weight: [rows of eval_set] >= 0, how much each of them counts; None: all alike.
         """
         _refuse_missing(y)
         labels = np.asarray(validate_data(self, "no_validation", y))
@@ -508,7 +457,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
             raise ValueError(f"{type(self).__name__} needs at least 2 classes{of}, got 1 class: {classes[0]!r}")
         notes += _alike(classes, _name_of(y))
         self._know(classes)
-        held = self._held_out(eval_set, eval_sample_weight)
+        held = self._held_out(eval_set)
         if held is not None:
             found = pd.Index(classes).get_indexer(pd.Index(held[1]))
             if (found < 0).any():
@@ -516,7 +465,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
                 raise DataError(
                     f"eval_set: expected labels of y, {listed(classes.tolist())}, got {listed(unknown, 5)} too"
                 )
-            held = held[0], found, held[2]
+            held = held[0], found
         codes = codes.astype(np.int64)
         of = {"classes": _texts(classes), "target_name": _name_of(y), "weights": weights}
         table = self._table(frame, codes, held, **of)
@@ -584,9 +533,7 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
 
     _task = "regression"
 
-    def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None, eval_sample_weight: Any = None
-    ) -> HtafRegressor:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafRegressor:
         """Train on rows X [rows, columns] and numbers y [rows]; the others as of `HtafClassifier.fit`."""
         _refuse_missing(y)
         _refuse_text(y)
@@ -597,9 +544,9 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         if weights is not None:
             frame, values, weights = frame.loc[weights > 0], values[weights > 0], weights[weights > 0]
         _check_rows(self, frame)
-        held = self._held_out(eval_set, eval_sample_weight)
+        held = self._held_out(eval_set)
         if held is not None:
-            held = held[0], _numbers_of_eval_set(held[1]), held[2]
+            held = held[0], _numbers_of_eval_set(held[1])
         table = self._table(frame, values, held, target_name=_name_of(y), weights=weights)
         return self._learn(replace(table, notes=(*notes, *table.notes)), self._names())
 
@@ -617,7 +564,6 @@ def fit(
     eval_set: Frame | None = None,
     time: str | None = None,
     sample_weight: str | Sequence[float] | Float64[np.ndarray, " rows"] | None = None,
-    eval_sample_weight: Sequence[float] | Float64[np.ndarray, " held"] | None = None,
     **options: Any,
 ) -> HtafClassifier | HtafRegressor:
     """Train on a data frame with one column to predict, as `htaf train tabular` does on a file.
@@ -636,9 +582,7 @@ def fit(
             on; None: `validation_fraction` of the frame's.
         time: a column of dates or numbers; the validation rows are the last ones by it, none of them drawn.
         sample_weight: the name of a column of weights, which is no feature, or weights of all rows; see
-            `HtafClassifier.fit`.
-        eval_sample_weight: weights of the rows of `eval_set`, where those of the frame are no column of both; None: of
-            the column, else all alike.
+            `HtafClassifier.fit`. Those of a column count the rows of `eval_set` too.
         options: the arguments of `HtafClassifier`, and fields of its recipe, such as `leaves=0`.
 
     Returns:
@@ -662,9 +606,6 @@ def fit(
     of: Any = sample_weight if isinstance(sample_weight, str) else _weights(sample_weight, frame)[0]
     missing, count = bool(options.get("text_as_missing", False)), len(frame)
     parting = Parting()
-    if eval_sample_weight is not None and (eval_set is None or isinstance(of, str)):
-        why = "an eval_set of whose rows these are, got none" if eval_set is None else f"none beside the column {of!r}"
-        raise ValueError(f"eval_sample_weight: expected {why}")
     if eval_set is not None:
         more = named(_pandas(eval_set))
         if time is not None:
@@ -672,7 +613,7 @@ def fit(
         frame = _with_eval_set(named(frame), more, missing)
         parting = Parting(test=np.arange(len(frame)) >= count)
         if not isinstance(of, str):
-            of = _with_eval_weights(of, count, _of_eval_set(eval_sample_weight, len(more)))
+            of = _with_eval_weights(of, len(more))
     elif time is not None:
         share = _share(float(options.get("validation_fraction", 0.1)))
         parting = Parting(shares=(1 - share, share), time=time)
@@ -989,7 +930,7 @@ def _class_weight(given: Any) -> tuple[str, ...]:
 
 
 def _weights(
-    given: Any, frame: pd.DataFrame, labels: np.ndarray | None = None, name: str = "sample_weight"
+    given: Any, frame: pd.DataFrame, labels: np.ndarray | None = None
 ) -> tuple[Float64[np.ndarray, " rows"] | None, list[Note]]:
     """Weights of the rows of a frame, and what is to be said of them; None for none.
 
@@ -1000,30 +941,18 @@ def _weights(
         return None, []
     each = np.asarray(given)
     if each.shape != (len(frame),):
-        raise ValueError(f"{name}: expected one for each of {len(frame):,} rows, got the shape {each.shape}")
+        raise ValueError(f"sample_weight: expected one for each of {len(frame):,} rows, got the shape {each.shape}")
     noted = list[Note]()
-    values = amounts_of_rows("fit", pd.Series(each, name=name), np.ones(len(frame), dtype=bool), noted)
+    values = amounts_of_rows("fit", pd.Series(each, name="sample_weight"), np.ones(len(frame), dtype=bool), noted)
     notes = [note for note in noted if note.kind == "no weight"]
     if labels is not None and (lost := np.setdiff1d(labels, labels[values > 0])).size:
         notes.append(Note("class without weight", "y", values=tuple(_texts(lost))))
     return values, notes
 
 
-def _of_eval_set(given: Any, count: int) -> Float64[np.ndarray, " held"]:
-    """Weights of the rows of `eval_set`, of mean 1; errors as of `_weights`."""
-    given = given[0] if isinstance(given, list | tuple) and len(given) == 1 != count else given
-    each = _weights(given, pd.DataFrame(index=range(count)), name="eval_sample_weight")[0]
-    return np.ones(count) if each is None else each / each.mean()
-
-
-def _with_eval_weights(
-    weights: Float64[np.ndarray, " rows"] | None, count: int, held: Float64[np.ndarray, " held"]
-) -> Float64[np.ndarray, " all"] | None:
-    """Weights of the training rows with those of `eval_set` below; None where all are alike."""
-    if weights is None and np.ptp(held) == 0:
-        return None
-    own = np.ones(count) if weights is None else weights
-    return np.concatenate([own, held * own.mean()])
+def _with_eval_weights(weights: Float64[np.ndarray, " rows"] | None, held: int) -> Float64[np.ndarray, " all"] | None:
+    """Weights of the training rows with the mean of these for so many rows of `eval_set` below."""
+    return None if weights is None else np.concatenate([weights, np.full(held, weights.mean())])
 
 
 def _check_rows(estimator: _TableEstimator, frame: pd.DataFrame) -> None:

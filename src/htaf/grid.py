@@ -261,7 +261,6 @@ class GridBinary(_Grid):
     Each is rounded once, so over bits the sums are exact. Training is that of `BinaryConv2d` and `BinaryLinear`.
     """
 
-    has_binary_weights = True
     scales: Any  # of a settled one, whose weights are signs
 
     def extra_repr(self) -> str:

@@ -18,8 +18,6 @@ from htaf.contract import SmoothStep, sharpness_of
 if TYPE_CHECKING:
     from torch import nn
 
-LEAST_ALPHA0 = 0.1  # there HTAF is the scaled sigmoid already
-
 
 @dataclass(frozen=True)
 class Geometric:
@@ -103,36 +101,6 @@ def set_sharpness(
         held = sorted({f"{m.kind} ({', '.join(m.sharpness)})" for m in model.modules() if isinstance(m, SmoothStep)})
         raise ValueError(f"expected a model with {wanted}, got {', '.join(held) or 'none'}")
     return _set((module, values) for module in modules)
-
-
-def learn_within(model: nn.Module, before: tuple[float, ...], now: tuple[float, ...], product: float) -> int:
-    """Keep learnable HTAF pairs on the schedule's product: alpha0 = s0 e^d, alpha1 = s1 e^-d, d is what was learned.
-
-    With (log alpha0, log alpha1) as an optimizer step has left them, d = ((log alpha0 - log b0) - (log alpha1 - log
-    b1)) / 2: the nearest point on the line on which the product is the schedule's.
-
-    Args:
-        before, now: (b0, b1) and (s0, s1), the schedule's pairs before that step and now.
-        product: alpha0 alpha1 at the end; alpha0 stays in [LEAST_ALPHA0, product / ln 99], so that alpha1 ends above
-            ln 99, below which no output passes 0.99.
-
-    Returns:
-        How many steps learn theirs.
-    """
-    import torch
-
-    from htaf.activations import HTAF, SATURATION
-
-    found = [m for m in model.modules() if isinstance(m, HTAF) and m.learnable]
-    (b0, b1), (s0, s1) = ([math.log(value) for value in pair] for pair in (before, now))
-    low, high = math.log(LEAST_ALPHA0), math.log(max(product / SATURATION, 2 * LEAST_ALPHA0))
-    with torch.no_grad():
-        for step in found:
-            first, second = step.get_parameter("log_alpha0"), step.get_parameter("log_alpha1")
-            learned = ((first - b0) - (second - b1)) / 2
-            first.copy_((s0 + learned).clamp(low, high))
-            second.copy_(s0 + s1 - first)
-    return len(found)
 
 
 def _step_at(path: str, module: nn.Module | None, count: int, kind: str | None) -> SmoothStep:

@@ -145,20 +145,6 @@ def test_hooks_go_and_training_flags_come_back() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())  # eval mode: no update
 
 
-def test_hooks_go_after_an_error() -> None:
-    model = one_layer().train()
-
-    def broken():
-        yield X
-        raise RuntimeError("data ended early")
-
-    with pytest.raises(RuntimeError, match="data ended early"):
-        layer_statistics(model, None, broken())
-    assert model.training
-    assert not model[0]._forward_hooks
-    assert not model[0]._forward_pre_hooks
-
-
 @pytest.mark.parametrize(("model", "batches"), [(nn.Sequential(HTAF()), []), (nn.Sequential(nn.Linear(2, 1)), [X])])
 def test_nothing_to_measure(model: nn.Module, batches: list[torch.Tensor]) -> None:
     with pytest.raises(ValueError, match="found none"):

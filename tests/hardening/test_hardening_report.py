@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from small import batches, fresh, rows
+from small import fresh, rows
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from htaf import HTAF, distil, harden, recalibrate, refit_head, repair
-from htaf.hardening import LayerReport, Report
-from htaf.hardening.report import FITTED, batch_count, call, expect_batches, inputs_of, measured, moved, pair_of
+from htaf import HTAF, harden, recalibrate, refit_head, repair
+from htaf.hardening.report import batch_count, call, expect_batches, inputs_of, measured, moved, pair_of
 
 X, Y = rows(20, 6), torch.arange(20) % 3
 
@@ -88,7 +87,6 @@ STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "recalibrate": lambda some, held: recalibrate(harden(network()), some, validation=held),
     "repair": lambda some, held: repair(harden(network()), network(), some, validation=held),
     "refit_head": lambda some, held: refit_head(harden(network()), some, validation=held),
-    "distil": lambda some, held: distil(harden(network()), network(), some, validation=held, epochs=1),
 }
 
 
@@ -146,18 +144,3 @@ def test_a_loss_needs_a_row_with_a_target() -> None:
         measured(network(), [(X, torch.full((20,), -100))])
     with pytest.raises(ValueError, match=r"returns a tensor, or an object with logits, got dict: give no validation="):
         measured(Named(), [(X, Y)])
-
-
-def test_reports_say_what_their_figures_are() -> None:
-    layers = (
-        LayerReport("0", 0.5, 0.25, None, 9),
-        LayerReport("1", None, None, None, 9, "running mean and variance"),
-        LayerReport("2", 0.5, 0.25, 0.1, 9, "penalty 0.1", measure=FITTED),
-    )
-    assert str(Report("repair", 1.0, layers=layers)).splitlines()[1:] == [
-        "  0: error 0.500 -> 0.250",
-        "  1: running mean and variance",
-        "  2: loss on the rows fitted to 0.500 -> 0.250, penalty 0.1",
-    ]
-    some = batches(20, 6)
-    assert refit_head(harden(network()), [(x, Y) for x in some])[1].layers[0].measure == FITTED

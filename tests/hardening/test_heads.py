@@ -56,18 +56,8 @@ def test_logistic_is_that_of_scikit_learn() -> None:
     assert report.layers[0].note == "penalty 0.01 on the change of the weights"
 
 
-def test_ridge_is_that_of_scikit_learn() -> None:
-    net = zeroed(network(2))
-    y = torch.stack([X[:, 0], X[:, 1] ** 2], 1)
-    held = torch.stack([HELD[:, 0], HELD[:, 1] ** 2], 1)
-    refitted, _ = refit_head(net, batched(X, y), validation=batched(HELD, held), strengths=[0.1])
-    known = Ridge(alpha=0.1 * len(X)).fit(standardised(net, X)[0], y.numpy())
-    with torch.no_grad():
-        np.testing.assert_allclose(refitted(HELD), known.predict(standardised(net, HELD)[0]), atol=1e-4)
-
-
-@pytest.mark.parametrize("count", [3, 11, 12])
-def test_ridge_of_few_rows_is_that_of_scikit_learn(count: int) -> None:
+@pytest.mark.parametrize("count", [3, 11, 12, 400])
+def test_ridge_is_that_of_scikit_learn(count: int) -> None:
     net, few = zeroed(network(2)), X[:count]
     y = torch.stack([few[:, 0], few[:, 1] ** 2], 1)
     refitted, _ = refit_head(net, [(few, y)], validation=[(few, y)], strengths=[0.1])
@@ -137,9 +127,9 @@ class Pixels(nn.Module):
         return self.head(x).mean(tuple(range(2, x.ndim))) if self.how == "mean" else self.head(x)
 
 
-@pytest.mark.parametrize("size", [(4,), (2, 2)])
-@pytest.mark.parametrize("how", ["each", "mean", "pooled"])
-@pytest.mark.parametrize("codes", [True, False])
+@pytest.mark.parametrize(
+    ("size", "how", "codes"), [((4,), "each", True), ((2, 2), "mean", False), ((2, 2), "pooled", True)]
+)
 def test_a_head_may_be_a_convolution_of_single_pixels(size: tuple[int, ...], how: str, codes: bool) -> None:
     """Per pixel, or over the mean of all; as the fit of a linear layer to the same rows."""
     x, held = X.reshape(100, 24), HELD[:200].reshape(50, 24)
@@ -239,18 +229,6 @@ def test_one_hot_rows_are_refused_and_other_floats_are_numbers() -> None:
         refit_head(network(), batched(X, more), strengths=[1.0])
 
 
-def test_fewer_rows_than_inputs_are_noted() -> None:
-    for count, few in ((11, True), (12, False)):
-        report = refit_head(network(), [(X[:count], CODES[:count])], validation=batched(HELD, CODES_HELD))[1]
-        words = f"head: {count} rows are fewer than its 12 inputs. Many weights fit so few rows; the strength decides"
-        assert [note.startswith(words) for note in report.notes] == [True] * few
-    report = refit_head(zeroed(network()), [(X[:11], CODES[:11])], strengths=[1.0], validation=[(X[:11], CODES[:11])])[
-        1
-    ]
-    where = "0" if report.layers[0].note.endswith("on the weights") else "what they were"
-    assert f"it holds the weights near {where}. Give more rows" in report.notes[0]
-
-
 class Scaled(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         return 2 * super().forward(input)
@@ -318,16 +296,6 @@ def test_a_head_of_bfloat16_is_fitted() -> None:
     found, report = refit_head(net, pairs, validation=[(HELD.bfloat16(), CODES_HELD)])
     assert report.after["loss"] < report.before["loss"]  # pyright: ignore[reportOptionalSubscript]
     assert not torch.equal(found.state_dict()["head.weight"], before["head.weight"])
-
-
-def test_a_head_of_float64_is_that_of_float32() -> None:
-    net = network()
-    found, _ = refit_head(net, batched(X, CODES), validation=[(HELD, CODES_HELD)])
-    pairs = [(x.double(), y) for x, y in batched(X, CODES)]
-    other, _ = refit_head(net.double(), pairs, validation=[(HELD.double(), CODES_HELD)])
-    torch.testing.assert_close(
-        other.state_dict()["head.weight"].float(), found.state_dict()["head.weight"], rtol=1e-3, atol=1e-4
-    )
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.bool])
@@ -443,14 +411,3 @@ def test_without_a_sigmoid_a_measure_chooses_what_zeros_and_ones_are(codes: bool
     wanted, _ = refit_head(Ends(net, torch.sigmoid), pairs, measure=lambda other: measure(other.net))
     assert torch.equal(found.get_parameter("head.weight"), wanted.get_parameter("net.head.weight"))
     assert not torch.equal(found.get_parameter("head.weight"), net.get_parameter("head.weight"))
-
-
-def test_what_stands_behind_a_head_is_named() -> None:
-    net = harden(nn.Sequential(nn.Linear(6, 8), HTAF(), nn.Linear(8, 3), nn.Identity(), nn.Tanh()))
-    words = r"got another after 2, .* and 3 \(Identity\), 4 \(Tanh\) behind it: return its output, and leave the rest"
-    with pytest.raises(ValueError, match=words):
-        refit_head(net, batched(X, CODES))
-    with pytest.raises(ValueError, match=r"expected int64 class codes for a classifier, got torch.float32"):
-        refit_head(Ends(network(), lambda y: y.softmax(1)), batched(X, X[:, :3]))
-    with pytest.raises(ValueError, match=r"expected class codes below 2 for 1 outputs, got 2"):
-        refit_head(network(1), batched(X, CODES))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import htaf
-from htaf import HTAF, BinaryConv2d, BinaryLinear, harden, repair
+from htaf import HTAF, BinaryConv2d, harden, repair
 from htaf.models.bireal import BiRealNet
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
@@ -98,25 +98,6 @@ def test_errors_of_a_shortcut_are_carried(kind: str) -> None:
     assert error(repaired, net, some) < 1e-3
     # the second sum is the smooth one already, so the head stays as it is
     assert [layer.name for layer in report.layers] == ["linears.0", "linears.1"]
-
-
-def test_a_shortcut_with_a_layer_of_its_own_closes_the_sum() -> None:
-    """The layer that runs last before a sum makes good what the others left."""
-
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.act = nn.Linear(6, 8), Linear01()
-            self.narrow, self.other, self.head = nn.Linear(4, 5), nn.Linear(8, 5), nn.Linear(5, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            bits = self.act(self.first(x))
-            left = self.narrow((bits[:, :4] + 1) ** 3)  # real values: no function of these four bits alone is lost
-            return self.head(self.other(bits) + left)
-
-    net, some = fresh(Block), batches(300, 6)
-    repaired, _ = repair(harden(net), net, some, strength=WEAK, layers=["other"])
-    assert error(repaired, net, some) < 1e-3  # `narrow` was left alone: `other` has its errors too
 
 
 # ---- against direct least squares ----
@@ -247,31 +228,17 @@ def test_dead_units_keep_their_weights() -> None:
     assert error(repaired, net, batches(100, 4)) < 1e-5
 
 
-@pytest.mark.parametrize("norm", [True, False])
-def test_binary_layers_stay_binary(norm: bool) -> None:
-    behind: list[nn.Module] = [nn.BatchNorm2d(5)] if norm else []
-    net: Any = fresh(lambda: nn.Sequential(HTAF(1.0, 3.0, bipolar=True), BinaryConv2d(3, 5, 3), *behind))
+def test_binary_layers_stay_binary() -> None:
+    net: Any = fresh(
+        lambda: nn.Sequential(HTAF(1.0, 3.0, bipolar=True), BinaryConv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU())
+    )
     some, exact = batches(20, 3, 8, 8), harden(net)
     repaired: Any
     repaired, report = repair(exact, net, some)
     assert torch.equal(net[1].weight, repaired[1].weight)
-    if norm:
-        assert report.layers[0].after < report.layers[0].before
-        assert error(repaired, net, some) < error(exact, net, some)
-    else:
-        assert report.layers == ()
-        assert "has binary weights and no norm of its own" in report.notes[0]
-
-
-def test_the_gain_of_a_binary_layer_is_that_of_least_squares() -> None:
-    net: Any = fresh(lambda: nn.Sequential(HTAF(0.7, 2.0, bipolar=True), BinaryLinear(8, 4), nn.BatchNorm1d(4)))
-    x = rows(500, 8)
-    exact = harden(net)
-    repaired = repair(exact, net, [x])[0]
-    with torch.no_grad():
-        for a, b, c in zip(exact(x).T, net(x).T, repaired(x).T, strict=True):
-            wanted = torch.stack([a, torch.ones_like(a)], 1)
-            torch.testing.assert_close(c, wanted @ torch.linalg.lstsq(wanted, b[:, None]).solution[:, 0])
+    assert [layer.name for layer in report.layers] == ["2"]
+    assert report.notes == ("1 is left as it is: its weights are binary",)
+    assert error(repaired, net, some) < error(exact, net, some)
 
 
 def test_layers_that_cannot_be_corrected_are_named() -> None:
@@ -349,24 +316,6 @@ def test_one_sample_is_enough(make: Callable[[], nn.Module], shape: tuple[int, .
     assert error(repaired, net, some) < (0.05 if len(shape) > 1 else 1e-5)  # of one row the bias alone is known
 
 
-def test_a_binary_layer_behind_a_factor_of_zero_is_left_alone() -> None:
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.act, self.linear, self.norm = HTAF(0.7, 2.0, bipolar=True), BinaryLinear(8, 8), nn.BatchNorm1d(8)
-            self.gain = nn.Parameter(torch.linspace(0, 2, 8))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.gain * self.norm(self.linear(self.act(x))) + x
-
-    net: Any = fresh(Block)
-    repaired: Any = repair(harden(net), net, batches(100, 8))[0]
-    assert all(torch.isfinite(v).all() for v in repaired.state_dict().values())
-    assert torch.equal(repaired.norm.weight[:1], net.norm.weight[:1])
-    assert not torch.equal(repaired.norm.weight[1:], net.norm.weight[1:])
-    assert error(repaired, net, batches(100, 8)) < error(harden(net), net, batches(100, 8))
-
-
 def test_a_network_of_bfloat16() -> None:
     net = fresh(lambda: MLP(5, 3, (12, 10), Linear01, True)).bfloat16()
     some = [x.bfloat16() for x in batches(200, 5)]
@@ -405,36 +354,6 @@ def test_what_was_overwritten_is_not_undone(join: Callable[..., Tensor]) -> None
             )
 
 
-def test_globs_name_layers_and_norms() -> None:
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.acts = nn.ModuleList([HTAF(1.0, 3.0) for _ in range(3)])
-            self.linears = nn.ModuleList([nn.Linear(6, 6) for _ in range(2)])
-            self.norms = nn.ModuleList([nn.BatchNorm1d(6) for _ in range(3)])
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.norms[0](self.acts[0](x))
-            x = self.norms[1](self.linears[0](self.acts[1](x)))
-            return self.norms[2](self.linears[1](self.acts[2](x)) + x)
-
-    net, some = fresh(Block), batches(200, 6)
-    exact = harden(net)
-
-    def moved(*layers: str) -> set[str]:
-        after = repair(exact, net, some, layers=layers)[0].state_dict()
-        return {k.rpartition(".")[0] for k, v in exact.state_dict().items() if not torch.equal(v, after[k])}
-
-    assert moved("linears.0") == {"linears.0", "norms.1"}  # its own norm
-    assert moved("linears.1") == {"linears.1", "norms.2"}  # the norm that reads its sum
-    assert moved("norms.0") == {"norms.0"}
-    assert moved("linears.*", "norms.0") == {"linears.0", "linears.1", "norms.0", "norms.1", "norms.2"}
-    assert moved() == set()
-    held = "it has norms.0, linears.0, norms.1, linears.1, norms.2"
-    with pytest.raises(ValueError, match=f"expected paths or globs of the network's layers, got 'linear'; {held}"):
-        repair(exact, net, some, layers=["linears.0", "linear"])
-
-
 # ---- whole networks ----
 
 
@@ -464,7 +383,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
     "wide resnet": (lambda: WideResNet(10, 1, 3, act, in_channels=1), 9, 0.9),
     "sew resnet": (
         lambda: SEWResNet(18, 3, lambda: htaf.IF(act()), steps=2, width=4, stem="cifar", in_channels=1), 20, 1.0),
-    "bireal": (lambda: BiRealNet(18, 3, bipolar, width=4, stem="cifar", in_channels=1), 20, 1.0),
+    "bireal": (lambda: BiRealNet(18, 3, bipolar, width=4, stem="cifar", in_channels=1), 4, 1.0),
     "icbm": (icbm, 1, 0.9),
     "timm resnet": (timm_resnet, 15, 1.0),
     "timm vit": (timm_vit, 7, 0.9),

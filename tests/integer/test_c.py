@@ -18,7 +18,6 @@ from htaf.integer.execute import TARGETS, run_c, run_program
 from htaf.integer.ops import And, Conv, IntegerError, Join, Linear, Pool, Shift, Steps, Take, View
 from htaf.integer.program import Input, IntegerProgram
 from htaf.integer.sealing import is_whole
-from htaf.integer.vectors import vectors
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 EMULATED = [target for target, how in TARGETS.items() if how.emulator]
@@ -316,17 +315,6 @@ def test_running_says_what_is_missing_or_wrong(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "file").touch()
     with pytest.raises(HtafError, match=r"expected a folder to write into, .*file is a file"):
         to_c(program, tmp_path / "file" / "in")
-
-
-def test_vectors_are_drawn_or_taken() -> None:
-    program, x = columns()
-    drawn, y = vectors(program, 9, 2)
-    assert drawn.shape == (9, 5)
-    assert (drawn[1] == program.input.low).all()
-    assert (drawn[2] == program.input.high).all()
-    np.testing.assert_array_equal(y, program.run(drawn))
-    np.testing.assert_array_equal(vectors(program, 9, 2)[0], drawn)
-    np.testing.assert_array_equal(vectors(program, x)[0], x)
 
 
 def test_the_least_number_has_a_literal() -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from tests.integer.made import KINDS, Made, random_program
+from tests.integer.made import KINDS, random_program
 from torch import Tensor, nn
 
 import htaf
 from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.grid import columns_grid
 from htaf.integer.build import Walk, columns_input, integer_program
-from htaf.integer.ops import Add, IntegerError, Neuron, Op, Pool, Steps
+from htaf.integer.ops import IntegerError, Neuron, Pool, Steps
 from htaf.integer.program import Input, IntegerProgram
-from htaf.integer.simplify import needed, simplify
+from htaf.integer.simplify import simplify
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet
@@ -279,44 +278,6 @@ def test_simplified_programs_give_the_same(kind: str, seed: int) -> None:
     simple = simplify(program)
     np.testing.assert_array_equal(simple.run(x), program.run(x))
     assert simplify(simple).digest == simple.digest
-
-
-@pytest.mark.parametrize("neuron", [False, True])
-def test_steps_come_before_poolings_and_rise(neuron: bool) -> None:
-    made = Made(3, Input("pixels", (2, 8, 8)))
-    made.lookup()
-    made.conv(6)
-    made.pool()
-    made.pool()
-    made.neuron(2) if neuron else made.steps(2)
-    program = made.ended()
-    simple = simplify(program)
-    np.testing.assert_array_equal(simple.run(made.seen[0]), program.run(made.seen[0]))
-    kinds = [type(op).__name__ for op in simple.ops[:5]]
-    assert kinds == ["Lookup", "Conv", *(["Pool", "Pool", "Neuron"] if neuron else ["Steps", "Pool", "Pool"])]
-    last = next(op for op in simple.ops if isinstance(op, (Steps, Neuron)))
-    assert (last.sign == 1).all()
-
-
-def test_what_others_read_stays() -> None:
-    made = Made(3, Input("pixels", (2, 8, 8)))
-    made.lookup()
-    made.conv(6)
-    made.pool()
-    pooled = made.here()
-    made.steps()
-    made.add(Add, pooled, made.here(), np.zeros(6, int), np.zeros(6, int))
-    program = made.ended()
-    assert simplify(program).digest == program.digest
-    unread = IntegerProgram(
-        program.input, (*program.ops[:2], program.ops[1], *map(_later, program.ops[2:])), program.output + 1
-    )
-    assert needed(unread).digest == IntegerProgram(program.input, program.ops, program.output).digest
-
-
-def _later(op: Op) -> Op:
-    """The operation where one more stands before it."""
-    return dataclasses.replace(op, **{name: (n := getattr(op, name)) + (n > 2) for name in op.READS})
 
 
 class Added(nn.Module):

@@ -95,28 +95,6 @@ def test_an_onnx_file_of_others_was_not_changed(
     assert "changed" not in said
 
 
-def test_onnx_runs_a_few_rows_at_once(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """All at once, the windows of 10,000 images are more than a memory holds."""
-    import onnxruntime
-
-    once, sizes = onnxruntime.InferenceSession.run, list[int]()
-
-    def counted(session: Any, names: Any, given: dict[str, Any]) -> Any:
-        sizes.extend(map(len, given.values()))
-        return once(session, names, given)
-
-    assert htaf(monkeypatch, "export", run, "--to", "onnx-integer", "--out", tmp_path / "p.onnx") == 0
-    monkeypatch.setattr("htaf.runs.verify.ROWS", 7)
-    monkeypatch.setattr(onnxruntime.InferenceSession, "run", counted)
-    assert htaf(monkeypatch, "verify", tmp_path / "p.onnx", run) == 0
-    assert sizes == [7, 7, 7, 7, 2]
-    said = capsys.readouterr()
-    assert "ONNX                30 rows: 0 predictions and 0 outputs differ" in said.out
-    assert f"ONNX: {(tmp_path / 'p.onnx').stat().st_size:,} bytes, 30 rows" in said.err
-
-
 def test_a_packed_file_is_of_its_run(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,33 +142,6 @@ def test_an_edited_file_is_refused(
     capsys.readouterr()
     assert htaf(monkeypatch, "verify", out, run) == 1
     assert "expected a file as it was written, got one that was changed" in capsys.readouterr().err
-
-
-def test_names_of_files_and_targets_that_nothing_reads(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert htaf(monkeypatch, "export", run, "--to", "onnx-integer", "--out", tmp_path / "q") == 2
-    assert (
-        f"--out: expected a name that ends with .onnx for onnx-integer, got {tmp_path / 'q'}" in capsys.readouterr().err
-    )
-    assert htaf(monkeypatch, "export", run, "--to", "integer", "--out", tmp_path / "p.onnx") == 2
-    assert htaf(monkeypatch, "export", run, "--to", "onnx-integer", "--out", tmp_path / "p.onnx") == 0
-    assert htaf(monkeypatch, "verify", tmp_path / "p.onnx", run, "--target", "host") == 1
-    assert "expected no target, which C and Verilog alone have, got 'host'" in capsys.readouterr().err
-
-
-def test_lines_show_as_they_come_and_large_verilog_is_not_for_verilator(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert htaf(monkeypatch, "export", run, "--to", "verilog", "--out", tmp_path / "v") == 0
-    capsys.readouterr()
-    monkeypatch.setattr("htaf.runs.verify.MOST", 100)
-    monkeypatch.setattr("htaf.runs.verify.shutil.which", {"verilator": "/bin/verilator"}.get)
-    assert htaf(monkeypatch, "verify", tmp_path / "v", run) == 2
-    said = capsys.readouterr()
-    assert [line.split("  ")[0] for line in said.out.splitlines()] == ["network in PyTorch", "iverilog", "verilator"]
-    assert "bytes of Verilog, Verilator compiles that for minutes or hours: give --target verilator" in said.out
-    assert "iverilog is not installed (Debian: iverilog)" in said.out
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ from htaf.integer import simulate
 from htaf.integer.ops import IntegerError, Linear, Steps, Value
 from htaf.integer.program import Input, IntegerProgram
 from htaf.integer.simulate import Tool, run_verilog
-from htaf.integer.verilog import digits, luts, to_verilog
+from htaf.integer.verilog import luts, to_verilog
 
 
 def needs(tool: str) -> None:
@@ -62,21 +61,6 @@ def test_the_testbench_counts_rows_that_differ(tmp_path: Path) -> None:
         subprocess.run(["iverilog", "-g2001", "-o", "sim", "tiny.v", "tiny_tb.v"], cwd=tmp_path, check=True)
         done = subprocess.run(["vvp", "-n", "sim"], cwd=tmp_path, check=True, capture_output=True, text=True)
         assert said in done.stdout
-
-
-def test_vectors_may_be_rows_of_data(tmp_path: Path) -> None:
-    x = np.array([[1, -2], [7, 0], [-8, 3]])
-    to_verilog(small(), tmp_path, rows=x)
-    assert (tmp_path / "inputs.hex").read_text().split() == ["e1", "07", "38"]
-    assert "parameter ROWS = 3;" in (tmp_path / "network_tb.v").read_text()
-
-
-def test_weights_are_few_powers_of_two() -> None:
-    for weight in range(-300, 301):
-        found = [*digits(weight)]
-        assert sum(sign << place for place, sign in found) == weight
-        places = [place for place, _ in found]
-        assert all(b - a > 1 for a, b in itertools.pairwise(places))
 
 
 @pytest.mark.parametrize("name", ["1a", "a b", "endmodule", "", "a;b"])

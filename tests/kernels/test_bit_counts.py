@@ -14,7 +14,7 @@ from instruction_sets import INSTRUCTION_SETS, threads
 from torch import Tensor
 
 from htaf import functional
-from htaf.kernels import native, operators
+from htaf.kernels import native
 from htaf.kernels.bit_counts import reference
 from htaf.kernels.registration import implementation
 
@@ -85,17 +85,6 @@ def test_common(kernels: ModuleType, layout: str) -> None:
         assert np.array_equal(found.numpy(), common(a, b)), (m, n, columns)
 
 
-def test_a_matrix_with_itself(kernels: ModuleType) -> None:
-    for rows in (0, 1, 2, 3, 5, 31, 32, 33, 67, 100):
-        values, bits = drawn(rows, 40000 if rows == 5 else 300)
-        assert np.array_equal(kernels.common(bits, bits).numpy(), common(values, values)), rows
-
-
-def test_all_bits_set(kernels: ModuleType) -> None:
-    bits = torch.full((9, 40001), 255, dtype=torch.uint8)
-    assert (kernels.common(bits, bits[:3]) == 8 * 40001).all()
-
-
 @pytest.mark.parametrize("name", INSTRUCTION_SETS)
 @given(rows=SIZES, columns=SIZES, seed=st.integers(0, 99))
 def test_transposing_any_shape(name: str, rows: int, columns: int, seed: int) -> None:
@@ -118,15 +107,6 @@ def test_counting_any_shape(name: str, m: int, n: int, columns: int, seed: int) 
     native.extension().use_instruction_set(INSTRUCTION_SETS[0])
     assert np.array_equal(found.numpy(), common(a, b))
     assert np.array_equal(same.numpy(), common(a, a))
-
-
-def test_the_reference_in_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    values, bits = drawn(333, 70)
-    other, right = drawn(40, 70, 1)
-    for chunk in (1, 700, 9000):
-        monkeypatch.setattr(reference, "CHUNK", chunk)
-        assert np.array_equal(reference.transpose(bits, 70).numpy(), turned(values))
-        assert np.array_equal(reference.common(bits, right).numpy(), common(values, other))
 
 
 def test_the_reference_counts_exactly_under_autocast() -> None:
@@ -153,24 +133,6 @@ def test_without_the_extension_the_reference_runs(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(native, "extension", lambda: pytest.fail("the extension was called"))
     assert np.array_equal(functional.transpose_bits(bits, 30).numpy(), turned(values))
     assert np.array_equal(functional.count_common_bits(bits, bits).numpy(), common(values, values))
-
-
-def test_compiled_vmapped_and_on_their_side_twice() -> None:
-    bits = torch.randint(0, 256, (3, 24, 5), dtype=torch.uint8)
-
-    def both(x: Tensor) -> tuple[Tensor, Tensor]:
-        side = operators.transpose_bits(x, 40)
-        return operators.transpose_bits(side, 24), operators.count_common_bits(side, side)
-
-    expected = [both(x) for x in bits]
-    assert all(torch.equal(back, x) for (back, _), x in zip(expected, bits, strict=True))
-    compiled = torch.compile(both, fullgraph=True, backend="aot_eager")(bits[0])
-    assert all(torch.equal(a, b) for a, b in zip(compiled, expected[0], strict=True))
-    backs, counts = torch.func.vmap(both)(bits)
-    assert torch.equal(backs, bits)
-    assert torch.equal(counts, torch.stack([c for _, c in expected]))
-    one = torch.func.vmap(functional.count_common_bits, in_dims=(0, None))(bits, bits[1])
-    assert torch.equal(one[2], functional.count_common_bits(bits[2], bits[1]))
 
 
 BITS = torch.zeros(3, 2, dtype=torch.uint8)
@@ -200,12 +162,3 @@ def test_what_is_not_bits(function: str, inputs: tuple[object, ...], error: type
     call = {"transpose": functional.transpose_bits, "count": functional.count_common_bits}[function]
     with pytest.raises(error, match=message):
         call(*inputs)
-
-
-def test_the_operators_check_their_inputs_too() -> None:
-    with pytest.raises(ValueError, match=r"^bits must be uint8 of shape \[rows, 3\] for 17 columns, got torch.uint8"):
-        operators.transpose_bits(BITS, 17)
-    with pytest.raises(ValueError, match=r"^a and b must be uint8 of shapes \[m, bytes\] and \[n, bytes\], got"):
-        operators.count_common_bits(BITS, BITS[:, :1])
-    with pytest.raises(ValueError, match=r"^a and b must be on one device, got cpu and meta$"):
-        operators.count_common_bits(BITS, BITS.to("meta"))

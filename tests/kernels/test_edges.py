@@ -15,7 +15,6 @@ import torch
 from test_operators import python
 from torch import Tensor
 from torch.autograd import forward_ad, gradcheck
-from torch.testing._internal.logging_tensor import LoggingTensor, LoggingTensorMode, capture_logs
 from torch.utils.flop_counter import FlopCounterMode
 
 from closed_form import derivatives
@@ -163,18 +162,6 @@ def test_compiled_channels_last_networks_changing_floats_and_sparse_tensors(with
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("lazy", [torch.tensor([4j]).conj().imag, torch._neg_view(-A), torch._efficientzerotensor(5)])
-def test_tensors_that_the_dispatcher_resolves(lazy: Tensor) -> None:
-    found, ones = [], torch.ones(lazy.shape, requires_grad=True)
-    for v in (lazy, torch.zeros(lazy.shape) + lazy):
-        steps = [F.heaviside(v), F.sign(v), F.pack_bits(v), straight_through(v, surrogates.atan)]
-        smooth = [F.htaf(v), F.scaled_sigmoid(v), F.htaf(v, torch.tensor(2.0), 11.0), F.htaf(ones, v, 2.0)]
-        grads = [torch.autograd.grad(f(ones), ones, v)[0] for f in (F.htaf, F.scaled_sigmoid)]
-        found.append([*steps, *smooth, *grads])
-        found[-1] += [ops.straight_through_backward(v, ones, s, q, False) for s, q in SLOPES.items()]
-    torch.testing.assert_close(*found, equal_nan=True)
-
-
 @BOTH
 @pytest.mark.parametrize("name", DUAL)
 @pytest.mark.parametrize("way", ["dual", "dual, learned", "dual, watched", "jvp"])
@@ -298,34 +285,6 @@ def test_rules_of_autograd_and_slopes_that_no_kernel_knows() -> None:
     for slope in (triangle(2.0), functools.partial(surrogates.sigmoid, beta=-1.0)):  # the first has no hash
         x = values(0).requires_grad_()
         assert torch.equal(torch.autograd.grad(straight_through(x, slope).sum(), x)[0], slope(x.detach()))
-
-
-@pytest.mark.filterwarnings("ignore")  # of torch.jit
-def test_modes_subclasses_and_tracing_see_the_operators() -> None:
-    x, alpha = values(0), torch.ones(3, 1, 1)
-    with capture_logs() as logs, LoggingTensorMode():
-        F.htaf(x), F.heaviside(x), F.pack_bits(x)
-    assert [name for name in ("htaf", "heaviside", "pack_bits") if f".htaf.{name}.default(" not in str(logs)] == []
-    with capture_logs() as logs:
-        found = F.htaf(LoggingTensor(x)), F.htaf(x, LoggingTensor(alpha), alpha)
-    assert [v.elem.equal(F.htaf(x, *p)) for v, p in zip(found, ((), (alpha, alpha)), strict=True)] == [True, True]
-    assert [".htaf.htaf." in line for line in logs].count(True) == 2
-    traced = torch.jit.trace(F.htaf, (x,))
-    assert "htaf::" in str(traced.graph)
-    assert torch.equal(traced(values(1, 4, 7)), F.htaf(values(1, 4, 7)))
-
-
-@pytest.mark.skipif(native.load()[0] is None, reason="no compiled kernels")
-def test_the_kernels_get_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts, x, alpha = [], values(0).requires_grad_(), torch.ones(3, 1, 1, requires_grad=True)
-    for name, f in [(name, f) for name, f in vars(native.extension()).items() if callable(f)]:
-        monkeypatch.setattr(native.extension(), name, lambda *inputs, f=f: counts.append(inputs[-1]) or f(*inputs))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    sum(y.sum() for y in (F.htaf(x), F.htaf(x, alpha, 1.0), straight_through(x, surrogates.atan))).backward()
-    F.unpack_bits(F.pack_bits(x), 5)
-    F.transpose_bits(bits := torch.zeros(3, 1, dtype=torch.uint8), 5)
-    F.count_common_bits(bits, bits)
-    assert counts == [3] * 10
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, NAN])

@@ -12,7 +12,7 @@ from instruction_sets import INSTRUCTION_SETS, threads, using
 from torch import Tensor
 
 from htaf.kernels.integer_convolution import cpu, reference
-from htaf.kernels.layers import Epilogue, Geometry, row_bytes
+from htaf.kernels.layers import Epilogue, Geometry
 from htaf.kernels.packed_maps.reference import pack
 from htaf.kernels.table_convolution import cpu as tables
 from htaf.kernels.table_convolution.reference import holds
@@ -160,37 +160,3 @@ def test_sums_of_real_weights_do_not_fit_a_whole_unit() -> None:
     for weight in (fits + 0.5, fits + torch.eye(12)[0].view(1, 12, 1, 1)):
         with pytest.raises(ValueError, match="expected integers whose sums of 2 sixes range over 255 at most"):
             tables.prepare(weight, geometry, "int8", whole=True)
-
-
-@pytest.mark.parametrize("kernel", [reference, pytest.param(cpu, marks=compiled)])
-def test_bad_weights(kernel: object) -> None:
-    prepare, g = kernel.prepare, Geometry(70, 5)  # pyright: ignore[reportAttributeAccessIssue]
-    good = torch.ones(5, 70, 1, 1, dtype=torch.int8)
-    with pytest.raises(TypeError, match="must be int8 on the CPU"):
-        prepare(good.float(), g)
-    with pytest.raises(ValueError, match=r"expected weight \(5, 70, 1, 1\)"):
-        prepare(good[:4], g)
-    with pytest.raises(ValueError, match="got -128"):
-        prepare(good * -128, g)
-    with pytest.raises(ValueError, match="expected 1 to 7 planes"):
-        prepare(good, g, planes=8)
-    with pytest.raises(ValueError, match="expected 1 to 7 planes, 1 of layers in groups"):
-        prepare(good[:4, :35], Geometry(70, 4, groups=2), planes=2)
-    large = torch.full((1, 2**18, 1, 1), 127, dtype=torch.int8)
-    with pytest.raises(ValueError, match="expected sums below 2\\^24"):
-        prepare(large, Geometry(2**18, 1))
-
-
-@compiled
-def test_bad_inputs() -> None:
-    g = Geometry(70, 5)
-    made = cpu.prepare(torch.ones(5, 70, 1, 1, dtype=torch.int8), g, planes=2)
-    with pytest.raises(ValueError, match=f"{2 * row_bytes(70)}"):
-        cpu.forward(torch.zeros(1, 1, 1, row_bytes(70), dtype=torch.uint8), made, g, Epilogue())
-    bits = torch.zeros(1, 1, 1, 2 * row_bytes(70), dtype=torch.uint8)
-    with pytest.raises(TypeError, match="wide must be float64"):
-        cpu.forward(bits, made, g, Epilogue(wide=torch.zeros(2, 5)))
-    with pytest.raises(ValueError, match="wide must have the shape"):
-        cpu.forward(bits, made, g, Epilogue(wide=torch.zeros(2, 4, dtype=torch.float64)))
-    with pytest.raises(ValueError, match="in place of scale and shift"):
-        cpu.forward(bits, made, g, Epilogue(scale=torch.ones(5), wide=torch.zeros(2, 5, dtype=torch.float64)))

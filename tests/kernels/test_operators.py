@@ -19,7 +19,6 @@ from htaf import functional, surrogates
 from htaf.kernels import native, operators, registration
 from htaf.kernels.registration import choose, implementation
 
-ROOT = Path(__file__).parents[2]
 ops = torch.ops.htaf
 
 
@@ -185,16 +184,6 @@ def test_the_instruction_set_can_be_chosen() -> None:
     done = python("import htaf.functional as f, torch; f.htaf(torch.zeros(1))", HTAF_INSTRUCTION_SET="mmx")
     assert "HTAF_INSTRUCTION_SET must be one of [" in done.stderr
     assert "got 'mmx'" in done.stderr
-
-
-@pytest.mark.slow
-def test_the_tests_pass_without_the_extension() -> None:
-    files = [str(ROOT / "tests" / name) for name in ("test_functional.py", "test_surrogates.py", "test_activations.py")]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "not slow", *files, str(ROOT / "tests/test_convert.py"), __file__],
-        capture_output=True, text=True, env={**os.environ, "HTAF_NO_EXTENSION": "1"}, timeout=900,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:]
 
 
 REFERENCE = """

@@ -406,18 +406,6 @@ def test_unused_bits_and_no_images() -> None:
         assert found(cpu.forward(bits[:0], weights, geometry, Epilogue())).shape == (0, 4, 4, 3)
 
 
-@compiled
-def test_layouts_of_bits() -> None:
-    case = LAYERS["stride 2"]
-    bits = maps.pack(case.images())
-    weights = cpu.prepare(case.weight(), case.geometry, "int8")
-    expected = found(cpu.forward(bits, weights, case.geometry, Epilogue()))
-    odd = torch.cat([bits.new_zeros(3), bits.flatten()])[3:].view(bits.shape)
-    turned = bits.transpose(1, 2).contiguous().transpose(1, 2)
-    for other in (odd, turned):
-        assert torch.equal(found(cpu.forward(other, weights, case.geometry, Epilogue())), expected)
-
-
 G = Geometry(70, 6, (3, 3))
 BITS = torch.zeros(2, 5, 5, row_bytes(70), dtype=torch.uint8)
 
@@ -447,31 +435,3 @@ def test_wrong_inputs_are_refused(
     weights = cpu.prepare(torch.randn(6, 70, 3, 3), G, "int8")
     with pytest.raises(error, match=message):
         cpu.forward(bits, weights, geometry, after)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("weight", "geometry", "error", "message"),
-    [
-        (torch.zeros(6, 70, 3, 3), G._replace(channels=71), ValueError, r"^expected weight \(6, 71, 3, 3\), got"),
-        (torch.zeros(6, 70, 3, 3).double(), G, TypeError, "^weight must be float32 on the CPU, got torch.float64"),
-        (torch.zeros(6, 70, 3, 3), G._replace(groups=4), ValueError, "in whole groups, got Geometry"),
-        (torch.zeros(6, 70, 3, 3), G._replace(dilation=(1, 0)), ValueError, "^expected sizes >= 1"),
-    ],
-)
-def test_wrong_weights_are_refused(weight: Tensor, geometry: Geometry, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        reference.prepare(weight, geometry, "int8")
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_kind_that_is_none() -> None:
-    with pytest.raises(ValueError, match=r"^kind must be float32, int16 or int8, got 'int4'$"):
-        reference.prepare(torch.zeros(6, 70, 3, 3), G, "int4")  # pyright: ignore[reportArgumentType]
-
-
-@compiled
-def test_peak() -> None:
-    for name in INSTRUCTION_SETS:
-        native.extension().use_instruction_set(name)
-        assert all(cpu.peak(kind) >= 0 for kind in KINDS)

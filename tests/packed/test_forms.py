@@ -97,48 +97,6 @@ def test_steps_below_a_threshold_before_padding_and_pooling(name: str, binary: b
     assert packed.report.layers == 1
 
 
-def test_a_maximum_of_values_below_a_threshold_is_pooled_as_bits() -> None:
-    model = Net(nn.Conv2d(3, 10, 3), lambda z: torch.max_pool2d(STEPS["where gt"](z), 2, 2, 1), nn.Conv2d(10, 7, 3))
-    packed = agree(model.eval(), torch.randn(4, 3, 8, 8))
-    assert any(isinstance(step, Pool) for step in packed.program.instructions)
-
-
-@pytest.mark.parametrize(
-    ("between", "last"),
-    [
-        (lambda z: torch.where(z >= 0, 1.0, -1.0).transpose(1, 2), nn.Linear(6, 3)),
-        (lambda z: torch.max_pool1d(torch.where(z >= 0, 1.0, -1.0), 4, ceil_mode=True), nn.Linear(2, 3)),
-        (lambda z: torch.where(z >= 0, 1.0, z) * torch.full((5,), 2.0).sum(), nn.Linear(5, 3)),
-        (lambda z: z.to(torch.float32, copy=True) * (z > 0).to(torch.float32), nn.Linear(5, 3)),
-        (lambda z: torch.where(z >= 0, 1.0, z).softmax(-1, dtype=torch.float32), nn.Linear(5, 3)),
-    ],
-)
-def test_numbers_of_float32_in_the_graph_do_not_stop_the_comparison(between, last: nn.Module) -> None:
-    front = nn.Sequential(nn.Linear(5, 9), htaf.Heaviside(), nn.Linear(9, 30), nn.Unflatten(1, (6, 5)))
-    agree(Net(front, between, last).eval(), torch.randn(4, 5))
-
-
-def test_what_fails_in_float64_is_an_error_of_packing(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = aten.linear.default
-
-    def narrow(x: Tensor, *rest: Tensor) -> Tensor:
-        if x.dtype == torch.float64:
-            raise RuntimeError("expected float")
-        return kept(x, *rest)
-
-    model = nn.Sequential(nn.Linear(5, 9), htaf.Heaviside(), nn.Linear(9, 3)).eval()
-    x = torch.randn(4, 5)
-    from htaf.packed import graph
-    from htaf.packed.verification import compare
-
-    traced = graph.trace(model, (x,))
-    packed = pack(model, x)
-    for node in traced.module.graph.find_nodes(op="call_function", target=kept):
-        node.target = narrow
-    with pytest.raises(PackedError, match=r"float64.*expected float"):
-        compare(packed, traced, (x,))
-
-
 @pytest.mark.parametrize(("size", "bits"), [(6, True), (1, False)])
 def test_windows_without_a_pixel_are_pooled_in_float(size: int, bits: bool) -> None:
     pool, last = nn.MaxPool2d(2, 1, padding=1, dilation=2), nn.Conv2d(9, 2, 1)

@@ -297,11 +297,6 @@ def _pieces() -> dict[str, Any]:
     return {"opcode": "half", "__annotations__": annotations, **dict.fromkeys(PIECES, piece)}
 
 
-def test_the_contract_has_these_pieces() -> None:
-    assert PIECES == ("decided", "prepare", "sizes")
-    assert type("Whole", (Instruction,), _pieces()).fields.keys() == {"name", "input", "y"}
-
-
 @pytest.mark.parametrize("piece", ["opcode", *PIECES])
 def test_half_an_instruction_is_refused(piece: str) -> None:
     pieces = _pieces()
@@ -323,12 +318,6 @@ def test_fields_that_say_too_little_are_refused(name: str) -> None:
     annotations, said = FIELDS[name]
     with pytest.raises(TypeError, match=re.escape(said)):
         type("Half", (Instruction,), _pieces() | {"__annotations__": annotations})
-
-
-def test_a_value_that_may_be_missing_is_a_field() -> None:
-    made = type("Whole", (Instruction,), _pieces() | {"__annotations__": {"name": str, "y": Made | None}})
-    assert made.fields["y"].check(None) is None
-    assert (tuple(made.fields["y"].makes(None)), tuple(made.fields["y"].makes(3))) == ((), (3,))
 
 
 @pytest.mark.usefixtures("unchecked")  # the types say it too, but are checked in tests alone

@@ -8,8 +8,6 @@ from __future__ import annotations
 import copy
 import gc
 import io
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -251,14 +249,6 @@ def test_numbers_that_do_not_lie_in_memory_are_made(held: Held, kind: str) -> No
         held.model(x.to_sparse())
 
 
-def test_another_default_dtype_changes_nothing(held: Held) -> None:
-    torch.set_default_dtype(torch.float64)
-    try:
-        right(held.model.to("cpu"), held)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def test_a_bias_that_lies_apart_is_read_as_it_is() -> None:
     geometry, x = Geometry(3, 40, (1, 1)), torch.randn(2, 3, 4, 4)
     weight, bias = torch.randn(40, 3, 1, 1), torch.randn(80)[::2]
@@ -273,36 +263,3 @@ def test_the_file_may_be_written_over(held: Held, tmp_path: Path) -> None:
     with (tmp_path / "net").open("r+b") as file:
         file.truncate(0)
     right(again, held)
-
-
-WORKER = """
-import torch, htaf
-from htaf.packed import pack
-
-class Rows(torch.utils.data.Dataset):
-    def __init__(self, model, x):
-        self.model, self.x = model, x
-    def __len__(self):
-        return len(self.x)
-    def __getitem__(self, i):
-        return self.model(self.x[i : i + 1])[0]
-
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    layers = torch.nn.Linear(8, 64), htaf.HTAF(), torch.nn.Linear(64, 64), htaf.HTAF(), torch.nn.Linear(64, 2)
-    x = torch.randn(64, 8)
-    model = pack(htaf.harden(torch.nn.Sequential(*layers).eval()), x)
-    wanted = model(x)
-    for _ in range(2):
-        loader = torch.utils.data.DataLoader(Rows(model, x), 16, num_workers=2, multiprocessing_context="spawn")
-        torch.testing.assert_close(torch.cat(list(loader)), wanted)
-        assert torch.equal(model(x), wanted)
-    print("done")
-"""
-
-
-@pytest.mark.slow
-def test_workers_of_a_data_loader_predict_the_same_and_say_nothing(tmp_path: Path) -> None:
-    (tmp_path / "rows.py").write_text(WORKER)
-    done = subprocess.run([sys.executable, tmp_path / "rows.py"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

@@ -165,19 +165,6 @@ def test_random_networks(made: tuple[nn.Sequential, tuple[int, ...]], bits: Bits
             same(PackedModel(packed.program, packed.report), exact, traced, x, 1e-5)
 
 
-def test_files_are_smaller(tmp_path: Path) -> None:
-    sizes = {}
-    for bits in (8, 4):
-        exact, x = drawn(lambda: WideResNet(10, 4, 5, ACT), (3, 8, 8), bits, 1)
-        packed = pack(exact, x)
-        assert f"integer, {bits} bits" in str(packed.report)
-        save(packed, tmp_path / f"{bits}")
-        sizes[bits] = (tmp_path / f"{bits}").stat().st_size
-        assert packed.report.packed_bytes < packed.report.float_bytes * bits / 32 * 1.02
-        assert sizes[bits] < packed.report.float_bytes * bits / 32 + 60_000
-    assert sizes[4] < 0.7 * sizes[8]
-
-
 def test_nibbles() -> None:
     for shape in ((3, 5, 3, 3), (2, 4, 1, 1)):
         weight = torch.randint(-7, 8, shape, dtype=torch.int8)

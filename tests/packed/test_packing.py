@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import re
-import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from packed_nets import IMAGES, Residual, columns, packed_beside, packs_as, plain, settled
+from packed_nets import IMAGES, Residual, columns, packs_as, plain, settled
 from torch import nn
 
 import htaf
-from htaf._console import progress
 from htaf._errors import HtafError
 from htaf.kernels import native
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
-from htaf.packed import PackedError, PackedModel, graph, load, pack, packing, save, trace, verify
-from htaf.packed.report import compared
-from htaf.packed.verification import compare
+from htaf.packed import PackedError, PackedModel, load, pack, save, trace, verify
 
 NETS = {
     "mlp": (lambda: MLP(9, 3, (70, 20)), (9,), 2),
@@ -42,37 +36,6 @@ def seeded() -> None:
 def test_packed_gives_what_the_hardened_model_gives(name: str, tmp_path: Path) -> None:
     make, size, layers = NETS[name]
     packs_as(make, size, layers, tmp_path / "model.htaf")
-
-
-class Passing(nn.Module):
-    """What is read as it is exported: bits flattened, cast and dropped out in eval mode."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        bits = (self.first(x) >= 0).to(torch.float32)
-        return self.last(nn.functional.dropout(bits.flatten(0, 1), 0.5, self.training)).unflatten(0, (-1, 8))
-
-
-@pytest.mark.parametrize(("make", "functional"), [(Passing, 0), (plain, 0), (Residual, 1)])
-def test_graphs_are_made_functional_where_an_operator_changes_its_input(make, functional: int, monkeypatch) -> None:
-    made: list[dict] = []
-    run = torch.export.ExportedProgram.run_decompositions
-    monkeypatch.setattr(
-        torch.export.ExportedProgram,
-        "run_decompositions",
-        lambda self, table: (made.append(table), run(self, table))[1],
-    )
-    x = torch.randn(6, *IMAGES)
-    model = make().eval() if make is Passing else settled(make(), x)
-    packed, found = packed_beside(model, x)
-    assert len(made) == functional
-    assert packed.report.layers
-    assert found.ok, found
-    if make is Passing:
-        torch.testing.assert_close(packed(x), model(x))
 
 
 @pytest.mark.parametrize(
@@ -105,22 +68,6 @@ def test_what_cannot_be_packed_is_said(make, example, message: str) -> None:
         pack(make(), example)
 
 
-def test_progress_is_plain_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    for module in (sys.modules[compare.__module__], graph):
-        monkeypatch.setattr(module, "shown_progress", partial(progress, every=0))
-    net = nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2))
-    pack(net, x := torch.randn(2, 3))
-    assert capsys.readouterr().err == ""
-    packed = pack(net, x, progress=True)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "exporting the network"
-    count = re.fullmatch(r"comparing layer by layer: (\d+) of (\d+) in \S+ s", lines[-1])
-    assert count, lines[-1]
-    assert count[1] == count[2]
-    verify(packed, net, x, progress=True)
-    assert "comparing layer by layer" in capsys.readouterr().err
-
-
 def test_inputs_and_devices_that_do_not_fit_are_said() -> None:
     packed = pack(nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2)), torch.randn(2, 3))
     for bad in (torch.zeros(2, 4), torch.zeros(3), torch.zeros(2, 3).double(), torch.full((2, 3), torch.inf)):
@@ -145,17 +92,6 @@ def test_a_packed_model_that_differs_is_found_out() -> None:
     assert found.flips[0].distance > 0
     with pytest.raises(PackedError, match="the model that was packed"):
         verify(packed, settled(columns(), torch.randn(8, 9)), torch.randn(8, 9))
-
-
-def test_sizes_are_compared_in_words() -> None:
-    assert compared(100, 300, "in float32") == "3.0 times smaller than in float32 (300 bytes)"
-    assert compared(4000, 3000, "that") == "1.3 times as large as that (3,000 bytes)"
-    for size in (290, 300, 310):
-        assert compared(size, 300, "that") == "about as large as that (300 bytes)"
-
-
-def test_a_report_of_no_floats_is_shown() -> None:
-    assert "bytes" not in str(packing.Report((), 8, 0))
 
 
 @pytest.mark.parametrize(("level", "said"), [(torch.nan, "NaN in 2.weight"), (torch.inf, "the kernels take: .*finite")])

@@ -129,14 +129,6 @@ def test_plans_hold_every_operation_on_bits(packed, monkeypatch: pytest.MonkeyPa
     assert {a[1] for a in made if a[0] == "bitwise"} == {0, 1, 2}
 
 
-@pytest.mark.parametrize("packed", ["mixed"], indirect=True)
-def test_what_has_no_kernel_stays_between_plans(packed) -> None:
-    model, size = packed
-    model(torch.randn(3, *size))
-    parts = next(reversed(model._execution.plans.values())).parts
-    assert {isinstance(part, Segment) for part in parts} == {True, False}
-
-
 @pytest.mark.usefixtures("unchecked")  # the checks of shapes are not made for threads
 @pytest.mark.parametrize("packed", ["bireal", "mixed"], indirect=True)
 def test_threads_share_a_plan(packed) -> None:

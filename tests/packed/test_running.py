@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -108,14 +106,6 @@ def test_an_output_may_be_written_to(made: tuple[PackedModel, tuple[int, ...]]) 
     assert _equal(packed(x), right)
 
 
-def test_watching_gives_the_same(made: tuple[PackedModel, tuple[int, ...]]) -> None:
-    packed, size = made
-    x = torch.randn(3, *size)
-    steps = []
-    assert _equal(packed.watch((x,), lambda step, values: steps.append(step)), packed(x))
-    assert tuple(steps) == packed.program.instructions
-
-
 @pytest.mark.usefixtures("unchecked")  # the checks of shapes are not made for threads
 def test_threads_may_share_a_model(made: tuple[PackedModel, tuple[int, ...]]) -> None:
     packed, size = made
@@ -162,13 +152,6 @@ def test_memory_is_used_again_and_does_not_grow() -> None:
     assert len(kept()) == len(first)
 
 
-def test_the_formulas_keep_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "available", lambda: False)
-    packed, size = _held.__wrapped__()
-    packed(torch.randn(3, *size))
-    assert not packed._execution.spare
-
-
 @compiled
 def test_memory_that_another_thread_took_is_not_missed() -> None:
     from htaf.kernels.binary_convolution import cpu
@@ -187,28 +170,6 @@ def test_memory_that_another_thread_took_is_not_missed() -> None:
     assert torch.equal(y, right)
 
 
-COPIES: dict[str, Callable[[PackedModel], PackedModel]] = {
-    "deepcopy": copy.deepcopy,
-    "copy": copy.copy,
-    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
-}
-
-
-@pytest.mark.parametrize("how", COPIES)
-def test_copies_run_on_their_own(how: str) -> None:
-    packed, size = _held()
-    packed = _fresh(packed)
-    packed.extra["note"] = 1
-    x = torch.randn(3, *size)
-    right = packed(x)
-    other = COPIES[how](packed)
-    for _ in range(3):
-        assert _equal(other(x), right)
-    assert other.extra == {"note": 1}
-    assert other._execution.spare is not packed._execution.spare
-    assert sum(map(len, other._execution.spare.values())) == sum(map(len, packed._execution.spare.values()))
-
-
 def test_inputs_share_their_batch() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -225,12 +186,6 @@ def test_inputs_share_their_batch() -> None:
     for bad in ((a, b[:1]), (a[:1], b), (a,), (a, b, b)):
         with pytest.raises(PackedError, match="expected"):
             packed(*bad)
-
-
-def test_packing_is_public() -> None:
-    assert htaf.pack is pack
-    assert htaf.PackedModel is PackedModel
-    assert {"pack", "PackedModel"} <= set(htaf.__all__)
 
 
 class Returns(nn.Module):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import html.parser
 import json
 import re
-import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,10 +22,8 @@ from htaf.data.tabular import Table, load, split
 from htaf.report import contents, page, writing
 from htaf.report.writing import PAGE, VALUES, kept_baselines, write_report
 from htaf.runs import Run, open_run
-from htaf.runs.hardening import Step
-from htaf.training.families import make_recipe, ready_recipe
-from htaf.training.families.mlp import tabular_exact, tabular_members, tabular_residual
-from htaf.training.reproduce import command
+from htaf.training.families import make_recipe
+from htaf.training.families.mlp import tabular_residual
 from htaf.training.running import Running
 from made_report import CLASSES, HOSTILE, hostile, reported, trained
 from made_runs import digits, made_run
@@ -127,10 +124,9 @@ def test_a_gap_of_networks_with_other_weights_is_none(run: Run) -> None:
         assert "gap, exact - smooth" not in text
         assert "On the test part the exact network is" not in text
     steps = [{"name": "recalibrate", "kept": False}, {"name": "refit", "kept": True}]
-    record = {"hardening": {"finish": steps}, "repaired": {"steps": [{"name": "distil", "kept": True}]}}
+    record = {"hardening": {"finish": steps}}
     of: Any = SimpleNamespace(has_own_smooth=True, record=record)
-    assert contents.refitted(of) == ["refit", "distil"]
-    assert {*page.STEPS} >= {*get_args(Step), "average", "shrink"}
+    assert contents.refitted(of) == ["refit"]
 
 
 def test_what_stands_in_the_report_of_each_task(run: Run, numbers: Run) -> None:
@@ -415,35 +411,6 @@ def test_the_command_takes_no_images(htaf: Any, tmp_path: Path) -> None:
     code, _, said = htaf("report", tmp_path / "run")
     assert code == 2
     assert "was trained on images: expected a run of a table" in said
-
-
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        tabular_members().replace(members=4, hidden=(16,), thresholds=9, dropout=0.0),
-        ready_recipe("mlp", "tabular-paper"),
-        ready_recipe("mlp", "tabular-quick").replace(epochs=12, exact_from=0.3, noise=0.2),
-        tabular_exact().replace(method="ss", beta=3.25, hidden=(32, 16), lr=0.1 + 0.2),
-        tabular_exact().replace(method="ste", slope="tanh", optimizer="sgd", nesterov=True, schedule="cosine"),
-        tabular_exact().replace(method="relu", refit=False),
-        ready_recipe("mlp", "tabular-mlp").replace(start=(0.5, 1.5), batch_norm=False, keep="last"),
-    ],
-    ids=lambda one: one.activation.method,
-)
-def test_the_command_in_a_report_gives_the_same_recipe(recipe: Any, htaf: Any, tmp_path: Path) -> None:
-    record = {
-        "recipe": json.loads(json.dumps(recipe.identity())),
-        "source": {"name": "digits", "data_dir": None, "target": None, "task": None},
-        "data": {"split": "grouped"},
-        "seed": 3,
-        "threads": 1,
-    }
-    words = shlex.split(command(record))
-    assert words[:5] == ["htaf", "train", "tabular", "--data", "digits"]
-    assert words[-6:-1] == ["--seed", "3", "--threads", "1", "--out"]
-    code, out, said = htaf(*words[1:-1], tmp_path / "run", "--print-recipe", "--json")
-    assert code == 0, said
-    assert make_recipe(**json.loads(out)).effective() == recipe.effective()
 
 
 # --- progress without a terminal ---

@@ -329,8 +329,8 @@ def made_kinds(world: Path, made: Path) -> dict[str, Kind]:
         "unfinished run": Kind({"record.json": running, **epochs}, read_unfinished),
         "packed": Kind(of_file(world / "net.packed"), read_packed, ("predict D/net.packed W/photos",
                        "evaluate D/net.packed"), seal_tensors, True),
-        "codes": Kind(of(world / "codes"), read_codes, ("concepts score D", "concepts intervene D",
-                      "concepts counterfactuals D --image 0", "explore W/run --codes D --out out"), seal_codes),
+        "codes": Kind(of(world / "codes"), read_codes, ("concepts score D", "concepts counterfactuals D --image 0",
+                      "explore W/run --codes D --out out"), seal_codes),
         "integer program": Kind(stored(lambda file: integer_files.save(program, file), "p.safetensors"),
                                 lambda folder: integer_files.load(folder / "p.safetensors").digest, (), seal_tensors),
         "names": Kind(stored(lambda file: write_names(names, file, codes="abcdefabcdef"), "n.json"),
@@ -580,7 +580,6 @@ OWN = {  # of one flag: classes, concepts, images, servers, what no memory holds
     "--image": ("", "no such image", "-1", HUGE, "9999999", "1.5", "test/99999999"),
     "--target": ("", "ten", "lable"),
     "--concept": ("-1", "21", HUGE, "x", "1.5"),
-    "--points": ("-1", "22", HUGE, "x"),
     "--hidden": ("10000000 10000000", "100000 100000 4", HUGE),
     "--width": ("1000000", HUGE),
     "--depth": ("6000004", HUGE),
@@ -594,7 +593,7 @@ TAKEN = {  # what is good; and what is known: a started run is left, a report is
     ("train icbm", "--pretrained", ""), ("demo", "--pretrained", ""), ("concepts extract", "--out", "W/codes"),
     ("harden", "--data", "n" * 300), *(("paper report", "--out", f"W/{name}") for name in ("run", "codes")),
 }  # fmt: skip
-FILES = {"concepts name", "explain", "predict", "pack", "export"}  # verbs whose --out is a file
+FILES = {"concepts name", "predict", "pack", "export"}  # verbs whose --out is a file
 
 
 def flags_of(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
@@ -704,7 +703,7 @@ HAND: dict[str, Files] = {  # words, to which a path comes: of a file, or of its
     f"{_ICBM} --freeze True --backbone wide_resnet --pretrained": {
         "shapes.pth": saved(_MODEL.state_dict()), "none.pth": saved({}), "numbers.pth": saved({"a": 1, "b": "x"}),
         "tensor.pth": saved(torch.ones(3)), "module.pth": saved(_MODEL), "empty.pth": b"", "text.safetensors": b"hello",
-        "text.whl": b"no", "list.bin": b"[]", "evil.pt": saved({"a": Canary()}),
+        "list.bin": b"[]", "evil.pt": saved({"a": Canary()}),
     },
     f"{_ICBM} --bottleneck joint --attributes": {"mine.csv": b"class,round\ncat,1\ndog,0\n"},
     "paper leakage W/codes --names W/names.json --attributes": {"few.csv": b"class,round\n0,1\n1,0\n"},

@@ -103,7 +103,7 @@ def make_table_run(out: Path, rows: pd.DataFrame, file: Path) -> None:
     record = runs.start_run(out, {"recipe": {"method": "htaf", "family": "mlp"}, "seed": 0, "data": data})
     figures = {part: {"accuracy": 0.5, "auroc": 0.5} for part in ("validation", "test")}
     record |= {"model": model, "metrics": {"smooth": figures, "exact": figures}, "headline": "accuracy", "rows": {}}
-    source = {"name": str(file), "data_dir": None, "target": "label", "task": None, "drop_empty": False}
+    source = {"name": str(file), "data_dir": None, "target": "label", "task": None}
     record |= {"best_epoch": 0, "notes": [], "source": source}
     torch.manual_seed(0)
     runs.finish_run(out, record, build(model).eval(), fitted)
@@ -114,7 +114,7 @@ def warm() -> None:
     import matplotlib.pyplot
 
     for name in ("lightning", "onnx", "onnxruntime", "onnxscript", "openai", "sklearn.ensemble", "pyarrow.parquet",
-                 "htaf.cli.demonstration", "htaf.concepts.naming.job", "htaf.explorer.build",
+                 "htaf.cli.demonstration", "htaf.concepts.naming.job", "htaf.explorer.build", "htaf.explorer.serve",
                  "htaf.export", "htaf.runs.run", "htaf.training.fit"):  # fmt: skip
         pkgutil.resolve_name(name)
     for row in known().verbs.values():
@@ -136,7 +136,7 @@ WORDS = {
     "train llm": "--model W/llm --text W/text.txt --out out --length 16 --last-k 1 --steps 1 --training-blocks 4 "
     "--method ste",
     "generate": "W/llm-run 'red cats' --tokens 3",
-    "predict": "W/table-run W/rows.csv",
+    "predict": "W/table-run W/rows.csv --out out.csv",
     "explain": "W/table-run W/rows.csv",
     "paper list": "",
     "paper run": "bounds --out out",
@@ -160,9 +160,7 @@ WORDS = {
     "concepts where": "W/run --codes W/codes --out out",
     "concepts find": "W/run --with W/photos/red --without W/photos/blue --out out",
     "concepts counterfactuals": "W/codes --image 0",
-    "concepts intervene": "W/codes",
     "concepts edit": "W/run --off 3:1 --out out",
-    "concepts neighbours": "W/codes --image 0",
     "concepts name": "W/codes --attributes W/attributes.csv --out out.json",
 }
 

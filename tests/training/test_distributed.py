@@ -18,12 +18,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 
 from htaf.data.tabular import Table, load
 from htaf.models.build import build
-from htaf.models.mlp import MLP
-from htaf.training.distributed import PeerError, Processes, TrainingError, finished_elsewhere, lost, shard, share
+from htaf.training.distributed import PeerError, Processes, TrainingError, finished_elsewhere, lost, share
 from htaf.training.families import make_recipe
 from htaf.training.fit import fit
 from htaf.training.module import EpochBatches, Training
@@ -88,42 +86,19 @@ def test_validation_shares(rows: int, world: int, chunk: int) -> None:
             "devices and nodes must be >= 1, .* got 0 and 1",
         ),
         (Processes(nodes=-1), "cpu", "must be >= 1, and at most 65,536 processes in all, got 1 and -1"),
-        (Processes(devices=2, sync_batch_norm=True), "cpu", "SyncBatchNorm needs GPUs"),
         (Processes(devices=2), "mps", "mps"),
         (Processes(), "tpu", "expected device auto, cpu, cuda or mps"),
     ],
 )
 def test_impossible_settings(processes: Processes, device: str, text: str) -> None:
     with pytest.raises(TrainingError, match=text):
-        processes.check(device, False)
-
-
-def test_sharding_and_compiling() -> None:
-    with pytest.raises(TrainingError, match="use ddp"):
-        Processes(devices=2, strategy="fsdp").check("cpu", True)
-    Processes(devices=2, strategy="ddp").check("cpu", True)
-
-
-def test_members_learn_where_parameters_are_sharded(tmp_path: Path) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        net = MLP(3, 1, (4,), members=2, batch_norm=True)
-        x = torch.randn(5, 3)
-        expected = copy.deepcopy(net).member_outputs(x).detach()
-        shard(net, init_device_mesh("cpu", (1,)), net.member_outputs)
-        found = net.member_outputs(x)
-        found.sum().backward()
-    finally:
-        torch.distributed.destroy_process_group()
-    torch.testing.assert_close(found.detach(), expected)
-    assert all(parameter.grad is not None for parameter in net.parameters())
+        processes.check(device)
 
 
 def test_a_process_without_rows() -> None:
     plain, normed = nn.Linear(2, 2), nn.Sequential(nn.BatchNorm1d(2))
     four = Processes(devices=2, nodes=2)
     assert (four.least(plain), four.least(normed), Processes().least(normed)) == (4, 8, 2)
-    assert Processes(devices=4, sync_batch_norm=True).least(normed) == 4
     four.enough(plain, 4, 100, 4)
     with pytest.raises(TrainingError, match=r"batch_size must be >= 4 for 4 processes \(1 each\), got 3"):
         four.enough(plain, 3, 100, 100)
@@ -134,12 +109,6 @@ def test_a_process_without_rows() -> None:
     with pytest.raises(TrainingError, match="validation part must be >= 4"):
         four.enough(plain, 32, 100, 3)
     Processes().enough(normed, 2, 1, 1)  # one process takes what there is
-
-
-def test_what_is_recorded() -> None:
-    assert Processes().recorded() == Processes(strategy="ddp").recorded() == {"devices": 1}
-    found = Processes(devices=2, nodes=3, strategy="fsdp").recorded()
-    assert found == {"devices": 6, "strategy": "fsdp", "sync_batch_norm": False}
 
 
 def test_a_run_that_others_must_not_write(table: Table, tmp_path: Path) -> None:
@@ -192,11 +161,11 @@ def measured(*args, **more):
 module.Training.training_step, FIT.measure = step, measured
 table = load("digits")
 
-def train(name, data=table, strategy="ddp", **changes):
+def train(name, data=table, **changes):
     fields = {{**QUICK, **changes}}
     if "family" in fields:
         del fields["hidden"]  # of an MLP
-    running = Running("cpu", devices=2, strategy=strategy, checkpoint_seconds=0.0, gradients=name == "bn")
+    running = Running("cpu", devices=2, checkpoint_seconds=0.0)
     run = fit(make_recipe(**fields), data, out / name, running=running)
     assert run.record["status"] == "finished"
     (out / f"{{name}}.{{rank}}").write_text(run.record["model_sha256"])
@@ -204,13 +173,10 @@ def train(name, data=table, strategy="ddp", **changes):
 if what == "all":
     train("plain", batch_norm=False, clip=0.5)
     train("bn")
-    train("bn-fsdp", strategy="fsdp", clip=0.5)
-    train("bn-clip", clip=0.5)
     small = dict(family="dhn", depth=10, width=1, train_images=103, validation_images=61, batch_size=34, epochs=2)
-    for strategy in ("ddp", "fsdp"):
-        train("dhn-" + strategy, images.load("digits"), strategy, **small)
+    train("dhn", images.load("digits"), **small)
     terms = dict(small, family="icbm", concepts=8, concept_rate=0.2, neighbours=0.5, epochs=1)
-    train("icbm-fsdp", images.load("digits"), "fsdp", **terms)  # a step calls a method, not forward
+    train("icbm", images.load("digits"), **terms)  # a step calls a method, not forward
 else:
     train("run")
 """
@@ -249,7 +215,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     all_end(str(folder))
-    for name in ("plain", "bn", "bn-fsdp", "dhn-ddp", "dhn-fsdp", "icbm-fsdp"):
+    for name in ("plain", "bn", "dhn", "icbm"):
         first, second = ((folder / "runs" / f"{name}.{rank}").read_text() for rank in (0, 1))
         assert first == second, "every process has the same run"
     for rank in (0, 1):  # gloo's threads, still there as Python ends, abort a process now and then
@@ -274,13 +240,12 @@ def test_two_processes_train_as_one(two: Path, table: Table, tmp_path: Path) -> 
     one = fit(make_recipe(**QUICK, batch_norm=False, clip=0.5), table, tmp_path / "one", running=Running("cpu"))
     close(losses(two / "plain"), losses(one.path))
     record = json.loads((two / "plain" / "record.json").read_text())
-    assert (record["devices"], record["strategy"], record["device"]) == (2, "ddp", "cpu")
+    assert (record["devices"], record["device"]) == (2, "cpu")
     assert one.record["devices"] == 1
     assert record["metrics"]["exact"]["test"]["loss"] == pytest.approx(
         one.record["metrics"]["exact"]["test"]["loss"], abs=1e-5
     )
     assert sorted(p.name for p in (two / "plain").iterdir()) == sorted(p.name for p in one.path.iterdir())
-    assert (two / "bn" / "gradients.csv").is_file()
 
 
 @pytest.mark.slow
@@ -326,16 +291,6 @@ def test_batch_norm_normalises_each_share(two: Path, table: Table) -> None:
 
 
 @pytest.mark.slow
-def test_sharded_is_replicated(two: Path) -> None:
-    close(losses(two / "bn-fsdp"), losses(two / "bn-clip"))
-    sharded, replicated = losses(two / "dhn-fsdp"), losses(two / "dhn-ddp")
-    close(sharded[:1], replicated[:1], 1e-5)
-    close(sharded[1:], replicated[1:], 0.02)  # another memory layout rounds otherwise, and steps amplify it
-    record = json.loads((two / "bn-fsdp" / "record.json").read_text())
-    assert (record["devices"], record["strategy"]) == (2, "fsdp")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "text"),
     [
@@ -355,11 +310,14 @@ def test_one_fails_all_end(tmp_path: Path, what: str, text: str) -> None:
     assert record["status"] == "running"
 
 
-FLAGS = "train tabular --data digits --hidden 8 --epochs 8 --batch-size 64 --checkpoint-seconds 0 --device cpu --json"
+FLAGS = (
+    "train tabular --data digits --recipe tabular-exact --hidden 8 --epochs 8 --batch-size 64 --checkpoint-seconds 0 "
+    "--baselines False --device cpu --json"
+)
 
 
-def command(out: Path, *, torchrun: bool = False, strategy: str = "ddp") -> list[str]:
-    words = [*FLAGS.split(), "--devices", "2", "--strategy", strategy, "--out", str(out)]
+def command(out: Path, *, torchrun: bool = False) -> list[str]:
+    words = [*FLAGS.split(), "--devices", "2", "--out", str(out)]
     if torchrun:
         launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
         return [sys.executable, "-m", *launcher, "htaf", *words]
@@ -373,13 +331,10 @@ def run(words: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_killed_worker_ends_all_and_resuming_gives_the_same_bits(tmp_path: Path, strategy: str) -> None:
-    whole = run(command(tmp_path / "whole", strategy=strategy))
+def test_a_killed_worker_ends_all_and_resuming_gives_the_same_bits(tmp_path: Path) -> None:
+    whole = run(command(tmp_path / "whole"))
     out = tmp_path / "run"
-    process = subprocess.Popen(
-        command(out, strategy=strategy), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+    process = subprocess.Popen(command(out), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     deadline = time.monotonic() + SECONDS
     while not (out / "checkpoints" / "epoch-000001.ckpt").exists() and time.monotonic() < deadline:
         assert process.poll() is None
@@ -390,9 +345,9 @@ def test_a_killed_worker_ends_all_and_resuming_gives_the_same_bits(tmp_path: Pat
     process.communicate(timeout=60)
     assert process.returncode != 0
     all_end(str(out))
-    again = run(command(out, strategy=strategy, torchrun=strategy == "ddp"))
+    again = run(command(out, torchrun=True))
     for name in ("model_sha256", "metrics", "layers", "best_epoch", "epochs_run", "notes"):
         assert again[name] == whole[name], name
     assert (out / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()
-    assert run(command(out, strategy=strategy)) == again, "a finished run is read"
+    assert run(command(out)) == again, "a finished run is read"
     all_end(str(tmp_path))

@@ -1,9 +1,8 @@
-"""All steps exact from a share of the epochs on, noise, what is fitted to the bits, and learned pairs."""
+"""All steps exact from a share of the epochs on, and what is fitted to the bits."""
 
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
-from htaf import convert
-from htaf.activations import HTAF, SATURATION, Heaviside
+from htaf.activations import HTAF, Heaviside
 from htaf.data.images import Images
 from htaf.data.images import load as load_images
 from htaf.data.tabular import Table, load
 from htaf.runs import Run, RunError, open_run
 from htaf.runs.folder import RECORD, sealed
-from htaf.sharpening import Geometric, learn_within
 from htaf.training.distributed import TrainingError
 from htaf.training.families import make_recipe
 from htaf.training.fit import check, fit
-from htaf.training.module import ExactValues, Noise, Training
+from htaf.training.module import ExactValues, Training
 from htaf.training.notes import trained_exact
 from htaf.training.recipe import Recipe
 from htaf.training.running import Running
@@ -65,25 +60,6 @@ def train(out: Path, table: Table, recipe: Recipe = QUICK, **options: Any) -> Ru
 # ---- hooks ----
 
 
-def test_noise_is_off_in_eval_and_at_exact_steps() -> None:
-    step, x = HTAF(), torch.linspace(-2, 2, 5)
-    step.register_forward_pre_hook(Noise(0.5))
-    assert not torch.equal(step(x), HTAF()(x))
-    assert torch.equal(step.eval()(x), HTAF()(x))
-    exact = convert.harden(nn.Sequential(step).train(), share=True)
-    assert torch.equal(exact[0](x), Heaviside()(x))
-
-
-def test_noise_has_its_standard_deviation() -> None:
-    torch.manual_seed(0)
-    step = HTAF().train()
-    given = Noise(0.5)(step, (torch.zeros(20_000),))
-    assert given is not None
-    noisy = given[0]
-    assert noisy.std().item() == pytest.approx(0.5, rel=0.03)
-    assert noisy.mean().item() == pytest.approx(0.0, abs=0.02)
-
-
 @pytest.mark.parametrize("bipolar", [False, True])
 def test_exact_values_have_the_smooth_gradient(bipolar: bool) -> None:
     step, hook, x = HTAF(0.5, 3.0, bipolar=bipolar), ExactValues(), torch.randn(4, 50, requires_grad=True)
@@ -116,8 +92,8 @@ class Stopped(Exception):
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "noise": {"noise": 0.3, "recalibrate": True, "refit": True, "average": 0.9},
-    "pairs that move": {"learn_pair": True, "sharpen_fraction": 1.0, "precision": "bfloat16"},
+    "dropout": {"dropout": 0.3, "recalibrate": True, "refit": True, "average": 0.9},
+    "pairs that move": {"sharpen_fraction": 1.0, "precision": "bfloat16"},
 }
 
 
@@ -181,13 +157,12 @@ def test_a_last_step_that_cannot_be_taken_loses_nothing(
 def test_errors_before_the_training() -> None:
     with pytest.raises(TrainingError, match="one process, got 2"):
         check(QUICK, Running("cpu", devices=2))
-    for name in ("exact_from", "noise"):
-        with pytest.raises(TrainingError, match="compile goes with neither"):
-            check(make_recipe().replace(compile=True, **{name: 0.1}), Running("cpu"))
+    with pytest.raises(TrainingError, match="compile does not go with exact_from"):
+        check(make_recipe().replace(compile=True, exact_from=0.1), Running("cpu"))
 
 
 def test_progressive_hardening_is_refused(table: Table, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="harden, restart: progressive hardening is gone"):
+    with pytest.raises(ValueError, match="harden, restart: gone"):
         make_recipe(harden="progressive", restart=0.5)
     plain = make_recipe(harden="end", harden_from=0.6, restart=0.3)  # as records of before say it of others
     assert plain == make_recipe()
@@ -197,52 +172,6 @@ def test_progressive_hardening_is_refused(table: Table, tmp_path: Path) -> None:
     (run.path / RECORD).write_text(sealed(old))
     with pytest.raises(RunError, match="progressive hardening, which is gone"):
         open_run(run.path)
-
-
-# ---- learned pairs ----
-
-
-@settings(max_examples=60, deadline=None)
-@given(move=st.tuples(st.floats(-3, 3), st.floats(-3, 3)), progress=st.floats(0, 1))
-def test_learned_pairs_keep_the_schedule_s_product(move, progress) -> None:
-    schedule, step = Geometric((1.0, 2.0), (2.0, 11.0), 0.7), HTAF(2.0, 11.0, learnable=True)
-    now = schedule.at(progress)
-    learn_within(step, now, now, 22.0)  # as an optimizer finds it
-    with torch.no_grad():
-        step.get_parameter("log_alpha0").fill_(math.log(now[0]) + move[0])
-        step.get_parameter("log_alpha1").fill_(math.log(now[1]) + move[1])
-    assert learn_within(nn.Sequential(step), now, now, 22.0) == 1
-    alpha0, alpha1 = (float(value) for value in step.alphas)
-    assert alpha0 * alpha1 == pytest.approx(now[0] * now[1], rel=1e-5)
-    assert 0.1 - 1e-6 <= alpha0 <= 22 / SATURATION + 1e-5
-    if progress >= 0.7:
-        assert alpha1 >= SATURATION - 1e-5
-    nearest = now[0] * math.exp((move[0] - move[1]) / 2)
-    assert alpha0 == pytest.approx(min(max(nearest, 0.1), 22 / SATURATION), rel=1e-5)
-
-
-def test_a_pair_that_learns_nothing_follows_the_schedule() -> None:
-    module = Training(learnable_net(), make_recipe(hidden=(4,), learn_pair=True), "regression", 100)
-    step = next(m for m in module.net.modules() if isinstance(m, HTAF))
-    assert module.schedule is not None
-    for i in range(101):
-        module.sharpen(i / 100)
-        expected = module.schedule.at(i / 100)
-        assert [float(alpha) for alpha in step.alphas] == pytest.approx(expected, rel=1e-4)
-
-
-def learnable_net() -> nn.Module:
-    return nn.Sequential(nn.Linear(2, 4), HTAF(2.0, 11.0, learnable=True), nn.Linear(4, 1))
-
-
-def test_every_layer_learns_its_own_pair(table: Table, tmp_path: Path) -> None:
-    recipe = make_recipe(hidden=(8, 6), epochs=4, batch_size=16, lr=0.05, learn_pair=True)
-    run = train(tmp_path / "run", table, recipe)
-    found = [m.alphas for m in open_run(run.path).model(exact=False).modules() if isinstance(m, HTAF)]
-    assert len({float(alpha0) for alpha0, _ in found}) == 2
-    assert all(float(alpha0) != 2.0 for alpha0, _ in found)
-    assert run.record["model"]["activation"]["learnable"] is True
-    assert run.record["recipe"]["learn_pair"] is True
 
 
 # ---- families ----
@@ -272,7 +201,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("family", slow_but(FAMILIES, "dhn", "snn"))
 def test_every_family_becomes_exact(images: Images, tmp_path: Path, family: str) -> None:
     recipe = make_recipe(
-        family, epochs=2, batch_size=8, exact_from=0.5, noise=0.1, recalibrate=True, refit=True, augment="none",
+        family, epochs=2, batch_size=8, exact_from=0.5, recalibrate=True, refit=True, augment="none",
         validation_images=8, **FAMILIES[family],
     )  # fmt: skip
     run = fit(recipe, images, tmp_path / "run", running=Running("cpu", checkpoint_seconds=0.0))

@@ -16,7 +16,6 @@ from PIL import Image
 from torch import nn
 
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
-from htaf.binary import BinaryConv2d
 from htaf.cli.verbs import Verb, known
 from htaf.data.images import FilePart, Images, MemoryPart, load
 from htaf.data.reading import DataError
@@ -94,12 +93,6 @@ def test_other_methods(digits: Images, family: Any, method: Any, kind: type[nn.M
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in net.parameters())
 
 
-def test_bits_of_a_bnn_are_signs_and_its_weights_binary(runs) -> None:
-    model = runs("bnn").model()
-    assert all(m.bipolar for m in model.modules() if isinstance(m, Heaviside))
-    assert sum(isinstance(m, BinaryConv2d) for m in model.modules()) == 16
-
-
 def test_neurons_follow_the_recipe(digits: Images) -> None:
     from htaf.models.build import build
 
@@ -126,13 +119,6 @@ def test_only_training_images_are_augmented(digits: Images) -> None:
     assert not torch.equal(posed.train[rows, 1][0], posed.train[rows, 2][0])
     assert torch.equal(posed.train[rows, 1][0], posed.train[rows, 1][0])
     assert torch.equal(posed.validation[rows, 1][0], posed.validation[rows, 2][0])
-
-
-def test_standardised_on_the_training_images_alone(digits: Images) -> None:
-    posed = problem(recipe("dhn", augment="none"), digits, 0, "random")
-    x, _ = posed.train[torch.arange(200), 0]
-    assert x.mean().abs() < 1e-5
-    assert x.std(unbiased=False) == pytest.approx(1, abs=1e-5)
 
 
 def test_dropout_follows_from_the_seed_and_survives_a_resume(digits: Images, tmp_path: Path) -> None:

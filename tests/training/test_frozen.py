@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from htaf.data.images import split as split_images
 from htaf.models.icbm import ICBM
 from htaf.runs import Run, open_run
 from htaf.runs import features as room
-from htaf.runs.features import CHECKS, FEATURES, FeatureBatches, FeatureStore, fill, folder_of, key_of, seen_of
+from htaf.runs.features import CHECKS, FEATURES, FeatureStore, fill, folder_of, key_of
 from htaf.training.families import continuing, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe
@@ -128,33 +127,6 @@ def test_a_stopped_computation_goes_on_and_a_damaged_row_is_made_again(
     (folder / CHECKS).write_bytes(b"no")  # files that are not whole are begun anew
     store, *_ = made_store(digits, run)
     assert len(store.missing(rows)) == 150
-
-
-def test_views_are_functions_of_the_image_and_the_view_alone(digits: Images, run: Run) -> None:
-    store, *_ = made_store(digits, run)
-    key = replace(store.key, augment="crop-flip", view=1)
-    some, one = seen_of(key, digits.test, torch.tensor([3, 8, 5])), seen_of(key, digits.test, torch.tensor([5]))
-    assert torch.equal(some[2:], one)
-    assert not torch.equal(one, seen_of(replace(key, view=2), digits.test, torch.tensor([5])))
-
-
-def test_views_are_seen_in_turn(digits: Images, tmp_path: Path, count: list[int]) -> None:
-    made = fit(recipe(views=2, augment="crop-flip", epochs=3), digits, tmp_path / "r", seed=9)
-    assert sum(count) == 200 + 100 + len(digits.test) + 2 * 200
-    assert made.record["recipe"]["views"] == 2
-
-
-def test_epoch_e_has_of_the_views_the_one_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    stores = tuple(object.__new__(FeatureStore) for _ in range(3))
-    view = {id(store): float(number) for number, store in enumerate(stores)}
-    monkeypatch.setattr(FeatureStore, "batch", lambda self, rows: torch.full((len(rows), 1), view[id(self)]))
-    batches = FeatureBatches(stores, torch.arange(10))
-    rows = torch.tensor([4, 7])
-    for epoch in range(7):
-        key: Any = (rows, 0, epoch)
-        x, y = batches[key]
-        assert x.tolist() == [[epoch % 3]] * 2
-        assert y.tolist() == [4, 7]
 
 
 def test_new_views_in_every_epoch_go_through_the_backbone(digits: Images, tmp_path: Path, count: list[int]) -> None:

@@ -18,39 +18,29 @@ from htaf.training.families import FAMILIES, family_of, make_recipe, ready_recip
     ("changes", "words"),
     [
         ({"alpha0": -1.0}, "alpha0 must be > 0 and finite, got -1.0"),
-        ({"alpha1": float("inf")}, "alpha1 must be > 0 and finite, got inf"),
-        ({"beta": 0.0}, "beta must be > 0 and finite, got 0.0"),
         ({"lr": float("nan")}, "lr must be > 0 and finite, got nan"),
         ({"weight_decay": -0.1}, "weight_decay must be >= 0 and finite, got -0.1"),
         ({"epochs": 0}, "epochs must be >= 1, got 0"),
         ({"batch_size": 0}, "batch_size must be >= 1, got 0"),
         ({"batch_size": 1}, "batch_size must be >= 2 with batch_norm, got 1"),
         ({"patience": -1}, "patience must be >= 0, got -1"),
-        ({"hidden": ()}, r"hidden sizes must be integers in 1 to 2,147,483,647, got \(\)"),
         ({"hidden": (8, 0)}, r"hidden sizes must be integers in 1 to 2,147,483,647, got \(8, 0\)"),
         ({"sharpen_fraction": 0.0}, r"fraction must lie in \(0, 1\], got 0.0"),
         ({"start": (1.0,)}, "equally many"),
-        ({"method": "ss", "start": (1.0, 2.0)}, "equally many"),
         ({"nesterov": True, "momentum": 0.0}, "momentum must be > 0 with nesterov, got 0.0"),
-        ({"clip": -1.0}, "clip must be >= 0 and finite, got -1.0"),
         ({"label_smoothing": 1.0}, r"label_smoothing must lie in \[0, 1\), got 1.0"),
         ({"lr": 0.1, "lr_end": 0.2}, r"lr_end must lie in \[0, lr = 0.1\], got 0.2"),
         ({"family": "dhn", "depth": 18}, "depth for dhn must be 6 n . 4 in 10 to 1204, got 18"),
-        ({"family": "bnn", "depth": 50}, r"depth for bnn must be one of \(18, 34\), got 50"),
         ({"family": "snn", "depth": 20}, r"depth for snn must be one of \(18, 34, 50\), got 20"),
         ({"family": "bnn", "method": "relu"}, "method for bnn must be htaf, ste or ss, got 'relu'"),
         ({"family": "snn", "steps": 0}, "steps must be >= 1, got 0"),
         ({"family": "snn", "tau": 1.0}, "tau must be > 1 and finite, got 1.0"),
         ({"family": "bnn", "validation_images": 1.5}, "validation_images must be a number of images or a share"),
-        ({"family": "bnn", "validation_images": 0}, "validation_images must be a number of images or a share"),
-        ({"family": "bnn", "train_images": -1}, "train_images must be >= 0, got -1"),
         ({"exact_from": 1.5}, "exact_from must lie"),
-        ({"noise": -1.0}, "noise must be >= 0"),
         ({"family": "icbm", "depth": 18}, "depth for wide_resnet must be 6 n"),
         ({"family": "icbm", "backbone": "resnet", "depth": 50}, r"depth for resnet must be one of \(18, 34\), got 50"),
         ({"family": "icbm", "pretrained": "hub"}, "pretrained must be a path"),
         ({"family": "icbm", "bottleneck": "joint", "concepts": 3}, "concepts must be 0 for bottleneck joint"),
-        ({"family": "icbm", "concepts": -1}, "concepts must be >= 0"),
         ({"family": "icbm", "backbone_lr": 0.0}, "backbone_lr must be > 0"),
         ({"family": "icbm", "backbone": ""}, "backbone must be the name"),
     ],
@@ -64,19 +54,14 @@ def test_values_of_a_wrong_kind() -> None:
     """In a process of its own: here the types of arguments are checked before the recipe sees them."""
     cases = {
         "method='tanh'": "method must be one of ('htaf', 'ste', 'ss', 'relu'), or package.module:Class, got 'tanh'",
-        "slope='steep'": "got 'steep'",
         "schedule='step'": "schedule must be one of ('one_cycle', 'cosine', 'linear', 'constant'), got 'step'",
         "family='cnn'": "family must be one of ('bnn', 'dhn', 'icbm', 'mlp', 'snn'), got 'cnn'",
         "sharpen=1": "sharpen must be true or false, got 1",
         "epochs=2.5": "epochs must be an integer, got 2.5",
-        "batch_size=32.0": "batch_size must be an integer, got 32.0",
-        "patience=1.5": "patience must be an integer, got 1.5",
         "hidden=(8.0,)": "hidden sizes must be integers in 1 to 2,147,483,647, got (8.0,)",
-        "hidden=(True,)": "hidden sizes must be integers in 1 to 2,147,483,647, got (True,)",
         "hidden=8": "hidden must be several numbers, got 8",
         "start=3": "start must be several numbers, got 3",
         "lr=True": "lr must be a number, got True",
-        "lr='fast'": "lr must be a number, got 'fast'",
         "family='icbm', backbone=5": "backbone must be text, got 5",
         "family='dhn', augment='mirror'": "got 'mirror'",
     }
@@ -121,13 +106,6 @@ def test_sharpening() -> None:
     assert make_recipe(sharpen=False).activation.sharpening() is None
     assert make_recipe(method="ste").activation.sharpening() is None
     assert make_recipe(method="relu").activation.sharpening() is None
-
-
-def test_activation() -> None:
-    assert make_recipe().final_activation() == {"method": "htaf", "alpha0": 2.0, "alpha1": 11.0}
-    assert make_recipe(method="ss").final_activation() == {"method": "ss", "beta": 22.0}
-    assert make_recipe(method="ste", slope="atan").final_activation() == {"method": "ste", "slope": "atan"}
-    assert make_recipe(method="relu").final_activation() == {"method": "relu"}
 
 
 def test_presets() -> None:
@@ -175,13 +153,6 @@ def test_several_hidden_layers_are_of_one_network() -> None:
     suited = family_of("mlp").suited
     found = [suited(given) for given in ({}, {"hidden": (8,)}, {"hidden": (8, 4)}, {"hidden": (8, 4), "members": 1})]
     assert found == ["", "", "tabular-exact", ""]
-
-
-@pytest.mark.parametrize("family", ["dhn", "bnn", "snn"])
-def test_small_recipes_take_any_set(family: Any) -> None:
-    recipe = ready_recipe(family, "small")
-    assert (recipe.data.train_images, recipe.data.validation_images, recipe.optimization.epochs) == (0, 0.1, 20)
-    assert (recipe.network.depth, recipe.network.width) == ((16, 1) if family == "dhn" else (18, 16))
 
 
 def test_the_network_of_a_family() -> None:

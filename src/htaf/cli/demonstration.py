@@ -28,7 +28,6 @@ from htaf.training.fit import fit
 from htaf.training.running import Running
 
 CONCEPTS, EPOCHS = 32, 15
-EVERY = 10  # epochs between two lines of a training without a terminal
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid"}
 
 
@@ -39,7 +38,7 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
     Returns:
         One row a method: test accuracy of the smooth and the exact network, the gap in points, seconds.
     """
-    table, running = load("digits"), Running(progress=progress, every=EVERY)
+    table, running = load("digits"), Running(progress=progress)
     rows, runs = [], []
     for method, label in METHODS.items():
         recipe = tabular_quick().replace(method=method)

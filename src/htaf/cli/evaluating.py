@@ -1,11 +1,9 @@
-"""`htaf evaluate`: the smooth and the exact network of a run, measured, whole or layer by layer."""
+"""`htaf evaluate`: the smooth and the exact network of a run, measured."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import arg
 
@@ -17,12 +15,6 @@ from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
 from htaf.data.notes import Note, untold
 
-if TYPE_CHECKING:
-    from htaf.data.parts import Data
-    from htaf.diagnostics import SwitchProfile
-    from htaf.runs import Run
-    from htaf.runs.data import PartName
-
 
 def evaluate(
     run: RunDir,
@@ -31,7 +23,6 @@ def evaluate(
     part: Literal["train", "validation", "test", "all"] | None = None,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
-    layers: bool = False,
     out: Annotated[Path | None, arg(metavar="DIR")] = None,
     json: Json = False,
 ) -> None:
@@ -43,7 +34,6 @@ def evaluate(
         data: Other labelled data: a table with the same columns, or images of the same classes; of a language model
             text; none: the run's own.
         part: Part of the run's own data; none: test.
-        layers: Also layer by layer: the network exact up to it, it alone exact, flipped bits, gradient.
         out: Classes: write confusion.csv, confusion.png and classes.csv (recall, precision, F1) of the exact network
             into this folder.
     """
@@ -53,7 +43,7 @@ def evaluate(
     if is_language_model(run):
         from htaf.cli.language import evaluate_llm
 
-        refuse_flags({"part": part, "data-dir": data_dir, "method": method, "layers": layers, "out": out}, run)
+        refuse_flags({"part": part, "data-dir": data_dir, "method": method, "out": out}, run)
         return evaluate_llm(run, data, json)
     if run.is_file():
         raise UsageError(
@@ -61,8 +51,6 @@ def evaluate(
             f"htaf predict {run} ROWS"
         )
     opened = open_run(run, method=step_of_run(method))
-    if layers and not opened.has_step:
-        raise UsageError("--layers is for networks with a step, this run's has real activations")
     if out is not None and opened.record["data"].get("task") != "classification":
         raise UsageError("--out is for classes, this run's network predicts numbers")
     if out is not None:
@@ -79,21 +67,10 @@ def evaluate(
             found = opened.data(data_dir=data_dir)
     say_notes(untold([*found.notes, *noted], opened.record["notes"] if data is None else ()))
     result = opened.evaluate(part or "test", found)
-    profile = _profile(opened, part or "test", found) if layers else None
-    name = result["headline"]
     if out is not None:
         _write_classes(result, out, f"{found.name}, {result['part']}")
-    title = f"Layers of the smooth network of {run}: {name} on {found.name}, {result['part']}"
-    if layers and opened.has_own_smooth:
-        shown = result["exact"][name]
-        say_notes(
-            [
-                "the layers are those of the smooth network; the exact network of this run has weights of its own"
-                + ("" if shown is None else f": {name} {shown:.4f}")
-            ]
-        )
     if json:
-        return print_json(result if profile is None else result | {"layers": [asdict(v) for v in profile.layers]})
+        return print_json(result)
     positive = f", positive class {result['positive']!r}" if "positive" in result else ""
     rows: list[tuple[str, ...]] = []
     for metric, smooth in result["smooth"].items():
@@ -102,8 +79,7 @@ def evaluate(
     columns = ("metric", "smooth", "exact", "exact - smooth")
     weighted = f" weighted by {result['weight']!r}" if "weight" in result else ""
     show(f"{found.name}, {result['part']}, {counted(result['rows'], 'row')}{weighted}{positive}", columns, rows)
-    _say_classes(result, out)
-    return None if profile is None else _show_layers(profile, name, title)
+    return _say_classes(result, out)
 
 
 FEWEST = 3  # classes with the lowest recall that are named
@@ -130,26 +106,3 @@ def _say_classes(result: dict[str, Any], out: Path | None) -> None:
         say(f"{row['class']}: {row['recall']:.1%} of {row['rows']} found{most}")
     if out is not None:
         say(f"confusion matrix and all classes: {out}")
-
-
-def _profile(run: Run, part: PartName, data: Data) -> SwitchProfile:
-    from htaf.data.images import ImagePreprocessor
-    from htaf.diagnostics import switch_profile
-    from htaf.runs.data import weights_of
-    from htaf.runs.metrics import metrics
-
-    preprocessor = run.preprocessor()
-    how: dict[str, Any] = {"task": run.record["data"]["task"], "weights": weights_of(run, data, part)}
-    if not isinstance(preprocessor, ImagePreprocessor):
-        how |= {"scale": preprocessor.target.std, "threshold": preprocessor.target.threshold}
-    score = partial(metrics, **how)
-    return switch_profile(run.model(exact=False), run.part(part, data), score=score)
-
-
-def _show_layers(profile: SwitchProfile, name: str, title: str) -> None:
-    rows: list[tuple[object, ...]] = []
-    for layer in profile.layers:
-        flipped = None if layer.flip_rate is None else f"{layer.flip_rate:.2%}"
-        scale = f"{layer.gradient:.1e}", f"{layer.std:.3g}"
-        rows.append((layer.path, layer.up_to[name], layer.only[name], flipped, *scale))
-    show(title, ("layer", "exact up to it", "it alone exact", "flipped", "gradient", "std"), rows)

@@ -15,7 +15,6 @@ from htaf._errors import CALLED, INSTEAD, HtafError
 from htaf._files import LOCK, check_output_folder, check_place
 from htaf.cli.fields import ALL, SHOWN, expanded, of_flags, with_flags
 from htaf.cli.flags import (
-    NONE,
     Baselines,
     Column,
     Columns,
@@ -31,7 +30,7 @@ from htaf.data.notes import from_record, told
 from htaf.names import Method, is_outside
 from htaf.training.families import FAMILIES, continuing
 from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, TableData, kinds
-from htaf.training.running import LoggerName, Running, Strategy
+from htaf.training.running import Running
 
 if TYPE_CHECKING:
     from htaf.concepts.readable import PerClass
@@ -135,10 +134,7 @@ class RunFlags:
         threads: CPU threads; none: OMP_NUM_THREADS, else 1 for tables, as many as cores for images; shared by several
             processes. More than the cores that are free make a training many times slower. A resumed training keeps
             its number.
-        strategy: ddp: each process holds the network; fsdp: a share of it; auto: ddp.
-        sync_batch_norm: Normalise over the whole batch; GPUs only.
-        logger: Log to these too, in the run folder; metrics.csv is always written.
-        gradients: Write the gradient norms of every layer: gradients.csv and .png.
+        tensorboard: Log to TensorBoard too, in the run folder; metrics.csv is always written.
         continue_from: Start from the weights of this finished run, with a new schedule of --epochs and its recipe for
             the other flags; it stays as it is.
         print_recipe: Print the recipe with the values that would be used, as a TOML table, and train nothing.
@@ -147,10 +143,7 @@ class RunFlags:
     devices: int = 1
     nodes: int = 1
     threads: int | None = None
-    strategy: Strategy = "auto"
-    sync_batch_norm: bool = False
-    logger: Annotated[tuple[LoggerName, ...], arg(help_behavior_hint=NONE)] = ()
-    gradients: bool = False
+    tensorboard: bool = False
     continue_from: Annotated[Path | None, arg(metavar="RUN")] = None
     print_recipe: bool = False
 
@@ -165,7 +158,7 @@ class RunFlags:
 
     def as_running(self, **more: Any) -> Running:
         """As a training takes them; more: its other fields."""
-        own = ("devices", "nodes", "strategy", "sync_batch_norm", "logger", "gradients")
+        own = ("devices", "nodes", "tensorboard")
         return Running(progress=True, **{name: getattr(self, name) for name in own}, **more)
 
     def parent(self, family: str, step: StepFactory | None) -> Any:

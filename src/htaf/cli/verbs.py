@@ -59,10 +59,6 @@ VERBS = {
         "htaf.cli.reporting:report",
         "Write the report of a run of a table: report.html, a page of one file, and its figures, report.json.",
     ),
-    "harden": Verb(
-        "htaf.cli.hardening:harden",
-        "Repair the exact network of a run into a new one: norms, weights and head, without a surrogate gradient.",
-    ),
     "predict": Verb(
         "htaf.cli.predicting:predict",
         "Predict with the exact network: a column `prediction`, and a probability per class.",

@@ -194,7 +194,7 @@ def _figures(run: Run, part: Literal["validation", "test"], data: Data) -> dict[
             nets: list[Any] = [run.model(exact=False), run.model()]
             for net in nets:
                 net.backbone = nn.Identity()
-            seen = Part(FeatureBatches((store,), of.labels), rows)
+            seen = Part(FeatureBatches(store, of.labels), rows)
             found = measure(nets[0], nets[1], {part: seen}, "classification")
             return {kind: found[kind][part] for kind in ("smooth", "exact")}
     return run.evaluate(part, data)

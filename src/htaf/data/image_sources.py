@@ -265,7 +265,9 @@ def read_block(
     if len(parts) == 1:
         return parts[0]
     arrays = {name: np.concatenate([getattr(one, name) for one in parts]) for name in ("labels", "parts", "pixels")}
-    lists = {name: sum((getattr(one, name) for one in parts), ()) for name in ("ids", "problems", "notes")}
+    lists: dict[str, Any] = {
+        name: sum((getattr(one, name) for one in parts), ()) for name in ("ids", "problems", "notes")
+    }
     return Decoded(**arrays, **lists, unknown=sum(one.unknown for one in parts))
 
 

@@ -306,7 +306,7 @@ _NOT_TRUSTED = (
 UNEXPECTED = frozenset(
     {"dropped", "dropped in training", "number as text", "learned nothing", "diverged", "mixed", "text as missing",
      "gives the target away", "say most", "repeated values", "drawn in time", "class without weight", "total row",
-     "far value", "classes alike", "busy", "never predicted", "few for a threshold"}
+     "far value", "classes alike", "never predicted", "few for a threshold"}
 )  # fmt: skip
 # how other rows are unlike those of training: `predict` of an estimator warns of it
 UNLIKE = frozenset({"ignored", "no unit", "no zone", "none seen", "unseen", "outside"})
@@ -379,8 +379,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "htaf.fit(..., time={column!r}), or eval_set",
     "test dates outside": "column {column!r}: {count:,} of {values[0]:,} test rows, {values[1]} to {values[2]}, lie "
     "outside the dates of training, {values[3]} to {values[4]}",
-    "busy": "the load average is {values[0]:.1f} on {values[1]} cores. Where other processes cause it, these threads "
-    "wait for one another: {values[2]}",
     # what its network learned
     "learned nothing": "WARNING: on the validation part the network is no better than a constant ({values[0]}): it has "
     "learned nothing. Lower lr, train for more epochs, or check the data",

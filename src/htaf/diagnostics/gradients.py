@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,8 @@ class LayerGradient:
 
     norm: ||G||, the L2 norm over the whole batch matrix.
     per_sample: mean over the samples i of ||dl_i/dx_i||, where l_i is the loss of sample i alone. For a mean loss
-        L = (1/B) sum l_i that is B times the mean row norm, so sum_i ||G_i||; for a summed loss it is the mean.
-        (Batch norm ties samples together; the formula stays.) Equal rows give per_sample = sqrt(B) norm, else less.
+        L = (1/B) sum l_i, which it must be, that is B times the mean row norm, so sum_i ||G_i||. (Batch norm ties
+        samples together; the formula stays.) Equal rows give per_sample = sqrt(B) norm, else less.
     """
 
     norm: float
@@ -49,33 +49,22 @@ class GradientNorms:
     Args:
         model: holds the activations, in neurons too. Open the recorder before `torch.compile`: what runs compiled
             already does not see new hooks. (They break the compiled graph at every activation.)
-        kinds: module classes to record.
-        reduction: how the loss takes samples together, for `per_sample`: "mean" or "sum".
 
     Raises:
-        ValueError: no such module, a compiled model, or another reduction.
+        ValueError: no activation, or a compiled model.
 
     Source: Glorot and Bengio 2010; the paper, appendix on vanishing gradients.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        kinds: tuple[type, ...] = ACTIVATIONS,
-        reduction: Literal["mean", "sum"] = "mean",
-    ) -> None:
-        if reduction not in ("mean", "sum"):
-            raise ValueError(f"expected reduction 'mean' or 'sum', got {reduction!r}")
-        found = {path: module for path, module in model.named_modules() if isinstance(module, kinds)}
+    def __init__(self, model: nn.Module) -> None:
+        found = {path: module for path, module in model.named_modules() if isinstance(module, ACTIVATIONS)}
         if compiled := [path for path, _ in model.named_modules() if path.rpartition(".")[2] == "_orig_mod"]:
             raise ValueError(
                 f"expected a model before torch.compile, got a compiled one: give its {compiled[0]} instead"
             )
         if not found:
-            names = ", ".join(kind.__name__ for kind in kinds)
+            names = ", ".join(kind.__name__ for kind in ACTIVATIONS)
             raise ValueError(f"expected a module of {names} in {type(model).__name__}, got none")
-        self.reduction = reduction
         self._squares: dict[str, dict[tuple[int, int], Tensor]] = {path: {} for path in found}
         self._passes = 0
         self._open = True
@@ -84,11 +73,8 @@ class GradientNorms:
         for path, module in found.items():
             self._handles.append(module.register_forward_pre_hook(self._watcher(path), with_kwargs=True))
 
-    def read(self, *, scale: float = 1.0) -> dict[str, LayerGradient]:
+    def read(self) -> dict[str, LayerGradient]:
         """The norms since the last call, and start anew.
-
-        Args:
-            scale: what the loss was multiplied by (a gradient scaler's), divided out again.
 
         Returns:
             path -> norms in the order of `named_modules`, for layers that a backward pass reached.
@@ -98,8 +84,7 @@ class GradientNorms:
             if squares:
                 rows = torch.cat([s.cpu().double() for s in squares.values()])
                 lengths = rows.sqrt()
-                each = lengths.sum() if self.reduction == "mean" else lengths.mean()
-                result[path] = LayerGradient(rows.sum().sqrt().item() / scale, each.item() / scale)
+                result[path] = LayerGradient(rows.sum().sqrt().item(), lengths.sum().item())
                 squares.clear()
         return result
 

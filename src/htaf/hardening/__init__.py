@@ -2,14 +2,13 @@
 
 `finish` ends a training: it takes the steps in turn and keeps those that a measure finds better. Every step takes a
 hardened network and returns a new one and a report with the losses before and after. `recalibrate`, `repair` and the
-ridge fit of `refit_head` have closed forms. The logistic fit of `refit_head` runs L-BFGS, and `distil` runs Adam.
+ridge fit of `refit_head` have closed forms. The logistic fit of `refit_head` runs L-BFGS.
 """
 
-from htaf.hardening.distillation import distil
 from htaf.hardening.finishing import Finish, Taken, finish
 from htaf.hardening.heads import refit_head
 from htaf.hardening.layerwise import repair
 from htaf.hardening.norms import recalibrate
 from htaf.hardening.report import LayerReport, Report
 
-__all__ = ["Finish", "LayerReport", "Report", "Taken", "distil", "finish", "recalibrate", "refit_head", "repair"]
+__all__ = ["Finish", "LayerReport", "Report", "Taken", "finish", "recalibrate", "refit_head", "repair"]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from htaf.activations import Heaviside
 from htaf.contract import looks_smooth
@@ -28,7 +26,7 @@ from htaf.hardening.report import (
     inputs_of,
     measured,
 )
-from htaf.hardening.watching import Call, Unit, along, norm_scale, observe, survey
+from htaf.hardening.watching import Call, Unit, observe, survey
 from htaf.hardening.weights import BINARY_WEIGHTS, not_its_own, not_plain, wide
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
@@ -43,7 +41,6 @@ def repair(
     *,
     strength: float | None = None,
     validation: Batches | None = None,
-    layers: Sequence[str] | None = None,
 ) -> tuple[Model, Report]:
     """Correct every linear layer and convolution of a hardened network, so that on bits it gives what it gave before.
 
@@ -55,8 +52,8 @@ def repair(
     where they are added to something (a residual connection), the smooth sum less what is added in the exact network,
     so that the errors of the shortcut are corrected too. Means go into the bias or the norm behind. The running
     variance of a norm is scaled as its input's is, so that rates stay; without bias and norm the mean is part of the
-    fit. No labels, no gradients. Layers with binary weights keep their signs: they get a gain and an offset a channel,
-    in the norm behind.
+    fit. No labels, no gradients. Layers with binary weights stay as they are; the norm
+    behind them is taken.
 
     Args:
         exact: `htaf.harden(smooth)`, or a network that is hard in part; not changed.
@@ -67,16 +64,14 @@ def repair(
             on half of the batches (or no change of the weights, where all are worse).
         validation: batches with targets, for the losses in the report alone: nothing is chosen by them. (`refit_head`
             chooses by them.)
-        layers: paths or globs of the layers and batch norms to be repaired; None: all. A norm that reads the output of
-            such a layer, or the sum that it goes into, is taken with it.
 
     Returns:
         The repaired network in eval mode, and the report, whose layers are those that were changed. A layer with fewer
         rows than inputs is named in its notes.
 
     Raises:
-        ValueError: the two networks do not have the same layers in the same order, or were given the wrong way round; a
-            glob matches none of them; there are no batches; validation has no targets; or strength < 0.
+        ValueError: the two networks do not have the same layers in the same order, or were given the wrong way round;
+            there are no batches; validation has no targets; or strength < 0.
         TypeError: batches or validation can be gone through only once, or are a single pair.
 
     Source: layer-wise reconstruction of quantised networks, Nagel et al. 2020, arXiv:2004.10568, here as a regression.
@@ -92,13 +87,12 @@ def repair(
         _expect_same(units, others)
         # of a deep network that is hard at its end alone, most layers need not be looked at one by one
         equal = {a.name for a, b in zip(units, others, strict=True) if a.inputs == b.inputs and not (a.sums or b.sums)}
-        wanted = _wanted(net, units, layers)
         done: list[LayerReport] = []
         notes: list[str] = []
         repairer = _Repairer(net, smooth, batches, batch_count(batches), strength)
         taken: set[str] = set()
         for unit in units:
-            if unit.name not in wanted or unit.name in taken or unit.name in equal:
+            if unit.name in taken or unit.name in equal:
                 continue
             found = repairer.layer(unit, notes) if unit.is_layer else repairer.norm(unit)
             if found is not None:
@@ -133,20 +127,6 @@ def _expect_same(exact: Sequence[Unit], smooth: Sequence[Unit]) -> None:
         raise ValueError(f"expected exact and smooth to run the same layers, got {len(exact)} and {len(smooth)}")
 
 
-def _wanted(net: nn.Module, units: Sequence[Unit], layers: Sequence[str] | None) -> set[str]:
-    """The layers and norms that some globs name, and the norms that read what these layers give."""
-    if layers is None:
-        return {unit.name for unit in units}
-    # transposed convolutions are never repaired, but may be named among others
-    names = {unit.name for unit in units} | {name for name, m in net.named_modules() if isinstance(m, _ConvNd)}
-    for glob in layers:
-        if not any(fnmatchcase(name, glob) for name in names):
-            held = ", ".join(unit.name for unit in units) or "none"
-            raise ValueError(f"expected paths or globs of the network's layers, got {glob!r}; it has {held}")
-    chosen = [unit for unit in units if any(fnmatchcase(unit.name, glob) for glob in layers)]
-    return {unit.name for unit in chosen}.union(*(unit.norms | unit.norms_of_sum for unit in chosen))
-
-
 @dataclass
 class _Repairer:
     """One repair under way: `net` is changed layer by layer."""
@@ -161,7 +141,8 @@ class _Repairer:
         """Repair a layer; None where it gives what it should, or cannot be repaired, which a note then says."""
         layer: Any = unit.module
         if isinstance(layer, BINARY_WEIGHTS):
-            return self._binary(unit, notes)
+            notes.append(f"{unit.name} is left as it is: its weights are binary")
+            return None
         halves: list[Sums] = []
         for number, pairs in self._seen(unit):
             for exact, target in pairs:
@@ -255,45 +236,6 @@ class _Repairer:
         )
         return LayerReport(unit.name, before, after, strength, whole.n, "" if d is not None else "means alone")
 
-    def _binary(self, unit: Unit, notes: list[str]) -> LayerReport | None:
-        """A gain and an offset a channel, by least squares, in the norm behind: signs stay, scales may not be real."""
-        if unit.norm is None:
-            notes.append(f"{unit.name} is left as it is: it has binary weights and no norm of its own behind it")
-            return None
-        norm: Any = self.net.get_submodule(unit.norm)
-        twin: Any = self.smooth.get_submodule(unit.norm)
-        sums: Any = 0
-        n = 0
-        for number, batch in enumerate(self.batches):
-            x = inputs_of(batch)
-            for e, s in zip(observe(self.net, x, unit), observe(self.smooth, x, unit), strict=True):
-                now = _normed(norm, e.output)
-                wanted = _normed(twin, s.output)
-                if unit.to_sum:
-                    assert s.sum is not None
-                    assert e.other is not None
-                    wanted = e.back(s.sum - e.other, to_norm=True)
-                    wanted = torch.where(wanted.isnan(), now, wanted)  # a channel of factor 0, which tells nothing
-                if number == 0 and not _differs(now, wanted):
-                    return None
-                a, b = (v.movedim(1, -1).reshape(-1, v.shape[1]).double() for v in (now, wanted))
-                sums = sums + torch.stack([a, b, a * a, a * b, b * b]).sum(1)
-                n += len(a)
-        a, b, aa, ab, bb = sums / n
-        var, cov, size = aa - a * a, ab - a * b, bb - b * b
-        plain = norm.weight is None or norm.bias is None
-        gain = torch.ones_like(a) if plain else torch.where(var > 0, (cov / var.clamp(min=1e-30)).clamp(min=0), 1.0)
-        before, after = ((size - 2 * g * cov + g * g * var).clamp(min=0).sum() for g in (1.0, gain))
-        offset = b - gain * a
-        if norm.weight is None or norm.bias is None:  # in the unit of its input
-            norm.running_mean -= (offset / norm_scale(norm)[0]).to(norm.running_mean)
-        else:
-            norm.weight.mul_(gain.to(norm.weight))
-            norm.bias.copy_((gain * norm.bias + offset).to(norm.bias))
-        total = size.sum().clamp(min=1e-30)
-        errors = (before / total).sqrt().item(), (after / total).sqrt().item()
-        return LayerReport(unit.name, *errors, None, n, f"binary weights: gain and offset in {unit.norm}")
-
 
 def _centred(unit: Unit) -> bool:
     """Whether something can take up a constant offset of a layer's output."""
@@ -326,11 +268,6 @@ def _differs(x: Tensor, target: Tensor) -> bool:
     known = ~target.isnan()
     x, target = x[known], target[known]
     return bool(len(x) and (x - target).abs().max() > EQUAL * target.abs().max())
-
-
-def _normed(norm: Any, x: Tensor) -> Tensor:
-    scale, shift = norm_scale(norm)
-    return along(scale, x) * x + along(shift, x)
 
 
 def _rows(layer: nn.Module, output: Tensor, outputs: int, number: int) -> Tensor:

@@ -60,11 +60,10 @@ class Route:
     call: int
     undo: tuple[Undo, ...] = ()  # in the order in which they were done
     norm: str | None = None
-    after_norm: int = 0  # how many of them lie before the norm's output, that included
 
     def then(self, undo: Undo) -> Route:
         """The route one step further."""
-        return Route(self.layer, self.call, (*self.undo, undo), self.norm, self.after_norm)
+        return Route(self.layer, self.call, (*self.undo, undo), self.norm)
 
 
 @dataclass
@@ -77,10 +76,10 @@ class Call:
     other: Tensor | None = None
     sum: Tensor | None = None
 
-    def back(self, x: Tensor, *, to_norm: bool = False) -> Tensor:
-        """A value of the sum, less what was added, as a value of the layer's output (or of the norm's behind it)."""
+    def back(self, x: Tensor) -> Tensor:
+        """A value of the sum, less what was added, as a value of the layer's output."""
         assert self.route is not None
-        for undo in reversed(self.route.undo[self.route.after_norm if to_norm else 0 :]):
+        for undo in reversed(self.route.undo):
             x = undo(x)
         return x
 
@@ -172,7 +171,7 @@ class _Watch(TorchFunctionMode):
                 return torch.where(along(scale, x) == 0, torch.nan, (x - along(shift, x)) / along(safe, x))
 
             route = route.then(undo)
-            self._keep(output, Route(route.layer, route.call, route.undo, name, len(route.undo)))
+            self._keep(output, Route(route.layer, route.call, route.undo, name))
 
     def _counted(self, name: str, module: nn.Module, x: Tensor) -> None:
         unit = self.units.setdefault(name, Unit(name, module))

@@ -48,7 +48,6 @@ def contents(
     measured: Measured,
     *,
     baselines: Sequence[Baseline] | None = None,
-    command: str = "",
 ) -> dict[str, Any]:
     """What there is to say of a finished run of a table; the same for the same run.
 
@@ -57,7 +56,6 @@ def contents(
         table: the one that it was trained on.
         measured: what its networks say of the rows of the report.
         baselines: beside it; None: none.
-        command: that trains it again.
 
     Returns:
         JSON values; docs/tables.md describes them.
@@ -108,7 +106,6 @@ def contents(
         "commit": short_commit(record.get("commit")),
         "versions": record.get("versions", {}),
         "fingerprint": record["data"].get("fingerprint"),
-        "command": command,
         "calibration": None,
         "confusion": None,
         "curves": None,
@@ -168,8 +165,7 @@ def refitted(run: Run) -> list[str] | None:
     that the training kept, by name. None: both have the same weights."""
     if not run.has_own_smooth:
         return None
-    taken = [*run.record.get("hardening", {}).get("finish", ()), *run.record.get("repaired", {}).get("steps", ())]
-    return list(dict.fromkeys(one["name"] for one in taken if one["kept"]))
+    return [one["name"] for one in run.record.get("hardening", {}).get("finish", ()) if one["kept"]]
 
 
 def training(run: Run) -> dict[str, Any]:

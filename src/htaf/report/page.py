@@ -19,8 +19,6 @@ STEPS = {  # of a finished network, what each fits
     "recalibrate": "norms",
     "refit": "a last layer",
     "shrink": "a share of the bits",
-    "repair": "repaired layers",
-    "distil": "distilled weights",
 }
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid", "relu": "ReLU"}
 WEIGHTED = " Rows count by their weights in all figures, but for numbers of rows, the confusion and single bits."
@@ -429,7 +427,6 @@ def _recipe(values: dict[str, Any]) -> Section:
     facts = [("commit", values["commit"]), *sorted(values["versions"].items()), ("threads", values["threads"])]
     facts += [("run key", values["key"]), ("fingerprint of the data", values["fingerprint"])]
     return {
-        "command": values["command"],
         "fields": [(name, _shown(value)) for name, value in sorted(values["recipe"].items())],
         "facts": [(name, _shown(value)) for name, value in facts],
     }

@@ -22,7 +22,6 @@ from htaf.runs.data import table_rows
 from htaf.training.families import make_recipe
 from htaf.training.problems import class_weights, row_weights
 from htaf.training.recipe import TableData
-from htaf.training.reproduce import command
 
 PAGE, VALUES = "report.html", "report.json"
 
@@ -68,7 +67,7 @@ def write_report(
                 weights=row_weights(table, train, class_weights(options, table, train)),
                 beside=(measured.part, measured.drawn),
             )
-        text = to_json(contents(run, table, measured, baselines=found, command=command(run.record)))
+        text = to_json(contents(run, table, measured, baselines=found))
         values = parse_json(text)  # in the order of the file, whether the record was read or has just been made
         write_atomic(run.path / VALUES, text)
         write_atomic(run.path / PAGE, page(values))

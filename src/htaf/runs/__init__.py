@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         start_run,
         to_json,
     )
-    from htaf.runs.hardening import harden_run
     from htaf.runs.packed import PackedRun, open_packed
     from htaf.runs.packing import CheckError, PackedFile, WrittenFile, export_run, pack_run
     from htaf.runs.predictions import Agreement, forward
@@ -63,7 +62,6 @@ __all__ = [
     "finish_run",
     "finished_run",
     "forward",
-    "harden_run",
     "locked",
     "open_packed",
     "open_run",
@@ -79,7 +77,6 @@ __all__ = [
 _ELSEWHERE = {
     "htaf._files": ("LOCK", "write_atomic"),
     "htaf.runs.data": ("RunPart", "UnknownSourceError"),
-    "htaf.runs.hardening": ("harden_run",),
     "htaf.runs.packed": ("PackedRun", "open_packed"),
     "htaf.runs.packing": ("CheckError", "PackedFile", "WrittenFile", "export_run", "pack_run"),
     "htaf.runs.predictions": ("Agreement", "forward"),

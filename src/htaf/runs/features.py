@@ -1,6 +1,6 @@
 """What a frozen backbone gives of images, computed once and kept on disk for all trainings that ask for the same.
 
-    record.json     what the features are of: weights, preprocessing, images, view
+    record.json     what the features are of: weights, preprocessing, images
     features.npy    float32 [images, F], memory-mapped
     checks.npy      uint32 [images], CRC-32 of each row's bytes; 0: not computed yet
 
@@ -27,11 +27,9 @@ from torch import Tensor, nn
 
 from htaf._console import progress as progress_of
 from htaf._files import LOCK, cache_folder, naming, to_json, write_atomic
-from htaf.data.augment import augment
 from htaf.data.images import ImagePreprocessor, Part
 from htaf.data.parts import Keyed
 from htaf.models.backbone_weights import tensors_sha256
-from htaf.names import Augment
 from htaf.runs.folder import RunError, content_hash
 
 FORMAT = 1
@@ -49,7 +47,6 @@ class FeatureKey:
         enlarge: (H, W) to which images are brought before it, or None.
         preprocessor: mean, deviation, size and channels.
         images: fingerprint of the part, and how many it has.
-        augment: preset of `htaf.data.augment`, "none" for the images as they are. view: which draw of it.
     """
 
     weights: str
@@ -59,8 +56,6 @@ class FeatureKey:
     preprocessor: tuple[Any, ...]
     images: str
     count: int
-    augment: Augment = "none"
-    view: int = 0
 
     def values(self) -> dict[str, Any]:
         """As the record holds them."""
@@ -72,8 +67,8 @@ class FeatureKey:
             "preprocessor": [list(part) if isinstance(part, tuple) else part for part in self.preprocessor],
             "images": self.images,
             "count": self.count,
-            "augment": self.augment,
-            "view": self.view,
+            "augment": "none",  # of the images as they are, once
+            "view": 0,
         }
 
 
@@ -208,22 +203,10 @@ def fill(
         wanted = store.missing(rows)  # another process may just have made them
         with progress_of(label, len(rows), shown=progress, done=len(rows) - len(wanted)) as advance:
             for chosen in wanted.split(BATCH):
-                store.write(chosen, _features(own, seen_of(store.key, part, chosen), preprocessor, device))
+                store.write(chosen, _features(own, part.batch(chosen), preprocessor, device))
                 advance(len(chosen))
         store.flush()
     return len(wanted)
-
-
-def seen_of(key: FeatureKey, part: Part, rows: Int64[Tensor, " rows"]) -> Tensor:
-    """The images of rows in the view of a key: each one's draws follow from its row and the view alone."""
-    pixels = part.batch(rows)
-    if key.augment == "none":
-        return pixels
-    views = [
-        augment(key.augment, pixels[i : i + 1], key.view * key.count + row, rows=rows[i : i + 1], epoch=key.view)
-        for i, row in enumerate(rows.tolist())
-    ]
-    return torch.cat(views)
 
 
 @torch.no_grad()
@@ -252,15 +235,14 @@ def _on(net: Any, device: str | torch.device) -> Iterator[None]:
 class FeatureBatches:
     """Features of a part of a set as networks take them, indexed as images are.
 
-    stores: one for each view; in epoch e the view e modulo their number is given. labels: int64 [images].
+    labels: int64 [images].
     """
 
-    stores: tuple[FeatureStore, ...]
+    store: FeatureStore
     labels: Int64[Tensor, " images"]
 
     def __getitem__(self, index: Keyed) -> tuple[Tensor, Tensor]:
-        rows, _, *epoch = index
-        return self.stores[sum(epoch) % len(self.stores)].batch(rows), self.labels[rows]
+        return self.store.batch(index[0]), self.labels[index[0]]
 
     def targets(self, rows: Tensor) -> Tensor:
         return self.labels[rows]

@@ -10,19 +10,15 @@ with no_trace(), installed():
     from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
     from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
     from lightning.pytorch.callbacks import Callback, Checkpoint
-    from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
-    from lightning.pytorch.strategies import ModelParallelStrategy
+    from lightning.pytorch.loggers import TensorBoardLogger
     from lightning.pytorch.utilities import rank_zero_only
 
 __all__ = [
     "Callback",
     "Checkpoint",
     "L",
-    "Logger",
-    "ModelParallelStrategy",
     "SLURMEnvironment",
     "TensorBoardLogger",
     "TorchCheckpointIO",
-    "WandbLogger",
     "rank_zero_only",
 ]

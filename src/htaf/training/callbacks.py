@@ -7,22 +7,19 @@ import math
 import time
 import warnings
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from matplotlib.figure import Figure
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from htaf._compat import no_trace
 from htaf._console import span, terminal, visible
-from htaf._errors import counted, option
+from htaf._errors import counted
 from htaf._files import csv_text, written_whole
 from htaf.runs import METRICS, write_atomic
 from htaf.training._lightning import Callback, Checkpoint, L, TorchCheckpointIO
-from htaf.training.distributed import waiting
 from htaf.training.module import Training
 from htaf.training.problems import Problem
 from htaf.training.recipe import ImageData, Recipe
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WHOLE = {"state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "epoch", "global_step"}
-_KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "processes", "notes")
+_KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "devices", "notes")
 
 
 def validated(trainer: L.Trainer) -> bool:
@@ -50,7 +47,7 @@ class History(Callback):
 
     Best: the lowest validation loss of the exact network; with `last` the last epoch, and no early stopping. Stopping:
     `patience` epochs without a better one, counted from `count_from`, the epoch at which sharpening ends. Of several
-    processes the first one decides for all. `processes` is how many train together, as it stands in the record.
+    processes the first one decides for all. `devices` is how many train together.
     """
 
     def __init__(
@@ -58,13 +55,13 @@ class History(Callback):
         folder: Path,
         patience: int,
         count_from: int,
-        processes: Mapping[str, Any] | None = None,
+        devices: int = 1,
         *,
         last: bool = False,
     ) -> None:
         self.folder, self.patience, self.count_from, self.last = folder, patience, count_from, last
         self.began, self.spent, self.device = time.perf_counter(), 0.0, ""
-        self.now, self.processes = dict(processes or {}), dict[str, Any]()
+        self.now, self.devices = devices, 0
         self.notes: list[str] = []
         self.cpu_began, self.cpu_spent = time.process_time(), 0.0
         self.rows: list[dict[str, float]] = []
@@ -77,10 +74,10 @@ class History(Callback):
         device, before = root.type if trainer.world_size > 1 else str(root), self.device
         if before not in ("", device):
             self._note(f"began on {before}, continues on {device}: the result can differ in the last bits")
-        if self.processes and self.processes != self.now:
-            there, here = (", ".join(f"{k} {v}" for k, v in p.items()) for p in (self.processes, self.now))
-            self._note(f"began with {there}, continues with {here}: the result differs from that of either")
-        self.device, self.processes = device, self.now
+        if self.devices not in (0, self.now):
+            other = f"began with devices {self.devices}, continues with devices {self.now}"
+            self._note(f"{other}: the result differs from that of either")
+        self.device, self.devices = device, self.now
 
     def _note(self, text: str) -> None:
         warnings.warn(text, stacklevel=3)
@@ -191,8 +188,8 @@ class PlainCheckpoints(TorchCheckpointIO):
 
 @torch.no_grad()
 def _finite(module: nn.Module) -> bool:
-    """Whether all weights and buffers are finite; of a sharded network, this process's share of them."""
-    tensors = (t.to_local() if isinstance(t, DTensor) else t for t in (*module.parameters(), *module.buffers()))
+    """Whether all weights and buffers are finite."""
+    tensors = (*module.parameters(), *module.buffers())
     return all(bool(torch.isfinite(t).all()) for t in tensors if t.is_floating_point())
 
 
@@ -215,8 +212,8 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 class EpochBar(Callback):
     """What a training says of itself: on a terminal a bar over its steps; elsewhere, as in the log of a job, lines: of
-    the first and the last epoch, of each tenth of the epochs, and of others where the last line is ten seconds old, or
-    of every `every` epochs; within a long epoch one every five minutes."""
+    the first and the last epoch, of each tenth of the epochs, and of others where the last line is ten seconds old;
+    within a long epoch one every five minutes."""
 
     EVERY = 300.0  # seconds, within an epoch
     OFTEN = 10.0  # seconds, between epochs
@@ -229,10 +226,9 @@ class EpochBar(Callback):
         history: History,
         unit: str,
         console: Console | None = None,
-        every: int | None = None,
     ) -> None:
         self.console = console or terminal(stderr=True, highlight=False, soft_wrap=True)
-        self.posed, self.recipe, self.history, self.unit, self.every = posed, recipe, history, unit, every
+        self.posed, self.recipe, self.history, self.unit = posed, recipe, history, unit
         title, state = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
         self.bar = Progress(title, BarColumn(8), state, console=self.console, disable=not self.console.is_terminal)
         self.task = self.bar.add_task(visible(f"{posed.name} {recipe.activation.method}")[:16], total=None, state="")
@@ -308,8 +304,6 @@ class EpochBar(Callback):
     def _due(self, epoch: int, of: int) -> bool:
         """Whether an epoch, counted from 1, has a line of its own."""
         before, self.seen = self.seen, epoch
-        if self.every is not None:
-            return epoch // self.every > before // self.every or epoch == of or self.history.stopped
         tenth = epoch * self.LINES // of > before * self.LINES // of
         return not before or epoch == of or tenth or time.monotonic() - self.told >= self.OFTEN or self.history.stopped
 
@@ -347,16 +341,12 @@ class EpochBar(Callback):
             )
 
     def _threads(self, trainer: L.Trainer) -> str:
-        """How many threads of the CPU train, and a word of warning where other processes keep its cores busy."""
+        """How many threads of the CPU train."""
         number = torch.get_num_threads()
         if trainer.strategy.root_device.type != "cpu":
             return ""
-        text = f"; {counted(number, 'thread')}"
-        if trainer.world_size > 1:
-            text += f" in each of {trainer.world_size} processes"
-        fewer = option("--threads 1 can be much faster", "one thread can be much faster: torch.set_num_threads(1)")
-        told = waiting(number, "a resumed training keeps their number" if trainer.current_epoch else fewer)
-        return text if told is None else f"{text}\nnote: {told}"
+        each = f" in each of {trainer.world_size} processes" if trainer.world_size > 1 else ""
+        return f"; {counted(number, 'thread')}{each}"
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self.bar.stop()

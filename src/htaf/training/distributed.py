@@ -6,31 +6,27 @@ The first process holds the run folder and writes in it; the others take part in
 from __future__ import annotations
 
 import atexit
-import inspect
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final, get_args
+from typing import Any, final
 
 import torch
 import torch.distributed as dist
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from htaf._errors import HtafError, option
-from htaf.data.notes import Note
 from htaf.runs import read_record, shown
-from htaf.training._lightning import Callback, L, ModelParallelStrategy, SLURMEnvironment, rank_zero_only
+from htaf.training._lightning import Callback, L, SLURMEnvironment, rank_zero_only
 from htaf.training.recipe import Recipe, TableData
-from htaf.training.running import Running, Strategy
+from htaf.training.running import Running
 
 
 class TrainingError(HtafError):
@@ -47,41 +43,25 @@ MOST_PROCESSES = 65_536  # of one training
 @final
 @dataclass(frozen=True)
 class Processes:
-    """How many processes train together, one a device.
+    """How many processes train together, one a device, each with the whole network.
 
-    devices: on each machine. nodes: machines. strategy: ddp (every process holds the network) or fsdp (each holds a
-    share of its parameters); auto is ddp. sync_batch_norm: normalise over the whole batch, not over a process's share.
+    devices: on each machine. nodes: machines.
     """
 
     devices: int = 1
     nodes: int = 1
-    strategy: Strategy = "auto"
-    sync_batch_norm: bool = False
 
     @property
     def world(self) -> int:
         return self.devices * self.nodes
 
-    @property
-    def sharded(self) -> bool:
-        return self.world > 1 and self.strategy == "fsdp"
-
-    def recorded(self) -> dict[str, Any]:
-        """As it stands in a record; nothing that one process does not read."""
-        if self.world == 1:
-            return {"devices": 1}
-        kind = "fsdp" if self.sharded else "ddp"
-        return {"devices": self.world, "strategy": kind, "sync_batch_norm": self.sync_batch_norm}
-
-    def check(self, device: str, compiled: bool) -> None:
+    def check(self, device: str) -> None:
         """Raises TrainingError where this machine, or PyTorch, cannot do it."""
         if min(self.devices, self.nodes) < 1 or self.world > MOST_PROCESSES:
             got = f"got {self.devices} and {self.nodes}"
             raise TrainingError(
                 f"devices and nodes must be >= 1, and at most {MOST_PROCESSES:,} processes in all, {got}"
             )
-        if self.strategy not in get_args(Strategy):
-            raise TrainingError(f"expected strategy auto, ddp or fsdp, got {self.strategy!r}")
         there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
         if device not in ("auto", "cpu", *there):
             raise TrainingError(f"expected device auto, cpu, cuda or mps, got {device!r}")
@@ -96,10 +76,6 @@ class Processes:
             )
         if cuda and self.devices > torch.cuda.device_count():
             raise TrainingError(f"expected {self.devices} GPUs, this machine has {torch.cuda.device_count()}")
-        if self.sync_batch_norm and not cuda:
-            raise TrainingError("PyTorch's SyncBatchNorm needs GPUs: leave sync_batch_norm out on the CPU")
-        if self.sharded and (self.sync_batch_norm or compiled):
-            raise TrainingError("strategy fsdp goes with neither sync_batch_norm nor compile: use ddp")
 
     def options(self, device: str, *plugins: Any) -> dict[str, Any]:
         """Arguments of Lightning's trainer; plugins: of one's own."""
@@ -108,15 +84,12 @@ class Processes:
         cluster = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
         shared = {"accelerator": accelerator, "devices": self.devices, "num_nodes": self.nodes}
         shared["plugins"] = [*cluster, *plugins]
-        if self.world == 1:
-            return shared
-        strategy = ModelParallelStrategy(self.world, 1, save_distributed_checkpoint=False) if self.sharded else "ddp"
-        return shared | {"strategy": strategy, "sync_batchnorm": self.sync_batch_norm}
+        return shared if self.world == 1 else shared | {"strategy": "ddp"}
 
     def least(self, net: nn.Module) -> int:
-        """The smallest batch that gives every process a row, two where it normalises its share alone."""
-        alone = not self.sync_batch_norm and any(isinstance(m, _BatchNorm) for m in net.modules())
-        return max(2, self.world * (1 + alone))
+        """The smallest batch that gives every process a row, two where it normalises its share."""
+        normalised = any(isinstance(m, _BatchNorm) for m in net.modules())
+        return max(2, self.world * (1 + normalised))
 
     def enough(self, net: nn.Module, batch_size: int, train: int, validation: int) -> None:
         """Raises TrainingError when a process would be left without rows."""
@@ -133,7 +106,7 @@ class Processes:
 
 def processes_of(running: Running) -> Processes:
     """How many processes a training has."""
-    return Processes(running.devices, running.nodes, running.strategy, running.sync_batch_norm)
+    return Processes(running.devices, running.nodes)
 
 
 def first_process() -> bool:
@@ -164,21 +137,6 @@ def default_threads(recipe: Recipe) -> int:
     """
     table = recipe.network.data is TableData
     return 1 if table and "OMP_NUM_THREADS" not in os.environ else torch.get_num_threads()
-
-
-BUSY = 0.95  # of the cores; a training that has just ended can leave as much in the load average
-
-
-def waiting(number: int, instead: str) -> Note | None:
-    """What is to be said where other processes keep the cores busy that so many threads of a training would use.
-
-    instead: what to do.
-    """
-    try:
-        load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    except (OSError, AttributeError):  # not on every system
-        return None
-    return Note("busy", values=(load, cores, instead)) if number > 1 and load >= BUSY * cores else None
 
 
 @contextmanager
@@ -216,33 +174,6 @@ def share_buffers(net: nn.Module) -> None:
     """Give every process the buffers of the first, such as the running means of batch norm."""
     for buffer in net.buffers():
         dist.broadcast(buffer, 0)
-
-
-def shard(net: nn.Module, mesh: Any, called: Callable[..., Any]) -> None:
-    """Split the parameters over the processes: block by block, then what is left.
-
-    called: what a training step calls, the network or a method of it (`Network.called`), which gathers them too.
-    """
-    net.to(memory_format=torch.contiguous_format)  # pyright: ignore[reportCallIssue]  # fully_shard takes no other
-    for block in _blocks(net):
-        fully_shard(block, mesh=mesh)
-    fully_shard(net, mesh=mesh)
-    if inspect.ismethod(called):
-        register_fsdp_forward_method(net, called.__name__)
-
-
-def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    for child in module.children():
-        if isinstance(child, nn.Sequential | nn.ModuleList):
-            yield from _blocks(child)
-        elif any(True for _ in child.children()) and any(True for _ in child.parameters()):
-            yield child
-
-
-def whole_state(net: nn.Module, *, everywhere: bool = False) -> dict[str, Tensor]:
-    """The full weights of a sharded network: on the CPU of the first process, or on the device of every one."""
-    options = StateDictOptions(full_state_dict=True, cpu_offload=not everywhere)
-    return get_model_state_dict(net, options=options)  # pyright: ignore[reportReturnType]
 
 
 @final

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ from htaf.runs import (
 from htaf.runs.evaluation import measure
 from htaf.runs.folder import FORMAT
 from htaf.sharpening import set_sharpness
-from htaf.training._lightning import L
+from htaf.training._lightning import L, TensorBoardLogger
 from htaf.training.averaging import BEGINS, Averaging
 from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, PlainCheckpoints, last_checkpoint
 from htaf.training.distributed import (
@@ -68,8 +69,6 @@ from htaf.training.distributed import (
 )
 from htaf.training.finish import finished, threshold_on_test, with_threshold
 from htaf.training.frozen import Fixed, given_once, learns_from_features, on_features
-from htaf.training.gradient_log import GradientLog
-from htaf.training.loggers import EpochMetrics, check_loggers, close, loggers
 from htaf.training.module import EpochBatches, Training, loaders
 from htaf.training.notes import activation_of, best_of, pair_notes, result_notes
 from htaf.training.outside import described, with_step
@@ -188,9 +187,7 @@ def fit(
     attributes = supervision(recipe) if attributes is None else attributes
     recipe, why = resolved(recipe, data)
     mode, rows = (split, None) if isinstance(split, str) else ("given", split)
-    identity = run_identity(
-        recipe, data, seed, mode, test=test, gradients=running.gradients, attributes=attributes, continued=continued
-    )
+    identity = run_identity(recipe, data, seed, mode, test=test, attributes=attributes, continued=continued)
     if rows is not None:
         identity["parts"] = content_hash([part.tolist() for part in (rows.train, rows.validation, rows.test)])
     key, before = content_hash(identity), read_record(out)
@@ -201,8 +198,8 @@ def fit(
     known = known if isinstance(known, ImagePreprocessor) else None  # as the weights know it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, preprocessor=known, rows=rows)
     release_memory()
-    if attributes is not None and (recipe.optimization.compile or running.strategy == "fsdp"):
-        raise TrainingError("a network that learns attributes is trained in parts: expected no compile and no fsdp")
+    if attributes is not None and recipe.optimization.compile:
+        raise TrainingError("a network that learns attributes is trained in parts: expected no compile")
     try:
         network = recipe.model(posed.inputs, posed.outputs) | {"activation": described(recipe, method)}
     except (ValueError, OSError) as error:  # no such backbone, or a hub that is out of reach
@@ -216,7 +213,7 @@ def fit(
     recipe, every, longer = long_enough(recipe, len(posed.train))
     notes = (*notes, *longer)
     posed = replace(posed, notes=(*posed.notes, *notes, *(note for note in why if note not in notes)))
-    trainer, history = _trainer(recipe, posed, out, running, key, isinstance(data, Images), every)
+    trainer, history = _trainer(recipe, posed, out, running, isinstance(data, Images), every)
     train = _Prepared(
         recipe, posed, isinstance(data, Images), out, seed, running, processes, key, trainer, history, network,
         continued, method, {},
@@ -279,22 +276,17 @@ def _with_ids(run: Run, data: Data) -> Run:
 def check(recipe: Recipe, running: Running = AS_USUAL) -> None:
     """What can be said of a training before its data are read; arguments and errors as `fit`'s."""
     processes, workers, checkpoint_seconds = processes_of(running), running.workers, running.checkpoint_seconds
-    processes.check(running.device, recipe.optimization.compile)
-    if running.every is not None and running.every < 1:
-        raise TrainingError(f"expected every >= 1, got {running.every}")
+    processes.check(running.device)
     if not 0 <= checkpoint_seconds < math.inf:
         raise TrainingError(f"checkpoint_seconds must be >= 0 and finite, got {checkpoint_seconds}")
     if not 0 <= workers <= MOST_WORKERS:
         raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {workers}")
-    check_loggers(running.logger)
+    if running.tensorboard and find_spec("tensorboard") is None:  # Lightning would take an older package
+        raise TrainingError("tensorboard needs a package: pip install 'htaf[scale]'")
     if recipe.exact_epoch is not None and processes.world > 1:
         raise TrainingError(f"exact_from trains in one process, got {processes.world}: expected exact_from 1")
-    if recipe.activation.learn_pair and processes.sharded:
-        raise TrainingError("strategy fsdp does not go with learn_pair: use ddp")
-    if recipe.optimization.average and processes.sharded:
-        raise TrainingError("strategy fsdp does not go with average: use ddp")
-    if recipe.optimization.compile and (recipe.exact_epoch is not None or recipe.hardening.noise):
-        raise TrainingError("compile goes with neither exact_from nor noise: expected no compile")
+    if recipe.optimization.compile and recipe.exact_epoch is not None:
+        raise TrainingError("compile does not go with exact_from: expected no compile")
     _fingerprint(recipe)
     try:
         recipe.network.check_available()
@@ -343,7 +335,6 @@ def run_identity(
     mode: str,
     *,
     test: bool = True,
-    gradients: bool = False,
     attributes: Attributes | None = None,
     continued: Run | None = None,
 ) -> dict[str, Any]:
@@ -358,8 +349,6 @@ def run_identity(
         more["normalisation"] = recipe.network.normalisation(channels)
     if attributes is not None:
         more["attributes"] = content_hash([attributes.names, attributes.of(data.classes).values.tolist()])
-    if gradients and recipe.network.watched_differs:
-        more["gradients"] = True
     own = {"recipe": recipe.identity(), "seed": seed, "data": data_identity(data, mode)}
     return {"format": FORMAT, **own, **more}
 
@@ -417,21 +406,9 @@ def _lead(
     with thread_count(record["threads"]):  # float sums depend on their number, and a resumed run must not differ
         _train(train, net, record["threads"])
         with telling(processes) as told:
-            run = _written(train, _whole(train, net), record, source)
+            run = _written(train, net, record, source)
             told.append(run.record)
     return run
-
-
-def _whole(train: _Prepared, net: nn.Module) -> nn.Module:
-    """A network of the same kind that no other process has a share of, for the best weights."""
-    if not train.processes.sharded:
-        return net
-    if not isinstance(net, MLP):
-        return _network(train)
-    made = build(train.network, train.method)
-    assert isinstance(made, MLP)
-    made.given = net.given
-    return made
 
 
 def _written(
@@ -451,7 +428,7 @@ def _written(
     own = any(step["kept"] for step in told)  # whether the exact network has weights of its own
     net, exact = (made, None) if real else (net, made)
     final = recipe.activation.sharpening()
-    if final is not None and not train.network["activation"].get("learnable"):
+    if final is not None:
         set_sharpness(net, final.at((epoch + 1) / recipe.optimization.epochs))
     posed, of_threshold = with_threshold(net if exact is None else exact, posed, recipe.data)
     threshold = posed.preprocessor.target.threshold if isinstance(posed.preprocessor, Preprocessor) else None
@@ -479,7 +456,7 @@ def _written(
         "best_epoch": epoch,
         "epochs_run": history.epochs,
         "device": history.device,
-        **history.processes,
+        "devices": history.devices,
         "seconds": round(history.seconds(), 3),  # all sessions of a training that was stopped
         "cpu_seconds": round(history.cpu_seconds(), 3),
     }
@@ -508,22 +485,17 @@ def _layers(net: nn.Module, exact: nn.Module | None, posed: Problem, device: str
 
 
 def _trainer(
-    recipe: Recipe, posed: Problem, out: Path, running: Running, key: str, images: bool, every: int
+    recipe: Recipe, posed: Problem, out: Path, running: Running, images: bool, every: int
 ) -> tuple[L.Trainer, History]:
     """Lightning's trainer with its callbacks; it knows which of several processes this is. It validates after `every`
     epochs."""
     training, count_from, processes = recipe.optimization, _settled(recipe), processes_of(running)
     if recipe.exact_epoch is not None:
         count_from = max(count_from, math.ceil(recipe.hardening.exact_from * training.epochs))
-    history = History(out, training.patience, count_from, processes.recorded(), last=training.keep == "last")
+    history = History(out, training.patience, count_from, processes.world, last=training.keep == "last")
     callbacks: list[L.Callback] = [history]
-    if running.gradients:
-        callbacks.append(GradientLog(out))
-    used = loggers(running.logger, out, key)
-    if used:
-        callbacks.append(EpochMetrics())
     if running.progress:
-        callbacks.append(EpochBar(posed, recipe, history, "images" if images else "rows", every=running.every))
+        callbacks.append(EpochBar(posed, recipe, history, "images" if images else "rows"))
     callbacks.append(AtomicCheckpoint(out / CHECKPOINTS, history, running.checkpoint_seconds))
     trainer = L.Trainer(
         **processes.options(running.device, PlainCheckpoints()),
@@ -532,7 +504,7 @@ def _trainer(
         precision="bf16-mixed" if training.precision == "bfloat16" else "32-true",
         gradient_clip_val=training.clip or None,
         callbacks=callbacks,
-        logger=used or False,
+        logger=TensorBoardLogger(out, name="tensorboard", version="") if running.tensorboard else False,
         log_every_n_steps=1,
         enable_checkpointing=True,
         enable_progress_bar=False,
@@ -557,9 +529,7 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
         begins = BEGINS if recipe.exact_epoch is None else max(BEGINS, recipe.hardening.exact_from)
         trainer.callbacks.insert(1, Averaging(decay, math.ceil(begins * steps)))  # pyright: ignore[reportAttributeAccessIssue]
     state = train.seed * processes.world + trainer.global_rank
-    module = Training(
-        net, recipe, posed.task, steps, processes.world, processes.sharded, seed=state, attributes=posed.attributes
-    )
+    module = Training(net, recipe, posed.task, steps, processes.world, seed=state, attributes=posed.attributes)
     start = last_checkpoint(train.out / CHECKPOINTS)
     interrupt = signal.getsignal(signal.SIGINT)
     try:
@@ -583,5 +553,3 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
         if isinstance(error, TrainingError) and not trainer.is_global_zero:
             raise PeerError(str(error)) from None  # every process has it, the first one says it
         raise
-    finally:
-        close(trainer.loggers)

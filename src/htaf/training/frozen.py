@@ -26,10 +26,7 @@ def learns_from_features(recipe: Recipe) -> bool:
     Args:
         recipe: with an augment that is settled, see `htaf.training.problems.resolved`.
     """
-    views = recipe.network.feature_views
-    if views is None or not isinstance(recipe.data, ImageData):
-        return False
-    return views > 0 or recipe.data.augment == "none"
+    return recipe.network.frozen and isinstance(recipe.data, ImageData) and recipe.data.augment == "none"
 
 
 @runtime_checkable
@@ -80,11 +77,8 @@ def on_features(
     Raises:
         RunError: the backbone gives NaN. DataError: an image is gone.
     """
-    preprocessor, views = posed.preprocessor, recipe.network.feature_views or 0
+    preprocessor = posed.preprocessor
     assert isinstance(preprocessor, ImagePreprocessor)
-    assert isinstance(recipe.data, ImageData)
-    augment = recipe.data.augment
-    assert augment != "auto"
     with torch.no_grad():
         training = net.training
         width = net.eval().features(torch.zeros(1, net.channels, *net.image_size)).shape[1]
@@ -92,32 +86,26 @@ def on_features(
     known = {side: key_of(net, model, preprocessor, part, part.fingerprint()) for side, part in _sides(images, posed)}
     computed = 0
 
-    def stored(side: str, rows: Tensor, view: int) -> FeatureStore:
+    def stored(side: str, rows: Tensor) -> FeatureBatches:
         nonlocal computed
-        key = known[side] if view == 0 else replace(known[side], augment=augment, view=view)
-        store = FeatureStore(key, width)
-        what = f"features of {side} images" + (f", view {view} of {views}" if view else "")
-        part = getattr(images, side)
+        store, part = FeatureStore(known[side], width), getattr(images, side)
+        what = f"features of {side} images"
         computed += fill(store, net, part, preprocessor, rows, device=device, progress=progress, label=what)
-        return store
+        return FeatureBatches(store, part.labels)
 
     learned, held = posed.train.rows, posed.validation.rows
-    plain = stored("train", torch.cat([learned, held]).sort().values, 0)
-    augmented = [stored("train", learned, view + 1) for view in range(views)]
-    labels = images.train.labels
-    validation = Part(FeatureBatches((plain,), labels), held, CHUNK)
+    plain = stored("train", torch.cat([learned, held]).sort().values)
+    validation = Part(plain, held, CHUNK)
     posed = replace(
         posed,
-        train=Part(FeatureBatches((plain, *augmented), labels), learned, CHUNK),
+        train=Part(plain, learned, CHUNK),
         validation=validation,
         statistics=validation,
-        plain=Part(FeatureBatches((plain,), labels), (posed.plain or posed.train).rows, CHUNK),
+        plain=Part(plain, (posed.plain or posed.train).rows, CHUNK),
     )
     if posed.test is not None:
-        rows = posed.test.rows
-        of_test = FeatureBatches((stored("test", rows, 0),), images.test.labels)
-        posed = replace(posed, test=Part(of_test, rows, CHUNK))
-    aside = Frozen(net.backbone, computed, plain.folder)
+        posed = replace(posed, test=Part(stored("test", posed.test.rows), posed.test.rows, CHUNK))
+    aside = Frozen(net.backbone, computed, plain.store.folder)
     net.backbone = nn.Identity()
     return posed, aside
 

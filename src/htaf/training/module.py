@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import cos, pi
@@ -10,20 +9,19 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR
 from torch.utils.data import DataLoader, Sampler
 
 from htaf._compat import no_trace
 from htaf.activations import exact_step
-from htaf.contract import looks_smooth
+from htaf.contract import SmoothStep, looks_smooth, sharpness_of
 from htaf.convert import harden
 from htaf.data.parts import Part
 from htaf.names import is_outside
 from htaf.runs.metrics import loss_function
-from htaf.sharpening import learn_within, set_sharpness
+from htaf.sharpening import set_sharpness
 from htaf.training._lightning import L
-from htaf.training.distributed import TrainingError, first_cause, pooled, shard, share, share_buffers, whole_state
+from htaf.training.distributed import TrainingError, first_cause, pooled, share, share_buffers
 from htaf.training.recipe import Recipe
 
 NEWTON_SCHULZ = 3  # iterations of Muon, as in cifar10-airbench
@@ -38,7 +36,6 @@ class Training(L.LightningModule):
         task: regression or classification.
         steps: of the whole training.
         world: processes that train together, each with its share of every batch.
-        sharded: each of them holds a share of the parameters only. Validation runs on the whole network even so.
         seed: of what dropout draws, with the step; another one in every process.
         attributes: float32 [classes, concepts], what the concepts of a supervised bottleneck learn of each class.
     """
@@ -50,45 +47,33 @@ class Training(L.LightningModule):
         task: str,
         steps: int,
         world: int = 1,
-        sharded: bool = False,
         seed: int = 0,
         attributes: Tensor | None = None,
     ) -> None:
         super().__init__()
         recipe.network.hold(net)
-        self.net, self.recipe, self.steps, self.world, self.sharded = net, recipe, steps, world, sharded
+        self.net, self.recipe, self.steps, self.world = net, recipe, steps, world
         self.seed = seed
         self.attributes = attributes
-        self.draws = _is_random(net) or recipe.hardening.noise > 0
+        self.draws = _is_random(net)
         smooth = [step for step in net.modules() if looks_smooth(step)]
         self._hooks: list[Any] = []  # of the steps, while it trains
-        if recipe.hardening.noise:
-            self._hooks += [step.register_forward_pre_hook(Noise(recipe.hardening.noise)) for step in smooth]
         self._exactly = ExactValues()
         if recipe.exact_epoch is not None:
             self._hooks += [step.register_forward_hook(self._exactly) for step in smooth]
         self.classes = task == "classification"
         self.train_loss, self.loss = loss_function(task, recipe.optimization.label_smoothing), loss_function(task)
         self.schedule = recipe.activation.sharpening()
-        self._pair: Any = None  # the schedule's at the step before
         self._sharp: Any = None  # what the activations were set to
         # in lists, so that they are no second sets of entries in the state dict
         self._compiled: list[Any] = [torch.compile(recipe.network.called(net))] if recipe.optimization.compile else []
         self._measured: list[nn.Module] = []  # the smooth and the exact network
-        self._whole: list[nn.Module] = []  # of a sharded network: a copy without weights
         self._exact: tuple[list[int], nn.Module] | None = None
         self._trained, self._validated = Means(), Means()  # since the last validation, and in this one
 
-    def configure_model(self) -> None:
-        if self.sharded and not self._whole:
-            self._whole = [copy.deepcopy(self.net).to("meta")]
-            assert self.device_mesh is not None
-            shard(self.net, self.device_mesh["data_parallel"], self.recipe.network.called(self.net))
-
     def weights(self) -> dict[str, Tensor]:
-        """The state dict of `net` on the CPU; of a sharded one whole, in the first process alone. All must call it."""
-        state = whole_state(self.net) if self.sharded else self.net.state_dict()
-        return {name: value.detach().cpu().clone() for name, value in state.items()}
+        """The state dict of `net` on the CPU."""
+        return {name: value.detach().cpu().clone() for name, value in self.net.state_dict().items()}
 
     def on_train_epoch_start(self) -> None:
         first = self.recipe.exact_epoch
@@ -97,7 +82,7 @@ class Training(L.LightningModule):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         progress = self.global_step / self.steps
         now = None if self.schedule is None else self.schedule.at(progress)
-        if batch_idx == 0 or self.learns_pair or now != self._sharp:  # its modules change between epochs alone
+        if batch_idx == 0 or now != self._sharp:  # its modules change between epochs alone
             self.sharpen(progress)
             self._sharp = now
         if self.draws and batch_idx == 0:  # a resumed training begins with an epoch
@@ -109,19 +94,8 @@ class Training(L.LightningModule):
 
     def sharpen(self, progress: float) -> None:
         """Set the activations as they are when the share `progress` of the training is done."""
-        if self.learns_pair:
-            end = self.recipe.activation.alpha0, self.recipe.activation.alpha1
-            now: Any = end if self.schedule is None else self.schedule.at(progress)
-            before = self._pair or (now if progress else end)  # a new network is made with the pair of the end
-            learn_within(self.net, before, now, end[0] * end[1])
-            self._pair = now
-        elif self.schedule is not None and _has_smooth(self.net):
+        if self.schedule is not None and _has_smooth(self.net):
             set_sharpness(self.net, self.schedule.at(progress))
-
-    @property
-    def learns_pair(self) -> bool:
-        """Whether HTAF's pairs are weights."""
-        return self.recipe.activation.learn_pair and self.recipe.activation.method == "htaf"
 
     def on_train_end(self) -> None:
         for handle in self._hooks:
@@ -158,18 +132,7 @@ class Training(L.LightningModule):
         self.sharpen(self.global_step / self.steps)  # what is validated is the network of this moment
         if self.world > 1:
             share_buffers(self.net)
-        net = self.net
-        if self.sharded:
-            net = self._whole[0]
-            net.load_state_dict(whole_state(self.net, everywhere=True), assign=True)
-            for name, buffer in self.net.named_buffers():  # those that no state holds
-                if net.get_buffer(name).is_meta:
-                    path, _, own = name.rpartition(".")
-                    setattr(net.get_submodule(path), own, buffer)
-            if self.schedule is not None:
-                set_sharpness(net, self.schedule.at(self.global_step / self.steps))
-            net.eval()
-        self._measured = [net, self._exact_of(net) if _has_smooth(net) else net]
+        self._measured = [self.net, self._exact_of(self.net) if _has_smooth(self.net) else self.net]
 
     def _exact_of(self, net: nn.Module) -> nn.Module:
         """The exact network over the very tensors of this one; made anew where modules or tensors are others, and where
@@ -182,11 +145,11 @@ class Training(L.LightningModule):
         return self._exact[1].eval()
 
     def on_validation_epoch_end(self) -> None:
-        self.log_dict(self._trained.taken() | self._validated.taken(), logger=False)
+        first = next((m for m in self.net.modules() if isinstance(m, SmoothStep) and m.sharpness), None)
+        now = {} if first is None else sharpness_of(first)
+        now["lr"] = self.trainer.optimizers[0].param_groups[0]["lr"]
+        self.log_dict(self._trained.taken() | self._validated.taken() | now)
         self._measured = []
-        if self.sharded:
-            self._whole[0].to("meta")
-            self._exact = None
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         x, y, *weights = batch
@@ -206,8 +169,7 @@ class Training(L.LightningModule):
     def configure_optimizers(self) -> Any:
         recipe = self.recipe.optimization
         parameters = self.recipe.network.groups(self.net, recipe.lr)
-        alone = self.world == 1 and not self.sharded
-        fused = True if alone and not recipe.clip else None  # one pass over memory; not of clipped bfloat16
+        fused = True if self.world == 1 and not recipe.clip else None  # one pass over memory; not of clipped bfloat16
         match recipe.optimizer:
             case "sgd":
                 optimizer: torch.optim.Optimizer = torch.optim.SGD(
@@ -239,22 +201,6 @@ class Training(L.LightningModule):
             case _:
                 return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-class Noise:
-    """Forward pre-hook of a smooth step: Gaussian noise on the pre-activations, in training only."""
-
-    def __init__(self, std: float) -> None:
-        self.std = std
-
-    def __deepcopy__(self, memo: object) -> Noise:
-        return self
-
-    def __call__(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        if not module.training or not looks_smooth(module):  # a step that was hardened keeps the hook
-            return None
-        x, *more = args
-        return x + self.std * torch.randn_like(x), *more
 
 
 class ExactValues:
@@ -326,8 +272,6 @@ def first_non_finite(net: nn.Module, x: Tensor) -> str:
     if not torch.isfinite(x).all():
         found.append("the inputs of this batch are not finite")
     for name, tensor in net.named_parameters():  # no buffers: this very pass has spoiled those of batch norm
-        if isinstance(tensor, DTensor):
-            tensor = tensor.full_tensor()
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             found.append(f"the parameter {name} is not finite since the step before")
 

@@ -168,8 +168,8 @@ def resolved(recipe: Recipe, data: Data) -> tuple[Recipe, tuple[str, ...]]:
     chosen = recipe.data
     if not isinstance(chosen, ImageData) or chosen.augment != "auto" or not isinstance(data, Images):
         return recipe, ()
-    if recipe.network.feature_views == 0:
-        note = "augment none: the backbone is frozen, and so its features are computed once; views adds augmented ones"
+    if recipe.network.frozen:
+        note = "augment none: the backbone is frozen, and so its features are computed once"
         return recipe.replace(augment="none"), (note,)
     why = ""
     if _grey(data.train):
@@ -354,8 +354,7 @@ def _images(recipe: Recipe, options: ImageData, images: Images, test: bool, give
     assert isinstance(settled, ImageData)
     augment = settled.augment
     assert augment != "auto"
-    once = recipe.network.feature_views is not None and (recipe.network.feature_views or augment == "none")
-    held = images.train if once else _at_hand(images.train)
+    held = images.train if recipe.network.frozen and augment == "none" else _at_hand(images.train)
     plain = ImageDataset(held, preprocessor)
     train = Part(ImageDataset(held, preprocessor, augment), rows.train)
     validation = Part(plain, rows.validation, IMAGE_CHUNK)

@@ -31,7 +31,7 @@ Schedule = Literal["one_cycle", "cosine", "linear", "constant"]
 AugmentChoice = Augment | Literal["auto"]
 # as an activation reads its fields; the others do not belong to the identity of a training
 ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {
-    "htaf": ("alpha0", "alpha1", "sharpen", "start", "sharpen_fraction", "learn_pair", "levels"),
+    "htaf": ("alpha0", "alpha1", "sharpen", "start", "sharpen_fraction", "levels"),
     "ss": ("beta", "sharpen", "start", "sharpen_fraction", "levels"),
     "ste": ("slope", "levels"),
     "relu": (),
@@ -147,7 +147,6 @@ class Activation(RecipePart):
         sharpen: Move the parameters geometrically from a soft start to their final values.
         start: Where sharpening starts: a pair; of ss one beta; a step of your own is moved only with it.
         sharpen_fraction: Share of the epochs over which it moves.
-        learn_pair: HTAF: every layer learns its alpha0, and alpha1 keeps their product; the pair above is the start.
         levels: Thresholds of every step: 2 gives 0, 1/2 and 1, two bits a unit with one weight; a layer is as large as
             before and runs over twice as many bits.
     """
@@ -161,7 +160,6 @@ class Activation(RecipePart):
     sharpen: bool = True
     start: tuple[float, ...] | None = None
     sharpen_fraction: float = 0.7
-    learn_pair: bool = False
     levels: int = 1
 
     def check(self) -> None:
@@ -185,9 +183,8 @@ class Activation(RecipePart):
     def description(self) -> dict[str, Any]:
         """The activation at the end of training, as `models.build.activation` takes it."""
         names = {"htaf": ("alpha0", "alpha1"), "ss": ("beta",), "ste": ("slope",)}.get(self.method, ())
-        learned = {"learnable": True} if self.method == "htaf" and self.learn_pair else {}
         several = {"levels": self.levels} if self.levels > 1 and self.method != "relu" else {}
-        return {"method": self.method, **{name: getattr(self, name) for name in names}, **learned, **several}
+        return {"method": self.method, **{name: getattr(self, name) for name in names}, **several}
 
     def unread(self) -> dict[str, str]:
         """The fields that are not read, each with the choice that leaves it so."""
@@ -270,9 +267,10 @@ class Optimization(RecipePart):
         return found
 
 
-GONE = {  # fields of progressive hardening, with what they were where it was not used
+GONE = {  # fields that records of before have, with what they were where they were not used
     "harden": "end", "harden_from": 0.6, "harden_to": 0.9, "harden_order": "forward", "harden_unit": "layer",
     "harden_stages": 0, "straight_through": False, "restart": 0.3, "repair": True, "distil": 0.0,
+    "noise": 0.0, "learn_pair": False, "views": 0,
 }  # fmt: skip
 AT_ONCE = {
     "harden": "progressive",
@@ -290,7 +288,6 @@ class Hardening(RecipePart):
     Args:
         exact_from: Share of the epochs after which all steps give exact values, with the gradient of the smooth steps;
             1: they become exact after the training.
-        noise: Standard deviation of Gaussian noise on the pre-activations of smooth steps in training.
         recalibrate: After training, take the statistics of batch norm anew on the exact network; kept where it helps
             validation.
         refit: After training, fit the last layer anew on the exact network, by ridge or logistic regression; kept where
@@ -298,17 +295,15 @@ class Hardening(RecipePart):
     """
 
     exact_from: float = 1.0
-    noise: float = 0.0
     recalibrate: bool = False
     refit: bool = False
 
     def check(self) -> None:
         expect(0 <= self.exact_from <= 1, "exact_from must lie in [0, 1]", self.exact_from)
-        self.expect_all(("noise",), lambda v: 0 <= v < math.inf, "must be >= 0 and finite")
 
     def unread(self, method: str) -> dict[str, str]:
         """The fields that are not read with an activation, each with the choice that leaves it so."""
-        return dict.fromkeys(("exact_from", "noise"), "method relu") if method == "relu" else {}
+        return {"exact_from": "method relu"} if method == "relu" else {}
 
 
 @dataclass(frozen=True)
@@ -393,7 +388,6 @@ class Network(RecipePart, ABC):
     bipolar: ClassVar[bool] = False  # steps give -1 or 1 instead of 0 or 1
     takes_relu: ClassVar[bool] = True
     one_level: ClassVar[str] = ""  # why its steps have one level; "": they may have several
-    watched_differs: ClassVar[bool] = False  # a network whose gradients are written rounds otherwise
 
     @abstractmethod
     def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
@@ -423,9 +417,9 @@ class Network(RecipePart, ABC):
         return {}
 
     @property
-    def feature_views(self) -> int | None:
-        """Of how many augmented views of each image the features of a frozen backbone are kept; None: it is trained."""
-        return None
+    def frozen(self) -> bool:
+        """Whether its backbone is fixed, so that what it gives of images that stay the same is computed once."""
+        return False
 
     def normalisation(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         """Mean and deviation of images for which its first weights are made; None: those of the training images."""
@@ -529,7 +523,7 @@ def by_part(family: str, own: Mapping[str, str], fields: Mapping[str, Any]) -> d
         given = {name: value for name, value in fields.items() if name not in GONE}
         fields = given | {"exact_from": fields.get("harden_from", GONE["harden_from"])}
     if gone := [name for name, usual in GONE.items() if fields.get(name, usual) != usual]:
-        raise ValueError(f"{', '.join(gone)}: progressive hardening is gone; exact_from makes all steps exact at once")
+        raise ValueError(f"{', '.join(gone)}: gone, see exact_from and CHANGELOG.md")
     fields = {name: value for name, value in fields.items() if name not in GONE}
     if others := [f"{name}{meant(name, [*own])}" for name in sorted(fields) if name not in own]:
         raise ValueError(f"family {family} does not read {', '.join(others)}")

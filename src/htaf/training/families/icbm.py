@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # depth and width of a backbone that is not the recipe's own
 _SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
 _SHAPE = ("depth", "width", "stem", "dropout")
-MOST_VIEWS, LARGEST = 64, 4096
+LARGEST = 4096
 SGD_DECAY = 1e-4  # of SGD at its usual rate; AdamW's, at a hundredth of that rate, is larger
 
 
@@ -49,10 +49,9 @@ class ICBMNetwork(Network):
         concepts: How many; 0: as many as the backbone has features.
         concept_norm: Batch normalisation before the step; auto: not behind a layer norm.
         pretrained: hub (timm's), a file of weights, the name of an installed package with one, or a run folder.
-        freeze: Leave the backbone as it is: what it gives of images that are not augmented is computed once and kept.
+        freeze: Leave the backbone as it is: what it gives of images that are not augmented is computed once and kept;
+            with an augment that is not auto or none nothing is kept.
         keep_norms: The backbone's batch norms keep the statistics of its first weights while it is trained.
-        views: With freeze: keep what it gives of so many augmented views of each image too, and train on these; 0 with
-            an augment that is not auto or none: new views in every epoch, and nothing is kept.
         enlarge: Height and width in pixels to which images are enlarged before the backbone; 0: as the data are.
         feature_dropout: Of the backbone's features.
         concept_rate: Share of the images for which a concept is to be on; auto: 15%, of fewer than 20 classes the share
@@ -82,7 +81,6 @@ class ICBMNetwork(Network):
     bottleneck: Bottleneck = "implicit"
     attributes: str = "cub"
     concept_weight: float = 0.01
-    views: int = 0
     enlarge: int = 0
     feature_dropout: float = 0.0
     concept_rate: float | Literal["auto"] = 0.0
@@ -91,7 +89,6 @@ class ICBMNetwork(Network):
     def check(self) -> None:
         self.expect_all(("width",), lambda v: v >= 1, "must be >= 1")
         self.expect_all(("concepts",), lambda v: v >= 0, "must be >= 0")
-        self.expect_all(("views",), lambda v: 0 <= v <= MOST_VIEWS, f"must be in 0 to {MOST_VIEWS}")
         self.expect_all(("enlarge",), lambda v: 0 <= v <= LARGEST, f"must be in 0 to {LARGEST}")
         self.expect_all(("dropout", "feature_dropout"), lambda v: 0 <= v < 1, "must lie in [0, 1)")
         self.expect_all(("concept_rate",), lambda v: v == "auto" or 0 <= v < 1, "must be auto or lie in [0, 1)")
@@ -117,8 +114,6 @@ class ICBMNetwork(Network):
             found |= dict.fromkeys(("concept_rate", "neighbours"), f"bottleneck {self.bottleneck}")
         if method == "relu":
             found |= dict.fromkeys(("concept_norm", "concept_rate", "neighbours"), "method relu")
-        if not self.freeze:
-            found |= dict.fromkeys(("views",), "freeze false")
         return found | dict.fromkeys(("backbone_lr", "keep_norms"), "freeze true") if self.freeze else found
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -187,8 +182,8 @@ class ICBMNetwork(Network):
             nn.init.constant_(net.norm.bias, NormalDist().inv_cdf(rate))
 
     @property
-    def feature_views(self) -> int | None:
-        return self.views if self.freeze else None
+    def frozen(self) -> bool:
+        return self.freeze
 
     def normalisation(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         from htaf.training.pretrained import normalisation
@@ -351,7 +346,7 @@ def _adapt(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[st
     if changes.get("bottleneck", "implicit") != "implicit" and "concepts" not in changes:
         recipe = recipe.replace(concepts=0)
     if network.freeze and changes.get("freeze") is False:
-        recipe = dataclasses.replace(recipe, optimization=finetune().optimization).replace(freeze=False, views=0)
+        recipe = dataclasses.replace(recipe, optimization=finetune().optimization).replace(freeze=False)
         recipe = recipe.replace(backbone_lr=0.1, keep_norms=True, augment="auto", epochs=10)
         notes = (
             "the backbone is trained: adamw, lr 0.001 and a tenth of it for the backbone, whose batch norms keep their "

@@ -40,7 +40,6 @@ class SNNNetwork(ImageNetwork):
     family: ClassVar[str] = "snn"
     data: ClassVar = ImageData
     one_level: ClassVar[str] = "spikes over time are its levels, so give more steps"
-    watched_differs: ClassVar[bool] = True  # neurons are then run step by step
     depth: int = 18
     width: int = 64
     stem: Literal["cifar", "imagenet"] = "cifar"
