@@ -44,7 +44,7 @@ ORDER = [
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
     "cli": 3_996,
-    "concepts": 7_130,
+    "concepts": 7_125,
     "convert": 2_840,
     "data": 6_886,
     "diagnostics": 331,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_085,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 62_849, ("tests", "paper/tests"): 52_743, ("paper/src",): 13_810}
+TOTALS = {("src/htaf",): 62_844, ("tests", "paper/tests"): 52_746, ("paper/src",): 13_810}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

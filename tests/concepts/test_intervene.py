@@ -16,7 +16,7 @@ from htaf.concepts import counterfactuals as module
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.edit_head import edit_run, edited, write_edited
-from htaf.concepts.intervene import doubling, intervention_curve
+from htaf.concepts.intervene import intervention_curve
 from htaf.data.images import ImagePreprocessor
 from htaf.models.icbm import ICBM
 from htaf.runs import Run, RunError, forward, open_run
@@ -236,7 +236,6 @@ def test_an_image_by_its_id_or_row(run: Run) -> None:
         numbered.row("test/0")
     assert codes.misclassified("train").tolist() == [0, 2]
     assert codes.misclassified("test").tolist() == []
-    assert doubling(11) == [0, 1, 2, 4, 8, 11]
 
 
 def test_an_edited_run_opens_and_predicts(run: Run, tmp_path: Path) -> None:

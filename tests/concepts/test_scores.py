@@ -16,6 +16,7 @@ from sklearn.metrics import balanced_accuracy_score
 from htaf.concepts import scores as scores_module
 from htaf.concepts import store, writing
 from htaf.concepts.codes import Codes, ConceptError, codes_of
+from htaf.concepts.nearest import nearest_to
 from htaf.concepts.report import tables
 from htaf.concepts.scores import chosen, mixed, score
 from htaf.concepts.store import open_folder
@@ -323,11 +324,10 @@ def test_scores_of_parts_on_disk_are_those_of_the_whole(
     words = ("concepts", "score", tmp_path / "codes", "--baseline", tmp_path / "other", "--json")
     assert json.loads(htaf(*words)[1]) == expected
     for row in (5, 350):
-        found = json.loads(htaf("concepts", "neighbours", tmp_path / "codes", "--image", str(row), "--json")[1])
         far = (codes.unpack() != codes.unpack(slice(row, row + 1))).sum(1)
         order = [i for i in np.argsort(far, kind="stable") if i != row][:10]
-        assert [(entry["row"], entry["distance"]) for entry in found] == [(i, far[i]) for i in order]
-        assert [entry["image"] for entry in found] == [codes.ids[i] for i in order]
+        distances, rows = nearest_to(parts.codes(), row, 10)
+        assert [*zip(rows, distances, strict=True)] == [(i, far[i]) for i in order]
     few = codes.take(np.flatnonzero(codes.parts == 0))
     with pytest.raises(ConceptError, match="labelled images of the part 'test', got only train"):
         score(codes, baseline={"few": few})

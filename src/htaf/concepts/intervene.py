@@ -109,11 +109,6 @@ def intervention_curve(
     return Curve(order, steps, hits / len(rows), changed / len(rows), len(rows))
 
 
-def doubling(concepts: int) -> list[int]:
-    """0, 1, 2, 4 and so on up to the number of concepts: points for a table, where `intervention_curve` has a curve."""
-    return sorted({min(concepts, n) for n in (0, *(2**i for i in range(concepts.bit_length() + 1)))})
-
-
 def _check_classes(codes: Codes, rows: np.ndarray, fitted: PartName) -> None:
     missing = np.setdiff1d(codes.labels[rows], codes.labels[codes.rows(fitted)])
     if len(missing):
