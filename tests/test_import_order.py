@@ -54,19 +54,19 @@ BUDGETS = {
     "hardening": 2_039,
     "integer": 3_933,
     "kernels": 3_569,
-    "language": 2_443,
+    "language": 2_455,
     "llm": 393,
-    "models": 1_929,
+    "models": 1_961,
     "packed": 5_386,
     "report": 1_693,
     "rules": 2_246,
-    "runs": 3_053,
+    "runs": 3_054,
     "spiking": 418,
     "": 5_771,
     "training": 5_085,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 62_844, ("tests", "paper/tests"): 52_746, ("paper/src",): 13_810}
+TOTALS = {("src/htaf",): 62_889, ("tests", "paper/tests"): 52_742, ("paper/src",): 13_810}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

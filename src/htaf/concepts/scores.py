@@ -103,14 +103,14 @@ def _accuracy(codes: Codes, rows: Int64[np.ndarray, " rows"]) -> dict[str, Any]:
     before, after = (
         int((values == labels).sum()) / images if images and (values >= 0).all() else None for values in (smooth, exact)
     )
-    both = before is not None and after is not None
+    gap = None if before is None or after is None else after - before
     return {
         "images": images,
         "unlabelled": len(rows) - images,
         "smooth": before,
         "exact": after,
-        "gap": after - before if both else None,
-        "flips": int((smooth != exact).sum()) / images if both else None,
+        "gap": gap,
+        "flips": None if gap is None else int((smooth != exact).sum()) / images,
     }
 
 

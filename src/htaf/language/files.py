@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from htaf._files import file_sha256, read_record, sealed, write_atomic
 from htaf.activations import Heaviside
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, gated_mlps, gates_of
+from htaf.models.build import at_most
 from htaf.models.hub import asking_hub
 from htaf.runs import content_hash
 
 CONFIG, GATES = "config.json", "htaf_gates.safetensors"
 FORMAT = 2
+WEIGHTS = {".safetensors", ".bin", ".gguf"}
 KIND = "htaf_gated: read by htaf.language.load"  # in the message of a reader that does not know it
 _ARCHITECTURE, _VARIANT = "HtafGatedForCausalLM", "htaf"
 _PARTS = ("threshold", "scale", "width")
@@ -58,7 +61,8 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
 
     Raises:
         LanguageError: there is no such model, it cannot be read or reached, its files have changed since `save` wrote
-            them, weights are missing or not finite, or its gates are or do not fit.
+            them, its configuration asks for a larger model than its weights are, weights are missing or not finite, or
+            its gates are or do not fit.
     """
     from transformers import AutoModelForCausalLM
 
@@ -68,7 +72,7 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
         options |= {"variant": _VARIANT, "use_safetensors": True}
     known = {k: v for k, v in options.items() if k == "gguf_file"}
     try:
-        with asking_hub(place):
+        with asking_hub(place), _bounded(place):
             given = known if known else {"config": _configuration(place)}
             tokenizer = _tokenizer(place, **given)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -168,6 +172,14 @@ def _configuration(place: str) -> Any:
         made = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     made._name_or_path = place
     return made
+
+
+def _bounded(place: str) -> AbstractContextManager[None]:
+    """While it is open, networks may be as large as the weights in a folder, of four bits or more each."""
+    folder, most = Path(place), 1 << 44
+    if folder.is_dir():
+        most = 2 * sum(file.stat().st_size for file in folder.iterdir() if file.suffix in WEIGHTS)
+    return at_most(most, 1 << 15)
 
 
 def _without_loading(value: Any) -> Any:

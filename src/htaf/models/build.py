@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, get_args
 
 import torch
 from torch import nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
 from htaf import surrogates
 from htaf._errors import expect_memory
@@ -197,6 +202,33 @@ def weight_bytes(description: dict[str, Any], step: StepFactory | None = None) -
     with torch.device("meta"), warnings.catch_warnings():  # shapes alone
         warnings.simplefilter("ignore")
         return 4 * sum(p.numel() for p in _built(description, step).parameters())
+
+
+@contextmanager
+def at_most(weights: int, tensors: int) -> Iterator[None]:
+    """Networks that are built in the block may hold about so many weights in so many tensors: those of their file.
+
+    A description is a few bytes that may ask for any amount of memory, which many systems give and then kill for.
+
+    Raises:
+        ValueError: from the block, before what is too large is filled.
+    """
+    left = [4 * weights + (1 << 22), 4 * tensors + 1000]  # what is taken away, shared or loaded later counts again
+
+    def count(module: nn.Module, name: str, tensor: torch.Tensor | None) -> None:
+        left[0] -= 0 if tensor is None else tensor.numel()
+        left[1] -= 1
+        if min(left) < 0:
+            raise ValueError(
+                f"expected at most {weights:,} weights in {tensors:,} tensors, as its file can hold, got more"
+            )
+
+    hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Module:

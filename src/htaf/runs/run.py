@@ -30,7 +30,7 @@ from htaf.data.notes import Note
 from htaf.data.parts import Data, Part, image_part, table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, Frame
-from htaf.models.build import activation, build
+from htaf.models.build import activation, at_most, build
 from htaf.names import is_outside
 from htaf.runs.confusion import confusion, per_class
 from htaf.runs.data import (
@@ -83,7 +83,8 @@ class Run:
         file, data = self.path / name, self._checked(name)
         try:
             state = safetensors.torch.load(data)
-            with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):  # first weights are drawn
+            known = at_most(sum(map(torch.numel, state.values())), len(state))
+            with warnings.catch_warnings(), known, torch.random.fork_rng(devices=[]):  # first weights are drawn
                 warnings.simplefilter("ignore")  # the training said what there is to say of the pair
                 model = build(self.record["model"], self.step)
             model.load_state_dict(state)
