@@ -185,3 +185,25 @@ def test_few_rows_other_sizes_and_equal_features_are_refused() -> None:
         planted.find(planted.rows(6), planted.rows(6), paired=True)
     with pytest.raises(ConceptError, match="the features of all 10 rows are the same"):
         planted.find(np.ones((5, FEATURES)), np.ones((5, FEATURES)))
+
+
+@pytest.mark.parametrize("same", [0.0, 0.1])
+def test_a_bit_for_which_all_classes_weigh_the_same_is_not_used(same: float) -> None:
+    planted = Planted(3)
+    planted.head.weight[:] = same
+    planted.head = Head(planted.head.weight[:3], planted.head.bias[:3])  # three times 0.1, less their mean: 1e-17
+    assert not planted.find(planted.rows(10) + planted.shift, planted.rows(10)).bit.used
+
+
+def test_sides_of_other_classes_are_told() -> None:
+    planted = Planted()
+    rows = planted.rows(400)
+    predicted = ((planted.pre_activations(rows) >= 0) @ planted.head.weight.T + planted.head.bias).argmax(1)
+    first = np.bincount(predicted).argmax()
+    found = planted.find(rows[predicted == first][:20], rows[predicted != first][:20])
+    assert found.of_classes
+    assert found.apart == 1
+    assert "by predicted class" in repr(found)
+    assert not planted.find(rows[:20], rows[20:40]).of_classes
+    of_class = rows[predicted == first]
+    assert not planted.find(of_class[:15], of_class[15:30]).of_classes

@@ -172,3 +172,11 @@ def test_codes_use_the_training_part_and_names_of_classes() -> None:
 def test_settings_out_of_range(settings: dict) -> None:
     with pytest.raises(ConceptError, match="expected rounds >= 1"):
         name_by_attributes(np.zeros((1, 30)), made(), **settings)
+
+
+def test_the_seed_decides() -> None:
+    attributes = made()
+    shares = np.random.default_rng(6).integers(0, 2, (5, 30)).astype(float)
+    first, again, other = (name_by_attributes(shares, attributes, seed=seed, shuffles=19) for seed in (0, 0, 1))
+    assert first == again != other
+    assert name_by_attributes(shares[:2], attributes, shuffles=19) == first[:2]  # not on the concepts after it

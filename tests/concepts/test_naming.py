@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_askers import (
+    HOSTILE,
     Counted,
     ListsClasses,
     SortsAllAlike,
@@ -165,3 +166,8 @@ def test_a_file_of_names_is_checked_in_place(tmp_path: Path) -> None:
     assert entry["verified"]
     assert (read_names(file)[0]["verified"], read_names(file)[0]["checked_by"]) == (True, "table model")
     assert named(table, given=file, out=tmp_path / "other.json")[0]["verified"]
+
+
+def test_hostile_names_of_classes_do_no_harm() -> None:
+    table = made(len(HOSTILE) * 2, 4, [*HOSTILE, *(f"class {i}" for i in range(len(HOSTILE)))])
+    assert [entry["name"] for entry in named(table)] == list(table.names)

@@ -223,3 +223,18 @@ def test_bad_input(htaf, codes: Path, words: tuple[str, ...], code: int, message
     got, out, err = htaf("concepts", "name", codes, *words)
     assert message in one_line(err)
     assert (got, out) == (code, "")
+
+
+def test_names_of_another_network_are_neither_checked_nor_written_over(htaf, codes: Path, tmp_path: Path) -> None:
+    entry = {"concept": 0, "name": "its", "source": "attributes", "codes": "abcdefghijkl"}
+    (tmp_path / "n.json").write_text(json.dumps([entry]))
+    model = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
+    for more in (
+        ("--attributes", "digits", "--out", tmp_path / "n.json"),
+        (*model, "--out", tmp_path / "n.json"),
+        (*model, "--check", tmp_path / "n.json"),
+    ):
+        code, out, err = htaf("concepts", "name", codes, *more)
+        assert (code, out) == (1, "")
+        assert "got those of another network (abcdefghijkl)" in one_line(err)
+    assert json.loads((tmp_path / "n.json").read_text()) == [entry]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from htaf._console import visible
 from htaf.concepts.naming.prompts import NameReply, SortReply, naming_prompt, sorting_prompt
 from htaf.llm.chat import numbered, quoted, shortened
 from htaf.llm.pictures import Part, text_part
@@ -119,3 +120,13 @@ def test_a_tenth_at_most_is_left_out(order: list[int], sorted_: int, ones: int) 
     else:
         with pytest.raises(ValidationError, match=f"expected all 30 numbers in label_1 and label_0, got {sorted_}"):
             SortReply.model_validate(data, context={"count": 30})
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",)), max_size=50), st.text(max_size=50))
+def test_names_that_differ_look_different(one: str, two: str) -> None:
+    assert (quoted(one) == quoted(two)) == (one == two)
+
+
+@given(st.text(st.characters(), max_size=100))
+def test_text_for_a_terminal_is_one_visible_line(text: str) -> None:
+    assert not any(unicodedata.category(letter) in UNSEEN for letter in visible(text))

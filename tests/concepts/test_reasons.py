@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from htaf.concepts.codes import ConceptError
+from htaf.concepts.codes import ConceptError, codes_key
+from htaf.concepts.extract import extract
 from htaf.concepts.known import keep_known
+from htaf.concepts.naming.files import write_names
 from htaf.concepts.reasons import predict_with_bits, reasons_of
 from htaf.runs import Run
 from made_runs import digits, made_run
@@ -122,3 +124,14 @@ def test_verified_names_alone_stand_without_a_word(run: Run, pictures: Path) -> 
     ]
     told = [", unverified)" in text for text in frame["reasons"].iloc[0].split("; ")]
     assert told == [one["verified"] is False for one in listed[0]]
+
+
+def test_names_of_another_network_are_refused(htaf, run: Run, pictures: Path, tmp_path: Path) -> None:
+    """A file that says whose its names are; of this run's codes they are taken."""
+    codes, names = extract(run, digits(), tmp_path / "codes", parts=["test"]).codes(), tmp_path / "names.json"
+    write_names([{"concept": 0, "name": "stroke"}], names, codes=codes_key(codes))
+    assert htaf("predict", run.path, pictures / "0.png", "--bits", "--names", names)[0] == 0
+    write_names([{"concept": 0, "name": "stroke"}], names, codes="abcdefghijkl")
+    code, _, err = htaf("predict", run.path, pictures / "0.png", "--bits", "--names", names)
+    assert code == 1
+    assert "expected names of this network's concepts" in err

@@ -14,8 +14,9 @@ from PIL import Image
 
 from htaf import runs
 from htaf._files import sealed
-from htaf.concepts.codes import ConceptError
+from htaf.concepts.codes import ConceptError, codes_key
 from htaf.concepts.extract import extract
+from htaf.concepts.naming.files import write_names
 from htaf.concepts.store import open_codes
 from htaf.data.images import load
 from htaf.explorer import folder as room
@@ -227,3 +228,18 @@ def test_bad_use_is_one_line(htaf, folder: Path, codes: Path, words: tuple[str, 
     assert got == code
     assert not (folder / "x").exists()
     assert not list(folder.glob("*-codes")), "before the work"
+
+
+def test_names_of_another_run_are_refused(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
+    own, other = tmp_path / "own.json", tmp_path / "other.csv"
+    write_names([{"concept": 3, "name": "x"}], own, codes=codes_key(open_codes(codes)))
+    write_names([{"concept": 3, "name": "x"}], other, codes="abcdefghijkl")
+    words = ("explore", folder / "run", "--codes", codes, "--out", tmp_path / "p", "--images", 9, "--names")
+    code, _, err = htaf(*words, other)
+    assert code == 1
+    assert "got those of another network (abcdefghijkl)" in one_line(err)
+    assert not (tmp_path / "p").exists()
+    code, out, err = htaf(*words, own)
+    assert code == 0, err
+    assert "(1 named" in out
+    assert read_page(tmp_path / "p")["page"]["codes"] == codes_key(open_codes(codes))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from htaf.concepts.codes import Codes, codes_of
+from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.explorer.beside import Beside, common_images, compared, matches
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Shown
@@ -120,3 +120,10 @@ def test_some_images_are_there_at_full_size(tmp_path: Path) -> None:
     assert contents(out) == before
     build_page(codes, out, pixels=small_ones, original=large, shown=Shown(originals=0), seconds=0.0)
     assert not (out / "data" / "full").exists()
+
+
+def test_codes_of_other_images_are_refused() -> None:
+    codes = made_codes(60)
+    other = replace(codes, ids=[f"x{one}" for one in codes.ids])
+    with pytest.raises(ConceptError, match="second has none of their test images"):
+        compared(codes, codes.part("test"), Beside(other, "second"), "test")

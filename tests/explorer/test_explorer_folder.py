@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from htaf.concepts.codes import ConceptError
-from htaf.explorer import build
+from htaf.explorer import build, folder
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Heading
 from made_pages import coloured, contents, made_codes, read_page
@@ -108,3 +108,8 @@ def test_a_build_that_was_killed_is_no_page(
     build_page(made_codes(), out, pixels=coloured)
     build_page(made_codes(), tmp_path / "q", pixels=coloured)
     assert contents(out) == contents(tmp_path / "q")
+
+
+def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
+    with folder.claimed(tmp_path / "p"), pytest.raises(ConceptError, match="another process writes"):
+        build_page(made_codes(), tmp_path / "p")

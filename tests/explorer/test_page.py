@@ -339,3 +339,19 @@ def test_the_page_of_a_sparse_head_shows_the_concepts_that_it_uses(site: Site, v
     assert any(not bits[concept] and number(value) != 0 for concept, value in said)
     assert "no part in any decision" in tab.go("#/concept/15").inner_text("section[aria-labelledby=numbers]")
     assert visit(site).go("#/concepts").locator(".used-only").count() == 0  # a dense head uses all
+
+
+def test_mistakes_lead_to_their_images(site: Site, visit: Open) -> None:
+    tab, shown = visit(site), site.shown
+    page = tab.go("#/")
+    first = page.locator("section[aria-labelledby=mistakes] li").first
+    count = int(first.locator("a.value").inner_text().split()[0])
+    first.locator("a.value").click()
+    until(page, "count => document.querySelectorAll('.thumb').length === count", count)
+    assert count <= int(((shown.labels >= 0) & (shown.labels != shown.exact)).sum())
+
+
+def test_an_unverified_name_says_so_wherever_it_stands(site: Site, visit: Open) -> None:
+    page = visit(site).go(f"#/image/{quote(site.shown.ids[0], safe='')}")
+    assert "unverified" in page.locator("tr[data-concept='4'] .concept-name").inner_text()
+    assert "unverified" not in page.locator("tr[data-concept='3'] .concept-name").inner_text()

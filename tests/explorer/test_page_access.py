@@ -12,7 +12,11 @@ import numpy as np
 import pytest
 
 from htaf.concepts.codes import codes_of
+from htaf.concepts.known import Known
 from htaf.explorer.build import build_page
+from htaf.explorer.likeness import Likeness
+from htaf.explorer.shown import Items
+from made_pages import made_codes
 from visits import Site, Visit
 
 pytestmark = pytest.mark.slow
@@ -119,3 +123,29 @@ def test_ten_thousand_images_open_in_two_seconds(visit: Open, tmp_path: Path) ->
     tab.page.wait_for_selector("tr.changed")
     print(f"a flip: {1000 * (time.perf_counter() - began):.0f} ms, with the browser's driver")
     assert time.perf_counter() - began < 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault_in_a_page_of_texts(scheme: str, axe: str, visit: Open, tmp_path: Path) -> None:
+    codes = made_codes()
+    texts = {one: f"https://example.org/{row}" if row % 2 else "words " * 500 for row, one in enumerate(codes.ids)}
+    train, held = codes.part("train").ids, np.linspace(0, 1, 40, dtype=np.float32)
+    known = Known(np.eye(40, dtype=np.float32), [*train], held)
+    likeness = Likeness(known, lambda ids: np.ones((len(ids), 40), np.float32))
+    build_page(codes, tmp_path / "page", items=Items("text", texts), likeness=likeness, seconds=0.0)
+    tab = visit(Site(tmp_path / "page", codes), viewport={"width": 390, "height": 900}, color_scheme=scheme)
+    views = {name: address for name, address in VIEWS.items() if name != "beside"} | {"far": "#/images?sort=-unlike"}
+    found = []
+    for name, address in views.items():
+        page = tab.go(address)
+        found += faults(page, axe, name)
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
+    assert found == []
+
+
+def test_axe_sees_faults(axe: str, site: Site, visit: Open) -> None:
+    page = visit(site).go()
+    page.evaluate(axe)
+    page.evaluate("document.querySelector('main').append(document.createElement('button'))")
+    result = page.evaluate("axe.run(document, {preload: false})")
+    assert "button-name" in [one["id"] for one in result["violations"]]

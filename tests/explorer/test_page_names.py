@@ -73,3 +73,24 @@ def test_an_edit_that_the_data_took_over_is_forgotten(site: Site, visit: Open, t
     assert "None was held out" in text
     assert "some model" in text
     assert page.locator(".names-bar.edited").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("number,name\n1,a\n", "concept is missing"),
+        ("concept,name\n21,a\n", "row 2: expected a concept in 0 to 20, got 21"),
+        ("concept,name\n1,a\n1,b\n", "again"),
+        ('concept,name\n1,"a\n', "closing quotation mark"),
+        (b"concept,name\n1,\xff\n", "expected UTF-8"),
+    ],
+)
+def test_a_file_of_other_names_changes_nothing(
+    text: str | bytes, why: str, site: Site, visit: Open, tmp_path: Path
+) -> None:
+    page = visit(site).go("#/concepts")
+    (tmp_path / "n.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    page.set_input_files("input[type=file]", tmp_path / "n.csv")
+    page.wait_for_selector(".told.warn")
+    assert why in page.inner_text(".told")
+    assert page.locator(".names-bar.edited").count() == 0

@@ -178,3 +178,23 @@ def test_damaged_data_is_said(name: str, text: str | None, why: str, site: Site,
     tab.page.goto(tab.home)
     tab.page.wait_for_selector("[role=alert]")
     assert why in tab.page.inner_text("[role=alert]")
+
+
+@pytest.mark.parametrize("stored", ["", "[", "null", "[1]", '{"0": 5, "99": {"name": "x"}, "1": {"name": 7}}'])
+def test_a_damaged_store_of_names_is_survived(stored: str, hostile: Site, visit: Open) -> None:
+    tab = visit(hostile)
+    page = tab.go("#/concepts?as=table")
+    page.evaluate("text => localStorage.setItem(`htaf-names:${htafExplorer.data.page.key}`, text)", stored)
+    page.reload()
+    page.wait_for_selector("tr[data-concept]")
+    assert page.locator("tr[data-concept]").count() == 12
+
+
+def test_pictures_that_are_missing_are_said(site: Site, visit: Open, tmp_path: Path) -> None:
+    shutil.copytree(site.folder, tmp_path / "s")
+    for sheet in (tmp_path / "s" / "data").glob("*.webp"):
+        sheet.unlink()
+    tab = visit((tmp_path / "s" / "index.html").as_uri(), check=False)
+    page = tab.go("#/images")
+    page.wait_for_selector("text=no picture")
+    assert page.locator("[role=img][aria-label^='Image ']").count() == len(site.shown)

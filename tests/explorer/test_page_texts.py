@@ -99,3 +99,24 @@ def test_hostile_texts_stay_texts(texts: Site, visit: Open) -> None:
         assert page.locator("main img, main script, main svg, main [onerror], a[href^='javascript' i]").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
     assert "<img src=x onerror" in tab.go(f"#/image/?row={first}").inner_text(".text-card.whole")
+
+
+@pytest.mark.slow
+def test_the_page_speaks_of_texts(texts: Site, visit: Open) -> None:
+    tab = visit(texts)
+    rooms = ["#/", "#/concepts", "#/concepts?as=table", "#/concept/3", "#/classes", "#/class/1", "#/confusion"]
+    for address in [*rooms, "#/pair?a=0&b=2", "#/images", "#/image/?row=30", "#/off?off=3", "#/glossary"]:
+        page = tab.go(address)
+        words = page.inner_text("body").lower().replace("#/image/", "")  # a hostile text has it
+        assert "text" in words
+        assert "image" not in words, address
+        assert "picture" not in words or address == "#/glossary", address
+    assert "an text" not in tab.go("#/").inner_text("body")
+
+
+@pytest.mark.slow
+def test_texts_are_searched(texts: Site, visit: Open) -> None:
+    page = visit(texts).go("#/images")
+    page.fill("input[type=search]", "NUMBER 12")
+    until(page, "() => document.querySelectorAll('.thumb').length === 1")
+    assert page.inner_text(".thumb .text-card") == "the text number 12 and its second line"

@@ -226,3 +226,23 @@ def test_base_urls_that_are_refused(url: str, words: str) -> None:
         model_of(url)
     assert words in str(caught.value)
     assert "hidden" not in str(caught.value)
+
+
+def test_a_server_that_goes_down_half_way(tmp_path: Path) -> None:
+    with scripted(GOOD) as server, model_of(server, tmp_path) as model:
+        model.ask(ASKED, Name)
+        server.stop()
+        with pytest.raises(ModelError, match="cannot be reached, or broke off"):
+            model.ask(other(1), Name)
+        assert model.ask(ASKED, Name).name == "wings"
+        model.close()
+        with pytest.raises(ModelError, match="closed"):
+            model.ask(other(2), Name)
+
+
+def test_a_model_that_says_the_key(tmp_path: Path) -> None:
+    with scripted(Answer(f'{{"name": "{KEY}"}}')) as server, model_of(server, tmp_path) as model:
+        assert model.ask(ASKED, Name).name == "***"
+    assert [path for path in tmp_path.rglob("*.json") if KEY not in path.read_text()]
+    with scripted(GOOD) as server, model_of(server, api_key="wings") as model:
+        assert model.ask(ASKED, Name).name == "wings"  # too short to be secret
