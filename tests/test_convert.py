@@ -1172,3 +1172,28 @@ def test_a_line_that_looks_like_an_activation_by_chance_is_none():
     new = replace(Boxes(), HTAF, example=(X, X - 1, torch.zeros(3, 4)))
     assert torch.equal(new(X, X + 2), HTAF()(X + 2))
     assert conversion(new).hints == ("the model (Boxes): also computes maximum, left as it is",)
+
+
+def test_looking_leaves_no_trace_when_the_example_does_not_fit():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with pytest.raises(RuntimeError, match="shapes"):
+        sites(model, torch.zeros(2, 7))
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert torch.equal(F.relu(torch.tensor([-1.0])), torch.zeros(1))
+
+
+def test_replacing_the_rest_with_an_example_that_makes_other_calls_is_refused():
+    class Early(Owner):
+        def forward(self, x):
+            x = F.gelu(F.relu(x))
+            return F.relu(x - 1) if x.sum() > 10 else x
+
+    new = replace(Early(), HTAF, where="relu_0", example=X + 3)
+    with pytest.raises(ValueError, match=r"that an earlier replace left, gelu, relu, got gelu: give it the same"):
+        replace(new, HTAF, example=X)
+
+
+def test_calls_in_a_compiled_function_are_seen():
+    compiled = torch.compile(swish, fullgraph=True)  # no mode can follow where it is really compiled
+    new = replace(nn.Sequential(Form(lambda x: compiled(x)), nn.ReLU()), HTAF, example=X)
+    assert names(conversion(new).replaced) == ["0.sigmoid_0", "1"]

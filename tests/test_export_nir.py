@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from htaf import IF, LIF, Heaviside, harden
+from htaf import HTAF, IF, LIF, Heaviside, harden
 from htaf.export import ExportError, to_nir
 from htaf.models.sew_resnet import SEWResNet
 from quick import slow_but
@@ -303,3 +303,21 @@ def test_smooth_networks_are_refused(tmp_path: Path) -> None:
         to_nir(SEWResNet(18, 3, IF, width=4, in_channels=1), images(2), tmp_path / "net.nir")
     with pytest.raises(ExportError, match="dt must be > 0"):
         to_nir(nn.Linear(3, 2), torch.zeros(2, 3), tmp_path / "net.nir", dt=0.0)
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (partial(SEWResNet, 18, 3, width=4, in_channels=1, connect="and", stem="cifar"), "products with constants"),
+        (partial(SEWResNet, 18, 3, width=4, in_channels=1, connect="iand", stem="cifar"), "rsub"),
+        (partial(SEWResNet, 18, 3, width=4, in_channels=1), "max_pool2d"),
+        (partial(SEWResNet, 18, 3, partial(IF, reset="soft"), width=4, in_channels=1, stem="cifar"), "hard reset"),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), HTAF(), nn.ReLU()), "relu"),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, (3, 1)), HTAF()), "square kernels"),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), HTAF(bipolar=True)), "heaviside"),
+    ],
+)
+def test_what_nir_cannot_say(net: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=f"cannot be written as NIR: .*{message}"):
+        to_nir(harden(net()).eval(), images(2), tmp_path / "net.nir")
+    assert list(tmp_path.iterdir()) == []

@@ -23,6 +23,11 @@ CHANNELS = st.one_of(st.integers(1, 70), st.sampled_from([96, 128, 200, 320]))
 SIDES = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
+BITS = torch.zeros(2, 5, 6, 16, dtype=torch.uint8)
+SIGNS = torch.zeros(70, 3, 3, 16, dtype=torch.uint8)
+GEOMETRY = Geometry(100, 70, (3, 3))
+
+
 @pytest.fixture(scope="module", params=INSTRUCTION_SETS)
 def compiled(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     """cpu.py, its kernels set to one instruction set."""
@@ -200,3 +205,71 @@ def test_scales_that_round(compiled: ModuleType) -> None:
     want, _ = reference.forward(bits, reference.prepare(signs, geometry, bipolar=True), geometry, epilogue)
     y, _ = compiled.forward(bits, compiled.prepare(signs, geometry, bipolar=True), geometry, epilogue)
     torch.testing.assert_close(y, want, rtol=1e-6, atol=1e-4)
+
+
+def test_other_strides(compiled: ModuleType) -> None:
+    geometry = Geometry(100, 70)
+    bits, signs = drawn(geometry, 2, 6, 8)
+    weights = compiled.prepare(signs, geometry, bipolar=True)
+    scale, residual, lower = torch.randn(140)[::2], torch.randn(2, 8, 6, 70).transpose(1, 2), torch.zeros(1).expand(70)
+    epilogue = Epilogue(scale, residual=residual, lower=lower, upper=torch.full((70,), torch.inf))
+    dense = epilogue._replace(scale=scale.contiguous(), residual=residual.contiguous(), lower=lower.contiguous())
+    found = compiled.forward(bits[:, ::2].transpose(0, 1), weights, geometry, epilogue._replace(residual=None))
+    want = compiled.forward(bits[:, ::2].transpose(0, 1).contiguous(), weights, geometry, dense._replace(residual=None))
+    assert all(map(torch.equal, found, want))
+    found, want = (compiled.forward(bits, weights, geometry, e) for e in (epilogue, dense))
+    assert all(map(torch.equal, found, want))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"bits": BITS[0]}, "must be [batch, height, width, 16], got (5, 6, 16)"),
+        ({"bits": BITS.int()}, "bits must be uint8 on the CPU, got torch.int32"),
+        ({"bits": BITS[..., :8]}, "bits of 100 channels must be [batch, height, width, 16], got (2, 5, 6, 8)"),
+        ({"bits": BITS[:, :2]}, "at least 3 pixels with padding, got 2"),
+        (
+            {"geometry": GEOMETRY._replace(outputs=200)},
+            "signs prepared for this geometry, torch.int32 (1, 4, 9, 4, 64)",
+        ),
+        (
+            {"geometry": GEOMETRY._replace(kernel=(3, 1))},
+            "signs prepared for this geometry, torch.int32 (1, 2, 3, 4, 64)",
+        ),
+        ({"geometry": GEOMETRY._replace(padding=(0, -1))}, "padding >= 0"),
+        ({"geometry": GEOMETRY._replace(stride=(0, 1))}, "sizes >= 1"),
+        ({"geometry": GEOMETRY._replace(groups=3)}, "in whole groups, got Geometry"),
+        ({"epilogue": Epilogue(torch.zeros(71))}, "scale must have the shape (70,), got (71,)"),
+        (
+            {"epilogue": Epilogue(shift=torch.zeros(70, dtype=torch.double))},
+            "shift must be float32 on the CPU, got torch.float64",
+        ),
+        ({"epilogue": Epilogue(residual=torch.zeros(2, 3, 3, 70))}, "residual must have the shape (2, 3, 4, 70)"),
+        ({"epilogue": Epilogue(lower=torch.zeros(70))}, "both lower and upper or neither"),
+        (
+            {"epilogue": Epilogue(lower=torch.zeros(70), upper=torch.zeros(7))},
+            "upper must have the shape (70,), got (7,)",
+        ),
+    ],
+)
+def test_what_forward_rejects(compiled: ModuleType, changes: dict[str, Any], says: str) -> None:
+    arguments = {"bits": BITS, "geometry": GEOMETRY, "epilogue": Epilogue()} | changes
+    weights = compiled.prepare(SIGNS, GEOMETRY, bipolar=True)
+    with pytest.raises((TypeError, ValueError)) as error:
+        compiled.forward(arguments["bits"], weights, arguments["geometry"], arguments["epilogue"])
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("signs", "geometry", "says"),
+    [
+        (SIGNS[:, :2], GEOMETRY, "signs: expected torch.uint8 (70, 3, 3, 16) on cpu, got torch.uint8 (70, 2, 3, 16)"),
+        (SIGNS.float(), GEOMETRY, "got torch.float32"),
+        (SIGNS, GEOMETRY._replace(groups=4), "in whole groups, got Geometry"),
+        (SIGNS[:1, :1, :1, :1].expand(1, 1, 1, 2**21 + 8), Geometry(2**24 + 1, 1), "at most 2^24 products"),
+    ],
+)
+def test_what_prepare_rejects(compiled: ModuleType, signs: torch.Tensor, geometry: Geometry, says: str) -> None:
+    with pytest.raises(ValueError) as error:
+        compiled.prepare(signs, geometry, bipolar=True)
+    assert says in str(error.value)

@@ -14,7 +14,7 @@ from instruction_sets import INSTRUCTION_SETS, threads
 from torch import Tensor
 
 from htaf import functional
-from htaf.kernels import native
+from htaf.kernels import native, operators
 from htaf.kernels.bit_counts import reference
 from htaf.kernels.registration import implementation
 
@@ -162,3 +162,12 @@ def test_what_is_not_bits(function: str, inputs: tuple[object, ...], error: type
     call = {"transpose": functional.transpose_bits, "count": functional.count_common_bits}[function]
     with pytest.raises(error, match=message):
         call(*inputs)
+
+
+def test_the_operators_check_their_inputs_too() -> None:
+    with pytest.raises(ValueError, match=r"^bits must be uint8 of shape \[rows, 3\] for 17 columns, got torch.uint8"):
+        operators.transpose_bits(BITS, 17)
+    with pytest.raises(ValueError, match=r"^a and b must be uint8 of shapes \[m, bytes\] and \[n, bytes\], got"):
+        operators.count_common_bits(BITS, BITS[:, :1])
+    with pytest.raises(ValueError, match=r"^a and b must be on one device, got cpu and meta$"):
+        operators.count_common_bits(BITS, BITS.to("meta"))

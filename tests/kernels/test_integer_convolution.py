@@ -160,3 +160,22 @@ def test_sums_of_real_weights_do_not_fit_a_whole_unit() -> None:
     for weight in (fits + 0.5, fits + torch.eye(12)[0].view(1, 12, 1, 1)):
         with pytest.raises(ValueError, match="expected integers whose sums of 2 sixes range over 255 at most"):
             tables.prepare(weight, geometry, "int8", whole=True)
+
+
+@pytest.mark.parametrize("kernel", [reference, pytest.param(cpu, marks=compiled)])
+def test_bad_weights(kernel: object) -> None:
+    prepare, g = kernel.prepare, Geometry(70, 5)  # pyright: ignore[reportAttributeAccessIssue]
+    good = torch.ones(5, 70, 1, 1, dtype=torch.int8)
+    with pytest.raises(TypeError, match="must be int8 on the CPU"):
+        prepare(good.float(), g)
+    with pytest.raises(ValueError, match=r"expected weight \(5, 70, 1, 1\)"):
+        prepare(good[:4], g)
+    with pytest.raises(ValueError, match="got -128"):
+        prepare(good * -128, g)
+    with pytest.raises(ValueError, match="expected 1 to 7 planes"):
+        prepare(good, g, planes=8)
+    with pytest.raises(ValueError, match="expected 1 to 7 planes, 1 of layers in groups"):
+        prepare(good[:4, :35], Geometry(70, 4, groups=2), planes=2)
+    large = torch.full((1, 2**18, 1, 1), 127, dtype=torch.int8)
+    with pytest.raises(ValueError, match="expected sums below 2\\^24"):
+        prepare(large, Geometry(2**18, 1))

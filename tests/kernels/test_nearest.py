@@ -103,3 +103,20 @@ def test_bad_queries() -> None:
         nearest.nearest_to(codes, 5, 1)
     with pytest.raises(ConceptError, match="expected k from 1 to 4, got 5"):
         nearest.nearest_to(codes, 0, 5)
+
+
+def test_the_kernel_checks_its_arrays() -> None:
+    if native.load()[0] is None:
+        pytest.skip("no compiled kernels")
+    bits, distances, rows = np.zeros((4, 2), np.uint8), np.full((1, 2), -1, np.int32), np.full((1, 2), -1)
+    fixed = rows.copy()
+    fixed.flags.writeable = False
+    for arguments, said in (
+        ((bits.T, bits[:1], 0, distances, rows), "expected contiguous matrices"),
+        ((bits, bits[:1], 0, distances.astype(np.int64), rows), "expected contiguous matrices"),
+        ((bits, bits[:1, :1].copy(), 0, distances, rows), r"got \(4, 2\), \(1, 1\), \(1, 2\), \(1, 2\)"),
+        ((bits, bits[:2], 0, distances, rows), r"got \(4, 2\), \(2, 2\), \(1, 2\), \(1, 2\)"),
+        ((bits, bits[:1], 0, distances, fixed), "that can be written"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            native.nearest(*arguments)

@@ -22,6 +22,9 @@ from htaf.kernels.registration import choose, implementation
 ops = torch.ops.htaf
 
 
+ROOT = Path(__file__).parents[2]
+
+
 def leaf(*shape: int, dtype: torch.dtype = torch.float32, like: str = "") -> Tensor:
     x = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(dtype)
     if like == "channels last":
@@ -216,3 +219,13 @@ def test_an_operator_with_a_reference_alone(tmp_path: Path, monkeypatch: pytest.
     torch.testing.assert_close(x.grad, 3 / (torch.pi * (1 + 9 * x.detach() ** 2)))
     assert choose("arctan", x, 3.0).__name__ == "htaf.kernels.arctan.reference"
     assert not registration.has("arctan", "triton")
+
+
+@pytest.mark.slow
+def test_the_tests_pass_without_the_extension() -> None:
+    files = [str(ROOT / "tests" / name) for name in ("test_functional.py", "test_surrogates.py", "test_activations.py")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-m", "not slow", *files, str(ROOT / "tests/test_convert.py"), __file__],
+        capture_output=True, text=True, env={**os.environ, "HTAF_NO_EXTENSION": "1"}, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]

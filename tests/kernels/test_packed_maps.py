@@ -157,3 +157,25 @@ def test_threads_change_nothing(number: int) -> None:
     assert torch.equal(finished, reference.finish(sums, interval)[1])  # pyright: ignore
     assert torch.equal(pooled, reference.max_pool(bits, *windows))
     assert torch.equal(unpacked, reference.unpack(bits, 65))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    bits, sums = random_bits(1, 4, 4, 70, seed=0), torch.zeros(1, 2, 2, 70)
+    with pytest.raises(ValueError, match=r"must be uint8 \[\.\.\., 8\] for 64 channels"):
+        cpu.unpack(bits, 64)
+    with pytest.raises(ValueError, match=r"scale must have the shape \(70,\), got \(69,\)"):
+        cpu.finish(sums, Epilogue(scale=torch.ones(69)))
+    with pytest.raises(ValueError, match="residual must have the shape"):
+        cpu.finish(sums, Epilogue(residual=torch.zeros(1, 2, 70)))
+    with pytest.raises(ValueError, match="both lower and upper"):
+        cpu.finish(sums, Epilogue(lower=torch.ones(70)))
+    with pytest.raises(TypeError, match=r"float32 on the CPU, got torch\.float64"):
+        cpu.finish(sums.double(), Epilogue())
+    with pytest.raises(ValueError, match="at least 5 pixels"):
+        cpu.max_pool(bits, (5, 5), (1, 1), (0, 0), (1, 1))
+    with pytest.raises(ValueError, match="at most half"):
+        cpu.max_pool(bits, (3, 3), (1, 1), (2, 2), (1, 1))
+    with pytest.raises(TypeError, match="bits must be uint8"):
+        cpu.max_pool(bits.int(), (2, 2), (1, 1), (0, 0), (1, 1))
+    with pytest.raises(TypeError, match="x must be float32"):
+        cpu.spikes(torch.zeros(3, 4, dtype=torch.float64), None, None, leak=1, gain=1, threshold=1, soft=False)

@@ -435,3 +435,24 @@ def test_wrong_inputs_are_refused(
     weights = cpu.prepare(torch.randn(6, 70, 3, 3), G, "int8")
     with pytest.raises(error, match=message):
         cpu.forward(bits, weights, geometry, after)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("weight", "geometry", "error", "message"),
+    [
+        (torch.zeros(6, 70, 3, 3), G._replace(channels=71), ValueError, r"^expected weight \(6, 71, 3, 3\), got"),
+        (torch.zeros(6, 70, 3, 3).double(), G, TypeError, "^weight must be float32 on the CPU, got torch.float64"),
+        (torch.zeros(6, 70, 3, 3), G._replace(groups=4), ValueError, "in whole groups, got Geometry"),
+        (torch.zeros(6, 70, 3, 3), G._replace(dilation=(1, 0)), ValueError, "^expected sizes >= 1"),
+    ],
+)
+def test_wrong_weights_are_refused(weight: Tensor, geometry: Geometry, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        reference.prepare(weight, geometry, "int8")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_kind_that_is_none() -> None:
+    with pytest.raises(ValueError, match=r"^kind must be float32, int16 or int8, got 'int4'$"):
+        reference.prepare(torch.zeros(6, 70, 3, 3), G, "int4")  # pyright: ignore[reportArgumentType]

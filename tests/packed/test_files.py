@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -298,3 +300,34 @@ def test_operators_are_pure() -> None:
         assert not function._schema.is_mutable, name
         if name not in ("index.Tensor", "scaled_dot_product_attention"):  # masks are refused; dropout is 0
             assert not operators._DEPENDS & set(function.tags), name
+
+
+def test_a_failed_write_leaves_nothing(written: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.htaf"
+    path.write_bytes(written)
+    model = load(path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_files.os, "replace", full)
+    with pytest.raises(PackedError, match="No space left"):
+        save(model, path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == written
+
+
+@pytest.mark.slow
+def test_loading_needs_none_of_what_training_needs(written: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.htaf"
+    path.write_bytes(written)
+    heavy = ("lightning", "timm", "transformers", "torchvision", "pandas", "sklearn", "matplotlib")
+    code = f"""
+import sys
+from htaf.packed import load
+import torch
+load({str(path)!r})(torch.zeros(3, 1, 8, 8))
+print([name for name in {heavy!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
