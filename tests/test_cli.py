@@ -468,7 +468,7 @@ def test_gaps_have_a_direction() -> None:
 def test_flags_in_messages_exist(flags_of) -> None:
     """Each flag that a text of the library names is one of some verb; `htaf` in conftest checks those of one."""
     known = set().union(*(flags_of(*verbs) for verbs in COMMANDS)) | {"--version", "--porcelain", "--tyro-"}
-    known |= {"--address", "--head", "--num-gpus", "--skip-version-check"}  # of ray's own command
+    known |= {"--address", "--head", "--num-gpus", "--port", "--skip-version-check"}  # of ray's own command
     named: dict[str, str] = {}
     of_compilers = {"execute.py", "simulate.py"}
     for path in Path(runs.__file__).parents[1].rglob("*.py"):

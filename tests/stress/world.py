@@ -114,7 +114,7 @@ def warm() -> None:
     import matplotlib.pyplot
 
     for name in ("lightning", "onnx", "onnxruntime", "onnxscript", "openai", "sklearn.ensemble", "pyarrow.parquet",
-                 "htaf.cli.demonstration", "htaf.concepts.naming.job", "htaf.explorer.build", "htaf.explorer.serve",
+                 "htaf.cli.demonstration", "htaf.concepts.naming.job", "htaf.explorer.build",
                  "htaf.export", "htaf.runs.run", "htaf.training.fit"):  # fmt: skip
         pkgutil.resolve_name(name)
     for row in known().verbs.values():
