@@ -10,7 +10,7 @@ SlopeName = Literal["sigmoid", "tanh", "rectangular", "atan", "approx_sign", "ht
 Augment = Literal["none", "flip", "crop-flip", "shift-flip"]
 ThresholdMetric = Literal["f1", "balanced_accuracy", "matthews_corrcoef"]  # as scikit-learn calls them
 Bottleneck = Literal["implicit", "joint", "sequential", "independent"]
-# htaf's own backbones, with the fields of a recipe that each reads; others are of timm, torchvision and transformers
+# htaf's own backbones, with the fields of a recipe that each reads; others are of timm
 BACKBONES: dict[str, tuple[str, ...]] = {
     "wide_resnet": ("depth", "width", "dropout"),
     "resnet": ("depth", "width", "stem"),

@@ -52,8 +52,8 @@ def repair(
     where they are added to something (a residual connection), the smooth sum less what is added in the exact network,
     so that the errors of the shortcut are corrected too. Means go into the bias or the norm behind. The running
     variance of a norm is scaled as its input's is, so that rates stay; without bias and norm the mean is part of the
-    fit. No labels, no gradients. Layers with binary weights stay as they are; the norm
-    behind them is taken.
+    fit. No labels, no gradients. Layers with binary weights stay as they are; the statistics of the
+    norm behind them are moved.
 
     Args:
         exact: `htaf.harden(smooth)`, or a network that is hard in part; not changed.
