@@ -53,21 +53,6 @@ class Groups:
             return ""
         return f"not so on test images: {a:.0%} of group A and {b:.0%} of group B have it"
 
-    def describe(self, concept: int) -> dict[str, Any]:
-        """Plain values of one concept: "A", "B" and "mixed", each [[class, share], ...], and "note".
-
-        A is sorted by falling share, B by rising, mixed by falling; the note says when a group is empty.
-        """
-        member, share = self.member[concept], self.proportions[concept]
-
-        def listed(code: int, rising: bool = False) -> list[list[Any]]:
-            rows = np.flatnonzero(member == code)
-            rows = rows[np.argsort(share[rows] if rising else -share[rows], kind="stable")]
-            return [[self.classes[row], float(share[row])] for row in rows]
-
-        found = {"A": listed(IN_A), "B": listed(IN_B, rising=True), "mixed": listed(MIXED)}
-        return {"concept": concept, **found, "note": self.note(concept)}
-
     def note(self, concept: int) -> str:
         """Why there is nothing to name; empty where both groups have classes."""
         has_a, has_b = (self.member[concept] == IN_A).any(), (self.member[concept] == IN_B).any()

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -190,11 +189,8 @@ class Decoded:
     unknown: int = 0  # labels that are none of the classes
 
 
-def source(paths: Sequence[str], *, column: str | None = None) -> tuple[list[Stretch], list[str]]:
+def source(paths: Sequence[str]) -> tuple[list[Stretch], list[str]]:
     """The images at paths: files, folders (their image files at any depth, else their Parquet files), Parquet files.
-
-    Args:
-        column: of the images, in Parquet files that have several columns of bytes.
 
     Returns:
         stretches, in order; and notes on what is left out.
@@ -210,7 +206,7 @@ def source(paths: Sequence[str], *, column: str | None = None) -> tuple[list[Str
     for parquet, entries in groupby(found, key=lambda entry: _is_parquet(entry[0])):
         if parquet:
             with ThreadPoolExecutor(16) as pool:
-                made += pool.map(partial(_parquet_rows, column=column), [name for name, _ in entries])
+                made += pool.map(_parquet_rows, [name for name, _ in entries])
         else:
             made.append(Files(tuple(Image(name, Path(name), size=size) for name, size in entries)))
     if not any(map(len, made)):
@@ -244,7 +240,6 @@ def read_block(
     part: int = 0,
     *,
     threads: int = 1,
-    strict: bool = False,
 ) -> Decoded:
     """The images of a block, decoded as the training reads them (`htaf.data.image_reading.decode`).
 
@@ -253,13 +248,12 @@ def read_block(
         classes: a label is a number or name of one of these; others become -1 and are counted.
         part: the number of images that carry none.
         threads: that decode.
-        strict: raise for an image that cannot be decoded; else it is left out.
 
     Raises:
-        DataError: with `strict`, such an image; a file that was there when the list was made and cannot be read here.
+        DataError: a file that was there when the list was made and cannot be read here.
     """
     parts = [
-        _held([*some]) if held else _decoded([*some], channels, size, classes, part, threads, strict)
+        _held([*some]) if held else _decoded([*some], channels, size, classes, part, threads)
         for held, some in groupby(block, key=lambda one: isinstance(one, Rows))
     ]
     if len(parts) == 1:
@@ -283,7 +277,6 @@ def _decoded(
     classes: Sequence[str],
     part: int,
     threads: int,
-    strict: bool,
 ) -> Decoded:
     images = [image for one in block for image in one.images]
     read, problems = read_each(
@@ -297,8 +290,6 @@ def _decoded(
                 f"{image.id} was there when the images were listed and cannot be read here "
                 f"({first_line(cause)}): images must lie where every node sees them"
             ) from cause
-        if strict and error is not None:
-            raise error
     left_out = [problem is not None and not image.zeros for problem, image in zip(problems, images, strict=True)]
     kept = [row for row, out in enumerate(left_out) if not out]
     numbers, unknown = _numbers([images[row].label for row in kept], classes)
@@ -392,23 +383,19 @@ def _parquet(file: str):
         raise DataError(f"{file}: expected a Parquet file, got a damaged one ({first_line(error)})") from error
 
 
-def _parquet_rows(file: str, column: str | None) -> ParquetRows:
+def _parquet_rows(file: str) -> ParquetRows:
     with _opened(file) as stream, _parquet(file):
         stream.seek(0, os.SEEK_END)
         size = stream.tell()
         found = pq.ParquetFile(stream)
         schema, rows = found.schema_arrow, found.metadata.num_rows
     able = [field.name for field in schema if _holds_bytes(field.type)]
-    if column is None:
-        chosen = able if len(able) == 1 else [name for name in able if name == "image"]
-        if not chosen:
-            came = f"the columns of bytes {listed(able, 5)}: call that of the images 'image'" if able else "none"
-            raise DataError(f"{file}: expected one column of images as bytes, got {came}")
-        column = chosen[0]
-    elif column not in able:
-        raise DataError(f"{file}: expected a column {column!r} of bytes, got the columns {listed(schema.names, 10)}")
+    chosen = able if len(able) == 1 else [name for name in able if name == "image"]
+    if not chosen:
+        came = f"the columns of bytes {listed(able, 5)}: call that of the images 'image'" if able else "none"
+        raise DataError(f"{file}: expected one column of images as bytes, got {came}")
     label = next((name for name in LABELS if name in schema.names and _holds_labels(schema.field(name).type)), None)
-    return ParquetRows(file, size, column, label, 0, rows)
+    return ParquetRows(file, size, chosen[0], label, 0, rows)
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:

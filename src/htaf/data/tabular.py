@@ -397,10 +397,10 @@ def load_like(
     return _like(frame, target, notes, name, given if known is None else name, codes, weight)
 
 
-def frame_like(frame: Frame, *, target: Target, name: str = FRAME) -> Table:
+def frame_like(frame: Frame, *, target: Target) -> Table:
     """As `load_like`, of a data frame with the column `target.name`. Args, raises: as there."""
-    frame, notes = with_names(name, named(frame))
-    return _like(frame, target, notes, name, name)
+    frame, notes = with_names(FRAME, named(frame))
+    return _like(frame, target, notes, FRAME, FRAME)
 
 
 def _like(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -217,11 +217,11 @@ class Explanation:
                 told()
         return found
 
-    def reasons(self, row: pd.DataFrame, names: Sequence[str] | None = None) -> RowReasons:
+    def reasons(self, row: pd.DataFrame) -> RowReasons:
         """Say why the network predicts what it does of one row.
 
         Args:
-            row: raw columns by name, one row. names: of the columns that are looked at; None: all.
+            row: raw columns by name, one row.
 
         Raises:
             RulesError: not one row. DataError: the row lacks a column or holds values that cannot be used.
@@ -241,7 +241,7 @@ class Explanation:
         chosen = drawn(np.arange(len(self.train)), OTHERS, self.seed)
         others, own = preprocessor.transform(self.train.iloc[chosen]), float(decided(outputs)[0])
         found = {}
-        for name in self.columns.names if names is None else names:
+        for name in self.columns.names:
             block = preprocessor.inputs_of(name)
             moved = np.repeat(inputs, len(others), axis=0)
             moved[:, block] = others[:, block]

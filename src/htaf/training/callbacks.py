@@ -8,7 +8,7 @@ import time
 import warnings
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -26,9 +26,6 @@ from htaf.training.recipe import ImageData, Recipe
 
 with no_trace():  # rich draws a number of `random`
     from rich.progress import BarColumn, Progress, TextColumn
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _WHOLE = {"state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "epoch", "global_step"}
 _KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "devices", "notes")
@@ -225,9 +222,8 @@ class EpochBar(Callback):
         recipe: Recipe,
         history: History,
         unit: str,
-        console: Console | None = None,
     ) -> None:
-        self.console = console or terminal(stderr=True, highlight=False, soft_wrap=True)
+        self.console = terminal(stderr=True, highlight=False, soft_wrap=True)
         self.posed, self.recipe, self.history, self.unit = posed, recipe, history, unit
         title, state = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
         self.bar = Progress(title, BarColumn(8), state, console=self.console, disable=not self.console.is_terminal)

@@ -384,7 +384,7 @@ def _on_features(train: _Prepared, net: nn.Module, data: Data) -> _Prepared:
         return train
     device = train.trainer.strategy.root_device
     posed, frozen = on_features(
-        train.recipe, train.posed, data, net, train.network, device=str(device), progress=train.running.progress
+        train.posed, data, net, train.network, device=str(device), progress=train.running.progress
     )
     return replace(train, posed=posed, frozen=frozen, images=False)
 

@@ -58,7 +58,6 @@ class Frozen:
 
 
 def on_features(
-    recipe: Recipe,
     posed: Problem,
     images: Images,
     net: ICBM,
@@ -70,7 +69,7 @@ def on_features(
     """The same problem, whose inputs are what the backbone gives of the images; the network loses the backbone.
 
     Args:
-        recipe: settled. posed: the problem on images. images: the set.
+        posed: the problem on images. images: the set.
         net: changed in place: until `Frozen.restore` it takes features alone.
         model: its description. device: where the features are computed.
 
