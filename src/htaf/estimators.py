@@ -777,8 +777,8 @@ def _share(share: float) -> float:
 
 
 def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with which an estimator trains as a run was trained; those of a run of the command are its whole
-    recipe."""
+    """The constructor's arguments with which an estimator trains as this run was trained. Of a run of the command
+    `recipe` is its whole recipe."""
     from htaf.training.families import make_recipe
 
     entry = record.get(ENTRY) or {"parameters": {"recipe": {"family": "mlp"} | record["recipe"]}}
@@ -875,7 +875,7 @@ def _head_in_double(net: nn.Module) -> nn.Module:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy, as a search gives it, as one of Python; several of them as a tuple, also within a mapping."""
+    """NumPy numbers, as a search gives them, become Python's, and sequences of them tuples; also within a mapping."""
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, np.ndarray | list | tuple):
@@ -951,7 +951,7 @@ def _weights(
 
 
 def _with_eval_weights(weights: Float64[np.ndarray, " rows"] | None, held: int) -> Float64[np.ndarray, " all"] | None:
-    """Weights of the training rows with the mean of these for so many rows of `eval_set` below."""
+    """The weights of the training rows, then their mean for each of the `held` rows of `eval_set`."""
     return None if weights is None else np.concatenate([weights, np.full(held, weights.mean())])
 
 

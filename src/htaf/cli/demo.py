@@ -81,7 +81,7 @@ def _own(
 
 
 def _show_concepts(out: Path, found: dict[str, Any], total: float) -> None:
-    """What was found of the bits of images, in so many seconds, and what to do with it."""
+    """Show what was found about the bits of images, the seconds that it took, and the next commands."""
     rows = [
         ("accuracy, smooth", f"{found['smooth']:.1%}"),
         ("accuracy, exact bits", f"{found['exact']:.1%}"),

@@ -165,7 +165,7 @@ def generate(
             a name at the hub; of what htaf shared there also owner/name@revision.
         prompt: What it is to go on from, or asked in a chat; -: standard input.
         tokens: At most so many new tokens.
-        temperature: 0: always the likeliest token.
+        temperature: 0: the likeliest token, after penalties of the model's generation_config.json.
         chat: The prompt as a message of a chat. auto: where the model has a chat template.
         seed: Of what is drawn with a temperature.
     """

@@ -63,8 +63,8 @@ class SparseHead:
 
 
 def fit_of(train: Codes | Features, cap: int = CAP, seed: int = 0) -> LinearFit:
-    """The training part, at most `cap` images of it, as a fit reads it. Bits that are one concept with an earlier one
-    (`same_bits`) are all 0: they get no weight."""
+    """A fit to the training part, to at most `cap` images of it. A concept whose bits are those of an earlier one
+    (`same_bits`) is set to 0 throughout, so that it gets no weight."""
     if cap < 1:
         raise ConceptError(f"cap must be >= 1, got {cap}")
     rows = balanced_rows(train.labels, cap, seed)

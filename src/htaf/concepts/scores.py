@@ -122,7 +122,7 @@ def _baseline(other: Codes, classes: tuple[str, ...], scored: PartName) -> dict[
 
 
 def chosen(rows: Int64[np.ndarray, " rows"], limit: int) -> Int64[np.ndarray, " chosen"]:
-    """Places, ascending, of the `limit` row numbers of the smallest hashes; of all where there are no more."""
+    """Places, ascending, of the `limit` row numbers with the smallest hashes; all places where there are no more."""
     if len(rows) <= limit:
         return np.arange(len(rows))
     return np.sort(np.lexsort((rows, mixed(rows)))[:limit])

@@ -229,7 +229,7 @@ class Flow:
         return mark is _CONSTANT or mark.own or (tensor.numel() == 1 and tensor.dim() == 0)
 
     def _look_for_formula(self, name: str, args: tuple[Any, ...], root: object) -> None:
-        """Tell the activations in it of a product, or a sum of two activations, of functions of one tensor."""
+        """Mark the activations in a product of functions of one tensor, or in a sum of two, as parts of a formula."""
         held = [self._mark(x).of for x in args if isinstance(x, Tensor) and not self._is_constant(x)]
         own = [{made for made in of if made.root == root} for of in held]
         if len(own) == 1 and name in _LOGARITHMS:

@@ -262,7 +262,7 @@ def _opened(file: Path | bytes) -> Iterator[Image.Image]:
 
 @contextmanager
 def _decoding(image: Image.Image, edge: int) -> Iterator[None]:
-    """Decode JPEG at 1/2 to 1/8 where both edges stay above `edge` pixels; of large images one at a time."""
+    """Decode JPEG at 1/2 to 1/8 where both edges stay above `edge` pixels; large images are decoded one at a time."""
     coefficients = 8 * image.width * image.height if image.info.get("progressive") else 0  # all of them, at any scale
     image.draft(None, (edge, edge))
     each = 20 if image.mode.startswith("I") else 12  # bytes a pixel: as it is, in RGB and between

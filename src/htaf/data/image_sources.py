@@ -264,7 +264,7 @@ def read_block(
 
 
 def _held(rows: Sequence[Any]) -> Decoded:
-    """Rows of sets, which are decoded."""
+    """Rows of sets, whose images are decoded already."""
     ids, labels, parts = (sum((getattr(one, name) for one in rows), ()) for name in ("ids", "labels", "parts"))
     pixels = torch.cat([one.source.batch(one.rows) for one in rows]).numpy()
     return Decoded(ids, np.array(labels, np.int32), np.array(parts, np.uint8), pixels)
@@ -409,5 +409,5 @@ def _holds_labels(kind: pa.DataType) -> bool:
 
 
 def _bytes(cell: Any) -> bytes:
-    """What a cell holds; nothing for null, which is an empty file to who decodes it."""
+    """The bytes of a cell; b"" for null, which the decoder names as an empty file."""
     return (cell.get("bytes") if isinstance(cell, dict) else cell) or b""

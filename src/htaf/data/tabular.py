@@ -66,7 +66,7 @@ class Parting:
         shares: of training, validation and test rows; two where none test.
         group, groups: a column's name, and a number for each row; rows with the same one stay in one part.
         time, times: a column's name, and the place of each row in time; the last rows are the test part.
-        test: which rows measure, given by the caller, who divides the table by them; None: none is given.
+        test: rows that measure, chosen by the caller, who divides the table by them; None: no such rows.
     """
 
     shares: tuple[float, ...] = SHARES

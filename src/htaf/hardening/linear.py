@@ -85,7 +85,7 @@ class LinearFit:
         return self.raw(self._ridge(w0, strength) if numbers else self.logistic(start, strength, centre=w0))
 
     def raw(self, weights: Weights) -> Weights:
-        """Weights of z as those of the inputs as they are."""
+        """Weights of z as weights of the inputs h."""
         w = weights[0] / self.std
         return w, weights[1] - w @ self.mean
 
@@ -176,7 +176,7 @@ class LinearFit:
         start: Weights,
         kept: Bool[Tensor, "outputs features"] | None = None,
     ) -> tuple[float, float, Weights]:
-        """What is judged highest, the first of equals, its strength and weights; each fit is started from the last."""
+        """The highest value of `judged`, the first of equals, its strength and weights; a fit starts from the last."""
         tried = []
         for strength in strengths:
             start = self.logistic(start, strength, kept=kept)

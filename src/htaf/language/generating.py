@@ -58,7 +58,7 @@ def continued(
     Args:
         prompt: of `prompt_tokens`.
         most: at most so many tokens; fewer where the model reads no more at once.
-        temperature: 0: always the likeliest token. All else is as the model's generation_config.json says.
+        temperature: 0: the likeliest token. Penalties and filters are those of the model's generation_config.json.
         seed: of what is drawn.
         streamer: of transformers; is given the prompt and each token.
 

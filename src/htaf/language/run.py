@@ -196,7 +196,7 @@ class _Work:
         return bool(record["files"])
 
     def load(self, model: str) -> Any:
-        """A model, which does not learn, and its tokenizer."""
+        """A model whose weights are frozen, and its tokenizer."""
         made, tokenizer = files.load(model, dtype=self.dtype, device=self.machine.device)
         return made.requires_grad_(False), tokenizer
 
