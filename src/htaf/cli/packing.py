@@ -123,7 +123,8 @@ def export(
             say(note)
         say(f"{integers.network.rows:,} {part} rows: {_differ(integers.network)} from the network in PyTorch")
         return say(f"{integers.path}: program {integers.digest[:12]}; htaf verify {integers.path} {run} checks it")
-    _refuse({"name": name != "network", "flash": flash is not None, "pipelined": pipelined}, to)
+    given = {"name": name != "network", "flash": flash is not None, "pipelined": pipelined}
+    _refuse(given | {"differing": differing is not None and to == "nir"}, to)
     from htaf.runs import export_run, open_run
     from htaf.runs.packing import known_part
 

@@ -434,7 +434,7 @@ def _about_equal(codes: CodesFolder) -> list[str]:
     found = [piece for _, piece in codes.pieces("digest", "label", "id")]
     digests = np.concatenate([piece["digest"] for piece in found]).view("V16")[:, 0]
     labels = np.concatenate([piece["label"] for piece in found])
-    names = Ids(pa.concat_arrays([piece["id"] for piece in found]))
+    names = Ids(pa.concat_arrays([piece["id"].cast(pa.large_string()) for piece in found]))
     order = np.argsort(digests.view(np.uint64).reshape(-1, 2)[:, 0], kind="stable")
     same = np.flatnonzero(digests[order[1:]] == digests[order[:-1]])
     if not len(same):

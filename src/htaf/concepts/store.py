@@ -265,7 +265,7 @@ class CodesFolder:
                     whole[name] = _room((len(self), *values.shape[1:]), values.dtype)
                 whole[name][at : at + len(values)] = values
             at += len(next(iter(found.values())))
-        return whole | ({"id": pa.concat_arrays(ids)} if ids else {})
+        return whole | ({"id": pa.concat_arrays([one.cast(pa.large_string()) for one in ids])} if ids else {})
 
 
 def open_folder(path: str | Path) -> CodesFolder:

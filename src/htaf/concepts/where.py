@@ -220,8 +220,12 @@ def write_where(
     _files.expect_folder(out, "the maps", ConceptError)
     with locked(out, "another process writes", ConceptError):
         others = sorted(p.name for p in out.iterdir() if not p.name.startswith("."))
-        if others and INDEX not in others:
+        if INDEX in others:  # what this or a stopped command drew here is drawn anew
+            names = {name for name, _, _ in asked}
+            others = [other for other in others if other != INDEX and Path(other).stem not in names]
+        if others:
             raise ConceptError(f"expected a new or empty folder, {out} holds {others[0]!r}: choose another --out")
+        write_atomic(out / INDEX, "")
         lines: list[dict[str, Any]] = []
         with progress_of("concepts" if len(asked) > 1 else "maps", len(asked), shown=progress) as advance:
             for name, rows, wanted in asked:

@@ -437,7 +437,11 @@ def _check_column(column: Column, where: str) -> None:
     if column.kind != "date":
         return
     days = [column.first, column.filled] if {*column.outputs} <= {*PARTS} and column.order in ORDERS else [""]
-    if any(not day[:1].isdigit() or pd.isna(pd.to_datetime(day, format="ISO8601", errors="coerce")) for day in days):
+    try:
+        dates = all(day[:1].isdigit() and not np.isnat(np.datetime64(day, "us")) for day in days)
+    except ValueError:
+        dates = False
+    if not dates:
         came = (column.outputs, column.order, column.first, column.filled)
         raise DataError(f"{where}: expected parts of a date, its order and two dates, got {came!r:.200}")
 

@@ -33,6 +33,8 @@ from htaf.data.reading import DataError, listed
 
 PARQUET = ".parquet"
 LABELS = ("label", "cls")  # columns of labels
+HELD = 2**32  # bytes of images of one Parquet file that a block may hold
+ROWS_AT_ONCE = 64  # read from a Parquet file
 GONE = (FileNotFoundError, PermissionError, ConnectionError, TimeoutError)
 
 Label = int | str | None
@@ -161,8 +163,14 @@ class ParquetRows:
             sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
             starts = [0, *np.cumsum(sizes).tolist()]
             groups = [g for g in range(len(sizes)) if starts[g] < self.end and self.begin < starts[g + 1]]
-            read = table.read_row_groups(groups, [self.column, *([self.label] if self.label else [])])
-            rows = read.slice(self.begin - starts[groups[0]] if groups else 0, len(self)).to_pylist()
+            columns = [self.column, *([self.label] if self.label else [])]
+            rows: list[dict[str, Any]] = []
+            at, held = starts[groups[0] if groups else 0], 0
+            for batch in table.iter_batches(ROWS_AT_ONCE, groups, columns) if groups else ():
+                wanted = batch.slice(max(0, self.begin - at), max(0, self.end - max(at, self.begin)))
+                at, held = at + len(batch), held + wanted.nbytes
+                _expect_held(self.file, held)
+                rows += wanted.to_pylist()
         if len(rows) != len(self):
             raise DataError(f"{self.file}: expected {self.end:,} rows, as it had before, got fewer")
         return [
@@ -371,6 +379,15 @@ def _opened(file: str) -> Iterator[Any]:
         raise DataError(f"{file} cannot be read: {error.strerror or first_line(error)}") from error
     with stream:
         yield stream
+
+
+def _expect_held(file: str, held: int) -> None:
+    """Raises DataError where the images of one block are more than it may hold."""
+    if held > HELD:
+        raise DataError(
+            f"{file}: expected at most {HELD / 1e9:.1f} GB of images in one block, got more: a smaller number of "
+            "images in a part (--part-images) makes blocks smaller"
+        )
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from htaf.runs import content_hash
 
 CONFIG, GATES = "config.json", "htaf_gates.safetensors"
 FORMAT = 2
+MOST_LAYERS = 1 << 15
 WEIGHTS = {".safetensors", ".bin", ".gguf"}
 KIND = "htaf_gated: read by htaf.language.load"  # in the message of a reader that does not know it
 _ARCHITECTURE, _VARIANT = "HtafGatedForCausalLM", "htaf"
@@ -167,6 +168,7 @@ def _configuration(place: str) -> Any:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
         raise LanguageError(f"expected weights as floats, {place} has quantised ones ({method!r:.40})")
     content = _without_loading(content)
+    _expect_layers(content, place)
     with tempfile.TemporaryDirectory() as folder:  # transformers' own reading of older configurations
         (Path(folder) / CONFIG).write_text(json.dumps(content))
         made = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
@@ -179,7 +181,15 @@ def _bounded(place: str) -> AbstractContextManager[None]:
     folder, most = Path(place), 1 << 44
     if folder.is_dir():
         most = 2 * sum(file.stat().st_size for file in folder.iterdir() if file.suffix in WEIGHTS)
-    return at_most(most, 1 << 15)
+    return at_most(most, MOST_LAYERS)
+
+
+def _expect_layers(content: Any, place: str) -> None:
+    """Raises LanguageError where a configuration counts more layers than any model has: lists are made of so many."""
+    for name, value in content.items() if isinstance(content, dict) else ():
+        _expect_layers(value, place)
+        if isinstance(value, int | float) and value > MOST_LAYERS and name.endswith(("layers", "layer", "labels")):
+            raise LanguageError(f"{place}: expected {name} of at most {MOST_LAYERS:,} in {CONFIG}, got {value:.20g}")
 
 
 def _without_loading(value: Any) -> Any:

@@ -78,7 +78,7 @@ def continued(
             made = model.generate(
                 given, attention_mask=torch.ones_like(given), logits_processor=[_finite], streamer=streamer,
                 max_new_tokens=most if context is None else min(most, context - len(prompt)),
-                do_sample=temperature > 0, **drawn,
+                do_sample=temperature > 0, num_beams=1, **drawn,
             )  # fmt: skip
     except LanguageError:
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -114,6 +115,11 @@ def read_weights(source: WeightsSource | str | Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:  # torch stores what it saves as it is
+                packed = [one.filename for one in archive.infolist() if one.compress_type != zipfile.ZIP_STORED]
+            if packed:
+                raise ValueError(f"{packed[0]} is compressed")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # readers raise nearly everything on damaged files
         why = "" if isinstance(error, KeyError) else f" ({first_line(error).split('. ')[0]:.120})"
