@@ -523,7 +523,7 @@ def by_part(family: str, own: Mapping[str, str], fields: Mapping[str, Any]) -> d
         given = {name: value for name, value in fields.items() if name not in GONE}
         fields = given | {"exact_from": fields.get("harden_from", GONE["harden_from"])}
     if gone := [name for name, usual in GONE.items() if fields.get(name, usual) != usual]:
-        raise ValueError(f"{', '.join(gone)}: gone, see exact_from and CHANGELOG.md")
+        raise ValueError(f"{', '.join(gone)}: this field is no longer there, CHANGELOG.md says what takes its place")
     fields = {name: value for name, value in fields.items() if name not in GONE}
     if others := [f"{name}{meant(name, [*own])}" for name in sorted(fields) if name not in own]:
         raise ValueError(f"family {family} does not read {', '.join(others)}")
