@@ -46,7 +46,7 @@ BUDGETS = {
     "cli": 3_997,
     "concepts": 7_114,
     "convert": 2_840,
-    "data": 6_894,
+    "data": 6_893,
     "diagnostics": 331,
     "embeddings": 557,
     "explorer": 1_877,
@@ -60,13 +60,13 @@ BUDGETS = {
     "packed": 5_386,
     "report": 1_693,
     "rules": 2_246,
-    "runs": 3_054,
+    "runs": 3_056,
     "spiking": 418,
     "": 5_771,
     "training": 5_080,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 62_898, ("tests", "paper/tests"): 53_234, ("paper/src",): 13_810}
+TOTALS = {("src/htaf",): 62_899, ("tests", "paper/tests"): 53_235, ("paper/src",): 13_810}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

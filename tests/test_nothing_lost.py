@@ -315,6 +315,7 @@ def test_numbers_with_a_unit_are_numbers_everywhere(tmp_path: Path) -> None:
     inputs, notes = made.transform_with_notes(plain)
     assert inputs.tobytes() == expected.tobytes()
     assert "column 'weight': 20 rows without the unit '#kg' of training, read as if it were there" in told(notes)
+    assert "column 'weight': 120 rows without the unit" in str(told(made.transform_with_notes(table.features)[1]))
     with pytest.raises(DataError, match="expected a number in '#kg', got '5 lb'"):
         made.transform(frame.assign(weight="5 lb"))
     (column,) = RawColumn.learn(made.columns[0], frame["weight"])

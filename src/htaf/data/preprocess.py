@@ -35,7 +35,6 @@ from htaf.data.reading import (
     Frame,
     TableError,
     finite_numbers,
-    is_text,
     named,
     refuse_shifted,
     to_number,
@@ -289,7 +288,7 @@ class Preprocessor:
     def _number(self, column: Column, raw: pd.Series, notes: list[Note]) -> list[Float64[np.ndarray, " rows"]]:
         """The scaled column, if it varied in training, then a column for each code."""
         values = finite_numbers(raw, column.name, unit=column.unit)
-        without = column.unit and not may_lack(column.unit) and is_text(raw)
+        without = column.unit and not may_lack(column.unit)
         if without and (plain := int(np.count_nonzero(~np.isnan(to_number(raw)[0])))):
             notes.append(Note("no unit", column.name, plain, (column.unit,)))
         codes = [(values == c).astype(np.float64) for c in column.codes]

@@ -361,4 +361,6 @@ def _checked(found: Agreement, part: str) -> dict[str, Any]:
 
 
 def _sizes(run: Run, path: Path) -> tuple[int, int]:
-    return path.stat().st_size, (run.path / MODEL).stat().st_size
+    """Bytes of the file, and of the run's weights; 0 of a run that is in memory alone."""
+    weights = run.path / MODEL
+    return path.stat().st_size, weights.stat().st_size if weights.exists() else 0
