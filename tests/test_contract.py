@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 import torch
-from htaf.training.loggers import sharpness
 from torch import Tensor, nn
 
 import htaf
 from htaf import HTAF, IF, Heaviside, SmoothStep, StraightThrough, conversion, harden, replace, sites
 from htaf._files import sealed
 from htaf.cli.verbs import known
-from htaf.contract import ContractError
+from htaf.contract import ContractError, sharpness_of
 from htaf.diagnostics import GradientNorms, layer_statistics
 from htaf.runs import RunError, open_run
 from htaf.sharpening import Geometric, set_sharpness
@@ -124,7 +123,7 @@ def test_a_step_that_is_part_of_another_is_made_exact_elsewhere() -> None:
 def test_is_sharpened(algebraic: Any) -> None:
     smooth = replace(network(), algebraic)
     assert set_sharpness(smooth, Geometric((2.0,), (8.0,), 0.5).at(0.25)) == 1
-    assert sharpness(smooth) == {"beta": 4.0}
+    assert sharpness_of(smooth[2]) == {"beta": 4.0}
     assert harden(smooth)[2].beta == 4.0
     whole = algebraic(8)  # an int, as people write it
     assert (set_sharpness(whole, (3.0,)), whole.beta) == (1, 3.0)

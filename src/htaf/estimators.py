@@ -396,9 +396,9 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
     those of the exact network.
 
     Args:
-        recipe: the fields of the recipe that are not arguments, {"leaves": 0, "method": "ste"}; `htaf train tabular
-            --help-all` lists them. Or a whole `htaf.training.recipe.Recipe`, or the name of a ready one. None: the
-            default recipe. An argument that is set overrides the recipe.
+        recipe: the fields of the recipe that are not arguments, {"leaves": 0, "method": "ste"};
+            `htaf train tabular --help-all` lists them. Or a whole `htaf.training.recipe.Recipe`, or the name of a ready
+            one. None: the default recipe. An argument that is set overrides the recipe.
         hidden: sizes of the hidden layers.
         epochs, batch_size, lr: of the training.
         class_weight: "balanced", so that the rows of each class count as much in the training as those of another, or

@@ -93,7 +93,7 @@ def watch(event: str, details: tuple[Any, ...]) -> None:
     elif event in WRITES and isinstance(details[0], (str, bytes, os.PathLike)):
         path = os.path.abspath(os.fsdecode(details[0]))
         writes = event != "open" or (details[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        own = path.startswith((str(PLACE[0]), "/dev/", "/proc/", tempfile.gettempdir())) and not path.startswith(
+        own = path.startswith((str(PLACE[0]), "/dev/", "/proc", tempfile.gettempdir())) and not path.startswith(
             str(TRAPS)
         )
         if path.startswith(str(TRAPS)) or (writes and not own):
@@ -660,7 +660,15 @@ def test_bad_values_of_flags(verb: str, data: st.DataObject) -> None:
     flag, kind = data.draw(st.sampled_from([*flags, ("--no-such-flag", Path)]))
     value = data.draw(st.sampled_from(bad_values(verb, flag, kind)))
     restore({})
-    names = [value, repr(value), flag, flag[2:].replace("-", "_"), Path(value.strip("\0")).name, value.strip("\x1b")]
+    names = [
+        value,
+        repr(value),
+        repr(value)[1:-1],
+        flag,
+        flag[2:].replace("-", "_"),
+        Path(value.strip("\0")).name,
+        value.strip("\x1b"),
+    ]
     with contextlib.suppress(ValueError, OverflowError):
         names += [str(float(value)), f"{float(value):g}"]
     judge(
