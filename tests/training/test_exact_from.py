@@ -162,7 +162,7 @@ def test_errors_before_the_training() -> None:
 
 
 def test_progressive_hardening_is_refused(table: Table, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="harden, restart: gone"):
+    with pytest.raises(ValueError, match="harden, restart: this field"):
         make_recipe(harden="progressive", restart=0.5)
     plain = make_recipe(harden="end", harden_from=0.6, restart=0.3)  # as records of before say it of others
     assert plain == make_recipe()
