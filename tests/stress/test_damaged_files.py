@@ -589,7 +589,7 @@ OWN = {  # of one flag: classes, concepts, images, servers, what no memory holds
     "--pretrained": ("missing.pth", "no-such-package", "W/empty", "W/codes", "hub"),
 }
 TAKEN = {  # what is good; and what is known: a started run is left, a report is written beside a run or codes
-    ("concepts counterfactuals", "--seconds", "inf"), ("concepts score", "--baseline", ""),
+    ("concepts counterfactuals", "--seconds", "inf"), ("concepts score", "--baseline", ""), ("paper run", "--workers", HUGE),
     ("train icbm", "--pretrained", ""), ("demo", "--pretrained", ""), ("concepts extract", "--out", "W/codes"),
     ("harden", "--data", "n" * 300), *(("paper report", "--out", f"W/{name}") for name in ("run", "codes")),
 }  # fmt: skip
@@ -669,6 +669,7 @@ def test_bad_values_of_flags(verb: str, data: st.DataObject) -> None:
         Path(value.strip("\0")).name,
         value.strip("\x1b"),
     ]
+    names += ["/proc/nowhere"] if "/proc/nowhere" in value else ["--depth"] if flag == "--pretrained" else []
     with contextlib.suppress(ValueError, OverflowError):
         names += [str(float(value)), f"{float(value):g}"]
     judge(
