@@ -589,7 +589,8 @@ OWN = {  # of one flag: classes, concepts, images, servers, what no memory holds
     "--pretrained": ("missing.pth", "no-such-package", "W/empty", "W/codes", "hub"),
 }
 TAKEN = {  # what is good; and what is known: a started run is left, a report is written beside a run or codes
-    ("concepts counterfactuals", "--seconds", "inf"), ("concepts score", "--baseline", ""), ("paper run", "--workers", HUGE),
+    ("concepts counterfactuals", "--seconds", "inf"), ("concepts score", "--baseline", ""),
+    ("paper run", "--workers", HUGE),
     ("train icbm", "--pretrained", ""), ("demo", "--pretrained", ""), ("concepts extract", "--out", "W/codes"),
     ("harden", "--data", "n" * 300), *(("paper report", "--out", f"W/{name}") for name in ("run", "codes")),
 }  # fmt: skip
