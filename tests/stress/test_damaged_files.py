@@ -20,6 +20,7 @@ import pickle
 import re
 import resource
 import shutil
+import sys
 import tempfile
 import traceback
 import types
@@ -105,7 +106,8 @@ def begin() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 3 * BYTES,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     read_all()  # so that all is imported
-    os.sys.addaudithook(watch)  # pyright: ignore[reportAttributeAccessIssue]
+    sys.dont_write_bytecode = True  # a fresh clone has no bytecode of what a verb imports later
+    sys.addaudithook(watch)
 
 
 def read_all() -> None:
