@@ -141,7 +141,7 @@ def test_integers_stay_exact(weight: int) -> None:
     g = Geometry(1, 2, (1, taps if weight > 0 else 3))
     layer = Layer("l", "integer", "image", g, "w", False, 0, None, None, None, None, None, 1, None, planes=7)
     weights = {"w": torch.full((2, 1, *g.kernel), weight, dtype=torch.int8)}
-    machine = Machine(weights, *kernels(), spare=None)  # pyright: ignore[reportArgumentType]
+    machine = Machine(weights, *kernels())
     with pytest.raises(ValueError, match="got -128" if weight < 0 else "expected sums below"):
         layer.prepare(machine)
 

@@ -46,8 +46,7 @@ from htaf.integer.simplify import needed, simplify
 from htaf.packed.affine import Affine, aten, compose, read_affine, shape_of
 from htaf.packed.graph import Traced, trace
 from htaf.packed.kinds import cat_dim, is_pool, is_spikes, maps_each, pool_sizes, read_step
-from htaf.packed.layers import LayerSite, on_powers, read_layer
-from htaf.packed.whole import before_rounding
+from htaf.packed.layers import LayerSite, before_rounding, on_powers, read_layer
 
 MOST = 2**15 - 1  # of a weight
 FINEST = 2**24  # steps of an input's grid, at most: what float32 holds

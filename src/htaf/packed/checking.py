@@ -10,7 +10,7 @@ from torch import Tensor
 from htaf._errors import TooLargeError, expect_memory, first_line
 from htaf.packed import operators
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions.sizes import BATCH, empty
+from htaf.packed.instructions.contract import BATCH, empty
 from htaf.packed.program import Program
 
 _LARGEST, _TIMES = 1 << 30, 1 << 10  # bytes of a value, and where it is more: times the inputs'

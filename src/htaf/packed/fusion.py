@@ -10,8 +10,19 @@ from torch.fx import Node
 
 from htaf.packed.affine import Affine, Constants, aten, compose, interval, is_float, read_affine, same, shape_of
 from htaf.packed.kinds import Bits, Step, is_pool, is_spikes, read_step
-from htaf.packed.layers import LayerSite, binary_scales, counts, integers, over_bits, read_layer, slower
-from htaf.packed.whole import MeansSite, RoundedSite, read_means, read_rounded
+from htaf.packed.layers import (
+    LayerSite,
+    MeansSite,
+    RoundedSite,
+    binary_scales,
+    counts,
+    integers,
+    over_bits,
+    read_layer,
+    read_means,
+    read_rounded,
+    slower,
+)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A convolution or linear layer over bits, of binary weights or by tables of sums."""
+"""Convolutions and linear layers over bits, and a convolution over floats that are rounded to integers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,31 @@ from typing import Annotated, Any, Literal, final
 import torch
 from torch import Tensor
 
+from htaf.kernels.float_layers import reference as float_layers
+from htaf.kernels.float_layers.cpu import NO_WINDOW
 from htaf.kernels.integer_convolution.reference import check_exact
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
 from htaf.kernels.packed_native import shape2d
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Values
-from htaf.packed.instructions.schema import LARGEST, Field, Made, Read, TensorName, integer, pair
-from htaf.packed.instructions.sizes import empty, expect, expect_bits, expect_channels
+from htaf.packed.instructions.contract import (
+    LARGEST,
+    Decided,
+    Field,
+    Instruction,
+    Machine,
+    Made,
+    Read,
+    Ready,
+    TensorName,
+    Values,
+    empty,
+    expect,
+    expect_bits,
+    expect_channels,
+    expect_floats,
+    integer,
+    pair,
+)
 from htaf.packed.planning import At, Ends, Planning
 
 # how bits and sums lie: [batch, height, width, .], [batch, length, .], [..., .]; whole: images as rows
@@ -215,11 +233,10 @@ class Layer(Instruction):
             layer = _ByPixels(layer, lambda: self._products(products, weight, epilogue), g)
         outputs, width = g.outputs, row_bytes(g.outputs)
         take, lay, give = FORMS[self.form]
-        spare = machine.spare
 
         def run(values: Values, batch: int) -> None:
             bits = values[source]
-            y, out = layer(take(bits), None if residual is None else lay(values[residual]), spare)
+            y, out = layer(take(bits), None if residual is None else lay(values[residual]))
             if y_at is not None:
                 values[y_at] = give(y, bits, outputs, True)
             if bits_at is not None:
@@ -251,12 +268,6 @@ class Layer(Instruction):
             if self.bits is None or self.pooled
             else Decided(self.bits, 1 if self.form in ("image", "line") else -1)
         )
-
-    def holds(self) -> tuple[int, ...]:
-        return ()
-
-    def dense(self) -> tuple[int, ...]:
-        return () if self.y is None or self.form != "image" else (self.y,)
 
 
 class _ByPixels:
@@ -294,8 +305,8 @@ class _ByPixels:
                 taken.append(time.perf_counter() - begin)
         return min(seconds, key=lambda layer: min(seconds[layer]))
 
-    def __call__(self, bits: Tensor, residual: Tensor | None, spare: Any) -> tuple[Tensor | None, Tensor | None]:
-        return self.of(bits, residual)(bits, residual, spare)
+    def __call__(self, bits: Tensor, residual: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        return self.of(bits, residual)(bits, residual)
 
 
 def to_nibbles(weight: Tensor) -> Tensor:
@@ -367,3 +378,65 @@ FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], C
         _whole_give,
     ),
 }
+
+
+# ---- over floats ----
+
+Exponent = Annotated[int, Field(integer(-100, 100))]
+Limit = Annotated[int, Field(integer(1, float_layers.WIDEST))]
+
+
+@final
+@dataclass(frozen=True)
+class Rounded(Instruction):
+    """y = convolution of floats [batch, channels, height, width] in integers, see kernels/float_layers/reference.py."""
+
+    opcode = "rounded"
+
+    name: str
+    input: Read
+    geometry: Written
+    weight: TensorName
+    unit: TensorName
+    exponent: Exponent
+    limit: Limit
+    y: Made
+
+    def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
+        g, x = self.geometry, expect_floats(values[self.input], axis=3)
+        if x.ndim != 4 or x.shape[1] != g.channels or g.groups != 1 or g.dilation[1] != 1:
+            raise PackedError(f"expected images of {g.channels} channels, one group and no dilation, got {g}")
+        g.check()
+        expect(tensors[self.weight], [g.outputs, g.channels, *g.kernel], torch.int16)
+        expect_channels(tensors[self.unit], g.outputs)
+        (down, across), (height, width) = g.padding, x.shape[2:]
+        padded = x.shape[0] * (height + 2 * down) * (width + 2 * across) * g.channels * 2
+        if padded > most:
+            raise PackedError(f"expected padded images of at most {most:,} bytes, got {padded:,}")
+        return [empty([x.shape[0], g.outputs, *g.out_size(height, width)], torch.float32)]
+
+    def prepare(self, machine: Machine) -> Ready:
+        g, source, y, floats = self.geometry, self.input, self.y, machine.floats
+        unit = machine.tensors[self.unit].expand(g.outputs).contiguous()
+        weights = float_layers.Rounded(machine.tensors[self.weight], unit, self.exponent, self.limit)
+        weights.check()
+        laid = None if floats is None else floats.prepare_rounded(weights)
+
+        def run(values: Values, batch: int) -> None:
+            if laid is None or floats is None:
+                values[y] = float_layers.rounded(values[source], weights, g)
+            else:
+                values[y] = floats.rounded(values[source], laid, g)
+
+        return Ready(run, (floats, laid))
+
+    def plan(self, planning: Planning, ready: Ready) -> bool:
+        floats, laid = ready.layer
+        x = planning.example(self.input)
+        planning.kept.append(laid)
+        where = floats.shape_of(x, self.geometry), At(self.input), floats.strides_of(x), laid.held()
+        planning.step("rounded", *where, NO_WINDOW, ends=Ends(y=self.y))
+        return True
+
+    def decided(self) -> None:
+        return None
