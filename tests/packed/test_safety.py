@@ -30,7 +30,7 @@ class Both(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         bits = self.step(self.first(x))
-        other = torch.where(self.first(x) >= 0, 0.75, 0.25)
+        other = 0.25 + 0.5 * self.step(self.first(x))
         return self.last(bits), bits * 1.0, other
 
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Integer
@@ -18,22 +18,17 @@ from htaf.integer.ops import Array, IntegerError
 from htaf.integer.sealing import is_whole
 from htaf.integer.verilog import hexadecimal
 
-Tool = Literal["iverilog", "verilator"]
 
-
-def run_verilog(
-    folder: str | Path, x: Integer[Array, "rows ..."], tool: Tool = "iverilog"
-) -> Int64[Array, "rows classes"]:
-    """The integer outputs that a folder of `to_verilog` gives for some rows, by its testbench.
+def run_verilog(folder: str | Path, x: Integer[Array, "rows ..."]) -> Int64[Array, "rows classes"]:
+    """The integer outputs that a folder of `to_verilog` gives for some rows, by its testbench in Icarus Verilog.
 
     Args:
         x: integers in the range of the program's input, [rows, ...], from one row.
-        tool: iverilog, or verilator, which takes longer to build and less to run.
     Raises:
         IntegerError: no such folder, one that was edited, inputs that it does not take, or no such tool.
     """
-    if shutil.which(tool) is None:
-        raise IntegerError(f"expected {tool} on the PATH, got none: apt-get install {tool}")
+    if shutil.which("iverilog") is None:
+        raise IntegerError("expected iverilog on the PATH, got none: apt-get install iverilog")
     held = written(Path(folder))
     name, wanted = held["name"], held["input"]
     if x.dtype.kind not in "iu" or list(x.shape[1:]) != wanted["shape"] or not len(x):
@@ -49,13 +44,8 @@ def run_verilog(
         (here / "inputs.hex").write_text(rows)
         (here / "outputs.hex").write_text("0\n" * len(x))
         top, sources = f"{name}_tb", [f"{name}_tb.v", f"{name}.v"]
-        if tool == "iverilog":
-            _call(here, "iverilog", "-g2001", f"-P{top}.ROWS={len(x)}", "-s", top, "-o", "sim", *sources)
-            _call(here, "vvp", "-n", "sim")
-        else:
-            options = ("--binary", "-Wno-lint", "-Wno-fatal", f"-GROWS={len(x)}", "--top-module", top, "-o", "sim")
-            _call(here, "verilator", *options, *sources)
-            _call(here, "obj_dir/sim")
+        _call(here, "iverilog", "-g2001", f"-P{top}.ROWS={len(x)}", "-s", top, "-o", "sim", *sources)
+        _call(here, "vvp", "-n", "sim")
         return _numbers((here / "results.hex").read_text(), held["output"], len(x))
 
 

@@ -51,41 +51,32 @@ def _convolution(node: Node, constants: Constants) -> LayerSite | None:
     given: dict[str, Any] = defaults | dict[str, Any](zip(names, node.args, strict=False)) | node.kwargs
     source, weight = given["input"], constants.get(given["weight"])
     bias = constants.get(given["bias"]) if given["bias"] is not None else None
-    flat = "1d" in str(node.target)
-    rank = 3 if flat else 4
-    if weight is None or source in constants or len(shape_of(source)) != rank or weight.dtype != torch.float32:
+    if weight is None or source in constants or len(shape_of(source)) != 4 or weight.dtype != torch.float32:
         return None
     if given["bias"] is not None and bias is None:
         return None
-    if flat:
-        weight = weight.unsqueeze(2)
     groups = given["groups"]
     kernel = (weight.shape[2], weight.shape[3])
 
-    def pair(value: Any, fill: int) -> tuple[int, int]:
+    def pair(value: Any) -> tuple[int, int]:
         items = list(value) if isinstance(value, (list, tuple)) else [value]
-        items = items * (rank - 2) if len(items) == 1 else items
-        return (fill, int(items[0])) if flat else (int(items[0]), int(items[1]))
+        return int(items[0]), int(items[-1])
 
-    dilation, padding = pair(given["dilation"], 1), given["padding"]
+    dilation, padding = pair(given["dilation"]), given["padding"]
     if isinstance(padding, str):
         reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         if padding == "same" and any(r % 2 for r in reach):
             return None  # one pixel more on one side
         pads = (reach[0] // 2, reach[1] // 2) if padding == "same" else (0, 0)
     else:
-        pads = pair(padding, 0)
+        pads = pair(padding)
     sizes = (weight.shape[1] * groups, weight.shape[0])
-    geometry = Geometry(*sizes, kernel, pair(given["stride"], 1), pads, dilation, groups)
-    return LayerSite(node, source, "line" if flat else "image", geometry, weight, bias, 1)
+    geometry = Geometry(*sizes, kernel, pair(given["stride"]), pads, dilation, groups)
+    return LayerSite(node, source, "image", geometry, weight, bias, 1)
 
 
 def _product(node: Node, constants: Constants) -> LayerSite | None:
     args = list(node.args)
-    if node.target is aten.addmm.default:
-        if node.kwargs:
-            return None
-        args = [args[1], args[2], args[0]]
     source, weight = args[0], constants.get(args[1]) if isinstance(args[1], Node) else None
     bias = constants.get(args[2]) if len(args) > 2 and isinstance(args[2], Node) else None
     if weight is None or weight.ndim != 2 or weight.dtype != torch.float32 or not isinstance(source, Node):
@@ -107,10 +98,10 @@ def over_bits(site: LayerSite, kind: Bits) -> LayerSite | None:
         return None
     if kind.whole is None:
         return site
-    if site.form != "row" or len(shape_of(site.source)) != 2 or not 2 <= len(kind.whole) <= 3:
+    if site.form != "row" or len(shape_of(site.source)) != 2 or len(kind.whole) != 3:
         return None
-    channels, *size = kind.whole
-    kernel = (size[0], size[1]) if len(size) == 2 else (1, size[0])
+    channels, *kernel = kind.whole
+    kernel = (kernel[0], kernel[1])
     weight = site.weight.reshape(-1, channels, *kernel)
     geometry = Geometry(channels, site.geometry.outputs, kernel)
     return LayerSite(site.node, site.source, "whole", geometry, weight, site.bias, 1)
@@ -163,7 +154,7 @@ def counts(g: Geometry, kind: Bits) -> bool:
         levels.append((1.0, 0.0))  # 1 - bit, but nothing in the padding
     if kind.most > 1:  # the places that fill up words must cancel, see `_side_by_side`
         fits = kind.most % 2 == 0 or g.channels % 64 == 0 or 0.0 in (kind.low, kind.high)
-        if not (kind.nested and g.groups == 1 and fits):
+        if not (kind.nested and fits):
             return False
     return (kind.low, kind.high) in levels
 
@@ -174,15 +165,7 @@ def slower(site: LayerSite, kind: Bits) -> str | None:
     binary = counts(g, kind) and binary_scales(site.weight) is not None
     if kind.most > 1 and kind.low != 0.0 and g.padding != (0, 0) and not binary:
         return f"its padding is not the lowest level, {kind.low:g}"
-    if g.groups == 1:
-        return None
-    if g.groups == g.channels:
-        return "one channel a group"
-    if kind.most > 1:
-        return "its groups would be made dense, as its input has several levels"
-    if kind.low != 0.0 and g.padding != (0, 0) and not binary:
-        return f"its groups would be made dense, as padding is none of {kind.low:g} and {kind.high:g}"
-    return None
+    return None if g.groups == 1 else "its channels are in groups"
 
 
 @dataclass(frozen=True)

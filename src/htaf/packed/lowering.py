@@ -25,8 +25,6 @@ from htaf.packed.kinds import (
     CONVOLUTIONS,
     PRODUCTS,
     Bits,
-    cat_dim,
-    dims_of,
     infer,
     is_pool,
     is_spikes,
@@ -256,7 +254,7 @@ class Lowering:
         """The bits of a step behind a pooling: the least of them where the step falls with what is pooled."""
         assert layer.bits is not None
         channels, smallest = layer.geometry.outputs, None
-        falls = tail.affine.scale < 0 if not tail.read.below else tail.affine.scale > 0
+        falls = tail.affine.scale < 0
         if bool(falls.any()):
             mask = torch.zeros(8 * row_bytes(channels), dtype=torch.bool)
             mask[:channels] = falls
@@ -302,7 +300,7 @@ class Lowering:
         scale = affine.scale.broadcast_to(outputs)
         bias = torch.zeros(outputs).double() if site.bias is None else site.bias.double()
         weight = (site.weight.double() * scale.reshape(-1, 1, 1, 1)).float()
-        weight = {"row": weight.flatten(1), "line": weight.squeeze(2)}.get(site.form, weight)
+        weight = weight.flatten(1) if site.form == "row" else weight
         shift = (scale * bias + affine.shift).float()
         layer = site.node
         source = {"v": self._float(site.source)}
@@ -310,8 +308,6 @@ class Lowering:
         g = site.geometry
         if site.form == "row":
             call: tuple[str, list[Any]] = ("linear.default", [source, *names])
-        elif site.form == "line":
-            call = "conv1d.default", [source, *names, [g.stride[1]], [g.padding[1]], [g.dilation[1]], g.groups]
         else:
             sizes = [list(g.stride), list(g.padding), list(g.dilation), g.groups]
             call = "conv2d.default", [source, *names, *sizes]
@@ -340,23 +336,13 @@ class Lowering:
 
     def _on_bits(self, node: Node, kind: Bits) -> None:
         """A value that is bits because its sources are."""
-        if node.target is aten.cat.default:
-            (self.nested if kind.nested else self.bits)[node] = self._side_by_side(node, kind)
-            self._row(node, "packed: bits side by side")
-            return
         first, *others = [a for a in node.args if isinstance(a, Node)]
         planes = self._kept(first)
         how = "packed: the same bits"
         if is_pool(node):
-            before = self.kinds[first]
-            if before.low > before.high:  # the largest is where a bit is 0
-                planes = (self._inverted(node, planes[0], self._mask(node, before)),)
-            planes = tuple(self._pool(node, plane) for plane in planes)
-            how = "packed: pooled bits"
+            planes, how = tuple(self._pool(node, plane) for plane in planes), "packed: pooled bits"
         elif node.target is aten.reshape.default and kind.whole is None:
             planes = tuple(self._viewed(node, first, p) for p in planes)
-        elif node.target is aten.permute.default:
-            planes, how = tuple(self._turned(node, first, p) for p in planes), "packed: moved bits"
         elif others and kind.nested:
             planes, how = (*planes, *self.bits[others[0]]), "packed: levels"
         elif others:
@@ -374,43 +360,9 @@ class Lowering:
         return self.bits[node]
 
     def _pool(self, node: Node, source: int) -> int:
-        line = len(shape_of(node)) == 3
-        if line:
-            source = self._aten(node, "unsqueeze.default", [{"v": source}, 1])
         pool = Pool(node.name, source, *pool_sizes(node), self._value())
         self.instructions.append(pool)
-        return self._aten(node, "squeeze.dim", [{"v": pool.bits}, 1]) if line else pool.bits
-
-    def _side_by_side(self, node: Node, kind: Bits) -> tuple[int, ...]:
-        """Bits joined along a dimension; along their channels without the unused bytes between them."""
-        parts: list[Any] = list(node.args[0])  # pyright: ignore
-        if (dim := cat_dim(node)) != kind.axis:
-            return tuple(
-                self._aten(node, "cat.default", [[{"v": p} for p in planes], dim - (dim > kind.axis)])
-                for planes in zip(*(self._kept(part) for part in parts), strict=True)
-            )
-        channels = [self.kinds[part].channels for part in parts]
-        sizes, whole = [-(-n // 8) for n in channels], row_bytes(kind.channels)
-        sizes[-1] = min(whole - sum(sizes[:-1]), row_bytes(channels[-1]))
-        made: list[int] = []
-        for planes in zip(*(self._kept(part) for part in parts), strict=True):
-            taken = [
-                p if size == row_bytes(n) else self._aten(node, "slice.Tensor", [{"v": p}, -1, 0, size])
-                for p, size, n in zip(planes, sizes, channels, strict=True)
-            ]
-            joined = self._aten(node, "cat.default", [[{"v": p} for p in taken], -1])
-            if missing := whole - sum(sizes):
-                joined = self._aten(node, "constant_pad_nd.default", [{"v": joined}, [0, missing], 0])
-            made.append(joined)
-        return tuple(made)
-
-    def _mask(self, node: Node, kind: Bits) -> dict[str, Any]:
-        """Ones in every channel, none in the unused places behind them."""
-        ones = torch.arange(row_bytes(kind.channels) * 8) < kind.channels
-        return {"t": self._tensor(f"{node.name}.mask", pack(ones))}
-
-    def _inverted(self, node: Node, plane: int, mask: dict[str, Any]) -> int:
-        return self._aten(node, "bitwise_xor.Tensor", [{"v": plane}, mask])
+        return pool.bits
 
     def _viewed(self, node: Node, source: Node, plane: int) -> int:
         kind, before = self.kinds[node], self.kinds[source]
@@ -418,14 +370,6 @@ class Lowering:
         del shape[kind.axis]
         sizes = [self._size(s) for s in shape]
         return self._aten(node, "reshape.default", [{"v": plane}, [*sizes, row_bytes(before.channels)]])
-
-    def _turned(self, node: Node, source: Node, plane: int) -> int:
-        """A permutation of the dimensions: of the packed bits, whose channels come last."""
-        before = [d for d in range(len(shape_of(node))) if d != self.kinds[source].axis]
-        after = [before.index(d) for d in dims_of(node) if d in before]
-        if after == sorted(after):
-            return plane
-        return self._aten(node, "permute.default", [{"v": plane}, [*after, len(before)]])
 
     def _joined(self, node: Node, first: Node, second: Node) -> tuple[tuple[int, ...], str]:
         a, b = self._planes(first), self._planes(second)

@@ -37,7 +37,6 @@ from htaf.runs.run import Run
 Form = Literal["integer", "c", "verilog", "onnx-integer"]
 FORMS: tuple[Form, ...] = get_args(Form)
 ROWS = 32  # at once through the definition of a program
-MOST = 2**20  # bytes of Verilog that Verilator is given unasked
 ROUNDING = 2.0**-23  # of an output that is rounded to float32
 
 Outputs = Int64[Array, "rows outputs"]
@@ -87,8 +86,6 @@ def export_program(
     *,
     to: Form,
     name: str = "network",
-    flash: str | int | None = None,
-    pipelined: bool = False,
     part: PartName = "test",
     data: Data | Place | None = None,
     data_dir: Place | None = None,
@@ -102,8 +99,6 @@ def export_program(
     Args:
         out: a file; of C and Verilog a folder.
         name: of the module or the functions, in C and Verilog.
-        flash: the most bytes of constants in C, as "256k".
-        pipelined: Verilog with a register behind each layer.
         part, data, data_dir, progress: as `pack_run` takes them.
 
     Raises:
@@ -126,22 +121,20 @@ def export_program(
                 f"of {found.rows:,}: nothing is written"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        notes = _written(program, path, to, name, flash, pipelined, x[:16])
+        notes = _written(program, path, to, name, x[:16])
         return WrittenProgram(path, to, program.digest, found, notes)
 
 
-def _written(
-    program: IntegerProgram, path: Path, to: Form, name: str, flash: str | int | None, pipelined: bool, rows: Array
-) -> tuple[str, ...]:
+def _written(program: IntegerProgram, path: Path, to: Form, name: str, rows: Array) -> tuple[str, ...]:
     if to == "c":
         from htaf.integer.c import to_c
 
-        made = to_c(program, path, name=name, flash=flash, rows=rows)
+        made = to_c(program, path, name=name, rows=rows)
         return (f"{made.flash_bytes:,} bytes of constants, {made.ram_bytes:,} bytes of buffers",)
     if to == "verilog":
         from htaf.integer.verilog import to_verilog
 
-        luts = to_verilog(program, path, name=name, pipelined=pipelined, rows=rows)
+        luts = to_verilog(program, path, name=name, rows=rows)
         return (f"about {luts:,} LUTs of six inputs, estimated without a synthesis",)
     if to == "integer":
         files.save(program, path)
@@ -170,7 +163,7 @@ def verify_export(
     Args:
         exported: what `htaf export` or `htaf pack` wrote: a file, or a folder of C or Verilog.
         rows: of the part, the first ones.
-        targets: where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog, verilator.
+        targets: where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog.
             None given: all whose tools are here, and those that are not are said.
         progress: show bars on the error stream.
 
@@ -233,14 +226,11 @@ def _places(
 
         source = path / f"{written(path)['name']}.v"
         _expect_digest(source, program)
-        for tool in targets or ("iverilog", "verilator"):
-            if tool not in ("iverilog", "verilator"):
-                raise IntegerError(f"expected a target of iverilog, verilator, got {tool!r}")
+        for tool in targets or ("iverilog",):
+            if tool != "iverilog":
+                raise IntegerError(f"expected the target iverilog, got {tool!r}")
             wrong = _lacking({} if shutil.which(tool) else {tool: tool})
-            if not wrong and tool == "verilator" and not targets and (size := source.stat().st_size) > MOST:
-                asked = option("--target verilator", "it as a target")
-                wrong = f"{size:,} bytes of Verilog, Verilator compiles that for minutes or hours: give {asked}"
-            yield tool, wrong or (lambda x, _, tool=tool: run_verilog(path, x, tool))
+            yield tool, wrong or (lambda x, _: run_verilog(path, x))
     elif path.is_dir():
         from htaf.integer.c import TEST
         from htaf.integer.execute import TARGETS, exported, missing
