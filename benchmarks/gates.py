@@ -32,9 +32,9 @@ from torch import Tensor, nn
 import htaf
 from htaf.grid import Mean
 from htaf.integer.build import integer_program
+from htaf.integer.execute import run_verilog
 from htaf.integer.ops import Linear, Op, Steps
 from htaf.integer.program import Input, IntegerProgram
-from htaf.integer.simulate import run_verilog
 from htaf.integer.verilog import to_verilog
 from htaf.models.mlp import Thermometer
 

@@ -15,9 +15,9 @@ from htaf._errors import HtafError
 from htaf.integer import execute
 from htaf.integer.c import numbers, to_c
 from htaf.integer.execute import TARGETS, run_c, run_program
+from htaf.integer.exports import is_whole
 from htaf.integer.ops import Add, And, Conv, IntegerError, Linear, Pool, Shift, Steps, Take, View
 from htaf.integer.program import Input, IntegerProgram
-from htaf.integer.sealing import is_whole
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 EMULATED = [target for target, how in TARGETS.items() if how.emulator]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from tests.integer.made import KINDS, random_program
 
-from htaf.integer import simulate
+from htaf.integer import execute
+from htaf.integer.execute import run_verilog
 from htaf.integer.ops import IntegerError, Linear, Steps, Value
 from htaf.integer.program import Input, IntegerProgram
-from htaf.integer.simulate import run_verilog
 from htaf.integer.verilog import luts, to_verilog
 
 
@@ -123,6 +123,6 @@ def test_what_cannot_run_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / file).write_text((tmp_path / file).read_text() + "\n")
         with pytest.raises(IntegerError, match=f"expected {file} as it was written"):
             run_verilog(tmp_path, np.ones((1, 2), int))
-    monkeypatch.setattr(simulate.shutil, "which", lambda tool: None)
+    monkeypatch.setattr(execute.shutil, "which", lambda tool: None)
     with pytest.raises(IntegerError, match="expected iverilog on the PATH, got none: apt-get install iverilog"):
         run_verilog(tmp_path, np.ones((1, 2), int))

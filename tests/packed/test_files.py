@@ -20,9 +20,8 @@ from torch import nn
 import htaf
 from htaf import _files
 from htaf.packed import PackedError, load, operators, pack, save
-from htaf.packed.checking import check
 from htaf.packed.instructions import Call
-from htaf.packed.program import Input, Program
+from htaf.packed.program import Input, Program, check
 
 FUZZ = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -21,7 +21,7 @@ from htaf.kernels.float_layers import cpu
 from htaf.kernels.float_layers import reference as float_layers
 from htaf.kernels.layers import Geometry
 from htaf.kernels.packed_maps.reference import pack as packed_bits
-from htaf.packed import PackedError, PackedModel, Report, checking, instructions, load, save
+from htaf.packed import PackedError, PackedModel, Report, instructions, load, save
 from htaf.packed.files import program_to_json
 from htaf.packed.instructions import (
     INSTRUCTIONS,
@@ -36,7 +36,7 @@ from htaf.packed.instructions import (
     Unpack,
 )
 from htaf.packed.instructions.contract import Machine, Made, Read, kernels
-from htaf.packed.program import Input, Program
+from htaf.packed.program import Input, Program, check
 
 DOCS = Path(__file__).parents[2] / "docs"
 X = torch.randn(5, 70, generator=torch.Generator().manual_seed(0))
@@ -226,7 +226,7 @@ def test_what_an_instruction_makes_is_checked() -> None:
 
     short = dataclass(frozen=True)(Short)("s", 0, 1)  # pyright: ignore[reportCallIssue]
     with pytest.raises(PackedError, match="s: expected the sizes of 1 values, got 0"):
-        checking.check(Program((Input((None, 70)),), (short,), {"v": 1}, {}))
+        check(Program((Input((None, 70)),), (short,), {"v": 1}, {}))
 
 
 @pytest.mark.usefixtures("unchecked")  # the types say it too, but are checked in tests alone

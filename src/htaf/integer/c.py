@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from htaf._files import check_output_folder, write_atomic
-from htaf.integer.columns import lines
+from htaf.integer.exports import OPEN, lines, sealed, vectors
 from htaf.integer.ops import (
     Add,
     And,
@@ -37,8 +37,6 @@ from htaf.integer.ops import (
     channel_axis,
 )
 from htaf.integer.program import IntegerProgram
-from htaf.integer.sealing import OPEN, sealed
-from htaf.integer.vectors import vectors
 from htaf.packed.planning import places
 
 TEST = "test/test.c"  # beside the network, Arduino would compile its `main` too

@@ -15,10 +15,9 @@ import numpy as np
 
 from htaf._files import check_output, write_atomic
 from htaf.integer import ops
-from htaf.integer.columns import lines
+from htaf.integer.exports import KEY, OPEN, lines, sealed
 from htaf.integer.ops import WIDEST, Array, IntegerError, Op, Pair, Value, by_channel, sums
 from htaf.integer.program import IntegerProgram
-from htaf.integer.sealing import KEY, OPEN, sealed
 
 OPSET = 18
 IR = 10  # of ONNX's files: read by onnxruntime from 1.18

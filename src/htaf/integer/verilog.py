@@ -17,11 +17,10 @@ import numpy as np
 
 from htaf._files import check_output_folder, to_json, write_atomic
 from htaf.integer import ops
-from htaf.integer.columns import lines as meaning
+from htaf.integer.exports import OPEN, sealed, vectors
+from htaf.integer.exports import lines as meaning
 from htaf.integer.ops import Array, IntegerError, Op, Value, channel_axis
 from htaf.integer.program import IntegerProgram
-from htaf.integer.sealing import OPEN, sealed
-from htaf.integer.vectors import vectors
 
 MOST = 4_000_000  # LUTs of six inputs: about those of the largest FPGAs
 ROWS = 64  # of the vectors that are written beside the network
@@ -57,7 +56,7 @@ def to_verilog(
     A column outside the range of the input, as far as x is wide enough for it, counts as the end that is nearer.
 
     Args:
-        rows: of the vectors, see `htaf.integer.vectors.vectors`.
+        rows: of the vectors, see `htaf.integer.exports.vectors`.
     Returns:
         How many LUTs of six inputs the module takes, by a rough estimate without a synthesis.
     Raises:

@@ -18,12 +18,11 @@ from torch import Tensor
 from htaf._errors import first_line
 from htaf._files import check_output, parse_json, read_seal, regular, sealed_tensors, write_atomic
 from htaf.packed import operators
-from htaf.packed.checking import check
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions import INSTRUCTIONS, Instruction
 from htaf.packed.instructions.contract import LARGEST, MOST, integer, items, mapping, text
 from htaf.packed.model import PackedModel
-from htaf.packed.program import Input, Program
+from htaf.packed.program import Input, Program, check
 from htaf.packed.report import Report
 
 FORMAT, VERSION = "htaf-packed", "6"

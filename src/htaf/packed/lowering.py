@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from htaf.kernels.layers import row_bytes
-from htaf.kernels.packed_maps.reference import pack
+from htaf.kernels.packed_maps.reference import pack as packed_bits
 from htaf.packed import operators
 from htaf.packed.affine import Affine, aten, shape_of
 from htaf.packed.errors import PackedError
 from htaf.packed.fusion import Chain, Fusion, Tail, fuse
-from htaf.packed.graph import Traced
+from htaf.packed.graph import Traced, arguments_of, trace
 from htaf.packed.instructions import Call, Instruction, Layer, Means, Pool, Rounded, Spikes, Threshold, Unpack
 from htaf.packed.instructions.layer import SMALL, to_nibbles
 from htaf.packed.kinds import (
@@ -31,8 +31,10 @@ from htaf.packed.kinds import (
     pool_sizes,
 )
 from htaf.packed.layers import LayerSite, MeansSite, RoundedSite, prepare
+from htaf.packed.model import PackedModel
 from htaf.packed.program import Input, Program
 from htaf.packed.report import Report, Row
+from htaf.packed.verification import compare
 
 # why what takes no bits runs in float
 NOT_OF_BITS, NOT_READ = "float: its input is not bits", "float: no layer over bits takes its output"
@@ -258,7 +260,7 @@ class Lowering:
         if bool(falls.any()):
             mask = torch.zeros(8 * row_bytes(channels), dtype=torch.bool)
             mask[:channels] = falls
-            smallest = self._tensor(f"{node.name}.smallest", pack(mask))
+            smallest = self._tensor(f"{node.name}.smallest", packed_bits(mask))
         sizes = pool_sizes(node)
         pool = Pool(tail.step.name, layer.bits, *sizes, self._value(), smallest=smallest, stepped=True)
         self.instructions.append(pool)
@@ -290,7 +292,7 @@ class Lowering:
                 source = self._aten(node, "constant_pad_nd.default", [{"v": source}, [0, places // 8 - have], 0])
             mask = torch.zeros(places, dtype=torch.bool)
             mask[kind.whole[0] if kind.whole else kind.channels] = True
-            name = self._tensor(f"{node.name}.ones", pack(mask))
+            name = self._tensor(f"{node.name}.ones", packed_bits(mask))
             self.ones[node] = self._aten(node, "bitwise_or.Tensor", [{"v": source}, {"t": name}])
         return self.ones[node]
 
@@ -462,3 +464,66 @@ def lower(traced: Traced) -> tuple[Program, Report]:
     """
     lowering = Lowering(traced)
     return lowering.program, lowering.report
+
+
+# ---- the whole way ----
+
+
+def pack(
+    model: nn.Module | Traced,
+    example: Any,
+    *,
+    dynamic_batch: bool = True,
+    progress: bool = False,
+) -> PackedModel:
+    """A model that computes the same over packed bits, on the CPU.
+
+    The model is exported (`torch.export`), and every layer that takes the outputs of steps becomes one over bits:
+    weights that are +-1 times one number a filter by xor and popcount, other weights by tables of their sums. Batch
+    norms, sums and steps after a layer are computed with it. What else there is runs as it was, in float32. The
+    result is compared with the model on the example, see `verify`.
+
+    A packed model refuses inputs that are not finite: bits have no value for what a network makes of them.
+
+    Args:
+        model: from `htaf.harden`, or any float32 module with exact steps; it is packed as in eval mode. Or what
+            `trace` made of it.
+        example: tensor [batch, ...] or a tuple of them, as the model takes them: float32, integers (ids) or bools
+            (masks). The packed model takes these dtypes.
+        dynamic_batch: the packed model takes batches of any size; False for models whose graph is tied to one.
+        progress: show bars, and plain lines where there is no terminal.
+
+    Returns:
+        A module with the same call, in eval mode whatever the mode of the model. `.report` says what became of every
+        operator.
+
+    Raises:
+        PackedError: a model that is smooth, has NaN, cannot be exported, holds nothing to pack or operators that a
+            packed model does not know, or whose packed form does not agree with it on the example.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(8, 64), htaf.Heaviside(), nn.Linear(64, 2))
+        >>> pack(net, torch.randn(4, 8))(torch.randn(100, 8)).shape
+        torch.Size([100, 2])
+    """
+    if isinstance(model, PackedModel):
+        raise PackedError("expected a hardened model, got one that is packed already")
+    given = arguments_of(example)
+    traced = model if isinstance(model, Traced) else trace(model, given, dynamic_batch=dynamic_batch, progress=progress)
+    program, report = lower(traced)
+    if not report.layers:
+        raise PackedError(f"there is nothing to pack: {_why_none(report)}")
+    packed = PackedModel(program, report)
+    found = compare(packed, traced, given, progress=progress)
+    if not found.ok:
+        raise PackedError(f"expected the packed model to agree with the hardened one on the example, got:\n{found}")
+    return packed
+
+
+def _why_none(report: Report) -> str:
+    """Why no layer of a network runs over bits."""
+    taking = [r for r in report.rows if r.how.startswith("float: ") and r.how not in (NOT_OF_BITS, NOT_READ)]
+    if not taking:
+        return "expected steps (Heaviside) with layers behind them, got none (htaf.replace, train, htaf.harden)"
+    found = "; ".join(f"{r.path or r.name} ({r.operator}): {r.how.removeprefix('float: ')}" for r in taking[:4])
+    return f"expected a linear layer or a convolution that takes the bits of a step, got what runs in float: {found}"

@@ -24,7 +24,7 @@ from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.images import Images
 from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
-from htaf.integer import columns, files
+from htaf.integer import exports, files
 from htaf.integer.ops import Array, IntegerError
 from htaf.integer.program import IntegerProgram
 from htaf.runs.columns import prepared
@@ -206,9 +206,9 @@ def verify_export(
 def _columns(path: Path) -> list[dict[str, Any]]:
     """What an export says of how its inputs are made of raw columns; none where it takes pixels, or prepares itself."""
     if path.is_dir():
-        return [one for file in path.glob("*.[hv]") for one in columns.read(file.read_text("utf-8"))]
+        return [one for file in path.glob("*.[hv]") for one in exports.read(file.read_text("utf-8"))]
     if path.suffix == ".onnx":
-        return columns.read(_metadata(path).get("columns", "") if find_spec("onnx") else "")
+        return exports.read(_metadata(path).get("columns", "") if find_spec("onnx") else "")
     return [*files.load(path).about.get("columns", [])] if files.is_program(path) else []
 
 
@@ -222,7 +222,7 @@ def _places(
     """Where an export runs, and how, or why not: by the integers, and the outputs that are wanted, within the rounding
     of which real ones are taken for them."""
     if path.is_dir() and any(path.glob("*.v")):
-        from htaf.integer.simulate import run_verilog, written
+        from htaf.integer.execute import run_verilog, written
 
         source = path / f"{written(path)['name']}.v"
         _expect_digest(source, program)
@@ -282,7 +282,7 @@ def _expect_digest(source: Path, program: IntegerProgram) -> None:
 
 
 def _expect_whole(file: Path) -> None:
-    from htaf.integer.sealing import is_sealed, is_whole
+    from htaf.integer.exports import is_sealed, is_whole
 
     data = file.read_bytes()
     if not is_sealed(data):
