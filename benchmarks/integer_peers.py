@@ -259,7 +259,7 @@ def of_relu(of: Split, size: int, seed: int) -> IntegerProgram:
     for i, layer in enumerate(layers):
         weight, bias = (v.detach().numpy().astype(np.int64) for v in layer.integers())
         if weight.ndim == 4:
-            ops.append(Conv(f"conv{i}", len(ops), weight, bias, (1, 1), (1, 1), (1, 1), 1))
+            ops.append(Conv(f"conv{i}", len(ops), weight, bias, (1, 1), (1, 1), (1, 1)))
         else:
             ops.append(Linear(f"linear{i}", len(ops), weight, bias))
         if layer.gives is not None:

@@ -470,7 +470,7 @@ def test_flags_in_messages_exist(flags_of) -> None:
     known = set().union(*(flags_of(*verbs) for verbs in COMMANDS)) | {"--version", "--porcelain", "--tyro-"}
     known |= {"--address", "--head", "--num-gpus", "--port", "--skip-version-check"}  # of ray's own command
     named: dict[str, str] = {}
-    of_compilers = {"execute.py", "simulate.py"}
+    of_compilers = {"execute.py"}
     for path in Path(runs.__file__).parents[1].rglob("*.py"):
         if path.name in of_compilers:
             continue

@@ -43,30 +43,30 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 3_997,
+    "cli": 3_985,
     "concepts": 7_114,
     "convert": 2_840,
     "data": 6_893,
     "diagnostics": 331,
     "embeddings": 557,
     "explorer": 1_877,
-    "export": 1_274,
+    "export": 1_213,
     "hardening": 2_039,
-    "integer": 3_933,
-    "kernels": 3_569,
+    "integer": 3_610,
+    "kernels": 3_560,
     "language": 2_465,
     "llm": 393,
     "models": 1_967,
-    "packed": 5_386,
+    "packed": 4_971,
     "report": 1_693,
     "rules": 2_246,
-    "runs": 3_056,
+    "runs": 3_040,
     "spiking": 418,
     "": 5_771,
     "training": 5_080,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 62_899, ("tests", "paper/tests"): 53_245, ("paper/src",): 13_810}
+TOTALS = {("src/htaf",): 62_063, ("tests", "paper/tests"): 52_865, ("paper/src",): 13_810}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

@@ -160,7 +160,7 @@ class Predict(Worker):
 
 def are_by_rows(program):
     """Whether every output has a row for each row of the inputs, told from the sizes of two batches."""
-    from htaf.packed.checking import check
+    from htaf.packed.program import check
 
     two, three = (check(program, rows) for rows in (2, 3))
     pairs = [(list(two[value].shape), list(three[value].shape)) for value in program.returned()]

@@ -12,12 +12,10 @@ from htaf.integer.ops import (
     And,
     Conv,
     Count,
-    Join,
     Linear,
     Lookup,
     Neuron,
     Op,
-    Permute,
     Pool,
     Shift,
     Steps,
@@ -62,12 +60,11 @@ class Made:
         self.add(Shift, self.here(), self.rng.integers(-9, 2, self.last.channels), -300, 281)
 
     def conv(self, filters: int = 6, most: int = 127, stride: int = 1) -> None:
-        groups = int(self.rng.choice([g for g in (1, 1, 2, 3) if self.last.channels % g == 0 and filters % g == 0]))
         size = int(self.rng.choice([k for k in (1, 2, 3) if k <= min(self.last.shape[-2:])]))
-        weight = self.rng.integers(-most, most + 1, (filters, self.last.channels // groups, size, size))
+        weight = self.rng.integers(-most, most + 1, (filters, self.last.channels, size, size))
         bias = self.rng.integers(-99, 99, filters) if self.rng.random() < 0.5 else None
         pad = int(self.rng.integers(0, size))
-        self.add(Conv, self.here(), weight, bias, (stride, 1), (pad, size // 2), (1, 1), groups)
+        self.add(Conv, self.here(), weight, bias, (stride, 1), (pad, size // 2), (1, 1))
 
     def linear(self, outputs: int, most: int = 127) -> None:
         weight = self.rng.integers(-most, most + 1, (outputs, self.last.channels))
@@ -145,10 +142,9 @@ def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
         made.steps()
     elif kind == "table":
         made.add(Take, 0, rng.integers(0, given.shape[0], 21))
-        seen = made.bits()
+        made.bits()
         made.linear(10, 7)
-        learned = made.bits()
-        made.add(Join, (seen, learned), -1)
+        made.bits()
     elif kind == "rows in time":
         made.linear(8, 15)
         made.neuron(3)
@@ -166,7 +162,6 @@ def random_program(seed: int, kind: str) -> tuple[IntegerProgram, np.ndarray]:
             made.conv(most=1, stride=2)
             made.pool()
             made.steps(2)
-            made.add(Permute, made.here(), (0, 2, 1))
         elif kind == "residual":
             a = made.bits()
             made.conv(6, 63)

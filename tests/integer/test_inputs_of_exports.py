@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from htaf.data.preprocess import Preprocessor
-from htaf.integer import columns
+from htaf.integer import exports
 from htaf.integer.c import to_c
 from htaf.integer.execute import run_program
 from htaf.integer.onnx import to_integer_onnx
@@ -66,7 +66,7 @@ def test_raw_values_become_the_inputs_by_what_an_export_says(
 ) -> None:
     known, program = made
     text = said_by(form, program, tmp_path)
-    said = columns.read(text)
+    said = exports.read(text)
     assert [one["name"] for one in said] == [*known.feature_names]
     assert {one["kind"] for one in said} == {"number", "code", "missing", "date", "encoded", "category", "other"}
     rows: Any = frame(200, 1)

@@ -44,19 +44,19 @@ def test_shift_is_half_to_even(x: int, shift: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "stride", "padding", "dilation"),
-    [(1, (1, 1), (0, 0), (1, 1)), (2, (2, 1), (1, 2), (1, 2)), (4, (1, 3), (2, 0), (2, 1))],
+    ("stride", "padding", "dilation"),
+    [((1, 1), (0, 0), (1, 1)), ((2, 1), (1, 2), (1, 2)), ((1, 3), (2, 0), (2, 1))],
 )
-def test_convolution_by_loops(groups: int, stride: tuple, padding: tuple, dilation: tuple) -> None:
+def test_convolution_by_loops(stride: tuple, padding: tuple, dilation: tuple) -> None:
     rng = np.random.default_rng(0)
-    x, w, b = rng.integers(-9, 9, (2, 4, 7, 8)), rng.integers(-5, 5, (8, 4 // groups, 3, 2)), rng.integers(-9, 9, 8)
-    y = Conv("c", 0, w, b, stride, padding, dilation, groups).run(x)
+    x, w, b = rng.integers(-9, 9, (2, 4, 7, 8)), rng.integers(-5, 5, (8, 4, 3, 2)), rng.integers(-9, 9, 8)
+    y = Conv("c", 0, w, b, stride, padding, dilation).run(x)
     for n, o, i, j in itertools.product(*map(range, y.shape)):
         total = int(b[o])
         for c, p, q in itertools.product(*map(range, w.shape[1:])):
             row, column = i * stride[0] + p * dilation[0] - padding[0], j * stride[1] + q * dilation[1] - padding[1]
             if 0 <= row < 7 and 0 <= column < 8:
-                total += int(w[o, c, p, q]) * int(x[n, o // (8 // groups) * (4 // groups) + c, row, column])
+                total += int(w[o, c, p, q]) * int(x[n, c, row, column])
         assert y[n, o, i, j] == total
 
 
@@ -73,7 +73,7 @@ def test_sums_of_one_more_than_a_float_holds(bits: int) -> None:
     w, x = np.array([[2**bits, 1]]), np.array([[2 ** (bits - bits % 2), 1]])
     wanted = [2 ** (2 * bits - bits % 2) + 1]
     assert Linear("l", 0, w, None).run(x).tolist() == [wanted]
-    images = Conv("c", 0, w[..., None, None], None, (1, 1), (0, 0), (1, 1), 1).run(x[..., None, None])
+    images = Conv("c", 0, w[..., None, None], None, (1, 1), (0, 0), (1, 1)).run(x[..., None, None])
     assert images.flatten().tolist() == wanted
 
 
@@ -122,7 +122,7 @@ def _one(op: object) -> IntegerProgram:
         ),
         (lambda: Steps("act", 0, np.ones((3, 1), int), np.ones(3, int), 0, 1), "act: expected 2 channels in thresh"),
         (lambda: Steps("act", 0, np.ones((2, 1), int), np.zeros(2, int), 0, 1), "act: expected signs 1 or -1"),
-        (lambda: Conv("c", 0, np.ones((2, 2, 1, 1), int), None, (1, 1), (0, 0), (1, 1), 1), "c: expected images"),
+        (lambda: Conv("c", 0, np.ones((2, 2, 1, 1), int), None, (1, 1), (0, 0), (1, 1)), "c: expected images"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(make: object, message: str) -> None:

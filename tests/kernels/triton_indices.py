@@ -6,8 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from htaf.kernels.triton_device import block_start
-from htaf.kernels.triton_maps import first_tile
+from htaf.kernels.triton import block_start, first_tile
 
 
 @triton.jit

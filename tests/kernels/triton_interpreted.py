@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from htaf.kernels import triton_maps
+from htaf.kernels import triton as triton_maps
 from htaf.kernels.htaf import reference
 from htaf.kernels.htaf import triton as htaf
 from htaf.kernels.scaled_sigmoid import triton as scaled_sigmoid

@@ -83,9 +83,9 @@ class Residual(nn.Module):
         bits = self.act(self.norm(self.stem(x)))
         y = self.grouped(bits)
         y += bits
-        small = self.binary((y >= 0.25).float())
+        small = self.binary(htaf.functional.heaviside(y - 0.25))
         z = self.wide(self.sign(small + 0.01))  # no sum of which is 0: its sign would be rounding
-        codes = 2 * (torch.relu(z) > 0.1).float() - 1
+        codes = 2 * htaf.functional.heaviside(torch.relu(z) - 0.1) - 1
         return self.head(self.drop(torch.flatten(codes, 1))), {"mean": small.mean((2, 3))}
 
 

@@ -7,15 +7,20 @@ from collections.abc import Callable
 import torch
 from packed_nets import packed_beside
 from torch import Tensor, nn
-from torch.nn.functional import conv1d, conv2d, linear, max_pool2d
+from torch.nn.functional import conv2d, linear, max_pool2d
 
+from htaf.functional import heaviside
 from htaf.packed import pack
 
 Form = Callable[[Tensor, "Forms"], Tensor]
 
 
 def _bit(y: Tensor) -> Tensor:
-    return (y >= 1).float()
+    return heaviside(y - 1)
+
+
+def _levels(y: Tensor, low: float, high: float) -> Tensor:
+    return low + (high - low) * _bit(y)
 
 
 # y: integer sums [batch, 6, 5, 4]; net.c: of 6 channels, of both signs; what comes out goes into a layer
@@ -33,34 +38,25 @@ AFFINE: dict[str, Form] = {
     "twice": lambda y, net: (2 - y * net.c) * net.c + net.c,
     "along a row": lambda y, net: y * net.c[:4, 0, 0],
     "over an image": lambda y, net: y * (net.c[:5, :, 0] + net.c[:4, 0, 0]),
-    "residual": lambda y, net: conv2d((y >= 0).float(), net.second, None, 1, 1) + y,
-    "residual, scaled": lambda y, net: net.c * (conv2d((y >= 0).float(), net.second, None, 1, 1) + y) + net.c,
-    "residual, scaled within": lambda y, net: conv2d((y >= 0).float(), net.second, None, 1, 1) * net.c + net.c + y,
+    "residual": lambda y, net: conv2d(heaviside(y), net.second, None, 1, 1) + y,
+    "residual, scaled": lambda y, net: net.c * (conv2d(heaviside(y), net.second, None, 1, 1) + y) + net.c,
+    "residual, scaled within": lambda y, net: conv2d(heaviside(y), net.second, None, 1, 1) * net.c + net.c + y,
     "two layers": lambda y, net: conv2d(_bit(y), net.second, None, 1, 1) + conv2d(_bit(-y), net.first, None, 1, 1),
     "broadcast": lambda y, net: y + y[:, :, :1, :1],
     "itself": lambda y, net: y + y,
 }
 STEPS: dict[str, Form] = {
-    ">": lambda y, net: (y > 1).float(),
-    ">=": lambda y, net: (y >= 1).float(),
-    "<": lambda y, net: (y < 1).float(),
-    "<=": lambda y, net: (y <= 1).float(),
-    "where": lambda y, net: torch.where(y > 1, 2.0, -1.0),
-    "where <": lambda y, net: torch.where(y < 1, 2.0, -1.0),
-    "where, swapped": lambda y, net: torch.where(y >= 1, -1.0, 1.0),
-    "heaviside 1": lambda y, net: torch.heaviside(y, torch.ones(())),
-    "heaviside 0": lambda y, net: torch.heaviside(y, torch.zeros(())),
     "scaled": lambda y, net: 3 - 2 * _bit(y),
-    "relu": lambda y, net: torch.relu(torch.where(y > 1, 2.0, -1.0)),
-    "relu, swapped": lambda y, net: torch.relu(torch.where(y > 1, -1.0, 2.0)),
+    "relu": lambda y, net: torch.relu(_levels(y, -1.0, 2.0)),
+    "relu, swapped": lambda y, net: torch.relu(_levels(y, 2.0, -1.0)),
     "step before a norm": lambda y, net: _bit(y * net.c - net.c) + _bit(y * net.c * net.c),
 }
 JOINS: dict[str, Form] = {
     "sum": lambda y, net: _bit(y) + _bit(-y),
     "sum of three": lambda y, net: _bit(y) + _bit(y - 1) + _bit(y + 2),
     "sum of seven": lambda y, net: sum((_bit(y - i) for i in range(-3, 3)), start=_bit(-y)),
-    "sum of -1 and 1": lambda y, net: torch.where(y > 1, 1.0, -1.0) + torch.where(y > 2, 1.0, -1.0),
-    "sum of other levels": lambda y, net: _bit(y) + torch.where(y > 2, 1.0, 0.5),
+    "sum of -1 and 1": lambda y, net: _levels(y, -1.0, 1.0) + _levels(y - 1, -1.0, 1.0),
+    "sum of other levels": lambda y, net: _bit(y) + _levels(y - 1, 0.5, 1.0),
     "and": lambda y, net: _bit(y) * _bit(2 - y),
     "and not": lambda y, net: _bit(y) * (1 - _bit(y - 1)),
     "not and": lambda y, net: (1 - _bit(y - 1)) * _bit(y),
@@ -70,8 +66,8 @@ JOINS: dict[str, Form] = {
     "pool, padded": lambda y, net: max_pool2d(_bit(y), 3, 2, 1),
     "pool, dilated": lambda y, net: max_pool2d(_bit(y), 2, 1, 0, 2),
     "pool, rounded up": lambda y, net: max_pool2d(_bit(y), 2, 2, ceil_mode=True),
-    "pool of the smaller": lambda y, net: max_pool2d((y < 1).float(), 2, 1),
-    "pool of -1 and 1": lambda y, net: max_pool2d(torch.where(y > 1, 1.0, -1.0), 3, 1, 1),
+    "pool of the smaller": lambda y, net: max_pool2d(1 - _bit(y), 2, 1),
+    "pool of -1 and 1": lambda y, net: max_pool2d(_levels(y, -1.0, 1.0), 3, 1, 1),
     "pool of a sum": lambda y, net: max_pool2d(_bit(y) + _bit(y - 2), 2, 1),
 }
 
@@ -87,8 +83,8 @@ MOVES: dict[str, Form] = {
     "transposed": lambda y, net: _bit(y).transpose(-1, 2),
     "channels last and back": lambda y, net: _bit(y).permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2),
     "a sum, turned": lambda y, net: (_bit(y) + _bit(-y)).transpose(2, 3),
-    "flip": lambda y, net: torch.where(y > 1, -1.0, 2.0).flip(-1, 2),
-    "flip of channels": lambda y, net: torch.where(y > 1, -1.0, 2.0).flip(1, 2),
+    "flip": lambda y, net: _levels(y, 2.0, -1.0).flip(-1, 2),
+    "flip of channels": lambda y, net: _levels(y, 2.0, -1.0).flip(1, 2),
     "channel shuffle": lambda y, net: _bit(y).view(-1, 2, 3, 5, 4).transpose(1, 2).reshape(-1, 6, 5, 4),
     "channel shuffle by name": lambda y, net: nn.functional.channel_shuffle(_bit(y), 3),
     "chunk and cat": lambda y, net: torch.cat(_bit(y).chunk(2, 1)[::-1], 1),
@@ -104,18 +100,18 @@ MOVES: dict[str, Form] = {
     "cut": lambda y, net: max_pool2d(_bit(y)[:, :, 1:], 2, 1),
 }
 MAPS: dict[str, Form] = {
-    "relu_": lambda y, net: torch.relu_(torch.where(y > 1, 2.0, -1.0)),
-    "relu, in place": lambda y, net: nn.functional.relu(torch.where(y > 1, 2.0, -1.0), inplace=True),
-    "clamp_": lambda y, net: torch.where(y > 1, 2.0, -1.0).clamp_(0, 1),
-    "+=": lambda y, net: torch.where(y > 1, 2.0, -1.0).add_(1).mul_(0.5),
+    "relu_": lambda y, net: torch.relu_(_levels(y, -1.0, 2.0)),
+    "relu, in place": lambda y, net: nn.functional.relu(_levels(y, -1.0, 2.0), inplace=True),
+    "clamp_": lambda y, net: _levels(y, -1.0, 2.0).clamp_(0, 1),
+    "+=": lambda y, net: _levels(y, -1.0, 2.0).add_(1).mul_(0.5),
     "copy_": lambda y, net: torch.empty_like(y).copy_(_bit(y)),
     "hardtanh": lambda y, net: nn.functional.hardtanh(3 * _bit(y), inplace=True),
     "relu6": lambda y, net: nn.functional.relu6(9 * _bit(y)),
     "neg and div": lambda y, net: -_bit(y) / 3,
     "sigmoid": lambda y, net: _bit(y).sigmoid_(),
     "relu of a sum": lambda y, net: torch.relu(_bit(y) + _bit(-y)),
-    "relu_ of parts": lambda y, net: _in_parts(torch.where(y > 1, 2.0, -1.0)),
-    "relu_ of what was cut": lambda y, net: max_pool2d(_cut(torch.where(y > 1, 2.0, -1.0))[:, :, 1:], 1),
+    "relu_ of parts": lambda y, net: _in_parts(_levels(y, -1.0, 2.0)),
+    "relu_ of what was cut": lambda y, net: max_pool2d(_cut(_levels(y, -1.0, 2.0))[:, :, 1:], 1),
     "all written": lambda y, net: _all(y.clone(), _bit(y)),
 }
 
@@ -166,13 +162,13 @@ class Beside(nn.Module):
         self.weight = nn.Parameter(torch.randint(-8, 9, (5, 32)) / 4)
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        bits, numbers = (linear(x, self.first) >= 0).float(), (x * 3).long()
+        bits, numbers = heaviside(linear(x, self.first)), (x * 3).long()
         given = {name: form(bits, numbers) for name, form in BESIDE.items()}
         return {name: linear(y, self.weight[:, : y.shape[1]]) for name, y in given.items()}
 
 
 class Forms(nn.Module):
-    """Each form between two layers; the second pads, in groups or not, with weights that are not binary."""
+    """Each form between two layers; the second pads, with weights that are binary or not."""
 
     def __init__(self, forms: dict[str, Form]) -> None:
         super().__init__()
@@ -180,7 +176,7 @@ class Forms(nn.Module):
         sign = torch.sign(torch.randn(3, 6, 6, 3, 3))
         self.first, self.second = nn.Parameter(sign[0]), nn.Parameter(sign[1])
         self.register_buffer("c", torch.tensor([2.0, -1.0, 1.0, -4.0, 0.5, 4.0]).view(6, 1, 1))
-        self.grouped = nn.Parameter(torch.randint(-8, 9, (4, 3, 3, 3)) / 4)
+        self.real = nn.Parameter(torch.randint(-8, 9, (4, 6, 3, 3)) / 4)
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         y = conv2d((x >= 0).float(), self.first, None, 1, 1)
@@ -188,34 +184,22 @@ class Forms(nn.Module):
         for i, (name, form) in enumerate(self.forms.items()):
             bits = form(y, self)
             if i % 2:
-                found[name] = conv2d(bits, self.grouped, None, 1, 1, 1, 2)
+                found[name] = conv2d(bits, self.real, None, 1, 1)
             else:
                 found[name] = conv2d(bits, self.second, None, 1, 1)
         return found
 
 
-class Lines(nn.Module):
-    """Whole images and lines into linear layers, with other sizes each way; layers over lines; means of levels."""
+class Images(nn.Module):
+    """Whole images into linear layers, with other sizes each way; means of levels."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randint(-8, 9, (5, 6 * 5 * 4)) / 4)
-        self.line = nn.Parameter(torch.randint(-8, 9, (4, 5, 3)) / 4)
-        self.rest = nn.Parameter(torch.randint(-8, 9, (3, 4 * 11)) / 4)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        bits = torch.where(x > 0, 2.0, -1.0)
-        image = linear(bits.flatten(1), self.weight)
-        line = conv1d((x.reshape(-1, 5, 24) >= 0).float(), self.line, None, 2, 1, 2)
-        small = (line > 0.5).float()
-        whole = linear(small.flatten(1), self.rest)
-        return (
-            image,
-            line,
-            whole,
-            torch.where(image > 0, 2.0, -1.0).mean(1),
-            torch.where(x > 0.5, -3.0, 2.0).mean((2, 3)),
-        )
+        image = linear(_levels(x, -1.0, 2.0).flatten(1), self.weight)
+        return image, _levels(image, -1.0, 2.0).mean(1), _levels(x, 2.0, -3.0).mean((2, 3))
 
 
 def test_every_form_is_packed_and_gives_the_same_bits() -> None:
@@ -231,20 +215,18 @@ def test_every_form_is_packed_and_gives_the_same_bits() -> None:
         rows = [row for row in packed.report.rows if row.operator.startswith("aten.conv2d")]
         floats += [row.how for row in rows if row.how.startswith("float")]
         compared += len(found.layers)
-    groups = ["its groups" in how for how in floats]
     # other levels, or two complements, added or multiplied; pools of integers; what moves entries
-    assert groups.count(False) == 24, floats
-    assert groups.count(True) == 7  # of sums, and of levels other than 0 with padding
+    assert len(floats) == 31, floats
     assert compared > 50
 
 
-def test_lines_and_whole_images() -> None:
+def test_whole_images() -> None:
     torch.manual_seed(0)
-    net, x = Lines().eval(), torch.randn(6, 6, 5, 4)
+    net, x = Images().eval(), torch.randn(6, 6, 5, 4)
     packed, found = packed_beside(net, x)
     assert found.ok, found
     assert found.count == 0, found
-    assert packed.report.layers == 3
+    assert packed.report.layers == 1
     with torch.no_grad():
         for a, b in zip(packed(x), net(x), strict=True):
             torch.testing.assert_close(a, b)

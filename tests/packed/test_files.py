@@ -20,9 +20,8 @@ from torch import nn
 import htaf
 from htaf import _files
 from htaf.packed import PackedError, load, operators, pack, save
-from htaf.packed.checking import check
 from htaf.packed.instructions import Call
-from htaf.packed.program import Input, Program
+from htaf.packed.program import Input, Program, check
 
 FUZZ = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -269,12 +268,12 @@ class Repeating(nn.Module):
 
     def forward(self, x):
         y = self.norm(self.first(x))
-        x = self.sums((y >= 0).float() + (y >= 1).float() + (y >= -1).float())
+        x = self.sums(sum(htaf.functional.heaviside(y - c) for c in (-1, 0, 1)))
         for _ in range(3):
-            x = self.shared(torch.where(x >= 0, 1.0, -1.0))
+            x = self.shared(2 * htaf.functional.heaviside(x) - 1)
         for i in range(2):
             x = torch.tanh(self.folded(x.movedim(1, -1)).movedim(-1, 1) * (i + 2))
-        return self.last((x.flatten(1) >= 0).float())
+        return self.last(htaf.functional.heaviside(x.flatten(1)))
 
 
 def test_a_file_is_no_larger_than_the_weights_but_for_its_graph(tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ numbers = st.floats(-4, 4, width=32)
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=8), numbers, st.booleans(), st.booleans())
-def test_intervals_decide_as_float64_does(maps, threshold: float, strict: bool, integer: bool) -> None:
+@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=8), st.booleans())
+def test_intervals_decide_as_float64_does(maps, integer: bool) -> None:
     scale, shift = torch.tensor(maps, dtype=torch.float64).T
-    lower, upper = interval(scale, shift, threshold, strict, integer=integer)
+    lower, upper = interval(scale, shift, integer=integer)
     y = torch.arange(-40.0, 41) if integer else torch.linspace(-9, 9, 301)
-    z = y.double()[:, None] * scale + shift - threshold
-    wanted = z > 0 if strict else z >= 0
+    z = y.double()[:, None] * scale + shift
+    wanted = z >= 0
     got = (lower <= y[:, None]) & (y[:, None] <= upper)
     near = z.abs() < 1e-7 * (1 + y.abs()[:, None]) * (1 + scale.abs())  # where float64 itself cannot tell
     assert torch.equal(got | near, wanted | near)
@@ -31,12 +31,12 @@ def test_intervals_decide_as_float64_does(maps, threshold: float, strict: bool, 
 
 def test_a_bound_at_an_integer_counts_it() -> None:
     scale = torch.tensor([0.1, -0.1], dtype=torch.float64)
-    lower, upper = interval(scale, -3 * scale, 0.0, False, integer=True)
+    lower, upper = interval(scale, -3 * scale, integer=True)
     assert (lower[0], upper[1]) == (2.5, 3.5)
     assert torch.isneginf(lower[1])
-    lower, upper = interval(torch.zeros(3).double(), torch.tensor([1.0, 0.0, -1.0]).double(), 0.0, False, integer=True)
+    lower, upper = interval(torch.zeros(3).double(), torch.tensor([1.0, 0.0, -1.0]).double(), integer=True)
     assert ((lower <= 5) & (upper >= 5)).tolist() == [True, True, False]
-    lower, upper = interval(torch.full((1,), torch.nan).double(), torch.zeros(1).double(), 0.0, False, integer=False)
+    lower, upper = interval(torch.full((1,), torch.nan).double(), torch.zeros(1).double(), integer=False)
     assert not ((lower <= 0) & (upper >= 0)).any()
 
 

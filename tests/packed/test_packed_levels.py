@@ -153,29 +153,6 @@ def test_levels_of_a_kind_are_those_of_the_step() -> None:
         assert torch.equal(Bits(1, 1, 0.0, float(levels), levels).levels(), reached)
 
 
-class Dense(nn.Module):
-    """Levels side by side with levels, as in a DenseNet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.last = nn.Conv2d(3, 24, 3, padding=1), nn.Conv2d(24, 16, 1), nn.Conv2d(40, 5, 3)
-        self.one, self.two = htaf.Heaviside(levels=2), htaf.Heaviside(levels=2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.one(self.first(x))
-        both = torch.cat([x, self.two(self.second(x))], 1)
-        return self.last(both).mean((2, 3))
-
-
-def test_levels_side_by_side() -> None:
-    torch.manual_seed(0)
-    net, x = Dense().eval(), torch.randn(4, 3, 6, 6)
-    packed = pack(net, x)
-    assert "packed: bits side by side" in str(packed.report)
-    with torch.no_grad():
-        torch.testing.assert_close(packed(x), net(x), rtol=1e-5, atol=1e-5)
-
-
 class Mapped(nn.Module):
     """Steps whose levels a map of every entry changes, in front of a linear layer or a convolution."""
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import htaf
 from htaf.kernels import native
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
-from htaf.packed import PackedError, PackedModel, checking, pack
+from htaf.packed import PackedError, PackedModel, pack
 from htaf.packed.instructions import Call, Layer, Pool, Threshold
 from htaf.packed.instructions.contract import Machine, kernels
-from htaf.packed.program import Input, Program
+from htaf.packed.program import Input, Program, check
 from htaf.packed.report import Report
 
 
@@ -30,7 +30,7 @@ class Both(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         bits = self.step(self.first(x))
-        other = torch.where(self.first(x) >= 0, 0.75, 0.25)
+        other = 0.25 + 0.5 * self.step(self.first(x))
         return self.last(bits), bits * 1.0, other
 
 
@@ -94,17 +94,17 @@ FAR = {
 @pytest.mark.parametrize("name", FAR)
 def test_sizes_that_kernels_would_allocate_are_bounded(name: str) -> None:
     with pytest.raises(PackedError, match="expected"):
-        checking.check(_program(FAR[name]))
+        check(_program(FAR[name]))
 
 
 def test_values_are_bounded_together() -> None:
     one = _program(Geometry(64, 64, padding=(500, 500)))
-    checking.check(one)
+    check(one)
     layer = one.instructions[1]
     assert isinstance(layer, Layer)
     many = [Layer(**{**vars(layer), "name": str(i), "y": 2 + i}) for i in range(3000)]
     with pytest.raises(PackedError, match="together"):
-        checking.check(Program(one.inputs, (one.instructions[0], *many), {"v": 2}, one.tensors))
+        check(Program(one.inputs, (one.instructions[0], *many), {"v": 2}, one.tensors))
 
 
 def test_values_are_bounded_for_the_batch_that_comes() -> None:
@@ -120,7 +120,7 @@ def test_values_may_grow_with_the_batch(monkeypatch: pytest.MonkeyPatch) -> None
     """A layer of 4,096 outputs makes 1.6 GB of 100,000 rows, which is no more than anybody may mean."""
     torch.manual_seed(0)
     model = pack(nn.Sequential(nn.Linear(2, 4096), htaf.Heaviside(), nn.Linear(4096, 2)), torch.randn(4, 2))
-    values = checking.check(model.program, 100_000)
+    values = check(model.program, 100_000)
     assert max(y.numel() * y.element_size() for y in values) == 100_000 * 4096 * 4
     monkeypatch.setattr("htaf._errors._memory", lambda: 1.5e9)
     with pytest.raises(PackedError, match=r"a batch of 100000 needs 1.7 GB of memory, .* has 1.5 GB: give fewer rows"):
@@ -132,7 +132,7 @@ def test_the_time_of_a_program_is_bounded() -> None:
     wide = Call("wide", "expand.default", [{"v": 0}, [2**26, 2, 1]], {}, 1)
     sums = [Call(str(i), "sum.default", [{"v": 1}], {}, 2 + i) for i in range(20)]
     with pytest.raises(PackedError, match="read and made together"):
-        checking.check(Program((Input((None, 1)),), (wide, *sums), {"v": 2}, {}))
+        check(Program((Input((None, 1)),), (wide, *sums), {"v": 2}, {}))
 
 
 @pytest.mark.parametrize("weight", [-128, 127])
@@ -141,7 +141,7 @@ def test_integers_stay_exact(weight: int) -> None:
     g = Geometry(1, 2, (1, taps if weight > 0 else 3))
     layer = Layer("l", "integer", "image", g, "w", False, 0, None, None, None, None, None, 1, None, planes=7)
     weights = {"w": torch.full((2, 1, *g.kernel), weight, dtype=torch.int8)}
-    machine = Machine(weights, *kernels(), spare=None)  # pyright: ignore[reportArgumentType]
+    machine = Machine(weights, *kernels())
     with pytest.raises(ValueError, match="got -128" if weight < 0 else "expected sums below"):
         layer.prepare(machine)
 
@@ -150,7 +150,7 @@ def test_windows_larger_than_images_are_refused() -> None:
     one = _program(Geometry(64, 64))
     pool = Pool("p", 1, (2**20, 2**20), (1, 1), (2**19, 2**19), (1, 1), 2)
     with pytest.raises(PackedError, match="padding"):
-        checking.check(Program(one.inputs, (one.instructions[0], pool), {"v": 2}, one.tensors))
+        check(Program(one.inputs, (one.instructions[0], pool), {"v": 2}, one.tensors))
 
 
 @pytest.mark.skipif(not native.available(), reason="needs the compiled extension")

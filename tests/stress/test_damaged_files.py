@@ -585,7 +585,6 @@ OWN = {  # of one flag: classes, concepts, images, servers, what no memory holds
     "--hidden": ("10000000 10000000", "100000 100000 4", HUGE),
     "--width": ("1000000", HUGE),
     "--depth": ("6000004", HUGE),
-    "--opset": ("99", "17", "0", "-1", HUGE),
     "--seed": (HUGE, str(2**63), str(2**64), "-1"),
     "--views": ("65",),
     "--pretrained": ("missing.pth", "no-such-package", "W/empty", "W/codes", "hub"),

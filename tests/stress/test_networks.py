@@ -31,6 +31,7 @@ from world import cases
 
 import htaf
 from htaf.data.image_preprocess import ImagePreprocessor
+from htaf.functional import heaviside  # noqa: F401  in formulas
 from htaf.integer import execute, files
 from htaf.integer.build import columns_input, integer_program
 from htaf.integer.c import to_c
@@ -78,9 +79,9 @@ FUNCTIONS = (
     "put(torch.zeros_like(x), (slice(None), slice(1, None)), x[:, :-1])",
 )  # fmt: skip
 STEPS = (
-    "(x >= 0.1).float()", "(x < -0.1).to(x.dtype)", "torch.where(x > 0.05, 1.0, -1.0)", "2 * (x > 0).float() - 1",
-    "torch.heaviside(x, torch.ones(()))", "(x > -0.3).float() + (x > 0.3).float()",
-    "(x > -0.3).float() * (x < 0.4).float()",
+    "heaviside(x - 0.1)", "1 - heaviside(x + 0.1)", "2 * heaviside(x) - 1",
+    "heaviside(x + 0.3) + heaviside(x - 0.3)", "heaviside(x + 0.3) * (1 - heaviside(x - 0.4))",
+    "(x > 0.1).float()",
 )  # fmt: skip
 SMOOTH: tuple[Callable[[], nn.Module], ...] = (
     nn.Sigmoid, nn.GELU, nn.Hardtanh, nn.ReLU6, nn.Identity, nn.PReLU, nn.Dropout, nn.AlphaDropout, nn.RReLU,
@@ -333,7 +334,7 @@ class Networks(Growing):
     """Networks of ordinary operators, steps and smooth activations anywhere; one layer at least takes bits."""
 
     @initialize(
-        data=st.data(), shape=st.sampled_from([(3, 8, 8), (3, 9, 7), (1, 12, 12), (4, 16), (2, 21), (10,), (17,)]),
+        data=st.data(), shape=st.sampled_from([(3, 8, 8), (3, 9, 7), (1, 12, 12), (10,), (17,)]),
         inputs=st.sampled_from([1, 1, 1, 1, 2]), seed=st.integers(0, 10**6),
     )  # fmt: skip
     def stem(self, data: st.DataObject, shape: tuple[int, ...], inputs: int, seed: int) -> None:
@@ -406,9 +407,7 @@ def leaves(outputs: Any) -> list[Tensor]:
 class OnAGrid(Growing):
     """Networks of integer weights: what they compute is exact in every form."""
 
-    @initialize(
-        data=st.data(), shape=st.sampled_from([(1, 8, 8), (3, 7, 6), (2, 9), (7,), (12,)]), seed=st.integers(0, 10**6)
-    )
+    @initialize(data=st.data(), shape=st.sampled_from([(1, 8, 8), (3, 7, 6), (7,), (12,)]), seed=st.integers(0, 10**6))
     def first(self, data: st.DataObject, shape: tuple[int, ...], seed: int) -> None:
         self.begin(data, shape, seed)
         self.grow(self.bits)
@@ -420,14 +419,10 @@ class OnAGrid(Growing):
     def bits(self) -> nn.Module:
         g, out = self.grammar, self.grammar.width
         kernel = g.pick(*(k for k in (1, 2, 3) if k <= min((3, *g.shape[1:]))))
-        make = g.of(nn.Linear, *(partial(m, kernel_size=kernel) for m in (nn.Conv1d, nn.Conv2d)))
-        norm = [g.of(nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d)(out)] if g.pick(True, False) else []
+        make = g.of(nn.Linear, None, partial(nn.Conv2d, kernel_size=kernel))
+        norm = [g.of(nn.BatchNorm1d, None, nn.BatchNorm2d)(out)] if g.pick(True, False) else []
         step = htaf.HTAF(bipolar=g.pick(False, False, True))
-        pool = (
-            [g.of(None, nn.MaxPool1d, g.pick(nn.MaxPool2d, nn.AvgPool2d))(2)]
-            if len(g.shape) > 1 and g.pick(True, False)
-            else []
-        )
+        pool = [nn.MaxPool2d(2)] if len(g.shape) > 1 and g.pick(True, False) else []
         return nn.Sequential(make(g.channels, out, bias=g.pick(True, False)), *norm, step, *pool)
 
     def check(self) -> None:

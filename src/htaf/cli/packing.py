@@ -71,11 +71,8 @@ def export(
     *,
     to: Literal["onnx", "nir", "integer", "c", "verilog", "onnx-integer"],
     out: OutFile,
-    opset: int = 18,
     raw: FlagConversionOff[bool] = True,
     name: str = "network",
-    flash: Annotated[str | None, arg(metavar="BYTES")] = None,
-    pipelined: bool = False,
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
@@ -88,19 +85,14 @@ def export(
     Args:
         to: onnx for any runtime; nir for spiking networks; of weights int8 or int4: integer, a program in a file; c or
             verilog, a folder; onnx-integer.
-        opset: ONNX operator set.
         raw: ONNX of a table: raw columns in, predictions out. False: the network alone, with prepared inputs.
         name: Of the functions in C, of the module in Verilog.
-        flash: Of C: the most bytes that the constants may take, as 256k.
-        pipelined: Verilog: a register behind each layer; False: combinational.
         differing: Rows of that part that may have another prediction, from rounding; none: 0.2%, of integers 0.
     """
     _check_differing(differing)
     if to not in ("onnx", "nir"):
-        given = {"opset": opset != 18, "no-raw": not raw, "differing": differing is not None}
-        given |= {"name": name != "network" and to not in ("c", "verilog"), "flash": flash is not None and to != "c"}
-        given |= {"pipelined": pipelined and to != "verilog"}
-        _refuse(given, to)
+        given = {"no-raw": not raw, "differing": differing is not None}
+        _refuse(given | {"name": name != "network" and to not in ("c", "verilog")}, to)
         from htaf.runs import open_run
         from htaf.runs.verify import export_program
 
@@ -110,8 +102,6 @@ def export(
                 out,
                 to=to,
                 name=name,
-                flash=flash,
-                pipelined=pipelined,
                 part=part,
                 data=data,
                 data_dir=data_dir,
@@ -123,8 +113,7 @@ def export(
             say(note)
         say(f"{integers.network.rows:,} {part} rows: {_differ(integers.network)} from the network in PyTorch")
         return say(f"{integers.path}: program {integers.digest[:12]}; htaf verify {integers.path} {run} checks it")
-    given = {"name": name != "network", "flash": flash is not None, "pipelined": pipelined}
-    _refuse(given | {"differing": differing is not None and to == "nir"}, to)
+    _refuse({"name": name != "network", "differing": differing is not None and to == "nir"}, to)
     from htaf.runs import export_run, open_run
     from htaf.runs.packing import known_part
 
@@ -134,7 +123,6 @@ def export(
             opened,
             out,
             to=to,
-            opset=opset,
             raw=raw,
             part=part,
             differing=differing,
@@ -168,7 +156,7 @@ def verify(
 
     Args:
         rows: Of that part, the first ones.
-        target: Where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog, verilator;
+        target: Where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog;
             none: everywhere that has its tools.
     """
     if rows < 1:

@@ -9,7 +9,7 @@ is one comparison.
 from htaf.export.nir import to_nir
 from htaf.export.onnx import onnx_network, to_onnx
 from htaf.export.program import ExportError
-from htaf.export.tables import onnx_table, preparation, raw_columns, table_to_onnx
+from htaf.export.tables import onnx_table, raw_columns, table_to_onnx
 from htaf.kernels.operators import COMPARISONS, DECOMPOSITIONS
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "ExportError",
     "onnx_network",
     "onnx_table",
-    "preparation",
     "raw_columns",
     "table_to_onnx",
     "to_nir",

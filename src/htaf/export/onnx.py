@@ -18,8 +18,8 @@ from htaf.kernels.operators import COMPARISONS, DECOMPOSITIONS
 OPSET = 18
 
 
-def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int = OPSET, finite: bool = False) -> None:
-    """Write a hardened model as an ONNX file with a dynamic batch.
+def to_onnx(model: nn.Module, example: Example, path: str | Path, *, finite: bool = False) -> None:
+    """Write a hardened model as an ONNX file of opset 18 with a dynamic batch.
 
     Inputs are named input (input_0, input_1, ... where there are several), outputs output; their first dimension is
     `batch`. The step is GreaterOrEqual with 0, so that 0 and -0.0 give 1, and NaN gives NaN; of several levels it is
@@ -30,7 +30,6 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int 
         model: hardened, on the CPU; not changed. It is written as in eval mode.
         example: inputs of at least two rows, or a tuple of them.
         path: of the file, which is written whole or not at all.
-        opset: of ONNX's operators, from 18 to the newest that the installed onnx has.
         finite: inputs will hold neither NaN nor infinite numbers, as pixels do not. A step is then
             GreaterOrEqual and Cast alone, and a NaN, if one came, would give the lowest level.
 
@@ -41,11 +40,10 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int 
         >>> to_onnx(harden(net), images[:2], "net.onnx")
     """
     check_output(Path(path), flag="path")
-    check_opset(opset)
-    write_atomic(Path(path), network_proto(model, example, opset=opset, finite=finite).SerializeToString())
+    write_atomic(Path(path), network_proto(model, example, finite=finite).SerializeToString())
 
 
-def network_proto(model: nn.Module, example: Example, *, opset: int = OPSET, finite: bool = False) -> Any:
+def network_proto(model: nn.Module, example: Example, *, finite: bool = False) -> Any:
     """What `to_onnx` writes, as an onnx.ModelProto. Takes and raises as it does."""
     require("onnxscript")
     program = exported(model, example, DECOMPOSITIONS)
@@ -56,23 +54,13 @@ def network_proto(model: nn.Module, example: Example, *, opset: int = OPSET, fin
             inputs = [name for name in inputs if name in program.graph_signature.user_inputs]
             outputs = program.graph_signature.user_outputs
             written: Any = torch.onnx.export(
-                program, dynamo=True, opset_version=opset, verbose=False,
+                program, dynamo=True, opset_version=OPSET, verbose=False,
                 input_names=_numbered("input", len(inputs)), output_names=_numbered("output", len(outputs)),
             )  # fmt: skip
-    except Exception as error:  # of many kinds: an operator that ONNX does not have, a version that it does not know
+    except Exception as error:  # of many kinds, as of an operator that ONNX does not have
         raise ExportError(f"{type(model).__name__} cannot be written as ONNX: {cause_of(error)}") from None
-    proto = written.model_proto
-    if [one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")] != [opset]:
-        raise ExportError(f"expected ONNX's operators of opset {opset}, got those of another: choose one near {OPSET}")
-    _name_batch(proto.graph)
-    return proto
-
-
-def check_opset(opset: int) -> None:
-    """Raises ExportError unless the installed onnx has these operators, and this room writes them."""
-    newest = require("onnx").defs.onnx_opset_version()
-    if not OPSET <= opset <= newest:
-        raise ExportError(f"opset must be in {OPSET} to {newest}, the newest of the installed onnx, got {opset}")
+    _name_batch(written.model_proto.graph)
+    return written.model_proto
 
 
 def onnx_network(path: str | Path) -> Callable[[Tensor], Tensor]:

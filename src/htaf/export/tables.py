@@ -28,7 +28,7 @@ from htaf.data.notes import MOST_NAMED, Note, warn_unlike
 from htaf.data.numerals import BLANKS
 from htaf.data.reading import DataError, finite_numbers, listed
 from htaf.data.targets import relabelled
-from htaf.export.onnx import OPSET, check_opset, network_proto
+from htaf.export.onnx import network_proto
 from htaf.export.program import ExportError, require
 
 if TYPE_CHECKING:
@@ -333,7 +333,6 @@ def table_to_onnx(
     preprocessor: Preprocessor,
     path: str | Path,
     *,
-    opset: int = OPSET,
     about: dict[str, str] | None = None,
 ) -> None:
     """Write a hardened network of a table with its preparation: raw columns in, predictions out.
@@ -353,18 +352,16 @@ def table_to_onnx(
         model: hardened, on the CPU, [rows, inputs] -> [rows, classes or 1]; not changed.
         preprocessor: of its inputs.
         path: of the file, which is written whole or not at all.
-        opset: as `to_onnx`.
         about: more entries of the metadata.
 
     Raises:
         ExportError: as `to_onnx`; a kind of column that has no form in ONNX here; a column that is named as an output.
     """
     check_output(Path(path), flag="path")
-    check_opset(opset)
     onnx = require("onnx")
     classes, target = preprocessor.target.classes, preprocessor.target
     graph, features = _prepared(preprocessor)
-    network = network_proto(model, torch.zeros(2, len(preprocessor.feature_names)), opset=opset)
+    network = network_proto(model, torch.zeros(2, len(preprocessor.feature_names)))
     made = onnx.compose.add_prefix(network, "network/")
     body = made.graph
     (given,), (logits,) = body.input, body.output
@@ -409,25 +406,6 @@ def table_to_onnx(
     except onnx.checker.ValidationError as error:
         raise ExportError(f"the table's graph is not valid ONNX: {cause_of(error)}") from None
     write_atomic(Path(path), made.SerializeToString())
-
-
-def preparation(preprocessor: Preprocessor, *, opset: int = OPSET) -> Any:
-    """The preparation alone, as an onnx.ModelProto: raw columns in, `inputs` float32 [batch, inputs] out.
-
-    Its inputs and its metadata's `columns` are those of `table_to_onnx`, its output that of `Preprocessor.transform`.
-    Raises as it does.
-    """
-    check_opset(opset)
-    graph, features = _prepared(preprocessor)
-    helper = graph.onnx.helper
-    graph.nodes.append(helper.make_node("Identity", [features], ["inputs"]))
-    shape = [BATCH, len(preprocessor.feature_names)]
-    shown = [helper.make_tensor_value_info("inputs", graph.onnx.TensorProto.FLOAT, shape)]
-    body = helper.make_graph(graph.nodes, "preparation", graph.inputs, shown, graph.constants)
-    versions = [helper.make_opsetid("", opset), helper.make_opsetid(ML, ML_VERSION)]
-    made = helper.make_model_gen_version(body, opset_imports=versions, producer_name="htaf")
-    graph.onnx.helper.set_model_props(made, {"columns": json.dumps(graph.columns, ensure_ascii=False)})
-    return made
 
 
 def _prepared(preprocessor: Preprocessor) -> tuple[Graph, str]:

@@ -26,12 +26,10 @@ from htaf.integer.ops import (
     Conv,
     Count,
     IntegerError,
-    Join,
     Linear,
     Lookup,
     Neuron,
     Op,
-    Permute,
     Pool,
     Shift,
     Steps,
@@ -45,21 +43,14 @@ from htaf.integer.program import Input, IntegerProgram
 from htaf.integer.simplify import needed, simplify
 from htaf.packed.affine import Affine, aten, compose, read_affine, shape_of
 from htaf.packed.graph import Traced, trace
-from htaf.packed.kinds import cat_dim, is_pool, is_spikes, maps_each, pool_sizes, read_step
-from htaf.packed.layers import LayerSite, on_powers, read_layer
-from htaf.packed.whole import before_rounding
+from htaf.packed.kinds import is_pool, is_spikes, maps_each, pool_sizes, read_step
+from htaf.packed.layers import LayerSite, before_rounding, on_powers, read_layer
 
 MOST = 2**15 - 1  # of a weight
 FINEST = 2**24  # steps of an input's grid, at most: what float32 holds
 COLUMNS = (16, 2**30)  # exponent and clip of columns that a graph does not round; those of runs do
-_COMPARED = ("ge", "gt", "le", "lt")
 _SIZE = aten.sym_size.int
 _VIEWS = (aten.reshape.default, aten.squeeze.dim, aten.unsqueeze.default)
-_MOVES = (  # what gives each number of a row another place, and none a new value
-    "permute", "transpose", "slice", "select", "chunk", "split", "split_with_sizes", "unbind", "flip", "roll", "pad",
-    "index_select", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "getitem",
-)  # fmt: skip
-_AVERAGES = ("avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d")
 _INSTEAD = {  # what to do where a layer has no integer form
     "put a step such as htaf.HTAF() in its place": (
         "relu", "relu6", "leaky_relu", "prelu", "elu", "gelu", "silu", "mish", "hardtanh", "hardswish", "sigmoid",
@@ -68,7 +59,10 @@ _INSTEAD = {  # what to do where a layer has no integer form
     "use nn.BatchNorm1d or 2d before a step, which is a threshold of integers": (
         "layer_norm", "group_norm", "instance_norm", "rms_norm", "native_layer_norm", "native_group_norm",
     ),
-    "give it ceil_mode=False, and windows with a pixel each": ("max_pool1d", "max_pool2d"),
+    "give it ceil_mode=False, and windows with a pixel each": ("max_pool2d",),
+    "use nn.MaxPool2d, or nn.AdaptiveAvgPool2d(1) before the last layer": ("avg_pool2d", "adaptive_avg_pool2d"),
+    "use padding= of the layer behind it": ("constant_pad_nd", "pad"),
+    "use two dimensions": ("conv1d", "max_pool1d", "avg_pool1d", "adaptive_avg_pool1d"),
     "use nn.MaxPool2d with the size of the image": ("adaptive_max_pool1d", "adaptive_max_pool2d", "amax", "max"),
     "return its input, and leave the rest to the loss": ("softmax", "log_softmax", "_softmax", "_log_softmax"),
 }  # fmt: skip
@@ -134,8 +128,7 @@ def columns_input(traced: Traced) -> Input:
             if source is given and limits is not None:
                 found.append((round(math.log2(factor)), round(min(-limits[0], limits[1]))))
     exponent, limit = max(found, default=COLUMNS)
-    shape = _line(tuple(int(n) for n in shape_of(given)[1:]))
-    return Input("columns", shape, -limit, limit, exponent)
+    return Input("columns", tuple(int(n) for n in shape_of(given)[1:]), -limit, limit, exponent)
 
 
 def module_of(node: Node) -> str:
@@ -152,11 +145,6 @@ def off_grid() -> str:
 
 def refuse(node: Node, expected: str, got: object) -> NoReturn:
     raise IntegerError(f"{module_of(node)}: expected {expected}, got {got}")
-
-
-def _line(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Lines [channels, places] as images of one row."""
-    return (shape[0], 1, shape[1]) if len(shape) == 2 else shape
 
 
 def _operator(node: Node) -> str:
@@ -180,13 +168,13 @@ class Walk:
             raise IntegerError(f"expected a network with one input, got {len(traced.inputs)}")
         (placeholder,) = traced.inputs
         shape = tuple(shape_of(placeholder)[1:])
-        if given.shape not in (shape, _line(shape)):
+        if given.shape != shape:
             raise IntegerError(f"expected an input {list(given.shape)}, got a network of {list(shape)}")
         if given.kind == "pixels":
             if table is None or tuple(table.shape) != (given.shape[0], 256):
                 got = None if table is None else list(table.shape)
                 raise IntegerError(f"expected a table [{given.shape[0]}, 256] of what each pixel is, got {got}")
-            self.pixels[placeholder] = table[None, :, None] if len(shape) == 3 else table[None]
+            self.pixels[placeholder] = table[None, :, None]
         else:
             self.known[placeholder] = Known(0, np.full(self.values[0].channels, 2.0**-given.exponent), placeholder)
             self.unproved += self._raw(placeholder)
@@ -246,10 +234,8 @@ class Walk:
         for source in moved:
             if source in self.pixels and source not in self.known:
                 self._look_up(source)
-        if node.target is aten.batch_norm.default and len(shape_of(node)) == 3:
-            self._laid(node.args[0], line=True)
         if (step := read_step(node, self.constants)) is not None:
-            self._step(node, step.low, step.high)
+            self._step(node, step.low)
         elif is_spikes(node):
             self._neuron(node)
         elif (site := read_layer(node, self.single)) is not None:
@@ -266,8 +252,6 @@ class Walk:
             self._expand(node)
         elif target is aten.index_select.default and len(shape_of(node)) == 2:
             self._take(node)
-        elif target is aten.cat.default:
-            self._join(node)
         elif target is aten.add.Tensor and len(moved) == 2:
             self._add(node, *moved)
         elif target is aten.mul.Tensor and len(moved) == 2:
@@ -276,20 +260,16 @@ class Walk:
             self._map(node, affine)
         elif self._monotone(node):
             self.known[node] = self.known[node.args[0]]  # pyright: ignore
-        elif _operator(node) in _AVERAGES:
-            self._average(node)
-        elif target is aten.constant_pad_nd.default:
-            self._pad(node)
-        elif _operator(node) in _MOVES:
-            self._move(node)
         else:
             self._refuse_kind(node)
 
     def _refuse_kind(self, node: Node) -> NoReturn:
         """No operation of a program is like the node."""
+        while _operator(node) == "getitem":
+            node = node.args[0]  # pyright: ignore
         instead = next((f": {what}" for what, those in _INSTEAD.items() if _operator(node) in those), "")
         what = f"{node.target} ({node.name}){instead}"
-        refuse(node, "layers on a grid, norms, steps, poolings, sums and what only moves numbers", what)
+        refuse(node, "layers on a grid, norms, steps, poolings and sums", what)
 
     def _of_each_pixel(self, node: Node) -> bool:
         if node.target in _VIEWS:
@@ -302,29 +282,16 @@ class Walk:
         return self._monotone(node) or read_step(node, self.constants) is not None
 
     def _monotone(self, node: Node) -> bool:
-        name = str(node.target).removeprefix("aten.").partition(".")[0]
-        return node.target is aten.clamp.default or name in _COMPARED
+        return node.target is aten.clamp.default
 
     def _affine(self, node: Node) -> Affine | None:
         """The node as an affine map whose constants vary by channel at most."""
         affine = read_affine(node, self.constants)
         if affine is not None and affine.axis is not None:
             rank = len(shape_of(node))
-            if affine.axis != (1 if self._of_lines(affine.source) else rank + (-1 if rank < 4 else -3)):
+            if affine.axis != rank + (-1 if rank < 4 else -3):
                 return None
         return affine
-
-    def _of_lines(self, node: Node) -> bool:
-        """Whether a node [N, C, L] is held as images of one row, not as L features of each of C rows."""
-        known = self.known.get(node)
-        held = 3 if known is None else len(self.values[known.value].shape)
-        return len(shape_of(node)) == 3 and (known is not None or node in self.pixels) and held == 3
-
-    def _laid(self, node: Any, *, line: bool) -> None:
-        """Hold a node [N, C, L] as lines, or as rows."""
-        if len(shape_of(node)) == 3 and self._of_lines(node) != line:
-            row = self.row_shape(node)
-            self.known[node] = self._viewed(node, self._settled(node), _line(row) if line else row)
 
     def _run(self, node: Node, known: dict[Node, Tensor]) -> Any:
         """The node on values of what it takes, constants among it."""
@@ -368,8 +335,7 @@ class Walk:
             refuse(node, "pixels that are rounded to a grid before a layer", f"real ones ({node.name}): {off_grid()}")
         table = whole[0].numpy().astype(np.int64)
         self._hold(node, Lookup(module_of(node), 0, table), np.full(len(table), float(unit)))
-        if self.row_shape(node) not in (shape := self.values[-1].shape, (shape[0], *shape[2:])):
-            self._shaped(node, node)
+        self._shaped(node, node)
 
     def _of(self, node: Any) -> Known:
         if node not in self.known:
@@ -461,16 +427,14 @@ class Walk:
         left = np.log2(known.unit / one).astype(np.int64)
         return replace(known, value=self.put(Shift(module_of(node), known.value, left, -most, most)), unit=one)
 
-    def _step(self, node: Node, low: float, high: float) -> None:
-        """By bisection: where the network's own nodes, run on an integer a channel, change from one level to the
-        other."""
+    def _step(self, node: Node, low: float) -> None:
+        """By bisection: where the network's own nodes, run on an integer a channel, change from `low` to 1."""
         source: Any = next(n for n in node.all_input_nodes if n not in self.constants)
         known = self._of(source)
         value, channels = self.values[known.value], len(known.unit)
-        top = max(low, high)
 
         def fires(integers: Array) -> Array:
-            return self._at(node, known, integers).numpy() == top
+            return self._at(node, known, integers).numpy() == 1
 
         least, most = np.full(channels, value.low), np.full(channels, value.high)
         first, last = fires(least), fires(most)
@@ -483,11 +447,10 @@ class Walk:
         threshold = np.where(falls, -below, np.where(first, value.low, np.where(last, above, value.high + 1)))
         op, unit = _relabelled(
             Steps(module_of(node), known.value, threshold[:, None], np.where(falls, -1, 1), 0, 1),
-            top - min(low, high),
-            min(low, high),
+            1.0 - low,
+            low,
         )
-        if op is None:
-            refuse(node, "a step whose levels are integers times a power of two", [low, high])
+        assert op is not None
         self._hold(node, op, np.full(channels, unit), still=known.still)
 
     def _at(self, node: Node, known: Known, integers: Array) -> Tensor:
@@ -499,7 +462,7 @@ class Walk:
         if self._passes(node):
             return before
         rank = len(shape_of(source))
-        shaped = before.reshape(-1, 1, 1) if rank >= 4 else before.reshape(-1, 1) if self._of_lines(source) else before
+        shaped = before.reshape(-1, 1, 1) if rank >= 4 else before
         return self._run(node, {source: shaped.reshape(*[1] * (rank - shaped.ndim), *shaped.shape)}).flatten()
 
     def _neuron(self, node: Node) -> None:
@@ -532,14 +495,13 @@ class Walk:
         self._hold(node, op, np.ones(channels))
 
     def _layer(self, node: Node, site: LayerSite) -> None:
-        self._laid(site.source, line=site.form == "line")
         known, name = self._settled(site.source), module_of(node)
         self._expect_time(node, known)
         g, weight = site.geometry, site.weight.double()
+        if g.groups != 1:
+            refuse(node, "a convolution without groups", f"{g.groups} groups")
         one = float(known.unit.min())
         if (known.unit != one).any():
-            if g.groups != 1:
-                refuse(node, "inputs of one unit for a convolution in groups", "a unit a channel")
             weight = weight * torch.from_numpy(known.unit / one).view(-1, 1, 1)
         if not bool(weight.isfinite().all()):
             refuse(node, "finite weights", "others")
@@ -550,7 +512,7 @@ class Walk:
         if site.form == "row":
             op: Op = Linear(name, known.value, k[:, :, 0, 0], None)
         else:
-            op = Conv(name, known.value, k, None, g.stride, g.padding, g.dilation, g.groups)
+            op = Conv(name, known.value, k, None, g.stride, g.padding, g.dilation)
         step = torch.where(whole.flatten(1).any(1), step, step.min())  # a filter of zeros takes any unit
         shift = None if site.bias is None else site.bias.double().numpy()
         self._hold(node, op, step.numpy() * one, divisor=known.divisor, shift=shift)
@@ -594,8 +556,6 @@ class Walk:
 
     def _pool(self, node: Node) -> None:
         source: Any = node.args[0]
-        if len(shape_of(node)) == 3:
-            self._laid(source, line=True)
         known = self._of(source)
         kernel, stride, padding, dilation = pool_sizes(node)
         if dilation != (1, 1):
@@ -611,8 +571,6 @@ class Walk:
         self._expect_time(node, known)
         shape, row = shape_of(source), self.row_shape(source)
         axes = [int(dim) % len(shape) - len(shape) for dim in dims]
-        if self._of_lines(source):
-            row, axes = _line(row), [-1, -2] if axes == [-1] else axes
         if isinstance(shape[0], int):  # [T, N, ...]: of a row time lies where the rows do
             batch, axes = 1 - len(shape), [axis + (axis == -len(shape)) for axis in axes]
             mixed = batch in [int(dim) - len(shape) for dim in dims]
@@ -625,95 +583,6 @@ class Walk:
         number = math.prod(row[axis] for axis in axes) if node.target is aten.mean.dim else 1
         self._hold(node, made, known.unit, divisor=known.divisor * number)
         self._shaped(node, node)
-
-    def _average(self, node: Node) -> None:
-        """Means over windows: sums, by a convolution with ones, over one divisor."""
-        source: Any = node.args[0]
-        if len(shape_of(node)) == 3:
-            self._laid(source, line=True)
-        known = self._settled(source)
-        self._expect_time(node, known)
-        value = self.values[known.value]
-        if len(value.shape) < 3:
-            refuse(node, "a pooling of images or lines", f"one of rows {list(value.shape)}")
-        size, line = value.shape[-2:], len(shape_of(node)) == 3
-
-        def pair(given: Any, fill: int) -> tuple[int, int]:
-            items = [*given] if isinstance(given, (list, tuple)) else [given]
-            return (fill, int(items[-1])) if line else (int(items[0]), int(items[-1]))
-
-        if "adaptive" in _operator(node):
-            wanted = pair(node.args[1], 1)
-            if any(n % w for n, w in zip(size, wanted, strict=True)):
-                refuse(node, "windows of one size", f"{list(wanted)} of an image {list(size)}")
-            kernel = stride = (size[0] // wanted[0], size[1] // wanted[1])
-            padding, wrong, divisor = (0, 0), "", None
-        else:
-            names = ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
-            given: dict[str, Any] = dict(zip(names, node.args, strict=False)) | node.kwargs
-            kernel = pair(given["kernel_size"], 1)
-            stride, padding = pair(given.get("stride") or given["kernel_size"], 1), pair(given.get("padding", 0), 0)
-            kept = given.get("count_include_pad", True) or padding == (0, 0)
-            wrong = "ceil_mode=True" if given.get("ceil_mode") else "" if kept else "count_include_pad=False"
-            divisor = given.get("divisor_override")
-        if wrong:
-            refuse(node, "an average pooling that divides all sums by one number", wrong)
-        ones = np.ones((value.channels, 1, *kernel), np.int64)
-        op = Conv(module_of(node), known.value, ones, None, stride, padding, (1, 1), value.channels)
-        if kernel == size and padding == (0, 0):
-            held_by = self.put(Count(module_of(node), known.value, (-2, -1)))
-            op = View(module_of(node), held_by, (*value.shape[:-2], 1, 1))
-        self._hold(node, op, known.unit, divisor=known.divisor * (divisor or math.prod(kernel)))
-
-    def _pad(self, node: Node) -> None:
-        """Zeros around images, by a convolution with kernels of size 1."""
-        source: Any = node.args[0]
-        left, right, up, down = [*node.args[1], 0, 0][:4]  # pyright: ignore
-        if len(shape_of(node)) == 3:
-            self._laid(source, line=True)
-        known = self._settled(source)
-        value, level = self.values[known.value], [*node.args[2:], 0][0]
-        if level or left != right or up != down or left < 0 or up < 0 or len(node.args[1]) > 4 or len(value.shape) < 3:  # pyright: ignore
-            refuse(node, "a padding with zeros, alike on both sides", f"{node.args[1]} with {level}")
-        ones = np.ones((value.channels, 1, 1, 1), np.int64)
-        op = Conv(module_of(node), known.value, ones, None, (1, 1), (up, left), (1, 1), value.channels)
-        self._hold(node, op, known.unit, divisor=known.divisor, still=known.still)
-
-    def _move(self, node: Node) -> None:
-        """What gives the numbers of a row other places: it is run on their places."""
-        path = [node]
-        while _operator(path[-1]) == "getitem":
-            path.append(path[-1].args[0])  # pyright: ignore
-        source: Any = path[-1].args[0]
-        known, row, wanted = self._settled(source), self.row_shape(source), self.row_shape(node)
-        self._expect_time(node, known)
-        size, found = math.prod(row), dict[Node, Any]()
-        if _operator(path[-1]) not in _MOVES or len(row) != len(shape_of(source)) - 1:
-            self._refuse_kind(path[-1])
-        found[source] = torch.arange(2 * size, dtype=torch.float64).reshape(2, *row)
-        for one in reversed(path):
-            found[one] = self._run(one, found)
-        places = found[node]
-        if places.shape != (2, *wanted) or not torch.equal(places[0] + size, places[1]):
-            refuse(node, "what moves numbers within a row", f"{path[-1].target} ({node.name})")
-        index, value = places[0].flatten().long().numpy(), self.values[known.value]
-        unit = np.broadcast_to(by_channel(known.unit, value.shape), value.shape).reshape(-1)[index]
-        units, shape = _by_channel(unit, wanted), wanted
-        if units is None:
-            units, shape = _by_channel(unit, _line(wanted)), _line(wanted)
-        if units is None:
-            refuse(node, "one unit a channel", f"units that {path[-1].target} mixes: put it behind a step")
-        name, held = module_of(node), known.value
-        if _operator(node) == "permute" and len(row) == len(value.shape) == len(shape):
-            held = self.put(Permute(name, held, tuple(int(axis) - 1 for axis in node.args[1][1:])))  # pyright: ignore
-        else:
-            if len(value.shape) > 1:
-                held = self.put(View(name, held, (size,)))
-            if not np.array_equal(index, np.arange(size)):
-                held = self.put(Take(name, held, index))
-            if len(shape) > 1:
-                held = self.put(View(name, held, shape))
-        self.known[node] = Known(held, units, node, known.divisor)
 
     def _viewed(self, node: Node, known: Known, wanted: tuple[int, ...]) -> Known:
         """In another shape."""
@@ -729,9 +598,6 @@ class Walk:
         """As the node's own shape, by a view where it is another."""
         known, wanted = self.known[node], self.row_shape(node)
         before = self.values[known.value].shape
-        lines = len(shape_of(node)) == 3 and not isinstance(shape_of(node)[0], int)
-        if lines and len(before) > 2 and before[0] == wanted[0]:  # the channels of images stay those of lines
-            wanted = _line(wanted)
         if before != wanted:
             self.known[node] = replace(self._viewed(node, known, wanted), base=base)
 
@@ -770,35 +636,10 @@ class Walk:
         taken = places.numpy()
         self._hold(node, Take(module_of(node), known.value, taken), known.unit[taken], divisor=known.divisor)
 
-    def _join(self, node: Node) -> None:
-        line = any(self._of_lines(source) for source in node.args[0])  # pyright: ignore
-        for source in node.args[0]:  # pyright: ignore
-            self._laid(source, line=line)
-        parts = [self._settled(source) for source in node.args[0]]  # pyright: ignore
-        row, rank = self.row_shape(node), len(shape_of(node))
-        axis = cat_dim(node) - rank
-        if line:
-            row, axis = _line(row), {-2: -3}.get(axis, axis)
-        if len(divisors := {p.divisor for p in parts}) > 1:
-            refuse(node, "means of as many bits side by side", f"means of {sorted(divisors)}")
-        if axis < -len(row) or any(p.still for p in parts):
-            refuse(node, "values side by side along their channels", f"dimension {cat_dim(node)}")
-        if axis == channel_axis(row):
-            unit = np.concatenate([p.unit for p in parts])
-        else:
-            unit = parts[0].unit
-            if any((p.unit != unit).any() for p in parts):
-                refuse(node, "values of one unit side by side", [p.unit.tolist()[:4] for p in parts])
-        op = Join(module_of(node), tuple(p.value for p in parts), axis)
-        self._hold(node, op, unit, divisor=parts[0].divisor)
-
     def _add(self, node: Node, a: Node, b: Node) -> None:
         if "nested" in node.meta:
             self._levels(node, a, b)
             return
-        line = self._of_lines(a) or self._of_lines(b)
-        for source in (a, b):
-            self._laid(source, line=line)
         one, other = self._settled(a), self._settled(b)
         if one.divisor != other.divisor:
             refuse(node, "a sum of means of as many bits", f"means of {one.divisor} and {other.divisor}")

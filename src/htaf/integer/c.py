@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from htaf._files import check_output_folder, write_atomic
-from htaf.integer.columns import lines
+from htaf.integer.exports import OPEN, lines, sealed, vectors
 from htaf.integer.ops import (
     Add,
     And,
@@ -24,12 +24,10 @@ from htaf.integer.ops import (
     Conv,
     Count,
     IntegerError,
-    Join,
     Linear,
     Lookup,
     Neuron,
     Op,
-    Permute,
     Pool,
     Shift,
     Steps,
@@ -39,23 +37,8 @@ from htaf.integer.ops import (
     channel_axis,
 )
 from htaf.integer.program import IntegerProgram
-from htaf.integer.sealing import OPEN, sealed
-from htaf.integer.vectors import vectors
 from htaf.packed.planning import places
 
-# of C and C++, and names of files that stand beside
-KEYWORDS = set(
-    re.findall(
-        r"\w+",
-        """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const
-        const_cast constexpr continue decltype default delete do double dynamic_cast else enum explicit
-        export extern false float for friend goto if inline int long mutable namespace new noexcept not
-        not_eq nullptr operator or or_eq private protected public register reinterpret_cast restrict return
-        short signed sizeof static static_assert static_cast struct switch template this thread_local throw
-        true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
-        main test""",
-    )
-)
 TEST = "test/test.c"  # beside the network, Arduino would compile its `main` too
 LINE = 8  # bytes: of which the beginning of a buffer is a multiple
 At = tuple[str, ...]
@@ -104,7 +87,6 @@ def to_c(
     folder: str | Path,
     *,
     name: str = "network",
-    flash: str | int | None = None,
     rows: int | Array = 16,
 ) -> Written:
     """Write a program as C99: `name.h`, `name.c`, `test/test.c` with rows and their outputs, and a Makefile.
@@ -115,25 +97,17 @@ def to_c(
 
     Args:
         name: of the files, and the first part of all names in C.
-        flash: the most bytes that the constants may take: a number, or one with k or M (1024, 1024^2) behind it.
         rows: of the test: how many, or some of data.
     Raises:
-        IntegerError: the name is none in C; the constants are larger than `flash`; the files cannot be written.
+        IntegerError: the name is none in C; the files cannot be written.
         HtafError: the folder is one of something else.
     """
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,59}", name) or name in KEYWORDS:
-        expected = "expected a name in C (a letter, then letters, digits and _, at most 60; no keyword, main or test)"
-        raise IntegerError(f"{expected}, got {name!r}")
-    most, folder = None if flash is None else byte_count(flash), Path(folder)
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,59}", name):
+        raise IntegerError(f"expected a name in C (a letter, then letters, digits and _, at most 60), got {name!r}")
+    folder = Path(folder)
     check_output_folder(folder, flag="folder")
     made = _Writer(program, name)
     source, header = made.source(), made.header()
-    if most is not None and made.flash > most:
-        largest = sorted(made.sizes.items(), key=lambda one: -one[1])[:3]
-        layers = ", ".join(f"{layer} {size:,}" for layer, size in largest)
-        raise IntegerError(
-            f"expected constants of at most {most:,} bytes (flash {flash}), got {made.flash:,}; the largest: {layers}"
-        )
     x, y = vectors(program, rows)
     test = _test(name, [("x", made.x_type, x), ("wanted", made.y_type, y)])
     texts = {f"{name}.h": header, f"{name}.c": source, TEST: test, "Makefile": _makefile(name)}
@@ -144,14 +118,6 @@ def to_c(
     except OSError as error:
         raise IntegerError(f"{folder} cannot be written: {error.strerror or error}") from None
     return Written(tuple(folder / file for file in texts), made.flash, made.ram)
-
-
-def byte_count(given: str | int) -> int:
-    """Bytes of "256k", "1M", "4096" or a number."""
-    found = re.fullmatch(r"(\d+)([kKM]?)", str(given))
-    if not found or not int(found[1]):
-        raise IntegerError(f'expected a number of bytes, as 65536 or "256k" or "1M", got {given!r}')
-    return int(found[1]) * {"": 1, "k": 1024, "K": 1024, "M": 1024**2}[found[2]]
 
 
 # ---------------------------------------------------------------------------------------------------------------- types
@@ -257,7 +223,7 @@ def kept(program: IntegerProgram) -> tuple[list[int], list[int]]:
 
     def in_memory(number: int) -> bool:
         made = program.ops[number - 1] if number else None
-        if number == program.output or isinstance(made, (View, Join, Neuron)):
+        if number == program.output or isinstance(made, (View, Neuron)):
             return True
         return len(readers[number]) > 1 or not reads_once(readers[number][0])
 
@@ -306,11 +272,8 @@ class _Writer:
         match self.program.ops[number - 1] if number else None:
             case Steps() as op if op.thresholds.shape[1] == 1:
                 return value.low, value.high
-            case View() | Permute() | Pool() | Take() as op:
+            case View() | Pool() | Take() as op:
                 return self.two(op.x)
-            case Join() as op:
-                found = {self.two(read) for read in op.xs}
-                return found.pop() if len(found) == 1 else None
         return None
 
     def _read_at(self, number: int) -> int:
@@ -435,11 +398,6 @@ class _Writer:
                 return f"{table}[{flat(op.table.shape, (channel, self.scalar(op.x, at)))}]"
             case Take():
                 return self.scalar(op.x, (*at[:-1], self.by(number, "index", op.index, at[-1])))
-            case Permute():
-                back = [""] * len(at)
-                for place, axis in zip(at, op.axes, strict=True):
-                    back[axis] = place
-                return self.scalar(op.x, tuple(back))
             case Shift():
                 return self.shift(number, op, x, self.scalar(op.x, at), channel)
             case Steps():
@@ -574,12 +532,7 @@ class _Writer:
             self.total(number, op, weight, o) as total,
             self.windows((high, wide), op.stride, op.padding, op.dilation, x, (row, column)) as (tap, pixel),
         ):
-            first = ""
-            if op.groups > 1:
-                each = len(op.weight) // op.groups
-                group = o if each == 1 else f"{_wrapped(o)} / {each}"
-                first = group if weight.shape[2] == 1 else f"{group} * {weight.shape[2]}"
-            self.products(number, op.x, weight, total, (o, flat((high, wide), tap)), tuple(front), pixel, first)
+            self.products(number, op.x, weight, total, (o, flat((high, wide), tap)), tuple(front), pixel)
         return total
 
     @contextmanager
@@ -596,17 +549,14 @@ class _Writer:
         self.kind = kind = working(bound)
         yield self.local(kind, "0" if op.bias is None else self.by(number, "bias", op.bias, o), const=False)
 
-    def products(
-        self, number: int, read: int, weight: Array, total: str, tap: At, front: At, pixel: At, first: str = ""
-    ) -> None:
-        """total += weights [O, taps, inputs] at a tap (o, tap) times the channels of x at a pixel, from `first` on."""
+    def products(self, number: int, read: int, weight: Array, total: str, tap: At, front: At, pixel: At) -> None:
+        """total += weights [O, taps, inputs] at a tap (o, tap) times the channels of x at a pixel."""
         kind, inputs = self.kind, weight.shape[2]
         buffer = self.buffers.get(read)
-        if buffer is None or not buffer.word or first:
+        if buffer is None or not buffer.word:
             array = self.constant(number, "weight", weight)
             with self.loop(inputs) as i:
-                channel = i if not first else first if i == "0" else f"{first} + {i}"
-                x = self.scalar(read, (*front, channel, *pixel))
+                x = self.scalar(read, (*front, i, *pixel))
                 self.line(f"{total} += ({kind}){array}[{flat(weight.shape, (*tap, i))}] * {x};")
             return
         least, unit = buffer.two[0], buffer.two[1] - buffer.two[0]
@@ -668,14 +618,6 @@ class _Writer:
                     text = self.scalar(op.x, at)
                     place = self.local("int32_t", flat(shape, at))
                     self.store(number, unflat(value.shape, place), text)
-            case Join():
-                start, axis = 0, op.axis % len(value.shape)
-                for read in op.xs:
-                    shape = self.program.values[read].shape
-                    with self.elements(shape) as at:
-                        moved = at[axis] if not start else f"{at[axis]} + {start}"
-                        self.store(number, (*at[:axis], moved, *at[axis + 1 :]), self.scalar(read, at))
-                    start += shape[axis]
             case Neuron():
                 self.neuron(number, op, value)
             case _:

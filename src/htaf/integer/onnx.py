@@ -15,10 +15,9 @@ import numpy as np
 
 from htaf._files import check_output, write_atomic
 from htaf.integer import ops
-from htaf.integer.columns import lines
+from htaf.integer.exports import KEY, OPEN, lines, sealed
 from htaf.integer.ops import WIDEST, Array, IntegerError, Op, Pair, Value, by_channel, sums
 from htaf.integer.program import IntegerProgram
-from htaf.integer.sealing import KEY, OPEN, sealed
 
 OPSET = 18
 IR = 10  # of ONNX's files: read by onnxruntime from 1.18
@@ -161,14 +160,6 @@ def _view(graph: Graph, op: ops.View, given: list[str], values: list[Value], mad
     return graph.shaped(given[0], op.shape)
 
 
-def _permute(graph: Graph, op: ops.Permute, given: list[str], values: list[Value], made: Value) -> str:
-    return graph.add("Transpose", given[0], perm=[0, *(axis + 1 for axis in op.axes)])
-
-
-def _join(graph: Graph, op: ops.Join, given: list[str], values: list[Value], made: Value) -> str:
-    return graph.add("Concat", *given, axis=op.axis)
-
-
 def _untimed(graph: Graph, x: str, value: Value) -> str:
     """Time steps as rows: images are [rows, C, H, W] and rows [rows, F] to operators that want such."""
     return graph.shaped(x, value.shape[1:]) if len(value.shape) in (2, 4) else x
@@ -218,13 +209,10 @@ def _conv(graph: Graph, op: ops.Conv, given: list[str], values: list[Value], mad
     else:
         outputs, inputs, *kernel = op.weight.shape
         x = _windows(graph, x, values[0], (kernel[0], kernel[1]), op.stride, op.padding, op.dilation, 0)
-        x = graph.shaped(x, (op.groups, inputs, shape[1], kernel[0], shape[2], kernel[1]))
-        x = graph.add("Transpose", x, perm=[1, 0, 3, 5, 2, 4, 6])  # groups first: MatMul does not broadcast no rows
-        x = graph.add("Reshape", x, graph.constant([op.groups, -1, op.weight[0].size]))
-        weight = op.weight.reshape(op.groups, outputs // op.groups, -1).transpose(0, 2, 1)
-        places = graph.constant([op.groups, -1, shape[1] * shape[2], outputs // op.groups])
-        y = graph.add("Reshape", graph.add("MatMul", x, weight), places)
-        y = graph.shaped(graph.add("Transpose", y, perm=[1, 0, 3, 2]), shape)
+        x = graph.add("Transpose", x, perm=[0, 2, 4, 1, 3, 5])
+        x = graph.shaped(x, (shape[1] * shape[2], inputs * kernel[0] * kernel[1]))
+        y = graph.add("MatMul", x, op.weight.reshape(outputs, -1).T)
+        y = graph.shaped(graph.add("Transpose", y, perm=[0, 2, 1]), shape)
     y = y if op.bias is None else graph.add("Add", y, by_channel(op.bias, shape))
     return _timed(graph, y, made)
 
@@ -232,7 +220,7 @@ def _conv(graph: Graph, op: ops.Conv, given: list[str], values: list[Value], mad
 def _windows_of(op: ops.Conv) -> dict[str, Any]:
     """A convolution's attributes."""
     pads = [*op.padding, *op.padding]
-    return {"strides": op.stride, "pads": pads, "dilations": op.dilation, "group": op.groups}
+    return {"strides": op.stride, "pads": pads, "dilations": op.dilation}
 
 
 def _windows(
@@ -269,6 +257,6 @@ def _pool(graph: Graph, op: ops.Pool, given: list[str], values: list[Value], mad
 
 WRITTEN: dict[type[Op], Written] = {
     ops.Lookup: _lookup, ops.Take: _take, ops.Add: _add, ops.And: _and, ops.Neuron: _neuron, ops.Count: _count,
-    ops.View: _view, ops.Permute: _permute, ops.Join: _join,
+    ops.View: _view,
     ops.Shift: _shift, ops.Linear: _linear, ops.Conv: _conv, ops.Steps: _steps, ops.Pool: _pool,
 }  # fmt: skip

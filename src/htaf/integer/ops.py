@@ -185,8 +185,8 @@ def shifted(x: Array, shift: Array) -> Array:
 
 @dataclass(frozen=True)
 class Conv(Op):
-    """A convolution of integers, zeros around the image. weight: [O, I / groups, kernel height, kernel width]; bias:
-    [O] or none."""
+    """A convolution of integers, zeros around the image. weight: [O, I, kernel height, kernel width]; bias: [O] or
+    none."""
 
     x: int
     weight: np.ndarray
@@ -194,7 +194,6 @@ class Conv(Op):
     stride: Pair
     padding: Pair
     dilation: Pair
-    groups: int
 
     @property
     def reach(self) -> Pair:
@@ -205,10 +204,8 @@ class Conv(Op):
     def value(self, *given: Value) -> Value:
         (x,) = given
         self.expect(len(x.shape) >= 3, "images", x.shape)
-        self.expect(self.weight.ndim == 4 and self.groups >= 1, "weights of 4 axes", self.weight.shape)
-        inputs = self.weight.shape[1] * self.groups
-        fits = inputs == x.channels and len(self.weight) % self.groups == 0
-        self.expect(fits, f"{inputs} channels in {self.groups} groups", x.channels)
+        self.expect(self.weight.ndim == 4, "weights of 4 axes", self.weight.shape)
+        self.expect(self.weight.shape[1] == x.channels, f"{self.weight.shape[1]} channels", x.channels)
         self.expect(min(*self.stride, *self.dilation) >= 1 and min(self.padding) >= 0, "a stride from 1", self.stride)
         sizes = zip(x.shape[-2:], self.padding, self.reach, self.stride, strict=True)
         size = [(n + 2 * p - reach) // s + 1 for n, p, reach, s in sizes]
@@ -226,8 +223,8 @@ class Conv(Op):
         windows = np.lib.stride_tricks.sliding_window_view(padded, (down, right), (2, 3))
         windows = windows[:, :, :: self.stride[0], :: self.stride[1], :: self.dilation[0], :: self.dilation[1]]
         windows = windows.transpose(0, 2, 3, 1, 4, 5)
-        parts = zip(np.split(windows, self.groups, 3), np.split(self.weight.astype(kind), self.groups), strict=True)
-        y = np.concatenate([w.reshape(*w.shape[:3], k[0].size) @ k.reshape(len(k), -1).T for w, k in parts], -1)
+        flat = self.weight.astype(kind).reshape(len(self.weight), -1)
+        y = windows.reshape(*windows.shape[:3], flat.shape[1]) @ flat.T
         y = y.astype(np.int64) if self.bias is None else y.astype(np.int64) + self.bias
         return y.transpose(0, 3, 1, 2).reshape(*x.shape[:-3], *y.shape[3:], *y.shape[1:3])
 
@@ -481,50 +478,8 @@ class View(Op):
         return given[0].reshape(-1, *self.shape)
 
 
-@dataclass(frozen=True)
-class Permute(Op):
-    """y has axis axes[i] of x as its i-th one."""
-
-    x: int
-    axes: tuple[int, ...]
-
-    def value(self, *given: Value) -> Value:
-        (x,) = given
-        self.expect(sorted(self.axes) == [*range(len(x.shape))], f"the axes of {x.shape}", self.axes)
-        return Value(tuple(x.shape[axis] for axis in self.axes), x.low, x.high)
-
-    def run(self, *given: Array) -> Array:
-        return given[0].transpose(0, *(axis + 1 for axis in self.axes))
-
-
-@dataclass(frozen=True)
-class Join(Op):
-    """Values one behind the other along an axis, counted from the end."""
-
-    xs: tuple[int, ...]
-    axis: int
-
-    @property
-    def reads(self) -> tuple[int, ...]:
-        return self.xs
-
-    def value(self, *given: Value) -> Value:
-        shapes = [list(x.shape) for x in given]
-        self.expect(bool(given) and -len(shapes[0]) <= self.axis < 0, "an axis from the end", self.axis)
-        joined = sum(shape[self.axis] for shape in shapes if len(shape) == len(shapes[0]))
-        whole = [*shapes[0]]
-        whole[self.axis] = joined
-        others = [[n for i, n in enumerate(shape) if i - len(shape) != self.axis] for shape in shapes]
-        self.expect(all(shape == others[0] for shape in others), "values of one shape", [x.shape for x in given])
-        return Value(tuple(whole), min(x.low for x in given), max(x.high for x in given))
-
-    def run(self, *given: Array) -> Array:
-        return np.concatenate(given, self.axis)
-
-
 OPS: dict[str, type[Op]] = {
-    one.__name__: one
-    for one in (Lookup, Take, Shift, Conv, Linear, Steps, Pool, Add, And, Neuron, Count, View, Permute, Join)
+    one.__name__: one for one in (Lookup, Take, Shift, Conv, Linear, Steps, Pool, Add, And, Neuron, Count, View)
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from htaf.integer.ops import Array, Conv, Join, Linear, Neuron, Op, Pool, Steps
+from htaf.integer.ops import Array, Conv, Linear, Neuron, Op, Pool, Steps
 from htaf.integer.program import IntegerProgram
 
 
@@ -30,8 +30,6 @@ def needed(program: IntegerProgram) -> IntegerProgram:
 
 def _reading(op: Op, place: Callable[[int], int]) -> Op:
     """The operation on values with other numbers."""
-    if isinstance(op, Join):
-        return replace(op, xs=tuple(place(x) for x in op.xs))
     return replace(op, **{name: place(getattr(op, name)) for name in op.READS})
 
 

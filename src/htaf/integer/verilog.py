@@ -1,4 +1,4 @@
-"""Integer programs as Verilog-2001: every neuron its own adders and comparators, so that a row takes one clock.
+"""Integer programs as Verilog-2001: every neuron its own adders and comparators, so that a row comes out every clock.
 
 An operation is a function of the module, its own fields, a label for its wires and the wires that it takes, which are
 object arrays of the shapes of one row: what only moves numbers is then the operation's own `run`.
@@ -17,11 +17,10 @@ import numpy as np
 
 from htaf._files import check_output_folder, to_json, write_atomic
 from htaf.integer import ops
-from htaf.integer.columns import lines as meaning
+from htaf.integer.exports import OPEN, sealed, vectors
+from htaf.integer.exports import lines as meaning
 from htaf.integer.ops import Array, IntegerError, Op, Value, channel_axis
 from htaf.integer.program import IntegerProgram
-from htaf.integer.sealing import OPEN, sealed
-from htaf.integer.vectors import vectors
 
 MOST = 4_000_000  # LUTs of six inputs: about those of the largest FPGAs
 ROWS = 64  # of the vectors that are written beside the network
@@ -43,14 +42,13 @@ def to_verilog(
     folder: str | Path,
     *,
     name: str = "network",
-    pipelined: bool = False,
     rows: int | Array = ROWS,
 ) -> int:
     """Write a program as one Verilog module, with a testbench and vectors.
 
     The module NAME of NAME.v has an input vector x and an output vector y, number 0 of a row in the lowest bits, in
-    the widths that NAME.json says. Combinational; or with `pipelined` registers after each step, and clk, rst, in_valid
-    and out_valid: a row comes out as many clocks later as NAME.json and the head of the module say, one every clock.
+    the widths that NAME.json says. It has registers after each step, and clk, rst, in_valid and out_valid: a row comes
+    out as many clocks later as NAME.json and the head of the module say, one every clock.
 
     NAME_tb.v reads inputs.hex and outputs.hex, the vectors, and prints how many rows differ:
     `iverilog -o sim NAME.v NAME_tb.v && vvp -n sim` in that folder.
@@ -58,7 +56,7 @@ def to_verilog(
     A column outside the range of the input, as far as x is wide enough for it, counts as the end that is nearer.
 
     Args:
-        rows: of the vectors, see `htaf.integer.vectors.vectors`.
+        rows: of the vectors, see `htaf.integer.exports.vectors`.
     Returns:
         How many LUTs of six inputs the module takes, by a rough estimate without a synthesis.
     Raises:
@@ -77,9 +75,9 @@ def to_verilog(
     check_output_folder(Path(folder), (), flag="folder")
     module = Module()
     given = module.vector_of("x", program.values[0])
-    y, last = _operations(module, program, given, pipelined), program.values[program.output]
-    text = _text(module, program, name, given, y, pipelined)
-    held = {"name": name, "program_sha256": program.digest, "latency": module.stages if pipelined else 0}
+    y, last = _operations(module, program, given), program.values[program.output]
+    text = _text(module, program, name, given, y)
+    held = {"name": name, "program_sha256": program.digest, "latency": module.stages}
     held |= {"input": _format(program.values[0]), "output": _format(last), "unit": list(program.unit)}
     x, wanted = vectors(program, rows)
     files = {f"{name}.v": sealed(text.encode())}
@@ -205,7 +203,7 @@ def packed(given: Array) -> str:
 Written = Callable[[Module, Any, str, list[Array], list[Value], Value], Array]
 
 
-def _operations(module: Module, program: IntegerProgram, given: Array, pipelined: bool) -> Array:
+def _operations(module: Module, program: IntegerProgram, given: Array) -> Array:
     """All operations; gives the wires of the output. Every value knows the clock at which it is there."""
     found, clock = [given], [0]
     later: dict[tuple[int, int], Array] = {}  # a value some clocks after its own
@@ -232,15 +230,12 @@ def _operations(module: Module, program: IntegerProgram, given: Array, pipelined
         values = [program.values[place] for place in op.reads]
         made = WRITTEN[type(op)](module, op, f"v{number}", taken, values, value)
         module.block(taken)
-        if pipelined and isinstance(op, ops.Steps | ops.Neuron | ops.Shift):
+        if isinstance(op, ops.Steps | ops.Neuron | ops.Shift):
             made, when = module.registered(f"v{number}_held", made), when + 1
         found.append(made)
         clock.append(when)
-    y, when = found[program.output], clock[program.output]
-    if pipelined:
-        y, when = module.registered("y_held", y), when + 1
-    module.stages = when
-    return y
+    module.stages = clock[program.output] + 1
+    return module.registered("y_held", found[program.output])
 
 
 def _compared_alone(program: IntegerProgram) -> bool:
@@ -248,17 +243,16 @@ def _compared_alone(program: IntegerProgram) -> bool:
     moved = {0}
     for number, op, _ in program:
         if moved.intersection(op.reads):
-            if isinstance(op, ops.Take | ops.View | ops.Permute | ops.Join):
+            if isinstance(op, ops.Take | ops.View):
                 moved.add(number)
             elif not isinstance(op, ops.Steps):
                 return False
     return program.output not in moved
 
 
-def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: Array, pipelined: bool) -> str:
+def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: Array) -> str:
     last, first = _format(program.values[program.output]), _format(program.values[0])
-    y_width = last["width"] * y.size
-    said = "clk, rst, in_valid, x, out_valid, y" if pipelined else "x, y"
+    y_width, depth = last["width"] * y.size, module.stages
     lines = [
         f"// {name}: made by htaf of the integer program {program.digest}",
         f"// text sha256: {OPEN}",
@@ -266,9 +260,10 @@ def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: A
         f"// y: {y.size} numbers of {last['width']} bits, {'signed' if last['signed'] else 'unsigned'}; one times "
         f"2 ** {program.unit[0]} / {program.unit[1]} is an output of the network",
         *(f"// {line}" for line in meaning(program)),
-        f"// latency: {f'{module.stages} clocks, a row every clock' if pipelined else 'none, combinational'}",
-        f"module {name} ({said});",
-        *(["  input clk, rst, in_valid;", "  output out_valid;"] if pipelined else []),
+        f"// latency: {depth} clocks, a row every clock",
+        f"module {name} (clk, rst, in_valid, x, out_valid, y);",
+        "  input clk, rst, in_valid;",
+        "  output out_valid;",
         f"  input [{given.size * first['width'] - 1}:0] x;",
         f"  output [{y_width - 1}:0] y;",
         *module.functions,
@@ -279,48 +274,21 @@ def _text(module: Module, program: IntegerProgram, name: str, given: Array, y: A
     wide = [
         f"  assign y[{(i + 1) * last['width'] - 1}:{i * last['width']}] = {w.number};" for i, w in enumerate(y.flat)
     ]
-    lines += wide
-    if pipelined:
-        depth = module.stages
-        follow = "in_valid" if depth == 1 else f"{{valid[{depth - 2}:0], in_valid}}"
-        lines += [
-            f"  reg [{depth - 1}:0] valid;",
-            f"  assign out_valid = valid[{depth - 1}];",
-            "  always @(posedge clk) begin",
-            f"    valid <= rst ? {depth}'d0 : {follow};",
-            *module.registers,
-            "  end",
-        ]
+    follow = "in_valid" if depth == 1 else f"{{valid[{depth - 2}:0], in_valid}}"
+    lines += [
+        *wide,
+        f"  reg [{depth - 1}:0] valid;",
+        f"  assign out_valid = valid[{depth - 1}];",
+        "  always @(posedge clk) begin",
+        f"    valid <= rst ? {depth}'d0 : {follow};",
+        *module.registers,
+        "  end",
+    ]
     return "\n".join([*lines, "endmodule", ""])
 
 
 def _testbench(name: str, held: dict[str, Any], rows: int) -> str:
     x, y = (math.prod(held[which]["shape"]) * held[which]["width"] for which in ("input", "output"))
-    check = """begin
-      if (y !== expected[seen]) differ = differ + 1;
-      $fdisplay(file, "%h", y);
-      seen = seen + 1;
-    end"""
-    drive = f"""    for (i = 0; i < ROWS; i = i + 1) begin
-      x = inputs[i];
-      #1;
-      {check}
-    end"""
-    ports, extra = ".x(x), .y(y)", ""
-    if held["latency"]:
-        ports = ".clk(clk), .rst(rst), .in_valid(in_valid), .x(x), .out_valid(out_valid), .y(y)"
-        extra = f"""  reg clk, rst, in_valid;
-  wire out_valid;
-  always @(negedge clk) if (out_valid && seen < ROWS) {check}
-"""
-        drive = f"""    clk = 0; rst = 1; in_valid = 0; x = 0;
-    #1 clk = 1; #1 clk = 0; rst = 0;
-    for (i = 0; i < ROWS + {held["latency"]}; i = i + 1) begin
-      in_valid = i < ROWS;
-      if (i < ROWS) x = inputs[i];
-      #1 clk = 1; #1 clk = 0;
-    end
-    #1;"""
     return f"""// rows of inputs.hex through {name}, compared with outputs.hex; what it gives goes to results.hex
 // text sha256: {OPEN}
 `timescale 1ns/1ns
@@ -331,14 +299,28 @@ module {name}_tb;
   reg [{x - 1}:0] x;
   wire [{y - 1}:0] y;
   integer i, seen, differ, file;
-{extra}  {name} network_under_test ({ports});
+  reg clk, rst, in_valid;
+  wire out_valid;
+  always @(negedge clk) if (out_valid && seen < ROWS) begin
+    if (y !== expected[seen]) differ = differ + 1;
+    $fdisplay(file, "%h", y);
+    seen = seen + 1;
+  end
+  {name} network_under_test (.clk(clk), .rst(rst), .in_valid(in_valid), .x(x), .out_valid(out_valid), .y(y));
   initial begin
     $readmemh("inputs.hex", inputs);
     $readmemh("outputs.hex", expected);
     file = $fopen("results.hex");
     seen = 0;
     differ = 0;
-{drive}
+    clk = 0; rst = 1; in_valid = 0; x = 0;
+    #1 clk = 1; #1 clk = 0; rst = 0;
+    for (i = 0; i < ROWS + {held["latency"]}; i = i + 1) begin
+      in_valid = i < ROWS;
+      if (i < ROWS) x = inputs[i];
+      #1 clk = 1; #1 clk = 0;
+    end
+    #1;
     $fclose(file);
     $display("%0d of %0d rows differ", differ + ROWS - seen, ROWS);
     $finish;
@@ -474,14 +456,11 @@ def windows(shape: tuple[int, ...], op: ops.Conv | ops.Pool) -> Array:
 def _conv(module: Module, op: ops.Conv, label: str, given: list[Array], values: list[Value], made: Value) -> Array:
     bias = [0] * len(op.weight) if op.bias is None else op.bias.tolist()
     flat, size = given[0].reshape(-1), op.weight[0].size
-    every = windows(given[0].shape, op).reshape(
-        -1, op.groups, op.weight.shape[1], *made.shape[-2:], *op.weight.shape[2:]
-    )
+    every = windows(given[0].shape, op).reshape(-1, op.weight.shape[1], *made.shape[-2:], *op.weight.shape[2:])
     texts = list[str]()
     for image in every:
         for o, weight in enumerate(op.weight.reshape(-1, size)):
-            group = image[o // (len(op.weight) // op.groups)]
-            for places in group.transpose(1, 2, 0, 3, 4).reshape(-1, size):
+            for places in image.transpose(1, 2, 0, 3, 4).reshape(-1, size):
                 used = (places >= 0) & (weight != 0)
                 texts.append(weighted(flat[places[used]].tolist(), weight[used].tolist(), bias[o]))
     return module.vector(label, made, texts)
@@ -584,5 +563,4 @@ def _soft(membrane: Wire, value: Value, thresholds: list[int], past: list[Wire])
 WRITTEN: dict[type[Op], Written] = {
     ops.Lookup: _lookup, ops.Take: _moved, ops.Shift: _shift, ops.Conv: _conv, ops.Linear: _linear, ops.Steps: _steps,
     ops.Pool: _pool, ops.Add: _add, ops.And: _and, ops.Neuron: _neuron, ops.Count: _count, ops.View: _moved,
-    ops.Permute: _moved, ops.Join: _moved,
 }  # fmt: skip

@@ -80,16 +80,13 @@ class Epilogue(NamedTuple):
 
 # y and the bits of a layer, None where they are not wanted
 Outputs = tuple[Tensor | None, Tensor | None]
-# dense float32 tensors that nobody reads any more, by shape: a layer may write its y there. Fresh pages from the system
-# cost more than what is written on them.
-Spare = dict[tuple[int, ...], list[Tensor]]
 
 
 @runtime_checkable  # for beartype
 class Bound(Protocol):
     """A layer with its weights and the constants of its epilogue."""
 
-    def __call__(self, bits: Tensor, residual: Tensor | None = None, spare: Spare | None = None) -> Outputs: ...
+    def __call__(self, bits: Tensor, residual: Tensor | None = None) -> Outputs: ...
 
 
 Bind = Callable[[Any, Geometry, Epilogue], Bound]  # of weights as a kernel prepared them
@@ -99,7 +96,7 @@ def bind_of(forward: Callable[..., Outputs]) -> Bind:
     """`bind` of formulas: the layer with its weights and constants; the residual is an argument of the call."""
 
     def bind(weights: Any, geometry: Geometry, epilogue: Epilogue) -> Bound:
-        def call(bits: Tensor, residual: Tensor | None = None, spare: Spare | None = None) -> Outputs:
+        def call(bits: Tensor, residual: Tensor | None = None) -> Outputs:
             return forward(bits, weights, geometry, epilogue._replace(residual=residual))
 
         return call

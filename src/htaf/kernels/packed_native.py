@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, Spare, row_bytes
+from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, row_bytes
 from htaf.kernels.native import address
 
 
@@ -116,7 +116,7 @@ def bound(
     known: dict[torch.Size, tuple[Shape2d, tuple[int, ...], tuple[int, ...]]] = {}
     keep, uint8, float32, empty, threads = epilogue.keep, torch.uint8, torch.float32, torch.empty, torch.get_num_threads
 
-    def call(bits: Tensor, residual: Tensor | None = None, spare: Spare | None = None) -> Outputs:
+    def call(bits: Tensor, residual: Tensor | None = None) -> Outputs:
         sizes = known.get(bits.shape)
         if sizes is None:
             check_bits(bits, geometry.channels, planes)
@@ -137,13 +137,7 @@ def bound(
             ):
                 residual = check_floats("residual", residual, floats)
             added = residual.data_ptr()
-        y = None
-        if keep:
-            there = spare.get(floats) if spare else None
-            try:
-                y = there.pop() if there else empty(floats, dtype=float32, device=CPU)
-            except IndexError:  # another thread took the last one
-                y = empty(floats, dtype=float32, device=CPU)
+        y = empty(floats, dtype=float32, device=CPU) if keep else None
         found = empty(packed, dtype=uint8, device=CPU) if wanted else None
         ends = (scale, shift, added, address(y), lower, upper, address(found), wide_scale, wide_shift)
         run(shape, source, held, ends, threads())

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from htaf.packed.errors import PackedError
     from htaf.packed.files import load, save
     from htaf.packed.graph import Traced, trace
+    from htaf.packed.lowering import pack
     from htaf.packed.model import PackedModel
-    from htaf.packed.packing import pack
     from htaf.packed.report import Report, Row
     from htaf.packed.verification import Flip, LayerCheck, Verification, verify
 
@@ -42,7 +42,7 @@ __getattr__, __dir__ = lazy(
         "Row": "htaf.packed.report",
         "Traced": "htaf.packed.graph",
         "load": "htaf.packed.files",
-        "pack": "htaf.packed.packing",
+        "pack": "htaf.packed.lowering",
         "save": "htaf.packed.files",
         "trace": "htaf.packed.graph",
         **_VERIFICATION,

@@ -117,23 +117,20 @@ def compose(outer: Affine, inner: Affine) -> Affine | None:
     return Affine(inner.source, scale, shift, axis)
 
 
-def interval(scale: Tensor, shift: Tensor, threshold: float, strict: bool, *, integer: bool) -> tuple[Tensor, Tensor]:
-    """float32 ends [channels] between which scale x + shift >= threshold (or >, if strict) in exact arithmetic.
+def interval(scale: Tensor, shift: Tensor, *, integer: bool) -> tuple[Tensor, Tensor]:
+    """float32 ends [channels] between which scale x + shift >= 0 in exact arithmetic.
 
     With integer x the finite end lies halfway between the last integer outside and the first inside; a bound within
     1e-9 of an integer, which float64 cannot tell from it, counts as that integer.
     """
-    rest = threshold - shift
-    bound = torch.where(scale == 0, 0.0, rest / scale)
-    always = rest < 0 if strict else rest <= 0
+    bound = torch.where(scale == 0, 0.0, -shift / scale)
+    always = shift >= 0
     if integer:
         near = bound.round()
         bound = torch.where((bound - near).abs() <= 1e-9 * near.abs().clamp(min=1), near, bound)
-        first = bound.floor() + 1 if strict else bound.ceil()
-        last = bound.ceil() - 1 if strict else bound.floor()
-        at_least, at_most = (first - 0.5).float(), (last + 0.5).float()
+        at_least, at_most = (bound.ceil() - 0.5).float(), (bound.floor() + 0.5).float()
     else:
-        at_least, at_most = _rounded(bound, up=True, strict=strict), _rounded(bound, up=False, strict=strict)
+        at_least, at_most = _rounded(bound, up=True), _rounded(bound, up=False)
     infinity = torch.full_like(at_least, torch.inf)
     lower = torch.where(scale > 0, at_least, torch.where((scale < 0) | always, -infinity, infinity))
     upper = torch.where(scale < 0, at_most, torch.where((scale > 0) | always, infinity, -infinity))
@@ -144,13 +141,11 @@ def interval(scale: Tensor, shift: Tensor, threshold: float, strict: bool, *, in
     return lower.contiguous(), upper.contiguous()
 
 
-def _rounded(bound: Tensor, *, up: bool, strict: bool) -> Tensor:
-    """The least float32 >= bound (> if strict), or the greatest <= bound (<)."""
+def _rounded(bound: Tensor, *, up: bool) -> Tensor:
+    """The least float32 >= bound, or the greatest <= bound."""
     to = torch.full_like(bound, torch.inf if up else -torch.inf).float()
     found = bound.float()
     missed = found.double() < bound if up else found.double() > bound
-    if strict:
-        missed |= found.double() == bound
     return torch.where(missed, torch.nextafter(found, to), found)
 
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from htaf.kernels import native
 from htaf.kernels.float_layers import cpu as float_layers
-from htaf.kernels.layers import Spare
 from htaf.kernels.packed_native import CPU
 from htaf.packed.instructions.contract import Machine, Ready, Run, Values, kernels
 from htaf.packed.planning import Layout, Planning, Segment, layouts_after, segment
@@ -24,20 +23,17 @@ class Execution:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.spare: Spare = {}  # of the batch size that ran last
-        self.batch = 0
         tensors = _owned(program.tensors)
-        machine = Machine(tensors, *kernels(), self.spare, float_layers if native.available() else None)
+        machine = Machine(tensors, *kernels(), float_layers if native.available() else None)
         instructions = program.instructions
         self.count = 1 + max([len(program.inputs) - 1, *(v for i in instructions for v in i.makes)])
         last = program.last_uses()
-        reusable = _reusable(program) if native.available() else set()  # the formulas take none
         self.ready: list[Ready] = []
-        self.runs: list[tuple[Run, tuple[int, ...], tuple[int, ...]]] = []
+        self.runs: list[tuple[Run, tuple[int, ...]]] = []  # and the values that nothing reads after it
         for at, instruction in enumerate(instructions):
             done = {v for v in (*instruction.makes, *instruction.reads) if last[v] == at}
             self.ready.append(instruction.prepare(machine))
-            self.runs.append((self.ready[-1].run, tuple(done - reusable), tuple(done & reusable)))
+            self.runs.append((self.ready[-1].run, tuple(done)))
         self.outputs = _gather(program.outputs)
         self.plans: dict[Any, Planned] = {}  # by shapes and strides of the inputs
         self.fast: dict[Any, Callable[[int], Any]] = {}  # of plans that are the whole network, likewise
@@ -49,7 +45,7 @@ class Execution:
         values[: len(inputs)] = inputs
         batch = inputs[0].shape[0]
         if after is not None:
-            for at, (run, _, _) in enumerate(self.runs):
+            for at, (run, _) in enumerate(self.runs):
                 run(values, batch)
                 after(at, values)
             return self.outputs(values)
@@ -60,20 +56,13 @@ class Execution:
                 return planned(values, batch)
             known = {}
             layouts_after(values, range(len(inputs)), (), known)
-        if batch != self.batch:
-            self.batch = batch
-            self.spare.clear()
-        spare = self.spare
-        for at, (run, done, reused) in enumerate(self.runs):
+        for at, (run, done) in enumerate(self.runs):
             run(values, batch)
             if known is not None:
                 instruction = self.program.instructions[at]
                 layouts_after(values, instruction.makes, instruction.reads, known)
             for value in done:
                 values[value] = None
-            for value in reused:
-                y, values[value] = values[value].permute(0, 2, 3, 1), None
-                spare.setdefault(tuple(y.shape), []).append(y)
         if known is not None:
             self._plan(key, inputs, known)
         return self.outputs(values)
@@ -84,7 +73,6 @@ class Execution:
             self.plans.clear()
             self.fast.clear()
         planned = Planned(self, known)
-        self.spare.clear()
         self.scratch.clear()
         self.plans[key] = planned
         floats = len(inputs) == 1 and inputs[0].dtype is torch.float32  # what `forward` gives to the whole of a plan
@@ -167,7 +155,7 @@ class Planned:
                         of = values[root]
                         values[value] = of.as_strided(shape, stride, of.storage_offset() + offset)
                 else:
-                    for run, _, _ in self.runs[first:last]:
+                    for run, _ in self.runs[first:last]:
                         run(values, batch)
             for at in range(first, last):
                 for value in self.done.get(at, ()):
@@ -198,13 +186,6 @@ def _scratch(pool: list[Tensor], size: int) -> Tensor:
     except IndexError:
         return torch.empty(size, dtype=torch.uint8, device=CPU)
     return found if found.numel() >= size else torch.empty(size, dtype=torch.uint8, device=CPU)
-
-
-def _reusable(program: Program) -> set[int]:
-    """Floats in memory of their own that nothing holds after their last reader."""
-    found = {v for i in program.instructions for v in i.dense()}
-    held = {v for i in program.instructions for v in i.holds()}
-    return found - held - set(program.returned())
 
 
 def _gather(written: Any) -> Callable[[Values], Any]:

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from htaf._errors import first_line
 from htaf._files import check_output, parse_json, read_seal, regular, sealed_tensors, write_atomic
-from htaf.packed.checking import check
+from htaf.packed import operators
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions import Instruction, by_opcode
+from htaf.packed.instructions import INSTRUCTIONS, Instruction
+from htaf.packed.instructions.contract import LARGEST, MOST, integer, items, mapping, text
 from htaf.packed.model import PackedModel
+from htaf.packed.program import Input, Program, check
 from htaf.packed.report import Report
-from htaf.packed.writing import program_from_json, program_to_json
 
 FORMAT, VERSION = "htaf-packed", "6"
 
@@ -60,19 +62,17 @@ def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None 
         raise PackedError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def load(path: str | Path, *, instructions: Iterable[type[Instruction]] = ()) -> PackedModel:
+def load(path: str | Path) -> PackedModel:
     """Read a packed model.
 
     Args:
         path: of the file.
-        instructions: classes of your own that may stand in it; a file cannot name others.
 
     Raises:
         PackedError: no such file, not a packed model, another version, damaged, or one that would run anything but the
             operators of a packed model on tensors of sensible sizes.
-        ValueError: two instructions of one opcode.
     """
-    path, classes = Path(path), by_opcode(instructions)
+    path = Path(path)
     try:
         data = regular(path).read_bytes()
     except OSError as error:
@@ -88,7 +88,7 @@ def load(path: str | Path, *, instructions: Iterable[type[Instruction]] = ()) ->
         if not whole:
             raise PackedError("it is damaged: its SHA-256 differs from the one in its metadata; put back a copy of it")
         tensors = safetensors.torch.load(data)
-        program = program_from_json(json.loads(metadata["graph"]), tensors, classes)
+        program = program_from_json(json.loads(metadata["graph"]), tensors)
         report, extra = Report.from_json(parse_json(metadata["report"])), parse_json(metadata["extra"])
         if not isinstance(extra, dict):
             raise PackedError(f"expected `extra` to be an object, got {type(extra).__name__}")
@@ -104,3 +104,92 @@ def load(path: str | Path, *, instructions: Iterable[type[Instruction]] = ()) ->
 
 def _text(value: Any, *, by_name: bool = True) -> str:
     return json.dumps(value, sort_keys=by_name, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+
+
+# ---- programs as JSON, and back with every field checked: a file may hold anything ----
+
+_SIZE = integer(0, LARGEST)
+
+
+def program_to_json(program: Program) -> dict[str, Any]:
+    """The program without its tensors; of one tensor under several names, the first is to be kept: `same`."""
+    first: dict[int, str] = {}
+    same = {name: first[id(t)] for name, t in program.tensors.items() if first.setdefault(id(t), name) != name}
+    steps = [instruction.to_json() for instruction in program.instructions]
+    inputs = [{"sizes": sizes, "dtype": str(dtype).removeprefix("torch.")} for sizes, dtype in program.inputs]
+    return {"inputs": inputs, "steps": steps, "outputs": program.outputs, "same": same}
+
+
+def program_from_json(written: Any, tensors: dict[str, Tensor]) -> Program:
+    """The inverse.
+
+    Raises:
+        PackedError: a field that is missing, unknown or out of range, a value that no earlier instruction makes, or a
+            tensor that is not there.
+    """
+    written = mapping(written)
+    tensors = tensors | {name: _same(other, tensors) for name, other in mapping(written["same"]).items()}
+    inputs = tuple(map(_input, items(written["inputs"])))
+    if not inputs or any(not sizes for sizes, _ in inputs):
+        raise PackedError("expected at least one input of at least one dimension, got none")
+    steps = tuple(map(_instruction, items(written["steps"])))
+    if len(steps) > MOST:
+        raise PackedError(f"expected at most {MOST} steps, got {len(steps)}")
+    program = Program(inputs, steps, _outputs(written["outputs"]), tensors)
+    known = len(inputs)
+    for instruction in steps:
+        for value in instruction.reads:
+            _earlier(value, known, instruction.name)
+        for value in instruction.makes:
+            if value != known:
+                raise PackedError(f"{instruction.name}: expected to make value {known}, got {value!r:.40}")
+            known += 1
+        for name in instruction.tensors:
+            if not isinstance(name, str) or name not in tensors:
+                raise PackedError(f"{instruction.name}: expected a tensor of the file, got {name!r:.40}")
+    for value in program.returned():
+        _earlier(value, known, "the outputs")
+    return program
+
+
+def _input(written: Any) -> Input:
+    fields = mapping(written)
+    if fields.keys() != {"sizes", "dtype"} or text(fields["dtype"]) not in operators.INPUTS:
+        raise PackedError(f"expected sizes and a dtype, one of {', '.join(operators.INPUTS)}, got {written!r:.80}")
+    sizes = (None if size is None else _SIZE(size) for size in items(fields["sizes"]))
+    return Input(tuple(sizes), operators.INPUTS[fields["dtype"]])
+
+
+def _same(name: Any, tensors: dict[str, Tensor]) -> Tensor:
+    if not isinstance(name, str) or name not in tensors:
+        raise PackedError(f"expected a tensor of the file, got {name!r:.40}")
+    return tensors[name]
+
+
+def _instruction(written: Any) -> Instruction:
+    fields = dict(mapping(written))
+    opcode = text(fields.pop("step", None))
+    if opcode not in INSTRUCTIONS:
+        raise PackedError(f"expected a step, one of {', '.join(INSTRUCTIONS)}, got {opcode!r:.40}")
+    return INSTRUCTIONS[opcode].from_json(fields)
+
+
+def _earlier(value: Any, known: int, where: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < known:
+        raise PackedError(f"{where}: expected one of the {known} values made before, got {value!r:.40}")
+
+
+def _outputs(written: Any, depth: int = 0) -> dict[str, Any]:
+    written = mapping(written)
+    if len(written) != 1 or depth > 16:
+        raise PackedError(f"expected outputs, got {written!r:.40}")
+    ((key, content),) = written.items()
+    if key == "dict":
+        for item in mapping(content).values():
+            _outputs(item, depth + 1)
+    elif key in ("list", "tuple"):
+        for item in items(content):
+            _outputs(item, depth + 1)
+    elif key not in ("v", "none"):
+        raise PackedError(f"expected outputs, got {written!r:.40}")
+    return written

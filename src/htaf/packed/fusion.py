@@ -10,8 +10,19 @@ from torch.fx import Node
 
 from htaf.packed.affine import Affine, Constants, aten, compose, interval, is_float, read_affine, same, shape_of
 from htaf.packed.kinds import Bits, Step, is_pool, is_spikes, read_step
-from htaf.packed.layers import LayerSite, binary_scales, counts, integers, over_bits, read_layer, slower
-from htaf.packed.whole import MeansSite, RoundedSite, read_means, read_rounded
+from htaf.packed.layers import (
+    LayerSite,
+    MeansSite,
+    RoundedSite,
+    binary_scales,
+    counts,
+    integers,
+    over_bits,
+    read_layer,
+    read_means,
+    read_rounded,
+    slower,
+)
 
 
 @dataclass(frozen=True)
@@ -19,16 +30,13 @@ class Tail:
     """A step of an affine map of `root`: what stands between them is only taken by the step."""
 
     step: Node
-    read: Step
     affine: Affine
 
     def interval(self, inner: Affine | None = None, *, integer: bool = False) -> tuple[Tensor, Tensor]:
         """The ends for the values of the root, or for those of which the root is the map `inner`."""
         affine = self.affine if inner is None else compose(self.affine, inner)
         assert affine is not None
-        sign = -1 if self.read.below else 1
-        scale, shift, threshold = sign * affine.scale, sign * affine.shift, sign * self.read.threshold
-        return interval(scale, shift, threshold, self.read.strict, integer=integer)
+        return interval(affine.scale, affine.shift, integer=integer)
 
 
 @dataclass
@@ -109,16 +117,7 @@ def _find_tail(
 ) -> None:
     unit = torch.ones((), dtype=torch.float64)
     affine = Affine(step.source, unit, torch.zeros_like(unit), None)
-    compared = node.args[0]
-    if compared is not step.source:  # (x >= 0).float(): the comparison has no value of its own where only this reads it
-        assert isinstance(compared, Node)
-        if _only(compared, outputs) is node:
-            found.absorbed[compared] = node
-        else:
-            found.tails[node] = Tail(node, step, affine)
-            return
-    reader = compared if compared is not step.source else node
-    passed, root = list[Node](), affine
+    reader, passed, root = node, list[Node](), affine
     while affine.source not in kinds and _only(affine.source, outputs) is reader:
         inner = read_affine(affine.source, constants)
         joined = None if inner is None else compose(affine, inner)
@@ -130,7 +129,7 @@ def _find_tail(
         if is_float(affine.source):  # what ends in float64 is no root
             found.absorbed.update(dict.fromkeys(passed, node))
             passed, root = [], affine
-    found.tails[node] = Tail(node, step, root)
+    found.tails[node] = Tail(node, root)
 
 
 def _find_chain(
@@ -138,7 +137,7 @@ def _find_chain(
     order: dict[Node, int], found: Fusion,
 ) -> None:  # fmt: skip
     unit = torch.ones((), dtype=torch.float64)
-    axis = 1 if site.form in ("image", "line") else len(shape_of(node)) - 1
+    axis = 1 if site.form == "image" else len(shape_of(node)) - 1
     chain = Chain(site, kind, node, Affine(node, unit, torch.zeros_like(unit), None))
     inside = [node]
     whole = replace(chain), 1  # up to the last float32
@@ -221,7 +220,7 @@ def _fold(site: LayerSite, constants: Constants, outputs: set[Node], found: Fusi
         return
     unit = torch.ones((), dtype=torch.float64)
     end, affine = site.node, Affine(site.node, unit, torch.zeros_like(unit), None)
-    axis = 1 if site.form in ("image", "line") else len(shape_of(end)) - 1
+    axis = 1 if site.form == "image" else len(shape_of(end)) - 1
     inside = [end]
     whole = end, affine, 1  # up to the last float32
     while (user := _only(end, outputs)) is not None and user not in found.taken:

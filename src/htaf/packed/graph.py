@@ -159,8 +159,6 @@ def _simplify(graph: Graph, constants: Constants) -> None:
         if node.target is aten.pad.default and (len(node.args) < 3 or node.args[2] == "constant"):
             value = node.args[3] if len(node.args) > 3 else node.kwargs.get("value")
             node.target, node.args, node.kwargs = aten.constant_pad_nd.default, (*node.args[:2], value or 0), {}
-        if node.target is aten.transpose.int:
-            _permute(node)
         if node.target is aten.index.Tensor:
             _indices(graph, node, constants)
         if node.target is aten.rrelu.default:  # whose slope is random in training alone
@@ -169,8 +167,6 @@ def _simplify(graph: Graph, constants: Constants) -> None:
         pools = (aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default)
         if node.target in pools and list(node.args[1:]) == [[1, 1]]:  # PyTorch takes the mean there too
             node.target, node.args, node.kwargs = aten.mean.dim, (node.args[0], [-1, -2], True), {}
-        if node.target is aten.adaptive_avg_pool1d.default and list(node.args[1:]) == [[1]]:
-            node.target, node.args, node.kwargs = aten.mean.dim, (node.args[0], [-1], True), {}
         if any(word in str(node.target) for word in _DROPPED):
             graph.erase_node(node)
         elif (source := _unchanged(node, constants)) is not None:
@@ -182,8 +178,6 @@ def _simplify(graph: Graph, constants: Constants) -> None:
                 value = node.target(*args, **kwargs)
             if isinstance(value, Tensor):
                 constants[node] = value
-            else:
-                _fold_items(graph, node, value, constants)
         if node.target is aten._native_batch_norm_legit_no_training.default:  # which gives statistics too
             *given, momentum, eps = node.args
             node.target, node.args = aten.batch_norm.default, (*given, False, momentum, eps, False)
@@ -250,14 +244,6 @@ def _reshape(graph: Graph, node: Node) -> None:
     node.target, node.args, node.kwargs = aten.reshape.default, (source, sizes), {}
 
 
-def _permute(node: Node) -> None:
-    """A transposition as a permutation of all dimensions."""
-    source, a, b = node.args
-    dims: list[Any] = list(range(len(shape_of(node))))
-    dims[a], dims[b] = dims[b], dims[a]  # pyright: ignore
-    node.target, node.args = aten.permute.default, (source, dims)
-
-
 def _indices(graph: Graph, node: Node, constants: Constants) -> None:
     """Masks that are constants as the indices of what they choose: of a mask no size follows without its values."""
     picked: list[Any] = []
@@ -273,13 +259,6 @@ def _indices(graph: Graph, node: Node, constants: Constants) -> None:
                 index.meta["val"] = constants[index] = found
                 picked.append(index)
     node.args = (node.args[0], picked)
-
-
-def _fold_items(graph: Graph, node: Node, value: Any, constants: Constants) -> None:
-    """A list of constants: what takes one of them is a constant too."""
-    for user in list(node.users):
-        if user.target is operator.getitem:
-            constants[user] = value[user.args[1]]
 
 
 def _foldable(node: Node, constants: Constants) -> bool:

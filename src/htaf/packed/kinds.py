@@ -12,8 +12,8 @@ from torch.fx.node import map_arg
 
 from htaf.packed.affine import Constants, aten, is_float, read_affine, same, shape_of
 
-CONVOLUTIONS = (aten.conv1d.default, aten.conv2d.default, aten.conv1d.padding, aten.conv2d.padding)
-PRODUCTS = (aten.linear.default, aten.mm.default, aten.matmul.default, aten.addmm.default)
+CONVOLUTIONS = (aten.conv2d.default, aten.conv2d.padding)
+PRODUCTS = (aten.linear.default, aten.matmul.default)
 
 
 Pair = tuple[int, int]
@@ -59,52 +59,18 @@ class Bits:
 
 @dataclass(frozen=True)
 class Step:
-    """`high` where source >= threshold (>, if strict; <= or <, if below), else `low`; NaN is no such place."""
+    """1 where source >= 0, else `low`; NaN is no such place."""
 
     source: Node
-    threshold: float
-    strict: bool
     low: float
-    high: float
-    below: bool = False
 
 
 def read_step(node: Node, constants: Constants) -> Step | None:
     """The node as a step of one float value; None if it is none."""
-    if node.op != "call_function" or node in constants or not node.args or not isinstance(node.args[0], Node):
+    if node.op != "call_function" or node in constants or str(node.target) != "htaf.heaviside.default":
         return None
-    source, rest = node.args[0], node.args[1:]
-    name = str(node.target)
-    if name == "htaf.heaviside.default":
-        return Step(source, 0.0, False, -1.0 if rest[0] else 0.0, 1.0)
-    if node.target is aten.heaviside.default and isinstance(rest[0], Node) and rest[0] in constants:
-        value = constants[rest[0]]
-        if value.numel() == 1 and value.item() in (0.0, 1.0):
-            return Step(source, 0.0, value.item() == 0.0, 0.0, 1.0)
-    if node.target is aten._to_copy.default and node.kwargs.get("dtype") == torch.float32:
-        return _compared(source, constants, 0.0, 1.0)
-    numbers = [_number(item, constants) for item in rest]
-    if str(node.target).startswith("aten.where.") and len(numbers) == 2 and None not in numbers:
-        return _compared(source, constants, float(numbers[1] or 0.0), float(numbers[0] or 0.0))
-    return None
-
-
-def _compared(node: Node, constants: Constants, low: float, high: float) -> Step | None:
-    kind, _, overload = str(node.target).removeprefix("aten.").partition(".")
-    if kind not in ("ge", "gt", "le", "lt") or overload not in ("Scalar", "Tensor") or node in constants:
-        return None
-    source, other = node.args
-    threshold = _number(other, constants)
-    if threshold is None or not math.isfinite(threshold) or not isinstance(source, Node) or source in constants:
-        return None
-    return Step(source, threshold, kind in ("gt", "lt"), low, high, kind in ("le", "lt"))
-
-
-def _number(item: Any, constants: Constants) -> float | None:
-    if isinstance(item, (int, float)) and not isinstance(item, bool):
-        return float(item)
-    value = constants.get(item) if isinstance(item, Node) else None
-    return float(value.item()) if value is not None and value.numel() == 1 else None
+    source, bipolar = node.args
+    return Step(source, -1.0 if bipolar else 0.0) if isinstance(source, Node) else None
 
 
 def infer(nodes: list[Node], constants: Constants) -> dict[Node, Bits]:
@@ -124,13 +90,10 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
             return None
         axis = wanted_axis(node, constants, set())
         if axis is None:  # as bits too, so that `verify` sees which of them flip
-            axis = 1 if len(shape) == 3 and _of_line(node) else _any_axis(len(shape))
+            axis = len(shape) - (3 if len(shape) > 3 else 1)
         if axis == 0 or not isinstance(shape[axis], int):
             return None
-        low, high = (0.0, 1.0) if step is None else (step.low, step.high)
-        return Bits(shape[axis], axis, low, high) if low != high else None
-    if node.target is aten.cat.default:
-        return _side_by_side(node, found)
+        return Bits(shape[axis], axis, 0.0 if step is None else step.low)
     operands = [found.get(a) for a in node.args if isinstance(a, Node)] if node.op == "call_function" else []
     kind = operands[0] if operands else None
     if kind is None:
@@ -138,14 +101,9 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
     if len(operands) == 2 and operands[1] is not None:
         return _joined(node, kind, operands[1])
     if is_pool(node) and kind.axis == 1 and kind.whole is None:
-        if kind.most == 1:
-            return replace(kind, low=min(kind.low, kind.high), high=max(kind.low, kind.high))
-        return kind if kind.nested and kind.low < kind.high else None
+        return kind if kind.low < kind.high and (kind.most == 1 or kind.nested) else None
     if node.target is aten.reshape.default:
         return viewed(kind, shape_of(node.args[0]), shape_of(node))  # pyright: ignore[reportArgumentType]
-    if node.target is aten.permute.default and kind.whole is None:
-        axis = dims_of(node).index(kind.axis)
-        return replace(kind, axis=axis) if axis else None
     return _mapped(node, found)
 
 
@@ -187,11 +145,6 @@ def _values_of(node: Node, before: torch.Tensor) -> torch.Tensor:
     return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
 
 
-def dims_of(node: Node) -> list[int]:
-    """The dimensions that a node lists as its second argument, counted from 0."""
-    return [int(d) % len(shape_of(node)) for d in node.args[1]]  # pyright: ignore
-
-
 def _joined(node: Node, a: Bits, b: Bits) -> Bits | None:
     """Sums of spikes are integers; products of 0 and 1 are bits, one of them possibly the complement."""
     if not (a.axis == b.axis and a.channels == b.channels and a.whole == b.whole):
@@ -208,22 +161,6 @@ def _joined(node: Node, a: Bits, b: Bits) -> Bits | None:
         if other.plain or (other.low, other.high) == complement:
             return replace(a, low=0.0, high=1.0)
     return None
-
-
-def cat_dim(node: Node) -> int:
-    """The dimension along which a `cat` puts its arguments side by side."""
-    return int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape_of(node))  # pyright: ignore
-
-
-def _side_by_side(node: Node, found: dict[Node, Bits]) -> Bits | None:
-    """Bits of the same levels, joined along their channels by whole bytes, or along another dimension."""
-    parts: list[Any] = [found.get(a) for a in node.args[0]]  # pyright: ignore
-    first = parts[0]
-    if first is None or any(p is None or p.whole or replace(p, channels=first.channels) != first for p in parts):
-        return None
-    if cat_dim(node) != first.axis:
-        return first
-    return None if any(p.channels % 8 for p in parts[:-1]) else replace(first, channels=sum(p.channels for p in parts))
 
 
 def viewed(kind: Bits, before: tuple[Any, ...], after: tuple[Any, ...]) -> Bits | None:
@@ -249,7 +186,7 @@ def wanted_axis(node: Node, constants: Constants, seen: set[Node]) -> int | None
         seen.add(user)
         weight = next((a for a in user.args[1:3] if isinstance(a, Node) and a in constants), None)
         if user.target in CONVOLUTIONS and user.args[0] is node and weight is not None:
-            if rank == (4 if "2d" in str(user.target) else 3):
+            if rank == 4:
                 return 1
         elif user.target in PRODUCTS and weight is not None and node in user.args[:2]:
             if rank > 1:
@@ -262,28 +199,11 @@ def wanted_axis(node: Node, constants: Constants, seen: set[Node]) -> int | None
                 return axis - moved
             if axis is not None and axis == len(after) - 1 and 1 <= axis < rank and same(before[:axis], after[:axis]):
                 return axis
-        elif is_pool(user) or maps_each(user) or user.target in (aten.cat.default, *_ELEMENTWISE):
+        elif is_pool(user) or maps_each(user) or user.target in _ELEMENTWISE:
             axis = wanted_axis(user, constants, seen)
             if axis is not None and len(shape_of(user)) == rank:
                 return axis
-        elif user.target is aten.permute.default:
-            axis = wanted_axis(user, constants, seen)
-            if axis is not None and (axis := dims_of(user)[axis]):
-                return axis
     return None
-
-
-def _any_axis(rank: int) -> int:
-    return rank - 3 if rank > 3 else rank - 1
-
-
-def _of_line(node: Any) -> bool:
-    """Whether a value [batch, channels, length] comes from a convolution or batch norm over lines."""
-    while isinstance(node, Node) and len(shape_of(node)) == 3 and node.target not in PRODUCTS:
-        if node.target in (aten.conv1d.default, aten.conv1d.padding, aten.batch_norm.default):
-            return True
-        node = node.args[0] if node.args else None
-    return False
 
 
 _ELEMENTWISE = (
@@ -296,17 +216,14 @@ def is_spikes(node: Node) -> bool:
     return str(node.target) == "htaf.spikes.default"
 
 
-_POOLS: dict[Any, int] = {aten.max_pool1d.default: 3, aten.max_pool2d.default: 4}  # dimensions
-
-
 def is_pool(node: Node) -> bool:
-    """A maximum over windows of images or lines, each with a pixel inside, whose sizes are not rounded up."""
-    if _POOLS.get(node.target) != len(shape_of(node)):
+    """A maximum over windows of images, each with a pixel inside, whose sizes are not rounded up."""
+    if node.target is not aten.max_pool2d.default or len(shape_of(node)) != 4:
         return False
     if node.kwargs.get("ceil_mode") or (len(node.args) > 5 and node.args[5]):
         return False
     kernel, _, padding, dilation = pool_sizes(node)
-    sizes = (1, *shape_of(node.all_input_nodes[0])[2:])[-2:]
+    sizes = shape_of(node.all_input_nodes[0])[2:]
     # a window that reaches over the border has a pixel inside unless it steps over the whole image
     return all(
         p == 0 or (isinstance(size, int) and p <= d * (k - 1) and d <= size)
@@ -315,16 +232,15 @@ def is_pool(node: Node) -> bool:
 
 
 def pool_sizes(node: Node) -> tuple[Pair, Pair, Pair, Pair]:
-    """Kernel, stride, padding and dilation of a maximum over windows; lines are images of one row."""
-    line = node.target is aten.max_pool1d.default
+    """Kernel, stride, padding and dilation of a maximum over windows."""
 
-    def pair(name: str, index: int, default: Any, fill: int) -> Pair:
+    def pair(name: str, index: int, default: Any) -> Pair:
         value: Any = (node.args[index] if len(node.args) > index else node.kwargs.get(name)) or default
         items = list(value) if isinstance(value, (list, tuple)) else [value]
-        return fill if line else int(items[0]), int(items[-1])
+        return int(items[0]), int(items[-1])
 
-    kernel = pair("kernel_size", 1, None, 1)
-    return kernel, pair("stride", 2, kernel, 1), pair("padding", 3, 0, 0), pair("dilation", 4, 1, 1)
+    kernel = pair("kernel_size", 1, None)
+    return kernel, pair("stride", 2, kernel), pair("padding", 3, 0), pair("dilation", 4, 1)
 
 
 def _dtype(node: Node) -> torch.dtype | None:

@@ -2,49 +2,62 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from htaf.kernels.layers import row_bytes
-from htaf.kernels.packed_maps.reference import pack
+from htaf.kernels.packed_maps.reference import pack as packed_bits
 from htaf.packed import operators
 from htaf.packed.affine import Affine, aten, shape_of
-from htaf.packed.emission import Emission
 from htaf.packed.errors import PackedError
 from htaf.packed.fusion import Chain, Fusion, Tail, fuse
-from htaf.packed.graph import Traced
-from htaf.packed.instructions import Layer, Means, Pool, Rounded, Spikes, Threshold
+from htaf.packed.graph import Traced, arguments_of, trace
+from htaf.packed.instructions import Call, Instruction, Layer, Means, Pool, Rounded, Spikes, Threshold, Unpack
 from htaf.packed.instructions.layer import SMALL, to_nibbles
 from htaf.packed.kinds import (
     CONVOLUTIONS,
     PRODUCTS,
     Bits,
-    cat_dim,
-    dims_of,
     infer,
     is_pool,
     is_spikes,
     pool_sizes,
 )
-from htaf.packed.layers import LayerSite, prepare
+from htaf.packed.layers import LayerSite, MeansSite, RoundedSite, prepare
+from htaf.packed.model import PackedModel
 from htaf.packed.program import Input, Program
 from htaf.packed.report import Report, Row
-from htaf.packed.whole import MeansSite, RoundedSite
+from htaf.packed.verification import compare
 
 # why what takes no bits runs in float
 NOT_OF_BITS, NOT_READ = "float: its input is not bits", "float: no layer over bits takes its output"
 
 
-class Lowering(Emission):
+class Lowering:
     """One pass over the graph; `program` and `report` are its results."""
 
     def __init__(self, traced: Traced) -> None:
-        super().__init__(traced)
+        self.traced, self.constants = traced, traced.constants
+        self.kinds: dict[Node, Bits] = {}
+        self.instructions: list[Instruction] = []
+        self.tensors: dict[str, Tensor] = {}
+        self.equal: dict[Any, Tensor] = {}  # by content
+        self.rows: list[Row] = []
+        self.floats: dict[Node, int] = {}  # values of nodes as floats
+        self.bits: dict[Node, tuple[int, ...]] = {}  # and as bits, one value a plane
+        self.nested: dict[Node, tuple[int, ...]] = {}  # of nested kinds, the bits whose sum they are
+        self.ones: dict[Node, int] = {}
+        self.packed_bytes = self.float_bytes = 0
+        self.next = 0
+        for node in traced.inputs:
+            self.floats[node] = self._value()
         nodes = [n for n in traced.graph.nodes if n.op == "call_function" and n not in traced.constants]
         nodes = [n for n in nodes if isinstance(n.meta.get("val"), (Tensor, list, tuple))]  # not sizes
         outputs = {n for n in traced.outputs if n is not None}
@@ -59,6 +72,103 @@ class Lowering(Emission):
         )
         self.program = Program(inputs, tuple(self.instructions), _structure(tree), self.tensors)
         self.report = Report(tuple(self.rows), self.packed_bytes, self.float_bytes)
+
+    # ---- what is added to the program, and the values of a graph's nodes ----
+
+    def _value(self) -> int:
+        self.next += 1
+        return self.next - 1
+
+    def _tensor(self, name: str, tensor: Tensor) -> str:
+        """Keep a tensor under this name or a longer one; equal ones, as of a module that runs twice, are one."""
+        while name in self.tensors:
+            name += "_"
+        kept = tensor.detach().clone(memory_format=torch.contiguous_format)
+        key = kept.dtype, kept.shape, hashlib.sha256(kept.numpy().tobytes()).digest()
+        self.tensors[name] = self.equal.setdefault(key, kept)
+        return name
+
+    def _row(self, node: Node, how: str) -> None:
+        self.rows.append(Row(node.name, self._path(node), str(node.target), how))
+
+    def _path(self, node: Node) -> str:
+        """The path of the module that a node is of."""
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        return str(stack[-1][0]) if stack else ""
+
+    def _ends(self, node: Node, ends: tuple[Tensor, Tensor], channels: int) -> tuple[str, str]:
+        lower, upper = (end.broadcast_to(channels) for end in ends)
+        return self._channels(f"{node.name}.lower", lower), self._channels(f"{node.name}.upper", upper)
+
+    def _channels(self, name: str, values: Tensor) -> str:
+        """Numbers of every channel, as one where they are equal: pixels that were flattened may be many."""
+        return self._tensor(name, values[:1] if bool((values == values[:1]).all()) else values)
+
+    def _aten(self, node: Node, operator: str, args: list[Any], kwargs: dict[str, Any] | None = None) -> int:
+        call = Call(node.name, operator, args, kwargs or {}, self._value())
+        self.instructions.append(call)
+        return call.y
+
+    def _argument(self, node: Node) -> dict[str, Any]:
+        if node in self.constants:
+            name = re.sub(r"[^a-z0-9_.]", "_", node.name)
+            name = next((n for n, t in self.tensors.items() if t is self.constants[node]), None) or self._constant(
+                name, node
+            )
+            return {"t": name}
+        if not isinstance(node.meta.get("val"), (Tensor, list, tuple)):
+            return self._size(node.meta["val"])
+        return {"v": self._float(node)}
+
+    def _constant(self, name: str, node: Node) -> str:
+        name = self._tensor(name, self.constants[node])
+        self.constants[node] = self.tensors[name]  # the next use finds it
+        return name
+
+    def _size(self, size: Any) -> Any:
+        """An integer, or {"s": [times, over, plus]}: batch times // over + plus."""
+        if isinstance(size, int):
+            return size
+        batch = self.traced.batch.node.expr
+        expression = size.node.expr
+        at = [int(expression.subs(batch, n)) for n in (0, 1, 2, 60, 120)]
+        slope, offset = at[1] - at[0], at[0]
+        if at[2] == offset + 2 * slope and at[4] == offset + 120 * slope and slope >= 0 and offset >= 0:
+            return {"s": [slope, 1, offset]}
+        raise PackedError(f"expected sizes that are multiples of the batch, got {expression}")
+
+    def _float(self, node: Node) -> int:
+        """The value as floats, unpacked where it is bits."""
+        if node in self.floats:
+            return self.floats[node]
+        kind, total = self.kinds[node], None
+        for i, plane in enumerate(self._kept(node)):
+            low, high = (kind.low, kind.high) if kind.most == 1 else (0.0, 1.0 if node in self.nested else float(2**i))
+            channels = kind.channels if kind.whole is None else kind.whole[0]
+            unpack = Unpack(node.name, plane, channels, kind.axis, low, high, self._value())
+            self.instructions.append(unpack)
+            total = unpack.y if total is None else self._aten(node, "add.Tensor", [{"v": total}, {"v": unpack.y}])
+        assert total is not None
+        total = self._levels(node, total, kind) if kind.most > 1 else total
+        if kind.whole is not None:  # what was flattened
+            total = self._aten(node, "reshape.default", [{"v": total}, [self._size(s) for s in shape_of(node)]])
+        self.floats[node] = total
+        return total
+
+    def _kept(self, node: Node) -> tuple[int, ...]:
+        """The bits whose sum a level is, of a nested kind; else its planes."""
+        return self.nested.get(node) or self.bits[node]
+
+    def _levels(self, node: Node, whole: int, kind: Bits) -> int:
+        """The numbers that integers stand for, rounded as those of `Bits.levels`."""
+        span = kind.high - kind.low
+        if (span, kind.low) == (kind.most, 0.0):
+            return whole
+        if span != 1.0:
+            whole = self._aten(node, "mul.Scalar", [{"v": whole}, span])
+        if kind.low != 0.0:
+            whole = self._aten(node, "add.Scalar", [{"v": whole}, kind.low * kind.most])
+        return self._aten(node, "div.Scalar", [{"v": whole}, kind.most])
 
     # ---- one node ----
 
@@ -146,11 +256,11 @@ class Lowering(Emission):
         """The bits of a step behind a pooling: the least of them where the step falls with what is pooled."""
         assert layer.bits is not None
         channels, smallest = layer.geometry.outputs, None
-        falls = tail.affine.scale < 0 if not tail.read.below else tail.affine.scale > 0
+        falls = tail.affine.scale < 0
         if bool(falls.any()):
             mask = torch.zeros(8 * row_bytes(channels), dtype=torch.bool)
             mask[:channels] = falls
-            smallest = self._tensor(f"{node.name}.smallest", pack(mask))
+            smallest = self._tensor(f"{node.name}.smallest", packed_bits(mask))
         sizes = pool_sizes(node)
         pool = Pool(tail.step.name, layer.bits, *sizes, self._value(), smallest=smallest, stepped=True)
         self.instructions.append(pool)
@@ -182,7 +292,7 @@ class Lowering(Emission):
                 source = self._aten(node, "constant_pad_nd.default", [{"v": source}, [0, places // 8 - have], 0])
             mask = torch.zeros(places, dtype=torch.bool)
             mask[kind.whole[0] if kind.whole else kind.channels] = True
-            name = self._tensor(f"{node.name}.ones", pack(mask))
+            name = self._tensor(f"{node.name}.ones", packed_bits(mask))
             self.ones[node] = self._aten(node, "bitwise_or.Tensor", [{"v": source}, {"t": name}])
         return self.ones[node]
 
@@ -192,7 +302,7 @@ class Lowering(Emission):
         scale = affine.scale.broadcast_to(outputs)
         bias = torch.zeros(outputs).double() if site.bias is None else site.bias.double()
         weight = (site.weight.double() * scale.reshape(-1, 1, 1, 1)).float()
-        weight = {"row": weight.flatten(1), "line": weight.squeeze(2)}.get(site.form, weight)
+        weight = weight.flatten(1) if site.form == "row" else weight
         shift = (scale * bias + affine.shift).float()
         layer = site.node
         source = {"v": self._float(site.source)}
@@ -200,8 +310,6 @@ class Lowering(Emission):
         g = site.geometry
         if site.form == "row":
             call: tuple[str, list[Any]] = ("linear.default", [source, *names])
-        elif site.form == "line":
-            call = "conv1d.default", [source, *names, [g.stride[1]], [g.padding[1]], [g.dilation[1]], g.groups]
         else:
             sizes = [list(g.stride), list(g.padding), list(g.dilation), g.groups]
             call = "conv2d.default", [source, *names, *sizes]
@@ -230,23 +338,13 @@ class Lowering(Emission):
 
     def _on_bits(self, node: Node, kind: Bits) -> None:
         """A value that is bits because its sources are."""
-        if node.target is aten.cat.default:
-            (self.nested if kind.nested else self.bits)[node] = self._side_by_side(node, kind)
-            self._row(node, "packed: bits side by side")
-            return
         first, *others = [a for a in node.args if isinstance(a, Node)]
         planes = self._kept(first)
         how = "packed: the same bits"
         if is_pool(node):
-            before = self.kinds[first]
-            if before.low > before.high:  # the largest is where a bit is 0
-                planes = (self._inverted(node, planes[0], self._mask(node, before)),)
-            planes = tuple(self._pool(node, plane) for plane in planes)
-            how = "packed: pooled bits"
+            planes, how = tuple(self._pool(node, plane) for plane in planes), "packed: pooled bits"
         elif node.target is aten.reshape.default and kind.whole is None:
             planes = tuple(self._viewed(node, first, p) for p in planes)
-        elif node.target is aten.permute.default:
-            planes, how = tuple(self._turned(node, first, p) for p in planes), "packed: moved bits"
         elif others and kind.nested:
             planes, how = (*planes, *self.bits[others[0]]), "packed: levels"
         elif others:
@@ -264,43 +362,9 @@ class Lowering(Emission):
         return self.bits[node]
 
     def _pool(self, node: Node, source: int) -> int:
-        line = len(shape_of(node)) == 3
-        if line:
-            source = self._aten(node, "unsqueeze.default", [{"v": source}, 1])
         pool = Pool(node.name, source, *pool_sizes(node), self._value())
         self.instructions.append(pool)
-        return self._aten(node, "squeeze.dim", [{"v": pool.bits}, 1]) if line else pool.bits
-
-    def _side_by_side(self, node: Node, kind: Bits) -> tuple[int, ...]:
-        """Bits joined along a dimension; along their channels without the unused bytes between them."""
-        parts: list[Any] = list(node.args[0])  # pyright: ignore
-        if (dim := cat_dim(node)) != kind.axis:
-            return tuple(
-                self._aten(node, "cat.default", [[{"v": p} for p in planes], dim - (dim > kind.axis)])
-                for planes in zip(*(self._kept(part) for part in parts), strict=True)
-            )
-        channels = [self.kinds[part].channels for part in parts]
-        sizes, whole = [-(-n // 8) for n in channels], row_bytes(kind.channels)
-        sizes[-1] = min(whole - sum(sizes[:-1]), row_bytes(channels[-1]))
-        made: list[int] = []
-        for planes in zip(*(self._kept(part) for part in parts), strict=True):
-            taken = [
-                p if size == row_bytes(n) else self._aten(node, "slice.Tensor", [{"v": p}, -1, 0, size])
-                for p, size, n in zip(planes, sizes, channels, strict=True)
-            ]
-            joined = self._aten(node, "cat.default", [[{"v": p} for p in taken], -1])
-            if missing := whole - sum(sizes):
-                joined = self._aten(node, "constant_pad_nd.default", [{"v": joined}, [0, missing], 0])
-            made.append(joined)
-        return tuple(made)
-
-    def _mask(self, node: Node, kind: Bits) -> dict[str, Any]:
-        """Ones in every channel, none in the unused places behind them."""
-        ones = torch.arange(row_bytes(kind.channels) * 8) < kind.channels
-        return {"t": self._tensor(f"{node.name}.mask", pack(ones))}
-
-    def _inverted(self, node: Node, plane: int, mask: dict[str, Any]) -> int:
-        return self._aten(node, "bitwise_xor.Tensor", [{"v": plane}, mask])
+        return pool.bits
 
     def _viewed(self, node: Node, source: Node, plane: int) -> int:
         kind, before = self.kinds[node], self.kinds[source]
@@ -308,14 +372,6 @@ class Lowering(Emission):
         del shape[kind.axis]
         sizes = [self._size(s) for s in shape]
         return self._aten(node, "reshape.default", [{"v": plane}, [*sizes, row_bytes(before.channels)]])
-
-    def _turned(self, node: Node, source: Node, plane: int) -> int:
-        """A permutation of the dimensions: of the packed bits, whose channels come last."""
-        before = [d for d in range(len(shape_of(node))) if d != self.kinds[source].axis]
-        after = [before.index(d) for d in dims_of(node) if d in before]
-        if after == sorted(after):
-            return plane
-        return self._aten(node, "permute.default", [{"v": plane}, [*after, len(before)]])
 
     def _joined(self, node: Node, first: Node, second: Node) -> tuple[tuple[int, ...], str]:
         a, b = self._planes(first), self._planes(second)
@@ -408,3 +464,66 @@ def lower(traced: Traced) -> tuple[Program, Report]:
     """
     lowering = Lowering(traced)
     return lowering.program, lowering.report
+
+
+# ---- the whole way ----
+
+
+def pack(
+    model: nn.Module | Traced,
+    example: Any,
+    *,
+    dynamic_batch: bool = True,
+    progress: bool = False,
+) -> PackedModel:
+    """A model that computes the same over packed bits, on the CPU.
+
+    The model is exported (`torch.export`), and every layer that takes the outputs of steps becomes one over bits:
+    weights that are +-1 times one number a filter by xor and popcount, other weights by tables of their sums. Batch
+    norms, sums and steps after a layer are computed with it. What else there is runs as it was, in float32. The
+    result is compared with the model on the example, see `verify`.
+
+    A packed model refuses inputs that are not finite: bits have no value for what a network makes of them.
+
+    Args:
+        model: from `htaf.harden`, or any float32 module with exact steps; it is packed as in eval mode. Or what
+            `trace` made of it.
+        example: tensor [batch, ...] or a tuple of them, as the model takes them: float32, integers (ids) or bools
+            (masks). The packed model takes these dtypes.
+        dynamic_batch: the packed model takes batches of any size; False for models whose graph is tied to one.
+        progress: show bars, and plain lines where there is no terminal.
+
+    Returns:
+        A module with the same call, in eval mode whatever the mode of the model. `.report` says what became of every
+        operator.
+
+    Raises:
+        PackedError: a model that is smooth, has NaN, cannot be exported, holds nothing to pack or operators that a
+            packed model does not know, or whose packed form does not agree with it on the example.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(8, 64), htaf.Heaviside(), nn.Linear(64, 2))
+        >>> pack(net, torch.randn(4, 8))(torch.randn(100, 8)).shape
+        torch.Size([100, 2])
+    """
+    if isinstance(model, PackedModel):
+        raise PackedError("expected a hardened model, got one that is packed already")
+    given = arguments_of(example)
+    traced = model if isinstance(model, Traced) else trace(model, given, dynamic_batch=dynamic_batch, progress=progress)
+    program, report = lower(traced)
+    if not report.layers:
+        raise PackedError(f"there is nothing to pack: {_why_none(report)}")
+    packed = PackedModel(program, report)
+    found = compare(packed, traced, given, progress=progress)
+    if not found.ok:
+        raise PackedError(f"expected the packed model to agree with the hardened one on the example, got:\n{found}")
+    return packed
+
+
+def _why_none(report: Report) -> str:
+    """Why no layer of a network runs over bits."""
+    taking = [r for r in report.rows if r.how.startswith("float: ") and r.how not in (NOT_OF_BITS, NOT_READ)]
+    if not taking:
+        return "expected steps (Heaviside) with layers behind them, got none (htaf.replace, train, htaf.harden)"
+    found = "; ".join(f"{r.path or r.name} ({r.operator}): {r.how.removeprefix('float: ')}" for r in taking[:4])
+    return f"expected a linear layer or a convolution that takes the bits of a step, got what runs in float: {found}"

@@ -16,12 +16,11 @@ from torch.utils._pytree import tree_map_only
 
 from htaf._errors import first_line
 from htaf.kernels.packed_maps import reference as maps
-from htaf.packed.checking import check
 from htaf.packed.errors import PackedError
 from htaf.packed.execution import Execution
 from htaf.packed.instructions import Instruction, Layer, Threshold
 from htaf.packed.instructions.contract import Values
-from htaf.packed.program import Program
+from htaf.packed.program import Program, check
 from htaf.packed.report import Report
 
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, MemoryError)

@@ -156,7 +156,7 @@ class _Recorder(Interpreter):
         if n.name in self.names:
             step = read_step(n, self.constants)
             if step is not None:
-                self.before[n.name] = self.env[step.source].double() - step.threshold
+                self.before[n.name] = self.env[step.source].double()
             if n.name in self.forced:
                 forced = self.forced[n.name].to(self.dtype)
                 if step is None:
@@ -199,11 +199,8 @@ def _compare(
     packed: PackedModel, traced: Traced, given: tuple[Tensor, ...], advance: Callable[[], None]
 ) -> Verification:
     steps = {i.name: decided for i in packed.program.instructions if (decided := i.decided()) is not None}
-    levels = {n.name: 1.0 for n in traced.graph.nodes if is_spikes(n)}  # where their bit is 1
-    for node in traced.graph.nodes:
-        if (read := read_step(node, traced.constants)) is not None:
-            levels[node.name] = read.high
-    if missing := sorted(steps.keys() - levels.keys()):
+    made = {n.name for n in traced.graph.nodes if is_spikes(n) or read_step(n, traced.constants) is not None}
+    if missing := sorted(steps.keys() - made):
         raise PackedError(f"expected the model that was packed, got one without its step {missing[0]}")
     free = _tensors(packed(*given))  # first, as it says what is wrong with inputs
     with torch.no_grad():
@@ -218,7 +215,7 @@ def _compare(
         if (decided := instruction.decided()) is None:
             return
         name, bits = instruction.name, values[decided.bits]
-        right = maps.pack(single.seen[name].movedim(decided.axis, -1) == levels[name]).reshape(bits.shape)
+        right = maps.pack(single.seen[name].movedim(decided.axis, -1) == 1).reshape(bits.shape)
         seen[name] = bits, right
         values[decided.bits] = right
 

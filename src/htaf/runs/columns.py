@@ -20,7 +20,7 @@ TEXTS = ("category", "other", "encoded")
 
 def inputs_of(known: Preprocessor, given: Input) -> list[dict[str, Any]]:
     """Each input of a program as JSON values: its place and name, the raw column, and by its kind how it is made of it;
-    `htaf.integer.columns` says what they mean."""
+    `htaf.integer.exports` says what they mean."""
     made = dict[int, dict[str, Any]]()
     for column in known.columns:
         places = known.inputs_of(column.name).tolist()

@@ -150,7 +150,6 @@ def export_run(
     out: str | PathLike[str],
     *,
     to: Literal["onnx", "nir"],
-    opset: int = 18,
     raw: bool = True,
     part: PartName = "test",
     differing: int | None = None,
@@ -162,7 +161,6 @@ def export_run(
 
     Args:
         to: onnx for any runtime; nir for spiking networks.
-        opset: of ONNX.
         raw: ONNX of a table: the preparation is in the file, raw columns in and predictions out, see
             `htaf.export.table_to_onnx`; False: the network alone, as of images.
         run, out, part, differing, data, data_dir, progress: as `pack_run` takes them.
@@ -171,15 +169,11 @@ def export_run(
         What was written; its agreement is None where the file was not run.
 
     Raises:
-        CheckError: more predictions differ. ExportError: a network or an operator set that cannot be written.
+        CheckError: more predictions differ. ExportError: a network that cannot be written.
         RunError, OutputError, BusyError: as `pack_run`.
     """
     import htaf.export as writers
 
-    if to == "onnx":
-        from htaf.export.onnx import check_opset
-
-        check_opset(opset)
     part = known_part(run, part)
     with to_write(run, out, data, differing) as path:
         own = own_data(run, data, data_dir)
@@ -194,7 +188,7 @@ def export_run(
                 known: Any = run.preprocessor()
                 labels = labels_of(run.record)
                 said = {"run": run.record["key"]} | ({"labels": json.dumps(labels)} if labels else {})
-                writers.table_to_onnx(model, known, written, opset=opset, about=said)
+                writers.table_to_onnx(model, known, written, about=said)
                 if find_spec("onnxruntime") is not None:
                     table = raw_part(run, own, part)
                     expected = run.predict(table)
@@ -205,7 +199,7 @@ def export_run(
                     )
                     _expect_equal(found, differing, part, ties=ties)
             else:
-                writers.to_onnx(model, example, written, opset=opset, finite=isinstance(own, Images))
+                writers.to_onnx(model, example, written, finite=isinstance(own, Images))
                 if find_spec("onnxruntime") is not None:
                     found = _compared(model, writers.onnx_network(written), rows, progress)
                     _expect_equal(found, differing, part)

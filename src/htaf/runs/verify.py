@@ -24,7 +24,7 @@ from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.images import Images
 from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
-from htaf.integer import columns, files
+from htaf.integer import exports, files
 from htaf.integer.ops import Array, IntegerError
 from htaf.integer.program import IntegerProgram
 from htaf.runs.columns import prepared
@@ -37,7 +37,6 @@ from htaf.runs.run import Run
 Form = Literal["integer", "c", "verilog", "onnx-integer"]
 FORMS: tuple[Form, ...] = get_args(Form)
 ROWS = 32  # at once through the definition of a program
-MOST = 2**20  # bytes of Verilog that Verilator is given unasked
 ROUNDING = 2.0**-23  # of an output that is rounded to float32
 
 Outputs = Int64[Array, "rows outputs"]
@@ -87,8 +86,6 @@ def export_program(
     *,
     to: Form,
     name: str = "network",
-    flash: str | int | None = None,
-    pipelined: bool = False,
     part: PartName = "test",
     data: Data | Place | None = None,
     data_dir: Place | None = None,
@@ -102,8 +99,6 @@ def export_program(
     Args:
         out: a file; of C and Verilog a folder.
         name: of the module or the functions, in C and Verilog.
-        flash: the most bytes of constants in C, as "256k".
-        pipelined: Verilog with a register behind each layer.
         part, data, data_dir, progress: as `pack_run` takes them.
 
     Raises:
@@ -126,22 +121,20 @@ def export_program(
                 f"of {found.rows:,}: nothing is written"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        notes = _written(program, path, to, name, flash, pipelined, x[:16])
+        notes = _written(program, path, to, name, x[:16])
         return WrittenProgram(path, to, program.digest, found, notes)
 
 
-def _written(
-    program: IntegerProgram, path: Path, to: Form, name: str, flash: str | int | None, pipelined: bool, rows: Array
-) -> tuple[str, ...]:
+def _written(program: IntegerProgram, path: Path, to: Form, name: str, rows: Array) -> tuple[str, ...]:
     if to == "c":
         from htaf.integer.c import to_c
 
-        made = to_c(program, path, name=name, flash=flash, rows=rows)
+        made = to_c(program, path, name=name, rows=rows)
         return (f"{made.flash_bytes:,} bytes of constants, {made.ram_bytes:,} bytes of buffers",)
     if to == "verilog":
         from htaf.integer.verilog import to_verilog
 
-        luts = to_verilog(program, path, name=name, pipelined=pipelined, rows=rows)
+        luts = to_verilog(program, path, name=name, rows=rows)
         return (f"about {luts:,} LUTs of six inputs, estimated without a synthesis",)
     if to == "integer":
         files.save(program, path)
@@ -170,7 +163,7 @@ def verify_export(
     Args:
         exported: what `htaf export` or `htaf pack` wrote: a file, or a folder of C or Verilog.
         rows: of the part, the first ones.
-        targets: where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog, verilator.
+        targets: where C or Verilog runs: host, clang, cortex-m0, cortex-m3, cortex-m4, riscv32; iverilog.
             None given: all whose tools are here, and those that are not are said.
         progress: show bars on the error stream.
 
@@ -213,9 +206,9 @@ def verify_export(
 def _columns(path: Path) -> list[dict[str, Any]]:
     """What an export says of how its inputs are made of raw columns; none where it takes pixels, or prepares itself."""
     if path.is_dir():
-        return [one for file in path.glob("*.[hv]") for one in columns.read(file.read_text("utf-8"))]
+        return [one for file in path.glob("*.[hv]") for one in exports.read(file.read_text("utf-8"))]
     if path.suffix == ".onnx":
-        return columns.read(_metadata(path).get("columns", "") if find_spec("onnx") else "")
+        return exports.read(_metadata(path).get("columns", "") if find_spec("onnx") else "")
     return [*files.load(path).about.get("columns", [])] if files.is_program(path) else []
 
 
@@ -229,18 +222,15 @@ def _places(
     """Where an export runs, and how, or why not: by the integers, and the outputs that are wanted, within the rounding
     of which real ones are taken for them."""
     if path.is_dir() and any(path.glob("*.v")):
-        from htaf.integer.simulate import run_verilog, written
+        from htaf.integer.execute import run_verilog, written
 
         source = path / f"{written(path)['name']}.v"
         _expect_digest(source, program)
-        for tool in targets or ("iverilog", "verilator"):
-            if tool not in ("iverilog", "verilator"):
-                raise IntegerError(f"expected a target of iverilog, verilator, got {tool!r}")
+        for tool in targets or ("iverilog",):
+            if tool != "iverilog":
+                raise IntegerError(f"expected the target iverilog, got {tool!r}")
             wrong = _lacking({} if shutil.which(tool) else {tool: tool})
-            if not wrong and tool == "verilator" and not targets and (size := source.stat().st_size) > MOST:
-                asked = option("--target verilator", "it as a target")
-                wrong = f"{size:,} bytes of Verilog, Verilator compiles that for minutes or hours: give {asked}"
-            yield tool, wrong or (lambda x, _, tool=tool: run_verilog(path, x, tool))
+            yield tool, wrong or (lambda x, _: run_verilog(path, x))
     elif path.is_dir():
         from htaf.integer.c import TEST
         from htaf.integer.execute import TARGETS, exported, missing
@@ -292,7 +282,7 @@ def _expect_digest(source: Path, program: IntegerProgram) -> None:
 
 
 def _expect_whole(file: Path) -> None:
-    from htaf.integer.sealing import is_sealed, is_whole
+    from htaf.integer.exports import is_sealed, is_whole
 
     data = file.read_bytes()
     if not is_sealed(data):

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from htaf.kernels.heaviside.reference import pack, unpack
-from htaf.kernels.triton_maps import run_forward, supports
+from htaf.kernels.triton import run_forward, supports
 
 __all__ = ["forward", "pack", "supports", "unpack"]
 

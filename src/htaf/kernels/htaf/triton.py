@@ -10,20 +10,22 @@ import triton.language as tl
 from torch import Tensor
 
 from htaf.kernels.formulas import Scalar
-from htaf.kernels.triton_device import (
+from htaf.kernels.triton import (
     at_least,
     at_most,
     exp2,
     fma,
     quotient,
     reciprocal,
+    run_backward,
+    run_forward,
     split_exp2,
     split_exp2_rough,
     split_expm1,
     split_expm1_parts,
+    supports,
     times,
 )
-from htaf.kernels.triton_maps import run_backward, run_forward, supports
 
 __all__ = ["backward", "backward_all", "forward", "supports"]
 

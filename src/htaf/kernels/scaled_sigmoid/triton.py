@@ -10,8 +10,18 @@ import triton.language as tl
 from torch import Tensor
 
 from htaf.kernels.formulas import Scalar
-from htaf.kernels.triton_device import at_least, at_most, exp2, fma, reciprocal, split_exp2, times
-from htaf.kernels.triton_maps import run_backward, run_forward, supports
+from htaf.kernels.triton import (
+    at_least,
+    at_most,
+    exp2,
+    fma,
+    reciprocal,
+    run_backward,
+    run_forward,
+    split_exp2,
+    supports,
+    times,
+)
 
 __all__ = ["backward", "backward_all", "forward", "supports"]
 

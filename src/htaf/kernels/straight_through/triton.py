@@ -12,8 +12,7 @@ from torch import Tensor
 
 from htaf.kernels.htaf import triton as htaf
 from htaf.kernels.scaled_sigmoid import triton as scaled_sigmoid
-from htaf.kernels.triton_device import at_least, fma, reciprocal
-from htaf.kernels.triton_maps import run_backward, supports
+from htaf.kernels.triton import at_least, fma, reciprocal, run_backward, supports
 
 __all__ = ["backward", "supports"]
 

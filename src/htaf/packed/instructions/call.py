@@ -13,12 +13,18 @@ from htaf.kernels.float_layers.cpu import NO_WINDOW, shape_of, windows
 from htaf.kernels.layers import Geometry
 from htaf.packed import operators
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions.contract import Instruction, Machine, Ready, Run, Values
-from htaf.packed.instructions.schema import Field, Made, items, mapping
+from htaf.packed.instructions.contract import (
+    Field,
+    Instruction,
+    Machine,
+    Made,
+    Ready,
+    Run,
+    Values,
+    items,
+    mapping,
+)
 from htaf.packed.planning import At, Ends, Planning
-
-# operators whose result never lies in the memory of an argument
-_FRESH = {"add.Tensor", "avg_pool2d.default", "conv2d.default", "max_pool2d.default", "mean.dim"}
 
 
 def references(written: Any, key: str) -> Iterator[Any]:
@@ -87,9 +93,6 @@ class Call(Instruction):
 
     def decided(self) -> None:
         return None
-
-    def holds(self) -> tuple[int, ...]:
-        return () if self.operator in _FRESH else self.reads
 
 
 # ---- layers over floats that have a kernel ----

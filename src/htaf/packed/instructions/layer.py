@@ -1,4 +1,4 @@
-"""A convolution or linear layer over bits, of binary weights or by tables of sums."""
+"""Convolutions and linear layers over bits, and a convolution over floats that are rounded to integers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,35 @@ from typing import Annotated, Any, Literal, final
 import torch
 from torch import Tensor
 
+from htaf.kernels.float_layers import reference as float_layers
+from htaf.kernels.float_layers.cpu import NO_WINDOW
 from htaf.kernels.integer_convolution.reference import check_exact
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
 from htaf.kernels.packed_native import shape2d
 from htaf.packed.errors import PackedError
-from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Values
-from htaf.packed.instructions.schema import LARGEST, Field, Made, Read, TensorName, integer, pair
-from htaf.packed.instructions.sizes import empty, expect, expect_bits, expect_channels
+from htaf.packed.instructions.contract import (
+    LARGEST,
+    Decided,
+    Field,
+    Instruction,
+    Machine,
+    Made,
+    Read,
+    Ready,
+    TensorName,
+    Values,
+    empty,
+    expect,
+    expect_bits,
+    expect_channels,
+    expect_floats,
+    integer,
+    pair,
+)
 from htaf.packed.planning import At, Ends, Planning
 
-# how bits and sums lie: [batch, height, width, .], [batch, length, .], [..., .]; whole: images as rows
-Form = Literal["image", "line", "row", "whole"]
+# how bits and sums lie: [batch, height, width, .], [..., .]; whole: images as rows
+Form = Literal["image", "row", "whole"]
 
 _COUNT = integer(1, LARGEST)
 _GEOMETRY = (_COUNT, _COUNT, pair(1), pair(1), pair(0), pair(1), _COUNT)
@@ -31,10 +49,7 @@ _GEOMETRY = (_COUNT, _COUNT, pair(1), pair(1), pair(0), pair(1), _COUNT)
 def _geometry(value: Any) -> Geometry:
     if not isinstance(value, list) or len(value) != len(_GEOMETRY):
         raise PackedError(f"expected a geometry of {len(_GEOMETRY)} entries, got {value!r:.40}")
-    found = Geometry(*(check(item) for check, item in zip(_GEOMETRY, value, strict=True)))
-    if found.channels % found.groups or found.outputs % found.groups:
-        raise PackedError(f"expected channels and outputs in {found.groups} groups, got {found}")
-    return found
+    return Geometry(*(check(item) for check, item in zip(_GEOMETRY, value, strict=True)))
 
 
 Written = Annotated[Geometry, Field(_geometry)]
@@ -79,7 +94,9 @@ class Layer(Instruction):
     def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
         g = self.geometry
         g.check()
-        x = expect_bits(values[self.input], {"image": 4, "line": 3}.get(self.form), self._channels)
+        if g.groups != 1:
+            raise PackedError(f"expected a layer without groups, got {g}")
+        x = expect_bits(values[self.input], 4 if self.form != "row" else None, self._channels)
         self._check_weights(tensors, most)
         floats, bits = self._sums(x, most)
         if self.residual is not None:
@@ -95,16 +112,15 @@ class Layer(Instruction):
 
     def _check_weights(self, tensors: Mapping[str, Tensor], most: int) -> None:
         g = self.geometry
-        per_group = g.channels // g.groups
         if self.weights == "binary":
-            expect(tensors[self.weight], [g.outputs, *g.kernel, row_bytes(per_group)], torch.uint8)
+            expect(tensors[self.weight], [g.outputs, *g.kernel, row_bytes(g.channels)], torch.uint8)
             if self.planes != 1:
                 raise PackedError(f"expected one plane of bits for binary weights, got {self.planes}")
         elif self.weights == "integer":
             self._check_integers(tensors[self.weight], most)
         else:
             expect(tensors[self.weight], [g.outputs, self._kept(tensors[self.weight]), *g.kernel], torch.float32)
-            if (size := 4 * g.outputs * per_group * math.prod(g.kernel)) > most:
+            if (size := 4 * g.outputs * g.channels * math.prod(g.kernel)) > most:
                 raise PackedError(f"expected weights of at most {most:,} bytes, got {size:,}")
         if self.bipolar and self.weights != "binary":
             raise PackedError(f"expected bits 0 and 1 for weights of kind {self.weights}, got -1 and 1")
@@ -122,24 +138,22 @@ class Layer(Instruction):
 
     def _check_integers(self, weight: Tensor, most: int) -> None:
         g = self.geometry
-        each = g.channels // g.groups * math.prod(g.kernel)
+        each = g.channels * math.prod(g.kernel)
         if (size := g.outputs * each) > most:
             raise PackedError(f"expected weights of at most {most:,} bytes, got {size:,}")
         if weight.dtype == torch.uint8:
             expect(weight, [g.outputs, (each + 1) // 2], torch.uint8)
         else:
-            expect(weight, [g.outputs, g.channels // g.groups, *g.kernel], torch.int8)
-        if self.planes > 1 and g.groups > 1:
-            raise PackedError(f"expected one plane of bits for integer weights in groups, got {self.planes}")
+            expect(weight, [g.outputs, g.channels, *g.kernel], torch.int8)
 
     def _kept(self, weight: Tensor) -> int:
         """The channels of a table's weights, of which those of the file may be the first of each plane."""
         g = self.geometry
-        each = g.channels // g.groups // self.planes
-        if g.channels // g.groups != each * self.planes or (self.planes > 1 and (g.groups > 1 or each % 64)):
-            raise PackedError(f"expected {self.planes} planes of whole words in one group, got {g}")
+        each = g.channels // self.planes
+        if g.channels != each * self.planes or (self.planes > 1 and each % 64):
+            raise PackedError(f"expected {self.planes} planes of whole words, got {g}")
         kept = weight.shape[1] if weight.ndim == 4 else 0
-        return kept if g.groups == 1 and not each % 64 and each - 64 < kept <= each else each
+        return kept if not each % 64 and each - 64 < kept <= each else each
 
     def _sums(self, x: Tensor, most: int) -> tuple[list[int], list[int]]:
         """The sizes of the sums as floats, and those of the bits but for their bytes."""
@@ -148,20 +162,13 @@ class Layer(Instruction):
             _check_padded(g, lead[0], lead[1], lead[2], most // self._bytes)
             size = g.out_size(*lead[1:])
             return [lead[0], g.outputs, *size], [lead[0], *size]
-        if self.form == "line":
-            _check_padded(g, lead[0], 1, lead[1], most // self._bytes)
-            height, width = g.out_size(1, lead[1])
-            if height != 1:
-                raise PackedError(f"expected a height of 1, got {height}")
-            return [lead[0], g.outputs, width], [lead[0], width]
         if self.form == "row":
-            if g._replace(channels=1, outputs=1, groups=1) != Geometry(1, 1) or g.groups != 1:
+            if g._replace(channels=1, outputs=1) != Geometry(1, 1):
                 raise PackedError(f"expected a linear layer, got {g}")
             return [*lead, g.outputs], lead
-        expect_bits(x, len(x.shape) if x.ndim in (3, 4) else 4, self._channels)
-        if tuple(lead[1:]) != (g.kernel if x.ndim == 4 else g.kernel[1:]) or (x.ndim == 3 and g.kernel[0] != 1):
+        if tuple(lead[1:]) != g.kernel:
             raise PackedError(f"expected images of {g.kernel} pixels, got {lead[1:]}")
-        if (g.stride, g.padding, g.dilation, g.groups) != ((1, 1), (0, 0), (1, 1), 1):
+        if (g.stride, g.padding, g.dilation) != ((1, 1), (0, 0), (1, 1)):
             raise PackedError(f"expected a linear layer over whole images, got {g}")
         return [lead[0], g.outputs], lead[:1]
 
@@ -171,9 +178,9 @@ class Layer(Instruction):
         return 2 if self.weights == "integer" else 1
 
     def _whole(self, weight: Tensor) -> Tensor:
-        """Integer weights, int8 [outputs, channels / groups, kernel height, kernel width]."""
+        """Integer weights, int8 [outputs, channels, kernel height, kernel width]."""
         g = self.geometry
-        shape = (g.outputs, g.channels // g.groups, *g.kernel)
+        shape = (g.outputs, g.channels, *g.kernel)
         return from_nibbles(weight, shape) if weight.dtype == torch.uint8 else weight
 
     def _integers(self, machine: Machine) -> tuple[Any, Any]:
@@ -183,7 +190,7 @@ class Layer(Instruction):
         """
         g, weight = self.geometry, self._whole(machine.tensors[self.weight])
         check_exact(weight, self.planes)
-        looked_up = self.planes == 1 and self.form in ("image", "line")
+        looked_up = self.planes == 1 and self.form == "image"
         if looked_up and (made := machine.tables.prepare_whole(weight.float(), g)) is not None:
             return machine.tables, made
         return machine.integers, machine.integers.prepare(weight, g, planes=self.planes)
@@ -215,11 +222,10 @@ class Layer(Instruction):
             layer = _ByPixels(layer, lambda: self._products(products, weight, epilogue), g)
         outputs, width = g.outputs, row_bytes(g.outputs)
         take, lay, give = FORMS[self.form]
-        spare = machine.spare
 
         def run(values: Values, batch: int) -> None:
             bits = values[source]
-            y, out = layer(take(bits), None if residual is None else lay(values[residual]), spare)
+            y, out = layer(take(bits), None if residual is None else lay(values[residual]))
             if y_at is not None:
                 values[y_at] = give(y, bits, outputs, True)
             if bits_at is not None:
@@ -246,17 +252,7 @@ class Layer(Instruction):
         return True
 
     def decided(self) -> Decided | None:
-        return (
-            None
-            if self.bits is None or self.pooled
-            else Decided(self.bits, 1 if self.form in ("image", "line") else -1)
-        )
-
-    def holds(self) -> tuple[int, ...]:
-        return ()
-
-    def dense(self) -> tuple[int, ...]:
-        return () if self.y is None or self.form != "image" else (self.y,)
+        return None if self.bits is None or self.pooled else Decided(self.bits, 1 if self.form == "image" else -1)
 
 
 class _ByPixels:
@@ -294,8 +290,8 @@ class _ByPixels:
                 taken.append(time.perf_counter() - begin)
         return min(seconds, key=lambda layer: min(seconds[layer]))
 
-    def __call__(self, bits: Tensor, residual: Tensor | None, spare: Any) -> tuple[Tensor | None, Tensor | None]:
-        return self.of(bits, residual)(bits, residual, spare)
+    def __call__(self, bits: Tensor, residual: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        return self.of(bits, residual)(bits, residual)
 
 
 def to_nibbles(weight: Tensor) -> Tensor:
@@ -312,7 +308,7 @@ def from_nibbles(packed: Tensor, shape: Sequence[int]) -> Tensor:
 
 def widened(weight: Tensor, g: Geometry, planes: int) -> Tensor:
     """A table's weights for all channels of the geometry: w, 2 w, 4 w for bit planes, 0 where a file keeps none."""
-    each = g.channels // g.groups // planes
+    each = g.channels // planes
     if weight.shape[1] == each and planes == 1:
         return weight
     dense = torch.zeros(g.outputs, planes, each, *g.kernel, dtype=torch.float32, device=weight.device)
@@ -322,10 +318,10 @@ def widened(weight: Tensor, g: Geometry, planes: int) -> Tensor:
 
 
 def _check_padded(g: Geometry, batch: int, height: int, width: int, most: int) -> None:
-    """What a kernel may make of its input: a copy with a border, every group in words, or indices for tables."""
+    """What a kernel may make of its input: a copy with a border, or indices for tables."""
     (down, across), columns = g.padding, g.stride[1]
     pixels = batch * (height + 2 * down) * (width + 2 * across + columns)
-    if (size := pixels * g.groups * 4 * math.ceil(g.channels / g.groups / 8)) > most:
+    if (size := pixels * 4 * math.ceil(g.channels / 8)) > most:
         raise PackedError(f"expected padded images of at most {most:,} bytes, got {size:,}")
 
 
@@ -338,10 +334,6 @@ def _image_residual(x: Tensor) -> Tensor:
 
 def _image_give(out: Tensor, bits: Tensor, last: int, floats: bool) -> Tensor:
     return out.permute(0, 3, 1, 2) if floats else out
-
-
-def _line_give(out: Tensor, bits: Tensor, last: int, floats: bool) -> Tensor:
-    return out.squeeze(1).transpose(1, 2) if floats else out.squeeze(1)
 
 
 def _row_give(out: Tensor, bits: Tensor, last: int, floats: bool) -> Tensor:
@@ -359,11 +351,72 @@ def _whole_give(out: Tensor, bits: Tensor, last: int, floats: bool) -> Tensor:
 
 FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Callable[..., Tensor]]] = {
     "image": (lambda bits: bits, _image_residual, _image_give),
-    "line": (lambda bits: bits.unsqueeze(1), lambda x: x.transpose(1, 2).contiguous().unsqueeze(1), _line_give),
     "row": (_rows, _rows, _row_give),
     "whole": (
-        lambda bits: bits.reshape(bits.shape[0], -1, *bits.shape[-2:]),
+        lambda bits: bits,
         lambda x: x.contiguous().view(x.shape[0], 1, 1, x.shape[1]),
         _whole_give,
     ),
 }
+
+
+# ---- over floats ----
+
+Exponent = Annotated[int, Field(integer(-100, 100))]
+Limit = Annotated[int, Field(integer(1, float_layers.WIDEST))]
+
+
+@final
+@dataclass(frozen=True)
+class Rounded(Instruction):
+    """y = convolution of floats [batch, channels, height, width] in integers, see kernels/float_layers/reference.py."""
+
+    opcode = "rounded"
+
+    name: str
+    input: Read
+    geometry: Written
+    weight: TensorName
+    unit: TensorName
+    exponent: Exponent
+    limit: Limit
+    y: Made
+
+    def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
+        g, x = self.geometry, expect_floats(values[self.input], axis=3)
+        if x.ndim != 4 or x.shape[1] != g.channels or g.groups != 1 or g.dilation[1] != 1:
+            raise PackedError(f"expected images of {g.channels} channels, one group and no dilation, got {g}")
+        g.check()
+        expect(tensors[self.weight], [g.outputs, g.channels, *g.kernel], torch.int16)
+        expect_channels(tensors[self.unit], g.outputs)
+        (down, across), (height, width) = g.padding, x.shape[2:]
+        padded = x.shape[0] * (height + 2 * down) * (width + 2 * across) * g.channels * 2
+        if padded > most:
+            raise PackedError(f"expected padded images of at most {most:,} bytes, got {padded:,}")
+        return [empty([x.shape[0], g.outputs, *g.out_size(height, width)], torch.float32)]
+
+    def prepare(self, machine: Machine) -> Ready:
+        g, source, y, floats = self.geometry, self.input, self.y, machine.floats
+        unit = machine.tensors[self.unit].expand(g.outputs).contiguous()
+        weights = float_layers.Rounded(machine.tensors[self.weight], unit, self.exponent, self.limit)
+        weights.check()
+        laid = None if floats is None else floats.prepare_rounded(weights)
+
+        def run(values: Values, batch: int) -> None:
+            if laid is None or floats is None:
+                values[y] = float_layers.rounded(values[source], weights, g)
+            else:
+                values[y] = floats.rounded(values[source], laid, g)
+
+        return Ready(run, (floats, laid))
+
+    def plan(self, planning: Planning, ready: Ready) -> bool:
+        floats, laid = ready.layer
+        x = planning.example(self.input)
+        planning.kept.append(laid)
+        where = floats.shape_of(x, self.geometry), At(self.input), floats.strides_of(x), laid.held()
+        planning.step("rounded", *where, NO_WINDOW, ends=Ends(y=self.y))
+        return True
+
+    def decided(self) -> None:
+        return None

@@ -1,13 +1,16 @@
-"""What the numbers of a program mean, as text at the head of an export, from which it can be read again."""
+"""What all exports share: what their numbers mean, as text from which it is read again, digests, and test rows."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import Any
 
+import numpy as np
+
 from htaf.data.numerals import BLANKS
-from htaf.integer.program import IntegerProgram
+from htaf.integer.program import Array, IntegerProgram
 
 _RULES = """\
 How raw values become x, one line an input. v is the value of "column" in a row. It is missing where it is empty or one
@@ -54,3 +57,55 @@ def _json(said: dict[str, Any]) -> str:
     """One line that neither ends a comment nor begins one."""
     text = re.sub(r"/(?=\*)|(?<=\*)/", r"\\u002f", json.dumps(said, ensure_ascii=False))
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+# ---- the SHA-256 of a file in itself, so that an edited export is told from a written one ----
+
+OPEN = "0" * 64  # where the digest of a file is put: that of the file with these zeros
+KEY = "file_sha256"  # of the metadata of ONNX
+_SEAL = re.compile(rb"(?:text sha256: |%s\x12@)([0-9a-f]{64})" % KEY.encode())  # \x12@: a text of 64 letters follows
+
+
+def sealed(data: bytes) -> bytes:
+    """The file with its digest in place of the zeros behind `text sha256: `, or of ONNX's file_sha256: they are there
+    once."""
+    assert _SEAL.findall(data) == [OPEN.encode()]
+    return _filled(data, hashlib.sha256(data).hexdigest())
+
+
+def is_sealed(data: bytes) -> bool:
+    """Whether a file says its digest, right or wrong."""
+    return _SEAL.search(data) is not None
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether a file is as `sealed` made it."""
+    return len(_SEAL.findall(data)) == 1 and sealed(_filled(data, OPEN)) == data
+
+
+def _filled(data: bytes, digest: str) -> bytes:
+    found = _SEAL.search(data)
+    assert found
+    return data[: found.start(1)] + digest.encode() + data[found.end(1) :]
+
+
+# ---- rows with the outputs that a program gives for them, by which an export of it is tested ----
+
+
+def vectors(program: IntegerProgram, rows: int | Array, seed: int = 0) -> tuple[Array, Array]:
+    """Rows and their outputs.
+
+    Args:
+        rows: integers [rows, *input.shape], as rows of data, which are taken as they are; or how many to draw: uniform
+            over the range of the input, columns of every magnitude too, and two rows that are all at one end.
+    Returns:
+        x and `program.run(x)`, int64.
+    """
+    if not isinstance(rows, int):
+        return np.asarray(rows).astype(np.int64), program.run(rows)
+    rng, given = np.random.default_rng(seed), program.input
+    x = rng.integers(given.low, given.high + 1, (rows, *given.shape))
+    if given.kind == "columns":
+        x[::2] >>= rng.integers(0, 32, x[::2].shape)
+    x[1:2], x[2:3] = given.low, given.high
+    return x, program.run(x)
