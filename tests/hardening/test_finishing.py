@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn.functional import cross_entropy
 import htaf
 from htaf import HTAF, Heaviside
 from htaf.hardening.finishing import kept_where_better
+from htaf.hardening.report import Report
 
 ROWS = torch.randn(600, 6, generator=torch.Generator().manual_seed(0))
 CODES = (ROWS[:, 0] * ROWS[:, 1] > 0).long()
@@ -185,3 +187,11 @@ def test_a_measure_that_is_partly_chance_is_named() -> None:
     net = trained(partial(htaf.StraightThrough, htaf.surrogates.tanh), 2)
     with pytest.warns(UserWarning, match="chance"):
         htaf.finish(net, TRAINING, lambda net: loss(net) + 0.01 * torch.rand(()))
+
+
+def test_a_step_that_changes_nothing_is_not_kept() -> None:
+    """Though a measure that falls from call to call finds it better."""
+    net, falling = nn.Linear(2, 1), iter([2.0, 1.0])
+    nothing = lambda net: (copy.deepcopy(net), Report("none", 0.0))  # noqa: E731
+    kept, (step,) = kept_where_better(net, [("none", nothing)], lambda net: next(falling))
+    assert (kept is net, step.after, step.kept) == (True, 1.0, False)

@@ -187,8 +187,6 @@ def test_supervised_run(digits: Images, table: Attributes, tmp_path: Path) -> No
 def test_attributes_that_nothing_reads(digits: Images, table: Attributes, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected no attributes for ICBM over wide_resnet, depth 10"):
         fit(recipe(), digits, tmp_path / "a", attributes=table)
-    with pytest.raises(TrainingError, match="a network that learns attributes is trained in parts"):
-        fit(recipe(bottleneck="joint", compile=True), digits, tmp_path / "b", attributes=table)
 
 
 def test_first_weights_from_a_hub(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

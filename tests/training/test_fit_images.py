@@ -26,10 +26,8 @@ from htaf.training import families
 from htaf.training.families import FAMILIES, make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
-from htaf.training.notes import augment_notes
 from htaf.training.problems import problem, resolved
-from htaf.training.recipe import ImageData, Recipe
-from htaf.training.running import Running
+from htaf.training.recipe import ImageData, Recipe, Running
 from smallest import SMALLEST
 
 
@@ -235,20 +233,6 @@ def test_the_augmentation_is_recorded(runs) -> None:
     record = runs("dhn").record
     assert record["recipe"]["augment"] == "none"
     assert [note for note in record["notes"] if str(note).startswith("augment none")]
-
-
-def test_an_augmentation_that_does_harm_is_said(digits: Images) -> None:
-    """A network that knows training images as they are, mirrored ones not at all."""
-    posed = problem(recipe("dhn", augment="crop-flip"), digits, 0, "random")
-    poor, good = ({"validation": {"accuracy": value}} for value in (0.6, 0.97))
-    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    (note,) = augment_notes(net, posed, poor, "crop-flip")
-    assert "augmented by crop-flip (accuracy " in note
-    assert "compare with augment none" in note
-    assert augment_notes(net, posed, good, "crop-flip") == []
-    assert augment_notes(net, posed, poor, "none") == []
-    poor["validation"]["accuracy"] = 0.0  # the training images are easier: what an augmentation is for
-    assert augment_notes(net, posed, poor, "crop-flip") == []
 
 
 def test_a_family_is_added_as_contributing_says(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

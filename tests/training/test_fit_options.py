@@ -1,10 +1,8 @@
-"""Recipes' precision, clip and compile, and the memory layout of images."""
+"""Recipes' precision and clip, and the memory layout of images."""
 
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,88 +10,18 @@ import pytest
 import torch
 
 from htaf.data.images import Images, load
-from htaf.models.build import build
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
-from htaf.training.running import Running
+from htaf.training.recipe import Running
 
 SMALL = {"depth": 10, "width": 1, "train_images": 60, "validation_images": 40, "batch_size": 30, "epochs": 1}
 TINY = ready_recipe("dhn", "reduced").replace(**SMALL, precision="float32")
-
-# Dynamo cannot trace the functions that jaxtyping's test hook checks, so that compiling runs in a process without it
-COMPILED = """
-import dataclasses, json, sys
-from pathlib import Path
-import torch
-from htaf.data.images import load
-from htaf.training.fit import fit
-from htaf.training.module import Training
-from htaf.training.families import ready_recipe
-from htaf.training.running import Running
-
-small = json.loads(sys.argv[2])
-recipe = ready_recipe("dhn", "reduced").replace(precision="float32", **small)
-eager_backend, calls = torch.compile, []
-
-def compiled(net):  # aot_eager traces forward and backward as the default does, without minutes of a C++ compiler
-    def counting(graph, inputs):
-        calls.append(1)
-        return graph
-    from torch._dynamo.backends.common import aot_autograd
-    return eager_backend(net, backend=aot_autograd(fw_compiler=counting))
-
-torch.compile = compiled
-out, runs = Path(sys.argv[1]), []
-for flag in (False, True):
-    runs.append(fit(recipe.replace(compile=flag), load("digits"), out / str(flag), running=Running("cpu")))
-assert calls, "nothing was compiled"
-eager, other = runs
-assert list(eager.model(exact=False).state_dict()) == list(other.model(exact=False).state_dict())
-for network in ("smooth", "exact"):
-    for part in ("validation", "test"):
-        a, b = (run.record["metrics"][network][part]["loss"] for run in runs)
-        assert abs(a - b) < 1e-3 * abs(a), (network, part, a, b)
-assert eager.record["model"] == other.record["model"]
-"""
 
 
 @pytest.fixture(scope="module")
 def digits() -> Images:
     return load("digits")
-
-
-@pytest.mark.slow
-def test_a_compiled_training_is_the_eager_one(tmp_path: Path) -> None:
-    import json
-
-    words = [sys.executable, "-c", COMPILED, str(tmp_path), json.dumps(SMALL)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_what_members_say_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss is of the members' outputs, so that is what compile must take."""
-    called: list[Any] = []
-
-    def compiled(function: Any) -> Any:
-        def traced(x: torch.Tensor) -> torch.Tensor:
-            called.append(function)
-            return function(x)
-
-        return traced
-
-    monkeypatch.setattr(torch, "compile", compiled)
-    x, y = torch.rand(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
-    for members in (1, 4):
-        recipe = ready_recipe("mlp", "tabular-exact").replace(hidden=(5,), members=members, compile=True)
-        net = build(recipe.model({"in_features": 3, "levels": [6, 6, 6], "discrete": []}, 2))
-        losses = [
-            Training(net, one, "classification", 10).objective(x, y) for one in (recipe, recipe.replace(compile=False))
-        ]
-        assert called.pop() == (net if members == 1 else net.member_outputs)  # pyright: ignore[reportAttributeAccessIssue]
-        assert not called
-        assert torch.equal(*losses)
 
 
 def spied(patch: pytest.MonkeyPatch) -> dict[str, Any]:

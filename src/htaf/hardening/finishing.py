@@ -30,11 +30,12 @@ STEP_ERRORS = (ValueError, TypeError, torch.linalg.LinAlgError)  # pyright: igno
 
 
 @dataclass(frozen=True)
-class Taken:
+class TriedStep:
     """A step that was tried on an exact network.
 
     name: of the step. seconds: wall time, the measure included. before, after: the measure. kept: whether the network
-    goes on with it. report: of the step itself. left_out: the error of one that could not be taken, without `after`.
+    goes on with it, never of a step that changed nothing. report: of the step itself. left_out: the error of one that
+    could not be taken, without `after`.
     """
 
     name: str
@@ -48,8 +49,8 @@ class Taken:
     def __str__(self) -> str:
         if self.left_out:
             return f"{self.name}: left out: {self.left_out}"
-        told = f"{self.before:.5g} -> {self.after:.5g}, {self.seconds:.1f} s"
-        return f"{self.name}: {'kept' if self.kept else 'not kept'}: {told}"
+        change = f"{self.before:.5g} -> {self.after:.5g}, {self.seconds:.1f} s"
+        return f"{self.name}: {'kept' if self.kept else 'not kept'}: {change}"
 
     def of_loss(self) -> str:
         """In words, where the measure is the loss on the validation part of a run."""
@@ -76,7 +77,7 @@ class Finish:
     trained: float
     hardened: float
     measure: float
-    steps: tuple[Taken, ...]
+    steps: tuple[TriedStep, ...]
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -126,7 +127,7 @@ def finish(model: Model, batches: Batches, measure: Measure) -> tuple[Model, Fin
     notes = (*doubts, *_constant(exact, first))
     smooth = any(isinstance(m, SmoothStep) and not isinstance(m, StraightThrough) for m in model.modules())
     targets = isinstance(first, (tuple, list)) and len(first) == 2 and isinstance(first[1], Tensor)
-    taken: list[Taken] = []
+    taken: list[TriedStep] = []
 
     def steps() -> Iterator[tuple[str, Make]]:
         norms = "recalibrate", partial(recalibrate, batches=batches)
@@ -143,7 +144,7 @@ def finish(model: Model, batches: Batches, measure: Measure) -> tuple[Model, Fin
     last = next((one.after for one in reversed(taken) if one.kept), hardened)
     assert last is not None
     if not targets:
-        taken.append(Taken("refit_head", 0.0, last, left_out=f"{wanted}, got {_shown(first)}"))
+        taken.append(TriedStep("refit_head", 0.0, last, left_out=f"{wanted}, got {_shown(first)}"))
     return cast(Model, net), Finish(trained, hardened, last, tuple(taken), notes)
 
 
@@ -206,21 +207,21 @@ def kept_where_better(
     net: nn.Module,
     steps: Iterable[tuple[str, Make]],
     measure: Measure,
-    told: Callable[[Taken], None] = lambda taken: None,
+    after_step: Callable[[TriedStep], None] = lambda step: None,
     *,
     before: float | None = None,
-) -> tuple[nn.Module, list[Taken]]:
+) -> tuple[nn.Module, list[TriedStep]]:
     """The network after those steps that lower a measure, each taken on what was kept before, and what was tried.
 
     Args:
         steps: name -> what makes another network and a report of a network.
-        told: called after every step.
+        after_step: called after every step.
         before: the measure of `net`, where it is known.
 
     Raises:
         What the measure raises; errors of a step itself leave this step out.
     """
-    best, taken = measured_by(measure, net) if before is None else before, list[Taken]()
+    best, taken = measured_by(measure, net) if before is None else before, list[TriedStep]()
     for name, make in steps:
         begin = time.perf_counter()
         try:
@@ -228,10 +229,17 @@ def kept_where_better(
         except STEP_ERRORS as error:  # such as a head that cannot be refitted
             if getattr(error, OF_MEASURE, False):
                 raise
-            taken.append(Taken(name, time.perf_counter() - begin, best, left_out=first_line(error)))
+            taken.append(TriedStep(name, time.perf_counter() - begin, best, left_out=first_line(error)))
         else:
             after = measured_by(measure, made)
-            taken.append(Taken(name, time.perf_counter() - begin, best, after, after < best, report))
-            net, best = (made, after) if after < best else (net, best)
-        told(taken[-1])
+            better = after < best and not _is_same(net, made)  # a measure that is partly chance may lower itself
+            taken.append(TriedStep(name, time.perf_counter() - begin, best, after, better, report))
+            net, best = (made, after) if better else (net, best)
+        after_step(taken[-1])
     return net, taken
+
+
+def _is_same(net: nn.Module, made: nn.Module) -> bool:
+    """Whether a step left every weight and every statistic as it was."""
+    before, after = net.state_dict(), made.state_dict()
+    return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)

@@ -14,14 +14,13 @@ from torch.utils.data import DataLoader, Sampler
 
 from htaf._compat import no_trace
 from htaf.activations import exact_step
-from htaf.contract import SmoothStep, looks_smooth, sharpness_of
+from htaf.contract import looks_smooth
 from htaf.convert import harden
 from htaf.data.parts import Part
 from htaf.names import is_outside
 from htaf.runs.metrics import loss_function
 from htaf.sharpening import set_sharpness
-from htaf.training._lightning import L
-from htaf.training.distributed import TrainingError, first_cause, pooled, share, share_buffers
+from htaf.training.distributed import L, TrainingError, first_cause, pooled, share, share_buffers
 from htaf.training.recipe import Recipe
 
 NEWTON_SCHULZ = 3  # iterations of Muon, as in cifar10-airbench
@@ -65,9 +64,8 @@ class Training(L.LightningModule):
         self.train_loss, self.loss = loss_function(task, recipe.optimization.label_smoothing), loss_function(task)
         self.schedule = recipe.activation.sharpening()
         self._sharp: Any = None  # what the activations were set to
-        # in lists, so that they are no second sets of entries in the state dict
-        self._compiled: list[Any] = [torch.compile(recipe.network.called(net))] if recipe.optimization.compile else []
-        self._measured: list[nn.Module] = []  # the smooth and the exact network
+        # the smooth and the exact network; in a list, so that they are no second sets of entries in the state dict
+        self._measured: list[nn.Module] = []
         self._exact: tuple[list[int], nn.Module] | None = None
         self._trained, self._validated = Means(), Means()  # since the last validation, and in this one
 
@@ -121,12 +119,9 @@ class Training(L.LightningModule):
 
     def objective(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """The training loss: of the outputs, and of the attributes where the network learns them."""
-        if self.attributes is None:
-            network = self._compiled[0] if self._compiled else self.recipe.network.called(self.net)
-            of_rows = partial(self.train_loss, weights=weights)
-            return self.recipe.network.loss(self.net, network, x, y, of_rows)
-        truth = self.attributes.to(y.device)[y]
-        return self.recipe.network.supervised_loss(self.net, x, y, truth, self.train_loss)
+        attributes = None if self.attributes is None else self.attributes.to(y.device)[y]
+        loss = partial(self.train_loss, weights=weights)
+        return self.recipe.network.loss(self.net, x, y, loss, attributes)
 
     def on_validation_epoch_start(self) -> None:
         self.sharpen(self.global_step / self.steps)  # what is validated is the network of this moment
@@ -145,10 +140,7 @@ class Training(L.LightningModule):
         return self._exact[1].eval()
 
     def on_validation_epoch_end(self) -> None:
-        first = next((m for m in self.net.modules() if isinstance(m, SmoothStep) and m.sharpness), None)
-        now = {} if first is None else sharpness_of(first)
-        now["lr"] = self.trainer.optimizers[0].param_groups[0]["lr"]
-        self.log_dict(self._trained.taken() | self._validated.taken() | now)
+        self.log_dict(self._trained.taken() | self._validated.taken())
         self._measured = []
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
