@@ -500,10 +500,7 @@ def test_control_c(runs: Callable[[str], Run], table: Table, tmp_path: Path, int
 
 
 def test_a_loss_that_is_no_number_names_the_epoch(table: Table, tmp_path: Path) -> None:
-    with pytest.raises(
-        TrainingError,
-        match=r"training loss became (nan|inf) at step \d+ \(epoch [12]\): .*(in the output of|not finite since|loss)",
-    ):
+    with pytest.raises(TrainingError, match=r"training loss became (nan|inf) at step \d+ \(epoch [12]\): lower lr"):
         train(tmp_path / "run", table, make_recipe(method="relu", hidden=(8,), epochs=2, lr=1e30, batch_norm=False))
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
@@ -526,9 +523,7 @@ def test_weights_that_are_not_finite_leave_no_checkpoint(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Training, "on_train_batch_end", poison)
-        with pytest.raises(
-            TrainingError, match=r"became nan at step \d+ \(epoch 3\): .*weight is not finite since the step before"
-        ):
+        with pytest.raises(TrainingError, match=r"became nan at step \d+ \(epoch 3\)"):
             train(tmp_path / "run", table)
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000000.ckpt"]
     assert outcome(train(tmp_path / "run", table)) == outcome(runs("htaf"))
@@ -763,7 +758,6 @@ def test_a_line_an_epoch_without_a_terminal(table: Table, tmp_path: Path, capsys
         loss, smooth = (float(row[name]) for name in ("val_loss", "val_loss_smooth"))
         losses = f"train loss {float(row['train_loss']):.4f}, validation loss {loss:.4f} (smooth {smooth:.4f}), RMSE "
         assert line.startswith(f"epoch {number}/4: {losses}")
-        assert (" left" in line) is (number < 4)
 
 
 def test_why_the_last_epoch_is_kept_is_said(

@@ -76,7 +76,7 @@ def test_every_method_trains_and_is_read_back(runs, method: str) -> None:
     "changes",
     [
         {"backbone": "resnet", "depth": 18, "width": 4, "concepts": 24},
-        {"freeze": True, "concept_norm": "batch"},
+        {"freeze": True},
     ],
 )
 def test_backbones(digits: Images, changes: dict[str, Any], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from htaf._errors import first_line
-from htaf.activations import Heaviside, StraightThrough
+from htaf.activations import StraightThrough
 from htaf.contract import SmoothStep
 from htaf.convert import harden
 from htaf.convert.functional_sites import Model
@@ -23,7 +23,7 @@ from htaf.convert.modes import evaluating, hooked
 from htaf.hardening.heads import refit_head
 from htaf.hardening.layerwise import repair
 from htaf.hardening.norms import norms_behind_steps, recalibrate
-from htaf.hardening.report import OF_MEASURE, Batches, Measure, Report, call, expect_batches, inputs_of, measured_by
+from htaf.hardening.report import OF_MEASURE, Batches, Measure, Report, expect_batches, inputs_of, measured_by
 
 Make = Callable[[nn.Module], tuple[nn.Module, Report]]
 STEP_ERRORS = (ValueError, TypeError, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
@@ -71,7 +71,7 @@ class TriedStep:
 class Finish:
     """What `finish` did: the measure of the network as it was trained, hardened, and at the end, and every step.
 
-    notes: what makes the measure doubtful, and steps that give one value on the first batch.
+    notes: what makes the measure doubtful.
     """
 
     trained: float
@@ -124,7 +124,6 @@ def finish(model: Model, batches: Batches, measure: Measure) -> tuple[Model, Fin
     doubts = _doubts(measure, exact, hardened)
     for doubt in doubts:
         warnings.warn(doubt, stacklevel=2)
-    notes = (*doubts, *_constant(exact, first))
     smooth = any(isinstance(m, SmoothStep) and not isinstance(m, StraightThrough) for m in model.modules())
     targets = isinstance(first, (tuple, list)) and len(first) == 2 and isinstance(first[1], Tensor)
     taken: list[TriedStep] = []
@@ -145,7 +144,7 @@ def finish(model: Model, batches: Batches, measure: Measure) -> tuple[Model, Fin
     assert last is not None
     if not targets:
         taken.append(TriedStep("refit_head", 0.0, last, left_out=f"{wanted}, got {_shown(first)}"))
-    return cast(Model, net), Finish(trained, hardened, last, tuple(taken), notes)
+    return cast(Model, net), Finish(trained, hardened, last, tuple(taken), doubts)
 
 
 _CLEARLY = 0.05  # of the measure: so much better must rows be that were mixed up
@@ -175,24 +174,6 @@ def _doubts(measure: Measure, exact: nn.Module, found: float) -> tuple[str, ...]
         f"the measure is {found:.6g}, and {of_mixed:.6g} where each row has the output of another: lower is better "
         "here, so a score such as an accuracy needs a minus",
     )
-
-
-def _constant(exact: nn.Module, batch: Any) -> list[str]:
-    """The steps that give one value on a batch: nothing passes through them."""
-    seen: dict[str, set[float]] = {}
-
-    def look(name: str, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-        values = seen.setdefault(name, set())
-        values |= {output.min().item(), output.max().item()} if output.numel() else set()
-
-    steps = [(name, module) for name, module in exact.named_modules() if isinstance(module, Heaviside)]
-    with evaluating(exact), hooked(module.register_forward_hook(partial(look, name)) for name, module in steps):
-        call(exact, inputs_of(batch))
-    return [
-        f"{name or 'the model'}: its step gives {values.pop():g} for the whole first batch, and nothing passes through"
-        for name, values in seen.items()
-        if len(values) == 1
-    ]
 
 
 def _shown(batch: object) -> str:

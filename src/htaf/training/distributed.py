@@ -147,14 +147,6 @@ def pooled(means: Tensor, rows: int) -> tuple[Tensor, int]:
     return (sums[:-1] / sums[-1]).to(means.dtype), round(sums[-1].item())
 
 
-def first_cause(finite: bool, cause: str) -> str:
-    """What the first process whose loss is not finite has found; all must call it."""
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, None if finite else cause)
-    rank = next(i for i, text in enumerate(found) if text is not None)
-    return f"in process {rank}, {found[rank]}"
-
-
 def share_buffers(net: nn.Module) -> None:
     """Give every process the buffers of the first, such as the running means of batch norm."""
     for buffer in net.buffers():
@@ -213,7 +205,7 @@ def end_others(trainer: L.Trainer) -> None:
     started.clear()  # else Lightning's observer finds them ended and kills this process before it can say why
 
 
-def lost(error: BaseException) -> bool:
+def is_lost_peer(error: BaseException) -> bool:
     """Whether an exception is what is seen of another process's end."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
@@ -230,7 +222,7 @@ def sharing_record(world: int) -> Iterator[list[dict[str, Any]]]:
                 dist.broadcast_object_list([records[0] if records else None], 0)
                 _leave_at_exit()
             except RuntimeError as error:  # what ended before it was told cannot undo what is written
-                if not lost(error):
+                if not is_lost_peer(error):
                     raise
 
 
@@ -244,7 +236,7 @@ def received_record() -> dict[str, Any]:
     try:
         dist.broadcast_object_list(records, 0)
     except RuntimeError as error:
-        if not lost(error):
+        if not is_lost_peer(error):
             raise
     if records[0] is None:
         raise PeerError("the first process of this training failed; its own message says why")

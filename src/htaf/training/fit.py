@@ -19,15 +19,15 @@ from torch import Tensor, nn
 
 from htaf import convert
 from htaf._compat import free_start_method
-from htaf._errors import expect_memory, expect_seed, option, release_memory
-from htaf.contract import SmoothStep, StepFactory, from_outside, made, sharpness_of
+from htaf._console import tell
+from htaf._errors import expect_memory, expect_seed, release_memory
+from htaf.contract import SmoothStep, StepFactory, from_outside, make_step, sharpness_of
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.notes import Note, to_record
 from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import listed
 from htaf.data.tabular import Split, Table
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
@@ -38,7 +38,6 @@ from htaf.names import is_outside
 from htaf.runs import (
     CHECKPOINTS,
     Run,
-    RunError,
     claim,
     content_hash,
     finish_run,
@@ -55,9 +54,9 @@ from htaf.training.callbacks import (
     AVERAGE_FROM,
     AtomicCheckpoint,
     Averaging,
-    EpochBar,
     History,
     PlainCheckpoints,
+    ShownProgress,
     last_checkpoint,
 )
 from htaf.training.distributed import (
@@ -69,7 +68,7 @@ from htaf.training.distributed import (
     end_others,
     expect_rows_for_all,
     finished_elsewhere,
-    lost,
+    is_lost_peer,
     received_record,
     shared_cores,
     sharing_record,
@@ -120,13 +119,12 @@ class _Prepared:
 
     def say(self, text: str) -> None:
         """A line on the console, where progress is shown."""
-        for callback in self.trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
-            if isinstance(callback, EpochBar):
-                callback.say(text)
+        if self.running.progress:
+            tell(text)
 
 
 @contextmanager
-def _as_before() -> Iterator[None]:
+def _quiet_lightning() -> Iterator[None]:
     """Lightning without its banners and tips; what is set for the whole process is afterwards as it was."""
     there = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     before = [logger.level for logger in there]
@@ -140,7 +138,7 @@ def _as_before() -> Iterator[None]:
             logger.setLevel(level)
 
 
-@_as_before()
+@_quiet_lightning()
 def fit(
     recipe: Recipe,
     data: Data,
@@ -182,8 +180,8 @@ def fit(
             run, finished, whose weights or preprocessing are missing or damaged. DataError: the data are not
             of the family's kind, or too little to split or to learn from. TrainingError: no such device, too few rows
             for so many processes, no such backbone, pretrained weights that are missing or of another architecture, a
-            continued run of another network or data, or the loss became NaN or infinite; the message names step and
-            layer. PeerError: another process of this training failed. OSError: the disk is full; what was finished
+            continued run of another network or data, or the loss became NaN or infinite; the message names the
+            step. PeerError: another process of this training failed. OSError: the disk is full; what was finished
             before stays.
     """
     out = Path(out)
@@ -199,7 +197,7 @@ def fit(
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)  # of a process that was killed as it ended
-        return _with_ids(finished_run(out, before, method), data)  # images from files need not be decoded for it
+        return finished_run(out, before, method)  # images from files need not be decoded for it
     known = None if continued is None else continued.preprocessor()
     known = known if isinstance(known, ImagePreprocessor) else None  # as the weights know it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, preprocessor=known, rows=rows)
@@ -235,7 +233,7 @@ def fit(
             return Run(out, record, method)
         with claim(out, identity) as record:
             if record["status"] == "finished":
-                return _with_ids(finished_run(out, record, method), data)
+                return finished_run(out, record, method)
             return _lead(train, first, record, source)
 
 
@@ -256,25 +254,6 @@ def long_enough(recipe: Recipe, rows: int) -> tuple[Recipe, int, tuple[str, ...]
     every = 1 if recipe.exact_epoch is not None else math.ceil(epochs / VALIDATIONS)
     epochs = math.ceil(epochs / every) * every  # the last is validated
     return recipe.replace(epochs=epochs), every, (f"{epochs} epochs, which are {epochs * steps:,} steps",)
-
-
-def _with_ids(run: Run, data: Data) -> Run:
-    """A finished run, seen to keep the columns beside predictions that are asked for: its key does not tell.
-
-    Raises:
-        RunError: it keeps others.
-    """
-    preprocessor = run.preprocessor() if isinstance(data, Table) else None
-    if not isinstance(data, Table) or not isinstance(preprocessor, Preprocessor):
-        return run
-    here, there = [*map(str, data.ids.columns)], [*preprocessor.ids]
-    if {*here} == {*there}:
-        return run
-    raise RunError(
-        f"{run.path} holds this training, finished, which keeps {listed(there) if there else 'no column'} beside "
-        f"predictions, not {listed(here) if here else 'none'}: choose another {option('--out', 'folder')}, or leave "
-        "these columns to htaf predict --id"
-    )
 
 
 def check(recipe: Recipe, running: Running = AS_USUAL) -> None:
@@ -346,6 +325,8 @@ def run_identity(
     channels = data.train.channels if isinstance(data, Images) else 0
     if channels and continued is None and recipe.flat().get("pretrained"):
         more["normalisation"] = recipe.network.normalisation(channels)
+    if isinstance(data, Table) and len(data.ids.columns):  # kept beside predictions
+        more["ids"] = sorted(map(str, data.ids.columns))
     if attributes is not None:
         more["attributes"] = content_hash([attributes.names, attributes.of(data.classes).values.tolist()])
     own = {"recipe": recipe.identity(), "seed": seed, "data": data_identity(data, mode)}
@@ -454,7 +435,7 @@ def _written(
         "rows": {n: len(part) for n, part in {"train": posed.train, **posed.measured()}.items()},
         "parameters": sum(p.numel() for p in net.parameters()),
         "source": dict(source or {}),
-        "notes": to_record([*posed.notes, *recipe.network.notes(), *history.notes]),
+        "notes": to_record([*posed.notes, *history.notes]),
         "best_epoch": epoch,
         "epochs_run": history.epochs,
         "device": history.device,
@@ -493,7 +474,7 @@ def _trainer(
     history = History(out, training.patience, count_from, running.world, last=training.keep == "last")
     callbacks: list[L.Callback] = [history]
     if running.progress:
-        callbacks.append(EpochBar(posed, recipe, history, "images" if images else "rows"))
+        callbacks.append(ShownProgress(posed, recipe, history, "images" if images else "rows"))
     callbacks.append(AtomicCheckpoint(out / CHECKPOINTS, history, running.checkpoint_seconds))
     trainer = L.Trainer(
         **trainer_options(running, PlainCheckpoints()),
@@ -545,7 +526,7 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
         raise (why if isinstance(why, KeyboardInterrupt) else KeyboardInterrupt()) from None
     except Exception as error:
         end_others(trainer)
-        if world > 1 and lost(error):
+        if world > 1 and is_lost_peer(error):
             raise PeerError(f"another process of this training ended or is out of reach ({error})") from error
         if isinstance(error, TrainingError) and not trainer.is_global_zero:
             raise PeerError(str(error)) from None  # every process has it, the first one says it
@@ -597,7 +578,7 @@ def described_activation(recipe: Recipe, method: StepFactory | None) -> dict[str
 
 def _outside_step(recipe: Recipe, method: StepFactory | None) -> Any:
     """One module of a recipe's step from outside htaf."""
-    return made(
+    return make_step(
         from_outside(recipe.activation.method, method),
         {},
         bipolar=recipe.network.bipolar,

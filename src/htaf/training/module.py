@@ -20,7 +20,7 @@ from htaf.data.parts import Part
 from htaf.names import is_outside
 from htaf.runs.metrics import loss_function
 from htaf.sharpening import set_sharpness
-from htaf.training.distributed import L, TrainingError, first_cause, pooled, share, share_buffers
+from htaf.training.distributed import L, TrainingError, pooled, share, share_buffers
 from htaf.training.recipe import Recipe
 
 NEWTON_SCHULZ = 3  # iterations of Muon, as in cifar10-airbench
@@ -106,12 +106,9 @@ class Training(L.LightningModule):
         if self.world > 1:
             (mean,), rows = pooled(loss[None], len(x))
         if not torch.isfinite(mean):  # of all processes, so that they stop together
-            cause = first_non_finite(self.net, x)
-            if self.world > 1:
-                cause = first_cause(bool(torch.isfinite(loss)), cause)
             raise TrainingError(
                 f"the training loss became {mean.item()} at step {self.global_step} (epoch {self.current_epoch + 1}): "
-                f"{cause}. Lower lr, set clip, or check the data; the last good checkpoint is kept"
+                "lower lr, set clip, or check the data; the last good checkpoint is kept"
             )
         self._trained.add({"train_loss": mean}, rows)
         # the processes' gradients are averaged: this makes it the gradient of the mean over all rows
@@ -140,7 +137,7 @@ class Training(L.LightningModule):
         return self._exact[1].eval()
 
     def on_validation_epoch_end(self) -> None:
-        self.log_dict(self._trained.taken() | self._validated.taken())
+        self.log_dict(self._trained.pop() | self._validated.pop())
         self._measured = []
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
@@ -225,7 +222,7 @@ class Means:
             self.sums[name] = self.sums.get(name, 0) + value * rows
         self.rows += rows
 
-    def taken(self) -> dict[str, Tensor]:
+    def pop(self) -> dict[str, Tensor]:
         """The means since the last call."""
         found = {name: total / self.rows for name, total in self.sums.items()}
         self.sums, self.rows = {}, 0
@@ -255,32 +252,6 @@ def _is_random(net: nn.Module) -> bool:
 
 def _has_smooth(net: nn.Module) -> bool:
     return any(map(looks_smooth, net.modules()))
-
-
-@torch.no_grad()
-def first_non_finite(net: nn.Module, x: Tensor) -> str:
-    """Where the first NaN or infinity of a forward pass comes from: the inputs, a parameter, or a module's output."""
-    found: list[str] = []
-    if not torch.isfinite(x).all():
-        found.append("the inputs of this batch are not finite")
-    for name, tensor in net.named_parameters():  # no buffers: this very pass has spoiled those of batch norm
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            found.append(f"the parameter {name} is not finite since the step before")
-
-    def look(name: str, module: nn.Module):
-        def hook(_: nn.Module, inputs: Any, output: Any) -> None:
-            if not found and isinstance(output, Tensor) and not torch.isfinite(output).all():
-                found.append(f"the first value that is not finite is in the output of {name} ({type(module).__name__})")
-
-        return module.register_forward_hook(hook)
-
-    handles = [look(name, m) for name, m in net.named_modules() if not any(True for _ in m.children())]
-    try:
-        net(x)  # in any case: where several processes look, each must take part in what the others wait for
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found[0] if found else "every layer's output is finite, so the loss itself overflowed"
 
 
 @final

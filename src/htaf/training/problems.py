@@ -89,11 +89,6 @@ def data_identity(data: Data, mode: str) -> dict[str, Any]:
     return known | data.parting.identity() | weight
 
 
-def headline_of(data: Data) -> str:
-    """The name of the metric that tables show."""
-    return "accuracy" if isinstance(data, Images) else headline(data.task, len(data.classes))
-
-
 def positive_of(posed: Problem) -> dict[str, str]:
     """{"positive": the class of which AUROC and calibration are} of two classes, else nothing."""
     known = posed.preprocessor
@@ -354,7 +349,7 @@ def _images(recipe: Recipe, options: ImageData, images: Images, test: bool, give
     assert isinstance(settled, ImageData)
     augment = settled.augment
     assert augment != "auto"
-    held = images.train if recipe.network.frozen and augment == "none" else _at_hand(images.train)
+    held = images.train if recipe.network.frozen and augment == "none" else _decoded_once(images.train)
     plain = ImageDataset(held, preprocessor)
     train = Part(ImageDataset(held, preprocessor, augment), rows.train)
     validation = Part(plain, rows.validation, IMAGE_CHUNK)
@@ -385,7 +380,7 @@ def _for_weights(recipe: Recipe, images: Images) -> ImagePreprocessor | None:
     return ImagePreprocessor(*found, part.size, part.channels, images.classes, (note,))
 
 
-def _at_hand(part: ImagePart) -> ImagePart:
+def _decoded_once(part: ImagePart) -> ImagePart:
     """Images from files that are few enough are decoded once, not in every epoch."""
     pixels = len(part) * part.channels * part.size[0] * part.size[1]
     return part.in_memory() if isinstance(part, FilePart) and pixels <= IN_MEMORY else part

@@ -417,10 +417,6 @@ class Network(RecipePart, ABC):
         """This part for a training that goes on from the weights of a run."""
         return self
 
-    def notes(self) -> list[str]:
-        """What a reader of the record must know of the network."""
-        return []
-
     def reads(self, inputs: Mapping[str, Any]) -> tuple[str, ...]:
         """What of such inputs, as `model` takes them, the network leaves out, in words."""
         return ()

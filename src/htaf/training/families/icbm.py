@@ -47,7 +47,6 @@ class ICBMNetwork(Network):
         stem: Of resnet: cifar: 3x3, no pooling; imagenet: 7x7 and pooling.
         dropout: Of wide_resnet.
         concepts: How many; 0: as many as the backbone has features.
-        concept_norm: Batch normalisation before the step; auto: not behind a layer norm.
         pretrained: hub (timm's), a file of weights, the name of an installed package with one, or a run folder.
         freeze: Leave the backbone as it is: what it gives of images that are not augmented is computed once and kept;
             with an augment that is not auto or none nothing is kept.
@@ -73,7 +72,6 @@ class ICBMNetwork(Network):
     stem: Literal["cifar", "imagenet"] = "cifar"
     dropout: float = 0.0
     concepts: int = 0
-    concept_norm: Literal["auto", "batch", "none"] = "auto"
     pretrained: str = ""
     freeze: bool = False
     keep_norms: bool = False
@@ -113,7 +111,7 @@ class ICBMNetwork(Network):
         else:
             found |= dict.fromkeys(("concept_rate", "neighbours"), f"bottleneck {self.bottleneck}")
         if method == "relu":
-            found |= dict.fromkeys(("concept_norm", "concept_rate", "neighbours"), "method relu")
+            found |= dict.fromkeys(("concept_rate", "neighbours"), "method relu")
         return found | dict.fromkeys(("backbone_lr", "keep_norms"), "freeze true") if self.freeze else found
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +133,7 @@ class ICBMNetwork(Network):
             "activation": activation,
             "backbone": backbone_description(self.backbone, own),
             "concepts": inputs.get("concepts") or self.concepts or None,
-            "norm": {"auto": None, "batch": True, "none": False}[self.concept_norm],
+            "norm": None,
             "bottleneck": self.bottleneck,
             "freeze": self.freeze,
             **more,
@@ -151,9 +149,6 @@ class ICBMNetwork(Network):
 
     def continued(self) -> Network:
         return dataclasses.replace(self, pretrained="")
-
-    def notes(self) -> list[str]:
-        return [f"the backbone started from {self.pretrained}"] if self.pretrained else []
 
     def check_available(self) -> None:
         from htaf.models.build import check_backbone

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 EXAMPLES = 5000  # images that the whitening is taken from
 DEEPEST = 1204  # of 6 n + 4; WideResNet's paper ends at 40, ResNet's at 1202
 MOST_STEPS = 4096  # time steps, all of which a training holds in memory
-SPIKING_FIELDS = ("weights", "steps", "neuron", "tau", "reset", "detach_reset", "exact_reset")
+SPIKING_FIELDS = ("weights", "steps", "neuron", "tau", "reset")
 SIZES_HELP = (
     "cifar10, cifar100: the published code's, for a GPU; reduced: a small network and "
     "5,000 images, for two cores; small: the same network on all images, 20 epochs."
@@ -184,8 +184,6 @@ class SNNNetwork(ImageNetwork):
         neuron: Integrate-and-fire, or leaky.
         tau: Membrane time constant of lif, in steps.
         reset: To zero, or by subtraction.
-        detach_reset: No gradient through the reset.
-        exact_reset: Reset by the exact step.
         weights: int8, int4: of layers over bits on a grid of integers, so that all sums are exact, see docs/packed.md.
     """
 
@@ -200,8 +198,6 @@ class SNNNetwork(ImageNetwork):
     neuron: Literal["if", "lif"] = "if"
     tau: float = 2.0
     reset: Literal["hard", "soft"] = "hard"
-    detach_reset: bool = True
-    exact_reset: bool = False
 
     def check(self) -> None:
         super().check()
@@ -215,8 +211,8 @@ class SNNNetwork(ImageNetwork):
         return super().unread(method) | leak | plain
 
     def more(self, method: str) -> dict[str, Any]:
-        neuron = {"kind": self.neuron, "reset": self.reset, "detach_reset": self.detach_reset}
-        neuron |= {"exact_reset": self.exact_reset} | ({"tau": self.tau} if self.neuron == "lif" else {})
+        neuron = {"kind": self.neuron, "reset": self.reset, "detach_reset": True, "exact_reset": False}
+        neuron |= {"tau": self.tau} if self.neuron == "lif" else {}
         return {"steps": 1 if method == "relu" else self.steps, "neuron": neuron}
 
     def names(self) -> tuple[str, str]:

@@ -218,12 +218,6 @@ def tabular_mlp() -> Recipe:
     return Recipe(MLPNetwork(), TableData())
 
 
-def tabular_paper() -> Recipe:
-    """As the paper words it: Adam 1e-3, constant, no sharpening and no batch norm, 1,000 epochs."""
-    training = Optimization(epochs=1000, lr=1e-3, schedule="constant", patience=0)
-    return Recipe(MLPNetwork(batch_norm=False), TableData(), Activation(sharpen=False), training)
-
-
 def tabular_residual() -> Recipe:
     """The default for tables: a linear model of the inputs, boosted trees for what it leaves, whose leaves are ands of
     the bits of a thermometer, and for what both leave two networks of 256 bits on that thermometer; 300 steps, and 8
@@ -261,12 +255,10 @@ FAMILY = Family(
         "tabular-members": tabular_members,
         "tabular-exact": tabular_exact,
         "tabular-mlp": tabular_mlp,
-        "tabular-paper": tabular_paper,
     },
     recipes_help="tabular-residual: a linear part, leaves of boosted trees on their thermometer, and "
     "two networks of one hidden layer on it for what these leave, 300 steps and 8 epochs; tabular-members: eight such "
     "networks alone, 40 epochs; tabular-exact, which several hidden layers start from: 30 epochs, then norms and head "
-    "fitted to the exact network; tabular-mlp: at most 100 epochs, no steps after them; tabular-paper: as the paper "
-    "words it.",
+    "fitted to the exact network; tabular-mlp: at most 100 epochs, no steps after them.",
     suited=_suited,
 )
