@@ -60,13 +60,13 @@ BUDGETS = {
     "packed": 5_386,
     "report": 1_693,
     "rules": 2_246,
-    "runs": 3_035,
+    "runs": 3_050,
     "spiking": 418,
     "": 5_770,
     "training": 4_533,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 62_192, ("tests", "paper/tests"): 53_055, ("paper/src",): 13_809}
+TOTALS = {("src/htaf",): 62_207, ("tests", "paper/tests"): 53_055, ("paper/src",): 13_809}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

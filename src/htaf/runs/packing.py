@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from htaf import packed
 from htaf._console import progress as progress_of
-from htaf._errors import HtafError
+from htaf._errors import HtafError, option
 from htaf._files import check_output, hold, lock_beside
 from htaf.activations import Heaviside, thresholds_of
 from htaf.data.images import Images
@@ -187,7 +187,7 @@ def export_run(
         written = path.with_name(f".{path.name}.unchecked")
         try:
             if to == "nir":
-                writers.to_nir(model, example, written)
+                _to_nir(model, example, written, table=not isinstance(own, Images))
             elif raw and not isinstance(own, Images):
                 known: Any = run.preprocessor()
                 writers.table_to_onnx(model, known, written, opset=opset, about={"run": run.record["key"]})
@@ -209,6 +209,21 @@ def export_run(
         finally:
             written.unlink(missing_ok=True)
         return WrittenFile(path, *_sizes(run, path), part, found)
+
+
+def _to_nir(model: nn.Module, example: Tensor, path: Path, *, table: bool) -> None:
+    from htaf.export import ExportError, to_nir
+
+    try:
+        to_nir(model, example, path)
+    except ExportError as error:
+        if not table or find_spec("nir") is None:
+            raise
+        raise ExportError(
+            "expected a network of linear layers, batch norms and steps for NIR, got one of a table with thresholds of "
+            f"its columns, several members or other parts that NIR does not know: give {option('--to onnx', 'ONNX')}, "
+            "which writes every network of a table with its preparation"
+        ) from error
 
 
 @contextmanager
