@@ -65,15 +65,6 @@ def kept_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The curves of a training are drawn, which takes as long as a small training: see pytest_collection_finish."""
-    from htaf.training.callbacks import History
-
-    if PLOT:
-        monkeypatch.setattr(History, "plot", PLOT[0])
-
-
-@pytest.fixture
 def data_dir() -> Path:
     """The folder of the real data sets."""
     folder = os.environ.get("HTAF_DATA")
@@ -95,18 +86,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="HTAF_DATA must name the folder of the real data sets"))
 
 
-PLOT: list[Callable[..., None]] = []  # what draws the curves of a training
-PIXEL = bytes.fromhex(
-    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c63600000000200"
-    "0148afa4710000000049454e44ae426082"
-)
-
-
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays: no garbage collection looks through it again. Curves of trainings are one pixel."""
-    if loaded := sys.modules.get("htaf.training.callbacks"):
-        PLOT[:] = [loaded.History.plot]
-        loaded.History.plot = lambda self, path, *_: loaded.write_atomic(path, PIXEL)
+    """What is loaded by now stays: no garbage collection looks through it again."""
     gc.freeze()
     gc.enable()
 

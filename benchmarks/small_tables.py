@@ -28,7 +28,7 @@ from htaf.data.tabular import Split
 from htaf.report.baselines import fit_baselines
 from htaf.training.families.mlp import tabular_members
 from htaf.training.fit import fit
-from htaf.training.running import Running
+from htaf.training.recipe import Running
 from htaf_paper.many_tables import CHOSE, loaded
 from htaf_paper.many_tables_report import mean_interval
 
@@ -62,7 +62,7 @@ def measured(name: str, rows: int, draw: int, ways: list[str], data_dir: str | N
         recipe, begin = tabular_members().replace(**WAYS[way]), time.process_time()
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run = fit(recipe, table, Path(folder) / "run", seed=draw, split=parts, running=Running(plot=False))
+            run = fit(recipe, table, Path(folder) / "run", seed=draw, split=parts, running=Running())
         metric = run.record["headline"]
         value = run.record["metrics"]["exact"]["test"][metric]
         found.append({"way": way, "value": value, "seconds": time.process_time() - begin})

@@ -20,7 +20,7 @@ from htaf.data import tabular
 from htaf.rules import surrogate
 from htaf.training.families.mlp import tabular_residual
 from htaf.training.fit import fit
-from htaf.training.running import Running
+from htaf.training.recipe import Running
 
 
 def main() -> None:

@@ -12,8 +12,7 @@ from htaf.report import write_report
 from htaf.runs import Run
 from htaf.training.families import make_recipe
 from htaf.training.fit import fit
-from htaf.training.recipe import Recipe
-from htaf.training.running import Running
+from htaf.training.recipe import Recipe, Running
 
 QUICK = make_recipe(hidden=(8,), epochs=3, batch_size=32, lr=0.02)
 HOSTILE = {

@@ -287,8 +287,9 @@ def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool)
     if not full:
         from htaf.cli import demonstration
 
-        quick = demonstration.tabular_quick().replace(epochs=2, hidden=(128,))
-        monkeypatch.setattr(demonstration, "tabular_quick", lambda: quick)
+        small = demonstration.tabular_mlp().replace(hidden=(128,))
+        monkeypatch.setattr(demonstration, "tabular_mlp", lambda: small)
+        monkeypatch.setattr(demonstration, "EPOCHS_OF_NETWORKS", 2)
         monkeypatch.setattr(demonstration, "EPOCHS", 1)
     least = 0.9 if full else 0.3
     code, out, err = htaf("demo", "--out", tmp_path / "demo", "--json")

@@ -43,15 +43,15 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 3_985,
+    "cli": 3_982,
     "concepts": 7_114,
     "convert": 2_840,
-    "data": 6_893,
+    "data": 6_940,
     "diagnostics": 331,
     "embeddings": 557,
     "explorer": 1_877,
-    "export": 1_213,
-    "hardening": 2_039,
+    "export": 1_226,
+    "hardening": 1_906,
     "integer": 3_610,
     "kernels": 3_560,
     "language": 2_465,
@@ -60,13 +60,13 @@ BUDGETS = {
     "packed": 4_971,
     "report": 1_693,
     "rules": 2_246,
-    "runs": 3_040,
+    "runs": 3_046,
     "spiking": 418,
-    "": 5_771,
-    "training": 5_080,
+    "": 5_760,
+    "training": 4_533,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 62_063, ("tests", "paper/tests"): 52_865, ("paper/src",): 13_810}
+TOTALS = {("src/htaf",): 61_435, ("tests", "paper/tests"): 52_722, ("paper/src",): 13_809}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

@@ -22,13 +22,13 @@ from htaf.models.build import build
 from htaf.models.mlp import MLP
 from htaf.rules.explanation import explain
 from htaf.runs import forward
+from htaf.training.boosting import given_once
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.finish import finished
 from htaf.training.fit import MOST_EPOCHS, VALIDATIONS, fit, long_enough
-from htaf.training.frozen import given_once
 from htaf.training.module import EpochBatches, Training
 from htaf.training.problems import Problem, problem
-from htaf.training.running import Running
+from htaf.training.recipe import Running
 
 QUICK = {"hidden": (64,), "recipe": {"members": 2}}
 
@@ -176,12 +176,12 @@ def test_what_is_computed_once_is_what_the_network_says(posed: Problem) -> None:
     recipe.network.initialise(net, posed)
     net.eval()
     before, names = forward(net, posed.validation[torch.arange(40), 0][0]), [*net.state_dict()]
-    told, given = given_once(posed, net)
+    told = given_once(posed, net)
     assert [*net.state_dict()] == names
     x = told.validation[torch.arange(40), 0][0]
     assert x.shape[1] == posed.inputs["in_features"] + 1
     torch.testing.assert_close(forward(net, x), before)
-    given.restore(net)
+    net.given = False
     torch.testing.assert_close(forward(net, posed.validation[torch.arange(40), 0][0]), before)
 
 

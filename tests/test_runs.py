@@ -185,7 +185,7 @@ def test_what_a_kill_left_does_not_block_the_folder(tmp_path: Path) -> None:
     """A process killed inside `write_atomic` cannot remove its temporary file."""
     (tmp_path / ".record.json.k3j2").write_text("{")
     assert start_run(tmp_path, IDENTITY)["status"] == "running"
-    for name in (".record.json.a", ".model.safetensors.b", ".metrics.csv.c", ".loss.png.d", ".preprocessing.json.e"):
+    for name in (".record.json.a", ".model.safetensors.b", ".metrics.csv.c", ".preprocessing.json.d"):
         (tmp_path / name).write_text("half")
     make_run(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.safetensors", "preprocessing.json", "record.json"]
@@ -498,7 +498,7 @@ def test_a_training_that_fails_before_it_has_begun_leaves_nothing(tmp_path: Path
 
     def fail(after: str = "") -> None:
         with claim(out, IDENTITY):
-            (out / "tensorboard").mkdir(exist_ok=True)
+            (out / "logs").mkdir(exist_ok=True)
             if after:
                 write_atomic(out / "checkpoints" / after, "weights")
             raise RunError("no key")
@@ -517,7 +517,7 @@ def test_a_training_that_fails_before_it_has_begun_leaves_nothing(tmp_path: Path
 def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
     kind = KINDS["run"]
     assert kind.marks == ((runs.RECORD,),)
-    written = {runs.MODEL, runs.SMOOTH, runs.PREPROCESSING, runs.METRICS, runs.PLOT, runs.CHECKPOINTS, PAGE, VALUES}
+    written = {runs.MODEL, runs.SMOOTH, runs.PREPROCESSING, runs.METRICS, runs.CHECKPOINTS, PAGE, VALUES}
     assert written <= set(kind.names)
     kind = KINDS["folder of codes"]
     assert kind.marks == ((store.RECORD,),)
@@ -587,7 +587,7 @@ def test_outputs_that_would_do_harm(finished: Path, tmp_path: Path) -> None:
     for out in (finished / "record.json", finished / "MODEL.safetensors", tmp_path / "away" / "metrics.csv"):
         with pytest.raises(OutputError, match="is a file of the run in"):
             check_output(out)
-    (tmp_path / "late").symlink_to(finished / "loss.png")
+    (tmp_path / "late").symlink_to(finished / "metrics.csv")
     with pytest.raises(OutputError, match="is a file of the run in"):
         check_output(tmp_path / "late")
     for out, said in (

@@ -22,7 +22,7 @@ EXTRAS = {
     **dict.fromkeys(("torchvision", "timm", "openai", "pydantic"), "images"),
     **dict.fromkeys(("transformers", "peft", "accelerate", "gguf"), "language"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime", "nir"), "export"),
-    **dict.fromkeys(("ray", "mosec", "tensorboard"), "scale"),
+    **dict.fromkeys(("ray", "mosec"), "scale"),
     "huggingface_hub": "hub",
 }
 

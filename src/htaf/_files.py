@@ -257,8 +257,8 @@ class FolderKind:
 KINDS = {
     "run": FolderKind(
         (("record.json",),),
-        ("model.safetensors", "smooth.safetensors", "preprocessing.json", "metrics.csv", "loss.png",
-         "report.html", "report.json", "checkpoints", "tensorboard"),
+        ("model.safetensors", "smooth.safetensors", "preprocessing.json", "metrics.csv",
+         "report.html", "report.json", "checkpoints"),
     ),
     "folder of codes": FolderKind(
         (("concepts.json",),), ("head.safetensors", "parts", "names.json", "projection.safetensors"),

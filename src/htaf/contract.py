@@ -157,7 +157,7 @@ def from_outside(method: str, step: StepFactory | None) -> StepFactory:
     return step
 
 
-def made(
+def make_step(
     step: StepFactory, values: Mapping[str, Any], *, kind: str = "", bipolar: bool = False, levels: int = 1
 ) -> nn.Module:
     """One module of a step from outside.

@@ -27,8 +27,7 @@ from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families.icbm import FAMILY, ICBMNetwork
 from htaf.training.fit import check, fit
 from htaf.training.problems import resolved
-from htaf.training.recipe import Recipe
-from htaf.training.running import Running
+from htaf.training.recipe import Recipe, Running
 from htaf.training.source import Source
 
 ALIKE = 4  # times as many concepts as independent ones would be: then a note says so

@@ -229,7 +229,7 @@ class _TableEstimator(BaseEstimator):
         """Train on a table; `names` of the columns that the caller knows, None where they have none."""
         from htaf.training.distributed import default_threads, thread_count
         from htaf.training.fit import fit
-        from htaf.training.running import Running
+        from htaf.training.recipe import Running
 
         recipe, notes = self._recipe()
         seed = self.random_state
@@ -242,7 +242,7 @@ class _TableEstimator(BaseEstimator):
         if not self.verbose:
             _warn(before)
         with tempfile.TemporaryDirectory(prefix="htaf-") as folder, thread_count(default_threads(recipe)):
-            running = Running(self.device, progress=bool(self.verbose), checkpoint_seconds=1e9, plot=False)
+            running = Running(self.device, progress=bool(self.verbose), checkpoint_seconds=1e9)
             run = fit(
                 recipe, table, Path(folder) / "run", seed=int(seed), split=rows, test=False, notes=noted,
                 running=running,

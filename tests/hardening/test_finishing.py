@@ -1,17 +1,24 @@
-"""The end of a training: what a measure finds better is kept, and nothing else; what was tried is told."""
+"""The end of a training and its steps: what a measure finds better is kept; norms; what a batch may be."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import nn
+from small import batches, fresh, rows
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import update_bn
+from torch.utils.data import DataLoader, TensorDataset
 
 import htaf
-from htaf import HTAF, Heaviside
+from htaf import HTAF, Heaviside, harden, recalibrate, refit_head, repair
 from htaf.hardening.finishing import kept_where_better
+from htaf.hardening.report import Report, batch_count, call, expect_batches, inputs_of, moved, pair_of
 
 ROWS = torch.randn(600, 6, generator=torch.Generator().manual_seed(0))
 CODES = (ROWS[:, 0] * ROWS[:, 1] > 0).long()
@@ -185,3 +192,255 @@ def test_a_measure_that_is_partly_chance_is_named() -> None:
     net = trained(partial(htaf.StraightThrough, htaf.surrogates.tanh), 2)
     with pytest.warns(UserWarning, match="chance"):
         htaf.finish(net, TRAINING, lambda net: loss(net) + 0.01 * torch.rand(()))
+
+
+def test_a_step_that_changes_nothing_is_not_kept() -> None:
+    """Though a measure that falls from call to call finds it better."""
+    net, falling = nn.Linear(2, 1), iter([2.0, 1.0])
+    nothing = lambda net: (copy.deepcopy(net), Report("none", 0.0))  # noqa: E731
+    kept, (step,) = kept_where_better(net, [("none", nothing)], lambda net: next(falling))
+    assert (kept is net, step.after, step.kept) == (True, 1.0, False)
+
+
+# ---- recalibration: the norms behind the first step, and they alone ----
+
+
+def network() -> nn.Sequential:
+    one = (nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), HTAF(1.0, 5.0), nn.Dropout(0.5))
+    return nn.Sequential(*one, nn.Conv2d(4, 3, 3, bias=False), nn.BatchNorm2d(3, momentum=0.3), HTAF(1.0, 5.0))
+
+
+def test_statistics_are_those_of_update_bn_without_dropout() -> None:
+    exact = harden(fresh(network))
+    some = batches(20, 2, 8, 8, count=3)
+    before = {k: v.clone() for k, v in exact.state_dict().items()}
+    found: Any
+    found, report = recalibrate(exact, some)
+    wanted: Any = harden(fresh(network))
+    wanted[3] = nn.Identity()
+    wanted[1].momentum = 0.0  # the one in front of the first step stays
+    first = wanted[1]
+    wanted[1] = nn.Sequential()  # in eval mode, so that `update_bn` does not see it
+    x = [first.eval()(wanted[0](x)) for x in some]
+    with torch.no_grad():
+        update_bn(x, nn.Sequential(*list(wanted)[2:]))
+    for name in ("running_mean", "running_var"):
+        torch.testing.assert_close(getattr(found[5], name), getattr(wanted[5], name))
+        assert torch.equal(getattr(found[1], name), before[f"1.{name}"])
+    assert found[5].momentum == 0.3
+    assert report.notes == (
+        "statistics of 1 of 2 batch norms taken anew; the others lie in front of the first exact step, or do not run",
+    )
+    assert all(torch.equal(v, before[k]) for k, v in exact.state_dict().items()), "the input is not changed"
+    assert not any(m.training for m in found.modules())
+
+
+def test_without_a_step_all_norms_are_taken() -> None:
+    plain = fresh(lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU()))
+    found: Any = recalibrate(plain, batches(20, 2, 8, 8))[0]
+    with torch.no_grad():
+        y = torch.cat([found[:2](x) for x in batches(20, 2, 8, 8)])
+    torch.testing.assert_close(y.mean((0, 2, 3)), found[1].bias, atol=1e-3, rtol=1e-3)
+
+
+def weighted(net: Any, norm: int, some: list[Any]) -> tuple[Any, Any]:
+    """Mean and variance behind the layers in front of a norm, each batch by its values a channel."""
+    mean = var = total = 0.0
+    with torch.no_grad():
+        for x in some:
+            y = net[:norm](x).movedim(1, 0).flatten(1)
+            mean, var = mean + y.mean(1) * y.shape[1], var + y.var(1) * y.shape[1]
+            total += y.shape[1]
+    return mean / total, var / total
+
+
+def test_batches_count_by_their_rows() -> None:
+    exact = harden(fresh(network))
+    sizes = (40, 25, 3)
+    some = [x + i for i, x in enumerate(torch.cat(batches(sum(sizes), 2, 8, 8, count=1)).split(sizes))]
+    found: Any = recalibrate(exact, some)[0]
+    mean, var = weighted(found, 4 + 1, some)
+    torch.testing.assert_close(found[5].running_mean, mean)
+    torch.testing.assert_close(found[5].running_var, var)
+
+
+def table() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), HTAF(1.0, 5.0), nn.Linear(6, 5), nn.BatchNorm1d(5))
+
+
+def test_a_single_row_is_left_out() -> None:
+    exact = harden(fresh(table))
+    parts = batches(51, 4, count=1)[0].split((30, 1, 20))
+    for wrap in (lambda x: x, lambda x: (x, torch.zeros(len(x)))):
+        found: Any = recalibrate(exact, [wrap(part) for part in parts])[0]
+        mean, var = weighted(found, 3, [parts[0], parts[2]])
+        torch.testing.assert_close(found[3].running_mean, mean)
+        torch.testing.assert_close(found[3].running_var, var)
+
+
+def test_single_images_of_several_sizes_are_batches() -> None:
+    exact = harden(
+        fresh(lambda: nn.Sequential(nn.Conv2d(2, 3, 1), HTAF(1.0, 5.0), nn.Conv2d(3, 5, 1), nn.BatchNorm2d(5)))
+    )
+    images = [torch.randn(1, 2, side, side) for side in (4, 6, 3)]
+    found: Any = recalibrate(exact, images)[0]
+    values = torch.cat([exact[:3](x).flatten(2) for x in images], 2)[0]
+    torch.testing.assert_close(found[3].running_mean, values.mean(1))
+
+
+def test_one_row_alone_has_no_variance() -> None:
+    with pytest.raises(ValueError, match="expected batches with two values a channel or more"):
+        recalibrate(harden(fresh(table)), batches(1, 4, count=1))
+
+
+def test_batches_can_be_gone_through_again() -> None:
+    with pytest.raises(TypeError, match="expected batches that can be gone through again"):
+        recalibrate(fresh(network), iter(batches(4, 2, 8, 8)))
+
+
+def test_norms_in_front_of_the_first_step_where_the_weights_before_them_are_others() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), Heaviside(), nn.Linear(8, 2))
+    x = torch.randn(500, 4)
+    kept, _ = recalibrate(net, [(x, None)])
+    made, _ = recalibrate(net, [(x, None)], everywhere=True)
+    assert torch.equal(kept[1].running_var, torch.ones(8))
+    assert torch.allclose(made[1].running_var, net[0](x).var(0), rtol=1e-4)
+
+
+# ---- what a batch may be, what is refused, and what a report says ----
+
+
+X, Y = rows(20, 6), torch.arange(20) % 3
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act, self.head = HTAF(1.0, 5.0), nn.Linear(6, 3)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.head(self.act(a + b))
+
+
+def test_two_inputs_without_targets_are_a_pair_with_none() -> None:
+    net = fresh(TwoInputs)
+    pairs = [((X, X.roll(i, 0)), None) for i in (1, 2)]
+    one, report = repair(harden(net), net, pairs)
+    two, _ = repair(harden(net), net, [({"a": a, "b": b}, Y) for (a, b), _ in pairs])
+    assert [layer.name for layer in report.layers] == ["head"]
+    torch.testing.assert_close(one.state_dict(), two.state_dict())
+    assert inputs_of((X, Y)) is X
+    assert inputs_of([X, Y]) is X  # as a DataLoader makes it
+    assert inputs_of(X) is X
+    with pytest.raises(ValueError, match=r"expected batches of \(inputs, targets\) with a tensor of targets, got None"):
+        pair_of(((X, X), None))
+
+
+def test_moved_inputs_are_what_they_were() -> None:
+    class Named(NamedTuple):
+        a: Tensor
+        b: list[Tensor]
+
+    found = moved(Named(X, [X]), torch.device("cpu"))
+    assert isinstance(found, Named)
+    assert isinstance(found.b, list)
+    assert type(moved((X, {"a": [X]}), torch.device("cpu"))) is tuple
+
+    class OfList(nn.Module):
+        def forward(self, images: list[Tensor]) -> Tensor:
+            assert isinstance(images, list)
+            return torch.stack(images)
+
+    assert call(OfList(), [X, X, X]).shape == (3, 20, 6)
+
+
+def test_counts_are_of_batches() -> None:
+    class Rows:
+        def __len__(self) -> int:
+            return 100
+
+        def __iter__(self) -> Any:
+            return iter([X, X])
+
+    assert batch_count(Rows()) == 2
+    assert batch_count([X] * 3) == 3
+    assert batch_count(DataLoader(TensorDataset(X, Y), batch_size=8)) == 3
+
+
+def linear_network() -> nn.Module:
+    return fresh(lambda: nn.Sequential(nn.Linear(6, 8), HTAF(1.0, 5.0), nn.Linear(8, 3)))
+
+
+STEPS: dict[str, Callable[[Any], Any]] = {
+    "recalibrate": lambda some: recalibrate(harden(linear_network()), some),
+    "repair": lambda some: repair(harden(linear_network()), linear_network(), some),
+    "refit_head": lambda some: refit_head(harden(linear_network()), some),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_every_step_refuses_the_same(step: str) -> None:
+    with pytest.raises(TypeError, match=r"got a tensor of shape \(20, 6\)"):
+        STEPS[step](X)
+    for pair in ((X, Y), [X, Y], (X, X)):  # as one batch of a DataLoader
+        with pytest.raises(TypeError, match="one pair"):
+            STEPS[step](pair)
+
+
+def test_validation_is_refused_alike() -> None:
+    pairs = [(X, Y)]
+
+    def take(some: Any, held: Any) -> None:
+        refit_head(harden(linear_network()), some, validation=held)
+
+    with pytest.raises(TypeError, match="expected validation that can be gone through again, such as a list, got list"):
+        take(pairs, iter(pairs))
+    with pytest.raises(ValueError, match="expected validation with one batch or more, got none"):
+        take(pairs, [])
+    with pytest.raises(ValueError, match=r"expected batches of \(inputs, targets\), got Tensor"):
+        take(pairs, [X])
+    with pytest.raises(TypeError, match="expected validation as a list of batches, got one pair"):
+        take(pairs, (X, Y))
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ({"a": X, "b": X}, Y),
+        ((X, X), Y),
+        [X, X[:, :1]],
+        [X.long(), Y],
+        [X, Y.float()],
+        [X, Y[:, None].expand(-1, 6)],
+    ],
+)
+def test_one_pair_is_no_list_of_batches(pair: Any) -> None:
+    with pytest.raises(TypeError, match="got one pair"):
+        expect_batches(pair)
+
+
+@pytest.mark.parametrize(
+    "some",
+    [
+        [X, X[:7]],
+        [(X, Y), (X, Y)],
+        ((X, Y), (X, Y)),
+        [X],
+        [rows(2, 3, 8, 8), rows(2, 3, 6, 6)],
+    ],
+)
+def test_two_batches_are_no_pair(some: Any) -> None:
+    assert expect_batches(some) is some[0]
+
+
+def test_only_the_first_batch_is_looked_at_before_the_work() -> None:
+    made: list[int] = []
+
+    class Costly:
+        def __iter__(self) -> Any:
+            for i in range(4):
+                made.append(i)
+                yield X
+
+    recalibrate(harden(fresh(lambda: nn.Sequential(HTAF(), nn.Linear(6, 5), nn.BatchNorm1d(5)))), Costly())
+    assert made == [0, 0, 1, 2, 3]

@@ -396,7 +396,7 @@ def test_every_family(kind: str) -> None:
     net = fresh(make)
     exact, some = harden(net), batches(64, 1, 16, 16, count=1)
     before = {k: v.clone() for k, v in [*net.state_dict().items(), *exact.state_dict().items()]}
-    repaired, report = repair(exact, net, some, validation=[(x, torch.arange(64) % 3) for x in some])
+    repaired, report = repair(exact, net, some)
     weights = [layer for layer in report.layers if "running mean" not in layer.note]
     assert len(weights) == count, report
     assert all(layer.after <= layer.before * 1.001 for layer in weights)
@@ -407,7 +407,7 @@ def test_every_family(kind: str) -> None:
     assert all(torch.equal(v, after[k]) for k, v in before.items()), "the inputs are not changed"
     assert not any(m._forward_hooks for m in (*net.modules(), *repaired.modules()) if isinstance(m, nn.Conv2d))
     assert not repaired.training
-    assert json.loads(json.dumps(dataclasses.asdict(report)))["after"]["loss"] > 0
+    assert len(json.loads(json.dumps(dataclasses.asdict(report)))["layers"]) == len(report.layers)
 
 
 def test_training_flags_and_layers_in_train_mode_stay() -> None:

@@ -15,7 +15,7 @@ import torch
 from huggingface_hub import constants
 from torch import nn
 
-import htaf.training.pretrained as pretrained
+import htaf.training.backbones as pretrained
 from htaf.models import hub
 from htaf.models.backbone_weights import find_weights, load_backbone, tensors_sha256
 from htaf.models.icbm import ICBM

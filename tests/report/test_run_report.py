@@ -24,7 +24,7 @@ from htaf.report.writing import PAGE, VALUES, kept_baselines, write_report
 from htaf.runs import Run, open_run
 from htaf.training.families import make_recipe
 from htaf.training.families.mlp import tabular_residual
-from htaf.training.running import Running
+from htaf.training.recipe import Running
 from made_report import CLASSES, HOSTILE, hostile, reported, trained
 from made_runs import digits, made_run
 

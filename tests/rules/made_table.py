@@ -13,7 +13,8 @@ from htaf import runs
 from htaf.data import tabular
 from htaf.models.build import build
 from htaf.runs import Run
-from htaf.training.problems import data_identity, headline_of
+from htaf.runs.metrics import headline
+from htaf.training.problems import data_identity
 
 HTAF = {"method": "htaf", "alpha0": 2.0, "alpha1": 11.0}
 COLORS = ("blue", "green", "red", "white")
@@ -70,6 +71,13 @@ def made_run(folder: Path, kind: Kind = "two", activation: dict[str, Any] = HTAF
             net.direct.weight[:, names.index("weight")], net.direct.bias[:] = slope, -0.5 * slope
     identity = {"recipe": {"method": activation["method"], "family": "mlp"}, "seed": 0}
     record = runs.start_run(folder / kind, identity | {"data": data_identity(data, "random")})
-    record |= {"model": model, "metrics": {}, "headline": headline_of(data), "rows": {}, "best_epoch": 0, "notes": []}
+    record |= {
+        "model": model,
+        "metrics": {},
+        "headline": headline(data.task, len(data.classes)),
+        "rows": {},
+        "best_epoch": 0,
+        "notes": [],
+    }
     source = {"name": str(place), "data_dir": None, "target": "y", "task": None}
     return runs.finish_run(folder / kind, record | {"source": source}, net, preprocessor)

@@ -23,7 +23,7 @@ from htaf.rules.raw_columns import RawColumns
 from htaf.runs import open_run
 from htaf.training.families.mlp import tabular_members
 from htaf.training.fit import fit
-from htaf.training.running import Running
+from htaf.training.recipe import Running
 from rules.made_table import made_run, table
 
 QUICK = tabular_members().replace(members=2, hidden=(64,), thresholds=24, epochs=8, batch_size=64, lr=0.01)

@@ -18,15 +18,13 @@ from htaf.activations import HTAF, Heaviside
 from htaf.data.images import Images
 from htaf.data.images import load as load_images
 from htaf.data.tabular import Table, load
-from htaf.runs import Run, RunError, open_run
-from htaf.runs.folder import RECORD, sealed
+from htaf.runs import Run, open_run
 from htaf.training.distributed import TrainingError
 from htaf.training.families import make_recipe
+from htaf.training.finish import trained_exact
 from htaf.training.fit import check, fit
 from htaf.training.module import ExactValues, Training
-from htaf.training.notes import trained_exact
-from htaf.training.recipe import Recipe
-from htaf.training.running import Running
+from htaf.training.recipe import Recipe, Running
 from quick import slow_but
 
 QUICK = make_recipe(hidden=(8, 6), epochs=8, batch_size=16, lr=0.02, sharpen_fraction=0.25, patience=0, exact_from=0.5)
@@ -157,21 +155,6 @@ def test_a_last_step_that_cannot_be_taken_loses_nothing(
 def test_errors_before_the_training() -> None:
     with pytest.raises(TrainingError, match="one process, got 2"):
         check(QUICK, Running("cpu", devices=2))
-    with pytest.raises(TrainingError, match="compile does not go with exact_from"):
-        check(make_recipe().replace(compile=True, exact_from=0.1), Running("cpu"))
-
-
-def test_progressive_hardening_is_refused(table: Table, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="harden, restart: this field"):
-        make_recipe(harden="progressive", restart=0.5)
-    plain = make_recipe(harden="end", harden_from=0.6, restart=0.3)  # as records of before say it of others
-    assert plain == make_recipe()
-    run = train(tmp_path / "run", table, QUICK.replace(epochs=1))
-    old = {k: v for k, v in run.record.items() if k != "sha256"}
-    old["recipe"] = {**old["recipe"], "harden": "progressive"}
-    (run.path / RECORD).write_text(sealed(old))
-    with pytest.raises(RunError, match="progressive hardening, which is gone"):
-        open_run(run.path)
 
 
 # ---- families ----

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import errno
 import json
 import math
@@ -21,7 +20,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from htaf import hardening
@@ -31,19 +29,16 @@ from htaf.data.notes import from_record, told
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, RunError, open_run
 from htaf.training import problems
-from htaf.training.averaging import Averaging
-from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, History, last_checkpoint
+from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, Averaging, History, last_checkpoint
 from htaf.training.families import continuing, make_recipe
-from htaf.training.finish import finished
+from htaf.training.finish import best_of, constant_notes, dead_notes, finished
 from htaf.training.fit import fit
 from htaf.training.module import Training, TrainingError
-from htaf.training.notes import best_of, constant_notes, dead_notes
-from htaf.training.recipe import Recipe
-from htaf.training.running import Running
+from htaf.training.recipe import Recipe, Running
 
 FIT = sys.modules["htaf.training.fit"]
 QUICK = make_recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.02)
-FILES = ["loss.png", "metrics.csv", "model.safetensors", "preprocessing.json", "record.json"]
+FILES = ["metrics.csv", "model.safetensors", "preprocessing.json", "record.json"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -168,13 +163,6 @@ def test_run_folder(runs: Callable[[str], Run], table: Table, method: str) -> No
     ]
 
 
-@pytest.mark.usefixtures("drawn")
-def test_the_curves_are_drawn(table: Table, tmp_path: Path) -> None:
-    train(tmp_path / "run", dataclasses.replace(table, name="costs in $ of $x^"))
-    with Image.open(tmp_path / "run" / "loss.png") as picture:
-        assert picture.size == (768, 480)
-
-
 @pytest.mark.parametrize("method", ["htaf", "ste", "ss", "relu"])
 def test_the_stored_networks_give_the_recorded_metrics(runs: Callable[[str], Run], table: Table, method: str) -> None:
     run = open_run(runs(method).path)
@@ -264,19 +252,6 @@ def test_the_last_epoch_is_kept_where_the_recipe_says_so(
     best = train(tmp_path / "best", table, recipe.replace(keep="best"), checkpoint_seconds=100.0).record
     assert best["best_epoch"] == 0
     assert best["key"] != record["key"]
-
-
-def test_tensorboard_holds_what_the_csv_holds(table: Table, tmp_path: Path) -> None:
-    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    run = train(tmp_path / "run", table, tensorboard=True)
-    events = accumulators.EventAccumulator(str(run.path / "tensorboard"))
-    events.Reload()
-    rows = list(csv.DictReader((run.path / "metrics.csv").open()))
-    for name in ("train_loss", "val_loss", "val_loss_smooth", "lr"):
-        found = [event.value for event in events.Scalars(name)]
-        assert found == pytest.approx([float(row[name]) for row in rows], rel=1e-6), name
-    expected = [2 ** min(1, k / 4 / 0.7) for k in (1, 2, 3, 4)]
-    assert [event.value for event in events.Scalars("alpha0")] == pytest.approx(expected)
 
 
 # ---- the same again ----
@@ -525,10 +500,7 @@ def test_control_c(runs: Callable[[str], Run], table: Table, tmp_path: Path, int
 
 
 def test_a_loss_that_is_no_number_names_the_epoch(table: Table, tmp_path: Path) -> None:
-    with pytest.raises(
-        TrainingError,
-        match=r"training loss became (nan|inf) at step \d+ \(epoch [12]\): .*(in the output of|not finite since|loss)",
-    ):
+    with pytest.raises(TrainingError, match=r"training loss became (nan|inf) at step \d+ \(epoch [12]\): lower lr"):
         train(tmp_path / "run", table, make_recipe(method="relu", hidden=(8,), epochs=2, lr=1e30, batch_norm=False))
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
@@ -551,9 +523,7 @@ def test_weights_that_are_not_finite_leave_no_checkpoint(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Training, "on_train_batch_end", poison)
-        with pytest.raises(
-            TrainingError, match=r"became nan at step \d+ \(epoch 3\): .*weight is not finite since the step before"
-        ):
+        with pytest.raises(TrainingError, match=r"became nan at step \d+ \(epoch 3\)"):
             train(tmp_path / "run", table)
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000000.ckpt"]
     assert outcome(train(tmp_path / "run", table)) == outcome(runs("htaf"))
@@ -600,9 +570,9 @@ def two_epochs(table: Table, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(tmp_path_factory.mktemp("runs") / "two", table, make_recipe(hidden=(4,), epochs=2, batch_size=64))
 
 
-@pytest.mark.parametrize("call", [1, 3, 10])
+@pytest.mark.parametrize("call", [1, 3, 9])
 def test_disk_full(table: Table, two_epochs: Run, tmp_path: Path, call: int) -> None:
-    """The files of two epochs in order: record, then checkpoint and metrics twice; metrics, plot, weights,
+    """The files of two epochs in order: record, then checkpoint and metrics twice; metrics, weights,
     preprocessing, record."""
     out, recipe = tmp_path / "run", make_recipe(hidden=(4,), epochs=2, batch_size=64)
     original, calls = os.fsync, 0
@@ -788,8 +758,6 @@ def test_a_line_an_epoch_without_a_terminal(table: Table, tmp_path: Path, capsys
         loss, smooth = (float(row[name]) for name in ("val_loss", "val_loss_smooth"))
         losses = f"train loss {float(row['train_loss']):.4f}, validation loss {loss:.4f} (smooth {smooth:.4f}), RMSE "
         assert line.startswith(f"epoch {number}/4: {losses}")
-        assert " rows/s" in line
-        assert (" left" in line) is (number < 4)
 
 
 def test_why_the_last_epoch_is_kept_is_said(

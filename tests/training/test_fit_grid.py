@@ -18,8 +18,7 @@ from htaf.runs import Run, open_packed, open_run, pack_run
 from htaf.training.families import continuing, make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
-from htaf.training.recipe import Recipe
-from htaf.training.running import Running
+from htaf.training.recipe import Recipe, Running
 from quick import slow_but
 
 SMALL = {"epochs": 2, "batch_size": 50, "train_images": 200, "validation_images": 100, "precision": "float32"}

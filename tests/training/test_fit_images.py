@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import importlib
 import re
@@ -26,10 +27,8 @@ from htaf.training import families
 from htaf.training.families import FAMILIES, make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
-from htaf.training.notes import augment_notes
 from htaf.training.problems import problem, resolved
-from htaf.training.recipe import ImageData, Recipe
-from htaf.training.running import Running
+from htaf.training.recipe import ImageData, Recipe, Running
 from smallest import SMALLEST
 
 
@@ -96,9 +95,9 @@ def test_other_methods(digits: Images, family: Any, method: Any, kind: type[nn.M
 def test_neurons_follow_the_recipe(digits: Images) -> None:
     from htaf.models.build import build
 
-    made = build(recipe("snn", neuron="lif", tau=3.0, reset="soft", exact_reset=True).model({"in_channels": 1}, 10))
+    made = build(recipe("snn", neuron="lif", tau=3.0, reset="soft").model({"in_channels": 1}, 10))
     found = [m for m in made.modules() if isinstance(m, LIF)]
-    assert {(m.tau, m.reset, m.exact_reset, m.detach_reset) for m in found} == {(3.0, "soft", True, True)}
+    assert {(m.tau, m.reset, m.exact_reset, m.detach_reset) for m in found} == {(3.0, "soft", False, True)}
     real = build(recipe("snn", method="relu").model({"in_channels": 1}, 10))
     assert not any(isinstance(m, IF) for m in real.modules())
     assert sum(isinstance(m, nn.ReLU) for m in real.modules()) == 20
@@ -237,20 +236,6 @@ def test_the_augmentation_is_recorded(runs) -> None:
     assert [note for note in record["notes"] if str(note).startswith("augment none")]
 
 
-def test_an_augmentation_that_does_harm_is_said(digits: Images) -> None:
-    """A network that knows training images as they are, mirrored ones not at all."""
-    posed = problem(recipe("dhn", augment="crop-flip"), digits, 0, "random")
-    poor, good = ({"validation": {"accuracy": value}} for value in (0.6, 0.97))
-    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    (note,) = augment_notes(net, posed, poor, "crop-flip")
-    assert "augmented by crop-flip (accuracy " in note
-    assert "compare with augment none" in note
-    assert augment_notes(net, posed, good, "crop-flip") == []
-    assert augment_notes(net, posed, poor, "none") == []
-    poor["validation"]["accuracy"] = 0.0  # the training images are easier: what an augmentation is for
-    assert augment_notes(net, posed, poor, "crop-flip") == []
-
-
 def test_a_family_is_added_as_contributing_says(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file and the row that CONTRIBUTING.md shows."""
     page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
@@ -276,3 +261,57 @@ def test_a_family_is_added_as_contributing_says(htaf, tmp_path: Path, monkeypatc
 def shown(text: str) -> str:
     """Help in one line."""
     return " ".join(text.replace("│", " ").split())
+
+
+# ---- recipes' precision and clip, and the memory layout of images ----
+
+
+SMALL = {"depth": 10, "width": 1, "train_images": 60, "validation_images": 40, "batch_size": 30, "epochs": 1}
+TINY = ready_recipe("dhn", "reduced").replace(**SMALL, precision="float32")
+
+
+def spied(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the first training step saw."""
+    seen: dict[str, Any] = {}
+    original, after = Training.training_step, Training.on_train_batch_end
+
+    def step(self: Training, batch: Any, i: int) -> Any:
+        loss = original(self, batch, i)
+        seen["autocast"] = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        seen["layouts"] = {
+            p.is_contiguous(memory_format=torch.channels_last) for p in self.net.parameters() if p.dim() == 4
+        }
+        seen["dtypes"] = {p.dtype for p in self.net.parameters()}
+        return loss
+
+    def end(self: Training, *args: Any) -> None:
+        gradients = [p.grad.flatten() for p in self.net.parameters() if p.grad is not None]
+        seen["norm"] = torch.cat(gradients).norm().item() if gradients else seen.get("norm")
+        after(self, *args)
+
+    patch.setattr(Training, "training_step", step)
+    patch.setattr(Training, "on_train_batch_end", end)
+    return seen
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_precision_and_layout(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Any) -> None:
+    seen = spied(monkeypatch)
+    run = fit(TINY.replace(precision=precision), digits, tmp_path / "run", running=Running("cpu"))
+    assert seen["autocast"] == (torch.bfloat16 if precision == "bfloat16" else False)
+    assert seen["layouts"] == {True}
+    assert seen["dtypes"] == {torch.float32}  # the weights
+    assert {value.dtype for value in run.model().state_dict().values()} <= {torch.float32, torch.int64}
+    with open(run.path / "metrics.csv") as file:
+        best = list(csv.DictReader(file))[run.record["best_epoch"]]
+    result = run.record["metrics"]["exact"]["validation"]["loss"]
+    assert float(best["val_loss"]) == pytest.approx(result, rel=1e-6), "the epoch's line and the result are one network"
+
+
+def test_clip_bounds_the_gradient(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = spied(monkeypatch)
+    fit(TINY, digits, tmp_path / "free", running=Running("cpu"))
+    free = seen["norm"]
+    fit(TINY.replace(clip=1e-3), digits, tmp_path / "clipped", running=Running("cpu"))
+    assert seen["norm"] == pytest.approx(1e-3, rel=1e-3)
+    assert free > 2e-3

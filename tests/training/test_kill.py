@@ -92,7 +92,7 @@ def test_killed_and_resumed(whole: tuple[Path, Path, float], tmp_path: Path, mom
             wait_until(process, lambda: reached(epoch))
             time.sleep(rng.uniform(0.0, 0.02))  # anywhere in the epoch or in its writing
         case _:
-            wait_until(process, (out / "loss.png").exists)
+            wait_until(process, (out / "model.safetensors").exists)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     run(data, out)

@@ -16,7 +16,7 @@ from htaf.data.parts import Part, TableBatches
 from htaf.models.build import build
 from htaf.runs.metrics import headline, metrics
 from htaf.training.families import make_recipe
-from htaf.training.module import EpochBatches, Training, first_non_finite, loaders, undecayed
+from htaf.training.module import EpochBatches, Training, loaders, undecayed
 
 
 def batches(rows: int, size: int, seed: int = 0, epoch: int = 0) -> list[list[int]]:
@@ -160,28 +160,6 @@ def test_schedules_end_where_they_should(schedule, halfway: float) -> None:
             made["lr_scheduler"]["scheduler"].step()
     assert rates[10] == pytest.approx(halfway)
     assert rates[20] == pytest.approx(0.1 if schedule == "constant" else 0.001)
-
-
-def test_the_first_value_that_is_not_finite() -> None:
-    x = torch.ones(2, 3)
-    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
-    assert "loss itself" in first_non_finite(net, x)
-    assert first_non_finite(net, x.log() / 0) == "the inputs of this batch are not finite"
-    with torch.no_grad():
-        net[0].weight.fill_(3e38)
-    assert "is in the output of 0 (Linear)" in first_non_finite(net, x)
-    with torch.no_grad():
-        net[0].weight.fill_(0)
-        net[2].bias.fill_(math.inf)
-    assert first_non_finite(net, x) == "the parameter 2.bias is not finite since the step before"
-
-
-def test_what_overflows_ahead_of_a_batch_norm_is_named() -> None:
-    net, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)), torch.ones(5, 3)
-    with torch.no_grad():
-        net[0].weight.fill_(3e38)
-    assert not torch.isfinite(net(x)).all()  # the pass that fails, after which the running mean is infinite
-    assert "is in the output of 0 (Linear)" in first_non_finite(net, x)
 
 
 def test_label_smoothing_is_for_training_only() -> None:

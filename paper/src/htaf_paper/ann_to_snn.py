@@ -23,7 +23,7 @@ from htaf.runs import Run
 from htaf.runs.data import is_own, rows_of
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.fit import fit
-from htaf.training.running import Running
+from htaf.training.recipe import Running
 from htaf_paper import ann_to_snn_report
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare
 from htaf_paper.balanced import STEPS

@@ -43,8 +43,7 @@ from htaf.runs.metrics import headline
 from htaf.training.distributed import thread_count
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
-from htaf.training.recipe import Recipe
-from htaf.training.running import Running
+from htaf.training.recipe import Recipe, Running
 from htaf_paper import many_tables_report
 from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment
@@ -171,7 +170,7 @@ def _trained(recipe: Recipe, seed: int, table: Table, split: Split) -> Record:
         warnings.simplefilter("ignore")
         with _Clock() as clock:
             place = Path(folder) / "run"
-            running = Running("cpu", checkpoint_seconds=1e9, plot=False)
+            running = Running("cpu", checkpoint_seconds=1e9)
             made = fit(recipe, table, place, seed=seed, running=running)
         run: Run = made.in_memory()
     preprocessor: Any = run.preprocessor()

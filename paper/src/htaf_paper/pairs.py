@@ -39,7 +39,9 @@ def kept(scale: Scale) -> tuple[Kept, ...]:
 def plan(scale: Scale, keep: Kept = "best") -> Plan:
     """A row a pair, one recipe each."""
     pairs = (PAIRS[1], MODERATE, PAIRS[-1]) if scale == "smoke" else PAIRS
-    base = ready_recipe("mlp", "tabular-paper").replace(keep=keep)
+    base = ready_recipe("mlp", "tabular-mlp").replace(
+        epochs=1000, lr=1e-3, schedule="constant", patience=0, batch_norm=False, sharpen=False, keep=keep
+    )  # as the paper words it
     if scale != "full":
         base = base.replace(epochs=4, hidden=(32, 16)) if scale == "smoke" else base.replace(epochs=100)
     rows = {named(pair): {"alpha0,alpha1": (pair,)} for pair in pairs}

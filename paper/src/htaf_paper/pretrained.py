@@ -32,8 +32,7 @@ from htaf.data.images import Images, load
 from htaf.runs import Run
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
-from htaf.training.recipe import Recipe
-from htaf.training.running import Running
+from htaf.training.recipe import Recipe, Running
 from htaf_paper.binarise import binarise
 from htaf_paper.computing import Place, StudyError
 from htaf_paper.experiments import Experiment

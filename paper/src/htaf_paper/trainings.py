@@ -14,8 +14,7 @@ from htaf.data.parts import Data
 from htaf.runs import are_metrics, content_hash
 from htaf.training.fit import fit, run_identity
 from htaf.training.problems import supervision
-from htaf.training.recipe import ImageData, Recipe, TableData
-from htaf.training.running import Running
+from htaf.training.recipe import ImageData, Recipe, Running, TableData
 from htaf.training.source import Source
 from htaf_paper.computing import Place, Task, cell_folder
 

@@ -23,11 +23,12 @@ from htaf.explorer.shown import Shown
 from htaf.runs import Run, forward, to_json, write_atomic
 from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families import ready_recipe
-from htaf.training.families.mlp import tabular_quick
+from htaf.training.families.mlp import tabular_mlp
 from htaf.training.fit import fit
-from htaf.training.running import Running
+from htaf.training.recipe import Running
 
 CONCEPTS, EPOCHS = 32, 15
+EPOCHS_OF_NETWORKS = 30
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid"}
 
 
@@ -41,7 +42,7 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
     table, running = load("digits"), Running(progress=progress)
     rows, runs = [], []
     for method, label in METHODS.items():
-        recipe = tabular_quick().replace(method=method)
+        recipe = tabular_mlp().replace(method=method, epochs=EPOCHS_OF_NETWORKS)
         with thread_count(default_threads(recipe)):
             run = fit(recipe, table, out / method, seed=seed, source={"name": "digits"}, running=running)
         if method == "htaf":

@@ -29,8 +29,7 @@ from htaf.contract import StepFactory
 from htaf.data.notes import from_record, told
 from htaf.names import Method, is_outside
 from htaf.training.families import FAMILIES, continuing
-from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, TableData, kinds
-from htaf.training.running import Running
+from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, Running, TableData, kinds
 
 if TYPE_CHECKING:
     from htaf.concepts.readable import PerClass
@@ -111,7 +110,7 @@ def _changed(
     try:
         recipe, notes = family.changed(base, changes)
         if is_outside(recipe.activation.method):
-            from htaf.training.outside import with_step
+            from htaf.training.fit import with_step
 
             recipe = with_step(recipe, step)
         recipe.refuse_unread(changes.keys(), _flag)
@@ -134,7 +133,6 @@ class RunFlags:
         threads: CPU threads; none: OMP_NUM_THREADS, else 1 for tables, as many as cores for images; shared by several
             processes. More than the cores that are free make a training many times slower. A resumed training keeps
             its number.
-        tensorboard: Log to TensorBoard too, in the run folder; metrics.csv is always written.
         continue_from: Start from the weights of this finished run, with a new schedule of --epochs and its recipe for
             the other flags; it stays as it is.
         print_recipe: Print the recipe with the values that would be used, as a TOML table, and train nothing.
@@ -143,7 +141,6 @@ class RunFlags:
     devices: int = 1
     nodes: int = 1
     threads: int | None = None
-    tensorboard: bool = False
     continue_from: Annotated[Path | None, arg(metavar="RUN")] = None
     print_recipe: bool = False
 
@@ -158,8 +155,7 @@ class RunFlags:
 
     def as_running(self, **more: Any) -> Running:
         """As a training takes them; more: its other fields."""
-        own = ("devices", "nodes", "tensorboard")
-        return Running(progress=True, **{name: getattr(self, name) for name in own}, **more)
+        return Running(progress=True, devices=self.devices, nodes=self.nodes, **more)
 
     def parent(self, family: str, step: StepFactory | None) -> Any:
         """The run to continue, if any."""
@@ -474,8 +470,8 @@ def _train(
     from htaf.runs import check_folder, short_commit
     from htaf.runs.metrics import LOWER_IS_BETTER
     from htaf.training.distributed import PeerError, default_threads, first_process, thread_count
+    from htaf.training.finish import best_of
     from htaf.training.fit import check, fit
-    from htaf.training.notes import best_of
     from htaf.training.problems import divided_notes, resolved
 
     flags.check()

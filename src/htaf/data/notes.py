@@ -386,8 +386,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "never predicted": _never_predicted,
     "threshold": "{values[2]!r} is predicted from a probability of {values[0]:.4g}, the best {values[1]} on the "
     "validation part ({values[3]:.4f}; {values[4]:.4f} from 0.5), {count:row} of it",
-    "threshold on test": "threshold {values[0]:.4g}, {values[1]}: F1 of {values[2]!r} on the {count:test row} "
-    "{values[3]:.4f}, without it {values[4]:.4f}",
     "few to choose by": _few_to_choose_by,
     "few for a threshold": "the threshold is chosen by {count:validation row} of the rarer class {column!r}, so chance "
     "has much of a say in it: validate on more rows, or give a number",

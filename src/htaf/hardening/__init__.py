@@ -5,10 +5,9 @@ hardened network and returns a new one and a report with the losses before and a
 ridge fit of `refit_head` have closed forms. The logistic fit of `refit_head` runs L-BFGS.
 """
 
-from htaf.hardening.finishing import Finish, Taken, finish
+from htaf.hardening.finishing import Finish, TriedStep, finish, recalibrate
 from htaf.hardening.heads import refit_head
 from htaf.hardening.layerwise import repair
-from htaf.hardening.norms import recalibrate
 from htaf.hardening.report import LayerReport, Report
 
-__all__ = ["Finish", "LayerReport", "Report", "Taken", "finish", "recalibrate", "refit_head", "repair"]
+__all__ = ["Finish", "LayerReport", "Report", "TriedStep", "finish", "recalibrate", "refit_head", "repair"]

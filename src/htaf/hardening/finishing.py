@@ -1,4 +1,4 @@
-"""The end of a training: the exact network, and every repair that a measure of the user's own finds better."""
+"""The end of a training: the exact network, its norms taken anew, and every repair that a measure finds better."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from htaf._errors import first_line
 from htaf.activations import Heaviside, StraightThrough
 from htaf.contract import SmoothStep
 from htaf.convert import harden
-from htaf.convert.functional_sites import Model
-from htaf.convert.modes import evaluating, hooked
+from htaf.convert.functional_sites import Model, duplicate
+from htaf.convert.modes import evaluating, first_of, hooked
 from htaf.hardening.heads import refit_head
 from htaf.hardening.layerwise import repair
-from htaf.hardening.norms import norms_behind_steps, recalibrate
 from htaf.hardening.report import OF_MEASURE, Batches, Measure, Report, call, expect_batches, inputs_of, measured_by
+from htaf.hardening.watching import is_norm
 
 Make = Callable[[nn.Module], tuple[nn.Module, Report]]
 STEP_ERRORS = (ValueError, TypeError, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
 
 
 @dataclass(frozen=True)
-class Taken:
+class TriedStep:
     """A step that was tried on an exact network.
 
     name: of the step. seconds: wall time, the measure included. before, after: the measure. kept: whether the network
-    goes on with it. report: of the step itself. left_out: the error of one that could not be taken, without `after`.
+    goes on with it, never of a step that changed nothing. report: of the step itself. left_out: the error of one that
+    could not be taken, without `after`.
     """
 
     name: str
@@ -48,8 +49,8 @@ class Taken:
     def __str__(self) -> str:
         if self.left_out:
             return f"{self.name}: left out: {self.left_out}"
-        told = f"{self.before:.5g} -> {self.after:.5g}, {self.seconds:.1f} s"
-        return f"{self.name}: {'kept' if self.kept else 'not kept'}: {told}"
+        change = f"{self.before:.5g} -> {self.after:.5g}, {self.seconds:.1f} s"
+        return f"{self.name}: {'kept' if self.kept else 'not kept'}: {change}"
 
     def of_loss(self) -> str:
         """In words, where the measure is the loss on the validation part of a run."""
@@ -70,13 +71,13 @@ class Taken:
 class Finish:
     """What `finish` did: the measure of the network as it was trained, hardened, and at the end, and every step.
 
-    notes: what makes the measure doubtful, and steps that give one value on the first batch.
+    notes: what makes the measure doubtful.
     """
 
     trained: float
     hardened: float
     measure: float
-    steps: tuple[Taken, ...]
+    steps: tuple[TriedStep, ...]
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -123,10 +124,9 @@ def finish(model: Model, batches: Batches, measure: Measure) -> tuple[Model, Fin
     doubts = _doubts(measure, exact, hardened)
     for doubt in doubts:
         warnings.warn(doubt, stacklevel=2)
-    notes = (*doubts, *_constant(exact, first))
     smooth = any(isinstance(m, SmoothStep) and not isinstance(m, StraightThrough) for m in model.modules())
     targets = isinstance(first, (tuple, list)) and len(first) == 2 and isinstance(first[1], Tensor)
-    taken: list[Taken] = []
+    taken: list[TriedStep] = []
 
     def steps() -> Iterator[tuple[str, Make]]:
         norms = "recalibrate", partial(recalibrate, batches=batches)
@@ -143,8 +143,8 @@ def finish(model: Model, batches: Batches, measure: Measure) -> tuple[Model, Fin
     last = next((one.after for one in reversed(taken) if one.kept), hardened)
     assert last is not None
     if not targets:
-        taken.append(Taken("refit_head", 0.0, last, left_out=f"{wanted}, got {_shown(first)}"))
-    return cast(Model, net), Finish(trained, hardened, last, tuple(taken), notes)
+        taken.append(TriedStep("refit_head", 0.0, last, left_out=f"{wanted}, got {_shown(first)}"))
+    return cast(Model, net), Finish(trained, hardened, last, tuple(taken), doubts)
 
 
 _CLEARLY = 0.05  # of the measure: so much better must rows be that were mixed up
@@ -176,24 +176,6 @@ def _doubts(measure: Measure, exact: nn.Module, found: float) -> tuple[str, ...]
     )
 
 
-def _constant(exact: nn.Module, batch: Any) -> list[str]:
-    """The steps that give one value on a batch: nothing passes through them."""
-    seen: dict[str, set[float]] = {}
-
-    def look(name: str, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-        values = seen.setdefault(name, set())
-        values |= {output.min().item(), output.max().item()} if output.numel() else set()
-
-    steps = [(name, module) for name, module in exact.named_modules() if isinstance(module, Heaviside)]
-    with evaluating(exact), hooked(module.register_forward_hook(partial(look, name)) for name, module in steps):
-        call(exact, inputs_of(batch))
-    return [
-        f"{name or 'the model'}: its step gives {values.pop():g} for the whole first batch, and nothing passes through"
-        for name, values in seen.items()
-        if len(values) == 1
-    ]
-
-
 def _shown(batch: object) -> str:
     """What a batch is, and of a mapping, which may hold its targets, what to do."""
     if isinstance(batch, (tuple, list)):
@@ -206,21 +188,21 @@ def kept_where_better(
     net: nn.Module,
     steps: Iterable[tuple[str, Make]],
     measure: Measure,
-    told: Callable[[Taken], None] = lambda taken: None,
+    after_step: Callable[[TriedStep], None] = lambda step: None,
     *,
     before: float | None = None,
-) -> tuple[nn.Module, list[Taken]]:
+) -> tuple[nn.Module, list[TriedStep]]:
     """The network after those steps that lower a measure, each taken on what was kept before, and what was tried.
 
     Args:
         steps: name -> what makes another network and a report of a network.
-        told: called after every step.
+        after_step: called after every step.
         before: the measure of `net`, where it is known.
 
     Raises:
         What the measure raises; errors of a step itself leave this step out.
     """
-    best, taken = measured_by(measure, net) if before is None else before, list[Taken]()
+    best, taken = measured_by(measure, net) if before is None else before, list[TriedStep]()
     for name, make in steps:
         begin = time.perf_counter()
         try:
@@ -228,10 +210,115 @@ def kept_where_better(
         except STEP_ERRORS as error:  # such as a head that cannot be refitted
             if getattr(error, OF_MEASURE, False):
                 raise
-            taken.append(Taken(name, time.perf_counter() - begin, best, left_out=first_line(error)))
+            taken.append(TriedStep(name, time.perf_counter() - begin, best, left_out=first_line(error)))
         else:
             after = measured_by(measure, made)
-            taken.append(Taken(name, time.perf_counter() - begin, best, after, after < best, report))
-            net, best = (made, after) if after < best else (net, best)
-        told(taken[-1])
+            better = after < best and not _is_same(net, made)  # a measure that is partly chance may lower itself
+            taken.append(TriedStep(name, time.perf_counter() - begin, best, after, better, report))
+            net, best = (made, after) if better else (net, best)
+        after_step(taken[-1])
     return net, taken
+
+
+def _is_same(net: nn.Module, made: nn.Module) -> bool:
+    """Whether a step left every weight and every statistic as it was."""
+    before, after = net.state_dict(), made.state_dict()
+    return before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def recalibrate(model: Model, batches: Batches, *, everywhere: bool = False) -> tuple[Model, Report]:
+    """Take the running means and variances of batch norms anew, as the average over batches.
+
+        mean = sum_b n_b mean_b / sum_b n_b,   var likewise;   n_b: values a channel of batch b
+
+    As `torch.optim.swa_utils.update_bn`, but a small last batch weighs little, and only norms are in training mode:
+    dropout is off, and norms in front of the first exact step keep their statistics, as they see what they saw in the
+    training. A batch with one value a channel has no variance and is left out.
+
+    Args:
+        model: hardened; not changed. In a model without `htaf.Heaviside` all norms are taken.
+        batches: inputs as the training had them, in batches of its size or larger.
+        everywhere: also norms in front of the first exact step, as when the weights before them are other ones now.
+
+    Returns:
+        The new model in eval mode, and the report.
+
+    Raises:
+        ValueError: no batches, or one value a channel in each of them.
+        TypeError: batches can be gone through only once.
+    """
+    begin = time.perf_counter()
+    first = expect_batches(batches)
+    net = duplicate(model)
+    with evaluating(net):
+        norms = norms_behind_steps(net, inputs_of(first), everywhere)
+        if norms:
+            _Average(net, norms).over(batches)
+    seconds = time.perf_counter() - begin
+    of = sum(map(is_norm, net.modules()))
+    rest = "; the others lie in front of the first exact step, or do not run" if len(norms) < of else ""
+    notes = (f"statistics of {len(norms)} of {of} batch norms taken anew{rest}",)
+    return net.eval(), Report("recalibrate", seconds, notes=notes)
+
+
+class _OneValue(Exception):
+    """A batch has one value a channel."""
+
+
+class _Average:
+    """Running statistics of norms as averages weighted by the values a channel."""
+
+    def __init__(self, net: nn.Module, norms: list[Any]) -> None:
+        self.net, self.norms = net, norms
+        self.seen = dict.fromkeys(norms, 0)
+
+    def over(self, batches: Batches) -> None:
+        kept = {norm: norm.momentum for norm in self.norms}
+        for norm in self.norms:
+            norm.reset_running_stats()
+            norm.training = True
+        try:
+            with hooked([norm.register_forward_pre_hook(self._weigh, with_kwargs=True) for norm in self.norms]):
+                self._go_through(batches)
+        finally:
+            for norm, momentum in kept.items():
+                norm.momentum, norm.training = momentum, False
+
+    def _go_through(self, batches: Batches) -> None:
+        for batch in batches:
+            state = self._state()
+            try:
+                call(self.net, inputs_of(batch))
+            except _OneValue:
+                self._restore(state)
+        if not all(self.seen.values()):
+            raise ValueError("expected batches with two values a channel or more, got one in each of them")
+
+    def _weigh(self, norm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x = first_of(args, kwargs)
+        values = x.numel() // x.shape[1]
+        if values < 2:
+            raise _OneValue
+        self.seen[norm] += values
+        norm.momentum = values / self.seen[norm]
+
+    def _state(self) -> list[tuple[int, dict[str, Tensor]]]:
+        return [(self.seen[n], {name: b.clone() for name, b in n.named_buffers()}) for n in self.norms]
+
+    def _restore(self, state: list[tuple[int, dict[str, Tensor]]]) -> None:
+        for norm, (seen, buffers) in zip(self.norms, state, strict=True):
+            self.seen[norm] = seen
+            for name, value in buffers.items():
+                norm.get_buffer(name).copy_(value)
+
+
+def norms_behind_steps(model: nn.Module, x: Any, everywhere: bool = False) -> list[Any]:
+    """The batch norms that run first after an exact step has run, in order; all of `everywhere`, or without a step."""
+    order: dict[nn.Module, None] = {}
+    kinds = [m for m in model.modules() if is_norm(m) or isinstance(m, Heaviside)]
+    with hooked([m.register_forward_hook(lambda module, args, output: order.setdefault(module)) for m in kinds]):
+        call(model, x)
+    ran = list(order)
+    steps = [i for i, module in enumerate(ran) if isinstance(module, Heaviside)]
+    first = steps[0] if steps and not everywhere else -1
+    return [module for module in ran[first + 1 :] if is_norm(module)]

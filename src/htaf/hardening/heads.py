@@ -28,9 +28,11 @@ from htaf.hardening.report import (
     few_rows,
     is_regression,
     measured_by,
+    not_its_own,
+    not_plain,
     pair_of,
+    wide,
 )
-from htaf.hardening.weights import not_its_own, not_plain, wide
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 ENDS: dict[str, Callable[[Tensor], Tensor]] = {  # what a model may make of its head's output

@@ -1,4 +1,4 @@
-"""What the steps of this room share: their report, their batches, and a network's loss on them.
+"""What the steps of this room share: their report, their batches, and which weights can be fitted.
 
 Batches are a list, a `DataLoader` or anything else that can be gone through again. A batch is
 
@@ -22,10 +22,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
+from htaf.binary import BinaryConv2d, BinaryLinear
 from htaf.convert.modes import evaluating
+from htaf.grid import GridBinary, bias_of
 
 Batches = Iterable[Any]  # as above
 Measure = Callable[[nn.Module], Any]  # a network in eval mode -> a number; lower is better
+BINARY_WEIGHTS = (BinaryConv2d, BinaryLinear, GridBinary)  # which are never fitted
 FITTED = "loss on the rows fitted to"
 
 
@@ -169,56 +172,6 @@ def is_regression(y: Tensor) -> bool:
     return y.is_floating_point()
 
 
-def measured(model: nn.Module, batches: Batches | None) -> dict[str, float] | None:
-    """{"loss"} of float targets (mean squared error), {"loss", "accuracy"} of class codes (cross-entropy, in nats).
-
-    Class codes < 0 are left out. None for None.
-
-    Raises:
-        ValueError: a batch without targets, no row at all, or an output that is no tensor.
-    """
-    if batches is None:
-        return None
-    loss = hits = count = 0.0
-    coded = True
-    with evaluating(model):
-        for batch in batches:
-            x, y = pair_of(batch)
-            output = call(model, x)
-            if not isinstance(output, Tensor):
-                raise ValueError(
-                    f"expected a model that returns a tensor, or an object with logits, got {type(output).__name__}: "
-                    "give no validation=, and choose by a measure of your own as htaf.finish does"
-                )
-            y = y.to(output.device)
-            coded = not is_regression(y)
-            if coded:
-                output, y = _rows_and_codes(output, y)
-                loss += nn.functional.cross_entropy(output.double(), y, reduction="sum").item()
-                hits += (output.argmax(1) == y).sum().item()
-                count += len(y)
-            else:
-                loss += (output.double() - y.reshape(output.shape)).square().sum().item()
-                count += y.numel()
-    if not count:
-        raise ValueError("expected batches with a row that has a target, got none")
-    found = {"loss": loss / count}
-    return found | {"accuracy": hits / count} if coded else found
-
-
-def _rows_and_codes(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows [n, ...] of an output and class codes [n], those < 0 left out.
-
-    Classes are dimension 1 where there is a code for each pixel, as of an output [batch, classes, height, width] and
-    codes [batch, height, width]; else the last.
-    """
-    pixels = output.ndim > 2 and y.shape != output.shape[:-1] and y.shape == output[:, 0].shape
-    output = output.movedim(1 if pixels else -1, -1)
-    output, y = output.reshape(-1, output.shape[-1]), y.reshape(-1).long()
-    known = y >= 0
-    return (output, y) if bool(known.all()) else (output[known], y[known])
-
-
 OF_MEASURE = "_htaf_of_measure"  # an attribute of errors that a measure raised
 
 
@@ -238,3 +191,36 @@ def measured_by(measure: Measure, net: nn.Module) -> float:
         return float(found.detach() if isinstance(found, Tensor) else found)
     except (TypeError, ValueError):
         raise TypeError(f"expected a measure that gives a number, got {type(found).__name__}") from None
+
+
+def not_its_own(model: nn.Module, layer: Any) -> str:
+    """Why the weight or the bias of a layer cannot be written, "" where they can."""
+    if isinstance(layer, BINARY_WEIGHTS):
+        return "its weights are binary"
+    for name in ("weight", "bias"):
+        own = layer._parameters.get(name)
+        if own is None:
+            if getattr(layer, name, None) is not None:
+                return f"its {name} is computed from others (a parametrisation)"
+        elif sum(own is p for m in model.modules() for p in m._parameters.values()) > 1:
+            return f"another module has the same {name}"
+    return ""
+
+
+def not_plain(layer: Any, made: Tensor, output: Tensor) -> str:
+    """Why an output is not that of the layer's weights, "" where it is.
+
+    Args:
+        made: what the weights give, without the bias, in float32 or wider; [..., channels] as `output`.
+    """
+    bias = bias_of(layer)
+    made = made if bias is None else made + bias.to(made)
+    tolerance = max(1e-3, 8 * torch.finfo(output.dtype).eps)  # 0.06 in bfloat16: it rounds to 3 digits
+    if (made - output.to(made)).abs().max() > tolerance * output.abs().max() + 1e-6:
+        return f"its output is not that of a plain {type(layer).__name__}"
+    return ""
+
+
+def wide(x: Tensor) -> Tensor:
+    """Half precision as float32, others as they are."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from htaf.activations import Heaviside
 from htaf.convert.modes import hooked
-from htaf.hardening.least_squares import Sums, error, ridge
+from htaf.hardening.layerwise import Sums, error, ridge
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, GatedMLP, replaceable
 from htaf.language.hidden import running, states_of

@@ -19,7 +19,7 @@ from htaf import surrogates
 from htaf._errors import expect_memory
 from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
 from htaf.binary import BinaryConv2d
-from htaf.contract import StepFactory, from_outside, made
+from htaf.contract import StepFactory, from_outside, make_step
 from htaf.grid import Bits, on_grid
 from htaf.models.bireal import BiRealNet
 from htaf.models.icbm import (
@@ -75,7 +75,7 @@ def activation(description: dict[str, Any], step: StepFactory | None = None) -> 
             return nn.ReLU
         case {"method": method, "kind": str(kind), **numbers} if is_outside(method):
             values = {name: value for name, value in numbers.items() if name not in ("bipolar", "levels")}
-            return partial(made, from_outside(method, step), values, kind=kind, bipolar=bipolar, levels=levels)
+            return partial(make_step, from_outside(method, step), values, kind=kind, bipolar=bipolar, levels=levels)
     raise ValueError(
         f"expected a method of {get_args(Method)} with its parameters (slope one of {tuple(SLOPES)}), got {description}"
     )

@@ -4,7 +4,7 @@ record.json         recipe, seed, data fingerprint, commit, versions, device, me
 model.safetensors   the weights; the smooth and the exact network share them
 smooth.safetensors  only where the exact network has weights of its own: those of the smooth one
 preprocessing.json  what turns raw rows into the network's inputs, and outputs into predictions
-metrics.csv         one row a validation     loss.png   the same as a picture
+metrics.csv         one row a validation
 report.html         of a table: figures and pictures of the run, see htaf.report; report.json has the figures
 checkpoints/        only while the training runs
 """
@@ -34,13 +34,12 @@ from htaf.models.build import KINDS
 from htaf.names import Method, is_outside
 
 FORMAT = 3  # of a record, and of what makes two runs the same
-RECORD, MODEL, SMOOTH, PREPROCESSING, METRICS, PLOT = (
+RECORD, MODEL, SMOOTH, PREPROCESSING, METRICS = (
     "record.json",
     "model.safetensors",
     "smooth.safetensors",
     "preprocessing.json",
     "metrics.csv",
-    "loss.png",
 )
 CHECKPOINTS = "checkpoints"
 # what a run is of no use without; SMOOTH where the record has its hash
@@ -116,8 +115,6 @@ def read_record(path: Path) -> dict[str, Any] | None:
     for name in ("recipe", "data", "model", "metrics", "rows"):
         if not isinstance(record.get(name, {}), dict):
             raise RunError(f"{file} is damaged: expected {name} to be an object, got {record[name]!r:.80}")
-    if record["recipe"].get("harden", "end") != "end":
-        raise RunError(f"{file} is of a progressive hardening, which is gone: train it again, with exact_from")
     if wrong := _wrong_entry(record):
         raise RunError(f"{file} is damaged: expected {wrong}")
     return record

@@ -50,7 +50,6 @@ from htaf.runs.folder import (
     HASHED,
     METRICS,
     MODEL,
-    PLOT,
     PREPROCESSING,
     RECORD,
     SMOOTH,
@@ -455,7 +454,7 @@ def finish_run(
         model: whose weights the exact network has.
         smooth: the smooth network where its weights are others; None: they share them.
     """
-    for name in (RECORD, MODEL, SMOOTH, PREPROCESSING, METRICS, PLOT):
+    for name in (RECORD, MODEL, SMOOTH, PREPROCESSING, METRICS):
         for left in path.glob(f".{name}.*"):  # temporary files of a process that was killed while it wrote
             left.unlink(missing_ok=True)
     files = {MODEL: _weights(model)} | ({} if smooth is None else {SMOOTH: _weights(smooth)})

@@ -1,19 +1,29 @@
-"""Boosted trees over the bits of a thermometer, whose leaves become hidden units.
+"""What stands beside the bits of a network for tables, a linear part and leaves of boosted trees: fitted before the
+bits learn what these leave. At the end the validation rows choose by how much the bits count.
 
+The trees ask for bits of a thermometer, and their leaves become hidden units.
 scikit-learn's HistGradientBoosting takes no outputs to begin from, and its trees cannot be read by a public way.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Float64, Int64, Integer, Shaped
+from torch import nn
 
+from htaf import hardening
+from htaf.data.parts import Part, TableBatches
+from htaf.models.mlp import MLP, Thermometer
 from htaf.runs.metrics import loss_function
+from htaf.training.finish import refitted
+from htaf.training.problems import Problem
 
 RATE = 0.15  # of what a tree says
 DEPTH = 4
@@ -25,8 +35,11 @@ MOST_TREES = 1000
 MOST_ROWS = 16_384  # for each tree
 MOST_CELLS = 2**20  # rows times columns times outputs of a tree; at least the square root of the columns is seen
 
+SHARES = tuple(k / 20 for k in range(21))  # by which the bits may count
+CHUNK = 8192  # rows at once where nothing is learned
+
 And = tuple[tuple[int, int, bool], ...]  # column, threshold, and whether it is reached
-Said = Float64[np.ndarray, " outputs"]
+Outputs = Float64[np.ndarray, " outputs"]
 
 
 @dataclass(frozen=True)
@@ -91,10 +104,10 @@ class _Tree:
             node = 2 * node + ((codes[rows, column[node]] > cut[node]) & asks[node])
         return self.value[node]
 
-    def paths(self) -> dict[And, Said]:
+    def paths(self) -> dict[And, Outputs]:
         """Of each leaf that rows can reach the answers on the way, without those that another one implies; and what the
         leaf says."""
-        found = dict[And, Said]()
+        found = dict[And, Outputs]()
         for leaf, turns in enumerate(itertools.product((False, True), repeat=len(self.levels))):
             node, tightest, empty = 0, dict[tuple[int, bool], int](), False
             for (column, cut, asks), right in zip(self.levels, turns, strict=True):
@@ -125,7 +138,7 @@ def boosted(train: Known, validation: Known, counts: Sequence[int], most: int, s
     asked, least = np.flatnonzero(bins > 1), least_rows(sum(counts), len(train.start))
     now, seen = train.start.copy(), validation.start.copy()
     best, rounds, kept = validation.loss(seen), 0, 0
-    found = dict[And, list[tuple[int, Said]]]()
+    found = dict[And, list[tuple[int, Outputs]]]()
     while rounds < min(kept + PATIENCE, MOST_TREES):
         slope, curve = train.derivatives(now)
         if classes == 2:
@@ -146,8 +159,8 @@ def boosted(train: Known, validation: Known, counts: Sequence[int], most: int, s
         rounds += 1
         if (loss := validation.loss(seen)) < best:
             best, kept = loss, rounds
-    told = {path: [value for at, value in each if at < kept] for path, each in found.items()}
-    return _as_bits({path: np.sum(each, 0) for path, each in told.items() if each}, np.cumsum([0, *counts]), classes)
+    values = {path: [value for at, value in each if at < kept] for path, each in found.items()}
+    return _as_bits({path: np.sum(each, 0) for path, each in values.items() if each}, np.cumsum([0, *counts]), classes)
 
 
 def least_rows(cuts: int, rows: int) -> int:
@@ -236,14 +249,110 @@ def _grown(
 
 
 def _as_bits(
-    values: dict[And, Said],
+    values: dict[And, Outputs],
     first: Int64[np.ndarray, " columns"],
     outputs: int,
 ) -> Ands:
     """first: the place of each column's first bit, and the number of bits."""
     weight, value = np.zeros((len(values), first[-1]), np.float32), np.zeros((outputs, len(values)))
-    for leaf, (path, said) in enumerate(values.items()):
+    for leaf, (path, output) in enumerate(values.items()):
         for column, cut, reached in path:
             weight[leaf, first[column] + cut] = 1 if reached else -1
-        value[:, leaf] = said
+        value[:, leaf] = output
     return Ands(weight, (weight > 0).sum(1), value)
+
+
+def fit_direct(net: MLP, posed: Problem) -> None:
+    """Make the linear layer of the inputs the linear model that is best on the validation rows; the head's bias, which
+    no constant is left for, starts as zeros."""
+    assert net.direct is not None
+    made, _ = refitted(net.direct, posed)
+    net.direct.load_state_dict(made.state_dict())
+    nn.init.zeros_(net.head.bias)
+
+
+def fit_leaves(net: MLP, posed: Problem) -> None:
+    """Make the leaves those of boosted trees on what the linear model leaves."""
+    assert isinstance(net.thermometer, Thermometer)
+    assert net.leaves is not None
+    nn.init.zeros_(net.head.bias)  # the trees begin from the linear part, or from 0
+    seed = torch.initial_seed()  # the training's: what is drawn next depends on the size that the network had before
+    train, validation = _known(net, posed.fitting()), _known(net, posed.choosing())
+    found = boosted(train, validation, net.thermometer.counts, net.leaves.count, seed)
+    if len(found.needed):
+        weight, needed, value = (torch.from_numpy(v).float() for v in (found.weight, found.needed, found.value))
+        net.leaves.place(weight, needed, value)
+    else:
+        net.leaves = None
+
+
+def _known(net: MLP, part: Part) -> Known:
+    """A part as trees take it, in chunks."""
+    assert isinstance(net.thermometer, Thermometer)
+    asked = [j for j, count in enumerate(net.thermometer.counts) if count]
+    first = np.cumsum([0, *(net.thermometer.counts[j] for j in asked)])[:-1]
+    codes, starts, ys = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    with torch.no_grad():
+        for given, y in part:
+            x = net.columns(given)
+            reached = np.zeros((len(x), len(net.thermometer.counts)), np.int16)
+            reached[:, asked] = np.add.reduceat(net.thermometer(x).numpy(), first, axis=1)
+            codes.append(reached)
+            plain = torch.zeros(len(x), net.head.out_features) if net.direct is None else net.direct(x)
+            starts.append(plain.double().numpy())
+            ys.append(y.numpy())
+    y = np.concatenate(ys)
+    weights = None if part.weights is None else part.weights.double().numpy()
+    return Known(np.concatenate(codes), np.concatenate(starts), y, weights)
+
+
+@torch.no_grad()
+def shrunk(net: nn.Module, posed: Problem) -> tuple[nn.Module, hardening.Report]:
+    """The network with what its bits add to what was fitted before them, a linear part and leaves of trees, times a
+    share.
+
+    The share is the mean of `SHARES`, each weighted by the likelihood of the validation rows with it, where numbers are
+    normal around their predictions: with few rows the choice is soft, and small.
+    """
+    begin, made, part = time.perf_counter(), copy.deepcopy(net), posed.choosing()
+    assert isinstance(made, MLP)
+    device, loss = made.head.weight.device, loss_function(posed.task)
+    rows = [(x.to(device), y.to(device)) for x, y in part]
+    whole = torch.cat([net(x).double() for x, _ in rows])
+    learned = torch.cat([made.head(made.hidden(made.thermometer(made.columns(x)))).double() for x, _ in rows])
+    plain, y = whole - learned, torch.cat([y for _, y in rows])
+    weights = None if part.weights is None else part.weights.to(device)
+    of_y = y.double() if y.is_floating_point() else y
+    losses = torch.stack([loss(plain + share * (whole - plain), of_y, weights) for share in SHARES]).cpu()
+    unit = 2 * float(losses.min()) if posed.task == "regression" else 1.0
+    likely = torch.softmax(-losses * len(part) / max(unit, 1e-12), 0)
+    share = float(likely @ torch.tensor(SHARES, dtype=torch.float64))
+    for parameter in made.head.parameters():
+        parameter *= share
+    note = (f"what the bits add to what was fitted before them counts {share:.2f}",)
+    return made, hardening.Report("shrink", time.perf_counter() - begin, None, None, (), note)
+
+
+def given_once(posed: Problem, net: MLP) -> Problem:
+    """The same problem, in which what is added to the outputs of the bits follows the columns of the inputs.
+
+    Args:
+        net: with a thermometer and a linear layer, leaves, or both, that do not learn; changed in place: while
+            `net.given` it takes such inputs alone.
+    """
+    seen: dict[int, TableBatches] = {}
+
+    @torch.no_grad()
+    def wider(part: Part) -> Part:
+        data = part.data
+        assert isinstance(data, TableBatches)
+        if id(data) not in seen:
+            found = (net.beside(x, net.thermometer(x)) for x in map(net.columns, data.x.split(CHUNK)))
+            added = torch.cat([outputs.to(data.x) for outputs in found if outputs is not None])
+            seen[id(data)] = replace(data, beside=added)
+        return replace(part, data=seen[id(data)])
+
+    parts = {name: getattr(posed, name) for name in ("train", "validation", "test", "statistics", "plain")}
+    posed = replace(posed, **{name: wider(part) for name, part in parts.items() if part is not None})
+    net.given = True
+    return posed

@@ -1,32 +1,34 @@
-"""What goes on beside the steps: history, best weights, early stopping, checkpoints, a progress bar."""
+"""What goes on beside the steps: history, best weights, their mean, early stopping, checkpoints, a progress bar."""
 
 from __future__ import annotations
 
-import io
 import math
 import time
 import warnings
 import zipfile
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
-from torch import nn
+from torch import Tensor, nn
 
 from htaf._compat import no_trace
-from htaf._console import span, terminal, visible
+from htaf._console import progress, tell
 from htaf._errors import counted
 from htaf._files import csv_text, written_whole
 from htaf.runs import METRICS, write_atomic
-from htaf.training._lightning import Callback, Checkpoint, L, TorchCheckpointIO
+from htaf.training.distributed import Callback, L
 from htaf.training.module import Training
 from htaf.training.problems import Problem
 from htaf.training.recipe import ImageData, Recipe
 
-with no_trace():  # rich draws a number of `random`
-    from rich.progress import BarColumn, Progress, TextColumn
+with no_trace():
+    from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+    from lightning.pytorch.callbacks import Checkpoint
 
+AVERAGE_FROM = 0.7  # share of the steps after which the mean of the weights begins, if all are exact by then
 _WHOLE = {"state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "epoch", "global_step"}
 _KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "devices", "notes")
 
@@ -105,29 +107,6 @@ class History(Callback):
         rows = ([row[name] for name in columns] for row in self.rows)
         write_atomic(self.folder / METRICS, csv_text([columns, *rows]))
 
-    def plot(self, path: Path, title: str, best: str, at: int) -> None:
-        """loss.png: training and validation losses by epoch, counted from 1.
-
-        Args:
-            best: which network was kept, in words. at: its epoch.
-        """
-        figure = Figure(figsize=(6.4, 4), layout="constrained")
-        axes = figure.subplots()
-        epochs = [row["epoch"] + 1 for row in self.rows]
-        for name, label in (
-            ("train_loss", "training"),
-            ("val_loss_smooth", "validation, smooth"),
-            ("val_loss", "validation, exact"),
-        ):
-            axes.plot(epochs, [row[name] for row in self.rows], label=label)
-        axes.axvline(at, color="0.6", linestyle=":", label=best)
-        axes.set(xlabel="epoch", ylabel="loss")
-        axes.set_title(title, parse_math=False)  # a $ would begin a formula
-        axes.legend()
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=120)
-        write_atomic(path, picture.getvalue())
-
     def seconds(self) -> float:
         """Wall time of all sessions up to now; what was lost with a kill does not count."""
         return self.spent + time.perf_counter() - self.began
@@ -143,6 +122,40 @@ class History(Callback):
         for name in _KEPT:  # no others: a checkpoint of elsewhere must not say where this one writes
             setattr(self, name, state_dict[name])
         self.spent, self.cpu_spent = state_dict["spent"], state_dict["cpu_spent"]
+
+
+class Averaging(Callback):
+    """mean <- decay mean + (1 - decay) weights after every step from `first` on, in the checkpoint too.
+
+    Args:
+        decay: in (0, 1). first: steps of the optimizer before it begins with the weights of that moment.
+    """
+
+    def __init__(self, decay: float, first: int) -> None:
+        self.decay, self.first = decay, first
+        self.mean: dict[str, Tensor] = {}  # the parameters of the network, by name
+
+    @torch.no_grad()
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step < self.first:
+            return
+        net: Any = pl_module.net
+        assert isinstance(net, nn.Module)
+        for name, weight in net.named_parameters():
+            if not weight.requires_grad:
+                continue
+            if name in self.mean:
+                self.mean[name] = self.mean[name].to(weight.device).lerp_(weight, 1 - self.decay)
+            else:
+                self.mean[name] = weight.detach().clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": dict(self.mean)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.mean = dict(state_dict["mean"])
 
 
 class AtomicCheckpoint(Checkpoint):
@@ -207,69 +220,44 @@ def last_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-class EpochBar(Callback):
-    """What a training says of itself: on a terminal a bar over its steps; elsewhere, as in the log of a job, lines: of
-    the first and the last epoch, of each tenth of the epochs, and of others where the last line is ten seconds old;
-    within a long epoch one every five minutes."""
+class ShownProgress(Callback):
+    """Show how far a training is: its steps by `htaf._console.progress`, and a line for each tenth of the epochs."""
 
-    EVERY = 300.0  # seconds, within an epoch
-    OFTEN = 10.0  # seconds, between epochs
-    LINES = 10  # of the epochs, however fast they are
-
-    def __init__(
-        self,
-        posed: Problem,
-        recipe: Recipe,
-        history: History,
-        unit: str,
-    ) -> None:
-        self.console = terminal(stderr=True, highlight=False, soft_wrap=True)
+    def __init__(self, posed: Problem, recipe: Recipe, history: History, unit: str) -> None:
         self.posed, self.recipe, self.history, self.unit = posed, recipe, history, unit
-        title, state = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
-        self.bar = Progress(title, BarColumn(8), state, console=self.console, disable=not self.console.is_terminal)
-        self.task = self.bar.add_task(visible(f"{posed.name} {recipe.activation.method}")[:16], total=None, state="")
-        self.first = self.done = self.steps = self.seen = 0
-        self.began = self.told = self.epoch_began = self.trained = 0.0
-        self.losses = ""
+        self.stack = ExitStack()
+        self.advance: Callable[..., None] = lambda more, note: None
+        self.told_epoch, self.losses = 0, ""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero:
             return
-        recipe, posed = self.recipe, self.posed
-        training = recipe.optimization
+        recipe, posed, training = self.recipe, self.posed, self.recipe.optimization
         augment = f", augment {recipe.data.augment}" if isinstance(recipe.data, ImageData) else ""
-        self.say(
+        cpu, threads = trainer.strategy.root_device.type == "cpu", counted(torch.get_num_threads(), "thread")
+        each = f" in each of {trainer.world_size} processes" if trainer.world_size > 1 else ""
+        tell(
             f"{posed.name}, {recipe.family} {recipe.activation.method}: {len(posed.train):,} {self.unit} to train "
             f"on{augment}, {len(posed.validation):,} to validate; {training.epochs} epochs, {training.optimizer}, "
-            f"lr {training.lr:g} ({training.schedule}), batches of {training.batch_size}{self._threads(trainer)}"
+            f"lr {training.lr:g} ({training.schedule}), batches of {training.batch_size}"
+            + (f"; {threads}{each}" if cpu else "")
         )
-        self.seen = trainer.current_epoch
+        self.told_epoch = trainer.current_epoch
         if trainer.current_epoch:
-            self.say(f"resumed after {trainer.current_epoch} epochs")
+            tell(f"resumed after {trainer.current_epoch} epochs")
         assert isinstance(pl_module, Training)
-        self.first = self.done = trainer.global_step
-        self.steps = pl_module.steps
-        self.began = self.told = time.monotonic()
-        self.bar.start()
-        self.bar.update(self.task, total=self.steps, completed=self.done)
+        what, done = f"{posed.name} {recipe.activation.method}", trainer.global_step
+        self.advance = self.stack.enter_context(progress(what, pl_module.steps, done=done))
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.is_global_zero and trainer.current_epoch == self.recipe.exact_epoch:
-            self.say(f"epoch {trainer.current_epoch + 1}/{self.recipe.optimization.epochs}: exact from here")
-        self.epoch_began, self.trained = time.monotonic(), 0.0
+            tell(f"epoch {trainer.current_epoch + 1}/{self.recipe.optimization.epochs}: exact from here")
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if not trainer.is_global_zero:
-            return
-        self.done, now = trainer.global_step, time.monotonic()
-        self.trained = now - self.epoch_began
         epoch, of = trainer.current_epoch + 1, self.recipe.optimization.epochs
-        if self.console.is_terminal:
-            self.bar.update(self.task, completed=self.done, state=f"{epoch}/{of} epochs {self._left()} {self.losses}")
-        elif now - self.told >= self.EVERY:
-            self.say(f"epoch {epoch}/{of}: {self.done:,} of {self.steps:,} steps{self._left('; ')}")
+        self.advance(1, f"epoch {epoch}/{of}{self.losses}")
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero or not validated(trainer):
@@ -280,72 +268,39 @@ class EpochBar(Callback):
             name, exact, other = "RMSE", *(f"{self.posed.scale * v**0.5:.4g}" for v in (loss, smooth))
         else:
             name, exact, other = "accuracy", *(f"{seen[k]:.4f}" for k in ("val_accuracy", "val_accuracy_smooth"))
-        self.losses = f"loss {_figure(loss)}, {name} {exact}"
-        first = self.recipe.exact_epoch
+        self.losses = f", loss {_figure(loss)}, {name} {exact}"
+        first, epoch, of = self.recipe.exact_epoch, trainer.current_epoch + 1, self.recipe.optimization.epochs
+        if epoch * 10 // of == self.told_epoch * 10 // of and not self.history.stopped:
+            return
+        self.told_epoch = epoch
         same = self.recipe.activation.method == "relu" or (first is not None and trainer.current_epoch >= first)
         smooth_loss, smooth_metric = ("", "") if same else (f" (smooth {_figure(smooth)})", f" (smooth {other})")
-        rate = f"; {len(self.posed.train) / self.trained:,.0f} {self.unit}/s" if self.trained else ""
-        epoch, of = trainer.current_epoch + 1, self.recipe.optimization.epochs
-        if self.console.is_terminal:
-            state = f"{epoch}/{of} epochs {self._left()} {self.losses}"
-            self.bar.update(self.task, completed=self.done, state=state)
-        elif self._due(epoch, of) or trainer.should_stop:
-            spent = span(time.monotonic() - self.began)
-            self.say(
-                f"epoch {epoch}/{of}: train loss {_figure(seen['train_loss'])}, validation loss "
-                f"{_figure(loss)}{smooth_loss}, {name} {exact}{smooth_metric}{rate}; {spent}"
-                f"{self._left(', ')}"
-            )
-
-    def _due(self, epoch: int, of: int) -> bool:
-        """Whether an epoch, counted from 1, has a line of its own."""
-        before, self.seen = self.seen, epoch
-        tenth = epoch * self.LINES // of > before * self.LINES // of
-        return not before or epoch == of or tenth or time.monotonic() - self.told >= self.OFTEN or self.history.stopped
-
-    def _left(self, before: str = "") -> str:
-        """The time left, by the steps of this session."""
-        if self.done <= self.first or self.done >= self.steps:
-            return ""
-        rest = (time.monotonic() - self.began) * (self.steps - self.done) / (self.done - self.first)
-        return f"{before}{span(rest)} left"
-
-    def say(self, text: str) -> None:
-        self.told = time.monotonic()
-        self.console.print(text, soft_wrap=True)
+        tell(
+            f"epoch {epoch}/{of}: train loss {_figure(seen['train_loss'])}, validation loss "
+            f"{_figure(loss)}{smooth_loss}, {name} {exact}{smooth_metric}"
+        )
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.bar.stop()
+        self.stack.close()
         seen, of = self.history, self.recipe.optimization
-        if trainer.is_global_zero and seen.stopped and seen.epochs < of.epochs:
-            self.say(
+        if not trainer.is_global_zero or not seen.rows:
+            return
+        if seen.stopped and seen.epochs < of.epochs:
+            tell(
                 f"stopped early, after epoch {seen.epochs} of {of.epochs}: no better exact network in the last "
                 f"{of.patience} epochs (patience)"
             )
-        if not trainer.is_global_zero or not seen.rows:
-            return
-        if not seen.last:
-            if 0 <= seen.best_epoch < seen.epochs - 1:
-                of = _figure(seen.best_loss)
-                self.say(f"kept: epoch {seen.best_epoch + 1}, with the lowest validation loss, {of}")
-            return
         lowest = min(seen.rows, key=lambda row: row["val_loss"])
-        if seen.rows[-1]["val_loss"] > lowest["val_loss"]:
-            self.say(
+        if not seen.last and 0 <= seen.best_epoch < seen.epochs - 1:
+            tell(f"kept: epoch {seen.best_epoch + 1}, with the lowest validation loss, {_figure(seen.best_loss)}")
+        elif seen.last and seen.rows[-1]["val_loss"] > lowest["val_loss"]:
+            tell(
                 f"kept: epoch {seen.epochs}, the last (keep last). The validation loss was lowest after epoch "
                 f"{lowest['epoch'] + 1}, but a few validation images choose badly among epochs"
             )
 
-    def _threads(self, trainer: L.Trainer) -> str:
-        """How many threads of the CPU train."""
-        number = torch.get_num_threads()
-        if trainer.strategy.root_device.type != "cpu":
-            return ""
-        each = f" in each of {trainer.world_size} processes" if trainer.world_size > 1 else ""
-        return f"; {counted(number, 'thread')}{each}"
-
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self.bar.stop()
+        self.stack.close()
 
 
 def _figure(value: float) -> str:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -22,11 +21,16 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from htaf._errors import HtafError, option
+from htaf._compat import no_trace
+from htaf._errors import HtafError, installed, option
 from htaf.runs import read_record, shown
-from htaf.training._lightning import Callback, L, SLURMEnvironment, rank_zero_only
-from htaf.training.recipe import Recipe, TableData
-from htaf.training.running import Running
+from htaf.training.recipe import Recipe, Running, TableData
+
+with no_trace(), installed():
+    import lightning as L
+    from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+    from lightning.pytorch.callbacks import Callback
+    from lightning.pytorch.utilities import rank_zero_only
 
 
 class TrainingError(HtafError):
@@ -40,73 +44,54 @@ class PeerError(TrainingError):
 MOST_PROCESSES = 65_536  # of one training
 
 
-@final
-@dataclass(frozen=True)
-class Processes:
-    """How many processes train together, one a device, each with the whole network.
-
-    devices: on each machine. nodes: machines.
-    """
-
-    devices: int = 1
-    nodes: int = 1
-
-    @property
-    def world(self) -> int:
-        return self.devices * self.nodes
-
-    def check(self, device: str) -> None:
-        """Raises TrainingError where this machine, or PyTorch, cannot do it."""
-        if min(self.devices, self.nodes) < 1 or self.world > MOST_PROCESSES:
-            got = f"got {self.devices} and {self.nodes}"
-            raise TrainingError(
-                f"devices and nodes must be >= 1, and at most {MOST_PROCESSES:,} processes in all, {got}"
-            )
-        there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        if device not in ("auto", "cpu", *there):
-            raise TrainingError(f"expected device auto, cpu, cuda or mps, got {device!r}")
-        if not there.get(device, True):
-            raise TrainingError(f"expected a {device} device, this machine has none: use cpu or auto")
-        if self.world == 1:
-            return
-        cuda = there["cuda"] and device != "cpu"
-        if device == "mps" or (device == "auto" and there["mps"] and not cuda):
-            raise TrainingError(
-                "several processes train on cpu or cuda, not on mps: use " + option("--device cpu", "device='cpu'")
-            )
-        if cuda and self.devices > torch.cuda.device_count():
-            raise TrainingError(f"expected {self.devices} GPUs, this machine has {torch.cuda.device_count()}")
-
-    def options(self, device: str, *plugins: Any) -> dict[str, Any]:
-        """Arguments of Lightning's trainer; plugins: of one's own."""
-        accelerator = "gpu" if device == "cuda" else device
-        # a job that SLURM starts again is resumed by its own command, from the checkpoints in the run folder
-        cluster = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
-        shared = {"accelerator": accelerator, "devices": self.devices, "num_nodes": self.nodes}
-        shared["plugins"] = [*cluster, *plugins]
-        return shared if self.world == 1 else shared | {"strategy": "ddp"}
-
-    def least(self, net: nn.Module) -> int:
-        """The smallest batch that gives every process a row, two where it normalises its share."""
-        normalised = any(isinstance(m, _BatchNorm) for m in net.modules())
-        return max(2, self.world * (1 + normalised))
-
-    def enough(self, net: nn.Module, batch_size: int, train: int, validation: int) -> None:
-        """Raises TrainingError when a process would be left without rows."""
-        least = self.least(net)
-        if self.world > 1 and min(batch_size, train) < least:
-            what = "batch_size" if batch_size < least else "training part"
-            raise TrainingError(
-                f"{what} must be >= {least} for {self.world} processes ({least // self.world} each), "
-                f"got {min(batch_size, train)}"
-            )
-        if validation < self.world:
-            raise TrainingError(f"validation part must be >= {self.world}, one row a process, got {validation}")
+def check_processes(running: Running) -> None:
+    """Raises TrainingError where this machine, or PyTorch, cannot train in so many processes, or on such a device."""
+    devices, nodes, device = running.devices, running.nodes, running.device
+    if min(devices, nodes) < 1 or running.world > MOST_PROCESSES:
+        got = f"got {devices} and {nodes}"
+        raise TrainingError(f"devices and nodes must be >= 1, and at most {MOST_PROCESSES:,} processes in all, {got}")
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device not in ("auto", "cpu", *there):
+        raise TrainingError(f"expected device auto, cpu, cuda or mps, got {device!r}")
+    if not there.get(device, True):
+        raise TrainingError(f"expected a {device} device, this machine has none: use cpu or auto")
+    if running.world == 1:
+        return
+    cuda = there["cuda"] and device != "cpu"
+    if device == "mps" or (device == "auto" and there["mps"] and not cuda):
+        raise TrainingError(
+            "several processes train on cpu or cuda, not on mps: use " + option("--device cpu", "device='cpu'")
+        )
+    if cuda and devices > torch.cuda.device_count():
+        raise TrainingError(f"expected {devices} GPUs, this machine has {torch.cuda.device_count()}")
 
 
-def processes_of(running: Running) -> Processes:
-    """How many processes a training has."""
-    return Processes(running.devices, running.nodes)
+def trainer_options(running: Running, *plugins: Any) -> dict[str, Any]:
+    """Arguments of Lightning's trainer; plugins: of one's own."""
+    accelerator = "gpu" if running.device == "cuda" else running.device
+    # a job that SLURM starts again is resumed by its own command, from the checkpoints in the run folder
+    cluster = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+    shared = {"accelerator": accelerator, "devices": running.devices, "num_nodes": running.nodes}
+    shared["plugins"] = [*cluster, *plugins]
+    return shared if running.world == 1 else shared | {"strategy": "ddp"}
+
+
+def smallest_batch(world: int, net: nn.Module) -> int:
+    """The smallest batch that gives every process a row, two where it normalises its share."""
+    normalised = any(isinstance(m, _BatchNorm) for m in net.modules())
+    return max(2, world * (1 + normalised))
+
+
+def expect_rows_for_all(world: int, net: nn.Module, batch_size: int, train: int, validation: int) -> None:
+    """Raises TrainingError when a process would be left without rows."""
+    least = smallest_batch(world, net)
+    if world > 1 and min(batch_size, train) < least:
+        what = "batch_size" if batch_size < least else "training part"
+        raise TrainingError(
+            f"{what} must be >= {least} for {world} processes ({least // world} each), got {min(batch_size, train)}"
+        )
+    if validation < world:
+        raise TrainingError(f"validation part must be >= {world}, one row a process, got {validation}")
 
 
 def first_process() -> bool:
@@ -140,11 +125,11 @@ def default_threads(recipe: Recipe) -> int:
 
 
 @contextmanager
-def threads(processes: Processes) -> Iterator[None]:
+def shared_cores(devices: int) -> Iterator[None]:
     """The machine's cores shared among its processes, unless OMP_NUM_THREADS says how many threads."""
     before = torch.get_num_threads()
-    if processes.devices > 1 and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes.devices))
+    if devices > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // devices))
     try:
         yield
     finally:
@@ -162,14 +147,6 @@ def pooled(means: Tensor, rows: int) -> tuple[Tensor, int]:
     return (sums[:-1] / sums[-1]).to(means.dtype), round(sums[-1].item())
 
 
-def first_cause(finite: bool, cause: str) -> str:
-    """What the first process whose loss is not finite has found; all must call it."""
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, None if finite else cause)
-    rank = next(i for i, text in enumerate(found) if text is not None)
-    return f"in process {rank}, {found[rank]}"
-
-
 def share_buffers(net: nn.Module) -> None:
     """Give every process the buffers of the first, such as the running means of batch norm."""
     for buffer in net.buffers():
@@ -177,22 +154,23 @@ def share_buffers(net: nn.Module) -> None:
 
 
 @final
-class Together(Callback):
+class SameTraining(Callback):
     """Before the first step: that every process trains the same run from the same point, with the same threads."""
 
-    def __init__(self, processes: Processes, key: str, number: int) -> None:
-        self.processes, self.key, self.threads = processes, key, number
+    def __init__(self, running: Running, key: str, number: int) -> None:
+        self.running, self.key, self.threads = running, key, number
         self.sigterm = signal.getsignal(signal.SIGTERM)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self.sigterm)  # Lightning's handler goes on, and can wait for other processes
-        if self.processes.world == 1:
+        if self.running.world == 1:
             return
         _end_with_parent(trainer.local_rank)
         torch.set_num_threads(trainer.strategy.broadcast(self.threads))  # Lightning's launcher sets its own number
-        mine = {"run": self.key, "epoch": trainer.current_epoch, **asdict(self.processes)}
-        found: list[Any] = [None] * self.processes.world
+        counts = {"devices": self.running.devices, "nodes": self.running.nodes}
+        mine = {"run": self.key, "epoch": trainer.current_epoch, **counts}
+        found: list[Any] = [None] * self.running.world
         dist.all_gather_object(found, mine)
         for rank, other in enumerate(found):
             if other != found[0]:
@@ -227,43 +205,43 @@ def end_others(trainer: L.Trainer) -> None:
     started.clear()  # else Lightning's observer finds them ended and kills this process before it can say why
 
 
-def lost(error: BaseException) -> bool:
+def is_lost_peer(error: BaseException) -> bool:
     """Whether an exception is what is seen of another process's end."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
 @contextmanager
-def telling(processes: Processes) -> Iterator[list[dict[str, Any]]]:
-    """In the first process: the record that the block appends goes to all others, or that the block failed."""
-    told: list[dict[str, Any]] = []
+def sharing_record(world: int) -> Iterator[list[dict[str, Any]]]:
+    """In the first process: send the record that the block appends to all others, or that the block failed."""
+    records: list[dict[str, Any]] = []
     try:
-        yield told
+        yield records
     finally:
-        if processes.world > 1:
+        if world > 1:
             try:
-                dist.broadcast_object_list([told[0] if told else None], 0)
+                dist.broadcast_object_list([records[0] if records else None], 0)
                 _leave_at_exit()
             except RuntimeError as error:  # what ended before it was told cannot undo what is written
-                if not lost(error):
+                if not is_lost_peer(error):
                     raise
 
 
-def wait() -> dict[str, Any]:
-    """In the others: the finished record of the first process, once it has written it.
+def received_record() -> dict[str, Any]:
+    """In the others: wait for the finished record of the first process.
 
     Raises:
         PeerError: the first process failed.
     """
-    told: list[Any] = [None]
+    records: list[Any] = [None]
     try:
-        dist.broadcast_object_list(told, 0)
+        dist.broadcast_object_list(records, 0)
     except RuntimeError as error:
-        if not lost(error):
+        if not is_lost_peer(error):
             raise
-    if told[0] is None:
+    if records[0] is None:
         raise PeerError("the first process of this training failed; its own message says why")
     _leave_at_exit()
-    return told[0]
+    return records[0]
 
 
 def _leave_at_exit() -> None:

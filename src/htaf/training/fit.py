@@ -8,10 +8,9 @@ import math
 import shutil
 import signal
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +19,25 @@ from torch import Tensor, nn
 
 from htaf import convert
 from htaf._compat import free_start_method
-from htaf._errors import expect_memory, expect_seed, option, release_memory
-from htaf.contract import StepFactory
+from htaf._console import tell
+from htaf._errors import expect_memory, expect_seed, release_memory
+from htaf.contract import SmoothStep, StepFactory, from_outside, make_step, sharpness_of
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.notes import Note, to_record
 from htaf.data.parts import Data
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import listed
 from htaf.data.tabular import Split, Table
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, weight_bytes
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP, Thermometer
+from htaf.names import is_outside
 from htaf.runs import (
     CHECKPOINTS,
-    PLOT,
     Run,
-    RunError,
     claim,
     content_hash,
     finish_run,
@@ -50,32 +48,40 @@ from htaf.runs import (
 from htaf.runs.evaluation import measure
 from htaf.runs.folder import FORMAT
 from htaf.sharpening import set_sharpness
-from htaf.training._lightning import L, TensorBoardLogger
-from htaf.training.averaging import BEGINS, Averaging
-from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, PlainCheckpoints, last_checkpoint
-from htaf.training.distributed import (
-    PeerError,
-    Processes,
-    Together,
-    TrainingError,
-    end_others,
-    finished_elsewhere,
-    lost,
-    processes_of,
-    telling,
-    thread_count,
-    threads,
-    wait,
+from htaf.training.backbones import learns_from_features, on_features
+from htaf.training.boosting import given_once
+from htaf.training.callbacks import (
+    AVERAGE_FROM,
+    AtomicCheckpoint,
+    Averaging,
+    History,
+    PlainCheckpoints,
+    ShownProgress,
+    last_checkpoint,
 )
-from htaf.training.finish import finished, threshold_on_test, with_threshold
-from htaf.training.frozen import Fixed, given_once, learns_from_features, on_features
+from htaf.training.distributed import (
+    L,
+    PeerError,
+    SameTraining,
+    TrainingError,
+    check_processes,
+    end_others,
+    expect_rows_for_all,
+    finished_elsewhere,
+    is_lost_peer,
+    received_record,
+    shared_cores,
+    sharing_record,
+    smallest_batch,
+    thread_count,
+    trainer_options,
+)
+from htaf.training.finish import activation_of, finished, result_notes, with_threshold
 from htaf.training.module import EpochBatches, Training, loaders
-from htaf.training.notes import activation_of, best_of, pair_notes, result_notes
-from htaf.training.outside import described, with_step
 from htaf.training.problems import Problem, data_identity, positive_of, problem, resolved, supervision
-from htaf.training.recipe import Recipe, TableData
-from htaf.training.running import Running
+from htaf.training.recipe import Recipe, Running, TableData
 
+RESERVED = ("method", "kind", "bipolar", "levels")  # what else stands beside the sharpness parameters in a record
 AS_USUAL = Running()
 # loaders that index tensors need no workers; what is logged is the mean over all processes; a backbone may be frozen
 _EXPECTED = (
@@ -96,7 +102,6 @@ class _Prepared:
     out: Path
     seed: int
     running: Running
-    processes: Processes
     key: str  # of the run
     trainer: L.Trainer
     history: History
@@ -104,7 +109,7 @@ class _Prepared:
     continued: Run | None
     method: StepFactory | None
     weights: dict[str, Any]  # where the first ones come from, see `Network.initialise`
-    frozen: Fixed | None = None  # what is put aside while the rest learns
+    restore: Callable[[nn.Module], None] | None = None  # gives a network back what was put aside while the rest learned
 
     @property
     def mean(self) -> dict[str, Tensor]:
@@ -114,13 +119,12 @@ class _Prepared:
 
     def say(self, text: str) -> None:
         """A line on the console, where progress is shown."""
-        for callback in self.trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
-            if isinstance(callback, EpochBar):
-                callback.say(text)
+        if self.running.progress:
+            tell(text)
 
 
 @contextmanager
-def _as_before() -> Iterator[None]:
+def _quiet_lightning() -> Iterator[None]:
     """Lightning without its banners and tips; what is set for the whole process is afterwards as it was."""
     there = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     before = [logger.level for logger in there]
@@ -134,7 +138,7 @@ def _as_before() -> Iterator[None]:
             logger.setLevel(level)
 
 
-@_as_before()
+@_quiet_lightning()
 def fit(
     recipe: Recipe,
     data: Data,
@@ -174,13 +178,13 @@ def fit(
     Raises:
         RunError: `out` holds another run or other files, or another process trains there; or it holds this
             run, finished, whose weights or preprocessing are missing or damaged. DataError: the data are not
-            of the family's kind, or too little to split or to learn from. TrainingError: no such device, a logger that
-            is not installed, too few rows for so many processes, no such backbone, pretrained weights that are missing
-            or of another architecture, a continued run of another network or data, or the loss became NaN or infinite;
-            the message names step and layer. PeerError:
-            another process of this training failed. OSError: the disk is full; what was finished before stays.
+            of the family's kind, or too little to split or to learn from. TrainingError: no such device, too few rows
+            for so many processes, no such backbone, pretrained weights that are missing or of another architecture, a
+            continued run of another network or data, or the loss became NaN or infinite; the message names the
+            step. PeerError: another process of this training failed. OSError: the disk is full; what was finished
+            before stays.
     """
-    out, processes = Path(out), processes_of(running)
+    out = Path(out)
     check(recipe, running)
     expect_seed(seed, TrainingError)
     recipe = with_step(recipe, method)
@@ -193,15 +197,13 @@ def fit(
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)  # of a process that was killed as it ended
-        return _with_ids(finished_run(out, before, method), data)  # images from files need not be decoded for it
+        return finished_run(out, before, method)  # images from files need not be decoded for it
     known = None if continued is None else continued.preprocessor()
     known = known if isinstance(known, ImagePreprocessor) else None  # as the weights know it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, preprocessor=known, rows=rows)
     release_memory()
-    if attributes is not None and recipe.optimization.compile:
-        raise TrainingError("a network that learns attributes is trained in parts: expected no compile")
     try:
-        network = recipe.model(posed.inputs, posed.outputs) | {"activation": described(recipe, method)}
+        network = recipe.model(posed.inputs, posed.outputs) | {"activation": described_activation(recipe, method)}
     except (ValueError, OSError) as error:  # no such backbone, or a hub that is out of reach
         raise TrainingError(str(error)) from None
     if continued is not None:
@@ -215,23 +217,23 @@ def fit(
     posed = replace(posed, notes=(*posed.notes, *notes, *(note for note in why if note not in notes)))
     trainer, history = _trainer(recipe, posed, out, running, isinstance(data, Images), every)
     train = _Prepared(
-        recipe, posed, isinstance(data, Images), out, seed, running, processes, key, trainer, history, network,
+        recipe, posed, isinstance(data, Images), out, seed, running, key, trainer, history, network,
         continued, method, {},
     )  # fmt: skip
     first = _network(train) if trainer.is_global_zero else None  # what cannot be built leaves no folder behind
     if first is not None:
         train = _on_features(train, first, data)
-    with threads(processes):
+    with shared_cores(running.devices):
         if first is None:
             record = finished_elsewhere(out, key)
             if record is None:
                 own = _network(train)
                 _train(_on_features(train, own, data), own, torch.get_num_threads())
-                record = wait()
+                record = received_record()
             return Run(out, record, method)
         with claim(out, identity) as record:
             if record["status"] == "finished":
-                return _with_ids(finished_run(out, record, method), data)
+                return finished_run(out, record, method)
             return _lead(train, first, record, source)
 
 
@@ -254,39 +256,15 @@ def long_enough(recipe: Recipe, rows: int) -> tuple[Recipe, int, tuple[str, ...]
     return recipe.replace(epochs=epochs), every, (f"{epochs} epochs, which are {epochs * steps:,} steps",)
 
 
-def _with_ids(run: Run, data: Data) -> Run:
-    """A finished run, seen to keep the columns beside predictions that are asked for: its key does not tell.
-
-    Raises:
-        RunError: it keeps others.
-    """
-    preprocessor = run.preprocessor() if isinstance(data, Table) else None
-    if not isinstance(data, Table) or not isinstance(preprocessor, Preprocessor):
-        return run
-    here, there = [*map(str, data.ids.columns)], [*preprocessor.ids]
-    if {*here} == {*there}:
-        return run
-    raise RunError(
-        f"{run.path} holds this training, finished, which keeps {listed(there) if there else 'no column'} beside "
-        f"predictions, not {listed(here) if here else 'none'}: choose another {option('--out', 'folder')}, or leave "
-        "these columns to htaf predict --id"
-    )
-
-
 def check(recipe: Recipe, running: Running = AS_USUAL) -> None:
     """What can be said of a training before its data are read; arguments and errors as `fit`'s."""
-    processes, workers, checkpoint_seconds = processes_of(running), running.workers, running.checkpoint_seconds
-    processes.check(running.device)
-    if not 0 <= checkpoint_seconds < math.inf:
-        raise TrainingError(f"checkpoint_seconds must be >= 0 and finite, got {checkpoint_seconds}")
-    if not 0 <= workers <= MOST_WORKERS:
-        raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {workers}")
-    if running.tensorboard and find_spec("tensorboard") is None:  # Lightning would take an older package
-        raise TrainingError("tensorboard needs a package: pip install 'htaf[scale]'")
-    if recipe.exact_epoch is not None and processes.world > 1:
-        raise TrainingError(f"exact_from trains in one process, got {processes.world}: expected exact_from 1")
-    if recipe.optimization.compile and recipe.exact_epoch is not None:
-        raise TrainingError("compile does not go with exact_from: expected no compile")
+    check_processes(running)
+    if not 0 <= running.checkpoint_seconds < math.inf:
+        raise TrainingError(f"checkpoint_seconds must be >= 0 and finite, got {running.checkpoint_seconds}")
+    if not 0 <= running.workers <= MOST_WORKERS:
+        raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {running.workers}")
+    if recipe.exact_epoch is not None and running.world > 1:
+        raise TrainingError(f"exact_from trains in one process, got {running.world}: expected exact_from 1")
     _fingerprint(recipe)
     try:
         recipe.network.check_available()
@@ -347,6 +325,8 @@ def run_identity(
     channels = data.train.channels if isinstance(data, Images) else 0
     if channels and continued is None and recipe.flat().get("pretrained"):
         more["normalisation"] = recipe.network.normalisation(channels)
+    if isinstance(data, Table) and len(data.ids.columns):  # kept beside predictions
+        more["ids"] = sorted(map(str, data.ids.columns))
     if attributes is not None:
         more["attributes"] = content_hash([attributes.names, attributes.of(data.classes).values.tolist()])
     own = {"recipe": recipe.identity(), "seed": seed, "data": data_identity(data, mode)}
@@ -377,16 +357,21 @@ def _network(train: _Prepared) -> nn.Module:
 def _on_features(train: _Prepared, net: nn.Module, data: Data) -> _Prepared:
     """The training on what the fixed part of the network gives, where it has one; the network is changed in place."""
     if isinstance(net, MLP) and isinstance(net.thermometer, Thermometer) and net.fitted:
-        posed, given = given_once(train.posed, net)
-        return replace(train, posed=posed, frozen=given)
-    several = train.processes.world > 1
+        return replace(train, posed=given_once(train.posed, net), restore=_compute_all)
+    several = train.running.world > 1
     if several or not isinstance(net, ICBM) or not isinstance(data, Images) or not learns_from_features(train.recipe):
         return train
     device = train.trainer.strategy.root_device
-    posed, frozen = on_features(
+    posed, restore = on_features(
         train.posed, data, net, train.network, device=str(device), progress=train.running.progress
     )
-    return replace(train, posed=posed, frozen=frozen, images=False)
+    return replace(train, posed=posed, restore=restore, images=False)
+
+
+def _compute_all(net: nn.Module) -> None:
+    """Let a network for tables compute what was given with its inputs."""
+    assert isinstance(net, MLP)
+    net.given = False
 
 
 def _settled(recipe: Recipe) -> int:
@@ -402,12 +387,11 @@ def _lead(
     source: Mapping[str, Any] | None,
 ) -> Run:
     """Train in a claimed folder, measure, write; of several processes this is the first."""
-    processes = train.processes
     with thread_count(record["threads"]):  # float sums depend on their number, and a resumed run must not differ
         _train(train, net, record["threads"])
-        with telling(processes) as told:
+        with sharing_record(train.running.world) as records:
             run = _written(train, net, record, source)
-            told.append(run.record)
+            records.append(run.record)
     return run
 
 
@@ -423,10 +407,10 @@ def _written(
     net.load_state_dict(history.best)
     net = net.to(history.device).eval()
     real = recipe.activation.method == "relu"
-    made, told = finished(net if real else convert.harden(net), posed, recipe, train.say, train.mean)
+    new, steps = finished(net if real else convert.harden(net), posed, recipe, train.say, train.mean)
     release_memory()  # a fit of the head holds many bits as numbers
-    own = any(step["kept"] for step in told)  # whether the exact network has weights of its own
-    net, exact = (made, None) if real else (net, made)
+    own = any(step["kept"] for step in steps)  # whether the exact network has weights of its own
+    net, exact = (new, None) if real else (net, new)
     final = recipe.activation.sharpening()
     if final is not None:
         set_sharpness(net, final.at((epoch + 1) / recipe.optimization.epochs))
@@ -438,10 +422,9 @@ def _written(
     )
     layers = _layers(net, exact, posed, history.device)
     release_memory()
-    if train.frozen is not None:
-        for one in (net, exact):
-            if one is not None:
-                train.frozen.restore(one)
+    for one in (net, exact):
+        if one is not None and train.restore is not None:
+            train.restore(one)
     record |= {
         "headline": posed.headline,
         **positive_of(posed),
@@ -452,7 +435,7 @@ def _written(
         "rows": {n: len(part) for n, part in {"train": posed.train, **posed.measured()}.items()},
         "parameters": sum(p.numel() for p in net.parameters()),
         "source": dict(source or {}),
-        "notes": to_record([*posed.notes, *recipe.network.notes(), *pair_notes(net, recipe), *history.notes]),
+        "notes": to_record([*posed.notes, *history.notes]),
         "best_epoch": epoch,
         "epochs_run": history.epochs,
         "device": history.device,
@@ -462,14 +445,10 @@ def _written(
     }
     if train.weights:
         record["weights"] = train.weights
-    if told or recipe.exact_epoch is not None:
-        record["hardening"] = {"exact_from": recipe.exact_epoch, "finish": told}
-    record["notes"] += to_record([*of_threshold, *threshold_on_test(kept, posed, recipe.data)])
-    record["notes"] += to_record([*result_notes(record, posed, net, exact, recipe, kept)])
+    if steps or recipe.exact_epoch is not None:
+        record["hardening"] = {"exact_from": recipe.exact_epoch, "finish": steps}
+    record["notes"] += to_record([*of_threshold, *result_notes(record, posed, net, recipe, kept)])
     history.write()
-    title = f"{posed.name}, {recipe.activation.method}, seed {train.seed}"
-    if train.running.plot:
-        history.plot(out / PLOT, title, best_of(record), epoch + 1)
     own_smooth = net if own and exact is not None else None
     run = finish_run(out, record, exact if own_smooth else net, posed.preprocessor, train.method, smooth=own_smooth)  # pyright: ignore[reportArgumentType]
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
@@ -489,23 +468,22 @@ def _trainer(
 ) -> tuple[L.Trainer, History]:
     """Lightning's trainer with its callbacks; it knows which of several processes this is. It validates after `every`
     epochs."""
-    training, count_from, processes = recipe.optimization, _settled(recipe), processes_of(running)
+    training, count_from = recipe.optimization, _settled(recipe)
     if recipe.exact_epoch is not None:
         count_from = max(count_from, math.ceil(recipe.hardening.exact_from * training.epochs))
-    history = History(out, training.patience, count_from, processes.world, last=training.keep == "last")
+    history = History(out, training.patience, count_from, running.world, last=training.keep == "last")
     callbacks: list[L.Callback] = [history]
     if running.progress:
-        callbacks.append(EpochBar(posed, recipe, history, "images" if images else "rows"))
+        callbacks.append(ShownProgress(posed, recipe, history, "images" if images else "rows"))
     callbacks.append(AtomicCheckpoint(out / CHECKPOINTS, history, running.checkpoint_seconds))
     trainer = L.Trainer(
-        **processes.options(running.device, PlainCheckpoints()),
+        **trainer_options(running, PlainCheckpoints()),
         max_epochs=training.epochs,
         check_val_every_n_epoch=every,
         precision="bf16-mixed" if training.precision == "bfloat16" else "32-true",
         gradient_clip_val=training.clip or None,
         callbacks=callbacks,
-        logger=TensorBoardLogger(out, name="tensorboard", version="") if running.tensorboard else False,
-        log_every_n_steps=1,
+        logger=False,
         enable_checkpointing=True,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -517,19 +495,19 @@ def _trainer(
 
 def _train(train: _Prepared, net: nn.Module, number: int) -> None:
     """Run the epochs, on `number` threads, from the last checkpoint if there is one."""
-    recipe, posed, processes, trainer = train.recipe, train.posed, train.processes, train.trainer
-    processes.enough(net, recipe.optimization.batch_size, len(posed.train), len(posed.validation))
-    trainer.callbacks.insert(0, Together(processes, train.key, number))  # pyright: ignore[reportAttributeAccessIssue]
+    recipe, posed, world, trainer = train.recipe, train.posed, train.running.world, train.trainer
+    expect_rows_for_all(world, net, recipe.optimization.batch_size, len(posed.train), len(posed.validation))
+    trainer.callbacks.insert(0, SameTraining(train.running, train.key, number))  # pyright: ignore[reportAttributeAccessIssue]
     parts = loaders(
         posed.train, posed.validation, recipe.optimization.batch_size, train.seed, train.running.workers,
-        rank=trainer.global_rank, world=processes.world, least=processes.least(net),
+        rank=trainer.global_rank, world=world, least=smallest_batch(world, net),
     )  # fmt: skip
     steps = len(parts[0]) * recipe.optimization.epochs
     if decay := recipe.optimization.average:
-        begins = BEGINS if recipe.exact_epoch is None else max(BEGINS, recipe.hardening.exact_from)
+        begins = AVERAGE_FROM if recipe.exact_epoch is None else max(AVERAGE_FROM, recipe.hardening.exact_from)
         trainer.callbacks.insert(1, Averaging(decay, math.ceil(begins * steps)))  # pyright: ignore[reportAttributeAccessIssue]
-    state = train.seed * processes.world + trainer.global_rank
-    module = Training(net, recipe, posed.task, steps, processes.world, seed=state, attributes=posed.attributes)
+    state = train.seed * world + trainer.global_rank
+    module = Training(net, recipe, posed.task, steps, world, seed=state, attributes=posed.attributes)
     start = last_checkpoint(train.out / CHECKPOINTS)
     interrupt = signal.getsignal(signal.SIGINT)
     try:
@@ -548,8 +526,61 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
         raise (why if isinstance(why, KeyboardInterrupt) else KeyboardInterrupt()) from None
     except Exception as error:
         end_others(trainer)
-        if processes.world > 1 and lost(error):
+        if world > 1 and is_lost_peer(error):
             raise PeerError(f"another process of this training ended or is out of reach ({error})") from error
         if isinstance(error, TrainingError) and not trainer.is_global_zero:
             raise PeerError(str(error)) from None  # every process has it, the first one says it
         raise
+
+
+def with_step(recipe: Recipe, method: StepFactory | None) -> Recipe:
+    """The recipe with the sharpness parameters of its step, where it leaves them to the class.
+
+    Args:
+        method: the class, where the recipe's method is an import path; else None.
+
+    Raises:
+        TrainingError: it is not given, keeps no contract (`htaf.SmoothStep`), or takes other parameters; or it is given
+            for a method of htaf.
+    """
+    chosen = recipe.activation
+    if not is_outside(chosen.method):
+        if method is not None:
+            raise TrainingError(f"expected no class beside method {chosen.method}, which is htaf's own, got {method}")
+        return recipe
+    try:
+        numbers = sharpness_of(_outside_step(recipe, method))
+        if wrong := [name for name in numbers if name in RESERVED]:
+            raise ValueError(f"expected other names of sharpness parameters than {', '.join(wrong)}")
+        if chosen.sharpness is None:
+            return recipe.replace(sharpness=tuple(numbers.values()))
+        if len(chosen.sharpness) != len(numbers):
+            raise ValueError(
+                f"expected sharpness of {len(numbers)} numbers ({', '.join(numbers)}), got {chosen.sharpness}"
+            )
+        return recipe
+    except (ValueError, TypeError) as error:
+        raise TrainingError(f"method {chosen.method}: {error}") from None
+
+
+def described_activation(recipe: Recipe, method: StepFactory | None) -> dict[str, Any]:
+    """The activation of a recipe that `with_step` gave, as `models.build.activation` takes it and records keep it."""
+    activation = recipe.final_activation()
+    if method is None:
+        return activation
+    module = _outside_step(recipe, method)
+    assert isinstance(module, SmoothStep)
+    return activation | {
+        "kind": module.kind,
+        **dict(zip(sharpness_of(module), recipe.activation.sharpness or (), strict=True)),
+    }
+
+
+def _outside_step(recipe: Recipe, method: StepFactory | None) -> Any:
+    """One module of a recipe's step from outside htaf."""
+    return make_step(
+        from_outside(recipe.activation.method, method),
+        {},
+        bipolar=recipe.network.bipolar,
+        levels=recipe.activation.levels,
+    )

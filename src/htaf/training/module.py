@@ -14,14 +14,13 @@ from torch.utils.data import DataLoader, Sampler
 
 from htaf._compat import no_trace
 from htaf.activations import exact_step
-from htaf.contract import SmoothStep, looks_smooth, sharpness_of
+from htaf.contract import looks_smooth
 from htaf.convert import harden
 from htaf.data.parts import Part
 from htaf.names import is_outside
 from htaf.runs.metrics import loss_function
 from htaf.sharpening import set_sharpness
-from htaf.training._lightning import L
-from htaf.training.distributed import TrainingError, first_cause, pooled, share, share_buffers
+from htaf.training.distributed import L, TrainingError, pooled, share, share_buffers
 from htaf.training.recipe import Recipe
 
 NEWTON_SCHULZ = 3  # iterations of Muon, as in cifar10-airbench
@@ -65,9 +64,8 @@ class Training(L.LightningModule):
         self.train_loss, self.loss = loss_function(task, recipe.optimization.label_smoothing), loss_function(task)
         self.schedule = recipe.activation.sharpening()
         self._sharp: Any = None  # what the activations were set to
-        # in lists, so that they are no second sets of entries in the state dict
-        self._compiled: list[Any] = [torch.compile(recipe.network.called(net))] if recipe.optimization.compile else []
-        self._measured: list[nn.Module] = []  # the smooth and the exact network
+        # the smooth and the exact network; in a list, so that they are no second sets of entries in the state dict
+        self._measured: list[nn.Module] = []
         self._exact: tuple[list[int], nn.Module] | None = None
         self._trained, self._validated = Means(), Means()  # since the last validation, and in this one
 
@@ -108,12 +106,9 @@ class Training(L.LightningModule):
         if self.world > 1:
             (mean,), rows = pooled(loss[None], len(x))
         if not torch.isfinite(mean):  # of all processes, so that they stop together
-            cause = first_non_finite(self.net, x)
-            if self.world > 1:
-                cause = first_cause(bool(torch.isfinite(loss)), cause)
             raise TrainingError(
                 f"the training loss became {mean.item()} at step {self.global_step} (epoch {self.current_epoch + 1}): "
-                f"{cause}. Lower lr, set clip, or check the data; the last good checkpoint is kept"
+                "lower lr, set clip, or check the data; the last good checkpoint is kept"
             )
         self._trained.add({"train_loss": mean}, rows)
         # the processes' gradients are averaged: this makes it the gradient of the mean over all rows
@@ -121,12 +116,9 @@ class Training(L.LightningModule):
 
     def objective(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """The training loss: of the outputs, and of the attributes where the network learns them."""
-        if self.attributes is None:
-            network = self._compiled[0] if self._compiled else self.recipe.network.called(self.net)
-            of_rows = partial(self.train_loss, weights=weights)
-            return self.recipe.network.loss(self.net, network, x, y, of_rows)
-        truth = self.attributes.to(y.device)[y]
-        return self.recipe.network.supervised_loss(self.net, x, y, truth, self.train_loss)
+        attributes = None if self.attributes is None else self.attributes.to(y.device)[y]
+        loss = partial(self.train_loss, weights=weights)
+        return self.recipe.network.loss(self.net, x, y, loss, attributes)
 
     def on_validation_epoch_start(self) -> None:
         self.sharpen(self.global_step / self.steps)  # what is validated is the network of this moment
@@ -145,10 +137,7 @@ class Training(L.LightningModule):
         return self._exact[1].eval()
 
     def on_validation_epoch_end(self) -> None:
-        first = next((m for m in self.net.modules() if isinstance(m, SmoothStep) and m.sharpness), None)
-        now = {} if first is None else sharpness_of(first)
-        now["lr"] = self.trainer.optimizers[0].param_groups[0]["lr"]
-        self.log_dict(self._trained.taken() | self._validated.taken() | now)
+        self.log_dict(self._trained.pop() | self._validated.pop())
         self._measured = []
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
@@ -233,7 +222,7 @@ class Means:
             self.sums[name] = self.sums.get(name, 0) + value * rows
         self.rows += rows
 
-    def taken(self) -> dict[str, Tensor]:
+    def pop(self) -> dict[str, Tensor]:
         """The means since the last call."""
         found = {name: total / self.rows for name, total in self.sums.items()}
         self.sums, self.rows = {}, 0
@@ -263,32 +252,6 @@ def _is_random(net: nn.Module) -> bool:
 
 def _has_smooth(net: nn.Module) -> bool:
     return any(map(looks_smooth, net.modules()))
-
-
-@torch.no_grad()
-def first_non_finite(net: nn.Module, x: Tensor) -> str:
-    """Where the first NaN or infinity of a forward pass comes from: the inputs, a parameter, or a module's output."""
-    found: list[str] = []
-    if not torch.isfinite(x).all():
-        found.append("the inputs of this batch are not finite")
-    for name, tensor in net.named_parameters():  # no buffers: this very pass has spoiled those of batch norm
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            found.append(f"the parameter {name} is not finite since the step before")
-
-    def look(name: str, module: nn.Module):
-        def hook(_: nn.Module, inputs: Any, output: Any) -> None:
-            if not found and isinstance(output, Tensor) and not torch.isfinite(output).all():
-                found.append(f"the first value that is not finite is in the output of {name} ({type(module).__name__})")
-
-        return module.register_forward_hook(hook)
-
-    handles = [look(name, m) for name, m in net.named_modules() if not any(True for _ in m.children())]
-    try:
-        net(x)  # in any case: where several processes look, each must take part in what the others wait for
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found[0] if found else "every layer's output is finite, so the loss itself overflowed"
 
 
 @final

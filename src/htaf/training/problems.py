@@ -89,11 +89,6 @@ def data_identity(data: Data, mode: str) -> dict[str, Any]:
     return known | data.parting.identity() | weight
 
 
-def headline_of(data: Data) -> str:
-    """The name of the metric that tables show."""
-    return "accuracy" if isinstance(data, Images) else headline(data.task, len(data.classes))
-
-
 def positive_of(posed: Problem) -> dict[str, str]:
     """{"positive": the class of which AUROC and calibration are} of two classes, else nothing."""
     known = posed.preprocessor
@@ -131,8 +126,8 @@ def problem(
         raise DataError(f"expected no attributes for {recipe.network.title()}, which learns none, got some")
     if isinstance(recipe.data, TableData) and isinstance(data, Table):
         divided = rows or split(data, seed, mode=mode)  # pyright: ignore[reportArgumentType]
-        told = divided_notes(data, seed, mode, rows)
-        return _table(recipe.data, data, divided, test, told, rounded=recipe.network.on_grid)
+        of_parts = divided_notes(data, seed, mode, rows)
+        return _table(recipe.data, data, divided, test, of_parts, rounded=recipe.network.on_grid)
     if not isinstance(recipe.data, ImageData) or not isinstance(data, Images):
         raise DataError(f"expected {recipe.data.kind} for a recipe of family {recipe.family}, got {data.name}")
     posed = _images(recipe, recipe.data, data, test, preprocessor)
@@ -206,7 +201,7 @@ def divided_notes(data: Data, seed: int, mode: str, rows: Split | None = None) -
 
 
 def _table(
-    options: TableData, table: Table, parts: Split, test: bool, told: tuple[Note | str, ...], *, rounded: bool
+    options: TableData, table: Table, parts: Split, test: bool, of_parts: tuple[Note | str, ...], *, rounded: bool
 ) -> Problem:
     if options.threshold is not None and len(table.classes) != 2:
         got = f"{len(table.classes)} classes" if table.classes else "a number"
@@ -244,7 +239,7 @@ def _table(
         validation=made["validation"],
         test=made["test"] if test else None,
         scale=preprocessor.target.std,
-        notes=(*table.notes, *told, *preprocessor.notes, *notes),
+        notes=(*table.notes, *of_parts, *preprocessor.notes, *notes),
         statistics=made["test"] if test else made["validation"],
         plain=plain,
         weights={
@@ -321,8 +316,8 @@ def _choosing_weights(
     lower = np.where(counts < FEWEST, lower, of_classes)
     fewer = np.flatnonzero((lower < of_classes) & (counts > 0))
     names = tuple(table.classes[code] for code in fewer)
-    told = Note("few to choose by", table.target_name, FEWEST, (names, tuple(counts[fewer].tolist())))
-    return lower, [told] if names else []
+    note = Note("few to choose by", table.target_name, FEWEST, (names, tuple(counts[fewer].tolist())))
+    return lower, [note] if names else []
 
 
 def _columns(train: Part, preprocessor: Preprocessor, rounded: bool) -> dict[str, Any]:
@@ -354,7 +349,7 @@ def _images(recipe: Recipe, options: ImageData, images: Images, test: bool, give
     assert isinstance(settled, ImageData)
     augment = settled.augment
     assert augment != "auto"
-    held = images.train if recipe.network.frozen and augment == "none" else _at_hand(images.train)
+    held = images.train if recipe.network.frozen and augment == "none" else _decoded_once(images.train)
     plain = ImageDataset(held, preprocessor)
     train = Part(ImageDataset(held, preprocessor, augment), rows.train)
     validation = Part(plain, rows.validation, IMAGE_CHUNK)
@@ -385,7 +380,7 @@ def _for_weights(recipe: Recipe, images: Images) -> ImagePreprocessor | None:
     return ImagePreprocessor(*found, part.size, part.channels, images.classes, (note,))
 
 
-def _at_hand(part: ImagePart) -> ImagePart:
+def _decoded_once(part: ImagePart) -> ImagePart:
     """Images from files that are few enough are decoded once, not in every epoch."""
     pixels = len(part) * part.channels * part.size[0] * part.size[1]
     return part.in_memory() if isinstance(part, FilePart) and pixels <= IN_MEMORY else part

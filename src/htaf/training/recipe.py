@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     import torch
 
     from htaf.hardening.finishing import Make
-    from htaf.training.problems import Problem
 
 Optimizer = Literal["adamw", "adam", "sgd", "muon"]
 Schedule = Literal["one_cycle", "cosine", "linear", "constant"]
 AugmentChoice = Augment | Literal["auto"]
+Weights = Literal["float", "int8", "int4"]
 # as an activation reads its fields; the others do not belong to the identity of a training
 ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {
     "htaf": ("alpha0", "alpha1", "sharpen", "start", "sharpen_fraction", "levels"),
@@ -214,7 +214,6 @@ class Optimization(RecipePart):
         label_smoothing: Of the cross-entropy.
         clip: Largest L2 norm of the gradient; 0: none.
         precision: bfloat16: mixed precision for the training steps; weights and validation stay in float32.
-        compile: Run the training steps through torch.compile.
         patience: Stop after so many epochs without a better exact network, counted from when the activations
             stay as they are; 0 never.
         average: Decay of a running mean of the weights over the last 30% of the steps, fewer where steps become exact
@@ -236,7 +235,6 @@ class Optimization(RecipePart):
     label_smoothing: float = 0.0
     clip: float = 0.0
     precision: Literal["float32", "bfloat16"] = "float32"
-    compile: bool = False
     patience: int = 25
     average: float = 0.0
     keep: Literal["best", "last"] = "best"
@@ -265,20 +263,6 @@ class Optimization(RecipePart):
         if self.schedule not in ("cosine", "linear"):
             found["lr_end"] = f"schedule {self.schedule}"
         return found
-
-
-GONE = {  # fields that records of before have, with what they were where they were not used
-    "harden": "end", "harden_from": 0.6, "harden_to": 0.9, "harden_order": "forward", "harden_unit": "layer",
-    "harden_stages": 0, "straight_through": False, "restart": 0.3, "repair": True, "distil": 0.0,
-    "noise": 0.0, "learn_pair": False, "views": 0,
-}  # fmt: skip
-AT_ONCE = {
-    "harden": "progressive",
-    "harden_order": "together",
-    "straight_through": True,
-    "restart": 0.0,
-    "repair": False,
-}
 
 
 @dataclass(frozen=True)
@@ -433,10 +417,6 @@ class Network(RecipePart, ABC):
         """This part for a training that goes on from the weights of a run."""
         return self
 
-    def notes(self) -> list[str]:
-        """What a reader of the record must know of the network."""
-        return []
-
     def reads(self, inputs: Mapping[str, Any]) -> tuple[str, ...]:
         """What of such inputs, as `model` takes them, the network leaves out, in words."""
         return ()
@@ -448,11 +428,11 @@ class Network(RecipePart, ABC):
         """Hashes of the files that it starts from, as part of the training's identity."""
         return {}
 
-    def initialise(self, net: torch.nn.Module, posed: Problem) -> dict[str, Any]:
+    def initialise(self, net: torch.nn.Module, posed: Any) -> dict[str, Any]:
         """Put first weights from elsewhere into a new network. Raises ValueError or OSError where there are none.
 
         Args:
-            posed: what it is to learn: its parts and examples of them.
+            posed: what it is to learn, a `htaf.training.problems.Problem`.
 
         Returns:
             Where they come from, for the record; empty where there are none.
@@ -467,7 +447,7 @@ class Network(RecipePart, ABC):
         """Whether `htaf.training.finish.finished` may fit the head anew, where the recipe asks for it."""
         return True
 
-    def finishing(self, net: torch.nn.Module, posed: Problem) -> Mapping[str, Make]:
+    def finishing(self, net: torch.nn.Module, posed: Any) -> Mapping[str, Make]:
         """Its own last steps of `htaf.training.finish.finished`, by name."""
         return {}
 
@@ -478,40 +458,31 @@ class Network(RecipePart, ABC):
         """What is trained, as an optimizer of torch takes it."""
         return [p for p in net.parameters() if p.requires_grad]
 
-    def called(self, net: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What a training step calls with its inputs, and what `compile` compiles: the network, or a method of it."""
-        return net
-
     def loss(
         self,
         net: torch.nn.Module,
-        outputs: Callable[[torch.Tensor], torch.Tensor],
         x: torch.Tensor,
         y: torch.Tensor,
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        attributes: torch.Tensor | None,
     ) -> torch.Tensor:
         """The training loss of a batch.
 
         Args:
-            outputs: what `called` gives, compiled where the recipe says so. loss: of outputs and targets, a mean over
-                rows.
+            loss: of outputs and targets, a mean over rows.
+            attributes: float32 [batch, attributes], of the rows' classes, where `supervised_by` names them.
         """
-        return loss(outputs(x), y)
+        return loss(net(x), y)
 
-    def supervised_loss(
-        self,
-        net: torch.nn.Module,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        attributes: torch.Tensor,
-        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    ) -> torch.Tensor:
-        """The training loss where `supervised_by` names attributes.
 
-        Args:
-            attributes: float32 [batch, attributes], of the rows' classes. loss: of outputs and targets.
-        """
-        raise ValueError(f"expected a family that learns attributes, got {self.family}")
+def weighted(model: dict[str, Any], weights: Weights) -> dict[str, Any]:
+    """A network as `models.build.build` takes it, with these weights."""
+    return model if weights == "float" else model | {"weights": weights}
+
+
+def titled(title: str, weights: Weights) -> str:
+    """The network in words, with its weights."""
+    return title if weights == "float" else f"{title}, {weights} weights"
 
 
 def by_part(family: str, own: Mapping[str, str], fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -519,12 +490,6 @@ def by_part(family: str, own: Mapping[str, str], fields: Mapping[str, Any]) -> d
 
     own: the names of its fields, each with its part.
     """
-    if all(fields.get(name) == value for name, value in AT_ONCE.items()):  # as records of the recipe quick have it
-        given = {name: value for name, value in fields.items() if name not in GONE}
-        fields = given | {"exact_from": fields.get("harden_from", GONE["harden_from"])}
-    if gone := [name for name, usual in GONE.items() if fields.get(name, usual) != usual]:
-        raise ValueError(f"{', '.join(gone)}: this field is no longer there, CHANGELOG.md says what takes its place")
-    fields = {name: value for name, value in fields.items() if name not in GONE}
     if others := [f"{name}{meant(name, [*own])}" for name in sorted(fields) if name not in own]:
         raise ValueError(f"family {family} does not read {', '.join(others)}")
     found: dict[str, dict[str, Any]] = {}
@@ -731,3 +696,29 @@ class Family:
             near = suggestion(name, [*self.recipes])
             raise ValueError(f"expected a recipe of family {self.name}: {', '.join(self.recipes)}, got {name!r}{near}")
         return self.recipes[name]()
+
+
+@dataclass(frozen=True)
+class Running:
+    """How `fit` runs a training; no part of the identity of a run.
+
+    Args:
+        device: "auto", "cpu", "cuda" or "mps".
+        workers: processes that read images from files.
+        devices, nodes: processes on each machine, and machines; see docs/scaling.md for how they are started. The
+            recipe's batch_size is that of all processes together.
+        progress: show a bar on a terminal; elsewhere, as in the log of a job, a line now and then.
+        checkpoint_seconds: least time between two checkpoints; what a kill can cost.
+    """
+
+    device: str = "auto"
+    workers: int = 0
+    devices: int = 1
+    nodes: int = 1
+    progress: bool = False
+    checkpoint_seconds: float = 5.0
+
+    @property
+    def world(self) -> int:
+        """How many processes train together, one a device, each with the whole network."""
+        return self.devices * self.nodes

@@ -1,4 +1,4 @@
-"""The families of networks that are trained by name: every file here that has a FAMILY."""
+"""The families of networks that are trained by name: every `Family` of a file here."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from htaf.training.recipe import Family, Recipe
 def _found() -> Iterator[Family]:
     for file in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{file.name}")
-        if hasattr(module, "FAMILY"):
-            yield module.FAMILY
+        yield from (one for one in vars(module).values() if isinstance(one, Family))
 
 
-FAMILIES = {family.name: family for family in _found()}
+FAMILIES = {family.name: family for family in sorted(_found(), key=lambda family: family.name)}
 
 
 def family_of(name: str) -> Family:
@@ -34,9 +33,10 @@ def family_of(name: str) -> Family:
 
 
 def ready_recipe(family: str, name: str) -> Recipe:
-    """A ready recipe of a family: of an MLP tabular-exact, tabular-mlp, tabular-paper, tabular-quick;
-    on images small, reduced, quick (not icbm), cifar10 and cifar100 at full scale; of icbm also
-    finetune.
+    """A ready recipe of a family, as `htaf train VERB --help` lists them.
+
+    Of an MLP tabular-residual, tabular-members, tabular-exact, tabular-mlp; on images small, reduced,
+    quick (not icbm), cifar10 and cifar100 at full scale; of icbm also finetune and frozen.
 
     Raises:
         ValueError: no such family or recipe.

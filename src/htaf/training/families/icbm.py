@@ -10,8 +10,8 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from htaf.names import BACKBONES, Bottleneck
-from htaf.training.families import scales
-from htaf.training.families.dhn import augmix_training, check_depth
+from htaf.training.families.images import SIZES_HELP, augmix_training, check_depth, small
+from htaf.training.families.images import reduced as on_fewer_images
 from htaf.training.recipe import (
     ADAPTIVE_RATE,
     Activation,
@@ -47,7 +47,6 @@ class ICBMNetwork(Network):
         stem: Of resnet: cifar: 3x3, no pooling; imagenet: 7x7 and pooling.
         dropout: Of wide_resnet.
         concepts: How many; 0: as many as the backbone has features.
-        concept_norm: Batch normalisation before the step; auto: not behind a layer norm.
         pretrained: hub (timm's), a file of weights, the name of an installed package with one, or a run folder.
         freeze: Leave the backbone as it is: what it gives of images that are not augmented is computed once and kept;
             with an augment that is not auto or none nothing is kept.
@@ -73,7 +72,6 @@ class ICBMNetwork(Network):
     stem: Literal["cifar", "imagenet"] = "cifar"
     dropout: float = 0.0
     concepts: int = 0
-    concept_norm: Literal["auto", "batch", "none"] = "auto"
     pretrained: str = ""
     freeze: bool = False
     keep_norms: bool = False
@@ -113,7 +111,7 @@ class ICBMNetwork(Network):
         else:
             found |= dict.fromkeys(("concept_rate", "neighbours"), f"bottleneck {self.bottleneck}")
         if method == "relu":
-            found |= dict.fromkeys(("concept_norm", "concept_rate", "neighbours"), "method relu")
+            found |= dict.fromkeys(("concept_rate", "neighbours"), "method relu")
         return found | dict.fromkeys(("backbone_lr", "keep_norms"), "freeze true") if self.freeze else found
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +133,7 @@ class ICBMNetwork(Network):
             "activation": activation,
             "backbone": backbone_description(self.backbone, own),
             "concepts": inputs.get("concepts") or self.concepts or None,
-            "norm": {"auto": None, "batch": True, "none": False}[self.concept_norm],
+            "norm": None,
             "bottleneck": self.bottleneck,
             "freeze": self.freeze,
             **more,
@@ -152,22 +150,19 @@ class ICBMNetwork(Network):
     def continued(self) -> Network:
         return dataclasses.replace(self, pretrained="")
 
-    def notes(self) -> list[str]:
-        return [f"the backbone started from {self.pretrained}"] if self.pretrained else []
-
     def check_available(self) -> None:
         from htaf.models.build import check_backbone
 
         check_backbone(self.backbone)
 
     def fingerprint(self) -> dict[str, str]:
-        from htaf.training.pretrained import fingerprint
+        from htaf.training.backbones import fingerprint
 
         return fingerprint(self.pretrained)
 
     def initialise(self, net: torch.nn.Module, posed: Problem) -> dict[str, Any]:
         from htaf.models.icbm import ICBM
-        from htaf.training.pretrained import start_from
+        from htaf.training.backbones import start_from
 
         if not isinstance(net, ICBM):
             return {}
@@ -186,7 +181,7 @@ class ICBMNetwork(Network):
         return self.freeze
 
     def normalisation(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        from htaf.training.pretrained import normalisation
+        from htaf.training.backbones import normalisation
 
         return normalisation(self.backbone, self.pretrained, channels)
 
@@ -201,51 +196,26 @@ class ICBMNetwork(Network):
         groups = [{"params": [p for p in trained if id(p) not in own]}]
         return [*groups, {"params": backbone, "lr": lr * self.backbone_lr}] if backbone else groups
 
-    def called(self, net: torch.nn.Module) -> Callable[[torch.Tensor], Any]:
-        from htaf.models.icbm import ICBM
-
-        return net.taken_apart if isinstance(net, ICBM) and self._has_terms(net) else net
-
     def loss(
         self,
         net: torch.nn.Module,
-        outputs: Callable[[torch.Tensor], Any],
         x: torch.Tensor,
         y: torch.Tensor,
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    ) -> torch.Tensor:
-        from htaf.models.concept_terms import concept_terms
-        from htaf.models.icbm import ICBM
-
-        if not isinstance(net, ICBM) or not self._has_terms(net):
-            return super().loss(net, outputs, x, y, loss)
-        features, concepts, logits = outputs(x)
-        terms = concept_terms(concepts, features, rate=self.rate_for(logits.shape[1]), neighbours=self.neighbours)
-        return loss(logits, y) + terms
-
-    def rate_for(self, classes: int) -> float:
-        """The share of the images for which a concept is to be on, given so many classes; 0: as it comes."""
-        from htaf.models.concept_terms import shared_rate
-
-        return shared_rate(classes) if self.concept_rate == "auto" else self.concept_rate
-
-    def _has_terms(self, net: ICBM) -> bool:
-        """Whether the loss has more than that of the outputs: of steps, not of a plain network."""
-        return bool(self.concept_rate or self.neighbours) and net.has_steps
-
-    def supervised_loss(
-        self,
-        net: torch.nn.Module,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        attributes: torch.Tensor,
-        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        attributes: torch.Tensor | None,
     ) -> torch.Tensor:
         from torch.nn.functional import binary_cross_entropy_with_logits
 
+        from htaf.models.concept_terms import concept_terms
         from htaf.models.icbm import ICBM
 
         assert isinstance(net, ICBM)
+        if attributes is None:
+            if not (self.concept_rate or self.neighbours) or not net.has_steps:
+                return loss(net(x), y)
+            features, concepts, logits = net.taken_apart(x)
+            rate = self.rate_for(logits.shape[1])
+            return loss(logits, y) + concept_terms(concepts, features, rate=rate, neighbours=self.neighbours)
         z = net.pre_activations(x)
         of_concepts = binary_cross_entropy_with_logits(z.float(), attributes, reduction="none").sum(1).mean()
         match self.bottleneck:
@@ -257,6 +227,12 @@ class ICBMNetwork(Network):
                 seen = attributes.to(z.dtype)
         return loss(net.head(seen), y) + self.concept_weight * of_concepts
 
+    def rate_for(self, classes: int) -> float:
+        """The share of the images for which a concept is to be on, given so many classes; 0: as it comes."""
+        from htaf.models.concept_terms import shared_rate
+
+        return shared_rate(classes) if self.concept_rate == "auto" else self.concept_rate
+
 
 def published(depth: int) -> Recipe:
     """An ICBM over WRN-depth-6, trained from scratch as AugMix trains that network."""
@@ -266,8 +242,7 @@ def published(depth: int) -> Recipe:
 
 def reduced() -> Recipe:
     """An ICBM over WRN-16-1, 14 epochs."""
-    full = published(40)
-    return scales.reduced(full, dataclasses.replace(full.network, depth=16, width=1), epochs=14, batch_size=128)
+    return on_fewer_images(published(40), ICBMNetwork(), epochs=14, batch_size=128)
 
 
 def finetune() -> Recipe:
@@ -375,14 +350,14 @@ FAMILY = Family(
     about="Train an implicit concept bottleneck model: any image backbone, its last features as bits. Then: htaf "
     "concepts.",
     recipes={
-        "small": lambda: scales.small(reduced()),
+        "small": lambda: small(reduced()),
         "reduced": reduced,
         "cifar10": lambda: published(40),
         "cifar100": lambda: published(28),
         "finetune": finetune,
         "frozen": frozen,
     },
-    recipes_help=f"{scales.HELP} finetune: a pretrained timm ResNet-18, the backbone at a tenth of the learning rate. "
+    recipes_help=f"{SIZES_HELP} finetune: a pretrained timm ResNet-18, the backbone at a tenth of the learning rate. "
     "frozen: 128 concepts on the features of a pretrained EfficientNet-Lite0, in seconds; the default with --freeze "
     "True, as is finetune with --pretrained.",
     adapt=_adapt,

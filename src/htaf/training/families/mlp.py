@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from htaf.training.families.weights import Weights, titled, weighted
 from htaf.training.recipe import (
     LIMIT,
     Activation,
@@ -17,7 +16,10 @@ from htaf.training.recipe import (
     Optimization,
     Recipe,
     TableData,
+    Weights,
     expect,
+    titled,
+    weighted,
 )
 
 if TYPE_CHECKING:
@@ -87,9 +89,9 @@ class MLPNetwork(Network):
         if self.direct:
             more["direct"] = True
         if self.thresholds:
-            most, told = self._most(inputs), {*inputs["discrete"]}  # a holiday is one day of the year
+            most, discrete = self._most(inputs), {*inputs["discrete"]}  # a holiday is one day of the year
             more["thresholds"] = [
-                levels - 1 if place in told else min(most, levels - 1) for place, levels in enumerate(inputs["levels"])
+                count - 1 if place in discrete else min(most, count - 1) for place, count in enumerate(inputs["levels"])
             ]
             if self.leaves and any(more["thresholds"]):
                 more["leaves"] = self.leaves
@@ -132,7 +134,7 @@ class MLPNetwork(Network):
 
     def initialise(self, net: nn.Module, posed: Problem) -> dict[str, Any]:
         from htaf.models.mlp import MLP, Thermometer
-        from htaf.training.beside import fit_direct, fit_leaves
+        from htaf.training.boosting import fit_direct, fit_leaves
 
         assert isinstance(net, MLP)
         if isinstance(net.thermometer, Thermometer):
@@ -162,7 +164,7 @@ class MLPNetwork(Network):
 
     def finishing(self, net: nn.Module, posed: Problem) -> dict[str, Make]:
         from htaf.models.mlp import MLP
-        from htaf.training.beside import shrunk
+        from htaf.training.boosting import shrunk
 
         return {"shrink": lambda net: shrunk(net, posed)} if isinstance(net, MLP) and net.fitted else {}
 
@@ -177,24 +179,20 @@ class MLPNetwork(Network):
         rest = [p for p in trained if id(p) not in head]
         return [{"params": rest}, {"params": [*net.head.parameters()], "lr": lr / self.members}]
 
-    def called(self, net: nn.Module) -> Callable[[Tensor], Tensor]:
-        from htaf.models.mlp import MLP
-
-        assert isinstance(net, MLP)
-        return net if self.members == 1 else net.member_outputs
-
     def loss(
         self,
         net: nn.Module,
-        outputs: Callable[[Tensor], Tensor],
         x: Tensor,
         y: Tensor,
         loss: Callable[[Tensor, Tensor], Tensor],
+        attributes: Tensor | None,
     ) -> Tensor:
+        from htaf.models.mlp import MLP
+
+        assert isinstance(net, MLP)
         if self.members == 1:
-            return super().loss(net, outputs, x, y, loss)
-        found = outputs(x)
-        return loss(found.flatten(0, 1), y.repeat_interleave(self.members, 0))
+            return loss(net(x), y)
+        return loss(net.member_outputs(x).flatten(0, 1), y.repeat_interleave(self.members, 0))
 
 
 def _most_bits(inputs: Mapping[str, Any]) -> int:
@@ -218,17 +216,6 @@ def tabular_exact() -> Recipe:
 def tabular_mlp() -> Recipe:
     """100 epochs at most, no step after them: (2, 11) from a soft start, batch norm, one cycle up to 3e-3."""
     return Recipe(MLPNetwork(), TableData())
-
-
-def tabular_paper() -> Recipe:
-    """As the paper words it: Adam 1e-3, constant, no sharpening and no batch norm, 1,000 epochs."""
-    training = Optimization(epochs=1000, lr=1e-3, schedule="constant", patience=0)
-    return Recipe(MLPNetwork(batch_norm=False), TableData(), Activation(sharpen=False), training)
-
-
-def tabular_quick() -> Recipe:
-    """The demo's: as tabular_mlp, 30 epochs."""
-    return Recipe(MLPNetwork(), TableData(), optimization=Optimization(epochs=30, patience=0))
 
 
 def tabular_residual() -> Recipe:
@@ -268,13 +255,10 @@ FAMILY = Family(
         "tabular-members": tabular_members,
         "tabular-exact": tabular_exact,
         "tabular-mlp": tabular_mlp,
-        "tabular-paper": tabular_paper,
-        "tabular-quick": tabular_quick,
     },
     recipes_help="tabular-residual: a linear part, leaves of boosted trees on their thermometer, and "
     "two networks of one hidden layer on it for what these leave, 300 steps and 8 epochs; tabular-members: eight such "
     "networks alone, 40 epochs; tabular-exact, which several hidden layers start from: 30 epochs, then norms and head "
-    "fitted to the exact network; tabular-mlp: at most 100 epochs, no steps after them; tabular-paper: as the paper "
-    "words it; tabular-quick: as tabular-mlp, 30 epochs.",
+    "fitted to the exact network; tabular-mlp: at most 100 epochs, no steps after them.",
     suited=_suited,
 )

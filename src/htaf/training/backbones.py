@@ -1,17 +1,28 @@
-"""The first weights of a backbone: from a local file, a run, an installed package, or a hub; and what they ask for."""
+"""The backbone of an ICBM: where its first weights come from, and its features where it is frozen."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from htaf._errors import first_line, option
+from htaf.data.images import ImagePreprocessor, Images
+from htaf.data.parts import Part
 from htaf.models.backbone_weights import PLACES, find_weights, load_backbone, tensors_sha256
 from htaf.models.build import backbone_description
 from htaf.models.hub import asking_hub
 from htaf.models.icbm import ICBM, timm_backbone, timm_configuration
+from htaf.runs.features import FeatureBatches, FeatureStore, fill, key_of
+from htaf.training.problems import Problem
+from htaf.training.recipe import ImageData, Recipe
 
+CHUNK = 8192  # rows of features at once where nothing is learned
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each channel, in [0, 1]
 
 
@@ -97,3 +108,70 @@ def _as_pair(given: tuple[Any, Any], channels: int) -> Normalisation | None:
     if len(mean) != channels or len(std) != channels or min(std) <= 0:
         return None
     return mean, std
+
+
+def learns_from_features(recipe: Recipe) -> bool:
+    """Whether a training asks for the features of a frozen backbone on images that are the same in every epoch.
+
+    Args:
+        recipe: with an augment that is settled, see `htaf.training.problems.resolved`.
+    """
+    return recipe.network.frozen and isinstance(recipe.data, ImageData) and recipe.data.augment == "none"
+
+
+def on_features(
+    posed: Problem,
+    images: Images,
+    net: ICBM,
+    model: dict[str, Any],
+    *,
+    device: str = "cpu",
+    progress: bool = False,
+) -> tuple[Problem, Callable[[nn.Module], None]]:
+    """The same problem, whose inputs are what the backbone gives of the images; the network loses the backbone.
+
+    Args:
+        posed: the problem on images. images: the set.
+        net: changed in place: it takes features alone.
+        model: its description. device: where the features are computed.
+
+    Returns:
+        The problem, and what gives a network its backbone back.
+
+    Raises:
+        RunError: the backbone gives NaN. DataError: an image is gone.
+    """
+    preprocessor = posed.preprocessor
+    assert isinstance(preprocessor, ImagePreprocessor)
+    with torch.no_grad():
+        training = net.training
+        width = net.eval().features(torch.zeros(1, net.channels, *net.image_size)).shape[1]
+        net.train(training)  # dropout and the norm of the concepts learn in training mode
+    sides = [("train", images.train)] + ([] if posed.test is None else [("test", images.test)])
+    known = {side: key_of(net, model, preprocessor, part, part.fingerprint()) for side, part in sides}
+
+    def stored(side: str, rows: Tensor) -> FeatureBatches:
+        store, part = FeatureStore(known[side], width), getattr(images, side)
+        what = f"features of {side} images"
+        fill(store, net, part, preprocessor, rows, device=device, progress=progress, label=what)
+        return FeatureBatches(store, part.labels)
+
+    learned, held = posed.train.rows, posed.validation.rows
+    plain = stored("train", torch.cat([learned, held]).sort().values)
+    validation = Part(plain, held, CHUNK)
+    posed = replace(
+        posed,
+        train=Part(plain, learned, CHUNK),
+        validation=validation,
+        statistics=validation,
+        plain=Part(plain, (posed.plain or posed.train).rows, CHUNK),
+    )
+    if posed.test is not None:
+        posed = replace(posed, test=Part(stored("test", posed.test.rows), posed.test.rows, CHUNK))
+    backbone, net.backbone = net.backbone, nn.Identity()
+
+    def restore(net: nn.Module) -> None:
+        assert isinstance(net, ICBM)
+        net.backbone = backbone
+
+    return posed, restore
