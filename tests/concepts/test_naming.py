@@ -160,7 +160,7 @@ def test_given_names_are_checked(tmp_path: Path) -> None:
 
 
 def test_a_file_of_names_is_checked_in_place(tmp_path: Path) -> None:
-    table, file = made(), tmp_path / "own.csv"
+    table, file = made(), tmp_path / "own.json"
     write_names([{"concept": 1, "name": "a1", "source": "hand"}], file)
     (entry,) = named(table, given=file, out=file)
     assert entry["verified"]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from htaf.concepts.codes import ConceptError
 from htaf.explorer import build, folder
 from htaf.explorer.build import build_page
-from htaf.explorer.shown import Heading
+from htaf.explorer.shown import Shown
 from made_pages import coloured, contents, made_codes, read_page
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -20,28 +22,53 @@ def gone(ids: object) -> np.ndarray:
     raise FileNotFoundError("they are gone")
 
 
-def test_thumbnails_stay_where_images_are_gone(tmp_path: Path) -> None:
+def test_without_images_there_are_no_thumbnails(tmp_path: Path) -> None:
     out = tmp_path / "p"
     build_page(made_codes(), out, pixels=coloured)
-    before = read_page(out)["page"]["sprites"]
-    made = build_page(made_codes(), out, pixels=gone, heading=Heading("other"))
-    assert (made["sprites"], read_page(out)["page"]["sprites"]) == (1, before)
-    assert (out / "data" / "sprite-0000.webp").is_file()
-    assert "thumbnails of an earlier call: they are gone" in made["notes"]
-    made = build_page(made_codes(seed=1), out, pixels=gone)
+    made = build_page(made_codes(), out, pixels=gone)
     assert (made["sprites"], read_page(out)["page"]["sprites"]) == (0, None)
-    assert not list(out.glob("data/sprite-*")), "of other images"
+    assert not list(out.glob("data/sprite-*"))
     assert "no thumbnails: they are gone" in made["notes"]
-    build_page(made_codes(), out, pixels=coloured)
-    (out / "data" / "sprite-0000.webp").unlink()
-    assert build_page(made_codes(), out, pixels=gone)["sprites"] == 0
+
+
+def large(one: str) -> np.ndarray:
+    return np.full((3, 120, 150), int(one) % 256, np.uint8)
+
+
+def small_ones(ids: list[str]) -> np.ndarray:
+    return np.stack([large(one)[:, ::10, ::10] for one in ids])
+
+
+def gone_one(one: str) -> np.ndarray:
+    raise OSError("they are gone")
+
+
+def test_some_images_are_there_at_full_size(tmp_path: Path) -> None:
+    out, codes = tmp_path / "p", made_codes(200)
+    made = build_page(codes, out, pixels=small_ones, original=large, shown=Shown(detailed=10), seconds=0.0)
+    found = read_page(out)["page"]
+    assert made["originals"] == len(found["originals"]["rows"]) == 10
+    assert found["example"] in found["originals"]["rows"]
+    for row in found["originals"]["rows"]:
+        image = Image.open(io.BytesIO((out / "data" / "full" / f"{row:06d}.webp").read_bytes()))
+        assert image.size == (150, 120)
+        assert abs(int(np.asarray(image).mean()) - int(codes.part("test").ids[row]) % 256) <= 2
+    before = contents(out)
+    (out / "data" / "full" / ".000001.webp.abc").write_text("left")
+    build_page(codes, out, pixels=small_ones, original=large, shown=Shown(detailed=10), seconds=0.0)
+    assert contents(out) == before
+    made = build_page(codes, out, pixels=small_ones, original=gone_one, shown=Shown(detailed=10), seconds=0.0)
+    assert made["originals"] == 0
+    assert "no pictures at full size: they are gone" in made["notes"]
+    build_page(codes, out, pixels=small_ones, original=large, shown=Shown(detailed=0), seconds=0.0)
+    assert not (out / "data" / "full").exists()
 
 
 def test_no_time_leaves_flips_to_the_page(tmp_path: Path) -> None:
     made = build_page(made_codes(), tmp_path / "p", seconds=0)
     assert read_page(tmp_path / "p")["images"]["flips"] == {}
     assert any("counterfactuals were looked for in 0 of " in note for note in made["notes"])
-    made = build_page(made_codes(), tmp_path / "p")  # other settings: what is there is not kept
+    made = build_page(made_codes(), tmp_path / "p")
     assert read_page(tmp_path / "p")["images"]["flips"]
     assert not any("counterfactuals" in note for note in made["notes"])
 

@@ -16,9 +16,9 @@ from htaf.concepts.store import open_codes, open_margins
 from htaf.concepts.where import Maps, ordered
 from htaf.explorer import maps as module
 from htaf.explorer.build import build_page
-from htaf.explorer.choice import chosen_rows
+from htaf.explorer.discovery import chosen_rows
+from htaf.explorer.folder import unpacked
 from htaf.explorer.run_page import build_run_page
-from htaf.explorer.scripts import unpacked
 from htaf.explorer.shown import Shown
 from htaf.runs import Run
 from made_pages import made_codes, read_page, read_script
@@ -43,7 +43,7 @@ def codes(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def built(run: Run, codes: Path, out: Path, maps: int = IMAGES) -> dict[str, Any]:
-    return build_run_page(run, out, codes=codes, shown=Shown(images=IMAGES, maps=maps))
+    return build_run_page(run, out, codes=codes, shown=Shown(images=IMAGES, detailed=maps))
 
 
 def seen(codes: Path) -> tuple[Codes, np.ndarray, np.ndarray]:
@@ -86,7 +86,7 @@ def test_maps_are_those_of_the_command_quantised(run: Run, codes: Path, tmp_path
 
 
 def test_without_margins_there_is_no_order(run: Run, codes: Path, tmp_path: Path) -> None:
-    build_page(open_codes(codes), tmp_path / "p", maps=Maps(run, digits()), shown=Shown(images=IMAGES, maps=9))
+    build_page(open_codes(codes), tmp_path / "p", maps=Maps(run, digits()), shown=Shown(images=IMAGES, detailed=9))
     found = read_page(tmp_path / "p")
     assert "strong_to_weak" not in found["arrays"]
     assert len(found["page"]["maps"]["rows"]) == 9

@@ -34,7 +34,7 @@ def cell(data: bytes, form, number: int) -> np.ndarray:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_small_images_are_kept_to_the_bit(channels: int) -> None:
     pixels, asked = of_shape(channels, 8, 11)
-    made = list(sheets([str(i) for i in range(300)], pixels, 96))
+    made = list(sheets([str(i) for i in range(300)], pixels))
     assert len(made) == 2
     assert max(asked) == 256
     for number in (0, 1, 16, 255, 256, 299):
@@ -49,7 +49,7 @@ def test_large_images_are_scaled() -> None:
         colours = np.array([[int(one) * 20, 255 - int(one) * 20, 90] for one in ids], dtype=np.uint8)
         return np.broadcast_to(colours[:, :, None, None], (len(ids), 3, 300, 200))
 
-    ((form, data),) = sheets([str(i) for i in range(10)], pixels, 96)
+    ((form, data),) = sheets([str(i) for i in range(10)], pixels)
     assert (form.width, form.height, form.columns, form.rows) == (64, 96, 16, 16)
     for number in range(10):
         colour = cell(data, form, number)[2:-2, 2:-2].reshape(-1, 3).astype(int)  # at the edges colours run

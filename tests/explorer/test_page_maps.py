@@ -41,7 +41,7 @@ def mapped(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A page of digits, 120 of which have maps."""
     place = tmp_path_factory.mktemp("mapped")
     extract(run, digits(), place / "codes", parts=["train", "test"], keep=["margins"])
-    build_run_page(run, place / "page", codes=place / "codes", shown=Shown(maps=120))
+    build_run_page(run, place / "page", codes=place / "codes", shown=Shown(detailed=120))
     return Site(place / "page", open_codes(place / "codes"))
 
 
@@ -76,7 +76,7 @@ def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: 
 
 def test_without_margins_the_order_is_that_of_random_images(run: Run, visit: Open, tmp_path: Path) -> None:
     extract(run, digits(), tmp_path / "codes", parts=["train", "test"], keep=["bits"])
-    build_run_page(run, tmp_path / "page", codes=tmp_path / "codes", shown=Shown(maps=400))
+    build_run_page(run, tmp_path / "page", codes=tmp_path / "codes", shown=Shown(detailed=400))
     site, found = Site(tmp_path / "page", open_codes(tmp_path / "codes")), read_page(tmp_path / "page")
     there = found["page"]["maps"]["rows"]
     concept = int(np.isin(found["arrays"]["samples"], there).sum(1).argmax())

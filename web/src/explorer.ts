@@ -2,7 +2,7 @@ import { bytesFor } from "./bits.ts";
 import { DataError, decode, decodeRows } from "./codec.ts";
 import type { Head } from "./head.ts";
 import type { ImageMaps } from "./maps.ts";
-import type { ArrayData, BesideData, ConceptData, ImagesData, PageData, Sprites } from "./types.ts";
+import type { ArrayData, ConceptData, ImagesData, PageData } from "./types.ts";
 import { setItem } from "./words.ts";
 
 export const FORMAT = 3;
@@ -16,16 +16,6 @@ export interface Rows<T> {
 /** The entries of a row that are there. */
 export const entries = ({ data, width }: Rows<Int32Array>, row: number): number[] =>
   [...data.subarray(row * width, (row + 1) * width)].filter((value) => value >= 0);
-
-/** The training images that are nearest to those of the page. */
-export interface Known {
-  ids: string[];
-  sprites: Sprites | null; // of the first `pictured` of them
-  pictured: number;
-  labels: Int32Array; // -1: unknown
-  nearest: Rows<Int32Array>; // [images, n]: places in ids
-  distances: Float32Array;
-}
 
 /** All that the page shows, decoded once. What is of single images is empty until `needs.ts` has loaded it. */
 export interface Explorer {
@@ -42,8 +32,6 @@ export interface Explorer {
   held: Float32Array; // the same of the part's images
   ids: string[];
   texts: string[]; // where the images of this page are texts or links
-  unlike: Float32Array | null; // share of the validation images that are nearer to the training images
-  known: Known | null; // loaded by `needs.ts`
   drawn: Uint8Array; // 1: drawn at random; 0: shown because it is misclassified
   counterfactuals: ImagesData["flips"];
   conceptOrder: Int32Array; // concepts with similar shares stand together
@@ -57,7 +45,6 @@ export interface Explorer {
   offAccuracy: Float32Array | null; // [concepts], when the concept is off in all images
   offChanged: Int32Array | null;
   rowOf: Map<string, number>;
-  beside: BesideData | null; // loaded by `needs.ts`
   originals: ReadonlySet<number>; // rows of images that are there at full size
   mapped: ReadonlySet<number>; // rows of images that have maps
   maps: Map<number, ImageMaps>; // loaded by `needs.ts`
@@ -94,14 +81,11 @@ export function open(found: Record<string, unknown>): Explorer {
     labels: new Int32Array(0),
     exact: new Int32Array(0),
     smooth: new Int32Array(0),
-    unlike: null,
-    known: null,
     drawn: new Uint8Array(0),
     ids: new Array<string>(count),
     texts: new Array<string>(count),
     rowOf: new Map<string, number>(),
     counterfactuals: {},
-    beside: null,
     originals: new Set(page.originals?.rows ?? []),
     mapped: new Set(page.maps?.rows ?? []),
     maps: new Map<number, ImageMaps>(),

@@ -84,13 +84,13 @@ def name_command(
     Args:
         attributes: Names from cub, digits, or a CSV or Parquet file with a row for each class.
         model: Names from this model, which reads the classes' names or sees --pictures; none: OPENAI_MODEL.
-        out: Also write the names, to .json or .csv.
+        out: Also write the names, to .json.
         threshold: A name is verified from this held-out balanced accuracy on.
         seed: Seed of what is held out.
     """
     check_seed(seed)
-    if out is not None and out.suffix.lower() not in (".json", ".csv"):
-        raise UsageError(f"--out must end in .json or .csv, got {out.name}")
+    if out is not None and out.suffix.lower() != ".json":
+        raise UsageError(f"--out must end in .json, got {out.name}")
     if out is not None:  # which may be the file of --check: names that are checked may be written back
         read = [codes, attributes, asking.pictures]
         check_output(out, [path for path in read if path is not None])

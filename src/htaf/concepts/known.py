@@ -23,7 +23,6 @@ from htaf._console import progress as progress_of
 from htaf._files import regular, write_atomic
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.passes import Device, choose_device
-from htaf.concepts.pixels import Pictures
 from htaf.data.images import ImagePreprocessor, Images, Part
 from htaf.runs import Run
 from htaf.runs.data import rows_of
@@ -140,29 +139,6 @@ def kept_features(run: Run, images: Images) -> tuple[Float32[np.ndarray, "test f
     preprocessor: Any = run.preprocessor()
     store = FeatureStore.kept(key_of(run.model(), run.record["model"], preprocessor, part, part.fingerprint()), rows)
     return None if store is None else (store.batch(rows).numpy(), part.labels[rows].numpy())
-
-
-def features_of(
-    run: Run, pictures: Pictures, ids: Sequence[str], *, device: Device = "auto", progress: bool = False
-) -> Float32[np.ndarray, "images f"]:
-    """What the backbone of an ICBM's run gives of images, as it is kept of a frozen one, else computed.
-
-    Args:
-        pictures: of an image set, not of files. ids: some of its images.
-
-    Raises:
-        ConceptError: an image that the set has not, or codes of files. DataError: an image is gone.
-    """
-    missing = next((one for one in ids if one not in pictures.places), None)
-    if missing is not None:
-        raise ConceptError(f"expected ids of the images that {run.path} was trained on, got {missing!r}")
-    places = [pictures.places[one] for one in ids]
-    found: dict[int, np.ndarray] = {}
-    for part in {id(part): part for part, _ in places}.values():
-        where = [at for at, (whose, _) in enumerate(places) if whose is part]
-        rows = torch.tensor([places[at][1] for at in where])
-        found |= dict(zip(where, _features(run, part, rows, device, progress), strict=True))
-    return np.stack([found[at] for at in range(len(places))])
 
 
 def _damaged(run: Run) -> ConceptError:

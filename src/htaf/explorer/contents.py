@@ -24,7 +24,7 @@ from htaf.explorer.discovery import (
     typical_images,
     without_each,
 )
-from htaf.explorer.scripts import packed
+from htaf.explorer.folder import packed
 
 CONFUSIONS = 20
 FEW = 10  # images of a class, below which a share says little

@@ -14,8 +14,7 @@ from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.regions import Map
 from htaf.concepts.where import AGAINST, AT_ONCE, FOR, STRENGTH, Maps, expect_bit, ordered
 from htaf.data.reading import DataError
-from htaf.explorer.folder import DATA
-from htaf.explorer.scripts import packed, script, value_of
+from htaf.explorer.folder import DATA, packed, script, value_of
 from htaf.runs import content_hash, write_atomic
 
 CONCEPTS = 128  # of an image at most

@@ -161,7 +161,7 @@ def naming_job(
         given: names to be checked, in place of finding names: entries, or a file of them. The names of a model or of
             attributes, whose own check held classes out, keep it unless they are asked for by `only`.
         only: concepts, by number; empty: all, the most important first, or of given names those by hand.
-        out: .json or .csv; names of the same kind that it holds of other concepts are kept.
+        out: .json; names of the same kind that it holds of other concepts are kept.
     Raises:
         ConceptError: no such concept, a threshold out of range; `given` or `out` cannot be read or are of other codes;
             names in `out` would be lost.
