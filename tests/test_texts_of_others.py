@@ -111,7 +111,7 @@ def test_markdown_of_scores_and_sparse_heads() -> None:
         rng.random((90, 4)) < 0.5, labels, rng.normal(size=(3, 4)), np.zeros(3), classes=[HTML, "a_b", "c"],
         parts=(np.arange(90) // 3 % 3).astype(np.uint8),
     )  # fmt: skip
-    scores = tables(score(codes, baseline={HTML: codes}), title=HTML)
+    scores = tables(score(codes), title=HTML)
     for text, times in ((scores, 2),):
         assert "\x1b" not in text
         assert "\u202e" not in text

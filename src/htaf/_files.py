@@ -261,11 +261,11 @@ KINDS = {
     "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
     "folder of scores": FolderKind(
         (("scores.json",),),
-        ("scores.md", "histograms.png", "completeness.png", "beside.md", "beside.csv", "codes", "backbone"),
+        ("scores.md", "scores.png", "beside.md", "beside.csv", "codes", "backbone"),
     ),
     "folder of sparse heads": FolderKind((("sparse.json",),), ("codes", "backbone")),
     "folder of maps": FolderKind((("index.jsonl",),), ()),
-    "found concept": FolderKind((("found.json",),), ("found.md", "images.png")),
+    "found concept": FolderKind((("found.json",),), ("images.png",)),
     "language model": FolderKind(
         (("htaf_record.json",),),
         ("model.htaf.safetensors", "htaf_gates.safetensors", "config.json", "generation_config.json", "tokenizer.json",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -132,30 +132,9 @@ def summary(found: CodesFolder, out: Path, json: bool) -> None:
     return say(f"folder: {out}")
 
 
-def baselines_of(given: Sequence[str]) -> dict[str, Path]:
-    """Folders of codes by their names, NAME=CODES, or by those of the folders.
-
-    Raises:
-        UsageError: two of one name, or a run.
-    """
-    found: dict[str, Path] = {}
-    for text in given:
-        name, equals, place = text.partition("=")
-        named = bool(equals and name) and not Path(text).exists()
-        path = Path(place if named else text)
-        name = name if named else path.name or path.resolve().name
-        if name in found:
-            raise UsageError(f"expected folders of different names for --baseline, got {name!r} twice: give NAME=CODES")
-        if (path / "record.json").is_file():
-            raise UsageError(f"--baseline: expected codes, from htaf concepts extract RUN, got the run {path}")
-        found[name] = path
-    return found
-
-
 def score(
     codes: Annotated[Positional[Path], arg(help="Codes; or a run, whose codes are made in --out.", metavar="CODES")],
     *,
-    baseline: Annotated[tuple[str, ...], arg(metavar="[NAME=]CODES ...", help_behavior_hint=NONE)] = (),
     part: ScoredPart = "test",
     out: Annotated[Path | None, arg(metavar="DIR")] = None,
     data_dir: DataDir = None,
@@ -164,7 +143,6 @@ def score(
     """Score concepts: accuracy, dead concepts, concept accuracy, class specificity, redundancy, sparsity.
 
     Args:
-        baseline: Codes of other networks, to compare with.
         out: Also write tables and plots to this folder.
     """
     from htaf.concepts.report import write_report
@@ -172,10 +150,8 @@ def score(
     from htaf.concepts.store import open_folder
     from htaf.runs import open_run
 
-    others = baselines_of(baseline)
     if out is not None:
-        check_output_folder(out, [codes, *others.values()], own="folder of scores")
-    opened = {name: open_folder(folder) for name, folder in others.items()}
+        check_output_folder(out, [codes], own="folder of scores")
     with offering_parts(part):
         if not (codes / "record.json").is_file():
             own = open_folder(codes)
@@ -190,7 +166,7 @@ def score(
 
             run = of_images(open_run(codes))
             own = make(run, own_images(run, data_dir, "give a folder of codes"), out / "codes", progress=True)
-        scores = scores_of(own, baseline=opened, scored=part)
+        scores = scores_of(own, scored=part)
     files = write_report(scores, out, title=codes.name) if out is not None else []
     if json:
         return print_json(scores)
@@ -205,7 +181,6 @@ def score(
         ("the same, balanced", found["balanced"]),
         ("the same, always the more frequent value", found["trivial"]),
         ("clear (concept, class) pairs", scores["class_specificity"]["extreme"]),
-        *((f"the same, {name}", row["extreme"]) for name, row in scores["class_specificity"]["baselines"].items()),
         ("duplicate pairs", same["duplicates"]["count"]),
         ("complementary pairs", same["complementary"]["count"]),
         ("effective number of concepts", float(same["effective"])),

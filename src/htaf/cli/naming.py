@@ -106,7 +106,7 @@ def name_command(
     if asking.top is not None and (asking.top < 1 or asking.concept or asking.check):
         raise UsageError(f"expected --top >= 1, without --concept and --check, got {asking.top}")
     with contextlib.nullcontext() if out is None else hold(lock_beside(out), f"another process writes {out}"):
-        from htaf.concepts.completeness import most_important
+        from htaf.concepts.sparsity import most_important
         from htaf.concepts.store import open_codes
         from htaf.data.attributes import load
 

@@ -42,7 +42,7 @@ def where(
     """
     if count < 1:
         raise UsageError(f"--count must be >= 1, got {count}")
-    from htaf.concepts.completeness import most_important
+    from htaf.concepts.sparsity import most_important
     from htaf.concepts.store import open_codes
     from htaf.concepts.where import INDEX, write_where
     from htaf.runs import open_run

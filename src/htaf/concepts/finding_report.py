@@ -1,4 +1,4 @@
-"""A concept of one's own in a run on images: what `find_concept` finds, in plain words, a table and pictures."""
+"""A concept of one's own in a run on images: what `find_concept` finds, in plain words and pictures."""
 
 from __future__ import annotations
 
@@ -13,22 +13,10 @@ import torch
 from jaxtyping import Bool, Float32, UInt8
 from torch import Tensor
 
-from htaf._console import markdown_text
-from htaf._errors import HtafError, listed
+from htaf._errors import listed
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.finding import (
-    CLEAR,
-    FEWEST,
-    FEWEST_PAIRS,
-    LEVEL,
-    Bit,
-    Found,
-    PreActivations,
-    evenly,
-    find_concept,
-)
+from htaf.concepts.finding import CLEAR, FEWEST, FEWEST_PAIRS, LEVEL, Bit, Found, evenly, find_concept
 from htaf.concepts.heads import Head
-from htaf.concepts.known import kept_features
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.report import png, short
 from htaf.concepts.where import rgb, spaced, two_rows
@@ -36,7 +24,7 @@ from htaf.data.image_reading import image_files
 from htaf.data.reading import DataError
 from htaf.runs import Run, to_json, write_atomic
 
-RECORD, REPORT, IMAGES = "found.json", "found.md", "images.png"
+RECORD, IMAGES = "found.json", "images.png"
 AT_ONCE = 16  # images in one pass
 COLUMNS = 8  # of a picture
 BITS = 10  # that are listed
@@ -141,7 +129,7 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
 
 
 def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Device = "auto") -> dict[str, Any]:
-    """Look for a concept in a run, and write found.json, found.md and images.png.
+    """Look for a concept in a run, and write found.json and images.png.
 
     Args:
         run: of `htaf train icbm`, with bits. sides: of `read_sides`.
@@ -178,16 +166,9 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
     found = find_concept(features[sides.own], features[~sides.own], pre_activations, head, paired=sides.paired)
     bits = pre_activations(features) >= 0
     result = _record(run, sides, found, bits, network.preprocessor.classes)
-    first = np.sort(bits @ head.weight.T + head.bias, axis=1)
-    result["lead"] = float(np.median(first[:, -1] - first[:, -2])) if first.shape[1] > 1 else 0.0
-    result["notes"] = notes
-    result["bit"]["of classes"] = _of_classes(run, found, network.preprocessor.classes, pre_activations)
+    result |= {"notes": notes, "answers": answers(result)}
     if out is not None:
-        files: dict[str, bytes | str] = {
-            RECORD: to_json(result),
-            REPORT: report(result),
-            IMAGES: _images(result, sides, found),
-        }
+        files: dict[str, bytes | str] = {RECORD: to_json(result), IMAGES: _images(result, sides, found)}
         for name, content in files.items():
             write_atomic(out / name, content)
     return result
@@ -245,25 +226,6 @@ def _record(run: Run, sides: Sides, found: Found, bits: np.ndarray, classes: Seq
     }
 
 
-def _of_classes(
-    run: Run, found: Found, classes: Sequence[str], pre_activations: PreActivations
-) -> dict[str, float] | None:
-    """The share of each class of the run's own test images whose bit is as in images with the concept, largest first.
-
-    None where the backbone's features of them are not at hand.
-    """
-    try:
-        images: Any = run.data()
-        known = kept_features(run, images)
-    except HtafError:  # the folder is gone or changed: the rest stands without it
-        return None
-    if known is None:
-        return None
-    on, labels = (pre_activations(known[0])[:, found.bit.concept] >= 0) == found.bit.on, known[1]
-    shares = {name: float(on[labels == k].mean()) for k, name in enumerate(classes) if (labels == k).any()}
-    return dict(sorted(shares.items(), key=lambda item: -item[1]))
-
-
 def _by_gain(classes: Sequence[str], gains: np.ndarray, p: np.ndarray) -> list[dict[str, Any]]:
     return [{"class": classes[k], "gain": float(gains[k]), "p": float(p[k])} for k in np.argsort(-gains, kind="stable")]
 
@@ -289,12 +251,6 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         "direction": f"of two images left out of its fit the one with it scores higher in {direction['told']:.0%} of "
         f"cases, by chance in 50%: p = {direction['p']:.3f}",
     }
-    if follows == "bit" and (shares := bit["of classes"]):
-        most = ", ".join(f"{name} {share:.0%}" for name, share in list(shares.items())[:NAMED] if share) or "none"
-        lines["elsewhere"] = (
-            f"of the run's own test images concept {bit['concept']} is {'on' if bit['on'] else 'off'} most in {most}: "
-            "look whether they have what you mean"
-        )
     if result["paired"]:
         lines["used"] = _use_in_pairs(result)
     if follows == "bit":
@@ -328,12 +284,8 @@ def _use_in_pairs(result: Mapping[str, Any]) -> str:
     gains, clear = _gains(result["pairs"]["classes"])
     return (
         f"of {half:,} pairs {len(turned):,} {have} another prediction with it{shown}; class scores change, "
-        f"{'' if clear else 'by no more than by chance, '}{gains}{_lead(result)}"
+        f"{'' if clear else 'by no more than by chance, '}{gains}"
     )
-
-
-def _lead(result: Mapping[str, Any]) -> str:
-    return f"; half of the predictions are ahead by less than {result['lead']:.1f}"
 
 
 def _gains(classes: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
@@ -367,7 +319,7 @@ def _use_of_direction(result: Mapping[str, Any]) -> str:
     changed, chance = direction["changed"] * many, direction["changed_by_chance"] * many
     shares = f"of {many:,} predictions {changed:,.0f} change, by chance {chance:,.1f}"
     if direction["used"]:
-        return f"yes: moved towards it, class scores change, {gains}{_lead(result)}; {shares}"
+        return f"yes: moved towards it, class scores change, {gains}; {shares}"
     return (
         "not shown: moved towards it, no class score changes more than along directions of random divisions, the "
         f"clearest {gains}; {shares}"
@@ -381,34 +333,6 @@ def _flips(result: Mapping[str, Any]) -> str:
         return f"no image changes its class where {how}"
     some = [f"{row['image']} ({row['prediction']} to {row[after]})" for row in turned]
     return f"{len(turned):,} of {len(result['images']):,} change their class where {how}: {listed(some, NAMED)}"
-
-
-def report(result: Mapping[str, Any]) -> str:
-    """The answers as Markdown."""
-    return "\n".join(
-        [
-            "# My concept",
-            "",
-            *(f"- **{name.capitalize()}:** {markdown_text(line)}" for name, line in answers(result).items()),
-            "",
-            "What this says and what not:",
-            "",
-            "- p is the share of random divisions of the same images, each with its own best bit and its own "
-            f"direction, that do as well. Bit and direction are two tests, so each needs p <= {LEVEL}.",
-            "- The two sides differ by more than chance. In what they differ only you can say: if all images with it "
-            "are also darker, the direction may be darkness. Images of one scene or one film count as one.",
-            *(
-                ["- In pairs the images themselves are compared: scores and predictions with it and without."]
-                * result["paired"]
-            ),
-            "- The move is a counterfactual in the features, not in the image: images without it are moved along the "
-            "direction, images with it back, each by the distance of the two sides' means on it. Bits and class scores "
-            "follow exactly. No such image need exist, and the move is rather too small.",
-            "",
-            f"![images with it above, without below]({IMAGES})",
-            "",
-        ]
-    )
 
 
 def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:

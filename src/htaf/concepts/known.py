@@ -130,17 +130,6 @@ def open_known(run: Run) -> Known | None:
         raise _damaged(run) from None
 
 
-def kept_features(run: Run, images: Images) -> tuple[Float32[np.ndarray, "test f"], Int64[np.ndarray, " test"]] | None:
-    """What the frozen backbone of a run gives of its test images, with their labels, where it is at hand."""
-    if not run.record["model"].get("freeze"):
-        return None
-    side, rows = rows_of(run, images)["test"]
-    part: Part = getattr(images, side)
-    preprocessor: Any = run.preprocessor()
-    store = FeatureStore.kept(key_of(run.model(), run.record["model"], preprocessor, part, part.fingerprint()), rows)
-    return None if store is None else (store.batch(rows).numpy(), part.labels[rows].numpy())
-
-
 def _damaged(run: Run) -> ConceptError:
     return ConceptError(f"{run.path / FILE} is damaged: delete it, and give the command of the training again")
 

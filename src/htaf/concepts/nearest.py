@@ -44,18 +44,3 @@ def nearest(
         for first in range(0, len(codes), AT_ONCE):
             kernel.nearest(np.ascontiguousarray(codes.bits[first : first + AT_ONCE]), asked, first, *found)
     return distances, rows
-
-
-def nearest_to(codes: Codes, row: int, k: int) -> tuple[Int32[np.ndarray, " k"], Int64[np.ndarray, " k"]]:
-    """The k nearest images of an image among them, without itself: distances int32 [k] and rows int64 [k].
-
-    Raises:
-        ConceptError: a row out of range, or a k that is not in 1 to N - 1.
-    """
-    if not 0 <= row < len(codes):
-        raise ConceptError(f"expected a row of the {len(codes):,} images, got {row}")
-    if not 1 <= k <= len(codes) - 1:
-        raise ConceptError(f"expected k from 1 to {len(codes) - 1}, got {k}")
-    distances, rows = nearest(codes, np.array(codes.bits[row : row + 1]), k + 1)
-    others = np.flatnonzero(rows[0] != row)[:k]  # itself is missing where more than k equal images come before it
-    return distances[0, others], rows[0, others]

@@ -2,65 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, UInt64
 
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
-from htaf.concepts.completeness import by_importance, completeness
 from htaf.concepts.counts import labelled, labelled_rows, pair_counts, part_counts, taken
 from htaf.concepts.redundancy import redundancy
-from htaf.concepts.sparsity import sparsity
+from htaf.concepts.sparsity import by_importance, completeness, sparsity
 from htaf.concepts.store import CodesFolder
 
 BINS = 20  # of the histograms of class proportions over [0, 1]
-RATE_GROUPS = 4
 SAMPLE = 131_072  # images that the completeness and the number of contributing concepts are taken of
 
 
 def score(
     codes: CodesFolder | Codes,
     *,
-    baseline: CodesFolder | Codes | Mapping[str, CodesFolder | Codes] | None = None,
-    fitted: PartName = "train",
     scored: PartName = "test",
     top: int = 10,
-    points: int | None = None,
 ) -> dict[str, Any]:
-    """All scores of a set of codes, as plain JSON values. Images without a label are left out and counted.
+    """Give all scores of a set of codes, as plain JSON values. Images without a label are left out and counted.
 
     accuracy: of the smooth and the exact network on each part, gap (exact minus smooth), flips (share of images whose
         prediction differs).
     binarity: share of smooth outputs > 0.99 or < 0.01 on the scored part; None where there are none.
-    rates, dead: share of images that have a concept; concepts that are the same in every fitted image.
-    concept_accuracy: `concept_accuracy`. class_specificity: `specificity`, with the same for each baseline.
+    rates, dead: share of images that have a concept; concepts that are the same in every training image.
+    concept_accuracy: `concept_accuracy`. class_specificity: `specificity`.
     sparsity: NEC and NCC of the network's own head, `htaf.concepts.sparsity.sparsity`.
-    importance: `importance`. completeness: `htaf.concepts.completeness`. redundancy: `htaf.concepts.redundancy`.
+    importance: `importance`. completeness: `htaf.concepts.sparsity.completeness`.
+    redundancy: `htaf.concepts.redundancy`.
     sample: only where the scored part has more than 131,072 labelled images: completeness and sparsity are of as many,
         those of the smallest hashes of their row numbers.
 
     Args:
         codes: of the network.
-        baseline: codes of other networks for the class specificity, by name: such as a plain one binarised to the
-            same rates.
-        fitted: the part that class majorities, means, dead and redundant concepts are taken from.
-        scored: the part that is scored.
+        scored: the part that is scored; class majorities, means, dead and redundant concepts are of the training part.
         top: how many concepts to list for each class.
-        points: of the completeness curve; default: all that seconds allow.
 
     Raises:
-        ConceptError: top < 1; no labelled images of a part; a label outside the classes; a baseline with other
-            classes; and as `CodesFolder.pieces`.
+        ConceptError: top < 1; no labelled images of a part; a label outside the classes; and as `CodesFolder.pieces`.
     """
     if top < 1:
         raise ConceptError(f"top must be >= 1, got {top}")
-    named = {"baseline": baseline} if isinstance(baseline, Codes | CodesFolder) else baseline or {}
-    baselines = {name: _baseline(_whole(other), codes.classes, scored) for name, other in named.items()}
-    codes = _whole(codes)
-    fit, test = labelled(codes, fitted), labelled(codes, scored)
-    (of_fit, size), (of_test, test_size) = part_counts(codes, fitted), part_counts(codes, scored)
+    codes = codes if isinstance(codes, Codes) else codes.codes()
+    fit, test = labelled(codes, "train"), labelled(codes, scored)
+    (of_fit, size), (of_test, test_size) = part_counts(codes, "train"), part_counts(codes, scored)
     counts, sizes = (of_fit, of_test), (size, test_size)
     rates = [count.sum(1) / len(part) for count, part in zip(counts, (fit, test), strict=True)]
     always = {"always_0": rates[0] == 0, "always_1": rates[0] == 1}
@@ -72,7 +60,6 @@ def score(
     scores = {
         "concepts": codes.concepts,
         "classes": list(codes.classes),
-        "fitted": fitted,
         "scored": scored,
         "accuracy": {part: _accuracy(codes, codes.rows(part)) for part in PARTS if len(codes.rows(part))},
         "binarity": None if (saturated < 0).any() else binarity,
@@ -80,19 +67,15 @@ def score(
         "dead": {name: np.flatnonzero(there).tolist() for name, there in always.items()}
         | {"count": int(dead.sum()), "share": float(dead.mean())},
         "concept_accuracy": concept_accuracy(counts, sizes),
-        "class_specificity": specificity(of_test, test_size) | {"baselines": baselines},
+        "class_specificity": specificity(of_test, test_size),
         "sparsity": sparsity(sample, rates[0]),
         "importance": importance(sample, rates[0], counts, sizes, top=top),
-        "completeness": completeness(sample, rates[0], points=points),
+        "completeness": completeness(sample, rates[0]),
         "redundancy": redundancy(pair_counts(fit), len(fit), by_importance(codes.weight, rates[0])).report(),
     }
     if len(sample) < len(test):
         scores["sample"] = {"images": len(sample), "of": len(test), "scores": ["sparsity", "completeness"]}
     return scores
-
-
-def _whole(codes: CodesFolder | Codes) -> Codes:
-    return codes if isinstance(codes, Codes) else codes.codes()
 
 
 def _accuracy(codes: Codes, rows: Int64[np.ndarray, " rows"]) -> dict[str, Any]:
@@ -112,13 +95,6 @@ def _accuracy(codes: Codes, rows: Int64[np.ndarray, " rows"]) -> dict[str, Any]:
         "gap": gap,
         "flips": None if gap is None else int((smooth != exact).sum()) / images,
     }
-
-
-def _baseline(other: Codes, classes: tuple[str, ...], scored: PartName) -> dict[str, Any]:
-    if tuple(other.classes) != tuple(classes):
-        raise ConceptError(f"baseline: expected the classes {tuple(classes)}, got {tuple(other.classes)}")
-    labelled(other, scored)
-    return specificity(*part_counts(other, scored))
 
 
 def chosen(rows: Int64[np.ndarray, " rows"], limit: int) -> Int64[np.ndarray, " chosen"]:
@@ -191,8 +167,7 @@ def specificity(counts: Int64[np.ndarray, "concepts classes"], sizes: Int64[np.n
         "histogram": concepts in 20 equal bins of the proportion, over all classes; "per_class": the same for each
         class, None for one without images; "extreme": share of (concept, class) pairs whose proportion is <= 0.1 or
         >= 0.9, "extreme_live" over live concepts alone; "explained": the part of a bit's variance that lies between
-        classes, sum_k n_k (p_k - r)^2 / (n r (1 - r)), mean over live concepts: it does not grow by bits being rare;
-        "by_rate": concepts in four groups of ascending rate, with mean rate and "extreme" of each.
+        classes, sum_k n_k (p_k - r)^2 / (n r (1 - r)), mean over live concepts: it does not grow by bits being rare.
     """
     present = sizes > 0
     n, count = sizes[present], counts[:, present]
@@ -202,7 +177,6 @@ def specificity(counts: Int64[np.ndarray, "concepts classes"], sizes: Int64[np.n
     rate, proportion = count.sum(1) / n.sum(), count / n
     live = (rate > 0) & (rate < 1)
     between = ((proportion - rate[:, None]) ** 2 * n).sum(1)[live] / (n.sum() * rate * (1 - rate))[live]
-    groups = np.array_split(np.argsort(rate, kind="stable"), min(RATE_GROUPS, len(rate)))
     per_class = iter(histograms)
     return {
         "histogram": np.sum(histograms, axis=0).tolist(),
@@ -210,7 +184,6 @@ def specificity(counts: Int64[np.ndarray, "concepts classes"], sizes: Int64[np.n
         "extreme": float(extreme.mean()),
         "extreme_live": _mean(extreme[live]),
         "explained": _mean(between),
-        "by_rate": [{"rate": float(rate[g].mean()), "extreme": float(extreme[g].mean())} for g in groups],
     }
 
 
@@ -234,10 +207,9 @@ def importance(
         top: how many of each class.
 
     Returns:
-        K objects {"class", "images", "top": [{"concept", "weight", "importance", "contribution",
-        "fitted_contribution", "reversed"}], "top_contributions": [...]}; images of the class in the scored part; a
-        contribution is None for a class without images of that part; reversed where one is above and the other below
-        0 and chance does not explain it (`beyond_chance`); top_contributions the same by descending contribution.
+        K objects {"class", "images", "top": [{"concept", "weight", "contribution", "fitted_contribution",
+        "reversed"}]}; images of the class in the scored part; a contribution is None for a class without images of
+        that part; reversed where one is above and the other below 0 and chance does not explain it (`beyond_chance`).
     """
     result, apart = [], beyond_chance(counts, sizes)
     for number, name in enumerate(codes.classes):
@@ -246,26 +218,19 @@ def importance(
             weight * (count[:, number] / size[number] - means) if size[number] else None
             for count, size in zip(counts, sizes, strict=True)
         )
-        orders = {"top": np.abs(weight), "top_contributions": added}
-        lists = {
-            key: []
-            if by is None
-            else [
-                {
-                    "concept": j,
-                    "weight": float(weight[j]),
-                    "importance": float(abs(weight[j])),
-                    "contribution": None if added is None else float(added[j]),
-                    "fitted_contribution": None if fitted is None else float(fitted[j]),
-                    "reversed": added is not None
-                    and fitted is not None
-                    and bool(apart[j, number] and added[j] * fitted[j] < 0),
-                }
-                for j in np.argsort(-by, kind="stable")[:top].tolist()
-            ]
-            for key, by in orders.items()
-        }
-        result.append({"class": name, "images": int(sizes[1][number]), **lists})
+        found = [
+            {
+                "concept": j,
+                "weight": float(weight[j]),
+                "contribution": None if added is None else float(added[j]),
+                "fitted_contribution": None if fitted is None else float(fitted[j]),
+                "reversed": added is not None
+                and fitted is not None
+                and bool(apart[j, number] and added[j] * fitted[j] < 0),
+            }
+            for j in np.argsort(-np.abs(weight), kind="stable")[:top].tolist()
+        ]
+        result.append({"class": name, "images": int(sizes[1][number]), "top": found})
     return result
 
 

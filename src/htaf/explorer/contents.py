@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from htaf.concepts.codes import Codes, PartName
-from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import pair_counts, part_counts, shares
 from htaf.concepts.naming.files import seal_of
 from htaf.concepts.redundancy import same_bits
 from htaf.concepts.scores import score, specificity
+from htaf.concepts.sparsity import by_importance
 from htaf.explorer.discovery import (
     clustered_order,
     relations,
@@ -260,7 +260,7 @@ def score_objects(found: CodeStatistics, kind: str) -> list[dict[str, Any]]:
              f"Mean of the shares found among {kind}s with and without the bit; chance gives 50%."),
             ("extreme", "Clear (concept, class) pairs", scores["class_specificity"]["extreme"], "percent",
              f"Share of pairs in which 10% of a class's {kind}s or fewer, or 90% or more, have the concept."),
-            ("enough", "Concepts for full accuracy", scores["completeness"]["spread"]["enough"], "count",
+            ("enough", "Concepts for full accuracy", scores["completeness"]["enough"], "count",
              "With so many of the most important ones, the others at their mean, accuracy stays within 0.5 points."),
             ("effective", "Effective number of concepts", float(scores["redundancy"]["effective"]), "number",
              "Concepts that say the same count once: from the spectrum of their correlations."),

@@ -22,12 +22,12 @@ from jaxtyping import Bool, Int64, UInt8
 
 from htaf._errors import expect_seed
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
-from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import class_counts, class_sizes, part_proportions, shares
 from htaf.concepts.groups import IN_A, IN_B, Groups, groups
 from htaf.concepts.naming.album import album
 from htaf.concepts.naming.checks import LEVEL
 from htaf.concepts.naming.files import FEW_CLASSES, FEW_IMAGES, NOTHING, NameEntry
+from htaf.concepts.sparsity import by_importance
 from htaf.llm.chat import numbered
 from htaf.llm.pictures import Part, text_part
 
