@@ -17,7 +17,7 @@ from htaf.concepts.codes import ConceptError, codes_of
 from htaf.concepts.extract import extract
 from htaf.concepts.regions import Map
 from htaf.concepts.store import open_codes, open_margins
-from htaf.concepts.where import cropped, ordered, overlay, strongest, write_where
+from htaf.concepts.where import framed, ordered, strongest, write_where
 from htaf.data.images import Images
 from htaf.runs import Run
 from made_runs import PLAIN, digits, made_run
@@ -58,25 +58,20 @@ def test_ordered_and_strongest() -> None:
     assert strongest(several, 0, 1).tolist() == [3]
 
 
-def test_overlay_and_crop() -> None:
+def test_framed() -> None:
     picture = np.full((40, 60, 3), 100, np.uint8)
     values = np.zeros((4, 6))
     values[1, 2], values[3, 5] = 2.0, -2.0
     found = Map(0, values, 0.0, 0.0, (20, 30))
-    drawn = overlay(picture, found, frame=False)
+    drawn = framed(picture, found)
     assert drawn.shape == picture.shape
     red, _, blue = drawn[15, 25].tolist()
     assert red > 150 > 60 > blue  # orange where it speaks for the bit
     red, _, blue = drawn[39, 59].tolist()
     assert red < 60 < 130 < blue
     assert drawn[0, 0].tolist() == [100, 100, 100]
-    framed = overlay(picture, found)
-    assert framed[10, 20].tolist() == framed[19, 29].tolist() == [255, 255, 255]
-    assert framed[15, 25].tolist() == drawn[15, 25].tolist()
-    crop = cropped(picture, found)
-    assert crop is not None
-    assert crop.shape == (10, 10, 3)
-    assert cropped(picture, Map(0, -np.ones((4, 6)), -24.0, 0.0, (20, 30))) is None
+    assert drawn[10, 20].tolist() == drawn[19, 29].tolist() == [255, 255, 255]
+    assert not (framed(picture, Map(0, -np.ones((4, 6)), -24.0, 0.0, (20, 30))) == 255).all(2).any()
 
 
 def test_the_images_of_concepts(htaf, run: Run, codes: Path, tmp_path: Path) -> None:
@@ -102,9 +97,8 @@ def test_the_images_of_concepts(htaf, run: Run, codes: Path, tmp_path: Path) -> 
             assert 0 <= left < right <= 8
             assert 0 <= top < bottom <= 8
             assert 0 < line["share"] <= 1
-            with Image.open(out / line["map"]) as drawn, Image.open(out / line["crop"]) as crop:
+            with Image.open(out / line["map"]) as drawn:
                 assert drawn.size == (192, 192)
-                assert min(crop.size) >= 24
         assert (out / f"concept-{concept}.png").read_bytes().startswith(b"\x89PNG")
     code, said, err = htaf(*words)
     assert code == 0, err

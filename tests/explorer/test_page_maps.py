@@ -13,7 +13,7 @@ from test_page_access import axe, fault  # noqa: F401
 
 from htaf.concepts.extract import extract
 from htaf.concepts.store import open_codes
-from htaf.concepts.where import Maps, overlay
+from htaf.concepts.where import Maps, coloured
 from htaf.explorer.run_page import build_run_page
 from htaf.explorer.shown import Shown
 from htaf.runs import Run
@@ -70,7 +70,7 @@ def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: 
     for row, margin in seen:
         (found,) = maps.of([str(mapped.shown.ids[row])], [concept])[0]
         assert margin == pytest.approx(found.pre_activation, abs=1e-5)
-        expected = overlay(black, found, frame=False).astype(float)
+        expected = coloured(black, found).astype(float)
         np.testing.assert_allclose(drawn(page, row, concept), expected, atol=255 * (1 / 254 + 1.5 / 255))
 
 
@@ -107,7 +107,7 @@ def test_an_image_shows_the_map_of_a_reason(run: Run, mapped: Site, visit: Open)
     page.keyboard.press("Enter")
     until(page, f"() => document.querySelector(`[data-map='{tiles[1]}']`).getAttribute('aria-pressed') === 'true'")
     (found,) = Maps(run, digits()).of([str(mapped.shown.ids[row])], [tiles[1]])[0]
-    expected = overlay(np.zeros((8, 8, 3), np.uint8), found, frame=False).astype(float)
+    expected = coloured(np.zeros((8, 8, 3), np.uint8), found).astype(float)
     np.testing.assert_allclose(drawn(page, row, tiles[1]), expected, atol=255 * (1 / 254 + 1.5 / 255))
     page.keyboard.press("Space")  # off again; the focus still shows it until it leaves
     page.keyboard.press("Shift+Tab")

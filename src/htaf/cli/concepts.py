@@ -104,14 +104,14 @@ def extract(
         images = own_images(opened, None, "give --data") if data is None else opened.other_data(data)
         say_notes(untold(images.notes, opened.record["notes"]) if data is None else images.notes)
     with ExitStack() as stack:
-        used: Any = room.Local()
+        used, device = room.in_this_process, "auto"
         if engine == "ray":
             from htaf.concepts.ray_engine import connected
 
-            used = stack.enter_context(connected(os.environ.get("RAY_ADDRESS") or None))
+            used, device = stack.enter_context(connected(os.environ.get("RAY_ADDRESS") or None)), "cpu"
         found = room.extract(
-            opened, images, out, keep=keep, parts=parts or None, part_images=part_images, engine=used, batch=batch,
-            progress=True,
+            opened, images, out, keep=keep, parts=parts or None, part_images=part_images, engine=used, device=device,
+            batch=batch, progress=True,
         )  # fmt: skip
     if files:
         say_notes(found.info["notes"])

@@ -106,7 +106,7 @@ VERBS = {
     ),
     "concepts where": Verb(
         "htaf.cli.where:where",
-        "Draw where in its images a concept is seen, from the strongest to the barely on; with crops and an index.",
+        "Draw where in its images a concept is seen, from the strongest to the barely on; with an index.",
     ),
     "concepts find": Verb(
         "htaf.cli.finding:find",

@@ -1,4 +1,4 @@
-"""`htaf concepts where`: maps over pictures, and crops of the responsible regions."""
+"""`htaf concepts where`: maps over pictures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def where(
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Draw where in its images a concept is seen, from the strongest to the barely on; with crops and an index.
+    """Draw where in its images a concept is seen, from the strongest to the barely on; with an index.
 
     Args:
         codes: Codes of the run, from extract.

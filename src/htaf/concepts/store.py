@@ -16,7 +16,6 @@ saturated  int32, as in `htaf.concepts.codes.Codes`
 bits       ceil(C / 8) bytes, packed as in `Codes`
 margins    C float16, pre-activations to order images by; where asked for, or where they are small
 features   C float32, pre-activations; where asked for
-digest     16 bytes of what was decoded of an image file, by which equal images are found; of files alone
 
 Every page of a part has a CRC-32, which is compared when it is read; the footer, which says where they lie, is compared
 with the record. Nothing that is read runs code.
@@ -51,8 +50,7 @@ PART_IMAGES = 10_000  # of a part, where nothing else is said
 MOST = 2**31  # bytes of an array in memory; a larger one is kept in a temporary file and memory-mapped
 BITS = ("bits", "exact", "saturated")
 NUMBERS = {"label": "labels", "smooth": "smooth", "exact": "exact", "saturated": "saturated"}  # column: field of Codes
-DTYPES = {"bits": np.dtype("u1"), "margins": np.dtype("<f2"), "features": np.dtype("<f4"), "digest": np.dtype("u1")}
-DIGEST = 16  # bytes
+DTYPES = {"bits": np.dtype("u1"), "margins": np.dtype("<f2"), "features": np.dtype("<f4")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +154,7 @@ class CodesFolder:
 
         Yields:
             the row number of the first image in the whole, and of each column an array: int32 [n], uint8 [n, bytes] of
-            bits and digests, float [n, C], uint8 [n] numbers of parts, and of ids an Arrow array of texts.
+            bits, float [n, C], uint8 [n] numbers of parts, and of ids an Arrow array of texts.
 
         Raises:
             ConceptError: there is no such column, or what is read is damaged: it names the file.
@@ -353,7 +351,7 @@ def schema_of(record: Mapping[str, Any]) -> pa.Schema:
     size = record["concepts"]
     kinds: dict[str, pa.DataType] = {"id": pa.string(), "part": pa.string()}
     kinds |= {name: pa.int32() for name in NUMBERS}
-    bytes_of = {"bits": (size + 7) // 8, "margins": 2 * size, "features": 4 * size, "digest": DIGEST}
+    bytes_of = {"bits": (size + 7) // 8, "margins": 2 * size, "features": 4 * size}
     kinds |= {name: pa.binary(width) for name, width in bytes_of.items()}
     if unknown := sorted(set(record["columns"]) - kinds.keys()):
         raise ConceptError(f"expected columns of {', '.join(kinds)}, got {unknown[0]!r:.80}")
