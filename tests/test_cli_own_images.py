@@ -56,7 +56,7 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     assert {"read", "train", "heads", "extract", "score", "page"} == found["steps"].keys()
     assert [row["target"] for row in found["heads"]["rows"]] == [None, 5, None]
     assert Path(found["page"]).is_file()
-    assert (tmp_path / "d/concepts/scores.md").is_file()
+    assert (tmp_path / "d/concepts/scores.json").is_file()
     run = open_run(tmp_path / "d/icbm")
     assert run.record["weights"]["sha256"] == found["weights"]["sha256"]
     assert run.preprocessor().mean == (0.485, 0.456, 0.406)  # pyright: ignore[reportAttributeAccessIssue]

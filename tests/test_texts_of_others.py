@@ -18,9 +18,6 @@ from markdown_it import MarkdownIt
 import htaf
 from htaf._console import markdown_text, visible
 from htaf._files import csv_text, frame_csv, guarded
-from htaf.concepts.codes import codes_of
-from htaf.concepts.report import tables
-from htaf.concepts.scores import score
 from htaf.runs.confusion import classes_csv, matrix_csv, per_class
 
 FORMULAE = ["=1+1", "'=1+1", "+cmd|' /C calc'!A0", "-rf", "@SUM(A1)", "\tx", "\r=1", '=HYPERLINK("a","b")']
@@ -101,21 +98,3 @@ def test_markdown_shows_a_text_as_it_is(text: str) -> None:
     page = rendered(f"x{markdown_text(text)}x\n\n| a | b |\n|---|---|\n| x{markdown_text(text)}x | c |\n")
     assert page.tags == {"p", "table", "thead", "tbody", "tr", "th", "td"}
     assert page.text.count(f"x{visible(text)}x") >= 2
-
-
-def test_markdown_of_scores_and_sparse_heads() -> None:
-    """Classes, titles and names of folders of others."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(90) % 3
-    codes = codes_of(
-        rng.random((90, 4)) < 0.5, labels, rng.normal(size=(3, 4)), np.zeros(3), classes=[HTML, "a_b", "c"],
-        parts=(np.arange(90) // 3 % 3).astype(np.uint8),
-    )  # fmt: skip
-    scores = tables(score(codes), title=HTML)
-    for text, times in ((scores, 2),):
-        assert "\x1b" not in text
-        assert "\u202e" not in text
-        assert "<" not in text.replace("\\<", "").replace("<=", "").replace("< 0.01", "")
-        page = rendered(text)
-        assert "img" not in page.tags
-        assert page.text.count(visible(HTML)) >= times

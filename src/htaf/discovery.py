@@ -13,8 +13,8 @@ from htaf._console import say_notes, tell
 from htaf._errors import HtafError
 from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract
+from htaf.concepts.groups import FEWEST_CLASSES
 from htaf.concepts.known import keep_known
-from htaf.concepts.naming.checks import FEWEST_CLASSES
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.readable import PerClass, keep_readable
 from htaf.concepts.report import write_report
@@ -141,7 +141,7 @@ def discover(
         run = step("heads", lambda: keep_readable(run, images, kept))
     codes = step("extract", codes_of_run)
     scores = step("score", lambda: score(codes))
-    write_report(scores, out / "concepts", title=f"Concepts of {images.name}")
+    write_report(scores, out / "concepts")
     names: Path | None = None
     if name is not None:
         names = out / "names.json"

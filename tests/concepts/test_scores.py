@@ -1,5 +1,6 @@
 """Every score against its formula on unpacked bits; concept accuracy against scikit-learn's logistic regression."""
 
+import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 
@@ -17,8 +19,8 @@ from htaf.concepts import scores as scores_module
 from htaf.concepts import store, writing
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.nearest import nearest
-from htaf.concepts.report import tables
-from htaf.concepts.scores import chosen, mixed, score
+from htaf.concepts.report import shown, write_report
+from htaf.concepts.scores import chosen, mixed, score, summary
 from htaf.concepts.store import open_folder
 from htaf.runs import to_json
 
@@ -270,7 +272,6 @@ def test_a_sample_says_so_and_is_drawn_evenly(monkeypatch: pytest.MonkeyPatch) -
     assert scores["sample"]["images"] == 100
     assert scores["sample"]["of"] == scores["accuracy"]["test"]["images"]
     assert {name for name in whole if whole[name] != scores[name]} <= {"sparsity", "completeness"}
-    assert "NCC and how many are enough: 100 of " in tables(scores)
     places = chosen(np.arange(10**6), 10_000)
     assert (np.diff(places) > 0).all()
     assert np.abs(np.histogram(places, bins=10, range=(0, 10**6))[0] - 1000).max() < 150
@@ -298,3 +299,47 @@ def test_scores_of_parts_on_disk_are_those_of_the_whole(
         score(few)
     with pytest.raises(ConceptError, match="top must be >= 1, got 0"):
         score(codes, top=0)
+
+
+def named_codes(seed: int = 0, n: int = 300, concepts: int = 9, classes: int = 3) -> Codes:
+    r = np.random.default_rng(seed)
+    labels = np.arange(n) % classes
+    bits = r.random((n, concepts)) < r.random((concepts, classes))[:, labels].T
+    parts = (np.arange(n) // classes % 3).astype(np.uint8)
+    names = ["cat", "a|b", r"$\frac{ dog$"][:classes]  # no formula, whatever matplotlib thinks
+    return codes_of(bits, labels, r.normal(size=(classes, concepts)), np.zeros(classes), classes=names, parts=parts)
+
+
+def opened(data: bytes) -> np.ndarray:
+    image = Image.open(io.BytesIO(data))
+    assert image.format == "PNG"
+    return np.asarray(image.convert("RGB"))
+
+
+def test_write_report(tmp_path: Path) -> None:
+    scores = score(named_codes())
+    files = write_report(scores, tmp_path / "report")
+    assert sorted(path.name for path in files) == sorted(path.name for path in (tmp_path / "report").iterdir())
+    assert json.loads((tmp_path / "report/scores.json").read_text()) == scores
+    assert opened((tmp_path / "report" / "scores.png").read_bytes()).std() > 0
+    rows = {row["key"]: row for row in summary(scores)}
+    assert rows["exact"]["value"] == scores["accuracy"]["test"]["exact"]
+    assert rows["dead"]["value"] == scores["dead"]["count"]
+    assert shown({"value": None, "kind": "percent"}) == "-"
+    assert shown({"value": 0.125, "kind": "percent"}) == "12.5%"
+    assert shown({"value": -0.01, "kind": "points"}) == "-1.00 points"
+    assert all(row["help"] and shown(row) for row in rows.values())
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        named_codes(concepts=1, classes=1),
+        replace(named_codes(), bits=np.zeros((300, 2), dtype=np.uint8)),
+        replace(named_codes(), labels=np.where(named_codes().labels == 2, -1, named_codes().labels).astype(np.int32)),
+    ],
+    ids=["one concept", "all dead", "an empty class"],
+)
+def test_a_report_of_little(codes: Codes, tmp_path: Path) -> None:
+    for path in write_report(score(codes), tmp_path):
+        assert path.stat().st_size > 0

@@ -48,7 +48,6 @@ export interface Explorer {
   originals: ReadonlySet<number>; // rows of images that are there at full size
   mapped: ReadonlySet<number>; // rows of images that have maps
   maps: Map<number, ImageMaps>; // loaded by `needs.ts`
-  strongToWeak: Rows<Int32Array> | null; // [concepts, n]: rows from the strongest to the barely on; -1: none. null: no margins
 }
 
 export function open(found: Record<string, unknown>): Explorer {
@@ -89,7 +88,6 @@ export function open(found: Record<string, unknown>): Explorer {
     originals: new Set(page.originals?.rows ?? []),
     mapped: new Set(page.maps?.rows ?? []),
     maps: new Map<number, ImageMaps>(),
-    strongToWeak: "strong_to_weak" in arrays ? decodeRows(arrays, "strong_to_weak", "i4", size) : null,
     trained: decode(arrays, "shares", "f4", [page.concepts, classes]),
     held: decode(arrays, "held", "f4", [page.concepts, classes]),
     conceptOrder: decode(arrays, "concept_order", "i4", [size]),

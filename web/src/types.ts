@@ -63,7 +63,6 @@ export interface MapsData {
   grid: [number, number]; // rows and columns of a map
   size: [number, number]; // height and width of an image as the network sees it
   colours: { for: Colour; against: Colour };
-  whole: boolean; // a concept's images from strong to barely on are chosen from all drawn ones, not only from those with maps
   strength: number; // of the strongest colour over the picture
 }
 

@@ -17,7 +17,7 @@ from htaf.cli.concepts import (
     of_images,
     offering_parts,
     own_images,
-    summary,
+    show_accuracies,
 )
 from htaf.cli.flags import DataDir, Json, RunDir
 from htaf.cli.methods import MethodOfRun, step_of_run
@@ -99,7 +99,7 @@ def binarise(
 
     copied = None if like is None else open_codes(like)
     make(source, out, how, like=copied, sorted=sorted, progress=True)
-    summary(open_folder(out), out, json)
+    show_accuracies(open_folder(out), out, json)
 
 
 def labelfree(

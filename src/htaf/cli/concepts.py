@@ -115,12 +115,12 @@ def extract(
         )  # fmt: skip
     if files:
         say_notes(found.info["notes"])
-    summary(found, out, json)
+    show_accuracies(found, out, json)
     left_out = found.info.get("unreadable", 0)
     say_unread(found.info.get("unreadable_files", []), len(found) + left_out, left_out)
 
 
-def summary(found: CodesFolder, out: Path, json: bool) -> None:
+def show_accuracies(found: CodesFolder, out: Path, json: bool) -> None:
     """Accuracy of each part of codes or features."""
     rows = found.accuracies()
     result = {"out": str(out), "images": len(found), "concepts": found.concepts, "parts": rows}
@@ -143,10 +143,11 @@ def score(
     """Score concepts: accuracy, dead concepts, concept accuracy, class specificity, redundancy, sparsity.
 
     Args:
-        out: Also write tables and plots to this folder.
+        out: Also write scores.json and a plot to this folder.
     """
-    from htaf.concepts.report import write_report
+    from htaf.concepts.report import shown, write_report
     from htaf.concepts.scores import score as scores_of
+    from htaf.concepts.scores import summary
     from htaf.concepts.store import open_folder
     from htaf.runs import open_run
 
@@ -167,26 +168,10 @@ def score(
             run = of_images(open_run(codes))
             own = make(run, own_images(run, data_dir, "give a folder of codes"), out / "codes", progress=True)
         scores = scores_of(own, scored=part)
-    files = write_report(scores, out, title=codes.name) if out is not None else []
+    files = write_report(scores, out) if out is not None else []
     if json:
         return print_json(scores)
-    accuracy, found, same = scores["accuracy"][part], scores["concept_accuracy"], scores["redundancy"]
-    rows = [
-        ("accuracy, smooth", accuracy["smooth"]),
-        ("accuracy, exact bits", accuracy["exact"]),
-        ("predictions that differ", accuracy["flips"]),
-        ("outputs almost 0 or 1 before the cut to bits", scores["binarity"]),
-        ("dead concepts", scores["dead"]["count"]),
-        ("concept accuracy: told from the class", found["mean"]),
-        ("the same, balanced", found["balanced"]),
-        ("the same, always the more frequent value", found["trivial"]),
-        ("clear (concept, class) pairs", scores["class_specificity"]["extreme"]),
-        ("duplicate pairs", same["duplicates"]["count"]),
-        ("complementary pairs", same["complementary"]["count"]),
-        ("effective number of concepts", float(same["effective"])),
-        ("concepts of a class (NEC)", scores["sparsity"]["nec"]),
-        ("concepts of a decision (NCC)", scores["sparsity"]["ncc"]),
-    ]
+    rows = [(row["label"], shown(row)) for row in summary(scores)]
     show(f"{scores['concepts']} concepts, part {part}", ("score", "value"), rows)
     for file in files:
         say(file)

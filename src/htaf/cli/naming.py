@@ -203,7 +203,7 @@ def _client(model: str, server: ServerFlags) -> Iterator[ServerClient]:
 
 def _show(names: Sequence[NameEntry], order: Sequence[int], json: bool) -> None:
     """Print the names and their checks: the verified first, then the most important."""
-    from htaf.concepts.naming.checks import LEVEL
+    from htaf.concepts.groups import LEVEL
     from htaf.concepts.naming.files import FEW_CLASSES
 
     checked = sum(entry.get("p_value") is not None for entry in names)

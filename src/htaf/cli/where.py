@@ -35,7 +35,7 @@ def where(
     Args:
         codes: Codes of the run, from extract.
         concept: Numbers of concepts; none: the five most important.
-        image: Id or row of an image, or PART/N such as test/5: its concepts instead of a concept's images.
+        image: Id or row of an image: its concepts instead of a concept's images.
         count: Images of each concept, or concepts of the image.
         data: The images, where the codes are not of the run's own; none: the run's own.
         device: Where the network runs.

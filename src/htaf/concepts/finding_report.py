@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32, UInt8
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from htaf._errors import listed
@@ -19,7 +20,7 @@ from htaf.concepts.finding import CLEAR, FEWEST, FEWEST_PAIRS, LEVEL, Bit, Found
 from htaf.concepts.heads import Head
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.report import png, short
-from htaf.concepts.where import rgb, spaced, two_rows
+from htaf.concepts.where import rgb, spaced
 from htaf.data.image_reading import image_files
 from htaf.data.reading import DataError
 from htaf.runs import Run, to_json, write_atomic
@@ -337,7 +338,10 @@ def _flips(result: Mapping[str, Any]) -> str:
 
 def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
     """Images with a concept above those without, from the highest score to the lowest."""
-    figure, grid = two_rows(COLUMNS, 1.3 * COLUMNS, 3.9)
+    figure = Figure(figsize=(1.3 * COLUMNS, 3.9), layout="constrained")
+    grid: Any = figure.subplots(2, COLUMNS, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
     after = "flipped" if result["follows"] == "bit" else "moved"
     for side, line in zip((True, False), grid, strict=True):
         rows = np.flatnonzero(found.own == side)

@@ -21,7 +21,6 @@ from htaf.hardening.linear import LinearFit, Weights, largest_of_each
 CAP = 20_000  # images that a head is fitted to
 CANDIDATES = 4  # points of the path whose largest weights are tried at a target
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)  # of the L2 penalty of a fit on chosen weights, the strongest first
-Z = 1.959964  # of a 95% interval
 ALGORITHM = (
     "Multinomial logistic regression on standardised concepts of the training part. An elastic net (99% L1) along a "
     "path of strengths, from the one at which all weights are 0, each fit started from the last (accelerated proximal "
@@ -183,14 +182,6 @@ def _at(
     return SparseHead(target, head, effective(head.weight), chosen, ridge, best)
 
 
-def wilson(hits: int, images: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a share: hits of images, >= 1."""
-    share, z2 = hits / images, Z * Z / images
-    middle = (share + z2 / 2) / (1 + z2)
-    half = Z * np.sqrt(share * (1 - share) / images + z2 / (4 * images)) / (1 + z2)
-    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
-
-
 def measured(
     codes: Codes | Features, head: Head, means: Float64[np.ndarray, " concepts"]
 ) -> tuple[Bool[np.ndarray, " images"], dict[str, Any]]:
@@ -200,14 +191,13 @@ def measured(
         codes: labelled images. head: weight [K, C] and bias [K]. means: of the training images.
 
     Returns:
-        whether it is right on each image, and "accuracy", "interval" (Wilson, 95%), "nec", "ncc" and "ncc_predicted".
+        whether it is right on each image, and "accuracy", "nec", "ncc" and "ncc_predicted".
     """
     right = correct(codes, head)
     small = replace(codes, weight=head.weight.astype(np.float32), bias=head.bias.astype(np.float32))
     found = sparsity(small, means)
     figures = {name: found[name] for name in ("nec", "ncc", "ncc_predicted")}
-    interval = list(wilson(int(right.sum()), len(right)))
-    return right, {"accuracy": float(right.mean()), "interval": interval, **figures}
+    return right, {"accuracy": float(right.mean()), **figures}
 
 
 def scored_heads(

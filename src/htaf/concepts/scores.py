@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from jaxtyping import Bool, Float64, Int64, UInt64
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.counts import labelled, labelled_rows, pair_counts, part_counts, taken
 from htaf.concepts.redundancy import redundancy
-from htaf.concepts.sparsity import by_importance, completeness, sparsity
+from htaf.concepts.sparsity import completeness, sparsity
 from htaf.concepts.store import CodesFolder
 
 BINS = 20  # of the histograms of class proportions over [0, 1]
@@ -71,11 +72,67 @@ def score(
         "sparsity": sparsity(sample, rates[0]),
         "importance": importance(sample, rates[0], counts, sizes, top=top),
         "completeness": completeness(sample, rates[0]),
-        "redundancy": redundancy(pair_counts(fit), len(fit), by_importance(codes.weight, rates[0])).report(),
+        "redundancy": redundancy(pair_counts(fit), len(fit)),
     }
     if len(sample) < len(test):
         scores["sample"] = {"images": len(sample), "of": len(test), "scores": ["sparsity", "completeness"]}
     return scores
+
+
+def summary(scores: Mapping[str, Any], kind: str = "image") -> list[dict[str, Any]]:
+    """List the scores that pages, files and the console show.
+
+    Args:
+        scores: of `score`. kind: the word for what is scored.
+
+    Returns:
+        "key", "label", "value" (None: not known), "kind" and "help" of each. By kind a value is a percent, as a share
+        in [0, 1], points, as a difference of shares, a count or a number.
+    """
+    accuracy, concept = scores["accuracy"][scores["scored"]], scores["concept_accuracy"]
+    specific, same, sparse = scores["class_specificity"], scores["redundancy"], scores["sparsity"]
+    sizes = [entry["images"] for entry in scores["importance"]]
+    return [_row(*row) for row in (
+        ("exact", "Accuracy, exact bits", accuracy["exact"], "percent",
+         f"Share of {kind}s whose class the network with bits of 0 and 1 finds. "
+         f"A guess finds {1 / len(sizes):.1%}, always the most frequent class {max(sizes) / sum(sizes):.1%}."),
+        ("smooth", "Accuracy, smooth", accuracy["smooth"], "percent",
+         "The same of the network as it was trained, before its outputs are cut to 0 and 1."),
+        ("gap", "Change by the cut to bits", accuracy["gap"], "points",
+         "Exact minus smooth accuracy: below 0, the bits cost accuracy."),
+        ("flips", "Predictions that differ", accuracy["flips"], "percent",
+         f"Share of {kind}s whose predicted class the cut changes."),
+        ("binarity", "Outputs almost 0 or 1 before the cut", scores["binarity"], "percent",
+         "Share of smooth outputs above 0.99 or below 0.01."),
+        ("concept_accuracy", "Concept accuracy", concept["mean"], "percent",
+         "How often one who knows the class alone can tell whether a concept is on; rare and dead ones raise it."),
+        ("balanced", "The same, balanced", concept["balanced"], "percent",
+         f"Mean of the shares found among {kind}s with and without the bit; chance gives 50%."),
+        ("extreme", "Clear (concept, class) pairs", specific["extreme"], "percent",
+         f"Share of pairs in which 10% of a class's {kind}s or fewer, or 90% or more, have the concept."),
+        ("explained", "Variance between classes", specific["explained"], "percent",
+         "Part of a bit's variance that lies between classes: 100% where the class decides every bit."),
+        ("enough", "Concepts for full accuracy", scores["completeness"]["enough"], "count",
+         "With so many of the most important ones, the others at their mean, accuracy stays within 0.5 points."),
+        ("effective", "Effective number of concepts", float(same["effective"]), "number",
+         "Concepts that say the same count once: from the spectrum of their correlations."),
+        ("duplicates", "Duplicate pairs", same["duplicates"]["count"], "count",
+         f"Two bits that agree on 99% of training {kind}s and correlate by 0.9."),
+        ("complementary", "Complementary pairs", same["complementary"]["count"], "count",
+         f"Two bits that disagree on 99% of training {kind}s and correlate by -0.9."),
+        ("nec", "Concepts of a class (NEC)", sparse["nec"], "number", "Weights other than 0, mean over classes."),
+        ("ncc", "Concepts of a decision (NCC)", sparse["ncc"], "number",
+         "How many make up 95% of what is added to a logit, mean over decisions and classes."),
+    )] + [dead_row(scores["dead"]["count"], kind)]  # fmt: skip
+
+
+def dead_row(count: int, kind: str) -> dict[str, Any]:
+    """Give the row of `summary` that is known without labels."""
+    return _row("dead", "Dead concepts", count, "count", f"Always 0 or 1 in training {kind}s: they tell nothing apart.")
+
+
+def _row(*values: Any) -> dict[str, Any]:
+    return dict(zip(("key", "label", "value", "kind", "help"), values, strict=True))
 
 
 def _accuracy(codes: Codes, rows: Int64[np.ndarray, " rows"]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
-from matplotlib.figure import Figure
 from PIL import Image
 
 from htaf import _files
@@ -19,7 +18,6 @@ from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.regions import Box, Map, Regions
-from htaf.concepts.report import png, short
 from htaf.concepts.store import open_folder
 from htaf.data.image_reading import decode, look
 from htaf.data.images import Images
@@ -29,7 +27,6 @@ INDEX = "index.jsonl"
 AT_ONCE = 16  # images in one pass
 LARGE, SMALL = 768, 192  # pixels of a picture's longer side at most, and of its shorter one at least
 NEAR = 1e-3  # to the threshold: a bit that another machine, or another number of threads, may turn
-COLUMNS = 6  # of a sheet
 STRENGTH = 0.7  # of the strongest colour over the picture
 FOR, AGAINST, FRAME = (213, 94, 0), (0, 114, 178), (255, 255, 255)  # orange and blue, which all can tell apart
 
@@ -161,7 +158,7 @@ def write_where(
     device: Device = "auto",
     progress: bool = False,
 ) -> list[dict[str, Any]]:
-    """Write maps over pictures, a sheet of each concept and an index.
+    """Write maps over pictures, and an index.
 
     Of each concept: at most `count` images, from the strongest to the barely on (`ordered`). Of an image: the concepts
     asked for, else those that it has and that weigh most for its class (`strongest`).
@@ -171,9 +168,9 @@ def write_where(
         images: those that the codes are of; None for codes of files, whose ids are paths.
         codes: the folder of codes; of concepts' images with margins or features.
         out: a new or empty folder, or that of an earlier call, whose files are replaced: concept-NUMBER/001-map.png,
-            concept-NUMBER.png, and of an image image-ROW/concept-NUMBER-map.png; index.jsonl with a line for each map.
-        concepts: their numbers. image: an id, PART/N or a row number, as
-            `Codes.row` takes it. One of both, or both.
+            and of an image image-ROW/concept-NUMBER-map.png; index.jsonl with a line for each map.
+        concepts: their numbers. image: an id or a row number, as `Codes.row`
+            takes it. One of both, or both.
         count: images of a concept, or concepts of an image. part: of which images are taken.
         device: where the network runs. progress: show a bar on the error stream.
 
@@ -233,7 +230,7 @@ def _drawn(
     out: Path, name: str, rows: np.ndarray, concepts: list[int], codes: Codes, maps: Maps, *, by_image: bool
 ) -> list[dict[str, Any]]:
     """Write the pictures of some images and concepts; their lines."""
-    bits, sheet = codes.unpack(rows), []
+    bits, lines = codes.unpack(rows), []
     for first in range(0, len(rows), AT_ONCE):
         some = rows[first : first + AT_ONCE]
         ids = _ids(codes, some)
@@ -255,9 +252,8 @@ def _drawn(
                     "size": list(found.size), "share": 0.0 if box is None else found.share(box),
                     "map": f"{file}-map.png",
                 }  # fmt: skip
-                sheet.append((line, drawn))
-    write_atomic(out / f"{name}.png", _sheet(name, sheet, by_image))
-    return [line for line, _ in sheet]
+                lines.append(line)
+    return lines
 
 
 def _ids(codes: Codes, rows: np.ndarray) -> list[str]:
@@ -300,30 +296,7 @@ def rgb(pixels: UInt8[np.ndarray, "c h w"]) -> UInt8[np.ndarray, "h w 3"]:
     return np.ascontiguousarray(np.broadcast_to(pixels, (3, *pixels.shape[1:])).transpose(1, 2, 0))
 
 
-def two_rows(columns: int, width: float, height: float) -> tuple[Figure, Any]:
-    """A figure, in inches, and its axes for pictures [2, columns]."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    grid: Any = figure.subplots(2, columns, squeeze=False)
-    for axes in grid.flat:
-        axes.set_axis_off()
-    return figure, grid
-
-
 def _png(picture: UInt8[np.ndarray, "h w 3"]) -> bytes:
     data = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(picture)).save(data, format="png")
     return data.getvalue()
-
-
-def _sheet(name: str, made: Sequence[tuple[dict[str, Any], np.ndarray]], by_image: bool) -> bytes:
-    """Maps in two rows: of a concept its images, of an image its concepts."""
-    made = made[: 2 * COLUMNS]
-    figure, grid = two_rows(COLUMNS, 1.5 * COLUMNS + 0.3, 4.0)
-    for (line, drawn), axes in zip(made, grid.flat, strict=False):
-        axes.imshow(drawn)
-        what = f"concept {line['concept']}" if by_image else str(line["label"] or line["predicted"] or "")
-        title = f"{short(what, 18)}\n{line['margin']:+.2f}, {line['share']:.0%} in the box"
-        axes.set_title(title, fontsize=6, parse_math=False)  # a $ would begin a formula
-    order = "concepts it has" if by_image else "from the strongest to the barely on"
-    figure.suptitle(f"{name}: {order}: orange for the bit, blue against; the box is the region", fontsize=8)
-    return png(figure)

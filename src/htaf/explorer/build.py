@@ -17,7 +17,7 @@ from htaf.data.reading import DataError
 from htaf.explorer import contents
 from htaf.explorer.discovery import chosen_rows, counterfactuals_of, example_row
 from htaf.explorer.folder import DATA, FORMAT, FULL, INDEX, claimed, packed, page_files, remove_stale, script
-from htaf.explorer.maps import map_file, strong_to_weak, write_maps
+from htaf.explorer.maps import map_file, write_maps
 from htaf.explorer.shown import Heading, Items, Shown
 from htaf.explorer.sprites import THUMBNAIL, Original, Pixels, sheets, webp
 from htaf.runs import write_atomic
@@ -130,23 +130,11 @@ def build_page(
             head["notes"].append(f"counterfactuals were looked for in {of}")
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
         head["sprites"] = _sprites(out, seen.ids, pixels, progress, head["notes"])
-        steps = None if maps is None or kept is None or not shown.detailed else strong_to_weak(seen, kept, drawn, part)
-        worth = _worth_seeing(seen, head["example"], led, steps)[: shown.detailed]
+        worth = _worth_seeing(seen, head["example"], led)[: shown.detailed]
         head["originals"] = _originals(out, seen.ids, worth, original, progress, head["notes"])
         head["maps"] = None
         if maps is not None and worth:
-            some = np.isin(np.arange(len(seen)), worth)
-            whole = steps is not None and bool(some[steps[steps >= 0]].all())
-            if kept is not None and not whole:  # there are more such images than may have maps
-                steps = strong_to_weak(seen, kept, some & drawn, part)
-            made = write_maps(
-                out, seen, worth, {} if steps is None else _by_row(steps), maps, progress=progress, notes=head["notes"]
-            )
-            if made is not None:
-                said: dict[str, Any] = {**made, "whole": whole}
-                head["maps"] = said
-                if steps is not None:
-                    led["strong_to_weak"] = np.where(np.isin(steps, made["rows"]), steps, -1)
+            head["maps"] = write_maps(out, seen, worth, _ends(led), maps, progress=progress, notes=head["notes"])
         values: dict[str, Any] = {
             "concepts": contents.concept_objects(codes, found, by_number or {}),
             "arrays": packed(contents.arrays_of(found, codes) | led),
@@ -203,26 +191,23 @@ def original_files(said: Mapping[str, Any]) -> list[str]:
     return [f"{DATA}/{FULL}/{row:06d}.webp" for row in said["rows"]]
 
 
-def _worth_seeing(
-    shown: Codes, example: int | None, led: Mapping[str, np.ndarray], steps: np.ndarray | None
-) -> list[int]:
-    """Rows of images: the example, those with which a concept's order from strong to barely on begins and ends,
-    mistakes, the rest of that order, typical ones, samples of concepts; each once."""
+def _worth_seeing(shown: Codes, example: int | None, led: Mapping[str, np.ndarray]) -> list[int]:
+    """Rows of images: the example, the strongest and the barely on of each concept, mistakes, more of these, typical
+    ones, samples of concepts; each once."""
     wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))
     some = [[] if example is None else [example], wrong, led["typical"].ravel(), led["samples"].ravel()]
-    if steps is not None:
-        last = np.maximum((steps >= 0).sum(1) - 1, 0)
-        ends = [steps[:, 0], np.take_along_axis(steps, last[:, None], 1)[:, 0]]
-        some[1:2] = [*ends, wrong, steps.T.ravel()]
+    if "strongest" in led:
+        on = led["strongest"][:2]  # the third kind lacks the concept
+        some[1:2] = [on[:, :, 0].ravel(), wrong, on.transpose(2, 0, 1).ravel()]
     rows = np.concatenate([np.asarray(one, dtype=np.int64) for one in some])
     return list(dict.fromkeys(rows[rows >= 0].tolist()))
 
 
-def _by_row(steps: np.ndarray) -> dict[int, list[int]]:
-    """Of each row of an image the concepts in whose order it stands."""
+def _ends(led: Mapping[str, np.ndarray]) -> dict[int, list[int]]:
+    """Of each row of an image the concepts of which it is among the strongest or the barely on."""
     found: dict[int, list[int]] = {}
-    for concept, row in np.argwhere(steps >= 0).tolist():
-        found.setdefault(int(steps[concept, row]), []).append(concept)
+    for kind, concept, place in np.argwhere(led["strongest"][:2] >= 0).tolist() if "strongest" in led else ():
+        found.setdefault(int(led["strongest"][kind, concept, place]), []).append(concept)
     return found
 
 

@@ -14,7 +14,7 @@ from htaf.concepts.codes import Codes, PartName
 from htaf.concepts.counts import pair_counts, part_counts, shares
 from htaf.concepts.naming.files import seal_of
 from htaf.concepts.redundancy import same_bits
-from htaf.concepts.scores import score, specificity
+from htaf.concepts.scores import dead_row, score, specificity, summary
 from htaf.concepts.sparsity import by_importance
 from htaf.explorer.discovery import (
     clustered_order,
@@ -223,6 +223,11 @@ def confusions(codes: Codes, part: PartName) -> list[list[int]]:
     return wrong[np.argsort(-wrong[:, 2], kind="stable")[:CONFUSIONS]].tolist()
 
 
+def score_objects(found: CodeStatistics, kind: str) -> list[dict[str, Any]]:
+    """What the overview lists. kind: of the items."""
+    return [dead_row(int(found.dead.sum()), kind)] if found.scores is None else summary(found.scores, kind)
+
+
 def histogram(found: CodeStatistics, kind: str) -> dict[str, Any]:
     """Over (concept, class) pairs of the part."""
     if not found.sizes.any():
@@ -233,43 +238,6 @@ def histogram(found: CodeStatistics, kind: str) -> dict[str, Any]:
 
 def _tenths(twentieths: Sequence[int]) -> list[int]:
     return [int(a + b) for a, b in zip(twentieths[::2], twentieths[1::2], strict=True)]
-
-
-def score_objects(found: CodeStatistics, kind: str) -> list[dict[str, Any]]:
-    """What the overview lists; shares lie in [0, 1], a difference in points is one of shares. kind: of the items."""
-    dead = int(found.dead.sum())
-    rows: list[tuple[str, str, float | None, str, str]] = []
-    if found.scores is not None:
-        scores, part = found.scores, found.part
-        accuracy, concept = scores["accuracy"][part], scores["concept_accuracy"]
-        rows = [
-            ("exact", "Accuracy, exact bits", accuracy["exact"], "percent",
-             f"Share of {kind}s whose class the network with bits of 0 and 1 finds. "
-             f"A guess finds {1 / len(found.sizes):.1%}, always the most frequent class {found.most_frequent:.1%}."),
-            ("smooth", "Accuracy, smooth", accuracy["smooth"], "percent",
-             "The same of the network as it was trained, before its outputs are cut to 0 and 1."),
-            ("gap", "Change by the cut to bits", accuracy["gap"], "points",
-             "Exact minus smooth accuracy: below 0, the bits cost accuracy."),
-            ("flips", "Predictions that differ", accuracy["flips"], "percent",
-             f"Share of {kind}s whose predicted class the cut changes."),
-            ("binarity", "Outputs almost 0 or 1 before the cut", scores["binarity"], "percent",
-             "Share of smooth outputs above 0.99 or below 0.01."),
-            ("concept_accuracy", "Concept accuracy", concept["mean"], "percent",
-             "How often one who knows the class alone can tell whether a concept is on; rare and dead ones raise it."),
-            ("balanced", "The same, balanced", concept["balanced"], "percent",
-             f"Mean of the shares found among {kind}s with and without the bit; chance gives 50%."),
-            ("extreme", "Clear (concept, class) pairs", scores["class_specificity"]["extreme"], "percent",
-             f"Share of pairs in which 10% of a class's {kind}s or fewer, or 90% or more, have the concept."),
-            ("enough", "Concepts for full accuracy", scores["completeness"]["enough"], "count",
-             "With so many of the most important ones, the others at their mean, accuracy stays within 0.5 points."),
-            ("effective", "Effective number of concepts", float(scores["redundancy"]["effective"]), "number",
-             "Concepts that say the same count once: from the spectrum of their correlations."),
-        ]  # fmt: skip
-    rows.append(
-        ("dead", "Dead concepts", dead, "count", f"Always 0 or always 1 in training {kind}s: they tell nothing apart.")
-    )
-    keys = ("key", "label", "value", "kind", "help")
-    return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
 def notes_of(

@@ -114,22 +114,12 @@ def clustered_order(profiles: Float64[np.ndarray, "rows columns"]) -> Int64[np.n
         profiles: such as the share of each class's images with a concept; nan counts as 0.5.
 
     Returns:
-        int64 [rows], a permutation; more than 2,048 rows are ordered by their projection on the first singular vector.
+        int64 [rows], a permutation; more than 2,048 rows stay as they are.
     """
     values = np.nan_to_num(np.asarray(profiles, dtype=np.float64), nan=0.5)
     rows = len(values)
-    if rows < 3 or not values.shape[1]:
+    if rows < 3 or not values.shape[1] or rows > CLUSTERED:
         return np.arange(rows)
-    if rows > CLUSTERED:
-        centred = values - values.mean(0)
-        direction = np.ones(values.shape[1]) / np.sqrt(values.shape[1])
-        for _ in range(30):  # power iteration from a fixed start: the same bytes again
-            direction = centred.T @ (centred @ direction)
-            norm = np.linalg.norm(direction)
-            if norm == 0:
-                return np.arange(rows)
-            direction /= norm
-        return np.argsort(centred @ direction, kind="stable")
     tree = linkage(pdist(values), method="average", optimal_ordering=rows <= TURNED)
     return leaves_list(tree).astype(np.int64)
 

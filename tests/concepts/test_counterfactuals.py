@@ -172,19 +172,8 @@ def test_an_image_by_its_id_or_row(run: Run) -> None:
     assert [codes.row(image) for image in ("a.png", "2", "3")] == [0, 1, 3]
     with pytest.raises(ConceptError, match=r"a row below 4, got 'b.pgn' \(did you mean 'b.png'\?\); ids are such as"):
         codes.row("b.pgn")
-    assert [codes.row(image) for image in ("train/0", "train/3")] == [0, 3]
-    for none in ("train/4", "test/0", "train/x", "train"):
-        with pytest.raises(ConceptError, match="PART/N as in test/5"):
-            codes.row(none)
-    parts = np.array([0, 2, 2], np.uint8)
-    folder = codes_of(np.eye(3), [0, 1, 0], np.ones((2, 3)), np.ones(2), ids=["a", "b", "test/0/c"], parts=parts)
-    assert [folder.row(image) for image in ("test/0", "test/1", "test/0/c")] == [1, 2, 2]
-    numbered = codes_of(np.eye(3), [0, 1, 0], np.ones((2, 3)), np.ones(2), ids=["t", "test/7", "test/9"], parts=parts)
-    assert numbered.row("test/9") == 2
     with pytest.raises(ConceptError, match="got 'test/0'"):
-        numbered.row("test/0")
-    assert codes.misclassified("train").tolist() == [0, 2]
-    assert codes.misclassified("test").tolist() == []
+        codes.row("test/0")
 
 
 def test_an_edited_run_opens_and_predicts(run: Run, tmp_path: Path) -> None:
