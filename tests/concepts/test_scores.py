@@ -20,7 +20,7 @@ from htaf.concepts import store, writing
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.nearest import nearest
 from htaf.concepts.report import shown, write_report
-from htaf.concepts.scores import chosen, mixed, score, summary
+from htaf.concepts.scores import score, summary
 from htaf.concepts.store import open_folder
 from htaf.runs import to_json
 
@@ -272,10 +272,6 @@ def test_a_sample_says_so_and_is_drawn_evenly(monkeypatch: pytest.MonkeyPatch) -
     assert scores["sample"]["images"] == 100
     assert scores["sample"]["of"] == scores["accuracy"]["test"]["images"]
     assert {name for name in whole if whole[name] != scores[name]} <= {"sparsity", "completeness"}
-    places = chosen(np.arange(10**6), 10_000)
-    assert (np.diff(places) > 0).all()
-    assert np.abs(np.histogram(places, bins=10, range=(0, 10**6))[0] - 1000).max() < 150
-    assert len(np.unique(mixed(np.arange(10**5)))) == 10**5
 
 
 def test_scores_of_parts_on_disk_are_those_of_the_whole(

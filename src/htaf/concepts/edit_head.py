@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from htaf._errors import listed
 from htaf.concepts.codes import Codes, ConceptError, class_number
 from htaf.concepts.heads import Head
 from htaf.data.images import ImagePreprocessor, Images
@@ -65,20 +64,10 @@ def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mappin
             head.weight[label, concept] = 0
 
     shown = ", ".join(f"concept {concept} of class {label}" for label, concept in pairs)
-    note = f"head of the run at {run.path} edited: no weight for {shown}{_still_used(run, pairs, preprocessor.classes)}"
+    before: Any = run.model(exact=run.has_own_smooth).get_submodule("head")
+    none = "" if any(before.weight[pair] for pair in pairs) else "; it had none before"
+    note = f"head of the run at {run.path} edited: no weight for {shown}{none}"
     return _write_changed(run, out, change, "edited", {"off": [list(pair) for pair in pairs]}, note, metrics)
-
-
-def _still_used(run: Run, off: Sequence[tuple[int, int]], classes: Sequence[str]) -> str:
-    """That the weights were 0 before, or which other classes keep a weight on these concepts; "" for neither."""
-    head: Any = run.model(exact=run.has_own_smooth).get_submodule("head")
-    used = head.weight.detach().cpu().numpy() != 0
-    if not any(used[label, concept] for label, concept in off):
-        return "; it had none before"
-    for label, concept in off:
-        used[label, concept] = False
-    kept = np.flatnonzero(used[:, sorted({concept for _, concept in off})].any(1)).tolist()
-    return f"; still used by {listed([classes[one] for one in kept], 3)}" if kept else ""
 
 
 def write_with_head(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from htaf._errors import listed
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.finding import CLEAR, FEWEST, FEWEST_PAIRS, LEVEL, Bit, Found, evenly, find_concept
+from htaf.concepts.finding import FEWEST, FEWEST_PAIRS, LEVEL, Bit, Found, evenly, find_concept
 from htaf.concepts.heads import Head
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.report import png, short
@@ -30,7 +30,6 @@ AT_ONCE = 16  # images in one pass
 COLUMNS = 8  # of a picture
 BITS = 10  # that are listed
 CLASSES = 3  # that an answer names
-NAMED = 5  # images that an answer names
 PAIRED = 0.8  # share of the names that are on both sides, so that the images are pairs
 
 
@@ -232,17 +231,15 @@ def _by_gain(classes: Sequence[str], gains: np.ndarray, p: np.ndarray) -> list[d
 
 
 def answers(result: Mapping[str, Any]) -> dict[str, str]:
-    """What was found, in sentences, each with a heading."""
-    bit, direction, follows = result["bit"], result["direction"], result["follows"]
+    """Say what was found in a few lines, each with a heading."""
+    bit, direction, follows, paired = (result[key] for key in ("bit", "direction", "follows", "paired"))
     counts = f"{result['with']:,} images with it, {result['without']:,} without"
-    if result["paired"]:
+    if paired:
         counts = f"{result['with']:,} pairs of images, by their names"
     found = {
-        "bit": f"concept {bit['concept']} follows it"
-        + ("" if bit["agreement"] >= CLEAR else ", if not closely; it is the best there is"),
+        "bit": f"concept {bit['concept']} follows it",
         "direction": "no bit follows it closely; a direction in the features of the backbone does",
-        None: "nothing follows it in these images: the network does not see it, or they are too few"
-        + ("" if result["paired"] else ". Pairs tell most: the same images with and without it, under the same names"),
+        None: "nothing follows it in these images: the network does not see it, or they are too few",
     }[follows]
     lines = {
         **({"first": _of_classes_alone(result)} if result["of_classes"]["differ"] else {}),
@@ -252,14 +249,27 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         "direction": f"of two images left out of its fit the one with it scores higher in {direction['told']:.0%} of "
         f"cases, by chance in 50%: p = {direction['p']:.3f}",
     }
-    if result["paired"]:
-        lines["used"] = _use_in_pairs(result)
+    many = len(result["images"])
+    if paired:
+        pairs, half = result["pairs"], many // 2
+        lines["used"] = (
+            f"of {half:,} pairs {pairs['changed'] * half:,.0f} have another prediction with it; {_gains(pairs)}"
+        )
+    elif direction["p"] <= LEVEL:
+        changed, chance = direction["changed"] * many, direction["changed_by_chance"] * many
+        lines["used"] = (
+            f"{'yes' if direction['used'] else 'not shown'}: moved along the direction {changed:,.0f} of {many:,} "
+            f"predictions change, by chance {chance:,.1f}; {_gains(direction)}"
+        )
     if follows == "bit":
-        lines["used, as a bit" if result["paired"] else "used"] = _use_of_bit(result)
-    if direction["p"] <= LEVEL and not result["paired"]:  # of pairs it is known what the concept itself does
-        lines["used, as a direction" if "used" in lines else "used"] = _use_of_direction(result)
-    if follows == "bit" or (follows is not None and not result["paired"]):
-        lines["flips"] = _flips(result)
+        weights = [weight if bit["on"] else -weight for weight in bit["weights"].values()]  # of the concept being there
+        named = sorted(zip(weights, bit["weights"], strict=True))
+        lines["used, as a bit"] = (
+            f"of {many:,} predictions {bit['changed'] * many:,.0f} change where it is flipped; it speaks most for "
+            f"{named[-1][1]} ({named[-1][0]:+.2f}), least for {named[0][1]} ({named[0][0]:+.2f})"
+            if bit["used"]
+            else "no: every class has the same weight for it"
+        )
     return lines
 
 
@@ -275,65 +285,10 @@ def _of_classes_alone(result: Mapping[str, Any]) -> str:
     )
 
 
-def _use_in_pairs(result: Mapping[str, Any]) -> str:
-    half = len(result["images"]) // 2  # those with it stand first, their pairs in the same order
-    pairs = list(zip(result["images"][:half], result["images"][half:], strict=True))
-    turned = [(one, two) for one, two in pairs if one["prediction"] != two["prediction"]]
-    some = [f"{one['image']} ({two['prediction']} to {one['prediction']})" for one, two in turned]
-    shown = f": {listed(some, NAMED)}" if turned else ""
-    have = "has" if len(turned) == 1 else "have"
-    gains, clear = _gains(result["pairs"]["classes"])
-    return (
-        f"of {half:,} pairs {len(turned):,} {have} another prediction with it{shown}; class scores change, "
-        f"{'' if clear else 'by no more than by chance, '}{gains}"
-    )
-
-
-def _gains(classes: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
-    """Classes whose scores change by more than chance, or the clearest one; and whether there are any."""
-    by_p = sorted(classes, key=lambda row: (row["p"], -abs(row["gain"])))
-    clear = [row for row in by_p if row["p"] <= 2 * LEVEL]
-    shown = [f"{row['class']} {row['gain']:+.2f} (p = {row['p']:.3f})" for row in (clear or by_p[:1])[:CLASSES]]
-    more = f" and {len(clear) - CLASSES:,} more" if len(clear) > CLASSES else ""
-    return ", ".join(shown) + more, bool(clear)
-
-
-def _use_of_bit(result: Mapping[str, Any]) -> str:
-    bit = result["bit"]
-    if not bit["used"]:
-        return "this bit is not: every class has the same weight for it"
-    towards = 1 if bit["on"] else -1  # the concept is there where the bit is 1, or where it is 0
-    weights = sorted(((towards * weight, name) for name, weight in bit["weights"].items()), key=lambda row: -row[0])
-    (high, most), (low, least) = weights[0], weights[-1]
-    many = len(result["images"])
-    speaks = [f"for {most} ({high:+.2f})"] * (high > 0) + [f"against {least} ({low:+.2f})"] * (low < 0)
-    return (
-        f"of {many:,} predictions {bit['changed'] * many:,.0f} change where the bit is flipped; the concept speaks "
-        f"most {' and '.join(speaks)}"
-    )
-
-
-def _use_of_direction(result: Mapping[str, Any]) -> str:
-    direction = result["direction"]
-    gains, _ = _gains(direction["classes"])
-    many = len(result["images"])
-    changed, chance = direction["changed"] * many, direction["changed_by_chance"] * many
-    shares = f"of {many:,} predictions {changed:,.0f} change, by chance {chance:,.1f}"
-    if direction["used"]:
-        return f"yes: moved towards it, class scores change, {gains}; {shares}"
-    return (
-        "not shown: moved towards it, no class score changes more than along directions of random divisions, the "
-        f"clearest {gains}; {shares}"
-    )
-
-
-def _flips(result: Mapping[str, Any]) -> str:
-    after, how = ("flipped", "the bit is flipped") if result["follows"] == "bit" else ("moved", "they are moved")
-    turned = [row for row in result["images"] if row[after] != row["prediction"]]
-    if not turned:
-        return f"no image changes its class where {how}"
-    some = [f"{row['image']} ({row['prediction']} to {row[after]})" for row in turned]
-    return f"{len(turned):,} of {len(result['images']):,} change their class where {how}: {listed(some, NAMED)}"
+def _gains(of: Mapping[str, Any]) -> str:
+    """The classes whose scores change most clearly."""
+    by_p = sorted(of["classes"], key=lambda row: (row["p"], -abs(row["gain"])))[:CLASSES]
+    return "class scores: " + ", ".join(f"{row['class']} {row['gain']:+.2f} (p = {row['p']:.3f})" for row in by_p)
 
 
 def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64, UInt64
+from jaxtyping import Bool, Float64, Int64
 
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.counts import labelled, labelled_rows, pair_counts, part_counts, taken
@@ -35,7 +35,7 @@ def score(
     importance: `importance`. completeness: `htaf.concepts.sparsity.completeness`.
     redundancy: `htaf.concepts.redundancy`.
     sample: only where the scored part has more than 131,072 labelled images: completeness and sparsity are of as many,
-        those of the smallest hashes of their row numbers.
+        evenly spaced.
 
     Args:
         codes: of the network.
@@ -55,7 +55,8 @@ def score(
     always = {"always_0": rates[0] == 0, "always_1": rates[0] == 1}
     dead = always["always_0"] | always["always_1"]
     rows = labelled_rows(codes, scored)
-    sample = taken(codes, rows[chosen(rows, SAMPLE)])
+    spaced = np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).round().astype(np.int64)
+    sample = taken(codes, rows[spaced])
     saturated = np.asarray(test.saturated)
     binarity = int(saturated.sum(dtype=np.int64)) / (len(test) * codes.concepts)
     scores = {
@@ -152,21 +153,6 @@ def _accuracy(codes: Codes, rows: Int64[np.ndarray, " rows"]) -> dict[str, Any]:
         "gap": gap,
         "flips": None if gap is None else int((smooth != exact).sum()) / images,
     }
-
-
-def chosen(rows: Int64[np.ndarray, " rows"], limit: int) -> Int64[np.ndarray, " chosen"]:
-    """Places, ascending, of the `limit` row numbers with the smallest hashes; all places where there are no more."""
-    if len(rows) <= limit:
-        return np.arange(len(rows))
-    return np.sort(np.lexsort((rows, mixed(rows)))[:limit])
-
-
-def mixed(rows: Int64[np.ndarray, " rows"]) -> UInt64[np.ndarray, " rows"]:
-    """A hash of row numbers, one to one. Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
-    x = np.asarray(rows).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def concept_accuracy(

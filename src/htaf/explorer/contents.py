@@ -268,9 +268,8 @@ def notes_of(
     held, few = found.sizes > 0, (found.sizes > 0) & (found.sizes < FEW)
     of_classes = [
         (few, f"have fewer than {FEW} {part} {kind}s: their shares say little"),
-        (trained & ~held, f"have no {part} {kind}s: their shares are of training {kind}s alone"),
+        (~held, f"have no {part} {kind}s: their shares, if any, are of training {kind}s alone"),
         (held & ~trained, f"have no training {kind}s: nothing stands beside their shares"),
-        (~held & ~trained, f"have neither training nor {part} {kind}s: they are in no group"),
     ]
     if part == "train":
         notes.append(f"the training {kind}s are shown, to which the network was fitted: shares of others differ")
@@ -299,10 +298,6 @@ def notes_of(
         notes.append(
             f"{given:,} of {len(named):,} names were given, then verified by a model: a name that was made by looking "
             f"at these {kind}s scores too high"
-        )
-    if of_class := sum(bool(entry.get("verified") and entry.get("only_class")) for entry in named):
-        notes.append(
-            f"{of_class:,} verified names tell no {kind}s of one class apart: they may say no more than the class"
         )
     return notes
 
