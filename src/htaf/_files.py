@@ -261,7 +261,7 @@ KINDS = {
     "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
     "folder of scores": FolderKind(
         (("scores.json",),),
-        ("scores.png", "beside.md", "beside.csv", "codes", "backbone"),
+        ("beside.md", "beside.csv", "codes", "backbone"),
     ),
     "folder of sparse heads": FolderKind((("sparse.json",),), ("codes", "backbone")),
     "folder of maps": FolderKind((("index.jsonl",),), ()),

@@ -11,13 +11,13 @@ from typing import Any
 
 from htaf._console import say_notes, tell
 from htaf._errors import HtafError
+from htaf._files import to_json, write_atomic
 from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract
 from htaf.concepts.groups import FEWEST_CLASSES
 from htaf.concepts.known import keep_known
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.readable import PerClass, keep_readable
-from htaf.concepts.report import write_report
 from htaf.concepts.scores import score
 from htaf.data.images import Images, expect_outside, is_named, load
 from htaf.explorer.run_page import build_run_page
@@ -141,7 +141,7 @@ def discover(
         run = step("heads", lambda: keep_readable(run, images, kept))
     codes = step("extract", codes_of_run)
     scores = step("score", lambda: score(codes))
-    write_report(scores, out / "concepts")
+    write_atomic(out / "concepts" / "scores.json", to_json(scores))
     names: Path | None = None
     if name is not None:
         names = out / "names.json"

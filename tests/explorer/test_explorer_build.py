@@ -59,8 +59,7 @@ def test_every_file_is_as_the_page_reads_it(tmp_path: Path) -> None:
     assert {name: array.dtype.str for name, array in arrays.items()} == {
         "bits": "|u1", "labels": "<i4", "exact": "<i4", "smooth": "<i4", "weight": "<f4", "bias": "<f4",
         "random": "|u1", "shares": "<f4", "held": "<f4", "concept_order": "<i4", "class_order": "<i4", "related": "<i4",
-        "related_by": "<f4", "typical": "<i4", "samples": "<i4", "confusion": "<i4", "off_accuracy": "<f4",
-        "off_changed": "<i4",
+        "related_by": "<f4", "typical": "<i4", "samples": "<i4", "confusion": "<i4",
     }  # fmt: skip
     np.testing.assert_allclose(arrays["shares"], proportions(codes.part("train")), rtol=1e-6)
     np.testing.assert_allclose(arrays["held"], proportions(codes.part("test")), rtol=1e-6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,6 @@ from htaf.explorer.discovery import (
     sample_images,
     strongest_images,
     typical_images,
-    without_each,
 )
 from made_pages import made_codes, read_page
 
@@ -107,23 +105,6 @@ def test_strong_and_bare_images_by_margin() -> None:
         assert found[2, concept].tolist() == off[np.argsort(-margins[off, concept], kind="stable")[:4]].tolist()
 
 
-def test_accuracy_without_each_concept() -> None:
-    codes = made_codes(300)
-    found = without_each(codes)
-    assert found is not None
-    known = np.flatnonzero(codes.labels >= 0)
-    bits, labels = codes.unpack(known).astype(np.float32), codes.labels[known]
-    was = (bits @ codes.weight.T + codes.bias).argmax(1)
-    assert found[0] == pytest.approx((was == labels).mean())
-    for concept in range(21):
-        off = bits.copy()
-        off[:, concept] = 0
-        now = (off @ codes.weight.T + codes.bias).argmax(1)
-        assert found[1][concept] == pytest.approx((now == labels).mean())
-        assert found[2][concept] == (now != was).sum()
-    assert without_each(replace(codes, labels=np.full(300, -1, np.int32))) is None
-
-
 def test_the_example_is_right_and_explained_by_few() -> None:
     weight = np.array([[1.0, 1, 1, 1], [0, 0, 0, 0]])
     bits = np.array([[1, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
@@ -150,10 +131,6 @@ def test_the_page_holds_it_all(tmp_path: Path, stand_in: Path) -> None:
     assert confusion[:, 2].sum() == (test.labels >= 0).sum()
     for label, guess, images in confusion.tolist():
         assert images == ((test.labels == label) & (test.exact == guess)).sum()
-    off = without_each(test)
-    assert off is not None
-    assert found["page"]["off"] == off[0]
-    np.testing.assert_allclose(arrays["off_accuracy"], off[1], rtol=1e-6)
     assert arrays["strongest"].shape == (3, 21, 8)
     assert found["page"]["example"] is not None
     with pytest.raises(ConceptError, match="expected margins of 300 images x 21 concepts"):

@@ -42,8 +42,6 @@ export interface Explorer {
   samples: Rows<Int32Array>; // [concepts, n], drawn at random among those with the concept
   strongest: Rows<Int32Array> | null; // [3 * concepts, n]: most strongly on, barely on, barely off
   confusion: Int32Array; // [pairs, 3]: class, predicted class, images of the part
-  offAccuracy: Float32Array | null; // [concepts], when the concept is off in all images
-  offChanged: Int32Array | null;
   rowOf: Map<string, number>;
   originals: ReadonlySet<number>; // rows of images that are there at full size
   mapped: ReadonlySet<number>; // rows of images that have maps
@@ -98,9 +96,7 @@ export function open(found: Record<string, unknown>): Explorer {
     samples: decodeRows(arrays, "samples", "i4", size),
     strongest: "strongest" in arrays ? decodeRows(arrays, "strongest", "i4", 3 * size) : null,
     confusion: decodeRows(arrays, "confusion", "i4", null).data,
-    offAccuracy: "off_accuracy" in arrays ? decode(arrays, "off_accuracy", "f4", [size]) : null,
-    offChanged: "off_changed" in arrays ? decode(arrays, "off_changed", "i4", [size]) : null,
-  };
+      };
 }
 
 function object(value: unknown, where: string): Record<string, unknown> {

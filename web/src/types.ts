@@ -50,7 +50,6 @@ export interface PageData {
   codes: string; // a short name of the network, that a file of names carries
   confusions: [number, number, number][]; // true class, predicted class, images
   example: number | null; // the row of an image whose decision a few concepts explain
-  off: number | null; // accuracy of the part with all concepts, as the accuracies without each were counted
   sprites: Sprites | null;
   chunks: { bits: number; ids: number; texts: number }; // images in one file of bits, of ids, of texts
   originals: { folder: string; rows: number[] } | null; // images that are there at full size

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, print_json, say, say_notes, say_unread
-from htaf._files import LOCK, check_output_folder, check_place
+from htaf._files import LOCK, check_output_folder, check_place, to_json, write_atomic
 from htaf.cli.flags import NONE, DataDir, Json, Place, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from htaf.concepts.store import CodesFolder
     from htaf.runs import Run
 
+SCORES = "scores.json"
 CodesDir = Annotated[
     Positional[Path], arg(help="Folder of codes, the bits of each image, as extract writes it.", metavar="CODES")
 ]
@@ -143,11 +144,10 @@ def score(
     """Score concepts: accuracy, dead concepts, concept accuracy, class specificity, redundancy, sparsity.
 
     Args:
-        out: Also write scores.json and a plot to this folder.
+        out: Also write scores.json to this folder.
     """
-    from htaf.concepts.report import shown, write_report
     from htaf.concepts.scores import score as scores_of
-    from htaf.concepts.scores import summary
+    from htaf.concepts.scores import shown, summary
     from htaf.concepts.store import open_folder
     from htaf.runs import open_run
 
@@ -168,11 +168,12 @@ def score(
             run = of_images(open_run(codes))
             own = make(run, own_images(run, data_dir, "give a folder of codes"), out / "codes", progress=True)
         scores = scores_of(own, scored=part)
-    files = write_report(scores, out) if out is not None else []
+    if out is not None:
+        write_atomic(out / SCORES, to_json(scores))
     if json:
         return print_json(scores)
     rows = [(row["label"], shown(row)) for row in summary(scores)]
     show(f"{scores['concepts']} concepts, part {part}", ("score", "value"), rows)
-    for file in files:
-        say(file)
+    if out is not None:
+        say(out / SCORES)
     return None

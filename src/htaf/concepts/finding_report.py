@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,6 @@ from htaf.concepts.codes import ConceptError
 from htaf.concepts.finding import FEWEST, FEWEST_PAIRS, LEVEL, Bit, Found, evenly, find_concept
 from htaf.concepts.heads import Head
 from htaf.concepts.passes import ConceptNetwork, Device
-from htaf.concepts.report import png, short
 from htaf.concepts.where import rgb, spaced
 from htaf.data.image_reading import image_files
 from htaf.data.reading import DataError
@@ -303,11 +303,18 @@ def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
         for row, axes in zip(spaced(rows, found.direction.scores[rows], COLUMNS).tolist(), line, strict=False):
             shown = result["images"][row]
             axes.imshow(rgb(sides.pixels[row].numpy()))
-            turned = "" if shown[after] == shown["prediction"] else f"\nto {short(shown[after], 16)}"
+            turned = "" if shown[after] == shown["prediction"] else f"\nto {_short(shown[after], 16)}"
             axes.set_title(
-                f"{shown['score']:+.2f}\n{short(shown['prediction'], 16)}{turned}", fontsize=7, parse_math=False
+                f"{shown['score']:+.2f}\n{_short(shown['prediction'], 16)}{turned}", fontsize=7, parse_math=False
             )
     how = "the bit flipped" if after == "flipped" else "the image moved"
     what = "score of the direction, left out of the fit; prediction, and to what it changes with"
     figure.suptitle(f"with it above, without below; {what} {how}", fontsize=8)
-    return png(figure)
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=120)
+    return data.getvalue()
+
+
+def _short(text: str, most: int) -> str:
+    """The text, of more characters the first ones."""
+    return text if len(text) <= most else text[: most - 1] + "…"

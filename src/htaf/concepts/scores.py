@@ -127,6 +127,15 @@ def summary(scores: Mapping[str, Any], kind: str = "image") -> list[dict[str, An
     )] + [dead_row(scores["dead"]["count"], kind)]  # fmt: skip
 
 
+def shown(row: Mapping[str, Any]) -> str:
+    """Give the value of a row of `summary` as a text."""
+    value = row["value"]
+    if value is None:
+        return "-"
+    forms = {"percent": f"{100 * value:.1f}%", "points": f"{100 * value:+.2f} points", "count": f"{value:,}"}
+    return forms.get(row["kind"], f"{value:.1f}")
+
+
 def dead_row(count: int, kind: str) -> dict[str, Any]:
     """Give the row of `summary` that is known without labels."""
     return _row("dead", "Dead concepts", count, "count", f"Always 0 or 1 in training {kind}s: they tell nothing apart.")

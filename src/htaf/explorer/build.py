@@ -96,7 +96,7 @@ def build_page(
     texts = None if items.texts is None else _texts(items.texts, seen)
     found = contents.measure(codes, part)
     kept = None if margins is None else np.asarray(margins[rows])
-    led, accuracy = contents.discovery_of(codes, seen, drawn, found, kept)
+    led = contents.discovery_of(codes, seen, drawn, found, kept)
     named = [entry for entry in names or () if entry.get("name")]
     told = [entry["concept"] for entry in named if entry.get("verified")] or [entry["concept"] for entry in named]
     head: dict[str, Any] = {
@@ -118,7 +118,6 @@ def build_page(
         "scores": contents.score_objects(found, items.kind),
         "histogram": contents.histogram(found, items.kind),
         "example": example_row(seen, drawn, found.rates, told),
-        "off": accuracy,
         "confusions": contents.confusions(codes, part),
         "per_class": contents.class_objects(codes, found),
         "notes": [*heading.notes, *contents.notes_of(codes, seen, drawn, found, by_number, items.kind)],

@@ -22,7 +22,6 @@ from htaf.explorer.discovery import (
     sample_images,
     strongest_images,
     typical_images,
-    without_each,
 )
 from htaf.explorer.folder import packed
 
@@ -159,8 +158,8 @@ def chunks_of(shown: Codes, texts: Sequence[str] | None) -> Iterator[tuple[str, 
 
 def discovery_of(
     codes: Codes, shown: Codes, drawn: Bool[np.ndarray, " images"], found: CodeStatistics, margins: np.ndarray | None
-) -> tuple[dict[str, np.ndarray], float | None]:
-    """More arrays for data/arrays.js, and the accuracy of the part with all concepts: see `htaf.explorer.discovery`.
+) -> dict[str, np.ndarray]:
+    """More arrays for data/arrays.js: see `htaf.explorer.discovery`.
 
     Args:
         codes: of all images. shown, drawn: as for `rows_of`.
@@ -179,10 +178,7 @@ def discovery_of(
     }
     if margins is not None:
         arrays["strongest"] = strongest_images(shown, margins, drawn)
-    off = without_each(codes.take(codes.rows(found.part)))
-    if off is None:
-        return arrays, None
-    return arrays | {"off_accuracy": off[1].astype(np.float32), "off_changed": off[2]}, off[0]
+    return arrays
 
 
 def class_objects(codes: Codes, found: CodeStatistics) -> list[dict[str, Any]]:

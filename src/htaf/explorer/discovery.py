@@ -19,11 +19,9 @@ from htaf.concepts.redundancy import correlations
 
 CLUSTERED = 2048  # rows at most: the distances of all pairs are kept
 TURNED = 600  # rows up to which neighbouring leaves are turned to each other, which takes long
-LOGITS = 8e9  # images x concepts x classes at most: some ten seconds
 LOOKED_AT = 2000  # images among which an example is looked for
 REASONS = 3  # concepts that should explain it
 MOST_SECONDS = 2.0  # for the proof of a single counterfactual
-BLOCK = 4096  # images whose logits are held at once
 
 RELATIONS = ("similar", "opposite", "together")
 
@@ -232,35 +230,6 @@ def strongest_images(
             best = rows[order[np.argsort(key[order], kind="stable")[:count]]]
             found[kind, concept, : len(best)] = best
     return found
-
-
-def without_each(codes: Codes) -> tuple[float, Float64[np.ndarray, " concepts"], Int64[np.ndarray, " concepts"]] | None:
-    """The accuracy when a concept is off in all images, one concept after the other.
-
-    Args:
-        codes: the images; those without a label are left out.
-
-    Returns:
-        The accuracy with all concepts; float64 [C], that without each; int64 [C], how many predictions change. None
-        where no image has a label, or where images x concepts x classes are above 8e9.
-    """
-    rows = np.flatnonzero(np.asarray(codes.labels) >= 0)
-    concepts, classes = codes.concepts, len(codes.classes)
-    if not len(rows) or len(rows) * concepts * classes > LOGITS:
-        return None
-    right, changed, base = np.zeros(concepts, np.int64), np.zeros(concepts, np.int64), 0
-    for start in range(0, len(rows), BLOCK):
-        some = rows[start : start + BLOCK]
-        labels, logits, bits = np.asarray(codes.labels)[some], codes.logits(some), codes.unpack(some)
-        was = logits.argmax(1)
-        good = was == labels
-        base += int(good.sum())
-        for concept in range(concepts):
-            on = np.flatnonzero(bits[:, concept])
-            now = (logits[on] - codes.weight[:, concept]).argmax(1)
-            right[concept] += int(good.sum()) - int(good[on].sum()) + int((now == labels[on]).sum())
-            changed[concept] += int((now != was[on]).sum())
-    return base / len(rows), right / len(rows), changed
 
 
 def example_row(
