@@ -120,7 +120,7 @@ def test_runs_without_images(htaf, folder: Path, tmp_path: Path) -> None:
     del record["source"]
     (tmp_path / "table" / "record.json").write_text(sealed(record))
     edit = ("edit", tmp_path / "table", "--off", "0:0", "--out", tmp_path / "e")
-    for words, instead in ((extract, "give --data"), (edit, "edit_head.edit_run")):
+    for words, instead in ((extract, "give --data"), (edit, "run_heads.edit_run")):
         code, _, err = htaf("concepts", *words)
         assert code == 2
         assert "does not say where its images came from: " in one_line(err)
@@ -212,7 +212,7 @@ def test_find_a_mark(htaf, folder: Path, marked: tuple[Path, Path], tmp_path: Pa
     assert (found["with"], found["without"], found["paired"]) == (10, 10, True)
     assert found["follows"] is not None
     assert found["direction"]["p"] < 0.01
-    assert found["direction"]["told"] > 0.9
+    assert found["direction"]["auc"] > 0.9
     for row in found["images"]:
         assert row["with"] == row["image"].startswith(f"{marked[0]}/")
     predicted = open_run(folder / "run").predict_images([row["image"] for row in found["images"]])["prediction"]

@@ -17,7 +17,7 @@ from htaf.concepts.extract import extract
 from htaf.concepts.groups import FEWEST_CLASSES
 from htaf.concepts.known import keep_known
 from htaf.concepts.pixels import Pictures
-from htaf.concepts.readable import PerClass, keep_readable
+from htaf.concepts.run_heads import PerClass, keep_readable
 from htaf.concepts.scores import score
 from htaf.data.images import Images, expect_outside, is_named, load
 from htaf.explorer.run_page import build_run_page
@@ -199,7 +199,7 @@ def no_heads(recipe: Recipe) -> str | None:
 
 
 def kept_per_class(run: Run, per_class: PerClass | None, recipe: Recipe) -> PerClass:
-    """As `htaf.concepts.readable.keep_readable` takes it. None, nothing was asked for: what the run has, else over a
+    """As `htaf.concepts.run_heads.keep_readable` takes it. None, nothing was asked for: what the run has, else over a
     frozen backbone "auto"; so the same command also ends a training that was killed before its head was chosen."""
     if per_class is not None:
         return per_class

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from htaf.concepts import heads, readable
+from htaf.concepts import heads, run_heads
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counts import labelled
 from htaf.concepts.heads import CANDIDATES, STRENGTHS, correct, fit_of, head_of, sparse_heads
-from htaf.concepts.readable import about_heads, keep_readable
+from htaf.concepts.run_heads import about_heads, keep_readable
 from htaf.concepts.sparsity import effective
 from htaf.data.images import Images
 from htaf.hardening import linear
@@ -277,7 +277,7 @@ def test_the_head_of_a_run_over_a_frozen_backbone(images: Images, tmp_path: Path
 def test_auto_keeps_the_sparsest_that_is_near_enough(
     run: Run, images: Images, near: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readable, "NEAR", near)
+    monkeypatch.setattr(run_heads, "NEAR", near)
     after = keep_readable(run, images)
     said = about_heads(after.record["heads"])
     assert open_run(run.path).record["heads"] == after.record["heads"]
@@ -297,7 +297,7 @@ def test_auto_keeps_the_sparsest_that_is_near_enough(
 
 
 def test_few_validation_images_choose_nothing(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readable, "FEWEST", 50)
+    monkeypatch.setattr(run_heads, "FEWEST", 50)
     few = made_run(tmp_path / "few", images, concepts=21, shares={"train_images": 300, "validation_images": 49})
     after = keep_readable(few, images)
     assert kept(after)["kind"] == "trained"
@@ -321,4 +321,4 @@ def test_a_kill_leaves_a_training_to_be_made_again(run: Run, images: Images, mon
     ("cost", "error", "near"), [(0.01, 0.01, True), (0.02, 0.02, True), (0.021, 0.0, False), (0.0, 0.05, False)]
 )
 def test_few_images_do_not_show_that_a_head_is_near(cost: float, error: float, near: bool) -> None:
-    assert readable._is_near({"cost": cost, "error": error}) is near  # pyright: ignore[reportPrivateUsage]
+    assert run_heads._is_near({"cost": cost, "error": error}) is near  # pyright: ignore[reportPrivateUsage]

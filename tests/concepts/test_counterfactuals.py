@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from htaf.concepts import counterfactuals as module
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counterfactuals import counterfactual
-from htaf.concepts.edit_head import edit_run, edited, write_edited
+from htaf.concepts.heads import edited
+from htaf.concepts.run_heads import edit_run, write_edited
 from htaf.data.images import ImagePreprocessor
 from htaf.models.icbm import ICBM
 from htaf.runs import Run, RunError, forward, open_run

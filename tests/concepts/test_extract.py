@@ -23,9 +23,9 @@ from htaf.activations import HTAF
 from htaf.concepts import extract as module
 from htaf.concepts import passes, store, writing
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.edit_head import write_edited
 from htaf.concepts.extract import Block, Job, Outcome, extract, in_this_process
 from htaf.concepts.passes import as_margins
+from htaf.concepts.run_heads import write_edited
 from htaf.concepts.store import CodesFolder, open_codes, open_folder, open_margins
 from htaf.data.image_parts import MemoryPart, as_images
 from htaf.data.images import Images

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf.concepts.codes import ConceptError, codes_key
-from htaf.concepts.edit_head import edited
+from htaf.concepts.heads import edited
 from htaf.concepts.naming.files import (
     RENAMED,
     earlier_names,

@@ -54,7 +54,7 @@ def test_the_results_are_those_of_brute_force(
     queries = drawn(q + 1, c, seed + 1, rate=rate).bits[:q]
     k = data.draw(st.integers(1, min(n, 40)))
     with threads(number), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(nearest, "AT_ONCE", data.draw(st.integers(1, n)))
+        patched.setattr(nearest, "ROWS", data.draw(st.integers(1, n)))
         distances, rows = nearest.nearest(codes, queries, k)
     expected = brute(codes, queries, k)
     np.testing.assert_array_equal(distances, expected[0])
@@ -63,7 +63,7 @@ def test_the_results_are_those_of_brute_force(
 
 
 def test_many_rows_and_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest, "AT_ONCE", 3000)
+    monkeypatch.setattr(nearest, "ROWS", 3000)
     monkeypatch.setattr(nearest, "QUERIES", 7)
     codes = drawn(20_000, 512, 5)
     queries = codes.bits[::1000] ^ np.uint8(1)

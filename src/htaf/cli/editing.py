@@ -42,11 +42,11 @@ def edit(
         edits.append((label, int(concept)))
     if not edits:
         raise UsageError("--off: expected at least one CLASS:CONCEPT, got none")
-    from htaf.concepts.edit_head import edit_run
+    from htaf.concepts.run_heads import edit_run
     from htaf.runs import open_run
 
     opened = open_run(run, method=step_of_run(method))
-    with needs_source("edit it in Python, with htaf.concepts.edit_head.edit_run"):
+    with needs_source("edit it in Python, with htaf.concepts.run_heads.edit_run"):
         made = edit_run(opened, out, edits, data_dir=data_dir)
     if json:
         return print_json(made.record)

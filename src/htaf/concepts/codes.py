@@ -169,7 +169,7 @@ def codes_key(codes: Codes) -> str:
 
     Of the classes, the number of concepts, the head's bias and the thresholds of binarised features: bits of other
     images, or made on another device, have the same key, and so has a network whose head was edited
-    (`htaf.concepts.edit_head`). Letters alone, as spreadsheets turn digits into numbers.
+    (`htaf.concepts.run_heads`). Letters alone, as spreadsheets turn digits into numbers.
     """
     return network_key(codes.classes, codes.weight, codes.bias, codes.info.get("settings", {}).get("thresholds"))
 

@@ -26,7 +26,7 @@ from htaf.data.reading import DataError
 from htaf.runs import Run, to_json, write_atomic
 
 RECORD, IMAGES = "found.json", "images.png"
-AT_ONCE = 16  # images in one pass
+BATCH = 16  # images in one pass
 COLUMNS = 8  # of a picture
 BITS = 10  # that are listed
 CLASSES = 3  # that an answer names
@@ -38,14 +38,14 @@ class Sides:
     """Images with a concept, then those without.
 
     Attributes:
-        names: paths. pixels: as the network sees them, before normalisation. own: whether an image is one with.
+        names: paths. pixels: as the network sees them, before normalisation. has_concept: whether an image is one with.
         paired: both sides have the same names but for their endings, so image i of both is one pair.
         notes: what was left out. unread: "path: reason" of files that cannot be read.
     """
 
     names: Sequence[str]
     pixels: UInt8[Tensor, "n channels height width"]
-    own: Bool[np.ndarray, " n"]
+    has_concept: Bool[np.ndarray, " n"]
     paired: bool
     notes: Sequence[str]
     unread: Sequence[str]
@@ -149,7 +149,7 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
     normalise = network.preprocessor.normalise
     with torch.no_grad():
         features = torch.cat(
-            [net.features(normalise(some.to(network.device))).float().cpu() for some in sides.pixels.split(AT_ONCE)]
+            [net.features(normalise(some.to(network.device))).float().cpu() for some in sides.pixels.split(BATCH)]
         ).numpy()
     if len(bad := np.flatnonzero(~np.isfinite(features).all(1))):
         raise ConceptError(f"expected finite features, got others for the image {sides.names[bad[0]]}")
@@ -159,11 +159,13 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
         return net.pre_activations(torch.from_numpy(x.astype(np.float32)).to(network.device)).cpu().double().numpy()
 
     notes = []
-    if sides.paired and not _are_alike(features[sides.own], features[~sides.own]):
+    if sides.paired and not _are_alike(features[sides.has_concept], features[~sides.has_concept]):
         sides = replace(sides, paired=False)
         notes.append("the images of one name are no more alike than others, so they are not taken as pairs")
     head = Head(network.weight.astype(np.float64), network.bias.astype(np.float64))
-    found = find_concept(features[sides.own], features[~sides.own], pre_activations, head, paired=sides.paired)
+    found = find_concept(
+        features[sides.has_concept], features[~sides.has_concept], pre_activations, head, paired=sides.paired
+    )
     bits = pre_activations(features) >= 0
     result = _record(run, sides, found, bits, network.preprocessor.classes)
     result |= {"notes": notes, "answers": answers(result)}
@@ -185,13 +187,13 @@ def _are_alike(with_: Float32[np.ndarray, "pairs f"], without: Float32[np.ndarra
 
 def _record(run: Run, sides: Sides, found: Found, bits: np.ndarray, classes: Sequence[str]) -> dict[str, Any]:
     bit, direction, pairs = found.bit, found.direction, found.pairs
-    shares = [float(bits[found.own == side, bit.concept].mean()) for side in (True, False)]
+    shares = [float(bits[found.has_concept == side, bit.concept].mean()) for side in (True, False)]
     turned = np.argsort(-np.abs(direction.turned), kind="stable")[:BITS]
     return {
         "run": str(run.path),
         "model_sha256": run.record["model_sha256"],
-        "with": int(found.own.sum()),
-        "without": int((~found.own).sum()),
+        "with": int(found.has_concept.sum()),
+        "without": int((~found.has_concept).sum()),
         "paired": sides.paired,
         "of_classes": {"differ": found.of_classes, "apart": found.apart, "p": found.apart_p},
         "follows": None if found.follows is None else "bit" if isinstance(found.follows, Bit) else "direction",
@@ -201,7 +203,7 @@ def _record(run: Run, sides: Sides, found: Found, bits: np.ndarray, classes: Seq
             "without": shares[1],
             "weights": dict(zip(classes, bit.weights.tolist(), strict=True)),
         },
-        "direction": {name: getattr(direction, name) for name in ("told", "p", "used", "changed", "changed_by_chance")}
+        "direction": {name: getattr(direction, name) for name in ("auc", "p", "used", "changed", "changed_by_chance")}
         | {
             "classes": _by_gain(classes, direction.gains, direction.gains_p),
             "bits": [{"concept": int(j), "turned": float(direction.turned[j])} for j in turned if direction.turned[j]],
@@ -215,7 +217,7 @@ def _record(run: Run, sides: Sides, found: Found, bits: np.ndarray, classes: Seq
         "images": [
             {
                 "image": sides.names[row],
-                "with": bool(found.own[row]),
+                "with": bool(found.has_concept[row]),
                 "score": float(direction.scores[row]),
                 "prediction": classes[found.predicted[row]],
                 "moved": classes[direction.moved[row]],
@@ -246,7 +248,7 @@ def answers(result: Mapping[str, Any]) -> dict[str, str]:
         "found": f"{found} ({counts})",
         "bit": f"concept {bit['concept']} is on in {bit['with']:.0%} of the images with it, {bit['without']:.0%} of "
         f"those without; as good a bit by chance: p = {bit['p']:.3f}",
-        "direction": f"of two images left out of its fit the one with it scores higher in {direction['told']:.0%} of "
+        "direction": f"of two images left out of its fit the one with it scores higher in {direction['auc']:.0%} of "
         f"cases, by chance in 50%: p = {direction['p']:.3f}",
     }
     many = len(result["images"])
@@ -299,7 +301,7 @@ def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
         axes.set_axis_off()
     after = "flipped" if result["follows"] == "bit" else "moved"
     for side, line in zip((True, False), grid, strict=True):
-        rows = np.flatnonzero(found.own == side)
+        rows = np.flatnonzero(found.has_concept == side)
         for row, axes in zip(spaced(rows, found.direction.scores[rows], COLUMNS).tolist(), line, strict=False):
             shown = result["images"][row]
             axes.imshow(rgb(sides.pixels[row].numpy()))

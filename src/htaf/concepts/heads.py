@@ -1,4 +1,4 @@
-"""Linear heads on concepts: dense ones, and sparse ones in which the weights of each class are cut to so many."""
+"""Linear heads on concepts: dense ones, sparse ones with so many weights a class, edited ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float64, Int32, Int64
 
 from htaf._errors import expect_seed
-from htaf.concepts.codes import CHUNK, Codes, ConceptError, PartName
+from htaf.concepts.codes import CHUNK, Codes, ConceptError, PartName, class_number
 from htaf.concepts.counts import in_turn, labelled, training_means
 from htaf.concepts.redundancy import same_bits
 from htaf.concepts.sparsity import COVERAGE, effective, sparsity
@@ -30,6 +30,7 @@ ALGORITHM = (
 )
 
 Progress = Callable[[str], None]
+Edit = tuple[int | str | np.integer, int | np.integer]  # class (name or number), concept
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +206,6 @@ def scored_heads(
     targets: Sequence[int | None] = (5, 10, None),
     *,
     part: PartName = "test",
-    cap: int = CAP,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> tuple[dict[str, Any], list[SparseHead]]:
@@ -213,7 +213,7 @@ def scored_heads(
 
     Args:
         codes: of the network, with labelled train, validation and `part`.
-        targets, cap, seed, progress: as `sparse_heads`.
+        targets, seed, progress: as `sparse_heads`.
         part: that is scored. The accuracy of train or validation, which fit and choose the heads, is too high.
 
     Returns:
@@ -221,7 +221,7 @@ def scored_heads(
     """
     scored, means = labelled(codes, part), training_means(codes)
     own = Head(codes.weight.astype(np.float64), codes.bias.astype(np.float64))
-    heads = sparse_heads(codes, targets, cap=cap, seed=seed, progress=progress)
+    heads = sparse_heads(codes, targets, seed=seed, progress=progress)
     rows = []
     for each in heads:
         chosen = {"validation": each.validation, "strength": each.strength, "ridge": each.ridge}
@@ -233,10 +233,47 @@ def scored_heads(
         "images": {name: len(labelled(codes, name)) for name in dict.fromkeys(("train", "validation", part))},
         "targets": list(targets),
         "coverage": COVERAGE,
-        "cap": cap,
+        "cap": CAP,
         "seed": seed,
         "own_head": measured(scored, own, means)[1],
         "rows": rows,
         "algorithm": ALGORITHM,
     }
     return result, heads
+
+
+def edited(codes: Codes, off: Sequence[Edit]) -> Codes:
+    """The codes with head weights w[class, concept] = 0, and the exact network's predictions after that.
+
+    Args:
+        off: (class, concept) pairs; a class is its name or its number.
+    Raises:
+        ConceptError: a class or concept that is not there.
+    """
+    weight = codes.weight.copy()
+    pairs = edit_pairs(off, codes.classes, codes.concepts)
+    for label, concept in pairs:
+        weight[label, concept] = 0
+    changed = replace(codes, weight=weight, smooth=np.full(len(codes), -1, dtype=np.int32))
+    return replace(changed, exact=changed.predictions(), info={**codes.info, "off": [list(pair) for pair in pairs]})
+
+
+def edits_of(off: Any) -> list[tuple[Any, Any]]:
+    """What was given as (class, concept) pairs. Raises ConceptError where it is something else."""
+    try:
+        return [(label, concept) for label, concept in off]
+    except (TypeError, ValueError):
+        raise ConceptError(f"expected pairs of a class and a concept, such as [(3, 6)], got {off!r:.80}") from None
+
+
+def edit_pairs(off: Sequence[Edit], classes: Sequence[str], concepts: int) -> list[tuple[int, int]]:
+    """Edits as distinct (class number, concept), ascending."""
+    found = set()
+    for label, concept in edits_of(off):
+        number = class_number(classes, label)
+        if not 0 <= concept < concepts:
+            raise ConceptError(f"expected a concept in 0 to {concepts - 1}, got {concept}")
+        found.add((number, int(concept)))
+    if not found:
+        raise ConceptError("expected one (class, concept) or more, got none")
+    return sorted(found)

@@ -30,7 +30,7 @@ from htaf.runs.features import BATCH, FeatureStore, key_of
 
 FILE = "known.safetensors"
 KEPT, CALIBRATING = 10_000, 1_000  # training and validation images, of more some evenly spread
-AT_ONCE = 1_000  # images whose distances to all kept ones are in memory
+CHUNK = 1_000  # images whose distances to all kept ones are in memory
 FAR = 0.99  # share of the validation images that are nearer to a training image
 
 
@@ -57,8 +57,8 @@ class Known:
         """
         k = min(k, len(self.ids))
         distances, rows = np.empty((len(features), k), np.float32), np.empty((len(features), k), np.int64)
-        for start in range(0, len(features), AT_ONCE):
-            some = slice(start, start + AT_ONCE)
+        for start in range(0, len(features), CHUNK):
+            some = slice(start, start + CHUNK)
             cosine = _of_length_1(features[some]) @ self.features.T
             own = np.arange(len(cosine))
             for place in range(k):  # a few: to sort them all takes 6 times the product

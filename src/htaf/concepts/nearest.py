@@ -9,7 +9,7 @@ from htaf.concepts.codes import Codes, ConceptError, expect_bits
 from htaf.kernels import native
 from htaf.kernels.registration import implementation
 
-AT_ONCE = 2**18  # rows between two looks at Ctrl-C
+ROWS = 2**18  # rows between two looks at Ctrl-C
 QUERIES = 1024  # that go over the codes together; more go over them again
 
 
@@ -41,6 +41,6 @@ def nearest(
     for batch in range(0, len(bits), QUERIES):
         asked = np.ascontiguousarray(bits[batch : batch + QUERIES])
         found = distances[batch : batch + QUERIES], rows[batch : batch + QUERIES]
-        for first in range(0, len(codes), AT_ONCE):
-            kernel.nearest(np.ascontiguousarray(codes.bits[first : first + AT_ONCE]), asked, first, *found)
+        for first in range(0, len(codes), ROWS):
+            kernel.nearest(np.ascontiguousarray(codes.bits[first : first + ROWS]), asked, first, *found)
     return distances, rows

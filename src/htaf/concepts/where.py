@@ -24,7 +24,7 @@ from htaf.data.images import Images
 from htaf.runs import Run, locked, write_atomic
 
 INDEX = "index.jsonl"
-AT_ONCE = 16  # images in one pass
+BATCH = 16  # images in one pass
 LARGE, SMALL = 768, 192  # pixels of a picture's longer side at most, and of its shorter one at least
 NEAR = 1e-3  # to the threshold: a bit that another machine, or another number of threads, may turn
 STRENGTH = 0.7  # of the strongest colour over the picture
@@ -127,8 +127,8 @@ class Maps:
     def of(self, ids: Sequence[str], concepts: Sequence[int]) -> list[list[Map]]:
         """A map for each image, by its id, and each concept; a few images go through the network at once."""
         found: list[list[Map]] = []
-        for first in range(0, len(ids), AT_ONCE):
-            pixels = self.pictures.pixels(ids[first : first + AT_ONCE])
+        for first in range(0, len(ids), BATCH):
+            pixels = self.pictures.pixels(ids[first : first + BATCH])
             found += self.regions.of(self.preprocessor.normalise(pixels), concepts)
         return found
 
@@ -231,8 +231,8 @@ def _drawn(
 ) -> list[dict[str, Any]]:
     """Write the pictures of some images and concepts; their lines."""
     bits, lines = codes.unpack(rows), []
-    for first in range(0, len(rows), AT_ONCE):
-        some = rows[first : first + AT_ONCE]
+    for first in range(0, len(rows), BATCH):
+        some = rows[first : first + BATCH]
         ids = _ids(codes, some)
         for place, (row, one, found_of) in enumerate(
             zip(some.tolist(), ids, maps.of(ids, concepts), strict=True), first

@@ -22,7 +22,7 @@ from htaf.concepts.codes import PARTS, Codes, ConceptError
 from htaf.concepts.store import DTYPES, FOLDER, FORMAT, HEAD, RECORD, CodesFolder, Features, read_record, schema_of
 from htaf.runs import LOCK, content_hash, environment, locked, shown, to_json, write_atomic
 
-SAID = b"htaf"  # in the metadata of a part: key and number, and what else is to be said of it
+METADATA = b"htaf"  # in the metadata of a part: key and number, and what else is to be said of it
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class OpenFolder:
         for file in (self.path / FOLDER).glob("part-*.parquet"):
             if not file.stem.removeprefix("part-").isdecimal():
                 continue
-            said = self._said(file)
+            said = self._metadata_of(file)
             if said is None or known.get(file.name, said["sha256"]) != said["sha256"]:
                 file.unlink()
             elif said["key"] != self.record["key"]:
@@ -77,12 +77,12 @@ class OpenFolder:
                 found[said["number"]] = said
         return found
 
-    def _said(self, file: Path) -> dict[str, Any] | None:
+    def _metadata_of(self, file: Path) -> dict[str, Any] | None:
         """What a part says of itself; None where it cannot be read."""
         try:
             data = regular(file).read_bytes()
             source = store.opened(data, file, self.record)
-            said = parse_json((source.schema_arrow.metadata or {}).get(SAID, b"{}"))
+            said = parse_json((source.schema_arrow.metadata or {}).get(METADATA, b"{}"))
             if file != part_file(self.path, said["number"]) or "key" not in said:
                 return None
         except (ConceptError, OSError, ValueError, LookupError, TypeError):
@@ -173,7 +173,7 @@ def write_part(path: Path, record: Mapping[str, Any], number: int, values: Mappi
         raise ValueError(f"expected the columns {sorted(record['columns'])}, got {sorted(values)}")
     schema, rows = schema_of(record), len(values["label"])
     arrays = [_column(field, values[field.name], rows) for field in schema]
-    metadata = {SAID: to_json({"key": record["key"], "number": number, **said}).encode()}
+    metadata = {METADATA: to_json({"key": record["key"], "number": number, **said}).encode()}
     table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(metadata))
     compression: Any = {field.name: "none" if field.name in DTYPES else "zstd" for field in schema}
     with written_whole(part_file(path, number)) as new:

@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from htaf._console import progress as progress_of
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.regions import Map
-from htaf.concepts.where import AGAINST, AT_ONCE, FOR, STRENGTH, Maps, expect_bit
+from htaf.concepts.where import AGAINST, BATCH, FOR, STRENGTH, Maps, expect_bit
 from htaf.data.reading import DataError
 from htaf.explorer.folder import DATA, packed, script, value_of
 from htaf.runs import content_hash, write_atomic
@@ -92,7 +92,7 @@ def write_maps(
     chosen = {row: concepts_of(shown, row, wanted.get(row, ())) for row in rows}
     keys = {row: content_hash([1, maps.key, shown.ids[row], chosen[row].tolist()]) for row in rows}
     whole = {row for row in rows if _has(out / map_file(row), keys[row])}
-    groups = [rows[first : first + AT_ONCE] for first in range(0, len(rows), AT_ONCE)]
+    groups = [rows[first : first + BATCH] for first in range(0, len(rows), BATCH)]
     # a group goes through the network together, or not at all: the same bytes, whenever a call was stopped
     missing = [some for some in groups if not whole.issuperset(some)]
     with progress_of("maps", sum(map(len, missing)), shown=progress) as advance:
