@@ -43,30 +43,30 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 3_997,
-    "concepts": 7_114,
+    "cli": 3_875,
+    "concepts": 6_142,
     "convert": 2_840,
     "data": 6_893,
     "diagnostics": 331,
-    "embeddings": 557,
-    "explorer": 1_877,
+    "embeddings": 556,
+    "explorer": 1_435,
     "export": 1_274,
     "hardening": 2_039,
     "integer": 3_933,
     "kernels": 3_569,
     "language": 2_465,
-    "llm": 393,
+    "llm": 387,
     "models": 1_967,
     "packed": 5_386,
     "report": 1_693,
     "rules": 2_246,
     "runs": 3_056,
     "spiking": 418,
-    "": 5_771,
+    "": 5_765,
     "training": 5_080,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 62_899, ("tests", "paper/tests"): 53_245, ("paper/src",): 13_810}
+TOTALS = {("src/htaf",): 61_350, ("tests", "paper/tests"): 52_530, ("paper/src",): 13_810}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
