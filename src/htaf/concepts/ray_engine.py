@@ -86,7 +86,7 @@ def on_cluster(job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
     each = max(1, cpus // (2 * gpus)) if gpus else 1  # two share a GPU: one decodes while the other computes
     nodes = counted(sum(node["Alive"] for node in ray.nodes()), "node")
     tell(f"Ray: {nodes}, {cpus:g} CPUs, {gpus:g} GPUs; {counted(len(blocks), 'part')} to make")
-    task = ray.remote(num_cpus=each, num_gpus=0.5 if gpus else 0, max_retries=-1)(made)
+    task: Any = ray.remote(num_cpus=each, num_gpus=0.5 if gpus else 0, max_retries=-1)(made)
     with tempfile.NamedTemporaryFile(dir=job.out, prefix=".seen-") as mark:
         seen = [str(job.run.path / "model.safetensors"), *_first_files(blocks), mark.name]
         shared = ray.put((replace(job, device="auto", threads=int(each)), os.getcwd(), versions(), seen))
