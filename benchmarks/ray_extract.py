@@ -36,8 +36,7 @@ import torch
 from PIL import Image
 from ray.cluster_utils import Cluster
 
-from htaf.concepts.extract import Block, Engine, Job, Local, Outcome, extract
-from htaf.concepts.passes import Device
+from htaf.concepts.extract import Block, Engine, Job, Outcome, extract, in_this_process
 from htaf.concepts.ray_engine import connected
 from htaf.data.images import Images, load
 from htaf.runs import Run
@@ -103,15 +102,13 @@ class Timed:
 
     def __init__(self, engine: Engine, half: Any = None) -> None:
         self.engine, self.half = engine, half
-        self.device: Device = engine.device
         self.seconds = self.processor = 0.0
-        self.mapped, self.prepare = engine.mapped, engine.prepare
 
-    def outcomes(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
+    def __call__(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
         start, spent = time.perf_counter(), Spent()
         if self.half is not None:
             threading.Thread(target=self._watch, args=(job.out, len(blocks) // 2), daemon=True).start()
-        yield from self.engine.outcomes(job, blocks)
+        yield from self.engine(job, blocks)
         self.seconds, self.processor = time.perf_counter() - start, spent.end()
 
     def _watch(self, out: Path, parts: int) -> None:
@@ -128,8 +125,8 @@ def content(out: Path) -> dict[str, bytes]:
 def one_process(run: Run, files: list[str], out: Path, size: int, cpus: int) -> Sample:
     start = time.perf_counter()
     torch.set_num_threads(cpus)
-    engine = Timed(Local("cpu"))
-    extract(run, files, out, part_images=size, engine=engine)
+    engine = Timed(in_this_process)
+    extract(run, files, out, part_images=size, engine=engine, device="cpu")
     return time.perf_counter() - start, engine.seconds, engine.processor
 
 
@@ -141,7 +138,7 @@ def two_nodes(run: Run, files: list[str], out: Path, size: int, cpus: int, *, ki
     try:
         with connected(cluster.address) as engine:
             timed = Timed(engine, (lambda: second.kill_raylet(check_alive=False)) if kill else None)
-            extract(run, files, out, part_images=size, engine=timed)
+            extract(run, files, out, part_images=size, engine=timed, device="cpu")
     finally:
         cluster.shutdown()
     return time.perf_counter() - start, timed.seconds, timed.processor

@@ -44,7 +44,7 @@ for name, changed in {"smudge": smudged(plain), "noise": plain + noise}.items():
     found = model.find(encoder.transform(changed), encoder.transform(plain), paired=True)
     bit, direction = found.bit, found.direction
     print(f"{name}: concept {bit.concept} agrees in {bit.agreement:.0%} (p = {bit.p:.3f})")
-    print(f"  a direction tells {direction.told:.0%} of left-out pairs (p = {direction.p:.3f})")
+    print(f"  a direction tells {direction.auc:.0%} of left-out pairs (p = {direction.p:.3f})")
     print(f"  moved along it, {direction.changed:.0%} of the predictions change")
     if name == "smudge":
         smudge = found

@@ -14,9 +14,8 @@ import numpy as np
 from PIL import Image
 
 from htaf.concepts.codes import Codes, codes_of
-from htaf.concepts.naming.album import COLUMNS, GAP, boxes
-from htaf.llm.chat import Message
-from htaf.llm.pictures import START
+from htaf.concepts.naming.evidence import COLUMNS, GAP, boxes
+from htaf.llm.messages import START, Message
 
 SIDE, CELL, ACROSS = 48, 12, 4
 NAMES = tuple(f"bright field {'abc'[n // ACROSS]}{n % ACROSS + 1}" for n in range(10))  # row a to c, column 1 to 4
@@ -94,7 +93,7 @@ class VisionModel:
 
 
 def picture_pixels(url: str) -> np.ndarray:
-    """The pixels of a picture of `htaf.llm.pictures.picture_part`: uint8 [height, width, 3]."""
+    """The pixels of a picture of `htaf.llm.messages.picture_part`: uint8 [height, width, 3]."""
     with Image.open(io.BytesIO(base64.b64decode(url.removeprefix(START)))) as picture:
         return np.asarray(picture.convert("RGB"))
 

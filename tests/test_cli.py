@@ -101,7 +101,7 @@ LAST_OF_CONCEPTS = [verb for verb in VERBS if verb.startswith("concepts ")][-1].
         ("evaluat runs/a", "got 'evaluat' (did you mean 'evaluate'?)"),
         ("Predict", "got 'Predict' (did you mean 'predict'?)"),
         ("score", "got 'score' (did you mean 'concepts score'?)"),
-        ("concepts counterfactual", f"{LAST_OF_CONCEPTS}; got 'counterfactual' (did you mean 'counterfactuals'?)"),
+        ("concepts extrac", f"{LAST_OF_CONCEPTS}; got 'extrac' (did you mean 'extract'?)"),
         ("train tabluar --data digits", "llm; got 'tabluar' (did you mean 'tabular'?)"),
         ("frobnicate", f"{LAST}; got 'frobnicate'"),
         ("concepts", f"{LAST_OF_CONCEPTS}; got none"),

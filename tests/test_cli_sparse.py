@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from htaf.concepts.extract import extract
-from htaf.concepts.readable import keep_readable
+from htaf.concepts.run_heads import keep_readable
 from htaf.runs import open_run
 from made_runs import PLAIN, digits, made_run
 

@@ -299,7 +299,7 @@ def test_a_planted_keyword_is_a_concept_and_the_reason(planted: Planted) -> None
     assert (model.concepts(put)[:, bit.concept] == bit.on).mean() > 0.8
     assert (model.concepts(without)[:, bit.concept] == bit.on).mean() < 0.05
     moved = model.find(put[:20], without[:20], paired=True).direction
-    assert moved.told > 0.9
+    assert moved.auc > 0.9
     assert moved.p < 0.01
     assert moved.used
     assert model.classes_[moved.gains.argmax()] == "marked"

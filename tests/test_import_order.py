@@ -43,30 +43,30 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 3_982,
-    "concepts": 7_114,
+    "cli": 3_860,
+    "concepts": 6_142,
     "convert": 2_840,
     "data": 6_940,
     "diagnostics": 331,
-    "embeddings": 557,
-    "explorer": 1_877,
+    "embeddings": 556,
+    "explorer": 1_435,
     "export": 1_226,
     "hardening": 1_906,
     "integer": 3_610,
     "kernels": 3_560,
     "language": 2_465,
-    "llm": 393,
+    "llm": 387,
     "models": 1_967,
     "packed": 4_971,
     "report": 1_693,
     "rules": 2_246,
     "runs": 3_046,
     "spiking": 418,
-    "": 5_760,
+    "": 5_754,
     "training": 4_533,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 61_435, ("tests", "paper/tests"): 52_722, ("paper/src",): 13_809}
+TOTALS = {("src/htaf",): 59_886, ("tests", "paper/tests"): 52_008, ("paper/src",): 13_809}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

@@ -27,7 +27,8 @@ from htaf import runs
 from htaf._files import KINDS, OutputError, check_output, check_output_folder, sealed
 from htaf.activations import HTAF, Heaviside
 from htaf.cli import sparse_heads
-from htaf.concepts import report, store
+from htaf.cli.concepts import SCORES
+from htaf.concepts import store
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.explorer import folder as page
@@ -525,8 +526,7 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
     kind = KINDS["page"]
     assert kind.marks == ((page.MARK,), (page.INDEX, f"{page.DATA}/page.js"))
     assert all(map(kind.owns, (*page.page_files(), page.DATA)))
-    kind = KINDS["folder of scores"]
-    assert all(map(kind.owns, (report.SCORES, report.TABLES, report.HISTOGRAMS, report.COMPLETENESS)))
+    assert KINDS["folder of scores"].owns(SCORES)
     kind = KINDS["folder of sparse heads"]
     assert kind.marks == ((sparse_heads.RESULT,),)
     assert {sparse_heads.CODES, "backbone"} == set(kind.names)
@@ -535,7 +535,7 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
 HARM = [
     ("outcomes.jsonl", "study", "cells/0/record.json"),
     (".htaf-explorer", "page", "data/page.js"),
-    ("scores.json", "folder of scores", "scores.md"),
+    ("scores.json", "folder of scores", "scores.json"),
     ("sparse.json", "folder of sparse heads", "backbone/concepts.json"),
     ("record.json", "run", "checkpoints/epoch-1.ckpt"),
     ("concepts.json", "folder of codes", "head.safetensors"),

@@ -17,10 +17,7 @@ from markdown_it import MarkdownIt
 
 import htaf
 from htaf._console import markdown_text, visible
-from htaf._files import csv_text, frame_csv, guarded, unguarded
-from htaf.concepts.codes import codes_of
-from htaf.concepts.report import tables
-from htaf.concepts.scores import score
+from htaf._files import csv_text, frame_csv, guarded
 from htaf.runs.confusion import classes_csv, matrix_csv, per_class
 
 FORMULAE = ["=1+1", "'=1+1", "+cmd|' /C calc'!A0", "-rf", "@SUM(A1)", "\tx", "\r=1", '=HYPERLINK("a","b")']
@@ -29,8 +26,8 @@ HTML = '<img src=x onerror="alert(1)">\x1b[31m|`a`&lt;[b](c)_d_*e*\u202e\\\n# f'
 
 
 @given(st.text() | st.sampled_from([*FORMULAE, *NUMBERS]))
-def test_a_guarded_text_comes_back(text: str) -> None:
-    assert unguarded(guarded(text)) == text
+def test_a_guarded_text_is_no_formula(text: str) -> None:
+    assert guarded(text) in (text, f"'{text}")
     assert not re.match(r"[=@\t\r]|[+-](?![\d.])", guarded(text))
 
 
@@ -101,21 +98,3 @@ def test_markdown_shows_a_text_as_it_is(text: str) -> None:
     page = rendered(f"x{markdown_text(text)}x\n\n| a | b |\n|---|---|\n| x{markdown_text(text)}x | c |\n")
     assert page.tags == {"p", "table", "thead", "tbody", "tr", "th", "td"}
     assert page.text.count(f"x{visible(text)}x") >= 2
-
-
-def test_markdown_of_scores_and_sparse_heads() -> None:
-    """Classes, titles and names of folders of others."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(90) % 3
-    codes = codes_of(
-        rng.random((90, 4)) < 0.5, labels, rng.normal(size=(3, 4)), np.zeros(3), classes=[HTML, "a_b", "c"],
-        parts=(np.arange(90) // 3 % 3).astype(np.uint8),
-    )  # fmt: skip
-    scores = tables(score(codes, baseline={HTML: codes}), title=HTML)
-    for text, times in ((scores, 2),):
-        assert "\x1b" not in text
-        assert "\u202e" not in text
-        assert "<" not in text.replace("\\<", "").replace("<=", "").replace("< 0.01", "")
-        page = rendered(text)
-        assert "img" not in page.tags
-        assert page.text.count(visible(HTML)) >= times

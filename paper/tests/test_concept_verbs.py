@@ -63,12 +63,6 @@ def test_the_plain_network_binarised(htaf, folder: Path, tmp_path: Path) -> None
     code, _, err = htaf("concepts", "score", tmp_path / "f")
     assert code == 1
     assert "htaf paper binarise" in " ".join(err.split())
-    code, out, err = htaf(
-        "concepts", "score", codes, "--baseline", tmp_path / "rates", "--out", tmp_path / "r", "--json"
-    )
-    assert code == 0, err
-    assert set(json.loads(out)["class_specificity"]["baselines"]) == {"rates"}
-    assert json.loads((tmp_path / "r" / "scores.json").read_text()) == json.loads(out)
     for words, said in (
         (("--how", "rates"), "--how rates needs --like CODES"),
         (("--sorted",), "--sorted are for --how rates alone"),

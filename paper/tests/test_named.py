@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from htaf.concepts.naming.prompts import naming_prompt, sorting_prompt
+from htaf.concepts.naming.job import naming_prompt, sorting_prompt
 from htaf.data.attributes import Attributes
-from htaf.llm.chat import Message, numbered
-from htaf.llm.pictures import Part, text_part
+from htaf.llm.messages import Message, Part, numbered, text_part
 from htaf_paper import named
 from htaf_paper.computing import Place
 from htaf_paper.named import area, cell

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from htaf.concepts.naming.album import album
+from htaf.concepts.naming.evidence import album
 from htaf_paper.drawn import FIXED, FREE, LINKED, NAMES, drawn, read
 from htaf_paper.pictured import STUDY, WRONG, cell, outcome, planted
 from htaf_paper.vision_model import images_in

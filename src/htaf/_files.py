@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # web/src/csv.ts has the same rules
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")  # what a spreadsheet would run, however often it was guarded
-_GUARDED = re.compile(r"'+[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 SEAL = "sha256"  # of a record, of the metadata of tensors: that of the rest of it
 _LONGEST_HEADER = 1 << 26  # bytes, of a safetensors file
@@ -42,14 +41,9 @@ def to_json(value: Any) -> str:
 
 def guarded(cell: Any) -> Any:
     """A cell of a CSV: a text that a spreadsheet would run as a formula gets a ' in front; numbers, as texts too, do
-    not. `unguarded` takes it away."""
+    not."""
     formula = isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
     return f"'{cell}" if formula else cell
-
-
-def unguarded(cell: str) -> str:
-    """The text that `guarded` was given."""
-    return cell[1:] if _GUARDED.match(cell) else cell
 
 
 def csv_text(rows: Iterable[Iterable[object]], *, lineterminator: str = "\n") -> str:
@@ -267,11 +261,11 @@ KINDS = {
     "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
     "folder of scores": FolderKind(
         (("scores.json",),),
-        ("scores.md", "histograms.png", "completeness.png", "beside.md", "beside.csv", "codes", "backbone"),
+        ("beside.md", "beside.csv", "codes", "backbone"),
     ),
     "folder of sparse heads": FolderKind((("sparse.json",),), ("codes", "backbone")),
     "folder of maps": FolderKind((("index.jsonl",),), ()),
-    "found concept": FolderKind((("found.json",),), ("found.md", "images.png")),
+    "found concept": FolderKind((("found.json",),), ("images.png",)),
     "language model": FolderKind(
         (("htaf_record.json",),),
         ("model.htaf.safetensors", "htaf_gates.safetensors", "config.json", "generation_config.json", "tokenizer.json",

@@ -11,13 +11,13 @@ from typing import Any
 
 from htaf._console import say_notes, tell
 from htaf._errors import HtafError
+from htaf._files import to_json, write_atomic
 from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract
+from htaf.concepts.groups import FEWEST_CLASSES
 from htaf.concepts.known import keep_known
-from htaf.concepts.naming.checks import FEWEST_CLASSES
 from htaf.concepts.pixels import Pictures
-from htaf.concepts.readable import PerClass, keep_readable
-from htaf.concepts.report import write_report
+from htaf.concepts.run_heads import PerClass, keep_readable
 from htaf.concepts.scores import score
 from htaf.data.images import Images, expect_outside, is_named, load
 from htaf.explorer.run_page import build_run_page
@@ -140,7 +140,7 @@ def discover(
         run = step("heads", lambda: keep_readable(run, images, kept))
     codes = step("extract", codes_of_run)
     scores = step("score", lambda: score(codes))
-    write_report(scores, out / "concepts", title=f"Concepts of {images.name}")
+    write_atomic(out / "concepts" / "scores.json", to_json(scores))
     names: Path | None = None
     if name is not None:
         names = out / "names.json"
@@ -198,7 +198,7 @@ def no_heads(recipe: Recipe) -> str | None:
 
 
 def kept_per_class(run: Run, per_class: PerClass | None, recipe: Recipe) -> PerClass:
-    """As `htaf.concepts.readable.keep_readable` takes it. None, nothing was asked for: what the run has, else over a
+    """As `htaf.concepts.run_heads.keep_readable` takes it. None, nothing was asked for: what the run has, else over a
     frozen backbone "auto"; so the same command also ends a training that was killed before its head was chosen."""
     if per_class is not None:
         return per_class

@@ -14,10 +14,9 @@ from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.naming.by_attributes import chosen
 from htaf.concepts.naming.evidence import class_evidence
 from htaf.concepts.naming.files import NameEntry
-from htaf.concepts.naming.job import NamingJob, naming_job
-from htaf.concepts.naming.prompts import NameReply
+from htaf.concepts.naming.job import NameReply, NamingJob, naming_job
 from htaf.data.attributes import Attributes
-from htaf.llm.chat import quoted
+from htaf.llm.messages import quoted
 
 HOSTILE = [
     "<script>alert(1)</script>", 'quote " and \\', "two\nlines\r\n1. x", "\u202egnp.exe", "x" * 10_000,

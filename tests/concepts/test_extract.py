@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,9 +23,9 @@ from htaf.activations import HTAF
 from htaf.concepts import extract as module
 from htaf.concepts import passes, store, writing
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.edit_head import write_edited
-from htaf.concepts.extract import Block, Job, Local, Outcome, extract
+from htaf.concepts.extract import Block, Job, Outcome, extract, in_this_process
 from htaf.concepts.passes import as_margins
+from htaf.concepts.run_heads import write_edited
 from htaf.concepts.store import CodesFolder, open_codes, open_folder, open_margins
 from htaf.data.image_parts import MemoryPart, as_images
 from htaf.data.images import Images
@@ -244,7 +243,7 @@ def test_a_plain_network_gives_features_only(run: runs.Run, images: Images, tmp_
 
 def test_other_settings_are_refused_and_other_batches_are_not(run: runs.Run, images: Images, tmp_path: Path) -> None:
     codes = extract(run, images, tmp_path / "a", parts=["test"])
-    equal(codes, extract(run, images, tmp_path / "a", parts=["test"], batch=9, engine=Local("cpu")))
+    equal(codes, extract(run, images, tmp_path / "a", parts=["test"], batch=9, device="cpu"))
     with pytest.raises(ConceptError, match="features: False there, True here"):
         extract(run, images, tmp_path / "a", parts=["test"], keep=["features"])
     with pytest.raises(ConceptError, match=r"parts: \['test'\] there"):
@@ -260,7 +259,7 @@ def test_other_settings_are_refused_and_other_batches_are_not(run: runs.Run, ima
             extract(run, images, tmp_path / "b", part_images=size)
     if not torch.cuda.is_available():
         with pytest.raises(ConceptError, match=r"expected a device of this machine \(.*cpu\), got cuda"):
-            extract(run, images, tmp_path / "b", engine=Local("cuda"))
+            extract(run, images, tmp_path / "b", device="cuda")
 
 
 @pytest.fixture
@@ -282,16 +281,15 @@ def test_any_parts_give_the_same_columns(run: runs.Run, images: Images, tmp_path
     assert found.info["run"] == str(run.path.resolve())
 
 
-class Stops(Local):
-    """Ends after so many parts; counts those that are asked for."""
+class Stops:
+    """An engine that ends after so many parts, and counts those that are asked for."""
 
     def __init__(self, after: int) -> None:
-        super().__init__("cpu")
         self.after, self.asked = after, 0
 
-    def outcomes(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
+    def __call__(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
         self.asked = len(blocks)
-        for number, outcome in enumerate(super().outcomes(job, blocks)):
+        for number, outcome in enumerate(in_this_process(job, blocks)):
             yield outcome
             if number + 1 == self.after:
                 raise KeyboardInterrupt
@@ -372,9 +370,7 @@ def test_files_of_every_kind(run: runs.Run, mixed: list[Path], tmp_path: Path) -
     assert set(codes.labels) == {-1}
     assert set(codes.parts) == {3}
     assert codes.info["unreadable"] == 3
-    left_out, same = codes.info["notes"]
-    assert left_out == "3 of 8 files cannot be read and are left out"
-    assert same.startswith("1 of 5 images are, as the network sees them, equal to one before: ")  # to whom all is grey
+    assert codes.info["notes"] == ["3 of 8 files cannot be read and are left out"]
     assert [line.split(" (")[0] for line in codes.info["unreadable_files"]] == [str(path) for path in mixed[5:]]
     expected = run.predict_images(mixed[:5])["prediction"]
     assert [codes.classes[i] for i in codes.exact] == list(expected)
@@ -427,22 +423,6 @@ def test_parquet_files(run: runs.Run, photos: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.codes().labels, labels)
         said = [note for note in found.info["notes"] if "labels are" in note]
         assert said == ([] if kind == "0" else ["220 labels are none of the 10 classes of the run: they are -1"])
-
-
-@pytest.mark.usefixtures("chunks_of_100")
-def test_equal_photos_are_told(run: runs.Run, photos: Path, tmp_path: Path) -> None:
-    names = sorted(photos.iterdir())
-    shutil.copy(names[3], tmp_path / "again.png")
-    found = extract(run, [*names[:150], tmp_path / "again.png"], tmp_path / "a", part_images=100)
-    assert found.info["notes"] == [
-        f"1 of 151 images are, as the network sees them, equal to one before: '{names[3]} = {tmp_path}/again.png'"
-    ]
-    data = [name.read_bytes() for name in names[:130]] + [names[5].read_bytes(), names[7].read_bytes()]
-    labels = [1] * 130 + [1, 2]
-    pq.write_table(pa.table({"image": data, "label": labels}), tmp_path / "x.parquet")
-    same, other = extract(run, [str(tmp_path / "x.parquet")], tmp_path / "b", part_images=100).info["notes"]
-    assert same.startswith("2 of 132 images are, as the network sees them, equal to one before: ")
-    assert other == f"1 of these have another label: '{tmp_path}/x.parquet/7 = {tmp_path}/x.parquet/131'"
 
 
 @pytest.mark.usefixtures("chunks_of_100")

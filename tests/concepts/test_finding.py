@@ -40,13 +40,13 @@ def test_a_direction_that_no_bit_has_is_found_and_moves_the_classes_as_the_shift
     found = planted.find(with_, without)
     direction = found.direction
     assert found.follows is direction
-    assert direction.told > 0.75
+    assert direction.auc > 0.75
     assert direction.p < 0.01
     assert found.bit.p > 0.025
-    assert roc_auc_score(found.own, direction.scores) == pytest.approx(direction.told)
+    assert roc_auc_score(found.has_concept, direction.scores) == pytest.approx(direction.auc)
     fresh = np.concatenate([planted.rows(500) + planted.shift, planted.rows(500)])
     scores = fresh @ direction.weight + direction.offset
-    assert roc_auc_score(np.arange(1000) < 500, scores) == pytest.approx(direction.told, abs=0.1)
+    assert roc_auc_score(np.arange(1000) < 500, scores) == pytest.approx(direction.auc, abs=0.1)
 
     def logits(x: np.ndarray) -> np.ndarray:
         return (planted.pre_activations(x) >= 0) @ planted.head.weight.T

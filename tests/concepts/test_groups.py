@@ -1,12 +1,17 @@
 """Groups of classes: bounds belong to the groups, mixed and empty classes are kept apart, one-sided concepts say so."""
 
+from __future__ import annotations
+
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import balanced_accuracy_score
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.groups import EMPTY, IN_A, IN_B, MIXED, groups
+from htaf.concepts.groups import EMPTY, IN_A, IN_B, MIXED, balanced, chance, groups
 
 NAN = float("nan")
 
@@ -50,3 +55,29 @@ def test_proportions_that_are_none() -> None:
         groups(np.array([[0.0, 1.0]]), classes=["a", "b", "c"])
     with pytest.raises(ConceptError, match="images of one class or more"):
         groups(np.array([[NAN, NAN]]))
+
+
+sortings = st.integers(2, 9).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.booleans(), min_size=n, max_size=n).filter(lambda inside: 0 < sum(inside) < len(inside)),
+        st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=n, max_size=n),
+    )
+)
+
+
+@given(sortings)
+def test_balanced_accuracy_is_that_of_scikit_learn(made: tuple[list[bool], list[float]]) -> None:
+    inside, said = np.array(made[0]), np.array(made[1])
+    if not (said == 0.5).any():
+        assert balanced(inside, said) == pytest.approx(balanced_accuracy_score(inside, said > 0.5))
+    assert balanced(inside, np.full(len(inside), 0.5)) == 0.5
+
+
+@given(sortings)
+def test_chance_counts_all_groups(made: tuple[list[bool], list[float]]) -> None:
+    inside, said = np.array(made[0]), np.array(made[1])
+    own, fits = balanced(inside, said), []
+    for members in combinations(range(len(inside)), int(inside.sum())):
+        group = np.isin(np.arange(len(inside)), members)
+        fits.append(balanced(group, said) >= own - 1e-12)
+    assert chance(inside, said) == pytest.approx(np.mean(fits))

@@ -15,8 +15,7 @@ import torch
 from PIL import Image
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.known import FILE, features_of, keep_known, open_known
-from htaf.concepts.pixels import Pictures
+from htaf.concepts.known import FILE, keep_known, open_known
 from htaf.data.images import Images, load
 from htaf.runs import Run
 from made_runs import made_run
@@ -141,19 +140,3 @@ def test_a_file_of_another_training_is_not_read(run: Run, folder: Path, images: 
     (other.path / FILE).write_bytes((other.path / FILE).read_bytes()[:-40])
     with pytest.raises(ConceptError, match="is damaged"):
         open_known(other)
-
-
-def test_features_of_images_by_their_ids_give_what_predict_says(
-    htaf: Any, run: Run, images: Images, folder: Path
-) -> None:
-    known = open_known(run)
-    assert known is not None
-    assert images.test.names is not None
-    assert images.train.names is not None
-    ids = [images.test.names[5], images.train.names[3], *images.test.names[:4]]
-    found = known.unlike(known.nearest(features_of(run, Pictures(images), ids))[0][:, 0])
-    code, out, _ = htaf("predict", run.path, *(folder / "birds" / one for one in ids), "--json")
-    assert code == 0
-    assert [row["unlike"] for row in json.loads(out)] == found.tolist()
-    with pytest.raises(ConceptError, match="was trained on, got 'other'"):
-        features_of(run, Pictures(images), ["other"])

@@ -1,7 +1,5 @@
-"""The file of names: what is written can be read, as JSON and as CSV, and what is no such file is refused."""
+"""The file of names: what is written can be read, and what is no such file is refused."""
 
-import csv
-import io
 import json
 import re
 from dataclasses import replace
@@ -14,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf.concepts.codes import ConceptError, codes_key
-from htaf.concepts.edit_head import edited
+from htaf.concepts.heads import edited
 from htaf.concepts.naming.files import (
-    COLUMNS,
     RENAMED,
-    TEXTS,
     earlier_names,
     read_names,
     seal_of,
@@ -27,6 +23,10 @@ from htaf.concepts.naming.files import (
 )
 from made_pages import made_codes
 
+FILLED = (
+    *("concept", "name", "label_1", "label_0", "verified", "status", "held_out", "p_value", "agreement", "naming"),
+    *("group_a", "group_b", "mixed", "test_a", "test_b", "source", "reason", "justification", "checked_by"),
+)
 HOSTILE = ("=1+1", "'=1+1", "''=x", "+x", "-x", "@x", "\tx", "\rx", "'tis", "'", 'a"b,c;d', "a\r\nb\nc\rd", "\u202eabc")
 texts = st.none() | st.text(min_size=1, max_size=20) | st.sampled_from(HOSTILE)
 shares = st.none() | st.floats(0, 1)
@@ -51,18 +51,15 @@ def entries(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 def seen(names: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: entry[key] for key in COLUMNS if key not in ("codes", "seal")} for entry in names]
+    return [{key: entry[key] for key in FILLED} for entry in names]
 
 
 @settings(deadline=None, max_examples=60)  # each writes files
 @given(entries())
-def test_json_and_csv_say_the_same(tmp_path_factory: pytest.TempPathFactory, names: list[dict[str, Any]]) -> None:
-    folder = tmp_path_factory.mktemp("names")
-    for name in ("names.json", "names.csv"):
-        write_names(names, folder / name)
-        assert seen(read_names(folder / name, 51)) == names
-    write_names(read_names(folder / "names.csv"), folder / "again.json")
-    assert seen(read_names(folder / "again.json")) == names
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, names: list[dict[str, Any]]) -> None:
+    file = tmp_path_factory.mktemp("names") / "names.json"
+    write_names(names, file)
+    assert seen(read_names(file, 51)) == names
 
 
 @settings(deadline=None, max_examples=60)
@@ -70,38 +67,26 @@ def test_json_and_csv_say_the_same(tmp_path_factory: pytest.TempPathFactory, nam
 def test_a_checked_name_that_is_edited_is_named_by_hand(
     tmp_path_factory: pytest.TempPathFactory, names: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    """In whatever file, by whatever hand, and whatever of its three texts; a name without a check is only a name."""
-    for file in ("names.json", "names.csv"):
-        path = tmp_path_factory.mktemp("names") / file
-        write_names(names, path)
-        rows: list[dict[str, Any]] = (
-            json.loads(path.read_text("utf-8")) if path.suffix == ".json" else _table(path.read_bytes().decode())
-        )
-        edited = [data.draw(st.sampled_from(["", "name", "label_1", "label_0"])) for _ in rows]
-        for row, key in zip(rows, edited, strict=True):
-            if key:
-                row[key] = f"{row[key] or ''}!"
-        text = io.StringIO(newline="")
-        table = csv.DictWriter(text, COLUMNS)
-        table.writeheader()
-        if path.suffix == ".csv":
-            table.writerows(rows)
-        path.write_bytes((json.dumps(rows) if path.suffix == ".json" else text.getvalue()).encode())
-        for before, row, key in zip(names, read_names(path), edited, strict=True):
-            if not key:
-                assert seen([row]) == [before]
-            elif before["held_out"] is None and not before["verified"]:
-                assert (row["source"], row["verified"]) == (before["source"], False)
-            else:
-                assert (row["source"], row["verified"], row["reason"]) == ("hand", False, RENAMED)
-                gone = ("held_out", "p_value", "agreement", "naming", "checked_by", "justification", "model")
-                assert [row.get(what) for what in gone] == [None] * 7
-                assert [row[what] for what in ("group_a", "group_b")] == [before["group_a"], before["group_b"]]
-            assert "seal" not in row
-
-
-def _table(text: str) -> list[dict[str, Any]]:
-    return list(csv.DictReader(io.StringIO(text, newline="")))
+    """By whatever hand, and whatever of its three texts; a name without a check is only a name."""
+    path = tmp_path_factory.mktemp("names") / "names.json"
+    write_names(names, path)
+    rows: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))
+    edited = [data.draw(st.sampled_from(["", "name", "label_1", "label_0"])) for _ in rows]
+    for row, key in zip(rows, edited, strict=True):
+        if key:
+            row[key] = f"{row[key] or ''}!"
+    path.write_text(json.dumps(rows))
+    for before, row, key in zip(names, read_names(path), edited, strict=True):
+        if not key:
+            assert seen([row]) == [before]
+        elif before["held_out"] is None and not before["verified"]:
+            assert (row["source"], row["verified"]) == (before["source"], False)
+        else:
+            assert (row["source"], row["verified"], row["reason"]) == ("hand", False, RENAMED)
+            gone = ("held_out", "p_value", "agreement", "naming", "checked_by", "justification", "model")
+            assert [row.get(what) for what in gone] == [None] * 7
+            assert [row[what] for what in ("group_a", "group_b")] == [before["group_a"], before["group_b"]]
+        assert "seal" not in row
 
 
 def test_a_check_needs_its_seal(tmp_path: Path) -> None:
@@ -119,8 +104,8 @@ def test_a_check_needs_its_seal(tmp_path: Path) -> None:
     assert seal_of({"concept": 0, "name": "x"}) is None
 
 
-@pytest.mark.parametrize("file", ["n.json", "n.csv"])
-def test_names_of_another_network_are_refused(tmp_path: Path, file: str) -> None:
+def test_names_of_another_network_are_refused(tmp_path: Path) -> None:
+    file = "n.json"
     ours, theirs = (codes_key(made_codes(seed=seed)) for seed in (0, 1))
     entry = {"concept": 0, "name": "x", "verified": True, "held_out": 0.9, "source": "model"}
     write_names([entry], tmp_path / file, codes=theirs)
@@ -146,30 +131,19 @@ def test_codes_are_known_by_their_network() -> None:
     assert len({key, *map(codes_key, others)}) == 8
 
 
-@pytest.mark.parametrize("cell", HOSTILE)
-def test_no_cell_is_a_formula(tmp_path: Path, cell: str) -> None:
-    write_names([{"concept": 0, "name": cell, "reason": cell, "justification": cell}], tmp_path / "n.csv")
-    with (tmp_path / "n.csv").open(newline="", encoding="utf-8") as file:
-        row = next(csv.DictReader(file))
-    assert all(row[key][:1] not in ("=", "+", "-", "@", "\t", "\r") for key in TEXTS if row.get(key))
-    assert read_names(tmp_path / "n.csv")[0]["name"] == cell
-
-
 def test_halves_of_surrogate_pairs_are_replaced(tmp_path: Path) -> None:
-    for name in ("n.json", "n.csv"):
-        write_names([{"concept": 0, "name": "a\ud800b😀"}], tmp_path / name)
-        assert read_names(tmp_path / name)[0]["name"] == "a\ufffdb😀"
+    write_names([{"concept": 0, "name": "a\ud800b😀"}], tmp_path / "n.json")
+    assert read_names(tmp_path / "n.json")[0]["name"] == "a\ufffdb😀"
     (tmp_path / "e.json").write_text('[{"concept": 0, "name": "\\udcff"}]')
     assert read_names(tmp_path / "e.json")[0]["name"] == "\ufffd"
 
 
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_a_table_by_hand(tmp_path: Path, separator: str, mark: str) -> None:
-    """Any order, unknown columns, blank lines, concepts left out; never verified without a source."""
-    lines = ["Name,concept,note,verified", "b,2,?,true", "", "a, 1 ,?,TRUE", ",0,?,"]
-    (tmp_path / "n.csv").write_bytes((mark + "\n".join(lines).replace(",", separator) + "\n").encode())
-    found = read_names(tmp_path / "n.csv", 4)
+def test_a_list_by_hand(tmp_path: Path, mark: str) -> None:
+    """Unknown keys, concepts left out; never verified without a source."""
+    rows = [{"name": "b", "concept": 2, "note": 1, "verified": True}, {"concept": 1, "name": "a", "verified": True}]
+    (tmp_path / "n.json").write_bytes((mark + json.dumps([*rows, {"concept": 0, "name": None}])).encode())
+    found = read_names(tmp_path / "n.json", 4)
     assert [(e["concept"], e["name"], e["verified"], e["source"], e["reason"]) for e in found] == [
         (0, None, False, "hand", ""),
         (1, "a", False, "hand", "named by hand, not checked"),
@@ -180,28 +154,26 @@ def test_a_table_by_hand(tmp_path: Path, separator: str, mark: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"concept,name\n0,\xff\n", r"n.csv: expected UTF-8, got byte 0xff at 15"),
-        (b"concept,title\n0,a\n", "expected the columns concept and name, name missing"),
-        (b"", "concept and name missing"),
-        (b"concept,name,name\n0,a,b\n", "expected each column once, got name again"),
-        (b"concept,name\n0,a\n0,b\n", "line 3: expected one entry for each concept, got concept 0 again"),
-        (b"concept,name\n7,a\n", "line 2: expected a concept in 0 to 3, got 7: are these the names of another network"),
-        (b"concept,name\none,a\n", "expected a whole number for concept, got 'one'"),
-        (b"concept,name\n,a\n", "expected a whole number for concept, got None"),
-        (b"concept,name\n0,a,b\n", "line 2: expected 2 cells, got 3"),
-        (b"concept,name,held_out\n0,a,nan\n", "expected a number for held_out, got nan"),
-        (b'concept,name,held_out\n0,a,"1,2,3"\n', "expected a number for held_out, got '1,2,3'"),
-        (
-            b"concept,name,source\n0,a,oracle\n",
-            "expected a source of .*, got .oracle.",
-        ),
-        (b"concept,name\n0," + b"a" * 200_000, "expected CSV: field larger"),
+        (b'[{"concept": 0, "name": "\xff"}]', "n.json: expected UTF-8, got byte 0xff at 25"),
+        (b'[{"concept": 0, "title": "a"}]', "entry 1: expected an object with concept and name"),
+        (b"", "expected JSON"),
+        (b"{}", "expected a list of objects, got dict"),
+        (b"[" * 100_000, "expected JSON"),
+        (b'[{"concept": 0, "name": "a"}, {"concept": 0, "name": "b"}]', "entry 2: .*, got concept 0 again"),
+        (b'[{"concept": 7, "name": "a"}]', "concept in 0 to 3, got 7: are these the names of another network"),
+        (b'[{"concept": "one", "name": "a"}]', "expected a whole number for concept, got 'one'"),
+        (b'[{"concept": null, "name": "a"}]', "expected a whole number for concept, got None"),
+        (b'[{"concept": 0, "name": "a", "held_out": NaN}]', "NaN is no number"),
+        (b'[{"concept": 0, "name": "a", "held_out": "1,2"}]', "expected a number for held_out, got '1,2'"),
+        (b'[{"concept": 0, "name": "a", "source": "oracle"}]', "expected a source of .*, got .oracle."),
     ],
 )
-def test_tables_that_are_none(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "n.csv").write_bytes(content)
+def test_files_that_are_none(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "n.json").write_bytes(content)
     with pytest.raises(ConceptError, match=message):
-        read_names(tmp_path / "n.csv", 4)
+        read_names(tmp_path / "n.json", 4)
+    with pytest.raises(ConceptError, match="ends in"):
+        read_names(tmp_path / "n.csv")
 
 
 @pytest.mark.parametrize(

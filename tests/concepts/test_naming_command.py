@@ -91,15 +91,14 @@ def test_names_from_a_table(htaf, codes: Path, tmp_path: Path) -> None:
     with (tmp_path / "table.csv").open("w", newline="") as file:
         csv.writer(file).writerows(lines)
     words = ("concepts", "name", codes, "--attributes", tmp_path / "table.csv")
-    code, out, err = htaf(*words, "--out", tmp_path / "names.csv", "--json")
+    code, out, err = htaf(*words, "--out", tmp_path / "names.json", "--json")
     assert code == 0, err
     assert [entry["name"] for entry in json.loads(out)][1:] == ["a1", "a2", "a3"]
-    assert len((tmp_path / "names.csv").read_text().splitlines()) == 5
-    assert (tmp_path / "names.csv").read_text().count(codes_key(open_codes(codes))) == 4
+    assert (tmp_path / "names.json").read_text().count(codes_key(open_codes(codes))) == 4
     code, out, err = htaf(*words)
     assert code == 0, err
     assert "3 of 4 names verified" in out
-    code, _, err = htaf(*words, "--out", tmp_path / "names.csv")  # its own
+    code, _, err = htaf(*words, "--out", tmp_path / "names.json")  # its own
     assert code == 0, err
     for entry in ({"concept": 0, "name": "mine"}, {"concept": 0, "name": "its", "source": "model"}):
         (tmp_path / "others.json").write_text(json.dumps([entry]))
@@ -109,7 +108,7 @@ def test_names_from_a_table(htaf, codes: Path, tmp_path: Path) -> None:
         assert json.loads((tmp_path / "others.json").read_text()) == [entry]
     code, _, err = htaf(*words, "--out", tmp_path / "names.txt")
     assert code == 2
-    assert ".json or .csv" in one_line(err)
+    assert ".json" in one_line(err)
 
 
 def test_names_from_a_server(htaf, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +135,7 @@ def test_names_from_a_server(htaf, codes: Path, tmp_path: Path, monkeypatch: pyt
         assert not any(KEY in text for text in everywhere)
         monkeypatch.setenv("OPENAI_MODEL", MODEL.model)
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-        code, out, err = htaf("concepts", "name", codes, "--out", tmp_path / "n.csv")  # the cache has it all
+        code, out, err = htaf("concepts", "name", codes, "--out", tmp_path / "again.json")  # the cache has it all
         assert code == 0, err
         assert "0 requests sent, 0 tokens; 8 kept from before" in err
         assert "note: 4 names were checked, each at p <= 0.05: chance alone may pass about 0.2 of them" in err
@@ -168,8 +167,8 @@ def test_a_stop_half_way_keeps_what_is_finished(htaf, codes: Path, tmp_path: Pat
 
 
 def test_names_of_a_file_are_checked(htaf, codes: Path, tmp_path: Path) -> None:
-    own, checked = tmp_path / "own.csv", tmp_path / "checked.json"
-    own.write_text("concept,name\n1,a1\n2,a3\n3,\n")
+    own, checked = tmp_path / "own.json", tmp_path / "checked.json"
+    own.write_text(json.dumps([{"concept": c, "name": name} for c, name in ((1, "a1"), (2, "a3"), (3, None))]))
     with served() as server:
         words = ("concepts", "name", codes, "--model", MODEL.model, "--base-url", server.base_url, "--check")
         code, out, err = htaf(*words, own, "--out", checked, "--json")
@@ -204,11 +203,11 @@ def test_names_of_a_file_are_checked(htaf, codes: Path, tmp_path: Path) -> None:
         (("--attributes", "cub", "--base-url", "x"), 2, "or --model and its flags, got both: --base-url"),
         (("--model", "m", "--send-pictures"), 2, "expected --send-pictures with --pictures RUN"),
         (("--model", "m", "--seed", "-1"), 2, "--seed must be >= 0"),
-        (("--model", "m", "--out", "names.txt"), 2, "--out must end in .json or .csv"),
+        (("--model", "m", "--out", "names.txt"), 2, "--out must end in .json"),
         (("--model", "m", "--top", "0"), 2, "expected --top >= 1, without --concept"),
         (("--model", "m", "--top", "1", "--concept", "1"), 2, "expected --top >= 1, without --concept"),
         (("--model", "m", "--threshold", "7"), 1, "expected threshold in 0 to 1, got 7"),
-        (("--model", "m", "--check", "nothing.csv"), 1, "nothing.csv"),
+        (("--model", "m", "--check", "nothing.json"), 1, "nothing.json"),
         (("--model", "m", "--base-url", "ftp://x"), 1, "ftp://x"),
         (("--model", "m", "--base-url", "http://127.0.0.1:9"), 1, "127.0.0.1:9"),
         (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import socket
 import threading
 import time
@@ -23,7 +22,7 @@ from PIL import Image
 from htaf import runs
 from htaf.concepts import ray_engine
 from htaf.concepts.extract import Block, Job, extract
-from htaf.concepts.ray_engine import RayError, connected, sized, unfit, versions
+from htaf.concepts.ray_engine import RayError, connected, unfit, versions
 from made_runs import digits, made_run
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -49,8 +48,7 @@ def listening() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-def test_addresses_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+def test_addresses_that_do_not_answer() -> None:
     with listening() as port:
         closed = port
     for address, said in (
@@ -62,13 +60,6 @@ def test_addresses_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(RayError, match=said), connected(address):
             pass
-    monkeypatch.setattr(ray_engine, "ANSWERED", 0.5)
-    with (
-        listening() as port,
-        pytest.raises(RayError, match="takes connections, but no Ray answers"),
-        connected(f"127.0.0.1:{port}"),
-    ):
-        pass
 
 
 def test_another_version_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +69,7 @@ def test_another_version_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.50.0\n    Python: 3.11.7")
 
     monkeypatch.setattr(ray, "init", refuses)
-    monkeypatch.setattr(ray_engine, "_reach", lambda address: None)
+    monkeypatch.setattr(ray_engine, "_expect_open", lambda address: None)
     with (
         pytest.raises(
             RayError, match=r"no Ray cluster can be used at a:1: Version mismatch: .* Ray: 2.50.0 Python: 3.11"
@@ -89,24 +80,11 @@ def test_another_version_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_node_that_may_not_make_parts(run: runs.Run, tmp_path: Path) -> None:
-    job = Job(run, tmp_path, {}, "concepts", (), True, 250, "cpu")
-    parts = ray_engine._Parts(job, str(tmp_path), versions() | {"torch": "0.1"}, [])
-    table = parts(pa.table({"block": pa.array([pickle.dumps(Block(3, ()))], pa.large_binary())}))
-    outcome = json.loads(table.column("outcome")[0].as_py())
-    assert (outcome["number"], outcome["images"], outcome["kind"]) == (3, 0, "RayError")
-    assert f"torch {torch.__version__} instead of 0.1" in outcome["error"]
+    job = Job(run, tmp_path, {}, "concepts", (), 250, "cpu")
+    outcome = ray_engine.made((job, str(tmp_path), versions() | {"torch": "0.1"}, []), Block(3, ()))
+    assert (outcome.number, outcome.images, outcome.kind) == (3, 0, "RayError")
+    assert f"torch {torch.__version__} instead of 0.1" in outcome.error
     assert list(tmp_path.iterdir()) == []
-
-
-def test_how_many_actors() -> None:
-    def of(blocks: int = 100, **resources: float) -> tuple[int, float, float]:
-        return sized([resources, resources], blocks)
-
-    assert of(CPU=4) == (8, 1, 0)
-    assert of(3, CPU=4) == (3, 1, 0)
-    assert of(CPU=16, GPU=2) == (8, 4, 0.5)
-    with pytest.raises(RayError, match="expected CPUs in the cluster, got 0"):
-        of()
 
 
 COUNT = 6000
@@ -195,15 +173,14 @@ def test_a_node_that_dies_loses_its_blocks_alone(
     killer = threading.Thread(target=kill, daemon=True)
     with connected(cluster.address) as engine:
         killer.start()
-        found = extract(run, given, tmp_path / "ray", part_images=1000, engine=engine)
+        found = extract(run, given, tmp_path / "ray", part_images=1000, engine=engine, device="cpu")
     assert killed
     assert killed[0] < 6, "the node was killed after the work"
     assert len(found) == COUNT - len(BAD)
     one, came = files(tmp_path / "one"), files(tmp_path / "ray")
     assert one == came
     said = capsys.readouterr().err
-    assert "Ray: 2 nodes: " in said
-    assert "(1 CPU); 1 to 2 actors with 1 CPU each; 6 parts to make" in said
+    assert "Ray: 2 nodes, 2 CPUs, 0 GPUs; 6 parts to make" in said
 
 
 @pytest.mark.slow
@@ -211,7 +188,7 @@ def test_the_command_with_a_cluster_of_its_own(
     run: runs.Run, photos: Path, tmp_path: Path, htaf: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = {"num_cpus": 2, "object_store_memory": MEMORY, "include_dashboard": False}
-    monkeypatch.setattr(ray_engine, "OWN", own)
+    monkeypatch.setattr(ray_engine, "LOCAL", own)
     settle(monkeypatch)
     monkeypatch.chdir(photos)
     words = ("concepts", "extract", str(run.path), "--engine", "ray", "--files", "files", "--part-images", "2000")

@@ -77,8 +77,8 @@ def np_rows(count: int):
 
 
 def test_the_command_gives_bits_names_and_reasons(htaf, run: Run, pictures: Path, tmp_path: Path) -> None:
-    names = tmp_path / "names.csv"
-    names.write_text("concept,name\n" + "".join(f"{c},stroke {c}\n" for c in range(21)))
+    names = tmp_path / "names.json"
+    names.write_text(json.dumps([{"concept": c, "name": f"stroke {c}"} for c in range(21)]))
     words = ("predict", run.path, pictures, "--bits", "--explain", "--names", names)
     code, out, err = htaf(*words)
     assert code == 3  # a file could not be read

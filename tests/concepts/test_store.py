@@ -28,8 +28,6 @@ SIZE = 8
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "PART_IMAGES", SIZE)
-    monkeypatch.setattr(store, "CHUNK", 4)  # the least of a row group
-    monkeypatch.setattr(writing, "GROUP_ROWS", 4)
     monkeypatch.setattr(writing, "environment", dict)  # it asks git, hundreds of times here
 
 
@@ -87,12 +85,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, n: int, c: int, data: st.D
     assert list(found.ids[1:]) == codes.ids[1:]
     np.testing.assert_array_equal(folder.features().values, values)
     np.testing.assert_array_equal(folder.margins(), values.astype(np.float16))  # pyright: ignore[reportArgumentType]
-    seen = 0
-    for first, piece in folder.pieces("label"):
-        assert first == seen
-        np.testing.assert_array_equal(piece["label"], codes.labels[first : first + len(piece["label"])])
-        seen += len(piece["label"])
-    assert seen == n
+    np.testing.assert_array_equal(folder.read("label")["label"], codes.labels)
     row = data.draw(st.integers(0, n - 1))
     assert found.row(codes.ids[row]) == found.row(str(row)) == row
     known = codes.labels >= 0
@@ -122,16 +115,6 @@ def test_other_programs_read_the_parts(tmp_path: Path) -> None:
     head = safetensors.numpy.load_file(tmp_path / "a" / "head.safetensors")
     np.testing.assert_array_equal(head["weight"], codes.weight)
     assert json.loads((tmp_path / "a" / "concepts.json").read_text())["notes"] == ["a note"]
-
-
-def test_what_is_large_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    codes, values = made()
-    write(tmp_path / "a", codes, values)
-    monkeypatch.setattr(store, "MOST", values.nbytes - 1)
-    found = open_features(tmp_path / "a").values
-    assert isinstance(found, np.memmap)
-    np.testing.assert_array_equal(found, values)
-    assert not isinstance(open_codes(tmp_path / "a").bits, np.memmap)
 
 
 class Killed(BaseException):
@@ -214,7 +197,7 @@ def test_what_a_folder_does_not_hold(tmp_path: Path) -> None:
     with pytest.raises(ConceptError, match=r"has no features: extract them with htaf concepts extract --keep features"):
         open_features(tmp_path / "a")
     with pytest.raises(ConceptError, match=r"has no margins, it has id, label, "):
-        next(folder.pieces("margins"))
+        folder.read("margins")
     fields = (codes.classes, codes.labels, codes.parts, codes.ids, codes.weight, codes.bias, codes.smooth)
     plain = writing.write_codes(tmp_path / "c", Features(values, *fields, {}), {"run": "r"})
     np.testing.assert_array_equal(plain.features().values, values)
@@ -233,11 +216,13 @@ def flip(file: Path, place: int = -1) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no file": (lambda p: p.unlink(), "is missing"),
-    "empty": (lambda p: p.write_bytes(b""), "is damaged: expected a Parquet file, got one without its end"),
-    "cut off": (lambda p: p.write_bytes(p.read_bytes()[:-3]), "is damaged: expected a Parquet file"),
-    "longer": (lambda p: p.write_bytes(p.read_bytes() + b"x"), "is damaged: expected a Parquet file"),
-    "its footer": (lambda p: flip(p, -20), r"is damaged: its footer differs from what concepts\.json says; put back a"),
-    "another part": (lambda p: shutil.copy(p.with_name("part-00000.parquet"), p), "is damaged: its footer differs"),
+    "empty": (lambda p: p.write_bytes(b""), "is damaged: its SHA-256 differs"),
+    "cut off": (lambda p: p.write_bytes(p.read_bytes()[:-3]), "is damaged: its SHA-256 differs"),
+    "its footer": (
+        lambda p: flip(p, -20),
+        r"is damaged: its SHA-256 differs from the one in .*; put back a",
+    ),
+    "another part": (lambda p: shutil.copy(p.with_name("part-00000.parquet"), p), "is damaged: its SHA-256 differs"),
 }
 
 
@@ -252,23 +237,13 @@ def test_a_damaged_part_is_named(tmp_path: Path, what: str) -> None:
 
 
 def test_every_changed_byte_is_seen(tmp_path: Path) -> None:
-    """Of the pages when they are read, of the footer when the folder is opened; and none ends the process."""
     write(tmp_path / "a", *made())
-    file, expected = tmp_path / "a" / "parts" / "part-00000.parquet", content(tmp_path / "a")
+    file = tmp_path / "a" / "parts" / "part-00000.parquet"
     whole = file.read_bytes()
-    codes = open_codes(tmp_path / "a")
     for place in range(0, len(whole), 5):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
-        try:
-            folder = open_folder(tmp_path / "a")
-            list(folder.pieces(*folder.columns))
-            found = folder.codes()
-        except ConceptError:
-            continue
-        for name in ("bits", "labels", "parts", "smooth", "exact", "saturated"):
-            np.testing.assert_array_equal(getattr(found, name), getattr(codes, name), f"{name}, byte {place}")
-    file.write_bytes(whole)
-    assert content(tmp_path / "a") == expected
+        with pytest.raises(ConceptError, match="SHA-256 differs"):
+            open_codes(tmp_path / "a")
 
 
 @pytest.mark.parametrize(
@@ -287,7 +262,7 @@ def edit(path: Path, **changes: Any) -> None:
     (path / "concepts.json").write_text(sealed(record | changes))
 
 
-PART = {"file": "part-00000.parquet", "images": 8, "footer": "0"}
+PART = {"file": "part-00000.parquet", "images": 8, "sha256": "0"}
 
 
 @pytest.mark.parametrize(
@@ -299,13 +274,13 @@ PART = {"file": "part-00000.parquet", "images": 8, "footer": "0"}
         ({"parts": None}, r"is damaged: it lacks parts"),
         ({"parts": []}, r"is damaged: expected different parts of 20 images in all"),
         ({"parts": [PART, PART]}, r"is damaged: expected different parts of 20 images in all"),
-        ({"parts": [3]}, r"is damaged: expected file, images and footer of each part"),
+        ({"parts": [3]}, r"is damaged: expected file, images and SHA-256 of each part"),
         ({"parts": [PART | {"file": "../x.parquet"}]}, r"is damaged: expected a file in parts with images, got"),
         ({"parts": [PART | {"images": -9}]}, r"is damaged: expected a file in parts with images"),
         ({"classes": [1]}, r"is damaged: expected concepts, and names of classes and columns"),
         ({"columns": ["id", "label", "part", "smooth", "x"]}, r"expected columns of .*, got 'x'"),
-        ({"columns": ["id", "label", "part", "smooth"]}, r"part-00000\.parquet is damaged: expected the columns"),
-        ({"concepts": 17}, r"part-00000\.parquet is damaged: expected the columns"),
+        ({"columns": ["id", "label", "part", "smooth"]}, "holds features of a plain network, not codes"),
+        ({"concepts": 17}, r"head\.safetensors is damaged: it differs from what concepts\.json says"),
         ({"classes": ["a"]}, r"head\.safetensors is damaged: it differs from what concepts\.json says"),
     ],
 )

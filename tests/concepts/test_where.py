@@ -15,10 +15,11 @@ from htaf._errors import HtafError
 from htaf.concepts import where as module
 from htaf.concepts.codes import ConceptError, codes_of
 from htaf.concepts.extract import extract
+from htaf.concepts.pixels import Pictures
 from htaf.concepts.regions import Map
 from htaf.concepts.store import open_codes, open_margins
-from htaf.concepts.where import cropped, ordered, overlay, strongest, write_where
-from htaf.data.images import Images
+from htaf.concepts.where import framed, ordered, strongest, write_where
+from htaf.data.images import Images, load
 from htaf.runs import Run
 from made_runs import PLAIN, digits, made_run
 
@@ -58,25 +59,20 @@ def test_ordered_and_strongest() -> None:
     assert strongest(several, 0, 1).tolist() == [3]
 
 
-def test_overlay_and_crop() -> None:
+def test_framed() -> None:
     picture = np.full((40, 60, 3), 100, np.uint8)
     values = np.zeros((4, 6))
     values[1, 2], values[3, 5] = 2.0, -2.0
     found = Map(0, values, 0.0, 0.0, (20, 30))
-    drawn = overlay(picture, found, frame=False)
+    drawn = framed(picture, found)
     assert drawn.shape == picture.shape
     red, _, blue = drawn[15, 25].tolist()
     assert red > 150 > 60 > blue  # orange where it speaks for the bit
     red, _, blue = drawn[39, 59].tolist()
     assert red < 60 < 130 < blue
     assert drawn[0, 0].tolist() == [100, 100, 100]
-    framed = overlay(picture, found)
-    assert framed[10, 20].tolist() == framed[19, 29].tolist() == [255, 255, 255]
-    assert framed[15, 25].tolist() == drawn[15, 25].tolist()
-    crop = cropped(picture, found)
-    assert crop is not None
-    assert crop.shape == (10, 10, 3)
-    assert cropped(picture, Map(0, -np.ones((4, 6)), -24.0, 0.0, (20, 30))) is None
+    assert drawn[10, 20].tolist() == drawn[19, 29].tolist() == [255, 255, 255]
+    assert not (framed(picture, Map(0, -np.ones((4, 6)), -24.0, 0.0, (20, 30))) == 255).all(2).any()
 
 
 def test_the_images_of_concepts(htaf, run: Run, codes: Path, tmp_path: Path) -> None:
@@ -102,10 +98,8 @@ def test_the_images_of_concepts(htaf, run: Run, codes: Path, tmp_path: Path) -> 
             assert 0 <= left < right <= 8
             assert 0 <= top < bottom <= 8
             assert 0 < line["share"] <= 1
-            with Image.open(out / line["map"]) as drawn, Image.open(out / line["crop"]) as crop:
+            with Image.open(out / line["map"]) as drawn:
                 assert drawn.size == (192, 192)
-                assert min(crop.size) >= 24
-        assert (out / f"concept-{concept}.png").read_bytes().startswith(b"\x89PNG")
     code, said, err = htaf(*words)
     assert code == 0, err
     assert f"index: {out / 'index.jsonl'}" in said
@@ -126,7 +120,6 @@ def test_the_concepts_of_an_image(htaf, run: Run, codes: Path, tmp_path: Path) -
     assert [line["concept"] for line in lines] == strongest(opened, 5, 3).tolist()
     assert all(line["bit"] == 1 and line["row"] == 5 for line in lines)
     assert (out / f"image-5/concept-{lines[0]['concept']}-map.png").exists()
-    assert (out / "image-5.png").exists()
     off = np.flatnonzero(opened.unpack()[5] == 0)[:2].tolist()
     code, said, err = htaf(*words[:6], tmp_path / "off", *words[7:], "--concept", *off)
     assert code == 0, err
@@ -194,3 +187,36 @@ def test_files_are_drawn_as_large_as_they_are(htaf, run: Run, images: Images, tm
     assert lines[0]["label"] is None
     with Image.open(tmp_path / "maps" / lines[0]["map"]) as drawn:
         assert drawn.size == (200, 200)  # the middle, which the network sees, in 25 times its 8 x 8
+
+
+def test_images_in_memory() -> None:
+    digits = load("digits")
+    found = Pictures(digits)
+    expected = torch.stack([digits.test.pixels[3], digits.train.pixels[0], digits.test.pixels[0]])  # pyright: ignore
+    assert torch.equal(found.pixels(["test/3", "train/0", "test/0"]), expected)
+    assert found.pixels([]).shape == (0, 1, 8, 8)
+    assert found.file("test/3") is None
+    np.testing.assert_array_equal(found.original("test/3"), expected[0])
+    with pytest.raises(ConceptError, match=r"expected ids of digits, such as 'train/0', got 'test/9999'"):
+        found.pixels(["test/9999"])
+
+
+@pytest.mark.parametrize("side", [80, 8])
+def test_images_in_files(tmp_path: Path, side: int) -> None:
+    """Small ones are read into memory, and keep their names."""
+    for name, level in (("a", 10), ("b", 200)):
+        (tmp_path / name).mkdir()
+        for number in range(5):
+            Image.fromarray(np.full((side, side + 1, 3), level + number, np.uint8)).save(
+                tmp_path / name / f"{number}.png"
+            )
+    images = load(tmp_path, size=80) if side == 80 else load(tmp_path)
+    names = [*images.train.names, *images.test.names]  # pyright: ignore
+    assert sorted(names) == [f"{name}/{number}.png" for name in "ab" for number in range(5)]
+    levels = [{"a": 10, "b": 200}[name[0]] + int(name[2]) for name in names]
+    found = Pictures(images)
+    assert found.pixels(names)[:, 0, 0, 0].tolist() == levels
+    assert found.file(names[0]) == (tmp_path / names[0] if side == 80 else None)
+    assert found.original(names[0]).shape == (3, side, side + 1)
+    with pytest.raises(ConceptError, match=f"such as '{names[0]}', got 'a/9.png'"):
+        found.pixels(["a/9.png"])

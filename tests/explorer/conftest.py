@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from htaf.explorer import folder
-from htaf.explorer.beside import Beside
 from htaf.explorer.build import build_page
 from htaf.explorer.shown import Heading
 from made_pages import made_codes
@@ -41,8 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
         {"concept": 4, "name": "large leaf", "verified": False, "reason": "held-out balanced accuracy 0.61 < 0.75",
          "held_out": 0.61, "p_value": 0.2, "agreement": 0.7, "source": "attributes"},
     ]  # fmt: skip
-    build_page(codes, out, pixels=pictures, names=names, heading=Heading("Trees", about=[("Run", "r")]), seconds=5.0,
-               beside=Beside(made_codes(concepts=13, names=codes.classes), "another run"))  # fmt: skip
+    build_page(codes, out, pixels=pictures, names=names, heading=Heading("Trees", about=[("Run", "r")]), seconds=5.0)
     return Site(out, codes)
 
 

@@ -93,33 +93,24 @@ def test_a_run_becomes_a_page(htaf, folder: Path, tmp_path: Path) -> None:
 
 
 def test_codes_names_part_and_number(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
-    (tmp_path / "n.csv").write_text("concept,name\n3,[red]stroke\n")
-    words = (
-        "explore",
-        folder / "run",
-        "--out",
-        tmp_path / "p",
-        "--codes",
-        codes,
-        "--names",
-        tmp_path / "n.csv",
-        "--maps",
-        0,
-    )
-    code, out, err = htaf(*words, "--part", "validation", "--images", "50", "--beside", codes)
+    names = tmp_path / "n.json"
+    names.write_text(json.dumps([{"concept": 3, "name": "[red]stroke"}]))
+    words = ("explore", folder / "run", "--out", tmp_path / "p", "--codes", codes, "--names", names, "--detailed", 0)
+    code, out, err = htaf(*words, "--part", "validation", "--images", "50")
     assert code == 0, err
     assert "50 validation images, 21 concepts (1 named, 0 of them verified)" in out
     found = read_page(tmp_path / "p")
     assert (found["page"]["part"], found["page"]["images"]) == ("validation", 50)
-    assert found["page"]["beside"] == "run"  # its path would say where it lies
     assert (found["concepts"][3]["name"], found["concepts"][3]["source"]) == ("[red]stroke", "hand")
     assert not (tmp_path / "p-codes").exists()
 
 
 def test_the_page_of_a_run_from_python(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
-    made = build_run_page(runs.open_run(folder / "run"), tmp_path / "a", codes=codes, shown=Shown(images=40, maps=9))
+    made = build_run_page(
+        runs.open_run(folder / "run"), tmp_path / "a", codes=codes, shown=Shown(images=40, detailed=9)
+    )
     assert (made["images"], made["concepts"], made["maps"]) == (40, 21, 9)
-    words = ("explore", folder / "run", "--out", tmp_path / "b", "--codes", codes, "--images", 40, "--maps", 9)
+    words = ("explore", folder / "run", "--out", tmp_path / "b", "--codes", codes, "--images", 40, "--detailed", 9)
     assert htaf(*words)[0] == 0
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     with pytest.raises(CodesNeededError, match="is a plain network"):
@@ -176,19 +167,15 @@ def test_images_that_moved_leave_a_page_without_thumbnails(htaf, folder: Path, t
     run = made_run(tmp_path / "run", photos, shares={"train_images": 150, "validation_images": 50})
     record = run.record | {"source": {"name": str(tmp_path / "photos"), "data_dir": None, "size": None}}
     runs.write_atomic(run.path / "record.json", runs.to_json(record))
-    words = ("explore", tmp_path / "run", "--out", tmp_path / "p", "--maps", 0)
+    words = ("explore", tmp_path / "run", "--out", tmp_path / "p", "--detailed", 0)
     code, _, err = htaf(*words)
     assert code == 0, err
     assert read_page(tmp_path / "p")["page"]["sprites"] is not None
     (tmp_path / "photos").rename(tmp_path / "moved")
-    code, _, err = htaf(*words)
-    assert code == 0, err
-    assert "note: thumbnails of an earlier call: " in err
-    assert read_page(tmp_path / "p")["page"]["sprites"] is not None
     for source, why in ((None, f"{tmp_path / 'run'} does not say where its images came from"), (record["source"], "")):
         runs.write_atomic(run.path / "record.json", runs.to_json(record | {"source": source}))
         code, _, err = htaf(
-            "explore", run.path, "--out", tmp_path / "new", "--codes", tmp_path / "p-codes", "--maps", 0
+            "explore", run.path, "--out", tmp_path / "new", "--codes", tmp_path / "p-codes", "--detailed", 0
         )
         assert code == 0, err
         assert f"note: no thumbnails: {why}" in err
@@ -211,18 +198,18 @@ def test_images_that_moved_leave_a_page_without_thumbnails(htaf, folder: Path, t
         (("{}/nothing", "--out", "{}/x"), 1, "expected a run folder"),
         (("{}/run", "--out", "{}/run"), 1, "expected a new or empty folder"),
         (("{}/run", "--out", "{}/x", "--codes", "{}/nothing"), 1, "expected a folder of codes"),
-        (("{}/run", "--out", "{}/x", "--names", "{}/nothing.csv"), 1, "nothing.csv: No such file"),
+        (("{}/run", "--out", "{}/x", "--names", "{}/nothing.json"), 1, "nothing.json: No such file"),
         (
-            ("{}/run", "--out", "{}/x", "--codes", "{}/codes", "--names", "{}/n.csv"),
+            ("{}/run", "--out", "{}/x", "--codes", "{}/codes", "--names", "{}/n.json"),
             1,
             "got 99: are these the names of another network",
         ),
         (("{}/run", "--out", "{}/x", "--images", "0"), 2, "expected --images >= 1"),
-        (("{}/run", "--out", "{}/x", "--thumbnail", "8"), 2, "--thumbnail in 16 to 1024"),
+        (("{}/run", "--out", "{}/x", "--detailed", "-1"), 2, "--detailed >= 0"),
     ],
 )
 def test_bad_use_is_one_line(htaf, folder: Path, codes: Path, words: tuple[str, ...], code: int, message: str) -> None:
-    (folder / "n.csv").write_text("concept,name\n99,a\n")
+    (folder / "n.json").write_text('[{"concept": 99, "name": "a"}]')
     got, _, err = htaf("explore", *(word.format(folder) for word in words))
     assert message in one_line(err)
     assert got == code
@@ -231,7 +218,7 @@ def test_bad_use_is_one_line(htaf, folder: Path, codes: Path, words: tuple[str, 
 
 
 def test_names_of_another_run_are_refused(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
-    own, other = tmp_path / "own.json", tmp_path / "other.csv"
+    own, other = tmp_path / "own.json", tmp_path / "other.json"
     write_names([{"concept": 3, "name": "x"}], own, codes=codes_key(open_codes(codes)))
     write_names([{"concept": 3, "name": "x"}], other, codes="abcdefghijkl")
     words = ("explore", folder / "run", "--codes", codes, "--out", tmp_path / "p", "--images", 9, "--names")

@@ -1,27 +1,27 @@
-"""Orders, relations, typical images, accuracy without a concept, the example: against plain loops."""
+"""Which images are shown, orders, relations, typical images, the example: against plain loops."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htaf.concepts.codes import ConceptError, codes_of
+from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counts import proportions
 from htaf.explorer import discovery
 from htaf.explorer.build import build_page
 from htaf.explorer.discovery import (
+    chosen_rows,
     clustered_order,
+    counterfactuals_of,
     example_row,
     relations,
     sample_images,
     strongest_images,
     typical_images,
-    without_each,
 )
 from made_pages import made_codes, read_page
 
@@ -32,14 +32,10 @@ def test_an_order_is_a_permutation(rows: int, columns: int, seed: int) -> None:
     assert sorted(clustered_order(values).tolist()) == list(range(rows))
 
 
-@pytest.mark.parametrize("most", [2048, 4])
-def test_similar_rows_stand_together(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "CLUSTERED", most)
+def test_similar_rows_stand_together() -> None:
     kinds = np.array([0, 1, 2, 0, 2, 1, 0, 1, 2])
     profiles = np.array([[0.0, 0.1], [0.5, 0.6], [1.0, 0.9]])[kinds] + 0.001 * np.arange(9)[:, None]
-    profiles[0, 1] = np.nan if most > 4 else 0.1  # nan counts as 0.5
-    if most > 4:
-        profiles[kinds == 0, 1] = np.nan
+    profiles[kinds == 0, 1] = np.nan  # counts as 0.5
     order = kinds[clustered_order(profiles)]
     assert (np.diff(order) != 0).sum() == 2
 
@@ -109,23 +105,6 @@ def test_strong_and_bare_images_by_margin() -> None:
         assert found[2, concept].tolist() == off[np.argsort(-margins[off, concept], kind="stable")[:4]].tolist()
 
 
-def test_accuracy_without_each_concept() -> None:
-    codes = made_codes(300)
-    found = without_each(codes)
-    assert found is not None
-    known = np.flatnonzero(codes.labels >= 0)
-    bits, labels = codes.unpack(known).astype(np.float32), codes.labels[known]
-    was = (bits @ codes.weight.T + codes.bias).argmax(1)
-    assert found[0] == pytest.approx((was == labels).mean())
-    for concept in range(21):
-        off = bits.copy()
-        off[:, concept] = 0
-        now = (off @ codes.weight.T + codes.bias).argmax(1)
-        assert found[1][concept] == pytest.approx((now == labels).mean())
-        assert found[2][concept] == (now != was).sum()
-    assert without_each(replace(codes, labels=np.full(300, -1, np.int32))) is None
-
-
 def test_the_example_is_right_and_explained_by_few() -> None:
     weight = np.array([[1.0, 1, 1, 1], [0, 0, 0, 0]])
     bits = np.array([[1, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
@@ -152,11 +131,73 @@ def test_the_page_holds_it_all(tmp_path: Path, stand_in: Path) -> None:
     assert confusion[:, 2].sum() == (test.labels >= 0).sum()
     for label, guess, images in confusion.tolist():
         assert images == ((test.labels == label) & (test.exact == guess)).sum()
-    off = without_each(test)
-    assert off is not None
-    assert found["page"]["off"] == off[0]
-    np.testing.assert_allclose(arrays["off_accuracy"], off[1], rtol=1e-6)
     assert arrays["strongest"].shape == (3, 21, 8)
     assert found["page"]["example"] is not None
     with pytest.raises(ConceptError, match="expected margins of 300 images x 21 concepts"):
         build_page(codes, tmp_path / "p", margins=margins[:5])
+
+
+def of_labels(labels: np.ndarray, wrong: np.ndarray, classes: int) -> Codes:
+    """One concept a class: the network finds the class of the bit that is set."""
+    guess = np.where(wrong, (labels + 1) % classes, np.maximum(labels, 0))
+    return codes_of(np.eye(classes)[guess], labels, np.eye(classes), np.zeros(classes), parts="test")
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), st.integers(1, 80), st.integers(2, 6), st.integers(0, 2**32 - 1))
+def test_chosen_rows(images: int, most: int, classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(-1, classes, images)
+    codes = of_labels(labels, rng.random(images) < rng.random(), classes)
+    wrong = (labels >= 0) & (codes.exact != labels)
+    rows, drawn = chosen_rows(codes, "test", most)
+    assert (np.diff(rows) > 0).all()
+    assert len(rows) == len(drawn) == min(images, most)
+    if most < images:
+        random = rows[drawn]
+        assert len(random) == most - most // 2
+        missed = int(wrong.sum() - wrong[random].sum())
+        room = most // 2
+        assert wrong[rows[~drawn]].sum() == max(min(missed, room), room - int((~wrong).sum() - (~wrong)[random].sum()))
+        kept = np.bincount(labels[random] + 1, minlength=classes + 1)
+        whole = np.bincount(labels + 1, minlength=classes + 1)
+        assert kept[kept < whole].min(initial=most) >= kept.max() - 1, "evenly over the classes"
+    else:
+        assert drawn.all()
+    for one, again in zip((rows, drawn), chosen_rows(codes, "test", most), strict=True):
+        np.testing.assert_array_equal(one, again)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 60), st.integers(1, 59), st.integers(2, 6), st.integers(0, 2**32 - 1))
+def test_random_images_know_nothing_of_the_predictions(images: int, most: int, classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(-1, classes, images)
+    chosen = []
+    for share in (0.0, 0.5, 1.0):
+        rows, drawn = chosen_rows(of_labels(labels, rng.random(images) < share, classes), "test", most)
+        chosen.append(rows[drawn].tolist())
+    assert chosen[0] == chosen[1] == chosen[2]
+
+
+def test_time_is_kept_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second for each question: bounds of four, no time for proofs."""
+    shown = made_codes(400).part("test")
+    now, asked, done = [0.0], [], []
+
+    def slow(codes: Codes, row: int, *, time_limit: float):
+        now[0] += 1
+        asked.append(time_limit)
+        return real(codes, row, time_limit=time_limit)
+
+    real = discovery.counterfactual
+    monkeypatch.setattr(discovery.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(discovery, "counterfactual", slow)
+    found, wrong = counterfactuals_of(shown, 4.0, advance=done.append)
+    assert (len(found), asked) == (4, [0] * 4)
+    assert wrong == ((shown.labels >= 0) & (shown.labels != shown.exact)).sum() > 4
+    asked.clear()
+    found, wrong = counterfactuals_of(shown, 1e9, advance=done.append)
+    assert len(found) == wrong
+    assert all(one["proven"] for one in found.values())
+    assert set(asked) <= {0, 2.0}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from htaf.concepts.codes import ConceptError
 from htaf.explorer import build, folder
 from htaf.explorer.build import build_page
-from htaf.explorer.shown import Heading
+from htaf.explorer.shown import Shown
+from htaf.explorer.sprites import sheets
 from made_pages import coloured, contents, made_codes, read_page
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -20,28 +24,53 @@ def gone(ids: object) -> np.ndarray:
     raise FileNotFoundError("they are gone")
 
 
-def test_thumbnails_stay_where_images_are_gone(tmp_path: Path) -> None:
+def test_without_images_there_are_no_thumbnails(tmp_path: Path) -> None:
     out = tmp_path / "p"
     build_page(made_codes(), out, pixels=coloured)
-    before = read_page(out)["page"]["sprites"]
-    made = build_page(made_codes(), out, pixels=gone, heading=Heading("other"))
-    assert (made["sprites"], read_page(out)["page"]["sprites"]) == (1, before)
-    assert (out / "data" / "sprite-0000.webp").is_file()
-    assert "thumbnails of an earlier call: they are gone" in made["notes"]
-    made = build_page(made_codes(seed=1), out, pixels=gone)
+    made = build_page(made_codes(), out, pixels=gone)
     assert (made["sprites"], read_page(out)["page"]["sprites"]) == (0, None)
-    assert not list(out.glob("data/sprite-*")), "of other images"
+    assert not list(out.glob("data/sprite-*"))
     assert "no thumbnails: they are gone" in made["notes"]
-    build_page(made_codes(), out, pixels=coloured)
-    (out / "data" / "sprite-0000.webp").unlink()
-    assert build_page(made_codes(), out, pixels=gone)["sprites"] == 0
+
+
+def large(one: str) -> np.ndarray:
+    return np.full((3, 120, 150), int(one) % 256, np.uint8)
+
+
+def small_ones(ids: list[str]) -> np.ndarray:
+    return np.stack([large(one)[:, ::10, ::10] for one in ids])
+
+
+def gone_one(one: str) -> np.ndarray:
+    raise OSError("they are gone")
+
+
+def test_some_images_are_there_at_full_size(tmp_path: Path) -> None:
+    out, codes = tmp_path / "p", made_codes(200)
+    made = build_page(codes, out, pixels=small_ones, original=large, shown=Shown(detailed=10), seconds=0.0)
+    found = read_page(out)["page"]
+    assert made["originals"] == len(found["originals"]["rows"]) == 10
+    assert found["example"] in found["originals"]["rows"]
+    for row in found["originals"]["rows"]:
+        image = Image.open(io.BytesIO((out / "data" / "full" / f"{row:06d}.webp").read_bytes()))
+        assert image.size == (150, 120)
+        assert abs(int(np.asarray(image).mean()) - int(codes.part("test").ids[row]) % 256) <= 2
+    before = contents(out)
+    (out / "data" / "full" / ".000001.webp.abc").write_text("left")
+    build_page(codes, out, pixels=small_ones, original=large, shown=Shown(detailed=10), seconds=0.0)
+    assert contents(out) == before
+    made = build_page(codes, out, pixels=small_ones, original=gone_one, shown=Shown(detailed=10), seconds=0.0)
+    assert made["originals"] == 0
+    assert "no pictures at full size: they are gone" in made["notes"]
+    build_page(codes, out, pixels=small_ones, original=large, shown=Shown(detailed=0), seconds=0.0)
+    assert not (out / "data" / "full").exists()
 
 
 def test_no_time_leaves_flips_to_the_page(tmp_path: Path) -> None:
     made = build_page(made_codes(), tmp_path / "p", seconds=0)
     assert read_page(tmp_path / "p")["images"]["flips"] == {}
     assert any("counterfactuals were looked for in 0 of " in note for note in made["notes"])
-    made = build_page(made_codes(), tmp_path / "p")  # other settings: what is there is not kept
+    made = build_page(made_codes(), tmp_path / "p")
     assert read_page(tmp_path / "p")["images"]["flips"]
     assert not any("counterfactuals" in note for note in made["notes"])
 
@@ -113,3 +142,47 @@ def test_a_build_that_was_killed_is_no_page(
 def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
     with folder.claimed(tmp_path / "p"), pytest.raises(ConceptError, match="another process writes"):
         build_page(made_codes(), tmp_path / "p")
+
+
+def of_shape(channels: int, height: int, width: int):
+    """Images by number, every one different; and how many were asked for at once."""
+    asked: list[int] = []
+
+    def pixels(ids: Sequence[str]) -> np.ndarray:
+        asked.append(len(ids))
+        drawn = [np.random.default_rng(int(one)).integers(0, 256, (channels, height, width)) for one in ids]
+        return np.array(drawn, dtype=np.uint8)
+
+    return pixels, asked
+
+
+def cell(data: bytes, form, number: int) -> np.ndarray:
+    sheet = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    assert sheet.shape == (form.rows * form.height, form.columns * form.width, 3)
+    down, right = divmod(number, form.columns)
+    return sheet[down * form.height :, right * form.width :][: form.height, : form.width]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_small_images_are_kept_to_the_bit(channels: int) -> None:
+    pixels, asked = of_shape(channels, 8, 11)
+    made = list(sheets([str(i) for i in range(300)], pixels))
+    assert len(made) == 2
+    assert max(asked) == 256
+    for number in (0, 1, 16, 255, 256, 299):
+        form, data = made[number // 256]
+        image = pixels([str(number)])[0].transpose(1, 2, 0)
+        np.testing.assert_array_equal(cell(data, form, number % 256), np.broadcast_to(image, (8, 11, 3)))
+    assert not cell(*made[1][::-1], 300 % 256).any()  # unused cells are black
+
+
+def test_large_images_are_scaled() -> None:
+    def pixels(ids: Sequence[str]) -> np.ndarray:
+        colours = np.array([[int(one) * 20, 255 - int(one) * 20, 90] for one in ids], dtype=np.uint8)
+        return np.broadcast_to(colours[:, :, None, None], (len(ids), 3, 300, 200))
+
+    ((form, data),) = sheets([str(i) for i in range(10)], pixels)
+    assert (form.width, form.height, form.columns, form.rows) == (64, 96, 16, 16)
+    for number in range(10):
+        colour = cell(data, form, number)[2:-2, 2:-2].reshape(-1, 3).astype(int)  # at the edges colours run
+        assert np.abs(colour - pixels([str(number)])[0, :, 0, 0]).max() < 16

@@ -13,12 +13,12 @@ from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.extract import extract
 from htaf.concepts.regions import Regions
 from htaf.concepts.store import open_codes, open_margins
-from htaf.concepts.where import Maps, ordered
+from htaf.concepts.where import Maps
 from htaf.explorer import maps as module
 from htaf.explorer.build import build_page
-from htaf.explorer.choice import chosen_rows
+from htaf.explorer.discovery import chosen_rows, strongest_images
+from htaf.explorer.folder import unpacked
 from htaf.explorer.run_page import build_run_page
-from htaf.explorer.scripts import unpacked
 from htaf.explorer.shown import Shown
 from htaf.runs import Run
 from made_pages import made_codes, read_page, read_script
@@ -43,7 +43,7 @@ def codes(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def built(run: Run, codes: Path, out: Path, maps: int = IMAGES) -> dict[str, Any]:
-    return build_run_page(run, out, codes=codes, shown=Shown(images=IMAGES, maps=maps))
+    return build_run_page(run, out, codes=codes, shown=Shown(images=IMAGES, detailed=maps))
 
 
 def seen(codes: Path) -> tuple[Codes, np.ndarray, np.ndarray]:
@@ -63,7 +63,7 @@ def test_maps_are_those_of_the_command_quantised(run: Run, codes: Path, tmp_path
     """And the images of a concept stand from the strongest to the barely on."""
     made = built(run, codes, tmp_path / "p")
     found, maps = read_page(tmp_path / "p"), Maps(run, digits())
-    said, (shown, margins, drawn) = found["page"]["maps"], seen(codes)
+    said, (shown, _, _) = found["page"]["maps"], seen(codes)
     assert (made["maps"], said["rows"], said["grid"], said["size"]) == (IMAGES, list(range(IMAGES)), [2, 2], [8, 8])
     assert said["colours"] == {"for": list(where.FOR), "against": list(where.AGAINST)}
     assert len(list((tmp_path / "p" / "data").glob("maps-*.js"))) == IMAGES
@@ -78,35 +78,23 @@ def test_maps_are_those_of_the_command_quantised(run: Run, codes: Path, tmp_path
             np.testing.assert_allclose(values, one.values, atol=top / 254 + 1e-5)
             assert arrays["margins"][k] == pytest.approx(one.pre_activation, abs=1e-5)
             assert tuple(arrays["boxes"][k].tolist()) == (one.box() or (-1, -1, -1, -1))
-    assert said["whole"] is True
-    some = shown.take(np.flatnonzero(drawn))
-    for concept, rows in enumerate(found["arrays"]["strong_to_weak"]):
-        best = ordered(some, margins[drawn], concept, count=8) if some.has(concept).any() else []
-        assert [shown.ids[row] for row in rows[rows >= 0].tolist()] == [some.ids[row] for row in best]
 
 
 def test_without_margins_there_is_no_order(run: Run, codes: Path, tmp_path: Path) -> None:
-    build_page(open_codes(codes), tmp_path / "p", maps=Maps(run, digits()), shown=Shown(images=IMAGES, maps=9))
+    build_page(open_codes(codes), tmp_path / "p", maps=Maps(run, digits()), shown=Shown(images=IMAGES, detailed=9))
     found = read_page(tmp_path / "p")
-    assert "strong_to_weak" not in found["arrays"]
+    assert "strongest" not in found["arrays"]
     assert len(found["page"]["maps"]["rows"]) == 9
 
 
-def test_of_few_images_those_at_the_ends_come_first(run: Run, codes: Path, tmp_path: Path) -> None:
-    built(run, codes, tmp_path / "p", maps=30)
-    found, (shown, margins, drawn) = read_page(tmp_path / "p"), seen(codes)
-    steps = module.strong_to_weak(shown, margins, drawn, "test")
-    ordered_rows, rows = found["arrays"]["strong_to_weak"], found["page"]["maps"]["rows"]
-    assert found["page"]["maps"]["whole"] is False
-    assert set(steps[:9, 0][steps[:9, 0] >= 0].tolist()) <= set(rows)
-    assert set(ordered_rows[ordered_rows >= 0].tolist()) <= set(rows)
-
-
-def test_mistakes_come_before_the_middles_of_the_orders(run: Run, codes: Path, tmp_path: Path) -> None:
+def test_of_few_images_the_strongest_come_first_then_mistakes(run: Run, codes: Path, tmp_path: Path) -> None:
     shown, margins, drawn = seen(codes)
+    best = strongest_images(shown, margins, drawn)
+    built(run, codes, tmp_path / "p", maps=30)
+    rows = read_page(tmp_path / "p")["page"]["maps"]["rows"]
+    assert set(best[0, :9, 0][best[0, :9, 0] >= 0].tolist()) <= set(rows)
     wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact)).tolist()
-    orders = [row[row >= 0] for row in module.strong_to_weak(shown, margins, drawn, "test")]
-    first = {int(row[end]) for row in orders if len(row) for end in (0, -1)} | set(wrong)
+    first = set(best[:2, :, 0][best[:2, :, 0] >= 0].tolist()) | set(wrong)
     assert wrong
     built(run, codes, tmp_path / "p", maps=len(first) + 1)  # and the example
     assert first <= set(read_page(tmp_path / "p")["page"]["maps"]["rows"])

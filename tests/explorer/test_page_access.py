@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 from htaf.concepts.codes import codes_of
-from htaf.concepts.known import Known
 from htaf.explorer.build import build_page
-from htaf.explorer.likeness import Likeness
 from htaf.explorer.shown import Items
 from made_pages import made_codes
 from visits import Site, Visit
@@ -35,7 +33,6 @@ VIEWS = {
     "confusion": "#/confusion",
     "pair": "#/pair?a=1&b=2",
     "off": "#/off?off=3,5",
-    "beside": "#/beside",
     "glossary": "#/glossary",
     "nothing": "#/concept/999",
 }
@@ -129,14 +126,10 @@ def test_ten_thousand_images_open_in_two_seconds(visit: Open, tmp_path: Path) ->
 def test_axe_finds_no_serious_fault_in_a_page_of_texts(scheme: str, axe: str, visit: Open, tmp_path: Path) -> None:
     codes = made_codes()
     texts = {one: f"https://example.org/{row}" if row % 2 else "words " * 500 for row, one in enumerate(codes.ids)}
-    train, held = codes.part("train").ids, np.linspace(0, 1, 40, dtype=np.float32)
-    known = Known(np.eye(40, dtype=np.float32), [*train], held)
-    likeness = Likeness(known, lambda ids: np.ones((len(ids), 40), np.float32))
-    build_page(codes, tmp_path / "page", items=Items("text", texts), likeness=likeness, seconds=0.0)
+    build_page(codes, tmp_path / "page", items=Items("text", texts), seconds=0.0)
     tab = visit(Site(tmp_path / "page", codes), viewport={"width": 390, "height": 900}, color_scheme=scheme)
-    views = {name: address for name, address in VIEWS.items() if name != "beside"} | {"far": "#/images?sort=-unlike"}
     found = []
-    for name, address in views.items():
+    for name, address in VIEWS.items():
         page = tab.go(address)
         found += faults(page, axe, name)
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name

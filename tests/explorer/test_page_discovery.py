@@ -253,16 +253,6 @@ def test_parts_come_when_they_are_needed(
     assert heads == [f"With the concept {bits[:, 4].sum()}", f"Without it {(1 - bits[:, 4]).sum()}"]
 
 
-def test_two_runs_side_by_side(site: Site, visit: Open) -> None:
-    tab = visit(site)
-    page = tab.go()
-    page.click("text=Compare it with another run")
-    page.wait_for_selector("h1:text-is('Two runs side by side')")
-    assert "another run" in page.inner_text(".lead")
-    assert page.locator("[data-match]").count() == 21
-    assert page.locator(".two-runs tbody tr").first.inner_text().split() == ["Concepts", "21", "13"]
-
-
 def test_a_decision_says_what_the_named_concepts_leave_open(site: Site, visit: Open) -> None:
     tab, codes, rates = visit(site), site.shown, [one["rate"] for one in read_page(site.folder)["concepts"]]
     told = 0

@@ -13,7 +13,7 @@ from test_page_access import axe, fault  # noqa: F401
 
 from htaf.concepts.extract import extract
 from htaf.concepts.store import open_codes
-from htaf.concepts.where import Maps, overlay
+from htaf.concepts.where import Maps, coloured
 from htaf.explorer.run_page import build_run_page
 from htaf.explorer.shown import Shown
 from htaf.runs import Run
@@ -41,7 +41,7 @@ def mapped(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A page of digits, 120 of which have maps."""
     place = tmp_path_factory.mktemp("mapped")
     extract(run, digits(), place / "codes", parts=["train", "test"], keep=["margins"])
-    build_run_page(run, place / "page", codes=place / "codes", shown=Shown(maps=120))
+    build_run_page(run, place / "page", codes=place / "codes", shown=Shown(detailed=120))
     return Site(place / "page", open_codes(place / "codes"))
 
 
@@ -54,9 +54,11 @@ def drawn(page: Any, row: int, concept: int) -> np.ndarray:
 
 def some_concept(site: Site) -> tuple[int, list[int]]:
     """One with several images from strong to barely on, and their rows."""
-    found = read_page(site.folder)["arrays"]["strong_to_weak"]
-    concept = int((found >= 0).sum(1).argmax())
-    return concept, [row for row in found[concept].tolist() if row >= 0]
+    read = read_page(site.folder)
+    ends = np.concatenate(list(read["arrays"]["strongest"][:2, :, :4]), axis=1)
+    there = np.isin(ends, read["page"]["maps"]["rows"])
+    concept = int(there.sum(1).argmax())
+    return concept, list(dict.fromkeys(ends[concept][there[concept]].tolist()))
 
 
 def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: Open) -> None:
@@ -64,19 +66,19 @@ def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: 
     page = visit(mapped).go(f"#/concept/{concept}")
     page.wait_for_selector("[data-where] canvas")
     seen = page.eval_on_selector_all(".seen-row li", "all => all.map(li => [+li.dataset.row, +li.dataset.margin])")
-    assert [row for row, _ in seen] == rows
+    assert {row for row, _ in seen} == set(rows)
     assert all(a >= b >= 0 for (_, a), (_, b) in pairwise(seen))
     maps, black = Maps(run, digits()), np.zeros((8, 8, 3), np.uint8)
     for row, margin in seen:
         (found,) = maps.of([str(mapped.shown.ids[row])], [concept])[0]
         assert margin == pytest.approx(found.pre_activation, abs=1e-5)
-        expected = overlay(black, found, frame=False).astype(float)
+        expected = coloured(black, found).astype(float)
         np.testing.assert_allclose(drawn(page, row, concept), expected, atol=255 * (1 / 254 + 1.5 / 255))
 
 
 def test_without_margins_the_order_is_that_of_random_images(run: Run, visit: Open, tmp_path: Path) -> None:
     extract(run, digits(), tmp_path / "codes", parts=["train", "test"], keep=["bits"])
-    build_run_page(run, tmp_path / "page", codes=tmp_path / "codes", shown=Shown(maps=400))
+    build_run_page(run, tmp_path / "page", codes=tmp_path / "codes", shown=Shown(detailed=400))
     site, found = Site(tmp_path / "page", open_codes(tmp_path / "codes")), read_page(tmp_path / "page")
     there = found["page"]["maps"]["rows"]
     concept = int(np.isin(found["arrays"]["samples"], there).sum(1).argmax())
@@ -107,7 +109,7 @@ def test_an_image_shows_the_map_of_a_reason(run: Run, mapped: Site, visit: Open)
     page.keyboard.press("Enter")
     until(page, f"() => document.querySelector(`[data-map='{tiles[1]}']`).getAttribute('aria-pressed') === 'true'")
     (found,) = Maps(run, digits()).of([str(mapped.shown.ids[row])], [tiles[1]])[0]
-    expected = overlay(np.zeros((8, 8, 3), np.uint8), found, frame=False).astype(float)
+    expected = coloured(np.zeros((8, 8, 3), np.uint8), found).astype(float)
     np.testing.assert_allclose(drawn(page, row, tiles[1]), expected, atol=255 * (1 / 254 + 1.5 / 255))
     page.keyboard.press("Space")  # off again; the focus still shows it until it leaves
     page.keyboard.press("Shift+Tab")

@@ -27,10 +27,9 @@ def test_names_are_edited_kept_exported_and_read_back(site: Site, visit: Open, t
     page.wait_for_selector(".names-bar.edited")
     assert page.inner_text("h1") == '=HYPERLINK("x"), it\'s\\u202e', "kept as it is, shown letter by letter"
     with page.expect_download() as download:
-        page.click("text=Export CSV")
-    download.value.save_as(tmp_path / "names.csv")
-    assert "'=HYPERLINK" in (tmp_path / "names.csv").read_text("utf-8-sig")
-    names = read_names(tmp_path / "names.csv", 21)
+        page.click("text=Export JSON")
+    download.value.save_as(tmp_path / "names.json")
+    names = read_names(tmp_path / "names.json", 21)
     assert [entry["concept"] for entry in names] == list(range(21))
     edited, given = names[7], names[3]
     assert (edited["name"], edited["label_1"], edited["label_0"]) == ('=HYPERLINK("x"), it\'s\u202e', "with", None)
@@ -49,7 +48,7 @@ def test_names_are_edited_kept_exported_and_read_back(site: Site, visit: Open, t
     page.click("text=Discard")
     until(page, "() => document.querySelector('h1').textContent === 'Unnamed'")
     page.click("header nav >> text=Concepts")
-    page.set_input_files("input[type=file]", tmp_path / "names.csv")
+    page.set_input_files("input[type=file]", tmp_path / "names.json")
     page.wait_for_selector("text=21 names read, 1 other than the data's")
     page.click("[data-concept='7'] h2 a")
     page.wait_for_selector(".badge.edited")
@@ -78,19 +77,20 @@ def test_an_edit_that_the_data_took_over_is_forgotten(site: Site, visit: Open, t
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("number,name\n1,a\n", "concept is missing"),
-        ("concept,name\n21,a\n", "row 2: expected a concept in 0 to 20, got 21"),
-        ("concept,name\n1,a\n1,b\n", "again"),
-        ('concept,name\n1,"a\n', "closing quotation mark"),
-        (b"concept,name\n1,\xff\n", "expected UTF-8"),
+        ('[{"number": 1, "name": "a"}]', "with concept and name"),
+        ('[{"concept": 21, "name": "a"}]', "entry 1: expected a concept in 0 to 20, got 21"),
+        ('[{"concept": 1, "name": "a"}, {"concept": 1, "name": "b"}]', "again"),
+        ('[{"concept": 1, "name": 2}]', "expected text for name"),
+        ('[{"concept": 1', "expected JSON"),
+        (b'[{"concept": 1, "name": "\xff"}]', "expected UTF-8"),
     ],
 )
 def test_a_file_of_other_names_changes_nothing(
     text: str | bytes, why: str, site: Site, visit: Open, tmp_path: Path
 ) -> None:
     page = visit(site).go("#/concepts")
-    (tmp_path / "n.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
-    page.set_input_files("input[type=file]", tmp_path / "n.csv")
+    (tmp_path / "n.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    page.set_input_files("input[type=file]", tmp_path / "n.json")
     page.wait_for_selector(".told.warn")
     assert why in page.inner_text(".told")
     assert page.locator(".names-bar.edited").count() == 0

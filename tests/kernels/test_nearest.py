@@ -54,7 +54,7 @@ def test_the_results_are_those_of_brute_force(
     queries = drawn(q + 1, c, seed + 1, rate=rate).bits[:q]
     k = data.draw(st.integers(1, min(n, 40)))
     with threads(number), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(nearest, "AT_ONCE", data.draw(st.integers(1, n)))
+        patched.setattr(nearest, "ROWS", data.draw(st.integers(1, n)))
         distances, rows = nearest.nearest(codes, queries, k)
     expected = brute(codes, queries, k)
     np.testing.assert_array_equal(distances, expected[0])
@@ -63,7 +63,7 @@ def test_the_results_are_those_of_brute_force(
 
 
 def test_many_rows_and_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest, "AT_ONCE", 3000)
+    monkeypatch.setattr(nearest, "ROWS", 3000)
     monkeypatch.setattr(nearest, "QUERIES", 7)
     codes = drawn(20_000, 512, 5)
     queries = codes.bits[::1000] ^ np.uint8(1)
@@ -77,8 +77,6 @@ def test_all_equal_all_different_and_itself() -> None:
     distances, rows = nearest.nearest(same, same.bits[:1], 50)
     assert not distances.any()
     assert rows[0].tolist() == list(range(50))
-    assert nearest.nearest_to(same, 30, 4)[1].tolist() == [0, 1, 2, 3]
-    assert nearest.nearest_to(same, 2, 4)[1].tolist() == [0, 1, 3, 4]
     opposite = drawn(9, 512, 1)
     assert nearest.nearest(opposite, ~opposite.bits[:1], 1)[0].max() <= 512
     one = opposite.take(np.arange(1))
@@ -99,10 +97,6 @@ def test_bad_queries() -> None:
     for k in (0, 6):
         with pytest.raises(ConceptError, match=f"expected k from 1 to 5, got {k}"):
             nearest.nearest(codes, zero, k)
-    with pytest.raises(ConceptError, match="expected a row of the 5 images, got 5"):
-        nearest.nearest_to(codes, 5, 1)
-    with pytest.raises(ConceptError, match="expected k from 1 to 4, got 5"):
-        nearest.nearest_to(codes, 0, 5)
 
 
 def test_the_kernel_checks_its_arrays() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from htaf.llm.chat import MalformedReply, ModelError
 from htaf.llm.client import ServerClient
+from htaf.llm.messages import MalformedReply, ModelError
 
 pytestmark = pytest.mark.slow
 

@@ -227,12 +227,9 @@ def seal_run(files: Files) -> None:
 
 
 def seal_codes(files: Files) -> None:
-    def footer(file: bytes) -> str:
-        return digest(file[len(file) - 8 - int.from_bytes(file[-8:-4], "little") :])
-
     def fit(record: Any) -> None:
         record["head"] = digest(files.get("head.safetensors", b""))
-        record["parts"] = [{**one, "footer": footer(files.get(f"parts/{one['file']}", b""))} for one in record["parts"]]
+        record["parts"] = [{**one, "sha256": digest(files.get(f"parts/{one['file']}", b""))} for one in record["parts"]]
 
     edit(files, "concepts.json", fit)
 
@@ -331,8 +328,8 @@ def made_kinds(world: Path, made: Path) -> dict[str, Kind]:
         "unfinished run": Kind({"record.json": running, **epochs}, read_unfinished),
         "packed": Kind(of_file(world / "net.packed"), read_packed, ("predict D/net.packed W/photos",
                        "evaluate D/net.packed"), seal_tensors, True),
-        "codes": Kind(of(world / "codes"), read_codes, ("concepts score D", "concepts counterfactuals D --image 0",
-                      "explore W/run --codes D --out out"), seal_codes),
+        "codes": Kind(of(world / "codes"), read_codes, ("concepts score D", "explore W/run --codes D --out out"),
+                      seal_codes),
         "integer program": Kind(stored(lambda file: integer_files.save(program, file), "p.safetensors"),
                                 lambda folder: integer_files.load(folder / "p.safetensors").digest, (), seal_tensors),
         "names": Kind(stored(lambda file: write_names(names, file, codes="abcdefabcdef"), "n.json"),
@@ -590,7 +587,6 @@ OWN = {  # of one flag: classes, concepts, images, servers, what no memory holds
     "--pretrained": ("missing.pth", "no-such-package", "W/empty", "W/codes", "hub"),
 }
 TAKEN = {  # what is good; and what is known: a started run is left, a report is written beside a run or codes
-    ("concepts counterfactuals", "--seconds", "inf"), ("concepts score", "--baseline", ""),
     ("paper run", "--workers", HUGE),
     ("train icbm", "--pretrained", ""), ("demo", "--pretrained", ""), ("concepts extract", "--out", "W/codes"),
     ("harden", "--data", "n" * 300), *(("paper report", "--out", f"W/{name}") for name in ("run", "codes")),

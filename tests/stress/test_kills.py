@@ -36,7 +36,7 @@ FOLDERS = {  # of those that go on where they were stopped, and keep their folde
     "images": f"train snn --data digits --out out --epochs 3 --precision bfloat16 {IMAGES} {OFTEN}",
     "a language model": " ".join(words_of("train llm")),
     "codes": "concepts extract W/run --out out --part-images 1000",
-    "a page": "explore W/run --codes W/codes --out out --maps 2",
+    "a page": "explore W/run --codes W/codes --out out --detailed 2",
 }
 COMMANDS = FOLDERS | {
     "scores": "concepts score W/codes --out out",

@@ -160,7 +160,6 @@ WORDS = {
     "concepts sparse": "W/run --codes W/codes --out out --nec 2",
     "concepts where": "W/run --codes W/codes --out out",
     "concepts find": "W/run --with W/photos/red --without W/photos/blue --out out",
-    "concepts counterfactuals": "W/codes --image 0",
     "concepts edit": "W/run --off 3:1 --out out",
     "concepts name": "W/codes --attributes W/attributes.csv --out out.json",
 }

@@ -10,7 +10,6 @@ import { arrival, route, type Route } from "./route.ts";
 import { useStore } from "./store.ts";
 import { Text } from "./text.tsx";
 import { ThemeChoice } from "./theme.tsx";
-import { BesideView } from "./views/beside.tsx";
 import { ClassView } from "./views/class.tsx";
 import { Classes } from "./views/classes.tsx";
 import { Concept } from "./views/concept.tsx";
@@ -45,7 +44,6 @@ function viewOf(explorer: Explorer, { view, id, query }: Route): [JSX.Element, s
   if (view === "images") return [<Images explorer={explorer} />, item("Images")];
   if (view === "confusion") return [<Confusion explorer={explorer} />, "Confusion matrix"];
   if (view === "off") return [<Off explorer={explorer} />, item("Concepts off in all images")];
-  if (view === "beside" && page.beside !== null) return [<BesideView explorer={explorer} />, "Two runs side by side"];
   if (view === "pair") return [<Pair explorer={explorer} />, "What separates two classes"];
   if (view === "glossary") return [<Glossary />, "Glossary"];
   if (view === "concept") {
@@ -70,7 +68,6 @@ function needsOf(explorer: Explorer, { view, id, query }: Route): Need[] {
   const texts: Need[] = explorer.page.items.texts ? ["texts"] : []; // they are searched
   if (view === "concept" || view === "off") return ["rows", "ids", "bits"];
   if (view === "images") return query.has || query.lacks ? ["rows", "ids", "bits", ...texts] : ["rows", "ids", ...texts];
-  if (view === "beside" && explorer.page.beside !== null) return ["rows", "ids", "beside"];
   if (view === "class" || view === "pair") return ["rows", "ids"];
   if (view !== "image") return [];
   const row = id ? explorer.rowOf.get(id) : numberIn(query.row, explorer.page.images);

@@ -2,7 +2,7 @@ import { bytesFor } from "./bits.ts";
 import { DataError, decode, decodeRows } from "./codec.ts";
 import type { Head } from "./head.ts";
 import type { ImageMaps } from "./maps.ts";
-import type { ArrayData, BesideData, ConceptData, ImagesData, PageData, Sprites } from "./types.ts";
+import type { ArrayData, ConceptData, ImagesData, PageData } from "./types.ts";
 import { setItem } from "./words.ts";
 
 export const FORMAT = 3;
@@ -16,16 +16,6 @@ export interface Rows<T> {
 /** The entries of a row that are there. */
 export const entries = ({ data, width }: Rows<Int32Array>, row: number): number[] =>
   [...data.subarray(row * width, (row + 1) * width)].filter((value) => value >= 0);
-
-/** The training images that are nearest to those of the page. */
-export interface Known {
-  ids: string[];
-  sprites: Sprites | null; // of the first `pictured` of them
-  pictured: number;
-  labels: Int32Array; // -1: unknown
-  nearest: Rows<Int32Array>; // [images, n]: places in ids
-  distances: Float32Array;
-}
 
 /** All that the page shows, decoded once. What is of single images is empty until `needs.ts` has loaded it. */
 export interface Explorer {
@@ -42,8 +32,6 @@ export interface Explorer {
   held: Float32Array; // the same of the part's images
   ids: string[];
   texts: string[]; // where the images of this page are texts or links
-  unlike: Float32Array | null; // share of the validation images that are nearer to the training images
-  known: Known | null; // loaded by `needs.ts`
   drawn: Uint8Array; // 1: drawn at random; 0: shown because it is misclassified
   counterfactuals: ImagesData["flips"];
   conceptOrder: Int32Array; // concepts with similar shares stand together
@@ -54,14 +42,10 @@ export interface Explorer {
   samples: Rows<Int32Array>; // [concepts, n], drawn at random among those with the concept
   strongest: Rows<Int32Array> | null; // [3 * concepts, n]: most strongly on, barely on, barely off
   confusion: Int32Array; // [pairs, 3]: class, predicted class, images of the part
-  offAccuracy: Float32Array | null; // [concepts], when the concept is off in all images
-  offChanged: Int32Array | null;
   rowOf: Map<string, number>;
-  beside: BesideData | null; // loaded by `needs.ts`
   originals: ReadonlySet<number>; // rows of images that are there at full size
   mapped: ReadonlySet<number>; // rows of images that have maps
   maps: Map<number, ImageMaps>; // loaded by `needs.ts`
-  strongToWeak: Rows<Int32Array> | null; // [concepts, n]: rows from the strongest to the barely on; -1: none. null: no margins
 }
 
 export function open(found: Record<string, unknown>): Explorer {
@@ -94,18 +78,14 @@ export function open(found: Record<string, unknown>): Explorer {
     labels: new Int32Array(0),
     exact: new Int32Array(0),
     smooth: new Int32Array(0),
-    unlike: null,
-    known: null,
     drawn: new Uint8Array(0),
     ids: new Array<string>(count),
     texts: new Array<string>(count),
     rowOf: new Map<string, number>(),
     counterfactuals: {},
-    beside: null,
     originals: new Set(page.originals?.rows ?? []),
     mapped: new Set(page.maps?.rows ?? []),
     maps: new Map<number, ImageMaps>(),
-    strongToWeak: "strong_to_weak" in arrays ? decodeRows(arrays, "strong_to_weak", "i4", size) : null,
     trained: decode(arrays, "shares", "f4", [page.concepts, classes]),
     held: decode(arrays, "held", "f4", [page.concepts, classes]),
     conceptOrder: decode(arrays, "concept_order", "i4", [size]),
@@ -116,9 +96,7 @@ export function open(found: Record<string, unknown>): Explorer {
     samples: decodeRows(arrays, "samples", "i4", size),
     strongest: "strongest" in arrays ? decodeRows(arrays, "strongest", "i4", 3 * size) : null,
     confusion: decodeRows(arrays, "confusion", "i4", null).data,
-    offAccuracy: "off_accuracy" in arrays ? decode(arrays, "off_accuracy", "f4", [size]) : null,
-    offChanged: "off_changed" in arrays ? decode(arrays, "off_changed", "i4", [size]) : null,
-  };
+      };
 }
 
 function object(value: unknown, where: string): Record<string, unknown> {

@@ -76,10 +76,6 @@ const TERMS = {
     "Concepts that come and go together among images of one and the same class: the correlation that is left when the class is known.",
   ],
   typical: ["Typical", "The images of a class whose bits are nearest to what images of the class have on the whole."],
-  unlike: [
-    "Unlike the training images",
-    "How far an image is from the nearest training image, by the angle between what the backbone gives of the two: the share of the validation images that are nearer to theirs. An image of the same kind has any share, evenly spread; near 100% it shows something that the network has not learned, and its class may mean nothing.",
-  ],
   unverified: ["Unverified", "Nothing has shown that the name fits. It may say nothing true."],
   verified: ["Verified", "The name alone sorts classes or images that had no part in choosing it, better than chance."],
   weight: ["Weight", "What a concept adds to the logit of a class when it is on. Above 0 it speaks for the class, below 0 against it."],

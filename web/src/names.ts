@@ -1,5 +1,4 @@
 // Names as shown: those of the data, or what was written on this page and is kept in this browser.
-import { readCsv, unguard, guard, writeCsv } from "./csv.ts";
 import { classesOf, trainedShareOf, type Explorer } from "./explorer.ts";
 import { keep, recall, Store, useStore } from "./store.ts";
 import type { ConceptData } from "./types.ts";
@@ -35,9 +34,8 @@ export interface Naming extends Words {
 }
 
 export const BY_HAND = "named by hand, not checked";
-export const COLUMNS =
-  "concept,name,label_1,label_0,verified,held_out,p_value,agreement,naming,group_a,group_b,mixed,test_a,test_b,source,reason,justification,checked_by,codes,seal".split(",");
 const FIELDS = ["name", "label_1", "label_0"] as const;
+const CHECKS = ["held_out", "p_value", "agreement", "test_a", "test_b", "source", "model", "seal", "status"] as const;
 
 export const edits = new Store<Edits>(new Map());
 export const useEdits = (): Edits => useStore(edits);
@@ -108,56 +106,56 @@ export function stateOf(explorer: Explorer, concept: number, naming: Naming): St
   return explorer.concepts[concept]!.dead ? "dead" : "unnamed";
 }
 
-/** All names as the CSV that `htaf explore --names` reads; a BOM tells spreadsheets that it is UTF-8. */
-export function exportCsv(explorer: Explorer): string {
-  const text = (value: string | null): string => guard((value ?? "").toWellFormed());
-  const number = (value: number | null): string => (value === null ? "" : String(value));
-  const rows = explorer.concepts.map((_, concept) => {
-    const naming = namingOf(explorer, concept);
+/** All names as the JSON that `htaf explore --names` reads. */
+export function exportJson(explorer: Explorer): string {
+  const text = (value: string | null): string | null => value?.toWellFormed() ?? null;
+  const names = explorer.concepts.map((_, concept) => {
+    const { reason, justification, checked_by, ...rest } = namingOf(explorer, concept);
     // the groups that names are looked for in: of training images
-    const sizes = (["A", "B", "mixed"] as const).map((group) => String(classesOf(explorer, concept, group, trainedShareOf).length));
-    return [
-      String(concept),
-      ...FIELDS.map((field) => text(naming[field])),
-      naming.verified ? "True" : "False",
-      ...[naming.held_out, naming.p_value, naming.agreement].map(number),
-      "",
-      ...sizes,
-      ...[naming.test_a, naming.test_b].map(number),
-      naming.source ?? "",
-      text(naming.reason),
-      text(naming.justification),
-      text(naming.checked_by),
-      explorer.page.codes,
-      naming.seal ?? "",
-    ];
+    const size = (group: "A" | "B" | "mixed"): number => classesOf(explorer, concept, group, trainedShareOf).length;
+    return {
+      concept,
+      verified: rest.verified,
+      ...Object.fromEntries(FIELDS.map((field) => [field, text(rest[field])])),
+      ...Object.fromEntries(CHECKS.map((key) => [key, rest[key]])),
+      group_a: size("A"),
+      group_b: size("B"),
+      mixed: size("mixed"),
+      reason: text(reason) ?? "",
+      justification: text(justification),
+      checked_by: text(checked_by),
+      codes: explorer.page.codes,
+    };
   });
-  return `\uFEFF${writeCsv([COLUMNS, ...rows])}`;
+  return `${JSON.stringify(names, null, 1)}\n`;
 }
 
-/** Names of a CSV with the columns concept and name; what differs from the data becomes an edit. Returns what it did. */
-export function importCsv(explorer: Explorer, text: string): string {
-  const [header = [], ...rows] = readCsv(text);
-  const columns = header.map((cell) => cell.trim().toLowerCase());
-  for (const column of ["concept", "name"]) {
-    if (!columns.includes(column)) throw new Error(`expected the columns concept and name, ${column} is missing`);
+/** Names of a JSON list of objects with concept and name; what differs from the data becomes an edit. Returns what it did. */
+export function importJson(explorer: Explorer, text: string): string {
+  let names: unknown;
+  try {
+    names = JSON.parse(text.replace(/^\uFEFF/, ""));
+  } catch {
+    throw new Error("expected JSON, got something else");
   }
+  if (!Array.isArray(names)) throw new Error("expected a list of objects with concept and name");
   const changes = new Map<number, Words>();
-  for (const [number, cells] of rows.entries()) {
-    const cell = (column: string): string => cells[columns.indexOf(column)] ?? "";
-    const plain = cell("concept").trim();
-    const concept = Number(plain);
-    const where = `row ${number + 2}`;
-    if (!/^\d+$/.test(plain) || !(concept in explorer.concepts)) {
-      throw new Error(`${where}: expected a concept in 0 to ${explorer.page.concepts - 1}, got ${plain.slice(0, 40) || "nothing"}`);
+  for (const [number, entry] of (names as Record<string, unknown>[]).entries()) {
+    const where = `entry ${number + 1}`;
+    if (typeof entry !== "object" || entry === null || !("concept" in entry) || !("name" in entry)) throw new Error(`${where}: expected an object with concept and name`);
+    const { concept, codes } = entry;
+    if (!Number.isInteger(concept) || !((concept as number) in explorer.concepts)) {
+      throw new Error(`${where}: expected a concept in 0 to ${explorer.page.concepts - 1}, got ${String(JSON.stringify(concept)).slice(0, 40)}`);
     }
-    const codes = cell("codes").trim();
     if (codes && codes !== explorer.page.codes) throw new Error(`${where}: a name of another network's concept`);
-    if (changes.has(concept)) throw new Error(`${where}: expected one row for each concept, got concept ${concept} again`);
-    const given = explorer.concepts[concept]!;
-    const field = (column: (typeof FIELDS)[number]): string | null =>
-      columns.includes(column) ? unguard(cell(column)) || null : given[column];
-    changes.set(concept, { name: field("name"), label_1: field("label_1"), label_0: field("label_0") });
+    if (changes.has(concept as number)) throw new Error(`${where}: expected one entry for each concept, got concept ${concept} again`);
+    const given = explorer.concepts[concept as number]!;
+    const field = (key: (typeof FIELDS)[number]): string | null => {
+      const value = key in entry ? entry[key] : given[key];
+      if (value !== null && typeof value !== "string") throw new Error(`${where}: expected text for ${key}`);
+      return value || null;
+    };
+    changes.set(concept as number, { name: field("name"), label_1: field("label_1"), label_0: field("label_0") });
   }
   change(explorer, changes);
   const different = [...changes.keys()].filter((concept) => edits.get().has(concept)).length;

@@ -1,12 +1,12 @@
 import type { JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
 import type { Explorer } from "./explorer.ts";
-import { discard, exportCsv, importCsv, kept, useEdits } from "./names.ts";
+import { discard, exportJson, importJson, kept, useEdits } from "./names.ts";
 import { useStore } from "./store.ts";
 import { plural } from "./words.ts";
 
 function download(text: string, name: string): void {
-  const address = URL.createObjectURL(new Blob([text], { type: "text/csv;charset=utf-8" }));
+  const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   const link = document.createElement("a");
   link.href = address;
   link.download = name;
@@ -25,7 +25,7 @@ export function NamesBar({ explorer, always }: { explorer: Explorer; always: boo
     if (!file) return;
     try {
       const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-      setTold({ text: `${importCsv(explorer, text)}.`, bad: false });
+      setTold({ text: `${importJson(explorer, text)}.`, bad: false });
     } catch (error) {
       const why = error instanceof TypeError ? "expected UTF-8, got other bytes" : error instanceof Error ? error.message : String(error);
       setTold({ text: `Nothing was imported: ${why}.`, bad: true });
@@ -40,19 +40,19 @@ export function NamesBar({ explorer, always }: { explorer: Explorer; always: boo
         {now.size > 0 && (stays ? ", kept in this browser" : ", lost when this page closes: this browser keeps nothing for it. Export them")}
       </p>
       <div class="actions">
-        <button type="button" class={now.size ? "main" : ""} onClick={() => download(exportCsv(explorer), "names.csv")}>
-          Export CSV
+        <button type="button" class={now.size ? "main" : ""} onClick={() => download(exportJson(explorer), "names.json")}>
+          Export JSON
         </button>
         <button type="button" onClick={() => input.current!.click()}>
-          Import CSV
+          Import JSON
         </button>
         <input
           ref={input}
           class="hidden"
           type="file"
-          accept=".csv,text/csv"
+          accept=".json,application/json"
           tabIndex={-1}
-          aria-label="A CSV file of names"
+          aria-label="A JSON file of names"
           onChange={(event) => void read(event.currentTarget.files?.[0])}
         />
         {now.size > 0 && (

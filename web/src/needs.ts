@@ -1,14 +1,14 @@
 // What is known of single images comes in parts, each when a view first needs it: 100,000 images open as fast as 100.
 import { useEffect } from "preact/hooks";
-import { DataError, decode, decodeRows } from "./codec.ts";
+import { DataError, decode } from "./codec.ts";
 import type { Explorer } from "./explorer.ts";
 import { request } from "./loading.ts";
 import { opened } from "./maps.ts";
 import { Store, useStore } from "./store.ts";
-import type { ArrayData, BesideData, ImagesData, Sprites } from "./types.ts";
+import type { ArrayData, ImagesData } from "./types.ts";
 
-/** rows: labels and predictions. ids, flips. known: the nearest training images. bits, texts: of all images, or with @ROW of those around one. maps@ROW: of one image. */
-export type Need = "rows" | "known" | "ids" | "flips" | "beside" | "bits" | "texts" | `bits@${number}` | `texts@${number}` | `maps@${number}`;
+/** rows: labels and predictions. ids, flips. bits, texts: of all images, or with @ROW of those around one. maps@ROW: of one image. */
+export type Need = "rows" | "ids" | "flips" | "bits" | "texts" | `bits@${number}` | `texts@${number}` | `maps@${number}`;
 
 const arrived = new Store(0);
 const failed = new Store<string | null>(null);
@@ -21,7 +21,7 @@ const numbered = (name: string, chunk: number): string => `${name}-${String(chun
 function filesOf({ page }: Explorer, need: Need): string[] {
   const chunks = (size: number): number => Math.ceil(page.images / size);
   if (need === "ids" || need === "bits" || need === "texts") return Array.from({ length: chunks(page.chunks[need]) }, (_, chunk) => numbered(need, chunk));
-  if (need === "rows" || need === "flips" || need === "known" || need === "beside") return [need];
+  if (need === "rows" || need === "flips") return [need];
   if (need.startsWith("maps@")) return [`maps-${need.slice(5).padStart(6, "0")}`];
   const [name, row] = need.split("@") as ["bits" | "texts", string];
   return [numbered(name, Math.floor(Number(row) / page.chunks[name]))];
@@ -50,18 +50,12 @@ function put(explorer: Explorer, file: string, value: unknown): void {
   if (typeof value !== "object" || value === null) throw new DataError(`expected an object in data/${file}.js`);
   const images = explorer.page.images;
   if (file === "flips") explorer.counterfactuals = value as ImagesData["flips"];
-  else if (file === "known") {
-    const { ids, sprites, pictured, ...arrays } = value as { ids: string[]; sprites: Sprites | null; pictured: number } & Record<string, ArrayData>;
-    const nearest = decodeRows(arrays, "nearest", "i4", images);
-    explorer.known = { ids, sprites, pictured, labels: decode(arrays, "labels", "i4", [ids.length]), nearest, distances: decodeRows(arrays, "distances", "f4", images).data };
-  } else if (file === "beside") explorer.beside = value as BesideData;
   else if (file.startsWith("maps-")) explorer.maps.set(Number(file.slice(5)), opened(explorer, value as Record<string, ArrayData>));
   else if (file === "rows") {
     const arrays = value as Record<string, ArrayData>;
     explorer.labels = decode(arrays, "labels", "i4", [images]);
     explorer.exact = decode(arrays, "exact", "i4", [images]);
     explorer.smooth = decode(arrays, "smooth", "i4", [images]);
-    explorer.unlike = "unlike" in arrays ? decode(arrays, "unlike", "f4", [images]) : null;
     explorer.drawn = decode(arrays, "random", "u1", [images]);
   } else {
     const name = file.slice(0, -5) as "bits" | "ids" | "texts";

@@ -50,12 +50,9 @@ export interface PageData {
   codes: string; // a short name of the network, that a file of names carries
   confusions: [number, number, number][]; // true class, predicted class, images
   example: number | null; // the row of an image whose decision a few concepts explain
-  off: number | null; // accuracy of the part with all concepts, as the accuracies without each were counted
   sprites: Sprites | null;
   chunks: { bits: number; ids: number; texts: number }; // images in one file of bits, of ids, of texts
-  beside: string | null; // title of another run that this one is compared with
   originals: { folder: string; rows: number[] } | null; // images that are there at full size
-  unlike: { far: number; validation: number; train: number } | null; // images from which distances are counted; far: a share that is told
   maps?: MapsData | null; // none in pages of earlier versions
 }
 
@@ -65,7 +62,6 @@ export interface MapsData {
   grid: [number, number]; // rows and columns of a map
   size: [number, number]; // height and width of an image as the network sees it
   colours: { for: Colour; against: Colour };
-  whole: boolean; // a concept's images from strong to barely on are chosen from all drawn ones, not only from those with maps
   strength: number; // of the strongest colour over the picture
 }
 
@@ -100,21 +96,6 @@ export interface ConceptData {
   checked_on?: string | null; // "pictures": held-out images were sorted
   only_class?: boolean | string | null; // true: the name may say no more than the class does
   seal: string | null; // of the texts that were checked
-}
-
-/** data/beside.js: another network, compared on the images that both have. */
-export interface BesideData {
-  title: string;
-  concepts: number;
-  common: number;
-  scores: Score[];
-  accuracies: (number | null)[]; // of the page's classes, in the other
-  matches: number[]; // of each concept the most correlated one of the other; -1: none
-  matched_by: number[];
-  names: Record<string, { name: string | null; verified: boolean | null }>;
-  tally: [number, number, number, number]; // both right, only this one, only the other, neither
-  only_here: number[]; // rows of images on the page
-  only_there: number[];
 }
 
 export interface CounterfactualData {

@@ -1,27 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { guard, readCsv, unguard, writeCsv } from "../src/csv.ts";
 import { format, parse } from "../src/route.ts";
 import { clip, item, plain, setItem, shown } from "../src/words.ts";
 
 const HOSTILE = ["a,b", 'say "no"', "two\nlines", "\r\n", " space ", "=1+1", "'=1", "''-", "\u202Ertl", "", "a;b\tc", "@x", "😀"];
-
-test("csv is read as it was written", () => {
-  const rows = [["concept", "name"], ...HOSTILE.map((text, i) => [String(i), guard(text)])];
-  const back = readCsv(writeCsv(rows));
-  assert.deepEqual(back, rows);
-  assert.deepEqual(back.slice(1).map(([, cell]) => unguard(cell!)), HOSTILE);
-});
-
-test("no cell is a formula", () => {
-  for (const text of ["=1", "+a", "-1+2", "@a", "\ta", "\ra", "'=1", "'-1"]) assert.match(guard(text), /^'/);
-  for (const text of ["a=1", "'tis", "0", "-1", "+.5", "-1e-3"]) assert.equal(guard(text), text);
-});
-
-test("csv of spreadsheets: semicolons, BOM, no last line end, empty lines", () => {
-  assert.deepEqual(readCsv('\uFEFFconcept;name\r\n\r\n0;"a;b"\r\n1;'), [["concept", "name"], ["0", "a;b"], ["1", ""]]);
-  assert.throws(() => readCsv('a,"b'), /closing quotation mark/);
-});
 
 test("an address brings back what it was made from", () => {
   for (const id of [...HOSTILE.filter(Boolean), "a/b#c?d=e%20'f'&g", "ü", "."]) {

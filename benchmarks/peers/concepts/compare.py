@@ -17,38 +17,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-import htaf
 from htaf.concepts.codes import Codes
-from htaf.concepts.completeness import by_importance
-from htaf.concepts.counts import proportions
-from htaf.concepts.intervene import intervention_curve
 from htaf.concepts.store import open_codes
 from htaf.runs import open_run
-
-
-def curves(codes: Codes, head: nn.Module) -> tuple[np.ndarray, np.ndarray]:
-    """The accuracy as bits are corrected in order of importance: PyC's, and htaf's."""
-    from torch_concepts.nn.functional import intervention_score
-
-    scored = codes.part("test")
-    bits, labels = (torch.tensor(values) for values in (scored.unpack(), scored.labels))
-    right = torch.tensor((proportions(codes.part("train")) >= 0.5).T[scored.labels]).float()
-    order = by_importance(codes.weight, np.zeros(codes.concepts), "weight").tolist()
-    ours = intervention_curve(codes, order="importance")
-    theirs = intervention_score(
-        head, bits.float(), right, labels, [order[:n] for n in ours.points], auc=False,
-        activation=lambda logits: logits.argmax(1), scorer=lambda y, found, average: float((y == found).mean()),
-    )  # fmt: skip
-    return np.array(theirs), ours.accuracy[0]
 
 
 def pyc(model: nn.Module, codes: Codes, images: torch.Tensor) -> None:
     from torch_concepts.nn import DoIntervention, UniformPolicy, intervention
     from torch_concepts.nn.functional import cace_score, tcav_score
 
-    theirs, ours = curves(codes, model.get_submodule("head"))
-    apart = np.abs(theirs - ours).max()
-    print(f"intervention_score, {len(ours)} points, {ours[0]:.4f} to {ours[-1]:.4f}: {apart:g} from htaf's")
     act = model.get_submodule("act")
     differ, effects = 0.0, 0.0
     for j in range(codes.concepts):
@@ -93,17 +70,6 @@ def captum(model: nn.Module, codes: Codes, images: torch.Tensor, count: int) -> 
     print(f"captum's TCAV at act: the sign of the head's weight in {np.mean(agree):.0%} of {len(agree)} pairs")
 
 
-def bottleneck() -> None:
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
-    model = htaf.ConceptBottleneck(n_concepts=32, epochs=10).fit(x[:1200], y[:1200])
-    head = nn.Linear(32, 10)
-    head.weight.data, head.bias.data = (torch.tensor(v).float() for v in (model.head_.weight, model.head_.bias))
-    theirs, ours = curves(model.codes(x[1200:], y[1200:]), head)
-    print(f"ConceptBottleneck, intervention_score: {np.abs(theirs - ours).max():g} from htaf's")
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
@@ -114,4 +80,3 @@ if __name__ == "__main__":
     images = torch.cat([x for x, _ in run.part("test")])
     pyc(run.model(), codes, images)
     captum(run.model(), codes, images, given.concepts)
-    bottleneck()

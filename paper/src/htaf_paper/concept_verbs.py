@@ -17,7 +17,7 @@ from htaf.cli.concepts import (
     of_images,
     offering_parts,
     own_images,
-    summary,
+    show_accuracies,
 )
 from htaf.cli.flags import DataDir, Json, RunDir
 from htaf.cli.methods import MethodOfRun, step_of_run
@@ -99,7 +99,7 @@ def binarise(
 
     copied = None if like is None else open_codes(like)
     make(source, out, how, like=copied, sorted=sorted, progress=True)
-    summary(open_folder(out), out, json)
+    show_accuracies(open_folder(out), out, json)
 
 
 def labelfree(
@@ -144,7 +144,7 @@ def labelfree(
         raise UsageError(f"--steps must be in 1 to {MOST_STEPS}, got {steps}")
     check_place(out / LOCK)
     check_output_folder(out, [run, texts, clip, *([features] if features else [])], own="folder of codes")
-    from htaf.concepts.extract import Local, extract
+    from htaf.concepts.extract import extract
     from htaf.concepts.store import open_features, open_folder
     from htaf.runs import open_run
     from htaf_paper.image_text import load_image_text
@@ -165,7 +165,7 @@ def labelfree(
     else:
         named = out if out.name not in ("", "..") else out.resolve()
         made = named.with_name(f"{named.name}-backbone")
-        read = extract(opened, images, made, keep=["backbone"], engine=Local(device), progress=True).features()
+        read = extract(opened, images, made, keep=["backbone"], device=device, progress=True).features()
     codes = label_free(
         opened, images, read, model, given, out, similarity=similarity, clip_cutoff=clip_cutoff, threshold=threshold,
         steps=steps, seed=seed, notes=notes, device=device, progress=True,

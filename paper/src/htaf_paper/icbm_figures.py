@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from htaf._files import write_atomic
-from htaf.concepts.naming.album import sheet_of, tile_of
+from htaf.concepts.naming.evidence import sheet_of, tile_of
 from htaf.concepts.naming.files import VERIFIED
 from htaf.concepts.scores import BINS
 from htaf.data.images import Images

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float32
 
 from htaf.concepts.codes import PARTS, Codes
-from htaf.concepts.counts import class_counts, class_sizes
+from htaf.concepts.counts import class_counts, class_sizes, part_counts
 from htaf.concepts.extract import extract
 from htaf.concepts.scores import score, specificity
 from htaf.data.images import Images
@@ -141,7 +141,7 @@ def median_codes(plain: Run, images: Images, work: Path) -> Codes:
 
 def scored(codes: Codes, beside: Mapping[str, Codes], run: Run, *, method: str | None = None) -> dict[str, Any]:
     """The scores that items read."""
-    scores = score(codes, baseline=beside)
+    scores = score(codes)
     accuracy, concept, specific = scores["accuracy"]["test"], scores["concept_accuracy"], scores["class_specificity"]
     return {
         "method": method or run.record["recipe"]["method"],
@@ -152,7 +152,8 @@ def scored(codes: Codes, beside: Mapping[str, Codes], run: Run, *, method: str |
         "binarity": scores["binarity"],
         "concept_accuracy": {name: concept[name] for name in ("mean", "live", "balanced", "trivial")},
         "dead": scores["dead"]["share"],
-        "specificity": _specific(specific) | {name: _specific(row) for name, row in specific["baselines"].items()},
+        "specificity": _specific(specific)
+        | {name: _specific(specificity(*part_counts(other, "test"))) for name, other in beside.items()},
         "redundancy": {
             "duplicates": scores["redundancy"]["duplicates"]["count"],
             "complementary": scores["redundancy"]["complementary"]["count"],

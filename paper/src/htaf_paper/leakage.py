@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float64, Int64
 
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.counts import class_counts, class_sizes, labelled
-from htaf.concepts.heads import CAP, STRENGTHS, Z, balanced_rows, correct, fit_of, head_of
+from htaf.concepts.heads import CAP, STRENGTHS, balanced_rows, correct, fit_of, head_of
 from htaf.concepts.store import Features
 from htaf.data.attributes import Attributes
 from htaf.hardening.linear import Weights
@@ -38,7 +38,7 @@ DEFINITION = (
 def paired(difference: Float64[np.ndarray, " images"]) -> dict[str, Any]:
     """The mean of what each image differs by, with its 95% interval by the normal approximation."""
     mean, n = float(difference.mean()), len(difference)
-    half = float(Z * difference.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan")
+    half = float(1.959964 * difference.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan")
     return {"difference": mean, "interval": [mean - half, mean + half]}
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from htaf.concepts.naming.by_attributes import chosen
 from htaf.data.attributes import Attributes
-from htaf.llm.chat import Message, quoted
+from htaf.llm.messages import Message, quoted
 
 Behaviour = Literal[
     "table", "errs on 20%", "random name", "same name", "lists classes", "random sorting", "all under label 1"

@@ -15,9 +15,8 @@ from jaxtyping import Bool, UInt8
 from PIL import Image
 from pydantic import BaseModel
 
-from htaf.concepts.naming.album import COLUMNS, GAP, boxes
-from htaf.llm.chat import Message
-from htaf.llm.pictures import START
+from htaf.concepts.naming.evidence import COLUMNS, GAP, boxes
+from htaf.llm.messages import START, Message
 from htaf_paper import drawn
 
 Seeing = Literal["sees", "random name", "same name", "random sorting", "fits always"]
@@ -83,7 +82,7 @@ class VisionModel:
 
 
 def picture_pixels(url: str) -> UInt8[np.ndarray, "height width 3"]:
-    """The pixels of a picture of `htaf.llm.pictures.picture_part`: uint8 [height, width, 3]."""
+    """The pixels of a picture of `htaf.llm.messages.picture_part`: uint8 [height, width, 3]."""
     with Image.open(io.BytesIO(base64.b64decode(url.removeprefix(START)))) as picture:
         return np.asarray(picture.convert("RGB"))
 

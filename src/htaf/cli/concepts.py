@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, print_json, say, say_notes, say_unread
-from htaf._files import LOCK, check_output_folder, check_place
+from htaf._files import LOCK, check_output_folder, check_place, to_json, write_atomic
 from htaf.cli.flags import NONE, DataDir, Json, Place, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.tables import show
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from htaf.concepts.store import CodesFolder
     from htaf.runs import Run
 
+SCORES = "scores.json"
 CodesDir = Annotated[
     Positional[Path], arg(help="Folder of codes, the bits of each image, as extract writes it.", metavar="CODES")
 ]
@@ -104,23 +105,23 @@ def extract(
         images = own_images(opened, None, "give --data") if data is None else opened.other_data(data)
         say_notes(untold(images.notes, opened.record["notes"]) if data is None else images.notes)
     with ExitStack() as stack:
-        used: Any = room.Local()
+        used, device = room.in_this_process, "auto"
         if engine == "ray":
             from htaf.concepts.ray_engine import connected
 
-            used = stack.enter_context(connected(os.environ.get("RAY_ADDRESS") or None))
+            used, device = stack.enter_context(connected(os.environ.get("RAY_ADDRESS") or None)), "cpu"
         found = room.extract(
-            opened, images, out, keep=keep, parts=parts or None, part_images=part_images, engine=used, batch=batch,
-            progress=True,
+            opened, images, out, keep=keep, parts=parts or None, part_images=part_images, engine=used, device=device,
+            batch=batch, progress=True,
         )  # fmt: skip
     if files:
         say_notes(found.info["notes"])
-    summary(found, out, json)
+    show_accuracies(found, out, json)
     left_out = found.info.get("unreadable", 0)
     say_unread(found.info.get("unreadable_files", []), len(found) + left_out, left_out)
 
 
-def summary(found: CodesFolder, out: Path, json: bool) -> None:
+def show_accuracies(found: CodesFolder, out: Path, json: bool) -> None:
     """Accuracy of each part of codes or features."""
     rows = found.accuracies()
     result = {"out": str(out), "images": len(found), "concepts": found.concepts, "parts": rows}
@@ -132,30 +133,9 @@ def summary(found: CodesFolder, out: Path, json: bool) -> None:
     return say(f"folder: {out}")
 
 
-def baselines_of(given: Sequence[str]) -> dict[str, Path]:
-    """Folders of codes by their names, NAME=CODES, or by those of the folders.
-
-    Raises:
-        UsageError: two of one name, or a run.
-    """
-    found: dict[str, Path] = {}
-    for text in given:
-        name, equals, place = text.partition("=")
-        named = bool(equals and name) and not Path(text).exists()
-        path = Path(place if named else text)
-        name = name if named else path.name or path.resolve().name
-        if name in found:
-            raise UsageError(f"expected folders of different names for --baseline, got {name!r} twice: give NAME=CODES")
-        if (path / "record.json").is_file():
-            raise UsageError(f"--baseline: expected codes, from htaf concepts extract RUN, got the run {path}")
-        found[name] = path
-    return found
-
-
 def score(
     codes: Annotated[Positional[Path], arg(help="Codes; or a run, whose codes are made in --out.", metavar="CODES")],
     *,
-    baseline: Annotated[tuple[str, ...], arg(metavar="[NAME=]CODES ...", help_behavior_hint=NONE)] = (),
     part: ScoredPart = "test",
     out: Annotated[Path | None, arg(metavar="DIR")] = None,
     data_dir: DataDir = None,
@@ -164,18 +144,15 @@ def score(
     """Score concepts: accuracy, dead concepts, concept accuracy, class specificity, redundancy, sparsity.
 
     Args:
-        baseline: Codes of other networks, to compare with.
-        out: Also write tables and plots to this folder.
+        out: Also write scores.json to this folder.
     """
-    from htaf.concepts.report import write_report
     from htaf.concepts.scores import score as scores_of
+    from htaf.concepts.scores import shown, summary
     from htaf.concepts.store import open_folder
     from htaf.runs import open_run
 
-    others = baselines_of(baseline)
     if out is not None:
-        check_output_folder(out, [codes, *others.values()], own="folder of scores")
-    opened = {name: open_folder(folder) for name, folder in others.items()}
+        check_output_folder(out, [codes], own="folder of scores")
     with offering_parts(part):
         if not (codes / "record.json").is_file():
             own = open_folder(codes)
@@ -190,29 +167,13 @@ def score(
 
             run = of_images(open_run(codes))
             own = make(run, own_images(run, data_dir, "give a folder of codes"), out / "codes", progress=True)
-        scores = scores_of(own, baseline=opened, scored=part)
-    files = write_report(scores, out, title=codes.name) if out is not None else []
+        scores = scores_of(own, scored=part)
+    if out is not None:
+        write_atomic(out / SCORES, to_json(scores))
     if json:
         return print_json(scores)
-    accuracy, found, same = scores["accuracy"][part], scores["concept_accuracy"], scores["redundancy"]
-    rows = [
-        ("accuracy, smooth", accuracy["smooth"]),
-        ("accuracy, exact bits", accuracy["exact"]),
-        ("predictions that differ", accuracy["flips"]),
-        ("outputs almost 0 or 1 before the cut to bits", scores["binarity"]),
-        ("dead concepts", scores["dead"]["count"]),
-        ("concept accuracy: told from the class", found["mean"]),
-        ("the same, balanced", found["balanced"]),
-        ("the same, always the more frequent value", found["trivial"]),
-        ("clear (concept, class) pairs", scores["class_specificity"]["extreme"]),
-        *((f"the same, {name}", row["extreme"]) for name, row in scores["class_specificity"]["baselines"].items()),
-        ("duplicate pairs", same["duplicates"]["count"]),
-        ("complementary pairs", same["complementary"]["count"]),
-        ("effective number of concepts", float(same["effective"])),
-        ("concepts of a class (NEC)", scores["sparsity"]["nec"]),
-        ("concepts of a decision (NCC)", scores["sparsity"]["ncc"]),
-    ]
+    rows = [(row["label"], shown(row)) for row in summary(scores)]
     show(f"{scores['concepts']} concepts, part {part}", ("score", "value"), rows)
-    for file in files:
-        say(file)
+    if out is not None:
+        say(out / SCORES)
     return None

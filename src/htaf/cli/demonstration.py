@@ -72,7 +72,7 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
     def name(codes: Codes, file: Path) -> None:
         write_names(name_by_attributes(codes, load_attributes("digits")), file, codes=codes_key(codes))
 
-    return discover("digits", out, recipe, seed=seed, name=name, shown=Shown(maps=0), progress=progress).summary
+    return discover("digits", out, recipe, seed=seed, name=name, shown=Shown(detailed=0), progress=progress).summary
 
 
 def _picture(rows: list[dict[str, Any]], run: Run, table: Table, seed: int) -> bytes:

@@ -18,8 +18,6 @@ def explore(
     out: Folder,
     codes: CodesOf = None,
     names: File = None,
-    beside: CodesOf = None,
-    beside_names: File = None,
     shown: OmitArgPrefixes[Shown] = Shown(),  # noqa: B008
     data_dir: DataDir = None,
     method: MethodOfRun = None,
@@ -30,32 +28,17 @@ def explore(
     Args:
         out: Folder of the page: a new one, or that of an earlier page.
         codes: Codes of this run, the bits of its images; none: DIR-codes, made or finished where needed.
-        names: Names, .json or .csv: from htaf concepts name, exported by the page, or your own; none: numbers alone.
-        beside: Codes of another run on the same images, shown side by side.
-        beside_names: Names of the other run's concepts; none: numbers alone.
+        names: Names, .json: from htaf concepts name, exported by the page, or your own; none: numbers alone.
     """
-    if shown.images < 1 or not 16 <= shown.thumbnail <= 1024:
-        got = f"{shown.images} and {shown.thumbnail}"
-        raise UsageError(f"expected --images >= 1 and --thumbnail in 16 to 1024, got {got}")
-    if shown.originals < 0 or shown.maps < 0:
-        raise UsageError(f"expected --originals >= 0 and --maps >= 0, got {shown.originals} and {shown.maps}")
+    if shown.images < 1 or shown.detailed < 0:
+        raise UsageError(f"expected --images >= 1 and --detailed >= 0, got {shown.images} and {shown.detailed}")
     from htaf.explorer.run_page import CodesNeededError, build_run_page
     from htaf.runs import open_run
 
     opened = of_images(open_run(run, method=step_of_run(method)))
     try:
         with needs_source("give --codes"), offering_parts(shown.part):
-            made = build_run_page(
-                opened,
-                out,
-                codes=codes,
-                names=names,
-                beside=beside,
-                beside_names=beside_names,
-                shown=shown,
-                data_dir=data_dir,
-                progress=True,
-            )
+            made = build_run_page(opened, out, codes=codes, names=names, shown=shown, data_dir=data_dir, progress=True)
     except CodesNeededError as error:
         raise UsageError(f"{error} with --codes") from None
     say_notes(untold(made["notes"], opened.record["notes"]))

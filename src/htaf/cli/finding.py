@@ -29,7 +29,7 @@ def find(
     Args:
         with_: Images with the concept: files or folders, 20 or so. The same names on both sides make pairs.
         without: Images without it.
-        out: Also write found.json, and found.md with images.png.
+        out: Also write found.json and images.png.
         device: Where the network runs.
     """
     for flag, given in (("--with", with_), ("--without", without)):
@@ -42,7 +42,7 @@ def find(
         for flag, given in (("--with", with_), ("--without", without)):
             for place in given:
                 expect_outside(out, str(place.absolute()), flag)  # a folder may have the name of a set
-    from htaf.concepts.finding_report import REPORT, answers, find_in_run, read_sides
+    from htaf.concepts.finding_report import RECORD, find_in_run, read_sides
     from htaf.runs import open_run
 
     opened = of_images(open_run(run, method=step_of_run(method)))
@@ -53,8 +53,8 @@ def find(
     if json:
         print_json(result)
     else:
-        for name, line in answers(result).items():
+        for name, line in result["answers"].items():
             say(f"{name}: {line}")
         if out is not None:
-            say(f"report: {out / REPORT}")
+            say(f"result: {out / RECORD}")
     say_unread(sides.unread, len(sides.names) + len(sides.unread))

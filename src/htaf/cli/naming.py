@@ -84,13 +84,13 @@ def name_command(
     Args:
         attributes: Names from cub, digits, or a CSV or Parquet file with a row for each class.
         model: Names from this model, which reads the classes' names or sees --pictures; none: OPENAI_MODEL.
-        out: Also write the names, to .json or .csv.
+        out: Also write the names, to .json.
         threshold: A name is verified from this held-out balanced accuracy on.
         seed: Seed of what is held out.
     """
     check_seed(seed)
-    if out is not None and out.suffix.lower() not in (".json", ".csv"):
-        raise UsageError(f"--out must end in .json or .csv, got {out.name}")
+    if out is not None and out.suffix.lower() != ".json":
+        raise UsageError(f"--out must end in .json, got {out.name}")
     if out is not None:  # which may be the file of --check: names that are checked may be written back
         read = [codes, attributes, asking.pictures]
         check_output(out, [path for path in read if path is not None])
@@ -106,7 +106,7 @@ def name_command(
     if asking.top is not None and (asking.top < 1 or asking.concept or asking.check):
         raise UsageError(f"expected --top >= 1, without --concept and --check, got {asking.top}")
     with contextlib.nullcontext() if out is None else hold(lock_beside(out), f"another process writes {out}"):
-        from htaf.concepts.completeness import most_important
+        from htaf.concepts.sparsity import most_important
         from htaf.concepts.store import open_codes
         from htaf.data.attributes import load
 
@@ -203,7 +203,7 @@ def _client(model: str, server: ServerFlags) -> Iterator[ServerClient]:
 
 def _show(names: Sequence[NameEntry], order: Sequence[int], json: bool) -> None:
     """Print the names and their checks: the verified first, then the most important."""
-    from htaf.concepts.naming.checks import LEVEL
+    from htaf.concepts.groups import LEVEL
     from htaf.concepts.naming.files import FEW_CLASSES
 
     checked = sum(entry.get("p_value") is not None for entry in names)

@@ -125,7 +125,7 @@ def say_choosing(part: str) -> None:
 
 def _saved(run: Run, out: Path, found: SparseHead, images: Any) -> dict[str, Any]:
     """Write a run with a sparse head; its metrics."""
-    from htaf.concepts.edit_head import measured_run, write_with_head
+    from htaf.concepts.run_heads import measured_run, write_with_head
 
     about = {"what": "sparse", "target": found.target, "strength": found.strength, "ridge": found.ridge}
     note = f"head of the run at {run.path} replaced by a sparse one: at most {found.target} concepts a class"
@@ -134,8 +134,8 @@ def _saved(run: Run, out: Path, found: SparseHead, images: Any) -> dict[str, Any
 
 
 def show_heads(heads: Mapping[str, Any]) -> None:
-    """The heads that were tried for a run, and which one it has: what `htaf.concepts.readable` records."""
-    from htaf.concepts.readable import about_heads
+    """The heads that were tried for a run, and which one it has: what `htaf.concepts.run_heads` records."""
+    from htaf.concepts.run_heads import about_heads
 
     rows: Rows = [
         (

@@ -32,7 +32,7 @@ from htaf.training.families import FAMILIES, continuing
 from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, Running, TableData, kinds
 
 if TYPE_CHECKING:
-    from htaf.concepts.readable import PerClass
+    from htaf.concepts.run_heads import PerClass
     from htaf.training.source import Source
 
 METAVARS = {
@@ -524,7 +524,7 @@ def _train(
         report_once(run, data, baselines=baselines)
     elif isinstance(of_data, ConceptFlags):
         from htaf.concepts.known import keep_known
-        from htaf.concepts.readable import keep_readable, keep_trained
+        from htaf.concepts.run_heads import keep_readable, keep_trained
         from htaf.discovery import kept_per_class
 
         per_class = kept_per_class(run, of_data.asked(recipe), recipe)

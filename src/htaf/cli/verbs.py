@@ -106,19 +106,15 @@ VERBS = {
     ),
     "concepts where": Verb(
         "htaf.cli.where:where",
-        "Draw where in its images a concept is seen, from the strongest to the barely on; with crops and an index.",
+        "Draw where in its images a concept is seen, from the strongest to the barely on; with an index.",
     ),
     "concepts find": Verb(
         "htaf.cli.finding:find",
         "Find a concept of your own: the bit or the direction that follows it, by chance or not, and whether it is "
         "used.",
     ),
-    "concepts counterfactuals": Verb(
-        "htaf.cli.interventions:counterfactuals",
-        "Find the counterfactual of an image: the fewest bits to flip so that another class has the highest logit.",
-    ),
     "concepts edit": Verb(
-        "htaf.cli.interventions:edit",
+        "htaf.cli.editing:edit",
         "Write a new run whose head has some weights at 0, measured again on validation and test images.",
     ),
     "concepts name": Verb(

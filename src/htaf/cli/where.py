@@ -1,4 +1,4 @@
-"""`htaf concepts where`: maps over pictures, and crops of the responsible regions."""
+"""`htaf concepts where`: maps over pictures."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def where(
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Draw where in its images a concept is seen, from the strongest to the barely on; with crops and an index.
+    """Draw where in its images a concept is seen, from the strongest to the barely on; with an index.
 
     Args:
         codes: Codes of the run, from extract.
         concept: Numbers of concepts; none: the five most important.
-        image: Id or row of an image, or PART/N such as test/5: its concepts instead of a concept's images.
+        image: Id or row of an image: its concepts instead of a concept's images.
         count: Images of each concept, or concepts of the image.
         data: The images, where the codes are not of the run's own; none: the run's own.
         device: Where the network runs.
     """
     if count < 1:
         raise UsageError(f"--count must be >= 1, got {count}")
-    from htaf.concepts.completeness import most_important
+    from htaf.concepts.sparsity import most_important
     from htaf.concepts.store import open_codes
     from htaf.concepts.where import INDEX, write_where
     from htaf.runs import open_run

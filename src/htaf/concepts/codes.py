@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
@@ -116,30 +115,15 @@ class Codes:
         return self.take(rows)
 
     def row(self, image: str) -> int:
-        """The row of an image: by its id; else as PART/N, the image N of a part, from 0; else by its row number as a
-        text. Raises ConceptError: there is none."""
+        """Find the row of an image: by its id, else by its row number as a text. Raises ConceptError: there is none."""
         try:
             return self.ids.index(image)
         except ValueError:
             if image.isdecimal() and int(image) < len(self):
                 return int(image)
-        part, _, number = image.partition("/")
-        if part in PARTS and number.isdecimal():
-            rows = self.rows(part)
-            # ids of this form are numbers in the whole set, of which the codes may have some alone
-            own = len(rows) > 0 and re.fullmatch(rf"{part}/\d+", self.ids[int(rows[0])]) is not None
-            if not own and int(number) < len(rows):
-                return int(rows[int(number)])
         near = suggestion(image, self.ids[:SEARCHED])
         such = f"; ids are such as {self.ids[0]!r}" if len(self) else ""
-        raise ConceptError(
-            f"expected the id of an image, PART/N as in test/5 or a row below {len(self):,}, got {image!r}{near}{such}"
-        )
-
-    def misclassified(self, part: PartName) -> np.ndarray:
-        """int64 row numbers of a part, ascending: images whose label is known and not what the exact network says."""
-        rows = self.rows(part)
-        return rows[(self.labels[rows] >= 0) & (self.labels[rows] != self.exact[rows])]
+        raise ConceptError(f"expected the id of an image, or a row below {len(self):,}, got {image!r}{near}{such}")
 
     def take(self, rows: np.ndarray) -> Codes:
         """The images of these row numbers, copied into memory."""
@@ -185,7 +169,7 @@ def codes_key(codes: Codes) -> str:
 
     Of the classes, the number of concepts, the head's bias and the thresholds of binarised features: bits of other
     images, or made on another device, have the same key, and so has a network whose head was edited
-    (`htaf.concepts.edit_head`). Letters alone, as spreadsheets turn digits into numbers.
+    (`htaf.concepts.run_heads`). Letters alone, as spreadsheets turn digits into numbers.
     """
     return network_key(codes.classes, codes.weight, codes.bias, codes.info.get("settings", {}).get("thresholds"))
 

@@ -44,22 +44,6 @@ class Counterfactual:
         """How many flips suffice; None where none were found."""
         return None if self.concepts is None else len(self.concepts)
 
-    def to_json(self, codes: Codes) -> dict[str, Any]:
-        """Plain values, with the names of image and classes; a flip is {"concept", "from", "to"}."""
-        bits = codes.unpack(slice(self.row, self.row + 1))[0]
-        turned = [{"concept": c, "from": int(bits[c]), "to": 1 - int(bits[c])} for c in self.concepts or ()]
-        return {
-            "image": codes.ids[self.row],
-            "row": self.row,
-            "predicted": codes.classes[codes.exact[self.row]],
-            "target": codes.classes[self.target],
-            "flips": None if self.concepts is None else turned,
-            "feasible": self.feasible,
-            "proven": self.proven,
-            "at_least": self.lower,
-            "margin": float(self.margin),
-        }
-
 
 def counterfactual(
     codes: Codes, row: int, target: int | None = None, *, margin: float = 1e-4, time_limit: float = 10.0

@@ -1,7 +1,7 @@
 """The concepts of images under a run, on disk: one pass over the network, of any number of images.
 
 The images are cut into blocks, each of which becomes one part of the folder. An engine maps `read` and `write` over the
-blocks: `Local` in this process, `htaf.concepts.ray_engine` on the nodes of a Ray cluster. Both give the same bytes.
+blocks: `in_this_process`, or `htaf.concepts.ray_engine` on the nodes of a Ray cluster. Both give the same bytes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, get_args
 
-import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -25,16 +23,14 @@ from htaf._console import progress as progress_of
 from htaf._errors import HtafError, expect_memory
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device, Layer
-from htaf.concepts.store import CHUNK, DIGEST, PART_IMAGES, CodesFolder, Ids, open_folder, read_record
+from htaf.concepts.store import CHUNK, PART_IMAGES, CodesFolder, open_folder, read_record
 from htaf.concepts.writing import Head, OpenFolder, part_file, write_part, writing_folder
 from htaf.data.image_reading import threads as cores
 from htaf.data.image_sources import Decoded, Files, Image, Rows, Stretch, blocks, read_block, source
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part
-from htaf.data.reading import DataError, listed
+from htaf.data.reading import DataError
 from htaf.runs import Run
 from htaf.runs.data import is_own, rows_of
-
-__all__ = ["Block", "Engine", "Job", "Keep", "Local", "Outcome", "extract", "read", "write"]
 
 Keep = Literal["bits", "margins", "features", "backbone"]
 OWN: tuple[PartName, ...] = ("train", "validation", "test")
@@ -48,8 +44,8 @@ OTHER = PARTS.index("other")
 class Job:
     """What all blocks of an extraction share; it is sent to the processes that do them.
 
-    out, record: the folder, as `htaf.concepts.writing.OpenFolder` has them. kept: of "features" and "margins". files:
-    whether images that cannot be decoded are left out and counted. threads: that decode. The rest as in `extract`.
+    out, record: the folder, as `htaf.concepts.writing.OpenFolder` has them. kept: of "features" and "margins".
+    threads: that decode. The rest as in `extract`.
     """
 
     run: Run
@@ -57,7 +53,6 @@ class Job:
     record: dict[str, Any]
     layer: Layer
     kept: tuple[str, ...]
-    files: bool
     batch: int
     device: Device
     threads: int = 1
@@ -90,43 +85,20 @@ class Outcome:
     kind: str = ""
 
 
-@runtime_checkable
-class Engine(Protocol):
-    """What maps the work over the blocks."""
-
-    device: Device  # on which this process builds the network, to know its size
-
-    def prepare(self, job: Job, blocks: Sequence[Block]) -> None:
-        """Checks before the work. Raises ConceptError."""
-        ...
-
-    def outcomes(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
-        """`write` of each block, as they come."""
-        ...
+Engine = Callable[[Job, Sequence[Block]], Iterator[Outcome]]  # `write` of each block, as they come
 
 
-class Local:
-    """One block after the other in this process; the next is read while one is computed.
-
-    device: where the network runs; auto: a GPU where there is one.
-    """
-
-    def __init__(self, device: Device = "auto") -> None:
-        self.device: Device = device
-
-    def prepare(self, job: Job, blocks: Sequence[Block]) -> None:
-        pass
-
-    def outcomes(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
-        job = replace(job, threads=cores())
-        network = ConceptNetwork(job.run, job.device, job.layer)
-        with ThreadPoolExecutor(1) as reader:
-            coming = reader.submit(read, job, blocks[0])
-            for here, ahead in zip(blocks, [*blocks[1:], None], strict=True):
-                decoded = coming.result()
-                if ahead is not None:
-                    coming = reader.submit(read, job, ahead)
-                yield write(job, lambda: network, here, decoded)
+def in_this_process(job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
+    """Write one block after the other; the next is read while one is computed."""
+    job = replace(job, threads=cores())
+    network = ConceptNetwork(job.run, job.device, job.layer)
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(read, job, blocks[0])
+        for here, ahead in zip(blocks, [*blocks[1:], None], strict=True):
+            decoded = coming.result()
+            if ahead is not None:
+                coming = reader.submit(read, job, ahead)
+            yield write(job, lambda: network, here, decoded)
 
 
 def extract(
@@ -137,7 +109,8 @@ def extract(
     keep: Sequence[Keep] = (),
     parts: Sequence[PartName] | None = None,
     part_images: int | None = None,
-    engine: Engine | None = None,
+    engine: Engine = in_this_process,
+    device: Device = "auto",
     batch: int = 250,
     progress: bool = False,
 ) -> CodesFolder:
@@ -153,7 +126,7 @@ def extract(
         images: those of the run, or others of the same classes and size; or paths of images that are no set, as
             `htaf.data.image_sources.source` takes them: part "other", ids their paths, labels where Parquet files have
             some. Of these, images that cannot be read are left out; the record counts them as "unreadable" and
-            names the first hundred. Equal ones are told in its notes.
+            names the first hundred.
         out: a new folder, the same one to resume, or a finished one, which is only opened.
         keep: "features": the pre-activations too, 4 C bytes an image. "margins": the same in 2 C bytes, to order images
             by; without it where they take at most 256 MB in all, and in a folder that is there already as it is.
@@ -163,7 +136,7 @@ def extract(
             recipe left out. Images that are not the run's own are all "other".
         part_images: of each part but the last, a multiple of 1,000, so that batches hold the same images whatever the
             parts; default: 10,000, or so many that their pixels take 256 MiB.
-        engine: default: `Local()`, this process.
+        engine: default: this process. device: where the network runs in it; auto: a GPU where there is one.
         batch: images at once.
         progress: show a bar on the error stream.
 
@@ -177,9 +150,8 @@ def extract(
     """
     if batch < 1:
         raise ConceptError(f"batch must be >= 1, got {batch}")
-    engine = engine or Local()
     layer: Layer = "backbone" if "backbone" in keep else "concepts"
-    network = ConceptNetwork(run, engine.device, layer)
+    network = ConceptNetwork(run, device, layer)
     known, concepts = network.preprocessor, network.weight.shape[1]
     size = _part_size(part_images, known)
     if isinstance(images, Images):
@@ -201,21 +173,20 @@ def extract(
         "margins": margins,
         "part_images": size,
     }
-    files = not isinstance(images, Images)
     bits = ("exact", "saturated", "bits") if not network.plain and layer == "concepts" else ()
     kept = tuple(name for name, asked in (("margins", margins), ("features", features)) if asked)
-    columns = ("id", "label", "part", "smooth", *bits, *kept, *(("digest",) if files else ()))
+    columns = ("id", "label", "part", "smooth", *bits, *kept)
     info = {"run": str(run.path.resolve()), "method": record["recipe"]["method"], "model": record["model"]}
     head = Head(settings, known.classes, columns, network.weight, network.bias, info=info)
     cut = [Block(number, images) for number, images in enumerate(blocks(stretches, size))]
     with writing_folder(Path(out), head) as folder:
-        job = Job(run, folder.path, folder.record, layer, kept, files, batch, engine.device)
+        job = Job(run, folder.path, folder.record, layer, kept, batch, device)
         there = folder.there()
         waiting = [block for block in cut if block.number not in there]
         bare = folder.record.get("bare", [])  # blocks of which no image could be read
         if folder.record["status"] != "finished" or any(block.number not in bare for block in waiting):
             found = _run(engine, job, waiting, sum(map(len, cut)), progress)
-            _finish(folder, job, cut, found, notes)
+            _finish(folder, known, None if isinstance(images, Images) else cut, found, notes)
     return open_folder(out)
 
 
@@ -241,8 +212,6 @@ def write(job: Job, network: Callable[[], ConceptNetwork], block: Block, decoded
     said: dict[str, Any] = {"notes": list(decoded.notes[:NAMED]), "unknown": decoded.unknown}
     said |= {"unreadable": len(decoded.problems), "unreadable_files": list(decoded.problems[:NAMED])}
     images: dict[str, Any] = {"id": decoded.ids, "label": decoded.labels, "part": decoded.parts}
-    if job.files:
-        images["digest"] = _digests(decoded.pixels)
     try:
         values = network()(decoded.ids, decoded.pixels, job.batch, job.kept)
         write_part(job.out, job.record, block.number, {**images, **values}, **said)
@@ -254,12 +223,6 @@ def write(job: Job, network: Callable[[], ConceptNetwork], block: Block, decoded
 def machine() -> str:
     """This machine's name."""
     return socket.gethostname()
-
-
-def _digests(pixels: np.ndarray) -> np.ndarray:
-    """uint8 [n, 16]: equal where images are."""
-    found = [hashlib.blake2b(one.tobytes(), digest_size=DIGEST).digest() for one in pixels]
-    return np.frombuffer(b"".join(found), np.uint8).reshape(len(found), DIGEST)
 
 
 def _failed(block: Block, error: HtafError | OSError, place: Path | None = None) -> Outcome:
@@ -386,11 +349,10 @@ def _run(engine: Engine, job: Job, waiting: Sequence[Block], total: int, progres
     """Raises ConceptError, DataError: the first that went wrong; parts that are written stay."""
     if not waiting:
         return []
-    engine.prepare(job, waiting)
     sizes = {block.number: len(block) for block in waiting}
     found: list[Outcome] = []
     with progress_of("images", total, shown=progress, done=total - sum(sizes.values())) as advance:
-        for outcome in engine.outcomes(job, waiting):
+        for outcome in engine(job, waiting):
             if outcome.error:
                 kind = DataError if outcome.kind == "DataError" else ConceptError
                 where = f"on {outcome.where}: " if outcome.where != machine() else ""
@@ -402,14 +364,20 @@ def _run(engine: Engine, job: Job, waiting: Sequence[Block], total: int, progres
     return found
 
 
-def _finish(folder: OpenFolder, job: Job, cut: Sequence[Block], found: Sequence[Outcome], notes: list[str]) -> None:
-    """The record, over parts that have images."""
+def _finish(
+    folder: OpenFolder,
+    known: ImagePreprocessor,
+    cut: Sequence[Block] | None,
+    found: Sequence[Outcome],
+    notes: list[str],
+) -> None:
+    """Write the record, over parts that have images. cut: the blocks of files, which may be unreadable; None: a set."""
     said = [one for _, one in sorted(folder.there().items())]
     bare = [outcome for outcome in found if not outcome.images]
     if not said:
         raise DataError(f"expected image files, got {next((p for outcome in bare for p in outcome.problems), 'none')}")
     notes = [*notes, *(note for one in said for note in one.get("notes", ()))]
-    if not job.files:
+    if cut is None:
         folder.finish(notes=list(dict.fromkeys(notes))[:NAMED])
         return
     count = sum(one["unreadable"] for one in said) + sum(len(outcome.problems) for outcome in bare)
@@ -418,40 +386,13 @@ def _finish(folder: OpenFolder, job: Job, cut: Sequence[Block], found: Sequence[
     if count:
         notes.append(f"{count:,} of {sum(map(len, cut)):,} files cannot be read and are left out")
     if unknown := sum(one["unknown"] for one in said):
-        classes = len(_preprocessor(job.run).classes)
-        notes.append(f"{unknown:,} labels are none of the {classes} classes of the run: they are -1")
-    notes += _about_equal(folder.codes())
+        notes.append(f"{unknown:,} labels are none of the {len(known.classes)} classes of the run: they are -1")
     folder.finish(
         notes=list(dict.fromkeys(notes))[:NAMED],
         unreadable=count,
         unreadable_files=bad[:NAMED],
         bare=sorted(outcome.number for outcome in bare),
     )
-
-
-def _about_equal(codes: CodesFolder) -> list[str]:
-    """Notes on images that are equal to others, and on those of them that have other labels."""
-    found = [piece for _, piece in codes.pieces("digest", "label", "id")]
-    digests = np.concatenate([piece["digest"] for piece in found]).view("V16")[:, 0]
-    labels = np.concatenate([piece["label"] for piece in found])
-    names = Ids(pa.concat_arrays([piece["id"].cast(pa.large_string()) for piece in found]))
-    order = np.argsort(digests.view(np.uint64).reshape(-1, 2)[:, 0], kind="stable")
-    same = np.flatnonzero(digests[order[1:]] == digests[order[:-1]])
-    if not len(same):
-        return []
-    firsts, others = order[same], order[same + 1]
-    apart = (labels[firsts] >= 0) & (labels[others] >= 0) & (labels[firsts] != labels[others])
-
-    def named(pairs: np.ndarray) -> str:
-        ids = [(names[firsts[pair].item()], names[others[pair].item()]) for pair in pairs[:3]]
-        more = f" and {len(pairs) - 3:,} more" if len(pairs) > 3 else ""
-        return listed([" = ".join(pair) for pair in ids]) + more
-
-    pairs = named(np.arange(len(same)))
-    notes = [f"{len(same):,} of {len(codes):,} images are, as the network sees them, equal to one before: {pairs}"]
-    if apart.any():
-        notes.append(f"{int(apart.sum()):,} of these have another label: {named(np.flatnonzero(apart))}")
-    return notes
 
 
 def expect_same_weights(run: Run, codes: Codes, folder: Path) -> None:

@@ -19,7 +19,7 @@ FEWEST_PAIRS = 7  # 2 of the 2^7 ways to swap sides tell as much: p = 0.016; of 
 LEVEL = 0.025  # of a p-value: bit and direction are two tests, 0.05 together
 CLEAR = 0.8  # agreement of a bit that can be said to be the concept
 STRENGTH = 0.1  # of the ridge penalty, in mean eigenvalues: of 0.01 to 10 what told planted marks and their class best
-AT_ONCE = 1 << 24  # numbers of moved rows in memory
+MOVED_VALUES = 1 << 24  # of moved rows in memory
 
 PreActivations = Callable[[Float64[np.ndarray, "rows features"]], Float64[np.ndarray, "rows concepts"]]
 
@@ -60,7 +60,7 @@ class Direction:
     Rows without are moved by `move`, rows with by -`move`: features, then exact bits, then logits.
 
     Attributes:
-        told: on rows that were left out of the fit, the share of pairs of a row with and a row without in which the one
+        auc: on rows that were left out of the fit, the share of pairs of a row with and a row without in which the one
             with has the higher score (area under the ROC curve); 0.5: by chance.
         p: share of random divisions of the same rows, fitted and left out alike, that are told as well.
         scores: float64 [rows], of each row by the fit without it (and without the other row of its pair).
@@ -74,7 +74,7 @@ class Direction:
         turned: float64 [C], share of rows whose bit turns on, less the share whose bit turns off, towards the concept.
     """
 
-    told: float
+    auc: float
     p: float
     scores: Float64[np.ndarray, " rows"]
     weight: Float64[np.ndarray, " features"]
@@ -117,7 +117,7 @@ class Found:
         bit, direction: the best ones. follows: the one to speak of, by their p-values and the bit's agreement; None:
             neither follows the concept in these rows.
         rows: int64 [rows], numbers of the rows that were taken, those without counted behind those with.
-        own: bool [rows], whether it is a row with. predicted: int64 [rows], classes.
+        has_concept: bool [rows], whether it is a row with. predicted: int64 [rows], classes.
         apart: how far the predicted classes of both sides differ, half the sum over classes of the differences of
             their shares: 1 where the sides have no class in common. apart_p: by random divisions, as `Bit.p`.
     """
@@ -126,7 +126,7 @@ class Found:
     direction: Direction
     pairs: Pairs | None
     rows: Int64[np.ndarray, " rows"]
-    own: Bool[np.ndarray, " rows"]
+    has_concept: Bool[np.ndarray, " rows"]
     predicted: Int64[np.ndarray, " rows"]
     apart: float
     apart_p: float
@@ -150,8 +150,8 @@ class Found:
         classes = "the sides differ by predicted class, which may be all that is found; " if self.of_classes else ""
         return (
             f"{classes}{what} follows the concept; bit {bit.concept}, {'on' if bit.on else 'off'} with it: agreement "
-            f"{bit.agreement:.2f}, p = {bit.p:.3f}, {'' if bit.used else 'not '}used; direction: told "
-            f"{direction.told:.2f}, p = {direction.p:.3f}; most changed is class {clear}, by {of.gains[clear]:+.2f}, "
+            f"{bit.agreement:.2f}, p = {bit.p:.3f}, {'' if bit.used else 'not '}used; direction: AUC "
+            f"{direction.auc:.2f}, p = {direction.p:.3f}; most changed is class {clear}, by {of.gains[clear]:+.2f}, "
             f"p = {of.gains_p[clear]:.3f}"
         )
 
@@ -206,7 +206,7 @@ def find_concept(
         direction=_direction(x, before, predicted, sides, pre_activations, head, paired),
         pairs=_pairs(logits, predicted, sides) if paired else None,
         rows=np.concatenate([own, others + len(with_)]),
-        own=sides[0],
+        has_concept=sides[0],
         predicted=predicted,
         apart=float(apart[0]),
         apart_p=_p(apart),
@@ -290,14 +290,14 @@ def _direction(
     scale = np.where(live, scale, np.inf)
     standard = (x - centre) / scale
     scores, weights = _ridge(standard, np.where(sides, 1.0, -1.0).T, paired)
-    told = _told(scores, sides)
+    areas = _roc_areas(scores, sides)
     distance = (weights * (_apart(sides) @ standard)).sum(1) / (weights**2).sum(1).clip(1e-300)
     moves = weights * distance[:, None] * np.where(live, scale, 0.0)
     turned, moved, changed = _moved(before, predicted, sides, moves, pre_activations, head)
     gains, gains_p = _of_classes(turned @ head.weight.T)
     return Direction(
-        told=float(told[0]),
-        p=_p(told),
+        auc=float(areas[0]),
+        p=_p(areas),
         scores=scores[:, 0],
         weight=weights[0] / scale,
         offset=float(np.where(sides[0], 1, -1).mean() - (weights[0] / scale) @ centre),
@@ -330,7 +330,7 @@ def _ridge(
     return given, (y - y.mean(0)).T @ inverse @ x
 
 
-def _told(scores: Float64[np.ndarray, "rows divisions"], sides: np.ndarray) -> Float64[np.ndarray, " divisions"]:
+def _roc_areas(scores: Float64[np.ndarray, "rows divisions"], sides: np.ndarray) -> Float64[np.ndarray, " divisions"]:
     """Areas under the ROC curve."""
     own = int(sides[0].sum())
     ranks = (rankdata(scores, axis=0) * sides.T).sum(0)
@@ -351,7 +351,7 @@ def _moved(
     weight, bias = head.weight.T.astype(np.float32), head.bias.astype(np.float32)
     signs = np.where(sides, -1.0, 1.0)
     towards = -_apart(sides) / 2  # of rows with, which are moved away, the change counts the other way round
-    some = max(1, AT_ONCE // (len(bits) * max(bits.shape[1], len(bias))))
+    some = max(1, MOVED_VALUES // (len(bits) * max(bits.shape[1], len(bias))))
     turned, classes = [], []
     for first in range(0, len(sides), some):
         chunk = slice(first, first + some)

@@ -1,7 +1,8 @@
-"""A concept of one's own in a run on images: what `find_concept` finds, in plain words, a table and pictures."""
+"""A concept of one's own in a run on images: what `find_concept` finds, in plain words and pictures."""
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,37 +12,24 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32, UInt8
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from htaf._console import markdown_text
-from htaf._errors import HtafError, listed
+from htaf._errors import listed
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.finding import (
-    CLEAR,
-    FEWEST,
-    FEWEST_PAIRS,
-    LEVEL,
-    Bit,
-    Found,
-    PreActivations,
-    evenly,
-    find_concept,
-)
+from htaf.concepts.finding import FEWEST, FEWEST_PAIRS, LEVEL, Bit, Found, evenly, find_concept
 from htaf.concepts.heads import Head
-from htaf.concepts.known import kept_features
 from htaf.concepts.passes import ConceptNetwork, Device
-from htaf.concepts.report import png, short
-from htaf.concepts.where import rgb, spaced, two_rows
+from htaf.concepts.where import rgb, spaced
 from htaf.data.image_reading import image_files
 from htaf.data.reading import DataError
 from htaf.runs import Run, to_json, write_atomic
 
-RECORD, REPORT, IMAGES = "found.json", "found.md", "images.png"
-AT_ONCE = 16  # images in one pass
+RECORD, IMAGES = "found.json", "images.png"
+BATCH = 16  # images in one pass
 COLUMNS = 8  # of a picture
 BITS = 10  # that are listed
 CLASSES = 3  # that an answer names
-NAMED = 5  # images that an answer names
 PAIRED = 0.8  # share of the names that are on both sides, so that the images are pairs
 
 
@@ -50,14 +38,14 @@ class Sides:
     """Images with a concept, then those without.
 
     Attributes:
-        names: paths. pixels: as the network sees them, before normalisation. own: whether an image is one with.
+        names: paths. pixels: as the network sees them, before normalisation. has_concept: whether an image is one with.
         paired: both sides have the same names but for their endings, so image i of both is one pair.
         notes: what was left out. unread: "path: reason" of files that cannot be read.
     """
 
     names: Sequence[str]
     pixels: UInt8[Tensor, "n channels height width"]
-    own: Bool[np.ndarray, " n"]
+    has_concept: Bool[np.ndarray, " n"]
     paired: bool
     notes: Sequence[str]
     unread: Sequence[str]
@@ -141,7 +129,7 @@ def read_sides(run: Run, with_: Sequence[Path], without: Sequence[Path]) -> Side
 
 
 def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Device = "auto") -> dict[str, Any]:
-    """Look for a concept in a run, and write found.json, found.md and images.png.
+    """Look for a concept in a run, and write found.json and images.png.
 
     Args:
         run: of `htaf train icbm`, with bits. sides: of `read_sides`.
@@ -161,7 +149,7 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
     normalise = network.preprocessor.normalise
     with torch.no_grad():
         features = torch.cat(
-            [net.features(normalise(some.to(network.device))).float().cpu() for some in sides.pixels.split(AT_ONCE)]
+            [net.features(normalise(some.to(network.device))).float().cpu() for some in sides.pixels.split(BATCH)]
         ).numpy()
     if len(bad := np.flatnonzero(~np.isfinite(features).all(1))):
         raise ConceptError(f"expected finite features, got others for the image {sides.names[bad[0]]}")
@@ -171,23 +159,18 @@ def find_in_run(run: Run, sides: Sides, out: Path | None = None, *, device: Devi
         return net.pre_activations(torch.from_numpy(x.astype(np.float32)).to(network.device)).cpu().double().numpy()
 
     notes = []
-    if sides.paired and not _are_alike(features[sides.own], features[~sides.own]):
+    if sides.paired and not _are_alike(features[sides.has_concept], features[~sides.has_concept]):
         sides = replace(sides, paired=False)
         notes.append("the images of one name are no more alike than others, so they are not taken as pairs")
     head = Head(network.weight.astype(np.float64), network.bias.astype(np.float64))
-    found = find_concept(features[sides.own], features[~sides.own], pre_activations, head, paired=sides.paired)
+    found = find_concept(
+        features[sides.has_concept], features[~sides.has_concept], pre_activations, head, paired=sides.paired
+    )
     bits = pre_activations(features) >= 0
     result = _record(run, sides, found, bits, network.preprocessor.classes)
-    first = np.sort(bits @ head.weight.T + head.bias, axis=1)
-    result["lead"] = float(np.median(first[:, -1] - first[:, -2])) if first.shape[1] > 1 else 0.0
-    result["notes"] = notes
-    result["bit"]["of classes"] = _of_classes(run, found, network.preprocessor.classes, pre_activations)
+    result |= {"notes": notes, "answers": answers(result)}
     if out is not None:
-        files: dict[str, bytes | str] = {
-            RECORD: to_json(result),
-            REPORT: report(result),
-            IMAGES: _images(result, sides, found),
-        }
+        files: dict[str, bytes | str] = {RECORD: to_json(result), IMAGES: _images(result, sides, found)}
         for name, content in files.items():
             write_atomic(out / name, content)
     return result
@@ -204,13 +187,13 @@ def _are_alike(with_: Float32[np.ndarray, "pairs f"], without: Float32[np.ndarra
 
 def _record(run: Run, sides: Sides, found: Found, bits: np.ndarray, classes: Sequence[str]) -> dict[str, Any]:
     bit, direction, pairs = found.bit, found.direction, found.pairs
-    shares = [float(bits[found.own == side, bit.concept].mean()) for side in (True, False)]
+    shares = [float(bits[found.has_concept == side, bit.concept].mean()) for side in (True, False)]
     turned = np.argsort(-np.abs(direction.turned), kind="stable")[:BITS]
     return {
         "run": str(run.path),
         "model_sha256": run.record["model_sha256"],
-        "with": int(found.own.sum()),
-        "without": int((~found.own).sum()),
+        "with": int(found.has_concept.sum()),
+        "without": int((~found.has_concept).sum()),
         "paired": sides.paired,
         "of_classes": {"differ": found.of_classes, "apart": found.apart, "p": found.apart_p},
         "follows": None if found.follows is None else "bit" if isinstance(found.follows, Bit) else "direction",
@@ -220,7 +203,7 @@ def _record(run: Run, sides: Sides, found: Found, bits: np.ndarray, classes: Seq
             "without": shares[1],
             "weights": dict(zip(classes, bit.weights.tolist(), strict=True)),
         },
-        "direction": {name: getattr(direction, name) for name in ("told", "p", "used", "changed", "changed_by_chance")}
+        "direction": {name: getattr(direction, name) for name in ("auc", "p", "used", "changed", "changed_by_chance")}
         | {
             "classes": _by_gain(classes, direction.gains, direction.gains_p),
             "bits": [{"concept": int(j), "turned": float(direction.turned[j])} for j in turned if direction.turned[j]],
@@ -234,7 +217,7 @@ def _record(run: Run, sides: Sides, found: Found, bits: np.ndarray, classes: Seq
         "images": [
             {
                 "image": sides.names[row],
-                "with": bool(found.own[row]),
+                "with": bool(found.has_concept[row]),
                 "score": float(direction.scores[row]),
                 "prediction": classes[found.predicted[row]],
                 "moved": classes[direction.moved[row]],
@@ -245,64 +228,50 @@ def _record(run: Run, sides: Sides, found: Found, bits: np.ndarray, classes: Seq
     }
 
 
-def _of_classes(
-    run: Run, found: Found, classes: Sequence[str], pre_activations: PreActivations
-) -> dict[str, float] | None:
-    """The share of each class of the run's own test images whose bit is as in images with the concept, largest first.
-
-    None where the backbone's features of them are not at hand.
-    """
-    try:
-        images: Any = run.data()
-        known = kept_features(run, images)
-    except HtafError:  # the folder is gone or changed: the rest stands without it
-        return None
-    if known is None:
-        return None
-    on, labels = (pre_activations(known[0])[:, found.bit.concept] >= 0) == found.bit.on, known[1]
-    shares = {name: float(on[labels == k].mean()) for k, name in enumerate(classes) if (labels == k).any()}
-    return dict(sorted(shares.items(), key=lambda item: -item[1]))
-
-
 def _by_gain(classes: Sequence[str], gains: np.ndarray, p: np.ndarray) -> list[dict[str, Any]]:
     return [{"class": classes[k], "gain": float(gains[k]), "p": float(p[k])} for k in np.argsort(-gains, kind="stable")]
 
 
 def answers(result: Mapping[str, Any]) -> dict[str, str]:
-    """What was found, in sentences, each with a heading."""
-    bit, direction, follows = result["bit"], result["direction"], result["follows"]
+    """Say what was found in a few lines, each with a heading."""
+    bit, direction, follows, paired = (result[key] for key in ("bit", "direction", "follows", "paired"))
     counts = f"{result['with']:,} images with it, {result['without']:,} without"
-    if result["paired"]:
+    if paired:
         counts = f"{result['with']:,} pairs of images, by their names"
     found = {
-        "bit": f"concept {bit['concept']} follows it"
-        + ("" if bit["agreement"] >= CLEAR else ", if not closely; it is the best there is"),
+        "bit": f"concept {bit['concept']} follows it",
         "direction": "no bit follows it closely; a direction in the features of the backbone does",
-        None: "nothing follows it in these images: the network does not see it, or they are too few"
-        + ("" if result["paired"] else ". Pairs tell most: the same images with and without it, under the same names"),
+        None: "nothing follows it in these images: the network does not see it, or they are too few",
     }[follows]
     lines = {
         **({"first": _of_classes_alone(result)} if result["of_classes"]["differ"] else {}),
         "found": f"{found} ({counts})",
         "bit": f"concept {bit['concept']} is on in {bit['with']:.0%} of the images with it, {bit['without']:.0%} of "
         f"those without; as good a bit by chance: p = {bit['p']:.3f}",
-        "direction": f"of two images left out of its fit the one with it scores higher in {direction['told']:.0%} of "
+        "direction": f"of two images left out of its fit the one with it scores higher in {direction['auc']:.0%} of "
         f"cases, by chance in 50%: p = {direction['p']:.3f}",
     }
-    if follows == "bit" and (shares := bit["of classes"]):
-        most = ", ".join(f"{name} {share:.0%}" for name, share in list(shares.items())[:NAMED] if share) or "none"
-        lines["elsewhere"] = (
-            f"of the run's own test images concept {bit['concept']} is {'on' if bit['on'] else 'off'} most in {most}: "
-            "look whether they have what you mean"
+    many = len(result["images"])
+    if paired:
+        pairs, half = result["pairs"], many // 2
+        lines["used"] = (
+            f"of {half:,} pairs {pairs['changed'] * half:,.0f} have another prediction with it; {_gains(pairs)}"
         )
-    if result["paired"]:
-        lines["used"] = _use_in_pairs(result)
+    elif direction["p"] <= LEVEL:
+        changed, chance = direction["changed"] * many, direction["changed_by_chance"] * many
+        lines["used"] = (
+            f"{'yes' if direction['used'] else 'not shown'}: moved along the direction {changed:,.0f} of {many:,} "
+            f"predictions change, by chance {chance:,.1f}; {_gains(direction)}"
+        )
     if follows == "bit":
-        lines["used, as a bit" if result["paired"] else "used"] = _use_of_bit(result)
-    if direction["p"] <= LEVEL and not result["paired"]:  # of pairs it is known what the concept itself does
-        lines["used, as a direction" if "used" in lines else "used"] = _use_of_direction(result)
-    if follows == "bit" or (follows is not None and not result["paired"]):
-        lines["flips"] = _flips(result)
+        weights = [weight if bit["on"] else -weight for weight in bit["weights"].values()]  # of the concept being there
+        named = sorted(zip(weights, bit["weights"], strict=True))
+        lines["used, as a bit"] = (
+            f"of {many:,} predictions {bit['changed'] * many:,.0f} change where it is flipped; it speaks most for "
+            f"{named[-1][1]} ({named[-1][0]:+.2f}), least for {named[0][1]} ({named[0][0]:+.2f})"
+            if bit["used"]
+            else "no: every class has the same weight for it"
+        )
     return lines
 
 
@@ -318,113 +287,36 @@ def _of_classes_alone(result: Mapping[str, Any]) -> str:
     )
 
 
-def _use_in_pairs(result: Mapping[str, Any]) -> str:
-    half = len(result["images"]) // 2  # those with it stand first, their pairs in the same order
-    pairs = list(zip(result["images"][:half], result["images"][half:], strict=True))
-    turned = [(one, two) for one, two in pairs if one["prediction"] != two["prediction"]]
-    some = [f"{one['image']} ({two['prediction']} to {one['prediction']})" for one, two in turned]
-    shown = f": {listed(some, NAMED)}" if turned else ""
-    have = "has" if len(turned) == 1 else "have"
-    gains, clear = _gains(result["pairs"]["classes"])
-    return (
-        f"of {half:,} pairs {len(turned):,} {have} another prediction with it{shown}; class scores change, "
-        f"{'' if clear else 'by no more than by chance, '}{gains}{_lead(result)}"
-    )
-
-
-def _lead(result: Mapping[str, Any]) -> str:
-    return f"; half of the predictions are ahead by less than {result['lead']:.1f}"
-
-
-def _gains(classes: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
-    """Classes whose scores change by more than chance, or the clearest one; and whether there are any."""
-    by_p = sorted(classes, key=lambda row: (row["p"], -abs(row["gain"])))
-    clear = [row for row in by_p if row["p"] <= 2 * LEVEL]
-    shown = [f"{row['class']} {row['gain']:+.2f} (p = {row['p']:.3f})" for row in (clear or by_p[:1])[:CLASSES]]
-    more = f" and {len(clear) - CLASSES:,} more" if len(clear) > CLASSES else ""
-    return ", ".join(shown) + more, bool(clear)
-
-
-def _use_of_bit(result: Mapping[str, Any]) -> str:
-    bit = result["bit"]
-    if not bit["used"]:
-        return "this bit is not: every class has the same weight for it"
-    towards = 1 if bit["on"] else -1  # the concept is there where the bit is 1, or where it is 0
-    weights = sorted(((towards * weight, name) for name, weight in bit["weights"].items()), key=lambda row: -row[0])
-    (high, most), (low, least) = weights[0], weights[-1]
-    many = len(result["images"])
-    speaks = [f"for {most} ({high:+.2f})"] * (high > 0) + [f"against {least} ({low:+.2f})"] * (low < 0)
-    return (
-        f"of {many:,} predictions {bit['changed'] * many:,.0f} change where the bit is flipped; the concept speaks "
-        f"most {' and '.join(speaks)}"
-    )
-
-
-def _use_of_direction(result: Mapping[str, Any]) -> str:
-    direction = result["direction"]
-    gains, _ = _gains(direction["classes"])
-    many = len(result["images"])
-    changed, chance = direction["changed"] * many, direction["changed_by_chance"] * many
-    shares = f"of {many:,} predictions {changed:,.0f} change, by chance {chance:,.1f}"
-    if direction["used"]:
-        return f"yes: moved towards it, class scores change, {gains}{_lead(result)}; {shares}"
-    return (
-        "not shown: moved towards it, no class score changes more than along directions of random divisions, the "
-        f"clearest {gains}; {shares}"
-    )
-
-
-def _flips(result: Mapping[str, Any]) -> str:
-    after, how = ("flipped", "the bit is flipped") if result["follows"] == "bit" else ("moved", "they are moved")
-    turned = [row for row in result["images"] if row[after] != row["prediction"]]
-    if not turned:
-        return f"no image changes its class where {how}"
-    some = [f"{row['image']} ({row['prediction']} to {row[after]})" for row in turned]
-    return f"{len(turned):,} of {len(result['images']):,} change their class where {how}: {listed(some, NAMED)}"
-
-
-def report(result: Mapping[str, Any]) -> str:
-    """The answers as Markdown."""
-    return "\n".join(
-        [
-            "# My concept",
-            "",
-            *(f"- **{name.capitalize()}:** {markdown_text(line)}" for name, line in answers(result).items()),
-            "",
-            "What this says and what not:",
-            "",
-            "- p is the share of random divisions of the same images, each with its own best bit and its own "
-            f"direction, that do as well. Bit and direction are two tests, so each needs p <= {LEVEL}.",
-            "- The two sides differ by more than chance. In what they differ only you can say: if all images with it "
-            "are also darker, the direction may be darkness. Images of one scene or one film count as one.",
-            *(
-                ["- In pairs the images themselves are compared: scores and predictions with it and without."]
-                * result["paired"]
-            ),
-            "- The move is a counterfactual in the features, not in the image: images without it are moved along the "
-            "direction, images with it back, each by the distance of the two sides' means on it. Bits and class scores "
-            "follow exactly. No such image need exist, and the move is rather too small.",
-            "",
-            f"![images with it above, without below]({IMAGES})",
-            "",
-        ]
-    )
+def _gains(of: Mapping[str, Any]) -> str:
+    """The classes whose scores change most clearly."""
+    by_p = sorted(of["classes"], key=lambda row: (row["p"], -abs(row["gain"])))[:CLASSES]
+    return "class scores: " + ", ".join(f"{row['class']} {row['gain']:+.2f} (p = {row['p']:.3f})" for row in by_p)
 
 
 def _images(result: Mapping[str, Any], sides: Sides, found: Found) -> bytes:
     """Images with a concept above those without, from the highest score to the lowest."""
-    figure, grid = two_rows(COLUMNS, 1.3 * COLUMNS, 3.9)
+    figure = Figure(figsize=(1.3 * COLUMNS, 3.9), layout="constrained")
+    grid: Any = figure.subplots(2, COLUMNS, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
     after = "flipped" if result["follows"] == "bit" else "moved"
     for side, line in zip((True, False), grid, strict=True):
-        rows = np.flatnonzero(found.own == side)
+        rows = np.flatnonzero(found.has_concept == side)
         for row, axes in zip(spaced(rows, found.direction.scores[rows], COLUMNS).tolist(), line, strict=False):
             shown = result["images"][row]
             axes.imshow(rgb(sides.pixels[row].numpy()))
-            turned = "" if shown[after] == shown["prediction"] else f"\nto {short(shown[after], 16)}"
+            turned = "" if shown[after] == shown["prediction"] else f"\nto {_short(shown[after], 16)}"
             axes.set_title(
-                f"{shown['score']:+.2f}\n{short(shown['prediction'], 16)}{turned}", fontsize=7, parse_math=False
+                f"{shown['score']:+.2f}\n{_short(shown['prediction'], 16)}{turned}", fontsize=7, parse_math=False
             )
     how = "the bit flipped" if after == "flipped" else "the image moved"
     what = "score of the direction, left out of the fit; prediction, and to what it changes with"
     figure.suptitle(f"with it above, without below; {what} {how}", fontsize=8)
-    return png(figure)
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=120)
+    return data.getvalue()
+
+
+def _short(text: str, most: int) -> str:
+    """The text, of more characters the first ones."""
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,13 +1,18 @@
-"""Which classes have a concept, which have not, and which are mixed."""
+"""Which classes have a concept, which have not, and which are mixed; and whether a name sorts them better than chance.
+
+A sorting is a number for each class or image: 1 where the name's first label was chosen, 0 where the second, 0.5 where
+it was left out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int8
+from jaxtyping import Bool, Float64, Int8
 
 from htaf.concepts.codes import ConceptError
 
@@ -97,3 +102,28 @@ def groups(
         raise ConceptError("expected images of one class or more, got none")
     member = np.select([empty, values >= HIGH, values <= LOW], [EMPTY, IN_A, IN_B], MIXED).astype(np.int8)
     return Groups(member, values, names, np.full_like(values, np.nan) if held is None else held)
+
+
+LEVEL = 0.05  # of the p-value
+FEWEST_CLASSES = 10  # half of them check: C(6, 3) = 20 groups of three, so that the right sorting has p = 1 / 20
+
+
+def balanced(inside: Bool[np.ndarray, " n"], said: Float64[np.ndarray, " n"]) -> float:
+    """Give (mean of s over A + mean of 1 - s over B) / 2 of a sorting s; what is left out counts as half right."""
+    return float(said[inside].mean() + (1 - said[~inside]).mean()) / 2
+
+
+def chance(inside: Bool[np.ndarray, " n"], said: Float64[np.ndarray, " n"]) -> float:
+    """Give the p-value of a sorting: the share of all groups as large as A that it fits as well as A, or better.
+
+    The sum of s over a random group is counted exactly: k of the ones and j of the halves make 2 k + j halves.
+    """
+    zeros, halves, ones = (int((said == value).sum()) for value in (0, 0.5, 1))
+    size, reached = int(inside.sum()), round(2 * said[inside].sum())
+    ways = sum(
+        comb(ones, k) * comb(halves, j) * comb(zeros, size - k - j)
+        for k in range(ones + 1)
+        for j in range(halves + 1)
+        if k + j <= size and 2 * k + j >= reached
+    )
+    return ways / comb(len(inside), size)

@@ -1,4 +1,4 @@
-"""Linear heads on concepts: dense ones, and sparse ones in which the weights of each class are cut to so many."""
+"""Linear heads on concepts: dense ones, sparse ones with so many weights a class, edited ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float64, Int32, Int64
 
 from htaf._errors import expect_seed
-from htaf.concepts.codes import CHUNK, Codes, ConceptError, PartName
+from htaf.concepts.codes import CHUNK, Codes, ConceptError, PartName, class_number
 from htaf.concepts.counts import in_turn, labelled, training_means
 from htaf.concepts.redundancy import same_bits
 from htaf.concepts.sparsity import COVERAGE, effective, sparsity
@@ -21,7 +21,6 @@ from htaf.hardening.linear import LinearFit, Weights, largest_of_each
 CAP = 20_000  # images that a head is fitted to
 CANDIDATES = 4  # points of the path whose largest weights are tried at a target
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)  # of the L2 penalty of a fit on chosen weights, the strongest first
-Z = 1.959964  # of a 95% interval
 ALGORITHM = (
     "Multinomial logistic regression on standardised concepts of the training part. An elastic net (99% L1) along a "
     "path of strengths, from the one at which all weights are 0, each fit started from the last (accelerated proximal "
@@ -31,6 +30,7 @@ ALGORITHM = (
 )
 
 Progress = Callable[[str], None]
+Edit = tuple[int | str | np.integer, int | np.integer]  # class (name or number), concept
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,14 +183,6 @@ def _at(
     return SparseHead(target, head, effective(head.weight), chosen, ridge, best)
 
 
-def wilson(hits: int, images: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a share: hits of images, >= 1."""
-    share, z2 = hits / images, Z * Z / images
-    middle = (share + z2 / 2) / (1 + z2)
-    half = Z * np.sqrt(share * (1 - share) / images + z2 / (4 * images)) / (1 + z2)
-    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
-
-
 def measured(
     codes: Codes | Features, head: Head, means: Float64[np.ndarray, " concepts"]
 ) -> tuple[Bool[np.ndarray, " images"], dict[str, Any]]:
@@ -200,14 +192,13 @@ def measured(
         codes: labelled images. head: weight [K, C] and bias [K]. means: of the training images.
 
     Returns:
-        whether it is right on each image, and "accuracy", "interval" (Wilson, 95%), "nec", "ncc" and "ncc_predicted".
+        whether it is right on each image, and "accuracy", "nec", "ncc" and "ncc_predicted".
     """
     right = correct(codes, head)
     small = replace(codes, weight=head.weight.astype(np.float32), bias=head.bias.astype(np.float32))
     found = sparsity(small, means)
     figures = {name: found[name] for name in ("nec", "ncc", "ncc_predicted")}
-    interval = list(wilson(int(right.sum()), len(right)))
-    return right, {"accuracy": float(right.mean()), "interval": interval, **figures}
+    return right, {"accuracy": float(right.mean()), **figures}
 
 
 def scored_heads(
@@ -215,7 +206,6 @@ def scored_heads(
     targets: Sequence[int | None] = (5, 10, None),
     *,
     part: PartName = "test",
-    cap: int = CAP,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> tuple[dict[str, Any], list[SparseHead]]:
@@ -223,7 +213,7 @@ def scored_heads(
 
     Args:
         codes: of the network, with labelled train, validation and `part`.
-        targets, cap, seed, progress: as `sparse_heads`.
+        targets, seed, progress: as `sparse_heads`.
         part: that is scored. The accuracy of train or validation, which fit and choose the heads, is too high.
 
     Returns:
@@ -231,7 +221,7 @@ def scored_heads(
     """
     scored, means = labelled(codes, part), training_means(codes)
     own = Head(codes.weight.astype(np.float64), codes.bias.astype(np.float64))
-    heads = sparse_heads(codes, targets, cap=cap, seed=seed, progress=progress)
+    heads = sparse_heads(codes, targets, seed=seed, progress=progress)
     rows = []
     for each in heads:
         chosen = {"validation": each.validation, "strength": each.strength, "ridge": each.ridge}
@@ -243,10 +233,47 @@ def scored_heads(
         "images": {name: len(labelled(codes, name)) for name in dict.fromkeys(("train", "validation", part))},
         "targets": list(targets),
         "coverage": COVERAGE,
-        "cap": cap,
+        "cap": CAP,
         "seed": seed,
         "own_head": measured(scored, own, means)[1],
         "rows": rows,
         "algorithm": ALGORITHM,
     }
     return result, heads
+
+
+def edited(codes: Codes, off: Sequence[Edit]) -> Codes:
+    """The codes with head weights w[class, concept] = 0, and the exact network's predictions after that.
+
+    Args:
+        off: (class, concept) pairs; a class is its name or its number.
+    Raises:
+        ConceptError: a class or concept that is not there.
+    """
+    weight = codes.weight.copy()
+    pairs = edit_pairs(off, codes.classes, codes.concepts)
+    for label, concept in pairs:
+        weight[label, concept] = 0
+    changed = replace(codes, weight=weight, smooth=np.full(len(codes), -1, dtype=np.int32))
+    return replace(changed, exact=changed.predictions(), info={**codes.info, "off": [list(pair) for pair in pairs]})
+
+
+def edits_of(off: Any) -> list[tuple[Any, Any]]:
+    """What was given as (class, concept) pairs. Raises ConceptError where it is something else."""
+    try:
+        return [(label, concept) for label, concept in off]
+    except (TypeError, ValueError):
+        raise ConceptError(f"expected pairs of a class and a concept, such as [(3, 6)], got {off!r:.80}") from None
+
+
+def edit_pairs(off: Sequence[Edit], classes: Sequence[str], concepts: int) -> list[tuple[int, int]]:
+    """Edits as distinct (class number, concept), ascending."""
+    found = set()
+    for label, concept in edits_of(off):
+        number = class_number(classes, label)
+        if not 0 <= concept < concepts:
+            raise ConceptError(f"expected a concept in 0 to {concepts - 1}, got {concept}")
+        found.add((number, int(concept)))
+    if not found:
+        raise ConceptError("expected one (class, concept) or more, got none")
+    return sorted(found)

@@ -23,7 +23,6 @@ from htaf._console import progress as progress_of
 from htaf._files import regular, write_atomic
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.passes import Device, choose_device
-from htaf.concepts.pixels import Pictures
 from htaf.data.images import ImagePreprocessor, Images, Part
 from htaf.runs import Run
 from htaf.runs.data import rows_of
@@ -31,7 +30,7 @@ from htaf.runs.features import BATCH, FeatureStore, key_of
 
 FILE = "known.safetensors"
 KEPT, CALIBRATING = 10_000, 1_000  # training and validation images, of more some evenly spread
-AT_ONCE = 1_000  # images whose distances to all kept ones are in memory
+CHUNK = 1_000  # images whose distances to all kept ones are in memory
 FAR = 0.99  # share of the validation images that are nearer to a training image
 
 
@@ -58,8 +57,8 @@ class Known:
         """
         k = min(k, len(self.ids))
         distances, rows = np.empty((len(features), k), np.float32), np.empty((len(features), k), np.int64)
-        for start in range(0, len(features), AT_ONCE):
-            some = slice(start, start + AT_ONCE)
+        for start in range(0, len(features), CHUNK):
+            some = slice(start, start + CHUNK)
             cosine = _of_length_1(features[some]) @ self.features.T
             own = np.arange(len(cosine))
             for place in range(k):  # a few: to sort them all takes 6 times the product
@@ -129,40 +128,6 @@ def open_known(run: Run) -> Known | None:
         return Known(features, [str(name) for name in ids], distances.astype(np.float32))
     except (ValueError, KeyError, TypeError, OSError, safetensors.SafetensorError):
         raise _damaged(run) from None
-
-
-def kept_features(run: Run, images: Images) -> tuple[Float32[np.ndarray, "test f"], Int64[np.ndarray, " test"]] | None:
-    """What the frozen backbone of a run gives of its test images, with their labels, where it is at hand."""
-    if not run.record["model"].get("freeze"):
-        return None
-    side, rows = rows_of(run, images)["test"]
-    part: Part = getattr(images, side)
-    preprocessor: Any = run.preprocessor()
-    store = FeatureStore.kept(key_of(run.model(), run.record["model"], preprocessor, part, part.fingerprint()), rows)
-    return None if store is None else (store.batch(rows).numpy(), part.labels[rows].numpy())
-
-
-def features_of(
-    run: Run, pictures: Pictures, ids: Sequence[str], *, device: Device = "auto", progress: bool = False
-) -> Float32[np.ndarray, "images f"]:
-    """What the backbone of an ICBM's run gives of images, as it is kept of a frozen one, else computed.
-
-    Args:
-        pictures: of an image set, not of files. ids: some of its images.
-
-    Raises:
-        ConceptError: an image that the set has not, or codes of files. DataError: an image is gone.
-    """
-    missing = next((one for one in ids if one not in pictures.places), None)
-    if missing is not None:
-        raise ConceptError(f"expected ids of the images that {run.path} was trained on, got {missing!r}")
-    places = [pictures.places[one] for one in ids]
-    found: dict[int, np.ndarray] = {}
-    for part in {id(part): part for part, _ in places}.values():
-        where = [at for at, (whose, _) in enumerate(places) if whose is part]
-        rows = torch.tensor([places[at][1] for at in where])
-        found |= dict(zip(where, _features(run, part, rows, device, progress), strict=True))
-    return np.stack([found[at] for at in range(len(places))])
 
 
 def _damaged(run: Run) -> ConceptError:

@@ -9,7 +9,7 @@ from htaf.concepts.codes import Codes, ConceptError, expect_bits
 from htaf.kernels import native
 from htaf.kernels.registration import implementation
 
-AT_ONCE = 2**18  # rows between two looks at Ctrl-C
+ROWS = 2**18  # rows between two looks at Ctrl-C
 QUERIES = 1024  # that go over the codes together; more go over them again
 
 
@@ -41,21 +41,6 @@ def nearest(
     for batch in range(0, len(bits), QUERIES):
         asked = np.ascontiguousarray(bits[batch : batch + QUERIES])
         found = distances[batch : batch + QUERIES], rows[batch : batch + QUERIES]
-        for first in range(0, len(codes), AT_ONCE):
-            kernel.nearest(np.ascontiguousarray(codes.bits[first : first + AT_ONCE]), asked, first, *found)
+        for first in range(0, len(codes), ROWS):
+            kernel.nearest(np.ascontiguousarray(codes.bits[first : first + ROWS]), asked, first, *found)
     return distances, rows
-
-
-def nearest_to(codes: Codes, row: int, k: int) -> tuple[Int32[np.ndarray, " k"], Int64[np.ndarray, " k"]]:
-    """The k nearest images of an image among them, without itself: distances int32 [k] and rows int64 [k].
-
-    Raises:
-        ConceptError: a row out of range, or a k that is not in 1 to N - 1.
-    """
-    if not 0 <= row < len(codes):
-        raise ConceptError(f"expected a row of the {len(codes):,} images, got {row}")
-    if not 1 <= k <= len(codes) - 1:
-        raise ConceptError(f"expected k from 1 to {len(codes) - 1}, got {k}")
-    distances, rows = nearest(codes, np.array(codes.bits[row : row + 1]), k + 1)
-    others = np.flatnonzero(rows[0] != row)[:k]  # itself is missing where more than k equal images come before it
-    return distances[0, others], rows[0, others]

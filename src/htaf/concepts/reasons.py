@@ -129,7 +129,7 @@ def predict_with_bits(
         more["runner_up"] = [classes[k] if ok else None for k, ok in zip(reasons.runner_up, read, strict=True)]
         more["margin"] = np.where(read, reasons.margin, np.nan)
         more["shown"] = [round(reasons.shown(row), 4) if ok else np.nan for row, ok in enumerate(read)]
-        more["reasons"] = ["; ".join(map(said, row)) if row else None for row in listed]
+        more["reasons"] = ["; ".join(map(reason_text, row)) if row else None for row in listed]
     if bits:
         for concept in range(net.size):
             one = known.get(concept)
@@ -157,7 +157,7 @@ def _listed(
     ]
 
 
-def said(reason: Mapping[str, Any]) -> str:
+def reason_text(reason: Mapping[str, Any]) -> str:
     """A reason in words: "concept 17 (red wing, unverified) is on, +1.32"."""
     name = f" ({reason['name']}{'' if reason['verified'] else ', unverified'})" if reason["name"] else ""
     return f"concept {reason['concept']}{name} is {'on' if reason['bit'] else 'off'}, {reason['worth']:+.2f}"

@@ -6,73 +6,62 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64, UInt64
+from jaxtyping import Bool, Float64, Int64
 
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
-from htaf.concepts.completeness import by_importance, completeness
 from htaf.concepts.counts import labelled, labelled_rows, pair_counts, part_counts, taken
 from htaf.concepts.redundancy import redundancy
-from htaf.concepts.sparsity import sparsity
+from htaf.concepts.sparsity import completeness, sparsity
 from htaf.concepts.store import CodesFolder
 
 BINS = 20  # of the histograms of class proportions over [0, 1]
-RATE_GROUPS = 4
 SAMPLE = 131_072  # images that the completeness and the number of contributing concepts are taken of
 
 
 def score(
     codes: CodesFolder | Codes,
     *,
-    baseline: CodesFolder | Codes | Mapping[str, CodesFolder | Codes] | None = None,
-    fitted: PartName = "train",
     scored: PartName = "test",
     top: int = 10,
-    points: int | None = None,
 ) -> dict[str, Any]:
-    """All scores of a set of codes, as plain JSON values. Images without a label are left out and counted.
+    """Give all scores of a set of codes, as plain JSON values. Images without a label are left out and counted.
 
     accuracy: of the smooth and the exact network on each part, gap (exact minus smooth), flips (share of images whose
         prediction differs).
     binarity: share of smooth outputs > 0.99 or < 0.01 on the scored part; None where there are none.
-    rates, dead: share of images that have a concept; concepts that are the same in every fitted image.
-    concept_accuracy: `concept_accuracy`. class_specificity: `specificity`, with the same for each baseline.
+    rates, dead: share of images that have a concept; concepts that are the same in every training image.
+    concept_accuracy: `concept_accuracy`. class_specificity: `specificity`.
     sparsity: NEC and NCC of the network's own head, `htaf.concepts.sparsity.sparsity`.
-    importance: `importance`. completeness: `htaf.concepts.completeness`. redundancy: `htaf.concepts.redundancy`.
+    importance: `importance`. completeness: `htaf.concepts.sparsity.completeness`.
+    redundancy: `htaf.concepts.redundancy`.
     sample: only where the scored part has more than 131,072 labelled images: completeness and sparsity are of as many,
-        those of the smallest hashes of their row numbers.
+        evenly spaced.
 
     Args:
         codes: of the network.
-        baseline: codes of other networks for the class specificity, by name: such as a plain one binarised to the
-            same rates.
-        fitted: the part that class majorities, means, dead and redundant concepts are taken from.
-        scored: the part that is scored.
+        scored: the part that is scored; class majorities, means, dead and redundant concepts are of the training part.
         top: how many concepts to list for each class.
-        points: of the completeness curve; default: all that seconds allow.
 
     Raises:
-        ConceptError: top < 1; no labelled images of a part; a label outside the classes; a baseline with other
-            classes; and as `CodesFolder.pieces`.
+        ConceptError: top < 1; no labelled images of a part; a label outside the classes; and as `CodesFolder.pieces`.
     """
     if top < 1:
         raise ConceptError(f"top must be >= 1, got {top}")
-    named = {"baseline": baseline} if isinstance(baseline, Codes | CodesFolder) else baseline or {}
-    baselines = {name: _baseline(_whole(other), codes.classes, scored) for name, other in named.items()}
-    codes = _whole(codes)
-    fit, test = labelled(codes, fitted), labelled(codes, scored)
-    (of_fit, size), (of_test, test_size) = part_counts(codes, fitted), part_counts(codes, scored)
+    codes = codes if isinstance(codes, Codes) else codes.codes()
+    fit, test = labelled(codes, "train"), labelled(codes, scored)
+    (of_fit, size), (of_test, test_size) = part_counts(codes, "train"), part_counts(codes, scored)
     counts, sizes = (of_fit, of_test), (size, test_size)
     rates = [count.sum(1) / len(part) for count, part in zip(counts, (fit, test), strict=True)]
     always = {"always_0": rates[0] == 0, "always_1": rates[0] == 1}
     dead = always["always_0"] | always["always_1"]
     rows = labelled_rows(codes, scored)
-    sample = taken(codes, rows[chosen(rows, SAMPLE)])
+    spaced = np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).round().astype(np.int64)
+    sample = taken(codes, rows[spaced])
     saturated = np.asarray(test.saturated)
     binarity = int(saturated.sum(dtype=np.int64)) / (len(test) * codes.concepts)
     scores = {
         "concepts": codes.concepts,
         "classes": list(codes.classes),
-        "fitted": fitted,
         "scored": scored,
         "accuracy": {part: _accuracy(codes, codes.rows(part)) for part in PARTS if len(codes.rows(part))},
         "binarity": None if (saturated < 0).any() else binarity,
@@ -80,19 +69,80 @@ def score(
         "dead": {name: np.flatnonzero(there).tolist() for name, there in always.items()}
         | {"count": int(dead.sum()), "share": float(dead.mean())},
         "concept_accuracy": concept_accuracy(counts, sizes),
-        "class_specificity": specificity(of_test, test_size) | {"baselines": baselines},
+        "class_specificity": specificity(of_test, test_size),
         "sparsity": sparsity(sample, rates[0]),
         "importance": importance(sample, rates[0], counts, sizes, top=top),
-        "completeness": completeness(sample, rates[0], points=points),
-        "redundancy": redundancy(pair_counts(fit), len(fit), by_importance(codes.weight, rates[0])).report(),
+        "completeness": completeness(sample, rates[0]),
+        "redundancy": redundancy(pair_counts(fit), len(fit)),
     }
     if len(sample) < len(test):
         scores["sample"] = {"images": len(sample), "of": len(test), "scores": ["sparsity", "completeness"]}
     return scores
 
 
-def _whole(codes: CodesFolder | Codes) -> Codes:
-    return codes if isinstance(codes, Codes) else codes.codes()
+def summary(scores: Mapping[str, Any], kind: str = "image") -> list[dict[str, Any]]:
+    """List the scores that pages, files and the console show.
+
+    Args:
+        scores: of `score`. kind: the word for what is scored.
+
+    Returns:
+        "key", "label", "value" (None: not known), "kind" and "help" of each. By kind a value is a percent, as a share
+        in [0, 1], points, as a difference of shares, a count or a number.
+    """
+    accuracy, concept = scores["accuracy"][scores["scored"]], scores["concept_accuracy"]
+    specific, same, sparse = scores["class_specificity"], scores["redundancy"], scores["sparsity"]
+    sizes = [entry["images"] for entry in scores["importance"]]
+    return [_row(*row) for row in (
+        ("exact", "Accuracy, exact bits", accuracy["exact"], "percent",
+         f"Share of {kind}s whose class the network with bits of 0 and 1 finds. "
+         f"A guess finds {1 / len(sizes):.1%}, always the most frequent class {max(sizes) / sum(sizes):.1%}."),
+        ("smooth", "Accuracy, smooth", accuracy["smooth"], "percent",
+         "The same of the network as it was trained, before its outputs are cut to 0 and 1."),
+        ("gap", "Change by the cut to bits", accuracy["gap"], "points",
+         "Exact minus smooth accuracy: below 0, the bits cost accuracy."),
+        ("flips", "Predictions that differ", accuracy["flips"], "percent",
+         f"Share of {kind}s whose predicted class the cut changes."),
+        ("binarity", "Outputs almost 0 or 1 before the cut", scores["binarity"], "percent",
+         "Share of smooth outputs above 0.99 or below 0.01."),
+        ("concept_accuracy", "Concept accuracy", concept["mean"], "percent",
+         "How often one who knows the class alone can tell whether a concept is on; rare and dead ones raise it."),
+        ("balanced", "The same, balanced", concept["balanced"], "percent",
+         f"Mean of the shares found among {kind}s with and without the bit; chance gives 50%."),
+        ("extreme", "Clear (concept, class) pairs", specific["extreme"], "percent",
+         f"Share of pairs in which 10% of a class's {kind}s or fewer, or 90% or more, have the concept."),
+        ("explained", "Variance between classes", specific["explained"], "percent",
+         "Part of a bit's variance that lies between classes: 100% where the class decides every bit."),
+        ("enough", "Concepts for full accuracy", scores["completeness"]["enough"], "count",
+         "With so many of the most important ones, the others at their mean, accuracy stays within 0.5 points."),
+        ("effective", "Effective number of concepts", float(same["effective"]), "number",
+         "Concepts that say the same count once: from the spectrum of their correlations."),
+        ("duplicates", "Duplicate pairs", same["duplicates"]["count"], "count",
+         f"Two bits that agree on 99% of training {kind}s and correlate by 0.9."),
+        ("complementary", "Complementary pairs", same["complementary"]["count"], "count",
+         f"Two bits that disagree on 99% of training {kind}s and correlate by -0.9."),
+        ("nec", "Concepts of a class (NEC)", sparse["nec"], "number", "Weights other than 0, mean over classes."),
+        ("ncc", "Concepts of a decision (NCC)", sparse["ncc"], "number",
+         "How many make up 95% of what is added to a logit, mean over decisions and classes."),
+    )] + [dead_row(scores["dead"]["count"], kind)]  # fmt: skip
+
+
+def shown(row: Mapping[str, Any]) -> str:
+    """Give the value of a row of `summary` as a text."""
+    value = row["value"]
+    if value is None:
+        return "-"
+    forms = {"percent": f"{100 * value:.1f}%", "points": f"{100 * value:+.2f} points", "count": f"{value:,}"}
+    return forms.get(row["kind"], f"{value:.1f}")
+
+
+def dead_row(count: int, kind: str) -> dict[str, Any]:
+    """Give the row of `summary` that is known without labels."""
+    return _row("dead", "Dead concepts", count, "count", f"Always 0 or 1 in training {kind}s: they tell nothing apart.")
+
+
+def _row(*values: Any) -> dict[str, Any]:
+    return dict(zip(("key", "label", "value", "kind", "help"), values, strict=True))
 
 
 def _accuracy(codes: Codes, rows: Int64[np.ndarray, " rows"]) -> dict[str, Any]:
@@ -112,28 +162,6 @@ def _accuracy(codes: Codes, rows: Int64[np.ndarray, " rows"]) -> dict[str, Any]:
         "gap": gap,
         "flips": None if gap is None else int((smooth != exact).sum()) / images,
     }
-
-
-def _baseline(other: Codes, classes: tuple[str, ...], scored: PartName) -> dict[str, Any]:
-    if tuple(other.classes) != tuple(classes):
-        raise ConceptError(f"baseline: expected the classes {tuple(classes)}, got {tuple(other.classes)}")
-    labelled(other, scored)
-    return specificity(*part_counts(other, scored))
-
-
-def chosen(rows: Int64[np.ndarray, " rows"], limit: int) -> Int64[np.ndarray, " chosen"]:
-    """Places, ascending, of the `limit` row numbers with the smallest hashes; all places where there are no more."""
-    if len(rows) <= limit:
-        return np.arange(len(rows))
-    return np.sort(np.lexsort((rows, mixed(rows)))[:limit])
-
-
-def mixed(rows: Int64[np.ndarray, " rows"]) -> UInt64[np.ndarray, " rows"]:
-    """A hash of row numbers, one to one. Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
-    x = np.asarray(rows).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def concept_accuracy(
@@ -191,8 +219,7 @@ def specificity(counts: Int64[np.ndarray, "concepts classes"], sizes: Int64[np.n
         "histogram": concepts in 20 equal bins of the proportion, over all classes; "per_class": the same for each
         class, None for one without images; "extreme": share of (concept, class) pairs whose proportion is <= 0.1 or
         >= 0.9, "extreme_live" over live concepts alone; "explained": the part of a bit's variance that lies between
-        classes, sum_k n_k (p_k - r)^2 / (n r (1 - r)), mean over live concepts: it does not grow by bits being rare;
-        "by_rate": concepts in four groups of ascending rate, with mean rate and "extreme" of each.
+        classes, sum_k n_k (p_k - r)^2 / (n r (1 - r)), mean over live concepts: it does not grow by bits being rare.
     """
     present = sizes > 0
     n, count = sizes[present], counts[:, present]
@@ -202,7 +229,6 @@ def specificity(counts: Int64[np.ndarray, "concepts classes"], sizes: Int64[np.n
     rate, proportion = count.sum(1) / n.sum(), count / n
     live = (rate > 0) & (rate < 1)
     between = ((proportion - rate[:, None]) ** 2 * n).sum(1)[live] / (n.sum() * rate * (1 - rate))[live]
-    groups = np.array_split(np.argsort(rate, kind="stable"), min(RATE_GROUPS, len(rate)))
     per_class = iter(histograms)
     return {
         "histogram": np.sum(histograms, axis=0).tolist(),
@@ -210,7 +236,6 @@ def specificity(counts: Int64[np.ndarray, "concepts classes"], sizes: Int64[np.n
         "extreme": float(extreme.mean()),
         "extreme_live": _mean(extreme[live]),
         "explained": _mean(between),
-        "by_rate": [{"rate": float(rate[g].mean()), "extreme": float(extreme[g].mean())} for g in groups],
     }
 
 
@@ -234,10 +259,9 @@ def importance(
         top: how many of each class.
 
     Returns:
-        K objects {"class", "images", "top": [{"concept", "weight", "importance", "contribution",
-        "fitted_contribution", "reversed"}], "top_contributions": [...]}; images of the class in the scored part; a
-        contribution is None for a class without images of that part; reversed where one is above and the other below
-        0 and chance does not explain it (`beyond_chance`); top_contributions the same by descending contribution.
+        K objects {"class", "images", "top": [{"concept", "weight", "contribution", "fitted_contribution",
+        "reversed"}]}; images of the class in the scored part; a contribution is None for a class without images of
+        that part; reversed where one is above and the other below 0 and chance does not explain it (`beyond_chance`).
     """
     result, apart = [], beyond_chance(counts, sizes)
     for number, name in enumerate(codes.classes):
@@ -246,26 +270,19 @@ def importance(
             weight * (count[:, number] / size[number] - means) if size[number] else None
             for count, size in zip(counts, sizes, strict=True)
         )
-        orders = {"top": np.abs(weight), "top_contributions": added}
-        lists = {
-            key: []
-            if by is None
-            else [
-                {
-                    "concept": j,
-                    "weight": float(weight[j]),
-                    "importance": float(abs(weight[j])),
-                    "contribution": None if added is None else float(added[j]),
-                    "fitted_contribution": None if fitted is None else float(fitted[j]),
-                    "reversed": added is not None
-                    and fitted is not None
-                    and bool(apart[j, number] and added[j] * fitted[j] < 0),
-                }
-                for j in np.argsort(-by, kind="stable")[:top].tolist()
-            ]
-            for key, by in orders.items()
-        }
-        result.append({"class": name, "images": int(sizes[1][number]), **lists})
+        found = [
+            {
+                "concept": j,
+                "weight": float(weight[j]),
+                "contribution": None if added is None else float(added[j]),
+                "fitted_contribution": None if fitted is None else float(fitted[j]),
+                "reversed": added is not None
+                and fitted is not None
+                and bool(apart[j, number] and added[j] * fitted[j] < 0),
+            }
+            for j in np.argsort(-np.abs(weight), kind="stable")[:top].tolist()
+        ]
+        result.append({"class": name, "images": int(sizes[1][number]), "top": found})
     return result
 
 

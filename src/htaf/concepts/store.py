@@ -1,7 +1,7 @@
 """Codes on disk: Parquet parts and a small record, read by `CodesFolder`; `htaf.concepts.writing` writes them.
 
 concepts.json               format, status, settings, run, classes, concepts, columns, SHA-256 of the head; once it is
-                            finished images, and of each part its file, images and the SHA-256 of its footer
+                            finished images, and of each part its file, images and SHA-256
 head.safetensors            weight [K, C], bias [K] and, from `binarise`, thresholds [C]
 parts/part-00000.parquet    a row for each image; row numbers count through the parts
 
@@ -16,23 +16,19 @@ saturated  int32, as in `htaf.concepts.codes.Codes`
 bits       ceil(C / 8) bytes, packed as in `Codes`
 margins    C float16, pre-activations to order images by; where asked for, or where they are small
 features   C float32, pre-activations; where asked for
-digest     16 bytes of what was decoded of an image file, by which equal images are found; of files alone
 
-Every page of a part has a CRC-32, which is compared when it is read; the footer, which says where they lie, is compared
-with the record. Nothing that is read runs code.
+A part is compared with its SHA-256 when it is read. Nothing that is read runs code.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -48,18 +44,16 @@ FORMAT = 3
 RECORD, HEAD, FOLDER = "concepts.json", "head.safetensors", "parts"
 CHUNK = 1000  # images that go through the network by themselves: a whole number of batches of 250, as evaluation takes
 PART_IMAGES = 10_000  # of a part, where nothing else is said
-MOST = 2**31  # bytes of an array in memory; a larger one is kept in a temporary file and memory-mapped
 BITS = ("bits", "exact", "saturated")
 NUMBERS = {"label": "labels", "smooth": "smooth", "exact": "exact", "saturated": "saturated"}  # column: field of Codes
-DTYPES = {"bits": np.dtype("u1"), "margins": np.dtype("<f2"), "features": np.dtype("<f4"), "digest": np.dtype("u1")}
-DIGEST = 16  # bytes
+DTYPES = {"bits": np.dtype("u1"), "margins": np.dtype("<f2"), "features": np.dtype("<f4")}
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
     """Numbers in place of bits, of N images: pre-activations, or what a soft bottleneck's head reads.
 
-    values: float32 [N, C], memory-mapped where they are large. The others: as of `Codes`.
+    values: float32 [N, C]. The others: as of `Codes`.
     """
 
     values: Float32[np.ndarray, "images concepts"]
@@ -101,14 +95,12 @@ class Features:
 class Part:
     """One file of several.
 
-    file: where it is. images: how many it holds. first: the row number of its first image in the whole. footer: SHA-256
-    of its footer.
+    file: where it is. images: how many it holds. sha256: of the file.
     """
 
     file: Path
     images: int
-    first: int
-    footer: str
+    sha256: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,51 +140,47 @@ class CodesFolder:
         """Names of the columns of each part."""
         return tuple(self.info["columns"])
 
-    def pieces(self, *columns: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The images in order, some thousands at a time; the next are read while these are worked on.
+    def read(self, *columns: str) -> dict[str, Any]:
+        """Read columns of all images into memory, every value checked.
 
         Args:
             columns: names.
 
-        Yields:
-            the row number of the first image in the whole, and of each column an array: int32 [n], uint8 [n, bytes] of
-            bits and digests, float [n, C], uint8 [n] numbers of parts, and of ids an Arrow array of texts.
+        Returns:
+            of each column an array: int32 [N], uint8 [N, bytes] of bits, float [N, C], uint8 [N] numbers of parts, and
+            of ids a list of texts.
 
         Raises:
             ConceptError: there is no such column, or what is read is damaged: it names the file.
         """
         if unknown := [name for name in columns if name not in self.columns]:
             raise ConceptError(f"{self.path} has no {unknown[0]}, it has {', '.join(self.columns)}")
-        with ThreadPoolExecutor(1) as reader:
-            coming = None
-            for part in self.parts:
-                for read in _groups(part, self.info, columns):
-                    ahead = reader.submit(read)
-                    if coming is not None:
-                        yield coming.result()
-                    coming = ahead
-            if coming is not None:
-                yield coming.result()
+        found = [_read(part, self.info, columns) for part in self.parts]
+        whole: dict[str, Any] = {}
+        for name in columns:
+            values = [one[name] for one in found]
+            whole[name] = [text for some in values for text in some] if name == "id" else np.concatenate(values)
+        return whole
 
     def codes(self) -> Codes:
-        """All images, in memory. Raises ConceptError: as `pieces`; features of a plain network, which has no codes."""
-        found = self._gathered("label", "part", "smooth", *self._expect_bits(), "id")
-        return self._codes(found, Ids(found["id"]))
+        """All images, in memory. Raises ConceptError: as `read`; features of a plain network, which has no codes."""
+        found = self.read("label", "part", "smooth", *self._expect_bits(), "id")
+        return self._codes(found, found["id"])
 
     def features(self) -> Features:
-        """The pre-activations of all images. Raises ConceptError: as `pieces`; there are none."""
+        """The pre-activations of all images. Raises ConceptError: as `read`; there are none."""
         if "features" not in self.columns:
             raise ConceptError(
                 f"{self.path} has no features: extract them with htaf concepts extract --keep features, into a new "
                 "folder"
             )
-        found = self._gathered("label", "part", "smooth", "features", "id")
+        found = self.read("label", "part", "smooth", "features", "id")
         return Features(
             values=found["features"],
             classes=self.classes,
             labels=found["label"],
             parts=found["part"],
-            ids=Ids(found["id"]),
+            ids=found["id"],
             weight=self.weight,
             bias=self.bias,
             smooth=found["smooth"],
@@ -203,33 +191,27 @@ class CodesFolder:
         """Pre-activations to order images by, >= 0 just where the bit is 1: float16 [N, C]; None where there are none.
 
         Raises:
-            ConceptError: as `pieces`.
+            ConceptError: as `read`.
         """
-        return self._gathered("margins")["margins"] if "margins" in self.columns else None
+        return self.read("margins")["margins"] if "margins" in self.columns else None
 
     def accuracies(self) -> list[dict[str, Any]]:
         """Of each part that has images: {"part", "images", "smooth", "exact"}, the accuracies on those with a label.
 
         An accuracy is None where there are none, and "exact" of features, which have no exact network.
         """
-        counts = np.zeros((len(PARTS), 4), np.int64)  # images, labelled, right by the smooth and by the exact network
-        exact = "exact" in self.columns
-        for _, found in self.pieces("label", "part", "smooth", *(("exact",) if exact else ())):
-            known = found["label"] >= 0
-            right = known & (found["exact"] == found["label"]) if exact else np.zeros_like(known)
-            of = (np.ones_like(known), known, known & (found["smooth"] == found["label"]), right)
-            for column, chosen in enumerate(of):
-                counts[:, column] += np.bincount(found["part"][chosen], minlength=len(PARTS))
-        return [
-            {
-                "part": name,
-                "images": images,
-                "smooth": smooth / known if known else None,
-                "exact": right / known if known and exact else None,
+        exact = ("exact",) if "exact" in self.columns else ()
+        found = self.read("label", "part", "smooth", *exact)
+        rows: list[dict[str, Any]] = []
+        for number, name in enumerate(PARTS):
+            here = {column: values[found["part"] == number] for column, values in found.items()}
+            known = here["label"] >= 0
+            right = {
+                of: float((here[of] == here["label"])[known].mean()) if of in here and known.any() else None
+                for of in ("smooth", "exact")
             }
-            for name, (images, known, smooth, right) in zip(PARTS, counts.tolist(), strict=True)
-            if images
-        ]
+            rows += [{"part": name, "images": len(known), **right}] if len(known) else []
+        return rows
 
     def _expect_bits(self) -> tuple[str, ...]:
         if "bits" not in self.columns:
@@ -251,25 +233,9 @@ class CodesFolder:
             info=self.info,
         )
 
-    def _gathered(self, *columns: str) -> dict[str, Any]:
-        """Whole columns; ids as one Arrow array."""
-        whole: dict[str, Any] = {}
-        ids: list[pa.Array] = []
-        at = 0
-        for _, found in self.pieces(*columns):
-            for name, values in found.items():
-                if name == "id":
-                    ids.append(values)
-                    continue
-                if name not in whole:
-                    whole[name] = _room((len(self), *values.shape[1:]), values.dtype)
-                whole[name][at : at + len(values)] = values
-            at += len(next(iter(found.values())))
-        return whole | ({"id": pa.concat_arrays([one.cast(pa.large_string()) for one in ids])} if ids else {})
-
 
 def open_folder(path: str | Path) -> CodesFolder:
-    """A folder that `htaf.concepts.extract` or `binarise` wrote. The record, the head and the parts' footers are read.
+    """A folder that `htaf.concepts.extract` or `binarise` wrote. The record and the head are read.
 
     Args:
         path: the folder.
@@ -284,10 +250,8 @@ def open_folder(path: str | Path) -> CodesFolder:
     if record["status"] != "finished":
         raise ConceptError(f"{path} is not finished: give the command that makes it again, to finish it")
     parts = parts_of(path, record)
-    for part in parts:
-        if footer_sha256(part.file) != part.footer:
-            raise damaged(part.file)
-        opened(part.file, record)
+    if gone := [part.file for part in parts if not part.file.is_file()]:
+        raise damaged(gone[0], "is missing")
     return CodesFolder(path, record, tuple(parts), *_head(path, record))
 
 
@@ -327,10 +291,10 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def _check_parts(file: Path, record: Mapping[str, Any]) -> None:
-    kinds = {"file": str, "images": int, "footer": str}
+    kinds = {"file": str, "images": int, "sha256": str}
     for entry in record["parts"]:
         if type(entry) is not dict or any(type(entry.get(name)) is not kind for name, kind in kinds.items()):
-            raise ConceptError(f"{file} is damaged: expected file, images and footer of each part")
+            raise ConceptError(f"{file} is damaged: expected file, images and SHA-256 of each part")
         name = entry["file"]
         if not name or set(name) & set("/\\:\0") or name in (".", "..") or entry["images"] < 1:
             raise ConceptError(f"{file} is damaged: expected a file in {FOLDER} with images, got {name!r:.80}")
@@ -341,11 +305,7 @@ def _check_parts(file: Path, record: Mapping[str, Any]) -> None:
 
 def parts_of(path: Path, record: Mapping[str, Any]) -> list[Part]:
     """The parts of a finished record, in order; nothing of them is read."""
-    found, first = [], 0
-    for entry in record["parts"]:
-        found.append(Part(path / FOLDER / entry["file"], entry["images"], first, entry["footer"]))
-        first += entry["images"]
-    return found
+    return [Part(path / FOLDER / one["file"], one["images"], one["sha256"]) for one in record["parts"]]
 
 
 def schema_of(record: Mapping[str, Any]) -> pa.Schema:
@@ -353,14 +313,14 @@ def schema_of(record: Mapping[str, Any]) -> pa.Schema:
     size = record["concepts"]
     kinds: dict[str, pa.DataType] = {"id": pa.string(), "part": pa.string()}
     kinds |= {name: pa.int32() for name in NUMBERS}
-    bytes_of = {"bits": (size + 7) // 8, "margins": 2 * size, "features": 4 * size, "digest": DIGEST}
+    bytes_of = {"bits": (size + 7) // 8, "margins": 2 * size, "features": 4 * size}
     kinds |= {name: pa.binary(width) for name, width in bytes_of.items()}
     if unknown := sorted(set(record["columns"]) - kinds.keys()):
         raise ConceptError(f"expected columns of {', '.join(kinds)}, got {unknown[0]!r:.80}")
     return pa.schema([pa.field(name, kinds[name], nullable=False) for name in record["columns"]])
 
 
-def damaged(file: Path, why: str = f"is damaged: its footer differs from what {RECORD} says") -> ConceptError:
+def damaged(file: Path, why: str = f"is damaged: its SHA-256 differs from the one in {RECORD}") -> ConceptError:
     """An error that says what to do."""
     return ConceptError(f"{file} {why}; put back a copy of it, or delete it and give the command that wrote it again")
 
@@ -378,52 +338,35 @@ def _refusing(file: Path) -> Iterator[None]:
         raise damaged(file, f"is damaged: {str(error) or type(error).__name__:.300}") from None
 
 
-def footer_sha256(file: Path) -> str:
-    """Of the end of a Parquet file, which says where all else lies. Raises ConceptError: it cannot be read."""
-    with _refusing(file), _files.regular(file).open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, size - 8))
-        length = int.from_bytes(stream.read(4), "little") + 8
-        if length > size or stream.read(4) != b"PAR1":
-            raise ValueError("expected a Parquet file, got one without its end")
-        stream.seek(size - length)
-        return hashlib.sha256(stream.read(length)).hexdigest()
-
-
-def opened(file: Path, record: Mapping[str, Any]) -> pq.ParquetFile:
-    """A part, whose columns are those of the record. Raises ConceptError: damaged, or of other columns."""
+def opened(data: bytes, file: Path, record: Mapping[str, Any]) -> pq.ParquetFile:
+    """The bytes of a part, whose columns are those of the record. Raises ConceptError: damaged, or of other columns."""
     with _refusing(file):
-        found = pq.ParquetFile(_files.regular(file), page_checksum_verification=True)
+        found = pq.ParquetFile(io.BytesIO(data))
         if not found.schema_arrow.equals(schema_of(record)):
             raise ValueError(f"expected the columns {', '.join(record['columns'])}, none of them with empty cells")
         return found
 
 
-def _groups(
-    part: Part, record: Mapping[str, Any], columns: Sequence[str]
-) -> Iterator[Callable[[], tuple[int, dict[str, Any]]]]:
-    """What reads each row group of a part: its first row, and the columns, every value checked."""
-    source = opened(part.file, record)
+def _read(part: Part, record: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    """Columns of a part as `CodesFolder.read` has them."""
+    with _refusing(part.file):
+        data = _files.regular(part.file).read_bytes()
+    if hashlib.sha256(data).hexdigest() != part.sha256:
+        raise damaged(part.file)
+    source = opened(data, part.file, record)
     if source.metadata.num_rows != part.images:
         raise damaged(part.file, f"is damaged: expected {part.images:,} images, got {source.metadata.num_rows:,}")
-
-    def read(group: int, first: int) -> tuple[int, dict[str, Any]]:
-        with _refusing(part.file):
-            table = source.read_row_group(group, columns=list(columns), use_threads=False)
-            table.validate(full=True)
-            return first, {name: _checked(name, table.column(name), record) for name in columns}
-
-    first = part.first
-    for group in range(source.num_row_groups):
-        yield lambda group=group, first=first: read(group, first)
-        first += source.metadata.row_group(group).num_rows
+    with _refusing(part.file):
+        table = source.read(columns=list(columns), use_threads=False)
+        table.validate(full=True)
+        return {name: _checked(name, table.column(name), record) for name in columns}
 
 
 def _checked(name: str, column: pa.ChunkedArray, record: Mapping[str, Any]) -> Any:
-    """A column as `CodesFolder.pieces` has it. Raises ValueError: values that cannot be."""
+    """A column as `CodesFolder.read` has it. Raises ValueError: values that cannot be."""
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if name == "id":
-        return array
+        return array.to_pylist()
     if name == "part":
         numbers = pc.call_function("index_in", [array], pc.SetLookupOptions(pa.array(PARTS, array.type)))
         if numbers.null_count:
@@ -445,17 +388,6 @@ def _checked(name: str, column: pa.ChunkedArray, record: Mapping[str, Any]) -> A
     return values
 
 
-def _room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array to be filled: in memory, or memory-mapped from a file without a name."""
-    needed = int(np.prod(shape)) * dtype.itemsize
-    if needed <= MOST:
-        return np.empty(shape, dtype)
-    with tempfile.TemporaryFile() as file:  # the map keeps it
-        if hasattr(os, "posix_fallocate"):  # on a full disk a map would end the process instead of raising
-            os.posix_fallocate(file.fileno(), 0, needed)
-        return np.memmap(file, dtype, "w+", shape=shape)
-
-
 def _head(
     path: Path, record: Mapping[str, Any]
 ) -> tuple[Float32[np.ndarray, "classes concepts"], Float32[np.ndarray, " classes"]]:
@@ -469,29 +401,3 @@ def _head(
         if [(head[n].shape, head[n].dtype) for n in ("weight", "bias")] != [((k, c), "f4"), ((k,), "f4")]:
             raise ValueError(f"it differs from what {RECORD} says")
     return head["weight"], head["bias"]
-
-
-class Ids(Sequence[str]):
-    """Names in an Arrow array, read one by one."""
-
-    def __init__(self, array: pa.Array) -> None:
-        self.array = array
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return Ids(self.array.take(pa.array(range(*index.indices(len(self))), pa.int64())))
-        return self.array[index].as_py()
-
-    def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
-        """The first row of that name, without making each a Python text."""
-        row = pc.index(self.array.slice(start, None if stop is None else stop - start), value).as_py()
-        if row < 0:
-            raise ValueError(f"{value!r} is none of {len(self):,} names")
-        return row + start

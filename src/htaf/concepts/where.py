@@ -1,4 +1,4 @@
-"""Maps over pictures, and crops of the responsible regions, of the images of a concept or the concepts of an image."""
+"""Maps over pictures, of the images of a concept or the concepts of an image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int64, UInt8
-from matplotlib.figure import Figure
 from PIL import Image
 
 from htaf import _files
@@ -19,17 +18,15 @@ from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.regions import Box, Map, Regions
-from htaf.concepts.report import png, short
 from htaf.concepts.store import open_folder
 from htaf.data.image_reading import decode, look
 from htaf.data.images import Images
 from htaf.runs import Run, locked, write_atomic
 
 INDEX = "index.jsonl"
-AT_ONCE = 16  # images in one pass
+BATCH = 16  # images in one pass
 LARGE, SMALL = 768, 192  # pixels of a picture's longer side at most, and of its shorter one at least
 NEAR = 1e-3  # to the threshold: a bit that another machine, or another number of threads, may turn
-COLUMNS = 12  # of a sheet
 STRENGTH = 0.7  # of the strongest colour over the picture
 FOR, AGAINST, FRAME = (213, 94, 0), (0, 114, 178), (255, 255, 255)  # orange and blue, which all can tell apart
 
@@ -65,13 +62,12 @@ def strongest(codes: Codes, row: int, count: int = 12) -> Int64[np.ndarray, " co
     return on[np.argsort(-weight, kind="stable")][:count]
 
 
-def overlay(picture: UInt8[np.ndarray, "h w 3"], found: Map, *, frame: bool = True) -> UInt8[np.ndarray, "h w 3"]:
-    """A map over its picture: orange where it speaks for the bit, blue where against; and the box of its region.
+def coloured(picture: UInt8[np.ndarray, "h w 3"], found: Map) -> UInt8[np.ndarray, "h w 3"]:
+    """Draw a map over its picture: orange where it speaks for the bit, blue where against.
 
     Args:
         picture: the view that the network had, of any resolution.
         found: the map; its largest absolute value is the strongest colour.
-        frame: draw the box.
     """
     height, width = picture.shape[:2]
     top = float(np.abs(found.values).max()) or 1.0
@@ -79,24 +75,19 @@ def overlay(picture: UInt8[np.ndarray, "h w 3"], found: Map, *, frame: bool = Tr
     values = np.asarray(small.resize((width, height), Image.Resampling.BILINEAR))[..., None]
     colour = np.where(values > 0, np.array(FOR, np.float32), np.array(AGAINST, np.float32))
     strength = STRENGTH * np.abs(values).clip(0, 1)
-    drawn = (picture * (1 - strength) + colour * strength).round().astype(np.uint8)
-    box = found.box() if frame else None
+    return (picture * (1 - strength) + colour * strength).round().astype(np.uint8)
+
+
+def framed(picture: UInt8[np.ndarray, "h w 3"], found: Map) -> UInt8[np.ndarray, "h w 3"]:
+    """Draw a map over its picture (`coloured`), and the box of its region."""
+    drawn, box = coloured(picture, found), found.box()
     if box is not None:
-        left, upper, right, lower = _scaled(box, found.size, (height, width))
-        line = max(1, min(height, width) // 150)
+        left, upper, right, lower = _scaled(box, found.size, drawn.shape)
+        line = max(1, min(drawn.shape[:2]) // 150)
         inside = drawn[upper:lower, left:right].copy()
         drawn[upper:lower, left:right] = FRAME
         drawn[upper + line : lower - line, left + line : right - line] = inside[line:-line, line:-line]
     return drawn
-
-
-def cropped(picture: UInt8[np.ndarray, "h w 3"], found: Map) -> UInt8[np.ndarray, "rows columns 3"] | None:
-    """The responsible region of a picture; None where no value speaks for the bit."""
-    box = found.box()
-    if box is None:
-        return None
-    left, upper, right, lower = _scaled(box, found.size, picture.shape[:2])
-    return picture[upper:lower, left:right]
 
 
 def expect_bit(image: str, found: Map, bit: int) -> None:
@@ -136,8 +127,8 @@ class Maps:
     def of(self, ids: Sequence[str], concepts: Sequence[int]) -> list[list[Map]]:
         """A map for each image, by its id, and each concept; a few images go through the network at once."""
         found: list[list[Map]] = []
-        for first in range(0, len(ids), AT_ONCE):
-            pixels = self.pictures.pixels(ids[first : first + AT_ONCE])
+        for first in range(0, len(ids), BATCH):
+            pixels = self.pictures.pixels(ids[first : first + BATCH])
             found += self.regions.of(self.preprocessor.normalise(pixels), concepts)
         return found
 
@@ -167,7 +158,7 @@ def write_where(
     device: Device = "auto",
     progress: bool = False,
 ) -> list[dict[str, Any]]:
-    """Write maps over pictures, crops of the responsible regions, a sheet of each concept and an index.
+    """Write maps over pictures, and an index.
 
     Of each concept: at most `count` images, from the strongest to the barely on (`ordered`). Of an image: the concepts
     asked for, else those that it has and that weigh most for its class (`strongest`).
@@ -176,18 +167,17 @@ def write_where(
         run: of `htaf train icbm`, with bits.
         images: those that the codes are of; None for codes of files, whose ids are paths.
         codes: the folder of codes; of concepts' images with margins or features.
-        out: a new or empty folder, or that of an earlier call, whose files are replaced: concept-NUMBER/001-map.png
-            and 001-crop.png, concept-NUMBER.png, and of an image image-ROW/concept-NUMBER-map.png; index.jsonl with a
-            line for each map.
-        concepts: their numbers. image: an id, PART/N or a row number, as
-            `Codes.row` takes it. One of both, or both.
+        out: a new or empty folder, or that of an earlier call, whose files are replaced: concept-NUMBER/001-map.png,
+            and of an image image-ROW/concept-NUMBER-map.png; index.jsonl with a line for each map.
+        concepts: their numbers. image: an id or a row number, as `Codes.row`
+            takes it. One of both, or both.
         count: images of a concept, or concepts of an image. part: of which images are taken.
         device: where the network runs. progress: show a bar on the error stream.
 
     Returns:
         the lines of index.jsonl: {"image", "row", "label", "predicted", "concept", "bit", "margin", "box": [left, top,
         right, bottom] in pixels of the image as the network sees it, right and bottom outside, or None, "size":
-        [height, width] of that, "share" of the positive values inside the box, "map", "crop" or None}.
+        [height, width] of that, "share" of the positive values inside the box, "map"}.
 
     Raises:
         ConceptError: a run without bits, or no exact maps of it; codes of another network, or without margins; no such
@@ -240,9 +230,9 @@ def _drawn(
     out: Path, name: str, rows: np.ndarray, concepts: list[int], codes: Codes, maps: Maps, *, by_image: bool
 ) -> list[dict[str, Any]]:
     """Write the pictures of some images and concepts; their lines."""
-    bits, sheet = codes.unpack(rows), []
-    for first in range(0, len(rows), AT_ONCE):
-        some = rows[first : first + AT_ONCE]
+    bits, lines = codes.unpack(rows), []
+    for first in range(0, len(rows), BATCH):
+        some = rows[first : first + BATCH]
         ids = _ids(codes, some)
         for place, (row, one, found_of) in enumerate(
             zip(some.tolist(), ids, maps.of(ids, concepts), strict=True), first
@@ -252,9 +242,7 @@ def _drawn(
                 bit, now = int(bits[place, found.concept]), found.pre_activation
                 expect_bit(one, found, bit)
                 file = f"{name}/concept-{found.concept}" if by_image else f"{name}/{place + 1:03}"
-                drawn, crop, box = overlay(picture, found), cropped(picture, found), found.box()
-                if crop is not None:
-                    write_atomic(out / f"{file}-crop.png", _png(enlarged(crop)))
+                drawn, box = framed(picture, found), found.box()
                 write_atomic(out / f"{file}-map.png", _png(drawn))
                 label, predicted = int(codes.labels[row]), int(codes.exact[row])
                 line = {
@@ -262,11 +250,10 @@ def _drawn(
                     "predicted": codes.classes[predicted] if predicted >= 0 else None,
                     "concept": found.concept, "bit": bit, "margin": now, "box": None if box is None else list(box),
                     "size": list(found.size), "share": 0.0 if box is None else found.share(box),
-                    "map": f"{file}-map.png", "crop": f"{file}-crop.png" if box else None,
+                    "map": f"{file}-map.png",
                 }  # fmt: skip
-                sheet.append((line, drawn, crop))
-    write_atomic(out / f"{name}.png", _sheet(name, sheet, by_image))
-    return [line for line, _, _ in sheet]
+                lines.append(line)
+    return lines
 
 
 def _ids(codes: Codes, rows: np.ndarray) -> list[str]:
@@ -309,35 +296,7 @@ def rgb(pixels: UInt8[np.ndarray, "c h w"]) -> UInt8[np.ndarray, "h w 3"]:
     return np.ascontiguousarray(np.broadcast_to(pixels, (3, *pixels.shape[1:])).transpose(1, 2, 0))
 
 
-def two_rows(columns: int, width: float, height: float) -> tuple[Figure, Any]:
-    """A figure, in inches, and its axes for pictures [2, columns]."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    grid: Any = figure.subplots(2, columns, squeeze=False)
-    for axes in grid.flat:
-        axes.set_axis_off()
-    return figure, grid
-
-
 def _png(picture: UInt8[np.ndarray, "h w 3"]) -> bytes:
     data = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(picture)).save(data, format="png")
     return data.getvalue()
-
-
-def _sheet(name: str, made: Sequence[tuple[dict[str, Any], np.ndarray, np.ndarray | None]], by_image: bool) -> bytes:
-    """Maps above crops: of a concept its images, of an image its concepts."""
-    made = made[:COLUMNS]
-    columns = max(4, len(made))
-    figure, grid = two_rows(columns, 1.25 * columns + 0.3, 3.5)
-    for (line, drawn, crop), (above, below) in zip(made, grid.T, strict=False):
-        above.imshow(drawn)
-        what = f"concept {line['concept']}" if by_image else str(line["label"] or line["predicted"] or "")
-        above.set_title(
-            f"{short(what, 18)}\n{line['margin']:+.2f}", fontsize=6, parse_math=False
-        )  # a $ would begin a formula
-        if crop is not None:
-            below.imshow(crop)
-            below.set_title(f"{line['share']:.0%} of the map", fontsize=6)
-    order = "concepts it has" if by_image else "from the strongest to the barely on"
-    figure.suptitle(f"{name}: {order}: orange for the bit, blue against; below, the region", fontsize=8)
-    return png(figure)

@@ -16,14 +16,13 @@ import pyarrow.parquet as pq
 import safetensors.numpy
 from jaxtyping import Float16, Float32
 
-from htaf._files import expect_folder, parse_json, sealed, written_whole
+from htaf._files import expect_folder, parse_json, regular, sealed, written_whole
 from htaf.concepts import store
 from htaf.concepts.codes import PARTS, Codes, ConceptError
 from htaf.concepts.store import DTYPES, FOLDER, FORMAT, HEAD, RECORD, CodesFolder, Features, read_record, schema_of
 from htaf.runs import LOCK, content_hash, environment, locked, shown, to_json, write_atomic
 
-SAID = b"htaf"  # in the metadata of a part: key and number, and what else is to be said of it
-GROUP_BYTES, GROUP_ROWS = 2**26, 2**17  # of a row group, at most
+METADATA = b"htaf"  # in the metadata of a part: key and number, and what else is to be said of it
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,13 @@ class OpenFolder:
         Raises:
             ConceptError: a part of other codes.
         """
-        known = {entry["file"]: entry["footer"] for entry in self.record.get("parts", ())}
+        known = {entry["file"]: entry["sha256"] for entry in self.record.get("parts", ())}
         found: dict[int, dict[str, Any]] = {}
         for file in (self.path / FOLDER).glob("part-*.parquet"):
             if not file.stem.removeprefix("part-").isdecimal():
                 continue
-            said = self._said(file)
-            if said is None or known.get(file.name, said["footer"]) != said["footer"]:
+            said = self._metadata_of(file)
+            if said is None or known.get(file.name, said["sha256"]) != said["sha256"]:
                 file.unlink()
             elif said["key"] != self.record["key"]:
                 raise ConceptError(f"{file} holds other codes: choose another --out")
@@ -78,30 +77,24 @@ class OpenFolder:
                 found[said["number"]] = said
         return found
 
-    def _said(self, file: Path) -> dict[str, Any] | None:
+    def _metadata_of(self, file: Path) -> dict[str, Any] | None:
         """What a part says of itself; None where it cannot be read."""
         try:
-            footer, source = store.footer_sha256(file), store.opened(file, self.record)
-            said = parse_json((source.schema_arrow.metadata or {}).get(SAID, b"{}"))
+            data = regular(file).read_bytes()
+            source = store.opened(data, file, self.record)
+            said = parse_json((source.schema_arrow.metadata or {}).get(METADATA, b"{}"))
             if file != part_file(self.path, said["number"]) or "key" not in said:
                 return None
-        except (ConceptError, ValueError, LookupError, TypeError):
+        except (ConceptError, OSError, ValueError, LookupError, TypeError):
             return None
-        return said | {"images": source.metadata.num_rows, "footer": footer}
-
-    def codes(self) -> CodesFolder:
-        """Those of the parts that are there, to be read before the folder is finished; without a head."""
-        parts = [
-            {"file": part_file(self.path, number).name, "images": said["images"], "footer": said["footer"]}
-            for number, said in sorted(self.there().items())
-        ]
-        record = {**self.record, "images": sum(part["images"] for part in parts), "parts": parts}
-        none = np.empty((0, self.record["concepts"]), np.float32)
-        return CodesFolder(self.path, record, tuple(store.parts_of(self.path, record)), none, none[:, 0])
+        return said | {"images": source.metadata.num_rows, "sha256": hashlib.sha256(data).hexdigest()}
 
     def finish(self, **info: Any) -> None:
         """The record of the parts that are there, which makes the folder whole. info: more for it."""
-        record = {**self.codes().info, **info, "status": "finished"}
+        there = [(part_file(self.path, number).name, said) for number, said in sorted(self.there().items())]
+        parts = [{"file": name, "images": said["images"], "sha256": said["sha256"]} for name, said in there]
+        record = {**self.record, "images": sum(part["images"] for part in parts), "parts": parts}
+        record |= {**info, "status": "finished"}
         if record != self.record:
             self.record = record
             write_atomic(self.path / RECORD, sealed(record))
@@ -169,7 +162,7 @@ def write_part(path: Path, record: Mapping[str, Any], number: int, values: Mappi
 
     Args:
         path: the folder. number: of the part, which sets its place among the others.
-        values: of each column the values as `CodesFolder.pieces` has them; of ids texts.
+        values: of each column the values as `CodesFolder.read` has them; of ids texts.
         said: JSON that is kept with it.
 
     Raises:
@@ -180,19 +173,16 @@ def write_part(path: Path, record: Mapping[str, Any], number: int, values: Mappi
         raise ValueError(f"expected the columns {sorted(record['columns'])}, got {sorted(values)}")
     schema, rows = schema_of(record), len(values["label"])
     arrays = [_column(field, values[field.name], rows) for field in schema]
-    metadata = {SAID: to_json({"key": record["key"], "number": number, **said}).encode()}
+    metadata = {METADATA: to_json({"key": record["key"], "number": number, **said}).encode()}
     table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(metadata))
-    group = max(min(GROUP_BYTES * rows // max(table.nbytes, 1), GROUP_ROWS), store.CHUNK)
     compression: Any = {field.name: "none" if field.name in DTYPES else "zstd" for field in schema}
     with written_whole(part_file(path, number)) as new:
         pq.write_table(
             table,
             new,
-            row_group_size=group,
             compression=compression,
             use_dictionary=False,
             write_statistics=False,
-            write_page_checksum=True,
         )
 
 

@@ -26,9 +26,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from htaf import _files
 from htaf._errors import first_line
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, codes_of
-from htaf.concepts.edit_head import edited, edits_of
 from htaf.concepts.finding import Found, find_concept
-from htaf.concepts.heads import Head, sparse_heads
+from htaf.concepts.heads import Head, edited, edits_of, sparse_heads
 from htaf.concepts.reasons import SHOWN, Reasons, reasons_of
 from htaf.embeddings.learning import Bits, learn
 from htaf.explorer.build import build_page

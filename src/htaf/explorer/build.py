@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -17,19 +15,14 @@ from htaf.concepts.groups import HIGH, LOW
 from htaf.concepts.where import Maps
 from htaf.data.reading import DataError
 from htaf.explorer import contents
-from htaf.explorer.beside import Beside, compared
-from htaf.explorer.choice import chosen_rows, counterfactuals_of
-from htaf.explorer.discovery import example_row
-from htaf.explorer.folder import DATA, FORMAT, FULL, INDEX, claimed, head_of, page_files, remove_stale
-from htaf.explorer.likeness import PICTURED, Likeness, likeness_of
-from htaf.explorer.maps import map_file, strong_to_weak, write_maps
-from htaf.explorer.scripts import packed, script, value_of
+from htaf.explorer.discovery import chosen_rows, counterfactuals_of, example_row
+from htaf.explorer.folder import DATA, FORMAT, FULL, INDEX, claimed, packed, page_files, remove_stale, script
+from htaf.explorer.maps import map_file, write_maps
 from htaf.explorer.shown import Heading, Items, Shown
-from htaf.explorer.sprites import LOSSLESS, SIDE, Original, Pixels, sheets, webp
+from htaf.explorer.sprites import THUMBNAIL, Original, Pixels, sheets, webp
 from htaf.runs import write_atomic
 
 AS_USUAL, UNTITLED, IMAGES = Shown(), Heading(), Items()
-Counterfactuals = tuple[dict[str, dict[str, Any]], int]  # by row, and how many images are misclassified
 
 
 def build_page(
@@ -39,10 +32,8 @@ def build_page(
     pixels: Pixels | None = None,
     names: Sequence[Mapping[str, Any]] | None = None,
     margins: np.ndarray | None = None,
-    beside: Beside | None = None,
     original: Original | None = None,
     maps: Maps | None = None,
-    likeness: Likeness | None = None,
     items: Items = IMAGES,
     shown: Shown = AS_USUAL,
     heading: Heading = UNTITLED,
@@ -52,30 +43,25 @@ def build_page(
     """Write the page of a network's concepts to a folder: open its index.html, from disk or from any web server.
 
     The same arguments give the same bytes. Only the proofs of counterfactuals depend on the time that they may take. A
-    folder that is written again keeps those that it has, and its thumbnails where the images cannot be had any more. A
     build that was killed leaves a page that says so; the same call makes it whole.
 
     Args:
         codes: bits of the training images, from which rates and groups come, and of the part that is shown.
         out: a new or empty folder, or one that this function wrote: its files are replaced, others stay.
         pixels: gives the images of some ids as uint8 [n, C, H, W], C 1 or 3, for a sheet of 256 or fewer at once; None:
-            no thumbnails. Where it raises ConceptError, DataError or OSError there are none either, or those that the
-            folder has of the same images, and a note why.
+            no thumbnails. Where it raises ConceptError, DataError or OSError there are none either, and a note why.
         names: as `htaf.concepts.naming.files.read_names` gives them; None: there are none.
         margins: [images, C] float, of all images of the codes: how far above its threshold the pre-activation of a bit
             lies. The page then shows the images that have a concept most strongly, barely, and barely not.
-        beside: another network, to be compared with this one: see `htaf.explorer.beside.compared`.
         original: gives the image of one id at full size, as uint8 [C, H, W], C 1 or 3; None: thumbnails alone. Errors
-            as of `pixels`. Those at full size are the example, the strongest and the weakest that have each concept
-            where `maps` and `margins` are given, mistakes, typical ones, samples.
-        maps: exact maps of where a network sees its concepts; None: there are none. An error of them is a note. The
-            images are chosen as those at full size are; maps that the folder has are kept.
-        likeness: how far the images are from those of the training, see `htaf.explorer.likeness`. Where the features
-            cannot be had there is a note.
+            as of `pixels`.
+        maps: exact maps of where a network sees its concepts; None: there are none. An error of them is a note. Maps
+            that the folder has are kept.
         items: what the rows of the codes are. Texts stand on the page as texts, links lead where they point; rows show
             their ids.
-        shown: which images, and how many: images >= 1, see `htaf.explorer.choice.chosen_rows`; thumbnail in 16 to 1024;
-            originals and maps >= 0.
+        shown: which images, and how many: images >= 1, see `htaf.explorer.discovery.chosen_rows`; detailed >= 0: the
+            example, the strongest and the weakest that have each concept where `maps` and `margins` are given,
+            mistakes, typical ones, samples.
         heading: the title of the page, and what stands under it.
         seconds: for proofs of counterfactuals, of all misclassified images shown, >= 0.
         progress: show bars on the error stream, lines where it is no terminal.
@@ -90,12 +76,9 @@ def build_page(
             page. OSError: it cannot be written.
     """
     out = Path(out)
-    part, images, thumbnail = shown.part, shown.images, shown.thumbnail
-    if images < 1 or not 16 <= thumbnail <= SIDE // 2 or min(shown.originals, shown.maps) < 0:
-        raise ConceptError(
-            f"expected images >= 1, thumbnail in 16 to {SIDE // 2}, originals >= 0 and maps >= 0, got {images}, "
-            f"{thumbnail}, {shown.originals} and {shown.maps}"
-        )
+    part, images = shown.part, shown.images
+    if images < 1 or shown.detailed < 0:
+        raise ConceptError(f"expected images >= 1 and detailed >= 0, got {images} and {shown.detailed}")
     if not 0 <= seconds < float("inf"):
         raise ConceptError(f"expected finite seconds >= 0, got {seconds}")
     for array in (codes.weight, codes.bias):
@@ -113,17 +96,14 @@ def build_page(
     texts = None if items.texts is None else _texts(items.texts, seen)
     found = contents.measure(codes, part)
     kept = None if margins is None else np.asarray(margins[rows])
-    led, accuracy = contents.discovery_of(codes, seen, drawn, found, kept)
+    led = contents.discovery_of(codes, seen, drawn, found, kept)
     named = [entry for entry in names or () if entry.get("name")]
     told = [entry["concept"] for entry in named if entry.get("verified")] or [entry["concept"] for entry in named]
-    against = None if beside is None else compared(codes, seen, beside, part)
     head: dict[str, Any] = {
         "format": FORMAT,
         "key": contents.content_key(codes),
         "codes": codes_key(codes),
-        "ids": ids_key(seen.ids),
         "chunks": contents.chunk_sizes(seen, texts),
-        "settings": {"part": part, "images": images, "seconds": seconds},
         "version": metadata.version("htaf"),
         "title": heading.title,
         "part": part,
@@ -138,64 +118,33 @@ def build_page(
         "scores": contents.score_objects(found, items.kind),
         "histogram": contents.histogram(found, items.kind),
         "example": example_row(seen, drawn, found.rates, told),
-        "off": accuracy,
-        "beside": None if beside is None else beside.title,
         "confusions": contents.confusions(codes, part),
         "per_class": contents.class_objects(codes, found),
         "notes": [*heading.notes, *contents.notes_of(codes, seen, drawn, found, by_number, items.kind)],
     }
     with claimed(out):
-        former = _former(out, head, seen)
-        flips, wrong, there = former or (*_counterfactuals(seen, seconds, progress), {})
+        flips, wrong = _counterfactuals(seen, seconds, progress)
         if len(flips) < wrong:
             of = f"{len(flips):,} of {wrong:,} misclassified {items.kind}s"
             head["notes"].append(f"counterfactuals were looked for in {of}")
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
-        head["sprites"] = _sprites(out, seen.ids, pixels, thumbnail, progress, head["notes"], there.get("sprites"))
-        steps = None if maps is None or kept is None or not shown.maps else strong_to_weak(seen, kept, drawn, part)
-        worth = _worth_seeing(seen, head["example"], led, steps)
-        chosen = worth[: shown.originals]
-        least = max(LOSSLESS, thumbnail)  # pixels up to which a sheet holds images as they are
-        head["originals"] = _originals(
-            out, seen.ids, chosen, original, least, progress, head["notes"], there.get("originals")
-        )
+        head["sprites"] = _sprites(out, seen.ids, pixels, progress, head["notes"])
+        worth = _worth_seeing(seen, head["example"], led)[: shown.detailed]
+        head["originals"] = _originals(out, seen.ids, worth, original, progress, head["notes"])
         head["maps"] = None
-        if maps is not None and shown.maps:
-            some = np.isin(np.arange(len(seen)), worth[: shown.maps])
-            whole = steps is not None and bool(some[steps[steps >= 0]].all())
-            if kept is not None and not whole:  # there are more such images than may have maps
-                steps = strong_to_weak(seen, kept, some & drawn, part)
-            wanted = {} if steps is None else _by_row(steps)
-            made = write_maps(out, seen, worth[: shown.maps], wanted, maps, progress=progress, notes=head["notes"])
-            if made is not None:
-                said: dict[str, Any] = {**made, "whole": whole}
-                head["maps"] = said
-                if steps is not None:
-                    led["strong_to_weak"] = np.where(np.isin(steps, made["rows"]), steps, -1)
-        rows_said = contents.rows_of(seen, drawn)
-        head["unlike"], nearest = None, None
-        if likeness is not None:
-            try:
-                head["unlike"], rows_said["unlike"], nearest = likeness_of(codes, seen, likeness)
-                some = nearest["ids"][:PICTURED] if head["sprites"] else []
-                made = _sprites(out, some, pixels, thumbnail, progress, head["notes"], None, kind="known")
-                nearest |= {"sprites": made, "pictured": len(some) if made else 0}
-            except (ConceptError, DataError, OSError) as error:
-                head["notes"].append(f"no distances to the training images: {error}")
+        if maps is not None and worth:
+            head["maps"] = write_maps(out, seen, worth, _ends(led), maps, progress=progress, notes=head["notes"])
         values: dict[str, Any] = {
             "concepts": contents.concept_objects(codes, found, by_number or {}),
             "arrays": packed(contents.arrays_of(found, codes) | led),
-            "rows": packed(rows_said),
+            "rows": packed(contents.rows_of(seen, drawn)),
             "flips": flips,
             **dict(contents.chunks_of(seen, texts)),
-            **({} if against is None else {"beside": against}),
-            **({} if nearest is None else {"known": nearest}),
             "page": head,
         }
         files: dict[str, bytes | str] = {**page}
         files |= {f"{DATA}/{name}.js": script(name, value) for name, value in values.items()}
         sprites = [] if head["sprites"] is None else head["sprites"]["files"]
-        sprites = [*sprites, *((nearest or {}).get("sprites") or {"files": []})["files"]]
         full = [] if head["originals"] is None else original_files(head["originals"])
         drawn_over = [] if head["maps"] is None else [map_file(row) for row in head["maps"]["rows"]]
         remove_stale(out, {*files, *sprites, *full, *drawn_over})
@@ -236,114 +185,63 @@ def _texts(texts: Mapping[str, str], shown: Codes) -> list[str]:
     return [texts[one] for one in shown.ids]
 
 
-def _former(out: Path, head: Mapping[str, Any], shown: Codes) -> tuple[*Counterfactuals, dict[str, Any]] | None:
-    """The counterfactuals, how many images are misclassified, and the pictures ("sprites", "originals") of the page
-    that this folder holds, if it is of the same codes, settings and images."""
-    before = head_of(out)
-    if before is None or any(before.get(name) != json.loads(json.dumps(head[name])) for name in ("key", "settings")):
-        return None
-    wrong = set(map(str, np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact)).tolist()))
-    try:
-        flips = value_of((out / DATA / "flips.js").read_text("ascii"), "flips")
-        same = before["ids"] == head["ids"] and flips.keys() <= wrong
-        sheets_there, full = before["sprites"], before["originals"]
-        files = {
-            "sprites": [] if sheets_there is None else sheets_there["files"],
-            "originals": [] if full is None else original_files(full),
-        }
-        whole = {kind: before[kind] for kind, names in files.items() if names and _all_there(out, names)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    return (flips, len(wrong), whole) if same else None
-
-
-def _all_there(out: Path, names: Sequence[str]) -> bool:
-    return all((out / name).is_file() for name in names)
-
-
 def original_files(said: Mapping[str, Any]) -> list[str]:
     """The files of a page's images at full size, by what its "originals" say."""
     return [f"{DATA}/{FULL}/{row:06d}.webp" for row in said["rows"]]
 
 
-def _worth_seeing(
-    shown: Codes, example: int | None, led: Mapping[str, np.ndarray], steps: np.ndarray | None
-) -> list[int]:
-    """Rows of images: the example, those with which a concept's order from strong to barely on begins and ends,
-    mistakes, the rest of that order, typical ones, samples of concepts; each once."""
+def _worth_seeing(shown: Codes, example: int | None, led: Mapping[str, np.ndarray]) -> list[int]:
+    """Rows of images: the example, the strongest and the barely on of each concept, mistakes, more of these, typical
+    ones, samples of concepts; each once."""
     wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))
     some = [[] if example is None else [example], wrong, led["typical"].ravel(), led["samples"].ravel()]
-    if steps is not None:
-        last = np.maximum((steps >= 0).sum(1) - 1, 0)
-        ends = [steps[:, 0], np.take_along_axis(steps, last[:, None], 1)[:, 0]]
-        some[1:2] = [*ends, wrong, steps.T.ravel()]
+    if "strongest" in led:
+        on = led["strongest"][:2]  # the third kind lacks the concept
+        some[1:2] = [on[:, :, 0].ravel(), wrong, on.transpose(2, 0, 1).ravel()]
     rows = np.concatenate([np.asarray(one, dtype=np.int64) for one in some])
     return list(dict.fromkeys(rows[rows >= 0].tolist()))
 
 
-def _by_row(steps: np.ndarray) -> dict[int, list[int]]:
-    """Of each row of an image the concepts in whose order it stands."""
+def _ends(led: Mapping[str, np.ndarray]) -> dict[int, list[int]]:
+    """Of each row of an image the concepts of which it is among the strongest or the barely on."""
     found: dict[int, list[int]] = {}
-    for concept, row in np.argwhere(steps >= 0).tolist():
-        found.setdefault(int(steps[concept, row]), []).append(concept)
+    for kind, concept, place in np.argwhere(led["strongest"][:2] >= 0).tolist() if "strongest" in led else ():
+        found.setdefault(int(led["strongest"][kind, concept, place]), []).append(concept)
     return found
 
 
-def ids_key(ids: Sequence[str]) -> str:
-    """16 hexadecimal digits that other ids, or their order, change."""
-    return hashlib.sha256(script("ids", list(ids)).encode("ascii")).hexdigest()[:16]
-
-
-def _counterfactuals(shown: Codes, seconds: float, progress: bool) -> Counterfactuals:
+def _counterfactuals(shown: Codes, seconds: float, progress: bool) -> tuple[dict[str, dict[str, Any]], int]:
+    """Find counterfactuals, by row; and count the misclassified images."""
     wrong = int(((shown.labels >= 0) & (shown.labels != shown.exact)).sum())
     with progress_of("counterfactuals", wrong, shown=progress) as advance:
         return counterfactuals_of(shown, seconds, advance=advance)
 
 
 def _sprites(
-    out: Path,
-    ids: Sequence[str],
-    pixels: Pixels | None,
-    thumbnail: int,
-    progress: bool,
-    notes: list[str],
-    there: dict[str, Any] | None,
-    kind: str = "sprite",
+    out: Path, ids: Sequence[str], pixels: Pixels | None, progress: bool, notes: list[str]
 ) -> dict[str, Any] | None:
-    """The sheets, written one by one; where the images cannot be had those that are `there` or None, and a note."""
+    """Write the sheets of thumbnails, one by one; where the images cannot be had give None, and note why."""
     if pixels is None or not len(ids):
         return None
     shape: dict[str, Any] = {}
     files: list[str] = []
-    made = sheets(ids, pixels, thumbnail)
     with progress_of("thumbnails", len(ids), shown=progress) as advance:
-        while True:
-            try:
-                sheet = next(made, None)
-            except (ConceptError, DataError, OSError) as error:
-                kept = None if files else there  # once sheets are written over, those that are there are no whole
-                notes.append(f"{'no thumbnails' if kept is None else 'thumbnails of an earlier call'}: {error}")
-                return kept
-            if sheet is None:
-                return shape | {"files": files}
-            form, data = sheet
-            shape = {name: getattr(form, name) for name in ("width", "height", "columns", "rows")}
-            files.append(f"{DATA}/{kind}-{len(files):04d}.webp")
-            write_atomic(out / files[-1], data)
-            advance(form.cells)
+        try:
+            for form, data in sheets(ids, pixels):
+                shape = {name: getattr(form, name) for name in ("width", "height", "columns", "rows")}
+                files.append(f"{DATA}/sprite-{len(files):04d}.webp")
+                write_atomic(out / files[-1], data)
+                advance(form.cells)
+        except (ConceptError, DataError, OSError) as error:
+            notes.append(f"no thumbnails: {error}")
+            return None
+    return shape | {"files": files}
 
 
 def _originals(
-    out: Path,
-    ids: Sequence[str],
-    rows: Sequence[int],
-    original: Original | None,
-    least: int,
-    progress: bool,
-    notes: list[str],
-    there: dict[str, Any] | None,
+    out: Path, ids: Sequence[str], rows: Sequence[int], original: Original | None, progress: bool, notes: list[str]
 ) -> dict[str, Any] | None:
-    """The images of these rows as files of their own, but for those that are no larger than in the sheets."""
+    """Write the images of these rows as files of their own, but for those that are no larger than in the sheets."""
     if original is None or not rows:
         return None
     (out / DATA / FULL).mkdir(exist_ok=True)
@@ -353,10 +251,9 @@ def _originals(
             try:
                 image = original(ids[row])
             except (ConceptError, DataError, OSError) as error:
-                kept = None if written else there
-                notes.append(f"{'no' if kept is None else 'earlier'} pictures at full size: {error}")
-                return kept
-            if max(image.shape[1:]) > least:
+                notes.append(f"no pictures at full size: {error}")
+                return None
+            if max(image.shape[1:]) > THUMBNAIL:
                 write_atomic(out / DATA / FULL / f"{row:06d}.webp", webp(image))
                 written.append(row)
             advance(1)

@@ -11,20 +11,19 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from htaf.concepts.codes import Codes, PartName
-from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import pair_counts, part_counts, shares
 from htaf.concepts.naming.files import seal_of
 from htaf.concepts.redundancy import same_bits
-from htaf.concepts.scores import score, specificity
+from htaf.concepts.scores import dead_row, score, specificity, summary
+from htaf.concepts.sparsity import by_importance
 from htaf.explorer.discovery import (
     clustered_order,
     relations,
     sample_images,
     strongest_images,
     typical_images,
-    without_each,
 )
-from htaf.explorer.scripts import packed
+from htaf.explorer.folder import packed
 
 CONFUSIONS = 20
 FEW = 10  # images of a class, below which a share says little
@@ -159,8 +158,8 @@ def chunks_of(shown: Codes, texts: Sequence[str] | None) -> Iterator[tuple[str, 
 
 def discovery_of(
     codes: Codes, shown: Codes, drawn: Bool[np.ndarray, " images"], found: CodeStatistics, margins: np.ndarray | None
-) -> tuple[dict[str, np.ndarray], float | None]:
-    """More arrays for data/arrays.js, and the accuracy of the part with all concepts: see `htaf.explorer.discovery`.
+) -> dict[str, np.ndarray]:
+    """More arrays for data/arrays.js: see `htaf.explorer.discovery`.
 
     Args:
         codes: of all images. shown, drawn: as for `rows_of`.
@@ -179,10 +178,7 @@ def discovery_of(
     }
     if margins is not None:
         arrays["strongest"] = strongest_images(shown, margins, drawn)
-    off = without_each(codes.take(codes.rows(found.part)))
-    if off is None:
-        return arrays, None
-    return arrays | {"off_accuracy": off[1].astype(np.float32), "off_changed": off[2]}, off[0]
+    return arrays
 
 
 def class_objects(codes: Codes, found: CodeStatistics) -> list[dict[str, Any]]:
@@ -223,6 +219,11 @@ def confusions(codes: Codes, part: PartName) -> list[list[int]]:
     return wrong[np.argsort(-wrong[:, 2], kind="stable")[:CONFUSIONS]].tolist()
 
 
+def score_objects(found: CodeStatistics, kind: str) -> list[dict[str, Any]]:
+    """What the overview lists. kind: of the items."""
+    return [dead_row(int(found.dead.sum()), kind)] if found.scores is None else summary(found.scores, kind)
+
+
 def histogram(found: CodeStatistics, kind: str) -> dict[str, Any]:
     """Over (concept, class) pairs of the part."""
     if not found.sizes.any():
@@ -233,43 +234,6 @@ def histogram(found: CodeStatistics, kind: str) -> dict[str, Any]:
 
 def _tenths(twentieths: Sequence[int]) -> list[int]:
     return [int(a + b) for a, b in zip(twentieths[::2], twentieths[1::2], strict=True)]
-
-
-def score_objects(found: CodeStatistics, kind: str) -> list[dict[str, Any]]:
-    """What the overview lists; shares lie in [0, 1], a difference in points is one of shares. kind: of the items."""
-    dead = int(found.dead.sum())
-    rows: list[tuple[str, str, float | None, str, str]] = []
-    if found.scores is not None:
-        scores, part = found.scores, found.part
-        accuracy, concept = scores["accuracy"][part], scores["concept_accuracy"]
-        rows = [
-            ("exact", "Accuracy, exact bits", accuracy["exact"], "percent",
-             f"Share of {kind}s whose class the network with bits of 0 and 1 finds. "
-             f"A guess finds {1 / len(found.sizes):.1%}, always the most frequent class {found.most_frequent:.1%}."),
-            ("smooth", "Accuracy, smooth", accuracy["smooth"], "percent",
-             "The same of the network as it was trained, before its outputs are cut to 0 and 1."),
-            ("gap", "Change by the cut to bits", accuracy["gap"], "points",
-             "Exact minus smooth accuracy: below 0, the bits cost accuracy."),
-            ("flips", "Predictions that differ", accuracy["flips"], "percent",
-             f"Share of {kind}s whose predicted class the cut changes."),
-            ("binarity", "Outputs almost 0 or 1 before the cut", scores["binarity"], "percent",
-             "Share of smooth outputs above 0.99 or below 0.01."),
-            ("concept_accuracy", "Concept accuracy", concept["mean"], "percent",
-             "How often one who knows the class alone can tell whether a concept is on; rare and dead ones raise it."),
-            ("balanced", "The same, balanced", concept["balanced"], "percent",
-             f"Mean of the shares found among {kind}s with and without the bit; chance gives 50%."),
-            ("extreme", "Clear (concept, class) pairs", scores["class_specificity"]["extreme"], "percent",
-             f"Share of pairs in which 10% of a class's {kind}s or fewer, or 90% or more, have the concept."),
-            ("enough", "Concepts for full accuracy", scores["completeness"]["spread"]["enough"], "count",
-             "With so many of the most important ones, the others at their mean, accuracy stays within 0.5 points."),
-            ("effective", "Effective number of concepts", float(scores["redundancy"]["effective"]), "number",
-             "Concepts that say the same count once: from the spectrum of their correlations."),
-        ]  # fmt: skip
-    rows.append(
-        ("dead", "Dead concepts", dead, "count", f"Always 0 or always 1 in training {kind}s: they tell nothing apart.")
-    )
-    keys = ("key", "label", "value", "kind", "help")
-    return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
 def notes_of(
@@ -300,9 +264,8 @@ def notes_of(
     held, few = found.sizes > 0, (found.sizes > 0) & (found.sizes < FEW)
     of_classes = [
         (few, f"have fewer than {FEW} {part} {kind}s: their shares say little"),
-        (trained & ~held, f"have no {part} {kind}s: their shares are of training {kind}s alone"),
+        (~held, f"have no {part} {kind}s: their shares, if any, are of training {kind}s alone"),
         (held & ~trained, f"have no training {kind}s: nothing stands beside their shares"),
-        (~held & ~trained, f"have neither training nor {part} {kind}s: they are in no group"),
     ]
     if part == "train":
         notes.append(f"the training {kind}s are shown, to which the network was fitted: shares of others differ")
@@ -331,10 +294,6 @@ def notes_of(
         notes.append(
             f"{given:,} of {len(named):,} names were given, then verified by a model: a name that was made by looking "
             f"at these {kind}s scores too high"
-        )
-    if of_class := sum(bool(entry.get("verified") and entry.get("only_class")) for entry in named):
-        notes.append(
-            f"{of_class:,} verified names tell no {kind}s of one class apart: they may say no more than the class"
         )
     return notes
 

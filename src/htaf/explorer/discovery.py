@@ -1,26 +1,108 @@
-"""What a page leads to: orders of concepts and classes, typical images, concepts that go together, one good example."""
+"""What a page shows and leads to: which images, orders of concepts and classes, typical images, concepts that go
+together, one good example, and the counterfactuals of mistakes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import pdist
 
-from htaf.concepts.codes import Codes
-from htaf.concepts.counts import class_counts, class_sizes, pair_counts
+from htaf.concepts.codes import Codes, PartName
+from htaf.concepts.counterfactuals import Counterfactual, counterfactual
+from htaf.concepts.counts import class_counts, class_sizes, in_turn, pair_counts
 from htaf.concepts.redundancy import correlations
 
 CLUSTERED = 2048  # rows at most: the distances of all pairs are kept
 TURNED = 600  # rows up to which neighbouring leaves are turned to each other, which takes long
-LOGITS = 8e9  # images x concepts x classes at most: some ten seconds
 LOOKED_AT = 2000  # images among which an example is looked for
 REASONS = 3  # concepts that should explain it
-BLOCK = 4096  # images whose logits are held at once
+MOST_SECONDS = 2.0  # for the proof of a single counterfactual
 
 RELATIONS = ("similar", "opposite", "together")
+
+
+def chosen_rows(
+    codes: Codes, part: PartName, most: int, *, seed: int = 0
+) -> tuple[Int64[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
+    """Rows of a part: all, or `most` of them, half of which at least are drawn at random, evenly over the classes.
+
+    The random ones know nothing of what the network predicts. Then come those that the exact network gets wrong, up
+    to the other half, evenly over the classes too; further ones fill up where these are few.
+
+    Args:
+        codes: with the part.
+        most: >= 1.
+        seed: of the choice.
+
+    Returns:
+        int64, ascending; and which of them were drawn at random: a function of labels, `most` and seed alone. All,
+        where all rows are chosen.
+    """
+    rows = codes.rows(part)
+    if len(rows) <= most:
+        return rows, np.ones(len(rows), dtype=bool)
+    labels, exact = np.asarray(codes.labels)[rows], np.asarray(codes.exact)[rows]
+    wrong = (labels >= 0) & (labels != exact)
+    order = in_turn(np.random.default_rng(seed).permutation(len(rows)), labels)
+    drawn, left = np.split(order, [most - most // 2])
+    missed = in_turn(left[wrong[left]], labels)
+    added = np.concatenate([missed, left[~wrong[left]]])[: most // 2]
+    chosen = np.sort(np.concatenate([drawn, added]))
+    return rows[chosen], np.isin(chosen, drawn)
+
+
+def counterfactuals_of(
+    shown: Codes, seconds: float, *, advance: Callable[[int], Any] = lambda _: None
+) -> tuple[dict[str, dict[str, Any]], int]:
+    """The counterfactuals with the label as target, for images that the exact network gets wrong.
+
+    First the bounds of all, then proofs, the nearest bounds first, until the time is up.
+
+    Args:
+        shown: the images.
+        seconds: for all of them together, about.
+        advance: is told of each image that is done.
+
+    Returns:
+        by the row as text: "target", "concepts" (None: none found), "proven", "lower", "feasible"; and how many wrong
+        images there are, which can be more.
+    """
+    end = time.monotonic() + seconds
+    found: dict[int, Counterfactual] = {}
+    wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact)).tolist()
+    for row in wrong:
+        if time.monotonic() >= end:
+            break
+        found[row] = counterfactual(shown, row, time_limit=0)
+        if _settled(found[row]):
+            advance(1)
+    for row in sorted((row for row in found if not _settled(found[row])), key=lambda row: _open(shown, found[row])):
+        left = end - time.monotonic()
+        if left <= 0:
+            break
+        found[row] = counterfactual(shown, row, time_limit=min(left, MOST_SECONDS))
+        advance(1)
+    return {str(row): _plain(flips) for row, flips in found.items()}, len(wrong)
+
+
+def _settled(flips: Counterfactual) -> bool:
+    return flips.proven or flips.feasible is False
+
+
+def _open(shown: Codes, flips: Counterfactual) -> tuple[int, int]:
+    """How far the bounds lie apart, and the upper one."""
+    upper = shown.concepts + 1 if flips.upper is None else flips.upper
+    return upper - flips.lower, upper
+
+
+def _plain(flips: Counterfactual) -> dict[str, Any]:
+    concepts = None if flips.concepts is None else list(flips.concepts)
+    return {"concepts": concepts, **{key: getattr(flips, key) for key in ("target", "proven", "lower", "feasible")}}
 
 
 def clustered_order(profiles: Float64[np.ndarray, "rows columns"]) -> Int64[np.ndarray, " rows"]:
@@ -30,22 +112,12 @@ def clustered_order(profiles: Float64[np.ndarray, "rows columns"]) -> Int64[np.n
         profiles: such as the share of each class's images with a concept; nan counts as 0.5.
 
     Returns:
-        int64 [rows], a permutation; more than 2,048 rows are ordered by their projection on the first singular vector.
+        int64 [rows], a permutation; more than 2,048 rows stay as they are.
     """
     values = np.nan_to_num(np.asarray(profiles, dtype=np.float64), nan=0.5)
     rows = len(values)
-    if rows < 3 or not values.shape[1]:
+    if rows < 3 or not values.shape[1] or rows > CLUSTERED:
         return np.arange(rows)
-    if rows > CLUSTERED:
-        centred = values - values.mean(0)
-        direction = np.ones(values.shape[1]) / np.sqrt(values.shape[1])
-        for _ in range(30):  # power iteration from a fixed start: the same bytes again
-            direction = centred.T @ (centred @ direction)
-            norm = np.linalg.norm(direction)
-            if norm == 0:
-                return np.arange(rows)
-            direction /= norm
-        return np.argsort(centred @ direction, kind="stable")
     tree = linkage(pdist(values), method="average", optimal_ordering=rows <= TURNED)
     return leaves_list(tree).astype(np.int64)
 
@@ -158,35 +230,6 @@ def strongest_images(
             best = rows[order[np.argsort(key[order], kind="stable")[:count]]]
             found[kind, concept, : len(best)] = best
     return found
-
-
-def without_each(codes: Codes) -> tuple[float, Float64[np.ndarray, " concepts"], Int64[np.ndarray, " concepts"]] | None:
-    """The accuracy when a concept is off in all images, one concept after the other.
-
-    Args:
-        codes: the images; those without a label are left out.
-
-    Returns:
-        The accuracy with all concepts; float64 [C], that without each; int64 [C], how many predictions change. None
-        where no image has a label, or where images x concepts x classes are above 8e9.
-    """
-    rows = np.flatnonzero(np.asarray(codes.labels) >= 0)
-    concepts, classes = codes.concepts, len(codes.classes)
-    if not len(rows) or len(rows) * concepts * classes > LOGITS:
-        return None
-    right, changed, base = np.zeros(concepts, np.int64), np.zeros(concepts, np.int64), 0
-    for start in range(0, len(rows), BLOCK):
-        some = rows[start : start + BLOCK]
-        labels, logits, bits = np.asarray(codes.labels)[some], codes.logits(some), codes.unpack(some)
-        was = logits.argmax(1)
-        good = was == labels
-        base += int(good.sum())
-        for concept in range(concepts):
-            on = np.flatnonzero(bits[:, concept])
-            now = (logits[on] - codes.weight[:, concept]).argmax(1)
-            right[concept] += int(good.sum()) - int(good[on].sum()) + int((now == labels[on]).sum())
-            changed[concept] += int((now != was[on]).sum())
-    return base / len(rows), right / len(rows), changed
 
 
 def example_row(

@@ -1,20 +1,28 @@
-"""The folder of a page: claimed, recognised, cleaned of what a former page left."""
+"""The folder of a page: claimed, recognised, cleaned of what a former page left; and how values are written in it.
+
+Values are classic scripts `htafData("NAME", VALUE);`: a page opened from disk may load scripts, but fetch nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from htaf._files import expect_folder
 from htaf.concepts.codes import ConceptError
-from htaf.explorer.scripts import value_of
+from htaf.concepts.naming.files import valid_text
 from htaf.runs import LOCK, locked, write_atomic
 
 FORMAT = 3
 PAGE = Path(__file__).parent / "page"
 INDEX, DATA, FULL = "index.html", "data", "full"
+KINDS = {"u1": "<u1", "i4": "<i4", "f4": "<f4"}  # of the numbers of arrays
 MARK = ".htaf-explorer"  # in a folder from the first moment, so that a build that was killed can be repeated
 
 
@@ -57,7 +65,7 @@ def claimed(out: Path) -> Iterator[None]:
         yield
 
 
-OURS = ("sprite-*.webp", "bits-*.js", "ids-*.js", "texts-*.js", "maps-*.js", f"{FULL}/*.webp", "beside.js", "known*")
+OURS = ("sprite-*.webp", "bits-*.js", "ids-*.js", "texts-*.js", "maps-*.js", f"{FULL}/*.webp")
 
 
 def remove_stale(out: Path, kept: set[str]) -> None:
@@ -72,7 +80,45 @@ def remove_stale(out: Path, kept: set[str]) -> None:
         whole = left.name[1:].rpartition(".")[0]  # `write_atomic` writes .NAME.RANDOM
         if left.name != MARK and (
             whole in ours
-            or whole.startswith(("sprite-", "bits-", "ids-", "texts-", "maps-", "known-"))
+            or whole.startswith(("sprite-", "bits-", "ids-", "texts-", "maps-"))
             or left.parent.name == FULL
         ):
             left.unlink(missing_ok=True)
+
+
+def script(name: str, value: Any) -> str:
+    """One call of htafData, in ASCII alone; no text in it can end the script or open a comment.
+
+    Raises:
+        ValueError: a number that is not finite.
+    """
+    # a half of a surrogate pair would break encodeURIComponent
+    whole = valid_text(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(json.loads(whole), separators=(",", ":")).replace("<", "\\u003c")
+    return f'htafData("{name}", {text});\n'
+
+
+def value_of(text: str, name: str) -> Any:
+    """What `script` wrote. Raises ValueError: anything else."""
+    start, end = f'htafData("{name}", ', ");\n"
+    if not (text.startswith(start) and text.endswith(end)):
+        raise ValueError(f"expected a call of htafData with {name}")
+    return json.loads(text[len(start) : -len(end)])
+
+
+def packed(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Arrays of bytes, whole numbers and floats as JSON: dtype u1, i4 or f4, shape, and base64 little-endian."""
+    made = {}
+    for name, array in arrays.items():
+        kind = {"u": "u1", "i": "i4", "f": "f4"}[array.dtype.kind]
+        data = np.ascontiguousarray(array, dtype=KINDS[kind]).tobytes()
+        made[name] = {"dtype": kind, "shape": list(array.shape), "data": base64.b64encode(data).decode("ascii")}
+    return made
+
+
+def unpacked(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """What `packed` made."""
+    return {
+        name: np.frombuffer(base64.b64decode(one["data"]), KINDS[one["dtype"]]).reshape(one["shape"])
+        for name, one in values.items()
+    }

@@ -7,41 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Int64
 
 from htaf._console import progress as progress_of
-from htaf.concepts.codes import Codes, ConceptError, PartName
+from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.regions import Map
-from htaf.concepts.where import AGAINST, AT_ONCE, FOR, STRENGTH, Maps, expect_bit, ordered
+from htaf.concepts.where import AGAINST, BATCH, FOR, STRENGTH, Maps, expect_bit
 from htaf.data.reading import DataError
-from htaf.explorer.folder import DATA
-from htaf.explorer.scripts import packed, script, value_of
+from htaf.explorer.folder import DATA, packed, script, value_of
 from htaf.runs import content_hash, write_atomic
 
 CONCEPTS = 128  # of an image at most
 LEVELS = 127  # of a value, each way
-IMAGES = 8  # of a concept, from the strongest to the barely on
-
-
-def strong_to_weak(
-    shown: Codes, margins: np.ndarray, among: Bool[np.ndarray, " images"], part: PartName
-) -> Int64[np.ndarray, "concepts 8"]:
-    """Of each concept 8 images that have it, from the strongest to the barely on: see `htaf.concepts.where.ordered`.
-
-    Args:
-        shown: the images, of one part. margins: floats [images, C], their pre-activations less the thresholds.
-        among: which of them may be chosen. part: theirs.
-
-    Returns:
-        int64 [C, 8], rows; -1 for none.
-    """
-    found = np.full((shown.concepts, IMAGES), -1, dtype=np.int64)
-    rows = np.flatnonzero(among)
-    some, values = shown.take(rows), margins[rows]
-    for concept in np.flatnonzero(some.unpack().any(0) if len(rows) else []):
-        best = rows[ordered(some, values, int(concept), part=part, count=IMAGES)]
-        found[concept, : len(best)] = best
-    return found
 
 
 def concepts_of(shown: Codes, row: int, wanted: Sequence[int]) -> Int64[np.ndarray, " concepts"]:
@@ -115,7 +92,7 @@ def write_maps(
     chosen = {row: concepts_of(shown, row, wanted.get(row, ())) for row in rows}
     keys = {row: content_hash([1, maps.key, shown.ids[row], chosen[row].tolist()]) for row in rows}
     whole = {row for row in rows if _has(out / map_file(row), keys[row])}
-    groups = [rows[first : first + AT_ONCE] for first in range(0, len(rows), AT_ONCE)]
+    groups = [rows[first : first + BATCH] for first in range(0, len(rows), BATCH)]
     # a group goes through the network together, or not at all: the same bytes, whenever a call was stopped
     missing = [some for some in groups if not whole.issuperset(some)]
     with progress_of("maps", sum(map(len, missing)), shown=progress) as advance:

@@ -13,18 +13,15 @@ from htaf._console import tell
 from htaf._errors import HtafError
 from htaf.concepts.codes import Codes, ConceptError, PartName, codes_key
 from htaf.concepts.extract import expect_same_weights, extract
-from htaf.concepts.known import FILE, features_of, open_known
 from htaf.concepts.naming.files import read_names
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.store import open_codes, open_margins, read_record
 from htaf.concepts.where import Maps
 from htaf.data.attributes import supervising
 from htaf.data.images import ImagePreprocessor, Images
-from htaf.explorer.beside import Beside
 from htaf.explorer.build import AS_USUAL, build_page
 from htaf.explorer.contents import about_run
 from htaf.explorer.folder import check_folder
-from htaf.explorer.likeness import Likeness
 from htaf.explorer.shown import Heading, Shown
 from htaf.runs import Run, UnknownSourceError, content_hash
 from htaf.runs.data import is_own
@@ -42,8 +39,6 @@ def build_run_page(
     *,
     codes: str | Path | None = None,
     names: str | Path | None = None,
-    beside: str | Path | None = None,
-    beside_names: str | Path | None = None,
     shown: Shown = AS_USUAL,
     data_dir: str | PathLike[str] | None = None,
     progress: bool = False,
@@ -56,8 +51,6 @@ def build_run_page(
         codes: a folder of codes of this run; None: OUT-codes, made or finished where needed.
         names: a file of names; None: names.json of codes whose concepts were given as texts, the attributes that a
             supervised bottleneck was trained on, else numbers alone.
-        beside: a folder of codes of another run on the same images, to be compared with. beside_names: a file of names
-            of its concepts; None: numbers alone.
         data_dir: a folder with the public sets; None: that of the training.
         progress: show bars on the error stream.
 
@@ -73,13 +66,8 @@ def build_run_page(
     """
     out = Path(out)
     check_folder(out)  # before the work
-    if beside is not None and read_record(Path(beside)) is None:
-        raise ConceptError(f"expected a folder of codes beside this run, found none at {beside}")
-    if beside_names is not None and beside is None:
-        raise ConceptError(f"expected codes of the other run beside its names {beside_names}: give both")
-    for file in (names, beside_names):
-        if file is not None:
-            read_names(file)  # a file that is none is refused before the work
+    if names is not None:
+        read_names(names)  # a file that is none is refused before the work
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, ImagePreprocessor):
         raise ConceptError(f"{run.path}: expected a run on images, got one on a table")
@@ -107,10 +95,8 @@ def build_run_page(
         pixels=pixels,
         names=given,
         margins=_margins(folder, found),
-        beside=_beside(beside, beside_names),
         original=None if isinstance(seen, ConceptError) else seen.original,
-        maps=None if isinstance(seen, ConceptError) or not shown.maps else _maps(run, found, seen, notes),
-        likeness=None if isinstance(seen, ConceptError) else _likeness(run, seen, shown.part, notes, progress=progress),
+        maps=None if isinstance(seen, ConceptError) or not shown.detailed else _maps(run, found, seen, notes),
         shown=shown,
         heading=Heading(title, about_run(run.record, name, preprocessor.size), notes),
         progress=progress,
@@ -161,15 +147,6 @@ def _margins(folder: Path, codes: Codes) -> np.ndarray | None:
     return margins if margins is not None and margins.shape == (len(codes), codes.concepts) else None
 
 
-def _beside(folder: str | Path | None, names: str | Path | None) -> Beside | None:
-    if folder is None:
-        return None
-    codes = open_codes(folder)
-    given = None if names is None else read_names(names, codes.concepts, codes=codes_key(codes))
-    of = Path(str(codes.info.get("run") or Path(folder).resolve()))
-    return Beside(codes, of.name, given)  # the path would say where it lies
-
-
 def _maps(run: Run, codes: Codes, seen: Pictures, notes: list[str]) -> Maps | None:
     """Exact maps; None, and a note, where the network has none; None where it has no bits."""
     if not run.has_step:
@@ -180,17 +157,6 @@ def _maps(run: Run, codes: Codes, seen: Pictures, notes: list[str]) -> Maps | No
         notes.append(f"no maps over pictures: {error}")
         return None
     return maps if maps.head.shape == codes.weight.shape else None
-
-
-def _likeness(run: Run, seen: Pictures, part: PartName, notes: list[str], *, progress: bool) -> Likeness | None:
-    """Distances to the training images; None for these themselves, and, with a note, for a run that keeps nothing."""
-    if part == "train" or run.record["model"]["kind"] != "icbm" or not isinstance(seen.of, Images):
-        return None
-    known = open_known(run)
-    if known is None:
-        notes.append(f"no distances to the training images: the run has no {FILE}; its training command writes it")
-        return None
-    return Likeness(known, lambda ids: features_of(run, seen, ids, progress=progress))
 
 
 def _check_run(run: Run, codes: Codes, folder: Path) -> None:

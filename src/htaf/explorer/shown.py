@@ -16,17 +16,13 @@ class Shown:
     Args:
         part: Which images are shown and scored.
         images: Most images on the page: half at random, then misclassified ones; scores are of all.
-        thumbnail: Longest side of a picture on the page, in pixels; images up to 48 pixels are kept as they are.
-        originals: Most images that are on the page at full size too, where they are files.
-        maps: Most images with maps of where a concept is seen, if the network has exact ones; 0: none. Each costs one
-            pass of the network and some 14 kB for 128 concepts.
+        detailed: Most images at full size, where they are files, and with maps of where a concept is seen, if the
+            network has exact ones; 0: none. A map costs one pass of the network and some 14 kB for 128 concepts.
     """
 
     part: PartName = "test"
     images: int = 10_000
-    thumbnail: int = 96
-    originals: int = 1000
-    maps: int = 1000
+    detailed: int = 1000
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ Original = Callable[[str], UInt8[np.ndarray, "channels height width"]]
 
 CELLS = 16  # a side of a sheet, where cells are small
 SIDE = 2048  # of a sheet at most, in pixels: what phones still draw
+THUMBNAIL = 96  # pixels of the longer side of a larger image
 LOSSLESS = 48  # pixels of the longer side up to which images are kept as they are
 QUALITY = 80
 
@@ -34,31 +35,25 @@ class Layout:
         return self.columns * self.rows
 
 
-def layout(height: int, width: int, thumbnail: int) -> Layout:
-    """Cells for images of that size: as they are up to 48 pixels, else their longer side `thumbnail` at most.
-
-    Args:
-        height, width: of the images, in pixels.
-        thumbnail: in pixels, 1 to 2048.
-    """
+def layout(height: int, width: int) -> Layout:
+    """Lay out cells for images of that size, in pixels: as they are up to 48, else their longer side 96 at most."""
     longer = max(height, width)
-    scale = 1.0 if longer <= LOSSLESS else min(1.0, thumbnail / longer)
+    scale = 1.0 if longer <= LOSSLESS else min(1.0, THUMBNAIL / longer)
     size = max(1, round(width * scale)), max(1, round(height * scale))
     columns, rows = (max(1, min(CELLS, SIDE // side)) for side in size)
     return Layout(*size, columns, rows, longer <= LOSSLESS)
 
 
-def sheets(ids: Sequence[str], pixels: Pixels, thumbnail: int) -> Iterator[tuple[Layout, bytes]]:
-    """WebP files one after the other; image i is in cell i % cells, row by row, of sheet i // cells.
+def sheets(ids: Sequence[str], pixels: Pixels) -> Iterator[tuple[Layout, bytes]]:
+    """Draw WebP files one after the other; image i is in cell i % cells, row by row, of sheet i // cells.
 
     Args:
         ids: of the images. pixels: gives uint8 [n, C, H, W] for some of them, C 1 or 3; asked for a sheet at a time.
-        thumbnail: as in `layout`.
     """
     if not len(ids):
         return
     height, width = pixels(ids[:1]).shape[2:]
-    form = layout(height, width, thumbnail)
+    form = layout(height, width)
     for start in range(0, len(ids), form.cells):
         yield form, _sheet(pixels(ids[start : start + form.cells]), form)
 

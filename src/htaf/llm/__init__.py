@@ -6,6 +6,6 @@
     with htaf.llm.client.ServerClient("gpt-4o-mini", cache=htaf.llm.client.default_cache()) as client:
         reply = client.ask([{"role": "user", "content": "Which animal barks? Reply with JSON."}], Answer)
 
-`pictures.picture_part` puts a picture into a message. `client.Client` says what a client is, so that a stand-in can
+`messages.picture_part` puts a picture into a message. `client.Client` says what a client is, so that a stand-in can
 take its place. Asking needs openai and pydantic: pip install 'htaf[images]'.
 """

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from htaf._errors import installed
 from htaf._files import cache_folder, parse_json, to_json, write_atomic
-from htaf.llm.chat import SAID, BudgetError, MalformedReply, Message, ModelError, R, short, validated
+from htaf.llm.messages import SAID, BudgetError, MalformedReply, Message, ModelError, R, short, validated
 
 OPENAI = "https://api.openai.com/v1"
 RETRIES = 4  # of one call

@@ -66,7 +66,7 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
             </p>}
         </section>
       </div>
-      <Without explorer={explorer} concept={concept} />
+      <Without concept={concept} />
       <section aria-labelledby="images">
         <h2 id="images">{item("Images")}</h2>
         <p class="muted">

@@ -5,7 +5,7 @@ import { Term, type TermKey } from "../glossary.tsx";
 import { ConceptName, Signed } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { format } from "../route.ts";
-import { item, percent, plural, signed } from "../words.ts";
+import { item } from "../words.ts";
 
 const KINDS: [string, TermKey, string][] = [
   ["Similar", "similar", "on in the same images"],
@@ -86,20 +86,13 @@ export function Strengths({ explorer, concept }: { explorer: Explorer; concept: 
   );
 }
 
-/** The accuracy when the concept is off in all images of the part. */
-export function Without({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element {
-  const { page, offAccuracy, offChanged } = explorer;
+/** The way to the accuracy when the concept is off in all images. */
+export function Without({ concept }: { concept: number }): JSX.Element {
   return (
     <section aria-labelledby="without" class="card">
       <h2 id="without">Off in all {item("images")}</h2>
-      {page.off !== null && offAccuracy && offChanged && (
-        <p data-off={offAccuracy[concept]}>
-          Accuracy {percent(page.off, 1)} → <strong>{percent(offAccuracy[concept]!, 1)}</strong> (
-          {signed(100 * (offAccuracy[concept]! - page.off), 1)} points) on {page.part} {item("images")}; {plural(offChanged[concept]!, "prediction")} changed.
-        </p>
-      )}
       <p class="actions">
-        <a href={format("off", null, { off: concept })}>Which {item("images")} change; switch off more</a>
+        <a href={format("off", null, { off: concept })}>What the accuracy is without it, and which {item("images")} change</a>
       </p>
     </section>
   );

@@ -10,6 +10,7 @@ import { Colours, Seen, type As } from "../seen.tsx";
 import { Needs } from "../waiting.tsx";
 import { signed } from "../words.ts";
 
+const EACH = 4; // of the strongest, and of the barely on
 const MODES: [As, string][] = [
   ["map", "Map"],
   ["crop", "Region"],
@@ -17,9 +18,12 @@ const MODES: [As, string][] = [
 ];
 
 export function ConceptWhere({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element | null {
-  const { strongToWeak, samples, mapped } = explorer;
+  const { strongest, samples, mapped, page } = explorer;
   const rows = useMemo(
-    () => (strongToWeak ? entries(strongToWeak, concept) : entries(samples, concept).filter((row) => mapped.has(row))),
+    () => {
+      const ends = strongest && [0, 1].flatMap((kind) => entries(strongest, kind * page.concepts + concept).slice(0, EACH));
+      return [...new Set(ends ?? entries(samples, concept))].filter((row) => mapped.has(row));
+    },
     [explorer, concept],
   );
   if (!explorer.page.maps || !explorer.page.maps.rows.length) return null;
@@ -51,11 +55,9 @@ function Row({ explorer, concept, rows }: { explorer: Explorer; concept: number;
   return (
     <>
       <p class="muted">
-        {!explorer.strongToWeak
-          ? "Drawn at random from the images that have it, the strongest first. This page has no margins, by which all of them would be in order."
-          : explorer.page.maps!.whole
-            ? "From the strongest to the barely on, evenly spaced in rank."
-            : "From the strongest to the barely on, evenly spaced in rank among the images that have maps."}{" "}
+        {explorer.strongest
+          ? "Those with the largest margins, then those barely on."
+          : "Drawn at random from the images that have it, the strongest first. This page has no margins, by which all of them would be in order."}{" "}
         The <Term of="region">region</Term> and the <Term of="margin">margin</Term> stand below each picture.
       </p>
       <div class="seen-tools">

@@ -2,16 +2,16 @@ import type { JSX } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
 import { announce } from "../announce.ts";
 import { bitOf, flipped, nearest } from "../bits.ts";
-import { bitsOf, entries, type Explorer } from "../explorer.ts";
+import { bitsOf, type Explorer } from "../explorer.ts";
 import { argmax, logits, softmax } from "../head.ts";
 import { Term } from "../glossary.tsx";
 import { ClassName, classText, conceptText } from "../parts.tsx";
-import { Grid, imageLink, Original, Sprite, Thumb, Verdict } from "../pictures.tsx";
+import { Grid, imageLink, Original, Thumb, Verdict } from "../pictures.tsx";
 import { firstTwo } from "../reasons.ts";
 import { setQuery, useQuery } from "../route.ts";
 import { Rest, Text } from "../text.tsx";
 import { Needs } from "../waiting.tsx";
-import { count, decimal, item, percent, plural } from "../words.ts";
+import { item, percent, plural } from "../words.ts";
 import { Fact } from "./concept.tsx";
 import { CounterfactualView } from "./counterfactual.tsx";
 import { Decision } from "./decision.tsx";
@@ -96,7 +96,6 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
         </p>
         <Rest value={id} limit={100} />
       </header>
-      <Far explorer={explorer} row={row} />
       {explorer.head.classes > 1 && <Why explorer={explorer} view={view} />}
       {explorer.mapped.has(row) ? <ImageWhere key={`where${row}`} explorer={explorer} view={view} /> : explorer.mapped.size > 0 && <NoMaps explorer={explorer} />}
       <div class="columns image-view">
@@ -120,16 +119,6 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
           {() => <Nearest explorer={explorer} view={view} />}
         </Needs>
       </section>
-      {explorer.page.unlike && (
-        <section aria-labelledby="known">
-          <h2 id="known">
-            Nearest training {item("images")} <Term of="unlike" />
-          </h2>
-          <Needs explorer={explorer} of={["known"]}>
-            {() => <NearestKnown explorer={explorer} row={row} />}
-          </Needs>
-        </section>
-      )}
       {view.flips.size > 0 && (
         <div class="now-bar narrow-only">
           <p>
@@ -141,42 +130,6 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
           </button>
         </div>
       )}
-    </>
-  );
-}
-
-/** Where an image is farther from the training images than nearly all validation images. */
-function Far({ explorer, row }: { explorer: Explorer; row: number }): JSX.Element | null {
-  const { page, unlike } = explorer;
-  if (!unlike || !page.unlike || unlike[row]! <= page.unlike.far) return null;
-  return (
-    <p class="warn far-off">
-      This {item("image")} is farther from the <Term of="unlike">training {item("images")}</Term> than {percent(unlike[row]!)} of the {count(page.unlike.validation)} validation {item("images")}: its class may mean nothing.
-    </p>
-  );
-}
-
-function NearestKnown({ explorer, row }: { explorer: Explorer; row: number }): JSX.Element {
-  const { nearest, distances, ids, labels, sprites, pictured } = explorer.known!;
-  return (
-    <>
-      <p class="muted">
-        The nearest is farther than that of {percent(explorer.unlike![row]!)} of the {plural(explorer.page.unlike!.validation, `validation ${item("image")}`)}, by what the backbone gives.
-      </p>
-      <ul class="grid known">
-        {entries(nearest, row).map((place, at) => (
-          <li key={place} class="thumb" data-known={ids[place]}>
-            {place < pictured && <Sprite sheet={sprites} place={place} size={102} alt="" />}
-            <span class="caption">
-              {labels[place]! >= 0 && <ClassName explorer={explorer} k={labels[place]!} limit={40} />}
-              <span class="far">distance {decimal(distances[row * nearest.width + at]!, 3)}</span>
-              <span class="far">
-                <Text value={ids[place]!} limit={100} />
-              </span>
-            </span>
-          </li>
-        ))}
-      </ul>
     </>
   );
 }
@@ -227,7 +180,6 @@ function Facts({ explorer, row }: { explorer: Explorer; row: number }): JSX.Elem
     <dl class="facts">
       <Fact label="Class" value={<ClassName explorer={explorer} k={explorer.labels[row]!} limit={40} />} />
       <Fact label="Predicted, exact bits" term="exact" value={<ClassName explorer={explorer} k={explorer.exact[row]!} limit={40} />} />
-      {explorer.unlike && <Fact label={item("Farther from training images than")} term="unlike" value={`${percent(explorer.unlike[row]!)} of validation ${item("images")}`} />}
       {explorer.smooth[row]! >= 0 && <Fact label="Predicted, smooth" term="smooth" value={<ClassName explorer={explorer} k={explorer.smooth[row]!} limit={40} />} />}
     </dl>
   );

@@ -2,11 +2,10 @@ import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import { wrong, type Explorer } from "../explorer.ts";
 import { bitOf } from "../bits.ts";
-import { Term } from "../glossary.tsx";
-import { Choice, classText, conceptText, pageOf, Pages, SearchField, worded } from "../parts.tsx";
+import { Choice, classText, conceptText, pageOf, Pages, SearchField } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
-import { count, item, percent, plural } from "../words.ts";
+import { item, plural } from "../words.ts";
 
 const SIZE = 60;
 const SHOW: [string, string][] = [
@@ -16,23 +15,17 @@ const SHOW: [string, string][] = [
   ["cut", "other prediction than the smooth network's"],
 ];
 
-const SORTS: [string, string][] = [
-  ["", "as they come"],
-  ["-unlike", "least like the training images"],
-  ["unlike", "most like the training images"],
-];
-
 export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
-  const { sort = "", q = "", class: of = "", show = "", as = "", has = "", lacks = "", page: asked = "1" } = useQuery();
+  const { q = "", class: of = "", show = "", as = "", has = "", lacks = "", page: asked = "1" } = useQuery();
   const classes = useMemo(
     (): [string, string][] => [["", "all"], ...explorer.page.classes.map((_, k): [string, string] => [String(k), classText(explorer, k, 50)])],
     [explorer],
   );
   const found = useMemo(() => {
     const words = q.trim().toLowerCase();
-    const { labels, exact, smooth, ids, texts, unlike } = explorer;
+    const { labels, exact, smooth, ids, texts } = explorer;
     const bitAt = (row: number, concept: string): boolean => Number(concept) < explorer.page.concepts && bitOf(explorer.bits, Number(concept), row * explorer.width) === 1;
-    const rows = ids.flatMap((id, row) => {
+    return ids.flatMap((id, row) => {
       if (of !== "" && labels[row] !== Number(of)) return [];
       if (as !== "" && exact[row] !== Number(as)) return [];
       if (has !== "" && !bitAt(row, has)) return [];
@@ -42,8 +35,7 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
       if (show === "cut" && (smooth[row]! < 0 || smooth[row] === exact[row])) return [];
       return id.toLowerCase().includes(words) || texts[row]?.toLowerCase().includes(words) ? [row] : [];
     });
-    return sort && unlike ? rows.sort((a, b) => (sort === "-unlike" ? 1 : -1) * (unlike[b]! - unlike[a]!) || a - b) : rows;
-  }, [explorer, q, of, show, as, has, lacks, sort]);
+  }, [explorer, q, of, show, as, has, lacks]);
   const concepts = useMemo(
     (): [string, string][] => [["", "any"], ...explorer.concepts.map((_, concept): [string, string] => [String(concept), conceptText(explorer, concept)])],
     [explorer],
@@ -60,22 +52,15 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
         <Choice label="Show" value={show} options={SHOW} onChange={(value) => setQuery({ show: value, page: null })} />
         <Choice label="Has" value={has} options={concepts} onChange={(value) => setQuery({ has: value, page: null })} />
         <Choice label="Lacks" value={lacks} options={concepts} onChange={(value) => setQuery({ lacks: value, page: null })} />
-        {explorer.unlike && <Choice label="Sort by" value={sort} options={worded(SORTS)} onChange={(value) => setQuery({ sort: value, page: null })} />}
         <SearchField label="Search" hint={explorer.page.items.texts ? "words, id" : "id"} value={q} onInput={(value) => setQuery({ q: value, page: null })} />
         <p class="found" role="status">
           {plural(found.length, item("image"))}
         </p>
       </div>
-      {sort && explorer.unlike && (
-        <p class="muted">
-          Farther from the <Term of="unlike">training {item("images")}</Term> than so many of the {count(explorer.page.unlike!.validation)} validation {item("images")} are.
-        </p>
-      )}
       {found.length === 0 && <p class="empty">No {item("image")} matches.</p>}
       <Grid explorer={explorer}>
         {found.slice((page - 1) * SIZE, page * SIZE).map((row) => (
           <Thumb key={row} explorer={explorer} row={row}>
-            {sort && explorer.unlike && <span class="far">farther than {percent(explorer.unlike[row]!)}</span>}
             <Verdict explorer={explorer} row={row} />
           </Thumb>
         ))}

@@ -60,12 +60,6 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
           A classifier that decides by <a href="#/concepts">{plural(used, "concept")}</a>: <Term of="bit">bits</Term> that {item("an image")} has or has not
           {used < page.concepts && ` (${count(page.concepts - used)} more have no weight in any class)`}. Here are{" "}
           <a href="#/images">{plural(page.images, `${page.part} ${item("image")}`)}</a> of <a href="#/classes">{plural(page.classes.length, "class", "classes")}</a>.
-          {page.beside !== null && (
-            <>
-              {" "}
-              <a href="#/beside">Compare it with another run</a>.
-            </>
-          )}
         </p>
       </header>
       {page.example !== null && explorer.head.classes > 1 && <OneDecision explorer={explorer} given={page.example} />}
@@ -115,11 +109,6 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
             <li>
               Begin with the <a href="#/concepts?sort=-doubt">most doubtful concepts</a>: they move the decisions much, and the class says little about them.
             </li>
-            {page.unlike && (
-              <li>
-                The classifier has a class for every {item("image")}, whatever it shows. Look at those <a href="#/images?sort=-unlike">least like the training {item("images")}</a>.
-              </li>
-            )}
             <li>
               On <a href="#/images">{item("an image")}</a>, flip its concepts and see what the classifier would say. Rename a concept where its name is wrong; the names
               stay in this browser until you export them.

@@ -11,8 +11,7 @@ from jaxtyping import Bool, Float64
 from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.counts import part_proportions, proportions
-from htaf.concepts.groups import IN_A, IN_B, Groups, groups
-from htaf.concepts.naming.checks import LEVEL
+from htaf.concepts.groups import IN_A, IN_B, LEVEL, Groups, groups
 from htaf.concepts.naming.files import FEW_CLASSES, NOT_VERIFIED, NOTHING, VERIFIED, NameEntry
 from htaf.data.attributes import Attributes
 

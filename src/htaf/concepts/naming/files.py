@@ -1,10 +1,8 @@
-"""A file of names, one for each concept: written, edited in a spreadsheet or on the page, read back."""
+"""A JSON file of names, one for each concept: written, edited by hand or on the page, read back."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,18 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from htaf._errors import first_line
-from htaf._files import csv_text, regular, to_json, unguarded, write_atomic
+from htaf._files import regular, to_json, write_atomic
 from htaf.concepts.codes import ConceptError, letters
 
 NameEntry = dict[str, Any]  # the name of one concept, how it was found and what its check gave
 
 SOURCES = ("attributes", "model", "pictures", "hand", "supervised", "label-free")
 LONGEST = 200  # characters of a name, a label, a candidate
-COLUMNS = [
-    *("concept", "name", "label_1", "label_0", "verified", "status", "held_out", "p_value", "agreement", "naming"),
-    *("group_a", "group_b", "mixed", "test_a", "test_b", "source", "reason", "justification", "checked_by", "codes"),
-    "seal",
-]
 SEALED = ("name", "label_1", "label_0")
 TEXTS = (*SEALED, "status", "source", "reason", "justification", "checked_by", "codes", "seal", "model")
 NUMBERS = ("held_out", "p_value", "agreement", "naming", "test_a", "test_b")
@@ -72,8 +65,7 @@ def read_text(path: Path) -> str:
 
 
 def seal_of(entry: Mapping[str, Any]) -> str | None:
-    """Say what a checked name and its labels are known by: 12 letters of their SHA-256; None for one without a check.
-    Letters alone, as spreadsheets turn digits into numbers."""
+    """Give what a checked name and its labels are known by, 12 letters of their SHA-256; None without a check."""
     if entry.get("held_out") is None and not entry.get("verified"):
         return None
     texts = json.dumps([valid_text(entry.get(key) or "") for key in SEALED])
@@ -95,36 +87,25 @@ def status_of(entry: Mapping[str, Any]) -> str:
 
 
 def write_names(names: Sequence[Mapping[str, Any]], path: str | Path, *, codes: str | None = None) -> None:
-    """Write names as JSON or, for a path ending in .csv, as a table of their main columns.
-
-    Each checked name gets its `seal_of`, by which `read_names` sees whether it was renamed. In the table, texts that a
-    spreadsheet would run as a formula get a ' in front, which `read_names` takes away.
+    """Write names as JSON. Each checked name gets its `seal_of`, by which `read_names` sees whether it was renamed.
 
     Args:
-        path: ending in .json or .csv.
+        path: ending in .json.
         codes: `htaf.concepts.codes.codes_key` of the codes that were named; None: the file does not say.
     """
-    path = Path(path)
     of = {} if codes is None else {"codes": codes}
     names = [
         dict(entry) | {"status": status_of(entry)} | of | ({"seal": seal} if (seal := seal_of(entry)) else {})
         for entry in names
     ]
-    if path.suffix.lower() == ".json":
-        write_atomic(path, valid_text(to_json(names)))
-    elif path.suffix.lower() == ".csv":
-        rows = [[entry.get(key) for key in COLUMNS] for entry in names]
-        write_atomic(path, valid_text(csv_text([COLUMNS, *rows], lineterminator="\r\n")))
-    else:
-        raise ConceptError(f"{path}: expected a path that ends in .json or .csv")
+    write_atomic(_json_path(path), valid_text(to_json(names)))
 
 
 def read_names(path: str | Path, concepts: int | None = None, *, codes: str | None = None) -> list[NameEntry]:
     """Read the names of a file that `write_names`, the page or a hand wrote.
 
     Args:
-        path: a JSON list of objects, or a CSV (separated by commas, semicolons or tabs) with the columns `concept` and
-            `name` and any others of `COLUMNS`.
+        path: a JSON list of objects with `concept`, `name` and any others that `write_names` writes.
         concepts: how many there are; None: any.
         codes: as `write_names` takes it; None: any. A file that does not say whose its names are is taken.
     Returns:
@@ -134,13 +115,9 @@ def read_names(path: str | Path, concepts: int | None = None, *, codes: str | No
     Raises:
         ConceptError: what the file holds cannot be used, or is of other codes.
     """
-    path = Path(path)
-    kind = path.suffix.lower()
-    if kind not in (".json", ".csv"):
-        raise ConceptError(f"{path}: expected a path that ends in .json or .csv")
-    text = read_text(path)
+    path = _json_path(path)
     found: dict[int, NameEntry] = {}
-    for place, entry in _from_json(text, path) if kind == ".json" else _from_csv(text, path):
+    for place, entry in _from_json(read_text(path), path):
         read = _entry(entry, place)
         number = read["concept"]
         if (theirs := read.pop("codes", None)) and codes not in (None, theirs):
@@ -178,6 +155,13 @@ def earlier_names(path: Path, source: str | None, concepts: int, codes: str | No
     return found
 
 
+def _json_path(path: str | Path) -> Path:
+    path = Path(path)
+    if path.suffix.lower() != ".json":
+        raise ConceptError(f"{path}: expected a path that ends in .json")
+    return path
+
+
 def _from_json(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is no number")
@@ -195,44 +179,6 @@ def _from_json(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
             raise ConceptError(f"{place}: expected an object with concept and name, got {_short(entry)}")
         rows.append((place, entry))
     return rows
-
-
-def _from_csv(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
-    first = text.split("\n", 1)[0]
-    table = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
-    try:
-        header = [cell.strip().lower() for cell in next(table, [])]
-        if missing := [name for name in ("concept", "name") if name not in header]:
-            raise ConceptError(f"{path}: expected the columns concept and name, {' and '.join(missing)} missing")
-        if twice := sorted({name for name in header if name in COLUMNS and header.count(name) > 1}):
-            raise ConceptError(f"{path}: expected each column once, got {', '.join(twice)} again")
-        rows = []
-        for cells in table:
-            if not any(cells):
-                continue
-            place = f"{path}, line {table.line_num}"
-            if len(cells) > len(header):
-                raise ConceptError(f"{place}: expected {len(header)} cells, got {len(cells)}")
-            given = zip(header, cells, strict=False)
-            rows.append((place, {name: _cell(name, cell) for name, cell in given if name in COLUMNS}))
-    except csv.Error as error:
-        raise ConceptError(f"{path}, line {table.line_num}: expected CSV: {error}") from None
-    return rows
-
-
-def _cell(name: str, cell: str) -> Any:
-    """A cell as JSON would have it."""
-    if name in TEXTS:
-        return unguarded(cell) or None
-    plain = cell.strip()
-    if name == "verified":
-        return plain.lower() in ("true", "yes", "1")  # a word of another language is not believed
-    if not plain:
-        return None
-    try:
-        return float(plain.replace(",", ".")) if name in NUMBERS else int(plain)
-    except ValueError:
-        return plain  # _entry says what was expected
 
 
 def _entry(entry: Mapping[str, Any], place: str) -> NameEntry:

@@ -1,24 +1,180 @@
-"""Which head a run keeps: the sparsest that is nearly as accurate as the dense one, so that decisions can be read."""
+"""Runs with another head: edited by hand, or the sparsest that is nearly as accurate as the dense one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from torch import nn
 
 from htaf._files import sealed, write_atomic
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.counts import labelled, pair_counts
-from htaf.concepts.edit_head import measured_run, write_with_head
 from htaf.concepts.extract import extract
-from htaf.concepts.heads import Head, correct, scored_heads
+from htaf.concepts.heads import Edit, Head, correct, edit_pairs, scored_heads
 from htaf.concepts.redundancy import same_bits
-from htaf.data.images import Images
-from htaf.runs import HASHED, RECORD, Run, RunError
+from htaf.data.images import ImagePreprocessor, Images
+from htaf.data.parts import Data, Part
+from htaf.models.icbm import ICBM
+from htaf.runs import HASHED, RECORD, Run, RunError, claim, finish_run, finished_run
+from htaf.runs.data import rows_of
+from htaf.runs.evaluation import measure
+from htaf.runs.features import FeatureBatches, FeatureStore, key_of
+
+GIVEN = ("attributes", "pretrained_sha256", "backbone_sha256")  # of the identity of a training, where they are
+
+
+def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mapping[str, Any]) -> Run:
+    """A new run folder: the same network with head weights w[class, concept] = 0.
+
+    Args:
+        run: of an implicit concept bottleneck model.
+        out: a new or empty folder, or one that holds the same edit of the same run (returned as it is).
+        off: as for `edited`.
+        metrics: of the edited network, in the form of a record's `metrics`; {} where nothing was measured again.
+    Returns:
+        the new run; its record says "edited": {"from", "key", "off"}.
+    Raises:
+        ConceptError: another network, or an edit that is not there. RunError: the folder holds another run.
+    """
+    preprocessor, size = _head_of(run)
+    pairs = edit_pairs(off, preprocessor.classes, size)
+
+    def change(head: nn.Linear) -> None:
+        for label, concept in pairs:
+            head.weight[label, concept] = 0
+
+    shown = ", ".join(f"concept {concept} of class {label}" for label, concept in pairs)
+    before: Any = run.model(exact=run.has_own_smooth).get_submodule("head")
+    none = "" if any(before.weight[pair] for pair in pairs) else "; it had none before"
+    note = f"head of the run at {run.path} edited: no weight for {shown}{none}"
+    return _write_changed(run, out, change, "edited", {"off": [list(pair) for pair in pairs]}, note, metrics)
+
+
+def write_with_head(
+    run: Run, out: str | Path, head: Head, about: Mapping[str, Any], note: str, metrics: Mapping[str, Any]
+) -> Run:
+    """A new run folder: the same network with another head, which both its networks get.
+
+    Args:
+        run, out, metrics: as `write_edited`.
+        head: weight [K, C] of bits, bias [K].
+        about: what it is, for the record's "new_head" and the run's identity. note: for the record.
+    Raises:
+        ConceptError: another network, or a head of another size. RunError: the folder holds another run.
+    """
+    preprocessor, size = _head_of(run)
+    expected = (len(preprocessor.classes), size)
+    if head.weight.shape != expected or head.bias.shape != expected[:1]:
+        raise ConceptError(
+            f"expected a head of weight {expected} and bias {expected[:1]}, "
+            f"got {head.weight.shape} and {head.bias.shape}"
+        )
+    weight, bias = (torch.from_numpy(values.astype(np.float32)) for values in (head.weight, head.bias))
+
+    def change(layer: nn.Linear) -> None:
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias)
+
+    digest = hashlib.sha256(weight.numpy().tobytes() + bias.numpy().tobytes()).hexdigest()
+    return _write_changed(run, out, change, "new_head", {**about, "head_sha256": digest}, note, metrics)
+
+
+def _head_of(run: Run) -> tuple[ImagePreprocessor, int]:
+    """The preprocessing of a run, and how many concepts its head reads."""
+    model, preprocessor = run.model(exact=run.has_own_smooth), run.preprocessor()
+    if not isinstance(model, ICBM):
+        raise ConceptError(f"{run.path}: expected an implicit concept bottleneck model, got {type(model).__name__}")
+    if not isinstance(preprocessor, ImagePreprocessor):
+        raise ConceptError(f"{run.path}: expected a run on images, got one on a table")
+    return preprocessor, model.size
+
+
+def _write_changed(
+    run: Run,
+    out: str | Path,
+    change: Callable[[nn.Linear], None],
+    kind: str,
+    about: Mapping[str, Any],
+    note: str,
+    metrics: Mapping[str, Any],
+) -> Run:
+    """A run whose networks' heads were changed in place; its record and identity say so under `kind`."""
+    model: Any = run.model(exact=run.has_own_smooth)
+    smooth: Any = run.model(exact=False) if run.has_own_smooth else None
+    preprocessor = run.preprocessor()
+    with torch.no_grad():
+        for network in (model,) if smooth is None else (model, smooth):
+            change(network.head)
+    edit = {"key": run.record["key"], "sha256": run.record["model_sha256"], **about}
+    identity = {name: run.record[name] for name in ("recipe", "seed", "data")}
+    identity |= {name: run.record[name] for name in GIVEN if name in run.record} | {kind: edit}
+    with claim(Path(out), identity) as record:
+        if record["status"] == "finished":
+            return finished_run(Path(out), record, run.step)
+        kept = {name: value for name, value in run.record.items() if name not in record and name not in HASHED.values()}
+        notes = [*run.record["notes"], note]
+        record |= kept | {"metrics": dict(metrics), "notes": notes, kind: edit | {"from": str(run.path)}}
+        return finish_run(Path(out), record, model, preprocessor, run.step, smooth=smooth)
+
+
+def edit_run(
+    run: Run, out: str | Path, off: Sequence[Edit], *, data: Data | None = None, data_dir: str | None = None
+) -> Run:
+    """As `write_edited`, with both networks measured again on validation and test images before it is written.
+
+    Args:
+        data: the run's own, from `run.data()`; None: read them.
+        data_dir: a folder with the public sets.
+    Raises:
+        RunError: other data than the run's own; UnknownSourceError: it does not say where they came from.
+        DataError: they cannot be read. ConceptError, RunError: as `write_edited`.
+    """
+    return measured_run(run, out, lambda place, found: write_edited(run, place, off, found), data, data_dir)
+
+
+def measured_run(
+    run: Run,
+    out: str | Path,
+    write: Callable[[str | Path, Mapping[str, Any]], Run],
+    data: Data | None = None,
+    data_dir: str | None = None,
+) -> Run:
+    """What `write(folder, metrics)` makes of a run, with both networks measured again on validation and test images.
+
+    Arguments and errors: as `edit_run`.
+    """
+    with TemporaryDirectory() as folder:
+        trial = write(Path(folder) / "run", {})  # a change that cannot be is refused before reading
+        own = run.data(data_dir=data_dir) if data is None else data
+        found = {part: _figures(trial, part, own) for part in ("validation", "test")}
+    metrics = {kind: {part: result[kind] for part, result in found.items()} for kind in ("smooth", "exact")}
+    return write(out, metrics if run.has_step else metrics | {"exact": None})
+
+
+def _figures(run: Run, part: Literal["validation", "test"], data: Data) -> dict[str, Any]:
+    """As `Run.evaluate` of both networks: on what the frozen backbone gave of the images, where that is kept."""
+    preprocessor = run.preprocessor()
+    if run.record["model"].get("freeze") and run.has_step and not run.has_own_smooth and isinstance(data, Images):
+        assert isinstance(preprocessor, ImagePreprocessor)
+        side, rows = rows_of(run, data)[part]
+        of = data.train if side == "train" else data.test
+        key = key_of(run.model(exact=False), run.record["model"], preprocessor, of, of.fingerprint())
+        if (store := FeatureStore.kept(key, rows)) is not None:
+            nets: list[Any] = [run.model(exact=False), run.model()]
+            for net in nets:
+                net.backbone = nn.Identity()
+            seen = Part(FeatureBatches(store, of.labels), rows)
+            found = measure(nets[0], nets[1], {part: seen}, "classification")
+            return {kind: found[kind][part] for kind in ("smooth", "exact")}
+    return run.evaluate(part, data)
+
 
 PerClass = int | Literal["auto"]
 TRIED = (5, 10)  # most concepts of a class

@@ -1,15 +1,17 @@
-"""JSON is found in what a model says, texts of others stay data, and no text breaks that."""
+"""JSON is found in what a model says, texts of others stay data, and pictures arrive whole."""
 
 from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 from askings import Name
 from hypothesis import given
 from hypothesis import strategies as st
 
-from htaf.llm.chat import MalformedReply, short, validated
+from htaf.llm.messages import MalformedReply, picture_part, short, text_part, validated
+from made_pictures import picture_pixels
 
 
 @pytest.mark.parametrize(
@@ -60,3 +62,17 @@ def test_no_text_breaks_it(text: str) -> None:
     with pytest.raises(MalformedReply):
         validated(text, Name)
     assert short(text).isprintable()
+
+
+def made(height: int = 56, width: int = 29) -> np.ndarray:
+    return np.full((height, width, 3), (200, 30, 90), dtype=np.uint8)
+
+
+def messages() -> list[dict]:
+    return [{"role": "user", "content": [text_part("what is it"), picture_part(made())]}]
+
+
+def test_a_picture_arrives() -> None:
+    found = picture_pixels(messages()[0]["content"][1]["image_url"]["url"])
+    assert found.shape == (56, 29, 3)
+    assert np.abs(found.astype(int) - made()).max() <= 3

@@ -1,15 +1,23 @@
-"""What is said to a language model and how its replies are read; no network.
+"""Messages to a language model, of texts and pictures, and how its replies are read; no network.
+
+The content of a message is a text or a list of parts, as OpenAI's chat completions have them:
+
+    {"role": "user", "content": [text_part("What is this?"), picture_part(pixels)]}
 
 Text that others wrote is put into a prompt as a JSON string (`quoted`): it can neither end its line nor hide.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
+import numpy as np
+from jaxtyping import UInt8
 from pydantic import BaseModel, ValidationError
 
 from htaf._console import visible
@@ -18,7 +26,7 @@ from htaf._errors import HtafError
 SAID = 400  # characters of a server's or a model's words in a message
 LONGEST = 200  # characters of a text that is quoted in a prompt
 
-Message = dict[str, Any]  # "role" and "content": a text, or a list of parts (`htaf.llm.pictures`)
+Message = dict[str, Any]  # "role" and "content": a text, or a list of parts
 R = TypeVar("R", bound=BaseModel)
 
 
@@ -72,3 +80,26 @@ def short(text: str, limit: int = SAID) -> str:
     """Put a text on one line, without control characters, at most `limit` characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
     return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+Part = dict[str, Any]
+QUALITY = 90  # of JPEG
+START = "data:image/jpeg;base64,"
+
+
+def text_part(text: str) -> Part:
+    """Make a part of a message that is a text."""
+    return {"type": "text", "text": text}
+
+
+def picture_part(pixels: UInt8[np.ndarray, "height width 3"]) -> Part:
+    """Make a part of a message that is a picture: a JPEG in a data URL, of pixels alone, no place, time or name.
+
+    Args:
+        pixels: uint8 [height, width, 3], red, green, blue.
+    """
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, "JPEG", quality=QUALITY, subsampling=0)
+    return {"type": "image_url", "image_url": {"url": START + base64.b64encode(file.getvalue()).decode("ascii")}}
