@@ -26,7 +26,7 @@ from htaf.export import raw_columns
 from htaf.report import fit_baselines
 from htaf.report.contents import left_out, read_as
 from htaf.rules import vary, what_if
-from htaf.rules.raw_columns import RawColumn
+from htaf.rules.conditions import RawColumn
 from htaf.runs import open_run
 from htaf.sharing import load as read_estimator
 from htaf.training.problems import divided_notes

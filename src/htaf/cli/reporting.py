@@ -88,7 +88,7 @@ def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
             rows.append((one.name, None, one.note, f"{one.seconds:.1f}"))
             continue
         digits = 1 if abs(value) >= 1000 else 4
-        gap = None if own is None else own - value
+        gap = None if own is None else round(own - value, digits)
         way = "" if gap is None else direction(gap, lower_is_better=name in LOWER_IS_BETTER) or "the same"
         way += f" by {abs(gap):.{digits}f}" if gap else ""
         note = f" ({one.note})" if one.note else ""

@@ -271,14 +271,6 @@ def _trained_on(note: Note) -> str:
     )
 
 
-def _seen(note: Note) -> str:
-    """count: of rows. values: of how many."""
-    return (
-        f"{note.count:,} of {note.values[0]:,} rows are among those that the model was trained on: figures count what "
-        "it has seen. Give rows that it has not"
-    )
-
-
 def _never_predicted(note: Note) -> str:
     """count: of rows. values: the names of the classes, and the fields of a recipe, with their values, that would find
     more of them."""
@@ -376,7 +368,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "rows in time": _rows_in_time,
     "drawn in time": "column {column!r}: {count:,} different dates, about one a row, and validation rows are drawn by "
     "chance, between training rows: later rows may be predicted far worse. Validate on the last rows: "
-    "htaf.fit(..., time={column!r}), or eval_set",
+    "htaf.fit(..., time={column!r})",
     "test dates outside": "column {column!r}: {count:,} of {values[0]:,} test rows, {values[1]} to {values[2]}, lie "
     "outside the dates of training, {values[3]} to {values[4]}",
     # what its network learned
@@ -397,7 +389,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "text as missing": "column {column!r}: {count:row} with a text that is no number or date read as missing ({names})",
     "ignored target": "ignored: {column!r}, the target",
     "trained on": _trained_on,
-    "seen": _seen,
     "unseen": _unseen,
 }
 OF_COLUMNS: dict[str, tuple[str, str | Callable[[Note], str]]] = {

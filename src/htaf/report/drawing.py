@@ -42,6 +42,7 @@ LOOKS = {  # by the class of a line, as in the legend of the page: colour and da
     "c2": (BLUE, ":"), "c3": (MUTED, "-"), "c4": (BAD, "--"), "c5": (GOOD, ":"),
 }  # fmt: skip
 IDEAL: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "linestyle": (0, (4, 4))}
+RATES = {"roc": "ROC", "precision": "Precision over recall"}  # by kind of curve its title
 WIDE = 20.0  # largest over smallest loss, from which the axis is logarithmic
 LARGEST = 1e100  # farther values are drawn there: the width of an axis must be a float too
 
@@ -218,13 +219,11 @@ def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup
         return _svg(figure, said)
 
 
-def rates(curves: Sequence[dict[str, Any]], names: Sequence[str], kind: str, own: tuple[float, float] | None) -> Markup:
-    """ROC, kind "roc", or precision over recall, kind "precision"; own: the point of the run's threshold."""
+def rates(curves: dict[str, Any], kind: str, own: dict[str, Any]) -> Markup:
+    """ROC, kind "roc", or precision over recall, kind "precision"; own: the run's threshold, a dot."""
     roc = kind == "roc"
-    what, area, figured = (
-        ("ROC", "area", "auroc") if roc else ("Precision and recall", "average precision", "average_precision")
-    )
-    said = "; ".join(f"{name} {area} {one[figured]:.3f}" for one, name in zip(curves, names, strict=True))
+    area, name = (curves["auroc"], "area") if roc else (curves["average_precision"], "average precision")
+    x, y = ("wrong", "recall") if roc else ("recall", "precision")
     with styled():
         figure, axes = _axes(
             *(("share of the others taken for it", "share found") if roc else ("recall, share found", "precision"))
@@ -232,8 +231,7 @@ def rates(curves: Sequence[dict[str, Any]], names: Sequence[str], kind: str, own
         axes.set_ylim(-0.03, 1.03)
         if roc:
             axes.plot([0, 1], [0, 1], **IDEAL)
-        for k, one in enumerate(curves):
-            _line(axes, [(x, y) for x, y in one[kind]], "exact" if len(curves) == 1 else f"c{k}")
-        if own is not None:
-            axes.plot([own[0]], [own[1]], "o", color=BLUE, markersize=7)
-        return _svg(figure, f"{what}: {said}.")
+        _line(axes, curves[kind], "exact")
+        if own[x] is not None and own[y] is not None:
+            axes.plot([own[x]], [own[y]], "o", color=BLUE, markersize=7)
+        return _svg(figure, f"{RATES[kind]}: {name} {area:.4f}.")

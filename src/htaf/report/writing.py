@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from htaf._compat import free_start_method
 from htaf._files import parse_json, to_json, write_atomic
@@ -19,6 +16,7 @@ from htaf.report.measured import Measured
 from htaf.report.page import page
 from htaf.runs import Run, locked
 from htaf.runs.data import table_rows
+from htaf.training.distributed import thread_count
 from htaf.training.families import make_recipe
 from htaf.training.problems import class_weights, row_weights
 from htaf.training.recipe import TableData
@@ -49,7 +47,7 @@ def write_report(
     table = run.data() if table is None else table  # pyright: ignore[reportAssignmentType]
     if not isinstance(table, Table):
         raise DataError(f"expected a run of a table, {run.path} was trained on images")
-    with locked(run.path, "another process writes in"), free_start_method(), _threads(run.record["threads"]):
+    with locked(run.path, "another process writes in"), free_start_method(), thread_count(run.record["threads"]):
         measured, found = Measured.of(run, table), None
         if baselines:
             rows = vars(table_rows(run, table))
@@ -72,17 +70,6 @@ def write_report(
         write_atomic(run.path / VALUES, text)
         write_atomic(run.path / PAGE, page(values))
     return values
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """So many threads of torch inside: float sums depend on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def has_report(run: Run) -> bool:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from htaf.data import tabular
 from htaf.data.images import Images
-from htaf.data.notes import Note
 from htaf.data.parts import Data, Part, image_rows
 from htaf.runs.folder import RunError
 
@@ -108,12 +107,6 @@ def rows_for_figures(run: Trained, table: tabular.Table) -> tabular.Split:
         return table_rows(run, table)
     rows = np.arange(len(table.target))
     return tabular.Split(rows, rows, rows)
-
-
-def note_of_training(kind: str, seen: int, asked: int, share: float) -> list[Note]:
-    """A note where more rows than by chance are of the training; share: of rows that are not, those alike by chance."""
-    by_chance = share * asked + 3 * (share * (1 - share) * asked) ** 0.5
-    return [Note(kind, count=seen, values=(asked,))] if seen > by_chance else []
 
 
 def table_rows(run: Trained, table: tabular.Table) -> tabular.Split:

@@ -18,8 +18,8 @@ from htaf.data.images import ImagePreprocessor
 from htaf.data.notes import Note
 from htaf.data.parts import Part
 from htaf.hardening.finishing import Make, kept_where_better
-from htaf.runs.evaluation import measure
 from htaf.runs.metrics import decided, loss_function, threshold_for
+from htaf.runs.predictions import measure
 from htaf.training.problems import FEWEST, Problem
 from htaf.training.recipe import DataOptions, Recipe, TableData
 

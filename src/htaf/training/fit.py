@@ -47,8 +47,8 @@ from htaf.runs import (
     read_record,
     to_json,
 )
-from htaf.runs.evaluation import measure
 from htaf.runs.folder import FORMAT
+from htaf.runs.predictions import measure
 from htaf.sharpening import set_sharpness
 from htaf.training._lightning import L, TensorBoardLogger
 from htaf.training.averaging import BEGINS, Averaging
