@@ -77,7 +77,7 @@ def set_sharpness(
 
     Args:
         values: (alpha0, alpha1) of HTAF, (beta,) of the scaled sigmoid; of others as their `sharpness` names them. Or a
-            mapping from module paths to them, for these steps alone (`ByLayer`, `htaf.tune`).
+            mapping from module paths to them, for these steps alone (`ByLayer`).
         kind: only steps of this kind, such as "htaf".
 
     Raises:
