@@ -17,7 +17,6 @@ from closed_form import derivatives
 from htaf.activations import HTAF, ScaledSigmoid
 from htaf.diagnostics import GradientNorms, layer_statistics
 from htaf.models.mlp import MLP
-from htaf.sharpening import set_sharpness
 from htaf_paper.tuning import tune
 
 STEPS = [HTAF, ScaledSigmoid, partial(HTAF, bipolar=True)]
@@ -51,7 +50,7 @@ def test_start_and_end_do_what_they_promise(
         slopes = torch.tensor([d.x for d in at], dtype=torch.float64)
         again = z.double().var() * slopes.square().mean() / values.var()
         assert layer.gain == pytest.approx(again.item(), rel=1e-3)
-    set_sharpness(net, tuning.schedule(0.5).at(1.0))
+    tuning.sharpen(net, 1.0)
     (measured,) = layer_statistics(net, None, [x])
     assert measured.binarity == pytest.approx(layer.binarity, abs=0.002)
     assert measured.binarity == pytest.approx(binarity, abs=0.003)

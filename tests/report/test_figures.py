@@ -381,7 +381,7 @@ def test_baselines_of_a_planted_table(tmp_path: Path) -> None:
     frame, y = mixed()
     table, rows, preprocessor = made(tmp_path, frame.assign(y=y))
     told: list[str] = []
-    constant, linear, boosting = fit_baselines(table, rows, preprocessor, told=told.append)
+    constant, linear, boosting = fit_baselines(table, rows, preprocessor, progress=told.append)
     assert told == [one.name for one in (constant, linear, boosting)] == ["constant", "linear", "boosting"]
     truth = table.target[rows["test"]]
     mean = table.target[rows["train"]].mean()

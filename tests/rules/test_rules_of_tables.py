@@ -211,7 +211,7 @@ def test_words_of_conditions() -> None:
         return Condition("x", "number", **given)  # pyright: ignore[reportArgumentType]
 
     assert str(number(upto=0.5)) == "x <= 0.5"
-    assert str(number(above=2.0, upto=3.0, missing=True, told=True)) == "(2 < x <= 3 or missing)"
+    assert str(number(above=2.0, upto=3.0, missing=True, some_missing=True)) == "(2 < x <= 3 or missing)"
     assert str(number(above=2.0, missing=True)) == "x > 2"  # no training row lacks it
     assert str(Condition("x", "missing")) == "x is missing"
     assert str(Condition("x", "missing", negated=True)) == "x is not missing"

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from htaf.activations import share_binary
 from htaf.models.mlp import MLP
-from htaf.sharpening import ByLayer, Geometric
+from htaf.sharpening import Geometric
 
 STEP = 0.1  # of a layer's scale: the most that one step of an Adam-like optimiser may move its pre-activations
 SAMPLE = 16_384  # pre-activations of a layer from which its pair is chosen
@@ -60,9 +60,10 @@ class Tuning:
 
     layers: tuple[TunedLayer, ...]
 
-    def schedule(self, fraction: float = 0.7) -> ByLayer:
-        """Give each layer's way from its start to its end, for `set_sharpness`."""
-        return ByLayer({layer.path: Geometric(layer.start, layer.end, fraction) for layer in self.layers})
+    def sharpen(self, model: nn.Module, progress: float, fraction: float = 0.7) -> None:
+        """Give every step its sharpness where the share `progress` of the training is done; the end from `fraction`."""
+        for layer in self.layers:
+            _with(model.get_submodule(layer.path), Geometric(layer.start, layer.end, fraction).at(progress))
 
 
 @torch.no_grad()

@@ -29,7 +29,6 @@ from htaf.data.tabular import load, split
 from htaf.diagnostics import GradientNorms, mean_by_layer
 from htaf.models.build import activation
 from htaf.models.mlp import MLP
-from htaf.sharpening import set_sharpness
 from htaf_paper import vanishing_report
 from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment, Settings
@@ -148,10 +147,9 @@ def train(
         warnings.simplefilter("ignore")  # pairs that never pass 0.99 are two of the candidates
         torch.manual_seed(cell.seed)
         net = MLP(x.shape[1], 1, cell.hidden, activation(cell.activation))
-    tuning = schedule = None
+    tuning = None
     if cell.tuned:
         net, tuning = tune(net, x[:TUNED_ROWS], rate=cell.lr)
-        schedule = tuning.schedule()
     optimizer = torch.optim.Adam(net.parameters(), cell.lr)
     steps = cell.epochs * math.ceil(len(x) / cell.batch_size)
     loss_function = nn.MSELoss()
@@ -161,8 +159,8 @@ def train(
             generator = torch.Generator().manual_seed(cell.seed * 1_000_003 + epoch)
             batches, total = [], 0.0
             for i, rows in enumerate(torch.randperm(len(x), generator=generator).split(cell.batch_size)):
-                if schedule is not None:
-                    set_sharpness(net, schedule.at((epoch * steps / cell.epochs + i) / steps))
+                if tuning is not None:
+                    tuning.sharpen(net, (epoch * steps / cell.epochs + i) / steps)
                 optimizer.zero_grad()
                 loss = loss_function(net(x[rows]), y[rows])
                 loss.backward()

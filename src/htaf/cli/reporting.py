@@ -51,7 +51,7 @@ def report(
         table = opened.data(data, data_dir=data_dir)
     assert isinstance(table, Table)
     with progress("report", 4) as advance:
-        values = write_report(opened, table, baselines=baselines, told=lambda name: advance(1, f"baseline {name}"))
+        values = write_report(opened, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
     if json:
         return print_json(values)
     if baselines:
@@ -69,7 +69,7 @@ def report_once(run: Run, table: Table, *, baselines: bool = True, shown: bool =
         return
     try:
         with progress("report", 4, shown=shown) as advance:
-            write_report(run, table, baselines=baselines, told=lambda name: advance(1, f"baseline {name}"))
+            write_report(run, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
     except Exception as error:
         say_notes([f"no {PAGE}, the run itself is whole: {first_line(error)}; htaf report {run.path} writes it"])
 

@@ -59,7 +59,7 @@ def fit_baselines(
     preprocessor: Preprocessor,
     *,
     threads: int = 1,
-    told: Callable[[str], Any] = lambda name: None,
+    progress: Callable[[str], Any] = lambda name: None,
     weights: np.ndarray | None = None,
     beside: tuple[str, Draws] | None = None,
 ) -> list[Baseline]:
@@ -77,7 +77,7 @@ def fit_baselines(
         rows: row numbers by part; "train" is fitted on, all others are measured.
         preprocessor: says the classes, and the unit of the target.
         threads: of the CPU.
-        told: called with the name of each model before it is fitted.
+        progress: called with the name of each model before it is fitted.
         weights: float64 [training rows], how much each counts in the fit; None: all alike. Measured by the table's own.
         beside: a part, and the network's metrics in the draws of its rows, see `htaf.runs.metrics.drawn_metrics`:
             intervals are of that part. None: no intervals.
@@ -93,7 +93,7 @@ def fit_baselines(
     with threadpool_limits(limits=threads), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no convergence, columns without a value
         for name in names:
-            told(name)
+            progress(name)
             began = time.perf_counter()
             try:
                 one = _fitted(name, table, rows, preprocessor, weights, beside)

@@ -25,7 +25,7 @@ PAGE, VALUES = "report.html", "report.json"
 
 
 def write_report(
-    run: Run, table: Table | None = None, *, baselines: bool = True, told: Callable[[str], Any] = lambda name: None
+    run: Run, table: Table | None = None, *, baselines: bool = True, progress: Callable[[str], Any] = lambda name: None
 ) -> dict[str, Any]:
     """Write report.json and report.html into the folder of a finished run of a table.
 
@@ -35,7 +35,7 @@ def write_report(
     Args:
         run: finished. table: the one that it was trained on; None: `run.data()`, which reads it.
         baselines: also those of `htaf.report.fit_baselines`.
-        told: called with the name of each baseline before it is fitted.
+        progress: called with the name of each baseline before it is fitted.
 
     Returns:
         The figures, as they stand in report.json.
@@ -61,7 +61,7 @@ def write_report(
                 rows,
                 measured.preprocessor,
                 threads=run.record["threads"],
-                told=told,
+                progress=progress,
                 weights=row_weights(table, train, class_weights(options, table, train)),
                 beside=(measured.part, measured.drawn),
             )

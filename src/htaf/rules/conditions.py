@@ -39,7 +39,7 @@ class Condition:
         part: of a date, such as "month", of which a number is asked; "" of the value itself.
         says: of a column with two values in training, plainer words: "trt is 2" for "trt > 1"; "" elsewhere.
         missing: of a number: whether rows without a value meet the condition.
-        told: whether training rows lack the value, so that the words must say what holds for them.
+        some_missing: whether training rows lack the value, so that the words must say what holds for them.
     """
 
     column: str
@@ -50,7 +50,7 @@ class Condition:
     code: float = 0.0
     negated: bool = False
     missing: bool = False
-    told: bool = False
+    some_missing: bool = False
     part: str = ""
     says: str = field(default="", compare=False)
 
@@ -94,7 +94,7 @@ class Condition:
             said = f"{name} > {low}"
         elif not said:
             said = f"{name} <= {high}" if low is None else f"{low} < {name} <= {high}"
-        return f"({said} or missing)" if self.missing and self.told else said
+        return f"({said} or missing)" if self.missing and self.some_missing else said
 
     def _shown(self, bound: float) -> str:
         if self.part in NAMES and float(bound).is_integer() and 0 <= bound < len(NAMES[self.part]):
@@ -482,7 +482,7 @@ def sides(
         names = (_is(column, part) for part in (left, right))
         return tuple(replace(c, says=n) for c, n in zip((one, other), names, strict=True))  # pyright: ignore
     kind, bound = ("date" if column.kind == "date" else "number"), column.bound(*between)
-    one = Condition(column.name, kind, upto=bound, missing=missing_left, told=column.absent, part=column.part)
+    one = Condition(column.name, kind, upto=bound, missing=missing_left, some_missing=column.absent, part=column.part)
     other = replace(one, upto=None, above=bound, missing=not missing_left)
     if len(column.values) == 2 and kind == "number" and not column.part:
         low, high = (f"{column.name} is {value:.10g}" for value in column.values.tolist())

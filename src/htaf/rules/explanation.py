@@ -203,17 +203,17 @@ class Explanation:
         share = float(self.effects[self.order[:most]].sum()) / whole if whole else 1.0
         return share * (1 - self.linear_share)
 
-    def rules(self, most: int | None = None, told: Callable[[], object] = lambda: None) -> list[BitRule]:
+    def rules(self, most: int | None = None, progress: Callable[[], object] = lambda: None) -> list[BitRule]:
         """The rules of the bits that do most, in order; dead bits are left out.
 
         Args:
-            most: how many, None for all. told: called after each, for progress.
+            most: how many, None for all. progress: called after each, for progress.
         """
         found = []
         for bit in self.order.tolist():
             if self.state(bit) == "varies" and (most is None or len(found) < most):
                 found.append(self.rule(bit))
-                told()
+                progress()
         return found
 
     def reasons(self, row: pd.DataFrame) -> RowReasons:
@@ -327,9 +327,9 @@ def what_if(model: Run | Fitted, changes: Mapping[str, Any], rows: pd.DataFrame)
         column_of(bits.preprocessor, name)
         # as a column of its own, as of a file: a whole number beside fractions must not become another category
         changed[name] = pd.Series([value] * len(rows), index=rows.index, dtype=object)
-    after, others, told = bits.of_rows(changed)
+    after, others, noted = bits.of_rows(changed)
     flips = after.astype(int) - before.astype(int)
     turned_on, turned_off = (tuple(tuple(np.flatnonzero(row == way).tolist()) for row in flips) for way in (1, -1))
-    notes = tuple(note for note in told if note.column in changes)
+    notes = tuple(note for note in noted if note.column in changes)
     was, would_be = (predicted(torch.from_numpy(of), bits.preprocessor, changed.index) for of in (outputs, others))
     return WhatIf(was, would_be, turned_on, turned_off, notes)

@@ -369,7 +369,7 @@ def fit_surrogate(
         single = set(np.flatnonzero(tree.children_left < 0).tolist())
     place = 1 - _place(tree, 0, target) if by_chance and two else None
     branches, of_tree = _branches(tree, single, conditions, values, test, of_test, target, place)
-    learned, of_network, told = (_decided(of, target) for of in (train, test, of_tree))
+    learned, of_network, by_tree = (_decided(of, target) for of in (train, test, of_tree))
     usual = 0.0
     if not (number or by_chance):
         usual = float(np.average(of_network == np.bincount(learned, of_train).argmax(), weights=of_test))
@@ -387,11 +387,11 @@ def fit_surrogate(
         tuple(dict.fromkeys(names)),
         _rule(tree, conditions, target, place) if two else "",
         "r2" if number or by_chance else "agreement",
-        _figure(*((of_tree, test) if by_chance else (told, of_network)), of_test, number or by_chance),
+        _figure(*((of_tree, test) if by_chance else (by_tree, of_network)), of_test, number or by_chance),
         usual,
         metric,
         right(of_network, test),
-        right(told, of_tree),
+        right(by_tree, of_tree),
         len(test),
         "" if place is None else target.classes[place],
     )
@@ -440,20 +440,20 @@ def _leaves(
     return max(2, 1 + next((place for place, score in enumerate(scores) if score >= max(scores) - WITHIN), 0))
 
 
-def _r2(told: np.ndarray, truth: np.ndarray, weights: Weights) -> float:
-    """The share of the variance that is told, of several outputs of all together; NaN where there is none."""
-    off, centred = ((told - truth) ** 2).reshape(len(truth), -1), (truth - truth.mean(0)).reshape(len(truth), -1)
+def _r2(predicted: np.ndarray, truth: np.ndarray, weights: Weights) -> float:
+    """The share of the variance that is explained, of several outputs of all together; NaN where there is none."""
+    off, centred = ((predicted - truth) ** 2).reshape(len(truth), -1), (truth - truth.mean(0)).reshape(len(truth), -1)
     spread = (weights @ centred**2 - (weights @ centred) ** 2 / weights.sum()).sum()
     return float(1 - (weights @ off).sum() / spread) if spread > 0 else np.nan
 
 
-def _figure(told: np.ndarray, truth: np.ndarray, own: Weights, numbers: bool) -> Figure:
+def _figure(predicted: np.ndarray, truth: np.ndarray, own: Weights, numbers: bool) -> Figure:
     """Agreement of classes, or R2 of numbers; own: weights of the rows."""
-    same = (told == truth).astype(np.float64)
+    same = (predicted == truth).astype(np.float64)
 
     def figure(drawn: Weights) -> Mapping[str, float]:
         weights = drawn * own
-        return {"": _r2(told, truth, weights) if numbers else float(weights @ same / weights.sum())}
+        return {"": _r2(predicted, truth, weights) if numbers else float(weights @ same / weights.sum())}
 
     return Figure(float(figure(np.ones(len(same)))[""]), interval(bootstrap(len(same), figure)[""]))
 
@@ -480,13 +480,13 @@ def _branches(
     Args:
         said: by the network of these. place: the class whose probability the leaves have; None: the one they say.
     """
-    told, found = np.zeros_like(said), list[Branch]()
+    of_tree, found = np.zeros_like(said), list[Branch]()
 
     def walk(node: int, above: tuple[Condition, ...], here: np.ndarray) -> None:
         condition, depth = (above[-1], len(above) - 1) if above else (None, 0)
         share = float(np.average(here, weights=weights))
         if node in single:
-            told[here] = tree.value[node, :, 0]
+            of_tree[here] = tree.value[node, :, 0]
             found.append(Branch(depth, condition, *_answer(tree, node, target, place), share))
             return
         if condition is not None:
@@ -500,7 +500,7 @@ def _branches(
             walk(int(child), (*above, whole), here & side.holds(values))
 
     walk(0, (), np.ones(len(said), bool))
-    return tuple(found), told
+    return tuple(found), of_tree
 
 
 def _place(tree: Any, node: int, target: Target) -> int:
@@ -539,7 +539,7 @@ def _rule(tree: Any, conditions: Mapping[int, tuple[Condition, Condition]], targ
     def where(wanted: Callable[[int], bool]) -> list[tuple[Condition, ...]]:
         return [*simplified(paths(tree, 0, wanted, conditions.__getitem__))]
 
-    def told(place: int) -> list[tuple[Condition, ...]]:
+    def conditions_for(place: int) -> list[tuple[Condition, ...]]:
         return where(lambda leaf: _place(tree, leaf, target) == place)
 
     if risk is not None:
@@ -550,7 +550,7 @@ def _rule(tree: Any, conditions: Mapping[int, tuple[Condition, Condition]], targ
         likeliest = f"{target.classes[risk]} is likeliest, {percent(chance)}, where {' and '.join(map(str, path))}"
         return f"always {said}; {likeliest}" if len(path) <= SHORT else f"always {said}"
 
-    by_class = {place: told(place) for place in (1, 0)}
+    by_class = {place: conditions_for(place) for place in (1, 0)}
     for place, alternatives in by_class.items():
         if not all(alternatives):  # a condition that always holds
             return f"always {target.classes[place]}"
