@@ -456,7 +456,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         return self._preprocessor.target.threshold
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " rows"]:
-        """The class with the highest probability for each row of X; by the threshold where there is one."""
+        """Predict the class with the highest probability for each row of X; by the threshold where there is one."""
         codes = decided(torch.from_numpy(self._outputs(X)), self._preprocessor.target.threshold).numpy()
         return self.classes_[np.argsort(self._order)[codes]]
 
@@ -525,7 +525,7 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         return self._learn(replace(table, notes=(*notes, *table.notes)), self._names())
 
     def predict(self, X: Any) -> Float64[np.ndarray, " rows"]:
-        """The predicted number for each row of X, in the unit of y."""
+        """Predict the number for each row of X, in the unit of y."""
         outputs = self._outputs(X)[:, 0]
         return self._preprocessor.inverse(outputs)
 
@@ -625,7 +625,7 @@ def _below(column: pd.Series, more: pd.Series) -> pd.Series:
 
 
 def of_run(run: Run) -> HtafClassifier | HtafRegressor:
-    """A fitted estimator from a finished run on a table.
+    """Make a fitted estimator from a finished run on a table.
 
     Its arguments are those of the training, so that a clone trains by the same recipe.
 

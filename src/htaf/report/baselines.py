@@ -105,7 +105,7 @@ def fit_baselines(
 
 
 def raw_columns(features: pd.DataFrame) -> pd.DataFrame:
-    """The columns of a table as models of scikit-learn take them: float64, NaN where missing; or text.
+    """Read the columns of a table as models of scikit-learn take them: float64, NaN where missing; or text.
 
     Args:
         features: raw rows, as `Table.features` holds them.
@@ -125,7 +125,7 @@ def raw_columns(features: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows_within(count: int, columns: int, classes: int) -> int:
-    """On how many of `count` rows a model is fitted, so that its time is bounded."""
+    """Say on how many of `count` rows a model is fitted, so that its time is bounded."""
     cells = max(1, columns) * (classes if classes > 2 else 1)
     return min(count, MOST_ROWS, max(FEWEST_ROWS, MOST_WORK // cells))
 

@@ -46,7 +46,7 @@ def contents(
     *,
     baselines: Sequence[Baseline] | None = None,
 ) -> dict[str, Any]:
-    """What there is to say of a finished run of a table; the same for the same run.
+    """Say what there is to say of a finished run of a table; the same for the same run.
 
     Args:
         run: of a table.
@@ -117,7 +117,7 @@ def contents(
 
 
 def opened(run: Run, table: Table) -> Explanation | None:
-    """The bits of a run; None of a network that has none to read."""
+    """Open the bits of a run; None of a network that has none to read."""
     try:
         return explain(run, table) if run.has_step else None
     except RulesError:
@@ -142,7 +142,7 @@ def of_columns(run: Run, table: Table, shuffled: pd.DataFrame) -> dict[str, Any]
 
 
 def results(metrics: Mapping[str, Any], headline: str) -> dict[str, dict[str, Any]]:
-    """By part: the headline of the smooth and the exact network, the gap and its direction in words."""
+    """Put together, by part, the headline of the smooth and the exact network, the gap and its direction in words."""
     found: dict[str, dict[str, Any]] = {}
     for part, smooth in metrics["smooth"].items():
         one = smooth[headline]
@@ -162,7 +162,7 @@ def refitted(run: Run) -> list[str] | None:
 
 
 def training(run: Run) -> dict[str, Any]:
-    """The losses by epoch, counted from 1, and the epoch that was kept."""
+    """Read the losses by epoch, counted from 1, and the epoch that was kept."""
     record, rows = run.record, list[dict[str, float | None]]()
     try:
         for row in csv.DictReader(io.StringIO((run.path / METRICS).read_text("utf-8"))):
@@ -264,7 +264,7 @@ def rules(explained: Explanation) -> dict[str, Any]:
 
 
 def columns(learned: Sequence[Column]) -> list[dict[str, Any]]:
-    """By raw column: its kind, how many inputs it makes, and in words how it is read."""
+    """Say of each raw column its kind, how many inputs it makes, and in words how it is read."""
     return [{"name": c.name, "kind": KINDS[c.kind], "inputs": _inputs(c), "read": read_as(c)} for c in learned]
 
 
@@ -299,7 +299,7 @@ def _inputs(column: Column) -> int:
 
 
 def read_as(column: Column) -> str:
-    """How a column is read, in words."""
+    """Say how a column is read, in words."""
     if column.kind == "dropped":
         return "not used: it does not vary"
     if column.kind == "number":

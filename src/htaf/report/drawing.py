@@ -48,14 +48,14 @@ LARGEST = 1e100  # farther values are drawn there: the width of an axis must be 
 
 
 def number(value: float | None) -> str:
-    """A number for people: four significant digits; "-" for none."""
+    """Write a number for people: four significant digits; "-" for none."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if 10_000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def short(name: str, most: int = 34) -> str:
-    """A name that fits beside a picture."""
+    """Shorten a name so that it fits beside a picture."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
@@ -73,7 +73,7 @@ def styled(style: dict[str, Any] | None = None) -> Iterator[None]:
 
 
 def for_page(figure: Figure, prefix: str, attributes: str) -> str:
-    """A figure as an SVG element of a page: no header, no background, the page's fonts and colours.
+    """Write a figure as an SVG element of a page: no header, no background, the page's fonts and colours.
 
     Args:
         prefix: of ids in it, which must differ between the figures of a page.
@@ -132,7 +132,7 @@ def _drawn(values: Sequence[float | None]) -> np.ndarray:
 
 
 def losses(epochs: Sequence[dict[str, float | None]], best: float, lines: dict[str, str]) -> Markup:
-    """The losses by epoch; lines: names of columns, each with the class of its line."""
+    """Draw the losses by epoch; lines: names of columns, each with the class of its line."""
     known = [value for row in epochs for name in lines if (value := row[name]) is not None]
     if not known:
         return Markup()
@@ -170,7 +170,7 @@ def reliability(bins: Sequence[dict[str, float]], names: tuple[str, str]) -> Mar
 
 
 def spreads(bins: Sequence[dict[str, float]], target: str) -> Markup:
-    """Residuals by prediction: the middle 80% as a line, the mean as a dot."""
+    """Draw residuals by prediction: the middle 80% as a line, the mean as a dot."""
     first, last = bins[0], bins[-1]
     told = f"means from {number(first['mean'])} at {number(first['predicted'])} to {number(last['mean'])} at "
     x, mean, low, high = (_drawn([one[name] for one in bins]) for name in ("predicted", "mean", "q10", "q90"))

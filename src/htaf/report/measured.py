@@ -90,7 +90,7 @@ class Measured:
         return drawn_metrics(outputs, self.target, target.task, target.std, **options)
 
     def intervals(self) -> dict[str, dict[str, Interval | None] | None]:
-        """By network, and of the gap between them, by metric, the 95% interval over the rows."""
+        """Find, by network, and of the gap between them, by metric, the 95% interval over the rows."""
         found: dict[str, Any] = {"exact": None, "smooth": None, "gap": None}
         own = {name: interval(of) for name, of in self.drawn.items()}
         if self.smooth is None:
@@ -100,7 +100,7 @@ class Measured:
         return {"exact": own, "smooth": {name: interval(of) for name, of in smooth.items()}, "gap": gap}
 
     def total(self, some: Bool[np.ndarray, " rows"]) -> float:
-        """What some of the rows weigh together; of unweighted ones how many they are."""
+        """Say what some of the rows weigh together; of unweighted ones how many they are."""
         return float(some.sum() if self.weights is None else self.weights[some].sum())
 
     def values(self) -> Float64[np.ndarray, "rows outputs"]:
@@ -110,13 +110,13 @@ class Measured:
         return probabilities(self.outputs).numpy()
 
     def truth(self) -> np.ndarray:
-        """The true classes, by number, or numbers in the unit of the target."""
+        """Return the true classes, by number, or numbers in the unit of the target."""
         if self.preprocessor.target.task == "regression":
             return self.preprocessor.inverse(self.target[:, 0].double().numpy())
         return self.target.numpy()
 
     def decided(self) -> np.ndarray:
-        """What is predicted: classes, by number, or numbers in the unit of the target."""
+        """Say what is predicted: classes, by number, or numbers in the unit of the target."""
         if self.preprocessor.target.task == "regression":
             return self.values()[:, 0]
         return decided(self.outputs, self.threshold).numpy()
@@ -188,7 +188,7 @@ def thresholds(measured: Measured) -> list[dict[str, Any]]:
 
 
 def verdict(own: float | None, part: str, metric: str, baselines: Sequence[Baseline]) -> dict[str, Any] | None:
-    """The network beside the best baseline.
+    """Compare the network with the best baseline.
 
     Args:
         own: the network's metric on the part.
@@ -229,6 +229,6 @@ def _sentence(name: str, metric: str, found: dict[str, Any]) -> str:
 
 
 def amount(value: float) -> str:
-    """A difference of a metric, in three significant digits."""
+    """Write a difference of a metric, in three significant digits."""
     value = value or 0.0  # no -0
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -31,7 +31,7 @@ Section = dict[str, Any]  # what the template shows of it; empty where there is 
 
 
 def page(values: dict[str, Any]) -> str:
-    """The page of a report.
+    """Write the page of a report.
 
     Args:
         values: of `htaf.report.contents.contents`.

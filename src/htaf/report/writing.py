@@ -73,12 +73,12 @@ def write_report(
 
 
 def has_report(run: Run) -> bool:
-    """Whether the folder has a report of this run, of these weights; the page is written last."""
+    """Say whether the folder has a report of this run, of these weights; the page is written last."""
     return own_values(run) is not None and (run.path / PAGE).is_file()
 
 
 def own_values(run: Run) -> dict[str, Any] | None:
-    """The figures in the folder; None where they are of other weights, damaged or not there."""
+    """Read the figures in the folder; None where they are of other weights, damaged or not there."""
     try:
         values = parse_json((run.path / VALUES).read_bytes())
         own = (FORMAT, run.record["key"], run.record["model_sha256"])

@@ -42,7 +42,7 @@ class Fitted(Protocol):
 
 
 def run_of(model: Run | Fitted) -> Run:
-    """The run itself, or that of a fitted estimator.
+    """Take the run itself, or that of a fitted estimator.
 
     Raises:
         RulesError: neither, or an estimator before `fit`.
@@ -180,7 +180,7 @@ class TableBits:
     def of_inputs(
         self, inputs: Float32[np.ndarray, "rows columns"]
     ) -> tuple[UInt8[np.ndarray, "rows bits"], Float32[np.ndarray, "rows outputs"]]:
-        """The bits of network inputs, and the network's own outputs.
+        """Compute the bits of network inputs, and the network's own outputs.
 
         Raises:
             RulesError: the last hidden layer has values other than 0 and 1, or than the shares of its levels.
@@ -205,7 +205,7 @@ class TableBits:
     def of_rows(
         self, rows: pd.DataFrame
     ) -> tuple[UInt8[np.ndarray, "rows bits"], Float32[np.ndarray, "rows outputs"], list[Note]]:
-        """The bits of raw rows, the network's outputs, and notes of what was handled.
+        """Compute the bits of raw rows, the network's outputs, and notes of what was handled.
 
         Raises:
             DataError: rows lack a column or hold values that cannot be used.
@@ -222,7 +222,7 @@ class TableBits:
     def decision(
         self, outputs: Float[np.ndarray, "rows outputs"]
     ) -> tuple[Int64[np.ndarray, " rows"], Int64[np.ndarray, " rows"]]:
-        """Of each row the predicted class and the next one; of a regression zeros. By a threshold the logit of the
+        """Find each row's predicted class and the next one; zeros of a regression. By a threshold the logit of the
         predicted one may be the lower."""
         if outputs.shape[1] == 1:
             zero = np.zeros(len(outputs), np.int64)

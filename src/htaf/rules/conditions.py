@@ -55,7 +55,7 @@ class Condition:
     says: str = field(default="", compare=False)
 
     def holds(self, values: Values) -> Bool[np.ndarray, " rows"]:
-        """Which rows meet the condition.
+        """Say which rows meet the condition.
 
         Args:
             values: from `RawColumns.read`.
@@ -105,7 +105,7 @@ class Condition:
         return str(moment.date()) if moment == moment.normalize() else str(moment.floor("s"))
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values, with the fields of its kind alone."""
+        """Write as plain JSON values, with the fields of its kind alone."""
         common = {"column": self.column, "kind": self.kind} | ({"part": self.part} if self.part else {})
         if self.kind == "category":
             return common | {"among": list(self.among), "negated": self.negated}
@@ -117,12 +117,12 @@ class Condition:
 
 
 def coded(column: str) -> str:
-    """The key of `Values` under which a number column stands with its special codes as numbers."""
+    """Make the key of `Values` under which a number column stands with its special codes as numbers."""
     return f"{column}\0"
 
 
 def part_key(column: str, part: str) -> str:
-    """The key of `Values` under which a part of a date stands; of no part the column's own."""
+    """Make the key of `Values` under which a part of a date stands; of no part the column's own."""
     return f"{column}\0{part}" if part else column
 
 
@@ -143,7 +143,7 @@ def both(one: Condition, other: Condition) -> Condition | None:
 
 
 def joined(conditions: Sequence[Condition]) -> tuple[Condition, ...]:
-    """The same conjunction with as few conditions as can be, in the order of the first on each column."""
+    """Make the same conjunction with as few conditions as can be, in the order of the first on each column."""
     made: list[Condition] = []
     for condition in conditions:
         for place, before in enumerate(made):
@@ -228,7 +228,7 @@ class Rule:
     alternatives: tuple[tuple[Condition, ...], ...]
 
     def predict(self, values: Values, rows: int) -> Bool[np.ndarray, " rows"]:
-        """What the rule says of the bit in each row.
+        """Say what the rule says of the bit in each row.
 
         Args:
             values: from `RawColumns.read`. rows: how many there are.
@@ -263,7 +263,7 @@ class Rule:
         return f"{word} if " + "; or ".join(said)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Write as plain JSON values."""
         return {"value": int(self.value), "alternatives": [[c.to_json() for c in every] for every in self.alternatives]}
 
 
@@ -300,7 +300,7 @@ class RawColumn:
 
     @classmethod
     def learn(cls, column: Column, raw: pd.Series) -> list[RawColumn]:
-        """The distinct values of training rows; of a date those of its parts too. column: not a dropped one."""
+        """Learn the distinct values of training rows; of a date those of its parts too. column: not a dropped one."""
         found = read(column, raw)
         if column.kind in ("category", "encoded"):
             values, counts = np.unique(found.astype(str), return_counts=True)
@@ -326,7 +326,7 @@ class RawColumn:
         return self.learned.codes
 
     def bound(self, left: int, right: int) -> float:
-        """The roundest bound that parts two places in `values`: at most it on the left, above it on the right."""
+        """Find the roundest bound that parts two places in `values`: at most it on the left, above it on the right."""
         low, high = float(self.values[left]), float(self.values[right])
         if self.kind == "number":
             return roundest(low, high)
@@ -334,7 +334,7 @@ class RawColumn:
 
 
 def roundest(low: float, high: float) -> float:
-    """The number with the fewest digits in low <= number < high, of those the one nearest to the middle.
+    """Find the number with the fewest digits in low <= number < high, of those the one nearest to the middle.
 
     Args:
         low, high: finite, low < high.
@@ -375,7 +375,7 @@ class RawColumns:
         return tuple(dict.fromkeys(column.name for column in self.columns))
 
     def read(self, rows: pd.DataFrame) -> Values:
-        """The values of raw rows, as `Condition.holds` takes them; the columns are there."""
+        """Read the values of raw rows, as `Condition.holds` takes them; the columns are there."""
         values: dict[str, np.ndarray] = {}
         rows = named(rows, self.names)
         for column in self.columns:
@@ -462,7 +462,7 @@ class Encoded:
 def sides(
     column: RawColumn, code: float | None, between: tuple[int, int], missing_left: bool, order: Sequence[int] | None
 ) -> tuple[Condition, Condition]:
-    """The two conditions of a split of a tree: where it goes left, and where it goes right.
+    """Make the two conditions of a split of a tree: where it goes left, and where it goes right.
 
     Args:
         column, code: of the input. between: the last place that goes left and the first that goes right, of the rows

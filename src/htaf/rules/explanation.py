@@ -49,7 +49,7 @@ class BitRule:
     fidelity: Fidelity | None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Write as plain JSON values."""
         found: dict[str, Any] = {
             "bit": self.bit, "state": self.state, "effect": self.effect, "on": self.on, "weights": list(self.weights),
             "rule": None, "text": None, "columns": [], "depth": self.depth, "fidelity": None,
@@ -161,7 +161,7 @@ class Explanation:
         return np.argsort(-self.effects, kind="stable")
 
     def state(self, bit: int) -> State:
-        """Whether a bit changes in the training rows."""
+        """Say whether a bit changes in the training rows."""
         always, ever = self._ever
         return "always on" if always[bit] else "varies" if ever[bit] else "always off"
 
@@ -172,7 +172,7 @@ class Explanation:
         return {kind: [b for b, state in enumerate(states) if state == kind] for kind in ("always on", "always off")}
 
     def rule(self, bit: int) -> BitRule:
-        """The rule of a bit, fitted when it is first asked for.
+        """Return the rule of a bit, fitted when it is first asked for.
 
         Raises:
             RulesError: there is no such bit.
@@ -198,13 +198,13 @@ class Explanation:
         )
 
     def share(self, most: int) -> float:
-        """The share that the bits that do most have in the sum of all effects, those of the linear part too."""
+        """Compute the share that the bits that do most have in the sum of all effects, those of the linear part too."""
         whole = float(self.effects.sum())
         share = float(self.effects[self.order[:most]].sum()) / whole if whole else 1.0
         return share * (1 - self.linear_share)
 
     def rules(self, most: int | None = None, progress: Callable[[], object] = lambda: None) -> list[BitRule]:
-        """The rules of the bits that do most, in order; dead bits are left out.
+        """Return the rules of the bits that do most, in order; dead bits are left out.
 
         Args:
             most: how many, None for all. progress: called after each, for progress.
@@ -305,7 +305,7 @@ class WhatIf:
 
 
 def what_if(model: Run | Fitted, changes: Mapping[str, Any], rows: pd.DataFrame) -> WhatIf:
-    """What changes in the predictions of raw rows when columns have other values.
+    """Say what changes in the predictions of raw rows when columns have other values.
 
     Args:
         model: a run, from `htaf.runs.open_run`, or a fitted estimator.

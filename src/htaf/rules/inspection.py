@@ -101,7 +101,7 @@ class Importance:
     left_out: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Write as plain JSON values."""
         columns = [
             {"column": name} | {key: None if np.isnan(value) else float(value) for key, value in row.items()}
             for name, row in self.columns.iterrows()
@@ -269,7 +269,7 @@ class Effect:
     rows: int
 
     def to_json(self, outputs: Sequence[int]) -> dict[str, Any]:
-        """As plain JSON values; outputs: those of the network that are wanted."""
+        """Write as plain JSON values; outputs: those of the network that are wanted."""
         chosen = list(outputs)
         points = [
             vars(point) | {name: getattr(point, name)[chosen].tolist() for name in ("mean", "low", "high")}

@@ -70,7 +70,7 @@ def _balanced(said: np.ndarray, bit: np.ndarray) -> float | None:
 
 
 def fit_rule(encoded: Encoded, bit: Bool[np.ndarray, " rows"], seed: int = 0) -> tuple[Rule, int]:
-    """The rule of a bit, and the depth of its tree.
+    """Fit the rule of a bit, and find the depth of its tree.
 
     A tree of scikit-learn, both values of the bit weighted alike, of depth 1 to 3: the shallowest whose balanced
     accuracy on a quarter of these rows, fitted on the others, is within 0.01 of the best. Then fitted on all.
@@ -131,7 +131,7 @@ def _on(tree: Any, node: int) -> bool:
 def conditions_of(
     tree: Any, inputs: np.ndarray, encoded: Encoded, orders: dict[int, np.ndarray]
 ) -> dict[int, tuple[Condition, Condition]]:
-    """Of each inner node where it goes left, and where it goes right."""
+    """Say of each inner node where it goes left, and where it goes right."""
     reached = {0: np.arange(len(inputs))}
     found = {}
     for node in range(tree.node_count):  # parents come before their children
@@ -210,7 +210,7 @@ class Branch:
         return said[1:-1] if said.startswith("(") and said.endswith("or missing)") else said
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Write as plain JSON values."""
         return vars(self) | {"condition": self.condition and self.condition.to_json(), "text": self.text}
 
 
@@ -278,7 +278,7 @@ class Surrogate:
         return f"{said}.\nAgainst the true values: {metric} {tree} of the tree, {network} of the network."
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Write as plain JSON values."""
         own = dataclasses.asdict(dataclasses.replace(self, branches=()))
         return own | {
             "branches": [b.to_json() for b in self.branches],

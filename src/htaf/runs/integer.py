@@ -65,7 +65,7 @@ def _made_of(column: Column, codes: Sequence[float], given: Input) -> Iterator[d
 
 
 def prepared(columns: Sequence[dict[str, Any]], given: Input, rows: pd.DataFrame) -> Int64[Array, "rows inputs"]:
-    """What a program takes for raw rows, by what an export says of its inputs alone.
+    """Say what a program takes for raw rows, by what an export says of its inputs alone.
 
     Args:
         columns: as `inputs_of` makes them. rows: of any dtypes, with the raw columns.
@@ -117,7 +117,7 @@ def _prepared(said: dict[str, Any], v: Array, given: Input) -> Int64[Array, " ro
 
 
 def build_run(run: Run) -> IntegerProgram:
-    """The integer program of a run that was trained with weights on a grid.
+    """Build the integer program of a run that was trained with weights on a grid.
 
     A program of images takes their pixels, as read and resized; one of a table takes prepared columns as integers, see
     `Input.quantised`. about: the run's key, the SHA-256 of its weights, its classes and its target; of a table
@@ -156,6 +156,6 @@ def build_run(run: Run) -> IntegerProgram:
 
 
 def pixel_table(known: ImagePreprocessor) -> Tensor:
-    """float32 [channels, 256]: what the network is given for each pixel."""
+    """Make float32 [channels, 256]: what the network is given for each pixel."""
     each = torch.arange(256, dtype=torch.uint8).expand(1, known.channels, 1, 256)
     return known.normalise(each)[0, :, 0]

@@ -21,7 +21,7 @@ LOWER_IS_BETTER = frozenset({"rmse", "mae", "loss"})
 
 
 def headline(task: str, classes: int) -> str:
-    """The name of the metric that tables show."""
+    """Return the name of the metric that tables show."""
     return "rmse" if task == "regression" else "auroc" if classes == 2 else "accuracy"
 
 
@@ -37,7 +37,7 @@ class Loss(nn.Module):
         self.regression, self.smoothing = task == "regression", smoothing
 
     def forward(self, outputs: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The mean of weight times loss over the rows.
+        """Compute the mean of weight times loss over the rows.
 
         Args:
             outputs, target: as of `metrics`; of several outputs a row, as of members, the rows repeated one by one.
@@ -55,17 +55,17 @@ class Loss(nn.Module):
 
 
 def loss_function(task: str, label_smoothing: float = 0.0) -> Loss:
-    """The loss of a task; labels are smoothed in training only."""
+    """Make the loss of a task; labels are smoothed in training only."""
     return Loss(task, label_smoothing)
 
 
 def probabilities(outputs: Tensor) -> Tensor:
-    """Those of classes, float64, of logits [rows, classes]."""
+    """Compute the probabilities of classes, float64, from logits [rows, classes]."""
     return outputs.double().softmax(1)
 
 
 def decided(outputs: Tensor, threshold: float | None = None) -> Tensor:
-    """The predicted class [rows] of logits [rows, classes], see `decided_by`."""
+    """Find the predicted class [rows] of logits [rows, classes], see `decided_by`."""
     return decided_by(probabilities(outputs), threshold)
 
 
@@ -84,7 +84,7 @@ def metrics(
     weights: Tensor | None = None,
     threshold: float | None = None,
 ) -> dict[str, float | None]:
-    """Metrics of a network's outputs.
+    """Compute the metrics of a network's outputs.
 
     Args:
         outputs: [rows, 1] standardised predictions, or [rows, classes] logits.
@@ -191,7 +191,7 @@ def bootstrap(rows: int, figures: Callable[[Weights], Mapping[str, float]]) -> d
 
 
 def interval(drawn: Float64[np.ndarray, " draws"]) -> Interval | None:
-    """The middle 95% of the draws; None where a twentieth of them or more have no figure."""
+    """Find the middle 95% of the draws; None where a twentieth of them or more have no figure."""
     known = drawn[np.isfinite(drawn)]
     if len(known) < 0.95 * len(drawn):
         return None
@@ -202,7 +202,7 @@ def interval(drawn: Float64[np.ndarray, " draws"]) -> Interval | None:
 def quantiles(
     values: np.ndarray, wanted: Sequence[float], weights: Weights | None = None, axis: int = 0
 ) -> Float64[np.ndarray, "wanted ..."]:
-    """Quantiles along an axis; of weighted rows the value up to which so much of the weight lies."""
+    """Find quantiles along an axis; of weighted rows the value up to which so much of the weight lies."""
     how = "linear" if weights is None else "inverted_cdf"
     return np.quantile(values, wanted, axis=axis, weights=weights, method=how)
 
@@ -311,7 +311,7 @@ LABELLED = 30  # classes whose names fit beside a picture
 def confusion(
     outputs: Tensor, targets: Int64[Tensor, " n"], classes: int, threshold: float | None = None
 ) -> Int64[np.ndarray, "true predicted"]:
-    """How many rows of each class have which prediction.
+    """Say how many rows of each class have which prediction.
 
     Args:
         outputs: [n, classes]. targets: class numbers. threshold: see `decided`.
@@ -346,13 +346,13 @@ def per_class(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str
 
 
 def matrix_csv(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str]) -> str:
-    """The matrix as CSV: a row for each true class, a column for each predicted one."""
+    """Write the matrix as CSV: a row for each true class, a column for each predicted one."""
     rows = ([name, *map(int, row)] for name, row in zip(classes, matrix, strict=True))
     return csv_text([["true", *classes], *rows])
 
 
 def classes_csv(figures: Sequence[dict[str, Any]]) -> str:
-    """The figures of classes as CSV."""
+    """Write the figures of classes as CSV."""
     return csv_text([figures[0], *(row.values() for row in figures)])
 
 

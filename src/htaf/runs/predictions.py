@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def of_rows(
     model: nn.Module, preprocessor: Preprocessor, rows: Frame, *, text_as_missing: bool = False
 ) -> tuple[pd.DataFrame, list[Note]]:
-    """Predictions of a network for raw rows, and what was handled in them; see `htaf.runs.Run.predict`.
+    """Predict raw rows by a network, and say what was handled in them; see `htaf.runs.Run.predict`.
 
     Raises:
         DataError: as `Preprocessor.transform`; what comes is no table.
@@ -65,11 +65,11 @@ class RowPredictions:
         self._notes: list[Note] = []
 
     def reads_numbers(self, name: str) -> bool:
-        """Whether a column is read as a number, and not also as it stands; as `read_pieces` asks."""
+        """Say whether a column is read as a number, and not also as it stands; as `read_pieces` asks."""
         return name not in self.ids and name in self._numbers
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The next piece.
+        """Predict the next piece.
 
         Args:
             rows: raw columns by name, and the ids; other columns are ignored.
@@ -105,7 +105,7 @@ class RowPredictions:
         return made.astype({name: object for name, kind in made.dtypes.items() if kind == "category"})
 
     def notes(self) -> list[Note]:
-        """What was handled in all rows up to now, in the order of the columns."""
+        """Say what was handled in all rows up to now, in the order of the columns."""
         places = {column.name: place for place, column in enumerate(self.preprocessor.columns)}
         return sorted(self._notes, key=lambda note: (note.kind in OF_COLUMNS, places.get(note.column, -1)))
 
@@ -121,7 +121,7 @@ def predicted(outputs: Tensor, preprocessor: Preprocessor, index: pd.Index) -> p
 def of_images(
     model: nn.Module, preprocessor: ImagePreprocessor, paths: Sequence[str | Path | bytes], *, strict: bool = True
 ) -> pd.DataFrame:
-    """Predictions of a network for image files; see `htaf.runs.Run.predict_images`."""
+    """Predict image files by a network; see `htaf.runs.Run.predict_images`."""
     files = [path if isinstance(path, bytes) else Path(path) for path in paths]
     names = [f"image {i}" if isinstance(file, bytes) else str(file) for i, file in enumerate(files, start=1)]
     outputs, problems = [], []
@@ -165,7 +165,7 @@ def _probabilities(
 
 @torch.no_grad()
 def forward(model: nn.Module, x: Tensor, chunk: int = 8192) -> Tensor:
-    """The model's outputs for many rows, in chunks; the training flag stays as it is."""
+    """Compute the model's outputs for many rows, in chunks; the training flag stays as it is."""
     if not len(x):  # not every network takes an empty batch
         return model(x.new_zeros(1, *x.shape[1:]))[:0]
     found = Joined(len(x))
@@ -189,7 +189,7 @@ class Joined:
         self.found: Tensor | None = None
 
     def add(self, part: Tensor) -> None:
-        """The next rows, [some, ...]."""
+        """Add the next rows, [some, ...]."""
         end = self.at + len(part)
         if self.found is None:
             self.found = part.new_empty(max(self.rows, end), *part.shape[1:])
@@ -218,7 +218,7 @@ def measure(
     weights: Mapping[str, Tensor] | None = None,
     threshold: float | None = None,
 ) -> dict[str, Any]:
-    """Metrics of the smooth and the exact network on each part; "exact" is None where no step exists.
+    """Compute the metrics of the smooth and the exact network on each part; "exact" is None where no step exists.
 
     kept: gets the outputs and targets of each part, of the exact network where there is one.
     weights: [rows] by part, where rows do not all count the same. threshold: see `htaf.runs.metrics.decided`.
