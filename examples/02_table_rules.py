@@ -38,10 +38,10 @@ print(f"right on customers it has not seen: {model.score(held, held['leaves']):.
 # %%
 # One tree for the whole network
 # ------------------------------
-# The tree is fitted to what the network says, not to the truth. It grows on ``train``, and ``held``, which neither
-# has seen, tells how often tree and network agree.
+# The tree is fitted to what the network says, not to the truth. It grows on most of ``held``, which the
+# network has not seen, and the rest tells how often tree and network agree.
 
-tree = htaf.rules.surrogate(model, held, train=train)
+tree = htaf.rules.surrogate(model, held)
 print(tree.rule)
 print(tree.text)
 
@@ -51,7 +51,7 @@ print(tree.text)
 # Each bit is said as a rule over your columns. In front of it stands how often the rule is right about its
 # bit on other rows: 0.5 is guessing, and below 0.9 it is only a hint.
 
-for bit in htaf.rules.explain(model, held, train=train).rules(6):
+for bit in htaf.rules.explain(model, held).rules(6):
     print(f"bit {bit.bit:2d}, {bit.fidelity.balanced:.2f}: {bit.rule}")
 
 # %%
@@ -68,8 +68,8 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.6), layout="constrained
 left.barh(importance.index, importance["worse"], xerr=importance["std"], color="C0")
 left.set_xlabel("AUROC lost when shuffled")
 for contract, style in (("monthly", "C1o-"), ("yearly", "C0s--")):
-    curve = htaf.rules.vary(model, "months", customer.assign(contract=contract), data=held)
-    right.plot(curve["value"], curve["probability_yes"], style, label=contract)
+    (curve,) = htaf.rules.effects(model, ["months"], held, rows=customer.assign(contract=contract))
+    right.plot([p.value for p in curve.points], [p.mean[1] for p in curve.points], style, label=contract)
 right.set(xlabel="months", ylabel="probability that the customer leaves", ylim=(0, 1))
 right.legend(title="contract")
 plt.show()

@@ -18,7 +18,7 @@ from htaf import HtafClassifier, HtafRegressor
 from htaf._errors import said_by_command
 from htaf.data.notes import Note
 from htaf.data.reading import DataError
-from htaf.estimators import _below, _fields
+from htaf.estimators import _fields
 from htaf.training.families.mlp import tabular_members
 
 SMALL: dict[str, Any] = {"hidden": (16,), "epochs": 3, "lr": 0.03, "batch_size": 32}
@@ -50,7 +50,7 @@ def test_an_eval_set_chooses_the_epoch_and_is_not_trained_on(validated: HtafClas
     assert validated.run_.record["rows"] == {"train": TRAINED, "validation": ROWS - TRAINED}
     found = validated.run_.record["metrics"]["exact"]["validation"]["accuracy"]
     assert found == pytest.approx(validated.score(*held()))
-    turned = [(held()[0].iloc[:, ::-1].assign(more=1), pd.Series(Y[TRAINED:]))]
+    turned = (held()[0].iloc[:, ::-1].assign(more=1), pd.Series(Y[TRAINED:]))
     again = classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=turned)
     np.testing.assert_array_equal(again.predict_proba(X), validated.predict_proba(X))
     other = classifier(epochs=1).fit(X[:TRAINED], Y[:TRAINED], eval_set=(held()[0].assign(b=1e6), held()[1]))
@@ -68,38 +68,21 @@ def test_an_eval_set_of_arrays_numbers_and_categories() -> None:
     assert classifier(epochs=1).fit(first, Y[:TRAINED], eval_set=(last, Y[TRAINED:])).n_iter_ == 1
 
 
-@pytest.mark.parametrize(
-    ("column", "more", "joined"),
-    [
-        (pd.Series([1.5, 2.0]), pd.Series(["3", "?"]), [1.5, 2.0, 3.0, None]),
-        (pd.Series(["01", "1"]), pd.Series([1, 2]), ["01", "1", "1", "2"]),
-        (pd.Series([True, False]), pd.Series([True]), [True, False, True]),
-    ],
-)
-def test_further_rows_are_read_as_what_a_column_is(column: pd.Series, more: pd.Series, joined: list[Any]) -> None:
-    found = _below(column.rename("c"), more, text_as_missing=False)
-    assert [None if pd.isna(value) else value for value in found] == joined
-
-
 def of_eval(change: Callable[[pd.DataFrame, Any], Any]) -> Callable[[], Any]:
     return lambda: classifier().fit(X[:TRAINED], Y[:TRAINED], eval_set=change(*held()))
-
-
-def of_frame(change: Callable[[pd.DataFrame], Any], **options: Any) -> Callable[[], Any]:
-    return lambda: htaf.fit(FRAME[:TRAINED], "y", eval_set=change(FRAME[TRAINED:]), **SMALL, **options)
 
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a column less": (of_eval(lambda x, y: (x.drop(columns="b"), y)), "eval_set: .*yet now missing:\n- b"),
     "labels of another task": (of_eval(lambda x, y: (x, X["a"][TRAINED:])), "eval_set: expected labels of y, 'no', "),
     "a label that is new": (of_eval(lambda x, y: (x, ["maybe", *y[1:]])), "got 'maybe' too"),
-    "no label": (of_eval(lambda x, y: (x, [None, *y[1:]])), r"eval_set: Input y contains NaN: .* \(row 1, from 1\)"),
+    "no label": (of_eval(lambda x, y: (x, [None, *y[1:]])), r"eval_set: Input y contains NaN: .* row 1 "),
     "empty": (of_eval(lambda x, y: (x[:0], y[:0])), "eval_set: expected at least one row to validate on, got none"),
     "another length": (of_eval(lambda x, y: (x, y[1:])), r"eval_set: .*inconsistent numbers of samples: \[30, 29\]"),
-    "no pair": (of_eval(lambda x, y: x), r"expected one pair \(X, y\) of validation rows, got DataFrame"),
+    "no pair": (of_eval(lambda x, y: x), r"expected a pair \(X, y\) of validation rows, got DataFrame"),
     "a word": (
         of_eval(lambda x, y: (x.assign(a=["lots", *"1" * 29]), y)),
-        "eval_set, column 'a', row 1: expected a number as in X, got 'lots'",
+        "eval_set, column 'a', row 1: expected float64 as in X, got",
     ),
     "infinite": (
         of_eval(lambda x, y: (x.assign(b=np.inf), y)),
@@ -107,11 +90,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "text in a regression": (
         lambda: HtafRegressor(**SMALL).fit(X[:TRAINED], AMOUNT[:TRAINED], eval_set=held()),
-        "eval_set: expected a finite number in y, got 'yes' in row 1",
+        "eval_set: could not convert string to float",
     ),
-    "a frame with a column less": (of_frame(lambda f: f.drop(columns="b")), "eval_set: expected the columns 'b' too"),
-    "a frame with a class that is new": (of_frame(lambda f: f.assign(y="other")), "classes of the training rows alone"),
-    "a frame and a time": (of_frame(lambda f: f, time="a"), "expected eval_set or time, got both"),
     "no such time": (
         lambda: htaf.fit(FRAME, "y", time="aa", **SMALL),
         r"expected a column \(did you mean 'a'\?\) beside",
@@ -127,18 +107,7 @@ def test_a_bad_eval_set_is_refused_by_name(name: str) -> None:
         call()
 
 
-def test_words_among_the_numbers_of_an_eval_set_are_missing_where_asked() -> None:
-    x, y = held()
-    with pytest.warns(UserWarning, match=r"column 'a of eval_set': 1 row with a text .* read as missing \('lots'\)"):
-        made = classifier(text_as_missing=True, epochs=1).fit(
-            X[:TRAINED], Y[:TRAINED], eval_set=(x.assign(a=["lots", *x["a"][1:]]), y)
-        )
-    assert made.run_.record["rows"]["train"] == TRAINED
-
-
-def test_a_frame_is_validated_on_another_one_or_on_its_last_rows() -> None:
-    gone = FRAME[TRAINED:].assign(y=[None, *Y[TRAINED + 1 :]])
-    assert htaf.fit(FRAME[:TRAINED], "y", eval_set=gone, **SMALL).run_.record["rows"]["validation"] == 29
+def test_a_frame_is_validated_on_its_last_rows() -> None:
     dated = FRAME.assign(day=pd.date_range("2024-01-01", periods=ROWS))
     with pytest.warns(UserWarning, match=r"column 'day': 120 different dates.*htaf.fit\(..., time='day'\)"):
         drawn = htaf.fit(dated, "y", **SMALL)
@@ -178,18 +147,13 @@ def test_a_hint_names_an_argument_or_a_field(word: str, edit: Callable[[str], st
     ("word", "said"),
     [
         ("learning_rate", " (did you mean 'lr'?)"),
-        ("n_estimators", " (did you mean 'epochs'?)"),
-        ("max_depth", " (did you mean 'leaves'?)"),
         ("dropout", ": a field of a recipe, give recipe={'dropout': ...}"),
         ("sample_weight", ": weights of rows are given to fit, sample_weight="),
-        ("thread_count", ""),
-        ("scale_pos_weight", " (did you mean 'class_weight'?)"),
         (
             "eval_metric",
             ": the loss is log loss or squared error, and its value on the validation rows chooses the epoch",
         ),
         ("cat_features", ": text is a category; of numbers that are codes make a column of text or of dtype category"),
-        ("solver", " (did you mean 'optimizer'?)"),
     ],
 )
 def test_words_of_other_libraries_are_understood(word: str, said: str) -> None:
@@ -201,9 +165,7 @@ def test_words_of_other_libraries_are_understood(word: str, said: str) -> None:
     ("words", "said"),
     [
         ("--learning-rate 0.1", "got 'learning-rate' (did you mean '--lr'?)"),
-        ("--learning_rate=0.1", "got 'learning_rate' (did you mean '--lr'?)"),
         ("--seed 1 --early_stopping_rounds 5", "got 'early_stopping_rounds' (did you mean '--patience'?)"),
-        ("--random-state 1", "got 'random-state' (did you mean '--seed'?)"),
         ("--metric auc", "got 'metric': the loss is log loss or squared error"),
         ("--sample-weight w", "got 'sample-weight' (did you mean '--weight'?)"),
     ],

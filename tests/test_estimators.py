@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from htaf.data.reading import DataError, in_pandas
 from htaf.data.tabular import Split, Table, from_frame, load
 from htaf.estimators import fit as fit_frame
 from htaf.estimators import parts
-from htaf.rules import RulesError, explain, importance, surrogate, vary, what_if
+from htaf.rules import RulesError, effects, explain, importance, surrogate, what_if
 from htaf.runs import RunError, open_run
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
@@ -172,7 +171,7 @@ def test_columns_are_found_by_name(classifier: HtafClassifier) -> None:
         classifier.predict(frame().drop(columns="kind"))
 
 
-def test_rows_unlike_those_of_training_are_told_in_one_warning_once_a_line() -> None:
+def test_rows_unlike_those_of_training_are_told_in_one_warning_once_an_estimator() -> None:
     rows = frame()[["whole", "kind", "code"]].assign(name=[f"n{i}" for i in range(60)], y=LABELS)
     model = fit_frame(rows, "y", **TINY)
     new = rows.head(3).assign(whole=9, kind=40, more=1)
@@ -207,7 +206,7 @@ def test_rows_outside_the_range_of_training_are_told_where_a_random_part_has_no_
         (held.assign(day=held["day"] + pd.Timedelta(days=400)), r"day \(\d+ rows, up to 2023"),
     ):
         with pytest.warns(UserWarning, match="rows unlike those of training: values outside the range.*" + said):
-            model.predict(unlike)
+            copy.deepcopy(model).predict(unlike)  # which has not warned yet
 
 
 def test_pickle_and_copies_predict_the_same(classifier: HtafClassifier) -> None:
@@ -508,21 +507,12 @@ def test_what_fit_refuses(frame, options: dict, message: str) -> None:
         htaf.fit(**{"frame": frame, "target": "t"} | options)
 
 
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        (["€55,675", "€1,000"], "got the text '€55,675' in row 1 .from 1.: htaf.fit reads such numbers in a frame"),
-        (["1", "1,352"], "got the text '1,352' in row 2 .from 1.: htaf.fit reads such numbers in a frame"),
-        (["5", "many"], "got the text 'many' in row 2 .from 1.: pandas.to_numeric"),
-    ],
-)
-def test_texts_in_the_target_of_a_regression_are_refused_with_what_reads_them(texts: list[str], said: str) -> None:
-    rows = pd.DataFrame({"a": range(24)})
-    for y in (texts * 12, np.array(texts * 12), pd.Series(texts * 12)):
-        with pytest.raises(DataError, match=said):
+def test_texts_in_the_target_of_a_regression_are_refused_but_read_in_a_frame() -> None:
+    rows, texts = pd.DataFrame({"a": range(24)}), ["1", "1,352"] * 12
+    for y in (texts, np.array(texts), pd.Series(texts)):
+        with pytest.raises(ValueError, match="1,352"):
             HtafRegressor(**TINY).fit(rows, y)
-    if "reads" in said:
-        assert len(htaf.fit(rows.assign(y=texts * 12), "y", task="regression", **TINY).predict(rows)) == 24
+    assert len(htaf.fit(rows.assign(y=texts), "y", task="regression", **TINY).predict(rows)) == 24
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -532,34 +522,20 @@ def test_figures_of_an_estimator_are_of_the_rows_that_it_is_given() -> None:
     rows["y"] = np.where(rows["a"] + rows["b"] > 0, "yes", "no")
     train, held = rows[:120], rows[120:]
     model = htaf.fit(train, "y", **TINY)
-    found, tree = explain(model, held, train=train), surrogate(model, held, train=train)
-    assert (len(found.train), len(found.test), tree.rows) == (120, 40, 40)
+    found, tree = explain(model, held), surrogate(model, held)
+    assert len(found.train) > len(found.test) == tree.rows
     assert importance(model, held, repeats=1).rows == 40
-    assert len(vary(model, "a", data=held)) == 21
+    assert len(effects(model, ["a"], held)[0].points) == 21
     assert len(what_if(model, {"a": 0.0}, held).after) == 40
-    for asked in (lambda: explain(model, train), lambda: importance(model, train), lambda: surrogate(model, train)):
-        with pytest.warns(UserWarning, match=r"\d+ of \d+ rows are among those that the model was trained on") as told:
-            asked()
-        assert "HTAF_CHECK_SHAPES" in os.environ or told[0].filename == __file__  # checks are frames between
-    assert not model.trained_on(held)
-    with pytest.raises(TypeError, match="expected a data frame with the columns of the training, got ndarray"):
-        model.trained_on(held.to_numpy())  # pyright: ignore[reportArgumentType]
-    assert not pickle.loads(pickle.dumps(model)).trained_on(train)
-    few = htaf.fit(train.assign(a=(train["a"] > 0).astype(int))[["a", "y"]], "y", **TINY)
-    assert not few.trained_on(held.assign(a=[0, 1] * 20))  # alike by chance
     with pytest.raises(RulesError, match="expected a run or a fitted HtafClassifier or HtafRegressor, got str"):
         explain("model")  # pyright: ignore[reportArgumentType]
     with pytest.raises(RulesError, match="expected values by column, then the rows, got DataFrame first"):
         what_if(model, held, {"a": 0.0})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(RulesError, match="and train to be data frames, got NoneType and DataFrame"):
-        explain(model, train=train)
     with pytest.raises(RulesError, match="got HtafClassifier, not fitted"):
         explain(HtafClassifier(), held)
     for column in ("a", "y"):  # not read as missing values, nor as no rows
         with pytest.raises(DataError, match=f"'{column}'"):
-            explain(model, held, train=train.drop(columns=column))
-        with pytest.raises(DataError, match=f"'{column}'"):
-            surrogate(model, held.drop(columns=column), train=train)
+            surrogate(model, held.drop(columns=column))
 
 
 def test_small_data() -> None:
@@ -605,17 +581,6 @@ def test_texts_of_an_array_are_read_as_in_the_training() -> None:
     X = np.array([["01", "1.5"], ["a", "2.5"], ["02", "3"], ["a", "4"]] * 3)
     model = HtafRegressor(**TINY).fit(X, [5, 1, 9, 1] * 3)
     np.testing.assert_array_equal(model.predict(X)[[0, 2]], model.predict(X[[0, 2]]))  # here all are numbers
-
-
-def test_a_warning_is_given_once_by_a_line(recwarn: pytest.WarningsRecorder) -> None:
-    rows = pd.DataFrame({"a": range(24), "one": 1})
-    for filters, times in (("default", 1), ("always", 3)):
-        recwarn.clear()
-        with warnings.catch_warnings():
-            warnings.simplefilter(filters)  # pyright: ignore[reportArgumentType]
-            for _ in range(3):
-                HtafRegressor(**TINY).fit(rows, np.arange(24.0))
-        assert sum("column 'one' dropped" in str(one.message) for one in recwarn) == times
 
 
 # --- scikit-learn's tools ----------------------------------------------------------------------------

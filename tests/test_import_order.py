@@ -43,10 +43,10 @@ ORDER = [
 ]
 # Lines that a room may have, "": the files beside the rooms. They only fall: what needs more takes as many away.
 BUDGETS = {
-    "cli": 3_860,
-    "concepts": 6_142,
+    "cli": 3_874,
+    "concepts": 6_363,
     "convert": 2_840,
-    "data": 6_940,
+    "data": 6_982,
     "diagnostics": 331,
     "embeddings": 556,
     "explorer": 1_435,
@@ -58,15 +58,15 @@ BUDGETS = {
     "llm": 387,
     "models": 1_967,
     "packed": 4_971,
-    "report": 1_693,
-    "rules": 2_246,
-    "runs": 3_046,
+    "report": 1_561,
+    "rules": 2_127,
+    "runs": 3_087,
     "spiking": 418,
-    "": 5_754,
-    "training": 4_533,
+    "": 5_118,
+    "training": 4_536,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 59_886, ("tests", "paper/tests"): 52_008, ("paper/src",): 13_809}
+TOTALS = {("src/htaf",): 59_320, ("tests", "paper/tests"): 51_675, ("paper/src",): 13_985}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

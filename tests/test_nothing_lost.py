@@ -25,8 +25,8 @@ from htaf.estimators import fit as htaf_fit
 from htaf.export import raw_columns
 from htaf.report import fit_baselines
 from htaf.report.contents import left_out, read_as
-from htaf.rules import vary, what_if
-from htaf.rules.raw_columns import RawColumn
+from htaf.rules import effects, what_if
+from htaf.rules.conditions import RawColumn
 from htaf.runs import open_run
 from htaf.sharing import load as read_estimator
 from htaf.training.problems import divided_notes
@@ -74,11 +74,11 @@ def test_what_a_missing_value_does_is_among_the_values_of_a_column() -> None:
     frame = blanks(seed=7)[["flag", "ended", "y"]]
     run = HtafClassifier(**QUICK).fit(frame[["flag", "ended"]], frame["y"]).run_
     for column in ("flag", "ended"):
-        found = vary(run, column, frame.head(20), data=frame)
-        assert found["value"].tolist()[-1] == ""
-        assert abs(found["share"].iloc[-1] - frame[column].isna().mean()) < 0.05
-        likely = found["probability_1"]
-        assert likely.iloc[-1] < likely.iloc[:-1].mean()
+        (found,) = effects(run, [column], frame, rows=frame.head(20))
+        *others, none = found.points
+        assert none.value == ""
+        assert abs(none.share - frame[column].isna().mean()) < 0.05
+        assert none.mean[1] < np.mean([point.mean[1] for point in others])
 
 
 def test_a_date_or_nothing_is_a_flag() -> None:
@@ -414,7 +414,7 @@ def test_another_value_of_a_flag_is_told_and_what_if_shows_it_once() -> None:
     assert "flag (2 rows, down to 0 where training had 1 to 1)" in " ".join(told(notes))
     _, notes = run.preprocessor().transform_with_notes(frame)
     assert not any(note.kind == "outside" and note.column == "flag" for note in notes)
-    found = vary(run, "flag", frame.head(20), data=frame)
-    assert found["value"].tolist() == [1.0, ""]
-    assert found["share"].sum() == pytest.approx(1)
+    (found,) = effects(run, ["flag"], frame, rows=frame.head(20))
+    assert [point.value for point in found.points] == [1.0, ""]
+    assert sum(point.share for point in found.points) == pytest.approx(1)
     assert [note.column for note in what_if(run, {"flag": 0}, rows).notes] == ["flag"]

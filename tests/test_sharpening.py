@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from htaf.activations import HTAF, ScaledSigmoid
-from htaf.sharpening import ByLayer, Geometric, set_sharpness, soft_start
+from htaf.sharpening import Geometric, set_sharpness, soft_start
 
 POSITIVE = st.floats(1e-3, 1e3)
 
@@ -112,32 +112,11 @@ def test_set_sharpness_leaves_tensors_alone(learnable: bool) -> None:
         set_sharpness(nn.Sequential(module), (2.0, 11.0))
 
 
-def test_a_schedule_for_each_layer() -> None:
-    model = nn.Sequential(HTAF(1.0, 22.0), nn.Sequential(ScaledSigmoid(5.0)), HTAF(2.0, 11.0))
-    schedule = ByLayer({"0": Geometric((1.0, 2.0), (4.0, 8.0)), "1.0": Geometric((2.0,), (8.0,), 0.5)})
-    assert schedule.at(0.25)["1.0"] == pytest.approx((4.0,))
-    assert set_sharpness(model, schedule.at(1.0)) == 2
-    assert model[0].alphas == (4.0, 8.0)
-    assert model[1][0].beta == 8.0  # pyright: ignore[reportIndexIssue]
-    assert model[2].alphas == (2.0, 11.0)
-    for path, kind, came in (
-        ("3", None, "'3': expected a smooth step with 2 sharpness parameters, got no module there"),
-        ("1", None, "'1': expected a smooth step with 2 sharpness parameters, got Sequential"),
-        ("1.0", None, "with 2 sharpness parameters, got ScaledSigmoid of kind scaled_sigmoid with 1"),
-        ("2", "scaled_sigmoid", "a smooth step of kind scaled_sigmoid with 2 .*, got HTAF of kind htaf with 2"),
-    ):
-        with pytest.raises(ValueError, match=came):
-            set_sharpness(model, {"0": (9.0, 9.0), path: (2.0, 11.0)}, kind=kind)
-        assert model[0].alphas == (4.0, 8.0), "nothing is set where one path is wrong"
-    with pytest.raises(ValueError, match="got an empty mapping"):
-        set_sharpness(model, {})
-
-
 def test_nothing_is_set_where_one_value_or_step_is_wrong() -> None:
     held = HTAF(torch.tensor([1.0, 2.0]), torch.tensor([11.0, 11.0]))
     model = nn.Sequential(HTAF(1.0, 22.0), HTAF(1.0, 22.0), held)
     with pytest.raises(ValueError, match="alpha1 must be"):
-        set_sharpness(model, {"0": (2.0, 11.0), "1": (2.0, -1.0)})
+        set_sharpness(model[:2], (2.0, -1.0))
     with pytest.raises(ValueError, match="must be a float to be sharpened"):
         set_sharpness(model, (2.0, 11.0))
     assert [m.alphas for m in model[:2]] == [(1.0, 22.0)] * 2  # pyright: ignore

@@ -12,8 +12,8 @@ from torch import nn
 
 from htaf.activations import HTAF
 from htaf.models.mlp import MLP
-from htaf.tuning import tune
 from htaf_paper import vanishing, vanishing_report
+from htaf_paper.tuning import tune
 from htaf_paper.vanishing import DepthCell, cells, train
 from htaf_paper.vanishing_report import outcome
 

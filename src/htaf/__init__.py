@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from htaf.packed import PackedModel, pack
     from htaf.sharing import load, push_to_hub
     from htaf.spiking.neurons import IF, LIF
-    from htaf.tuning import Tuning, tune
 
 __version__ = "0.1.0"
 
@@ -47,7 +46,6 @@ __all__ = [
     "Site",
     "SmoothStep",
     "StraightThrough",
-    "Tuning",
     "conversion",
     "discover",
     "finish",
@@ -65,7 +63,6 @@ __all__ = [
     "sharpen",
     "sites",
     "surrogates",
-    "tune",
 ]
 
 
@@ -94,7 +91,6 @@ __getattr__, __dir__ = lazy(
     | dict.fromkeys(("PackedModel", "pack"), "htaf.packed")
     | dict.fromkeys(("load", "push_to_hub"), "htaf.sharing")
     | dict.fromkeys(("IF", "LIF"), "htaf.spiking.neurons")
-    | dict.fromkeys(("Tuning", "tune"), "htaf.tuning")
     | {
         "ConceptBottleneck": "htaf.embeddings.bottleneck",
         "ICBM": "htaf.models.icbm",

@@ -250,15 +250,15 @@ def say_unread(problems: Sequence[str], total: int, count: int | None = None) ->
 
 
 def direction(gap: float, *, lower_is_better: bool = False) -> str:
-    """What a gap, exact minus smooth, says of the exact network: better, worse, or nothing where there is none."""
-    return "" if not gap else "better" if (gap < 0) == lower_is_better else "worse"
+    """Say whether a gap makes the exact network better or worse; nothing where it is none but rounding."""
+    return "" if abs(gap) < 1e-9 else "better" if (gap < 0) == lower_is_better else "worse"
 
 
 def figures(smooth: float | None, exact: float | None, *, lower_is_better: bool) -> tuple[str, str, str]:
     """Smooth, exact and gap for a table; behind the gap whether the exact network is better or worse."""
-    gap = None if smooth is None or exact is None else exact - smooth
     large = max(abs(v) for v in (smooth or 0.0, exact or 0.0)) >= 1000
     digits = 1 if large else 4
+    gap = None if smooth is None or exact is None else round(exact - smooth, digits) + 0.0  # no -0
     return (
         "-" if smooth is None else f"{smooth:.{digits}f}",
         "-" if exact is None else f"{exact:.{digits}f}",

@@ -109,7 +109,7 @@ class HTAF(Remembering):
             a norm's scale and shift in front of it learn where two thresholds lie.
         spacing: of two thresholds, > 0, in units of the pre-activation: t_k = (k - (levels + 1) / 2) spacing. None:
             2.8 / levels, for pre-activations that are normalised; others need it in proportion to their standard
-            deviation, which `htaf.tune` sets.
+            deviation.
 
     Shape: any, output equal to input; dtype kept.
 

@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float64, Shaped, UInt64
+from jaxtyping import Float64, Shaped
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 from torch import nn
 
 from htaf._console import say_notes
@@ -35,8 +32,7 @@ from htaf._errors import expect_seed, meant
 from htaf.data.cautions import cautions, rows_in_time
 from htaf.data.columns import spelled
 from htaf.data.dates import has_zone
-from htaf.data.notes import MOST_NAMED, UNEXPECTED, UNLIKE, UNLIKE_TRAINING, Note, from_record, told
-from htaf.data.numerals import unit_of
+from htaf.data.notes import UNEXPECTED, UNLIKE, Note, from_record, told
 from htaf.data.order import random_words
 from htaf.data.preprocess import Preprocessor, is_by_chance
 from htaf.data.reading import (
@@ -54,7 +50,6 @@ from htaf.data.reading import (
 from htaf.data.tabular import Parting, Split, Table, from_frame, split
 from htaf.data.targets import Task, amounts, amounts_of_rows, read_labels
 from htaf.runs import Run, RunError, forward
-from htaf.runs.data import note_of_training
 from htaf.runs.metrics import decided
 from htaf.training.recipe import Recipe, TableData
 
@@ -144,28 +139,6 @@ class _TableEstimator(BaseEstimator):
         check_is_fitted(self)
         return tuple(told(from_record(self.run_.record["notes"])))
 
-    def trained_on(self, rows: Frame) -> list[Note]:
-        """A note where more of these rows are, as the network takes them, rows of the training than by chance: no
-        figures should be of them. None of an estimator that was loaded or unpickled, which knows no rows.
-
-        Args:
-            rows: raw, with the columns that it was trained on, by name.
-
-        Raises:
-            TypeError: no data frame. DataError: one that lacks a column.
-        """
-        check_is_fitted(self)
-        if not hasattr(rows, "columns"):
-            raise TypeError(f"expected a data frame with the columns of the training, got {type(rows).__name__}")
-        if not hasattr(self, "_seen"):
-            return []
-        keys, (known, share) = self._keys(rows), self._seen
-        return note_of_training("seen", int(np.isin(keys, known).sum()), len(keys), share)
-
-    def _keys(self, rows: Frame) -> UInt64[np.ndarray, " rows"]:
-        """A number for each row, by what the network takes of it."""
-        return pd.util.hash_pandas_object(pd.DataFrame(self._preprocessor.transform(rows)), index=False).to_numpy()
-
     def __getstate__(self) -> dict[str, Any]:
         """Without the network: it is read from the safetensors bytes that the run keeps."""
         state: Any = super().__getstate__()
@@ -187,8 +160,9 @@ class _TableEstimator(BaseEstimator):
         of_notes = [name for note in said for name in (note.values if note.kind == "asked" else [note.column])]
         of_table = [*(column.name for column in preprocessor.columns), *preprocessor.ids, preprocessor.target.name]
         self._columns = {*of_table, *of_notes}  # of the training, left out or not
+        self._warned = set[tuple[str, str]]()  # kinds of notes and columns that `predict` has warned of
 
-    def _take(self: Fitted, run: Run) -> Fitted:
+    def _adopt(self: Fitted, run: Run) -> Fitted:
         """Be fitted as this run is."""
         self.run_ = run.in_memory()
         self.n_iter_ = int(run.record["epochs_run"])
@@ -240,7 +214,7 @@ class _TableEstimator(BaseEstimator):
         noted = [*notes, *(() if given else rows_in_time(table))]
         before = [*table.notes, *cautions(table, rows, None), *noted]
         if not self.verbose:
-            _warn(before)
+            _warn_of_training(before)
         with tempfile.TemporaryDirectory(prefix="htaf-") as folder, thread_count(default_threads(recipe)):
             running = Running(self.device, progress=bool(self.verbose), checkpoint_seconds=1e9)
             run = fit(
@@ -252,30 +226,27 @@ class _TableEstimator(BaseEstimator):
                 "names": None if names is None else list(names),
                 "columns": int(self.n_features_in_),
                 "by_name": self._by_name,
-                **self._labels(),
+                **self._labels_as_json(),
             }
-            self._take(run)
-        known, others = (self._keys(table.features.iloc[part]) for part in (rows.train, rows.validation))
-        self._seen = np.unique(known), float(np.isin(others, known).mean())
+            self._adopt(run)
         if self.verbose:
             say_notes(self.notes_)
         else:  # what the caller may not have meant is said all the same
-            _warn([note for note in from_record(self.run_.record["notes"]) if note not in before])
+            _warn_of_training([note for note in from_record(self.run_.record["notes"]) if note not in before])
         return self
 
     def _held_out(self, eval_set: Any) -> tuple[pd.DataFrame, np.ndarray] | None:
         """The rows of `eval_set` with the columns of X, and their target; None where it is not given."""
         if eval_set is None:
             return None
-        pair = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
-        several = isinstance(pair, list) and all(isinstance(one, tuple) for one in pair)
-        if several or not isinstance(pair, tuple | list) or len(pair) != 2:
-            came = f"{len(pair)} of them" if several else type(pair).__name__
-            raise ValueError(f"eval_set: expected one pair (X, y) of validation rows, got {came}")
-        X, y = pair
+        if not isinstance(eval_set, tuple | list) or len(eval_set) != 2:
+            raise ValueError(f"eval_set: expected a pair (X, y) of validation rows, got {type(eval_set).__name__}")
+        X, y = eval_set
         try:
             _refuse_missing(y)
             frame, target = self._frame(X, reset=False), column_or_1d(np.asarray(in_pandas(y)))
+            if self._task == "regression":
+                target = check_array(target.astype(np.float64), ensure_2d=False, input_name="y")
             check_consistent_length(frame, target)
         except ValueError as error:
             raise DataError(f"eval_set: {error}") from None
@@ -294,28 +265,34 @@ class _TableEstimator(BaseEstimator):
 
         named: as `from_frame` takes it.
         """
-        missing, count, parting = bool(self.text_as_missing), len(frame), Parting()
+        count, parting = len(frame), Parting()
         if held is not None:
             more, of_more = held
-            frame = pd.DataFrame({name: _below(frame[name], more[name], missing) for name in frame})
+            frame = pd.DataFrame({name: _below(frame[name], more[name]) for name in frame})
             target = np.concatenate([target, of_more]).astype(target.dtype)
-            named["weights"] = _with_eval_weights(named.get("weights"), len(of_more))
+            if named["weights"] is not None:  # rows that validate weigh as the mean of the others
+                named["weights"] = np.concatenate([named["weights"], np.full(len(more), named["weights"].mean())])
             parting = Parting(test=np.arange(len(frame)) >= count)
-        with _rows_of_eval_set(count):
+        missing = bool(self.text_as_missing)
+        try:
             return from_frame(frame, target, task=self._task, text_as_missing=missing, parting=parting, **named)
+        except TableError as error:
+            if error.row > count:
+                error.row, error.table = error.row - count, "eval_set"
+            raise
 
     def _names(self) -> list[str] | None:
         """Of the columns of X in `fit`, where they have some."""
         return [*self.feature_names_in_] if hasattr(self, "feature_names_in_") else None
 
-    def _labels(self) -> dict[str, Any]:
+    def _labels_as_json(self) -> dict[str, Any]:
         """What else the record keeps of the target."""
         return {}
 
-    def _told(self: Fitted, run: Run) -> Fitted:
-        """Be fitted as a run that was read."""
+    def _restored(self: Fitted, run: Run) -> Fitted:
+        """Be fitted as a run that was read from a folder."""
         entry = run.record.get(ENTRY)
-        self._take(run)
+        self._adopt(run)
         if not isinstance(entry, dict):
             names = [column.name for column in self._preprocessor.columns if column.kind != "dropped"]
             entry = {"names": names, "columns": len(names), "by_name": True}
@@ -323,27 +300,28 @@ class _TableEstimator(BaseEstimator):
         self.n_features_in_ = int(entry["columns"])
         if entry["names"] is not None:
             self.feature_names_in_ = np.array(entry["names"], dtype=object)
-        self._name(entry)
+        self._restore_labels(entry)
         return self
 
-    def _name(self, entry: Mapping[str, Any]) -> None:
-        """The target's side of `_told`."""
+    def _restore_labels(self, entry: Mapping[str, Any]) -> None:
+        """Restore what the record keeps of the target."""
 
     def _outputs(self, X: Any) -> Float64[np.ndarray, "rows outputs"]:
         """What the network gives for raw rows."""
         check_is_fitted(self)
         X = in_pandas(X)
-        frame = self._frame(X, reset=False)
+        frame, texts = self._frame(X, reset=False), list[Note]()
         if self.text_as_missing:
-            frame, notes = self._preprocessor.without_texts(frame)
-            _warn(notes)
+            frame, texts = self._preprocessor.without_texts(frame)
         inputs, notes = self._preprocessor.transform_with_notes(frame)
         if isinstance(X, pd.DataFrame) and X.shape[1] > frame.shape[1]:
             others = [str(name) for name in X if str(name) not in self._columns and name not in frame]
             notes += [Note("ignored", values=tuple(others))] if others else []
         trained = self.run_.record["rows"]["train"]
         unlike = [note for note in notes if note.kind in UNLIKE and not is_by_chance(note, len(frame), trained)]
-        _warn_of_rows(unlike)
+        if new := [note for note in (*texts, *unlike) if (note.kind, note.column) not in self._warned]:
+            self._warned |= {(note.kind, note.column) for note in new}
+            _warn(UNLIKE_TRAINING + "; ".join(told(new)))
         return forward(self._network, torch.from_numpy(inputs)).double().numpy()
 
     def _frame(self, X: Any, *, reset: bool) -> pd.DataFrame:
@@ -385,7 +363,7 @@ class _TableEstimator(BaseEstimator):
         return frame
 
 
-_BUILT = ("_network", "_preprocessor", "_columns", "_seen")  # a file of a model holds no rows
+_BUILT = ("_network", "_preprocessor", "_columns", "_warned")
 
 
 class HtafClassifier(ClassifierMixin, _TableEstimator):
@@ -456,7 +434,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
             of = "" if weights is None else " with a weight above 0"
             raise ValueError(f"{type(self).__name__} needs at least 2 classes{of}, got 1 class: {classes[0]!r}")
         notes += _alike(classes, _name_of(y))
-        self._know(classes)
+        self._set_labels(classes)
         held = self._held_out(eval_set)
         if held is not None:
             found = pd.Index(classes).get_indexer(pd.Index(held[1]))
@@ -478,7 +456,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         return self._preprocessor.target.threshold
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " rows"]:
-        """The class with the highest probability for each row of X; by the threshold where there is one."""
+        """Predict the class with the highest probability for each row of X; by the threshold where there is one."""
         codes = decided(torch.from_numpy(self._outputs(X)), self._preprocessor.target.threshold).numpy()
         return self.classes_[np.argsort(self._order)[codes]]
 
@@ -495,12 +473,12 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         outputs = self._outputs(X)
         return outputs[:, self._order]
 
-    def _know(self, labels: np.ndarray) -> None:
+    def _set_labels(self, labels: np.ndarray) -> None:
         """Take the labels in the order of the network's outputs."""
         self._order = np.argsort(labels, kind="stable")
         self.classes_ = labels[self._order]
 
-    def _labels(self) -> dict[str, Any]:
+    def _labels_as_json(self) -> dict[str, Any]:
         kind, found = self.classes_.dtype, self.classes_[np.argsort(self._order)]
         if kind.kind in "mM":  # JSON has no dates: the counts of their unit
             return {"classes": found.astype(np.int64).tolist(), "dtype": kind.str}
@@ -508,7 +486,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         plain = kind.kind in "biuf" or all(isinstance(value, str) for value in values)
         return {"classes": values, "dtype": kind.str if kind.kind in "biuf" else "O"} if plain else {}
 
-    def _name(self, entry: Mapping[str, Any]) -> None:
+    def _restore_labels(self, entry: Mapping[str, Any]) -> None:
         if "classes" in entry:
             kind = np.dtype(entry["dtype"])
             if kind.kind not in "biufmMO":
@@ -518,7 +496,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
             labels = read_labels(self._preprocessor.target.classes)
         if len(labels) != len(self._preprocessor.target.classes):
             raise ValueError(f"expected {len(self._preprocessor.target.classes)} classes, got {len(labels)}")
-        self._know(labels)
+        self._set_labels(labels)
 
 
 class HtafRegressor(RegressorMixin, _TableEstimator):
@@ -536,7 +514,6 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, eval_set: Any = None) -> HtafRegressor:
         """Train on rows X [rows, columns] and numbers y [rows]; the others as of `HtafClassifier.fit`."""
         _refuse_missing(y)
-        _refuse_text(y)
         values = np.asarray(validate_data(self, "no_validation", y, y_numeric=True), dtype=np.float64)
         frame = self._frame(X, reset=True)
         check_consistent_length(frame, values)
@@ -544,14 +521,11 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         if weights is not None:
             frame, values, weights = frame.loc[weights > 0], values[weights > 0], weights[weights > 0]
         _check_rows(self, frame)
-        held = self._held_out(eval_set)
-        if held is not None:
-            held = held[0], _numbers_of_eval_set(held[1])
-        table = self._table(frame, values, held, target_name=_name_of(y), weights=weights)
+        table = self._table(frame, values, self._held_out(eval_set), target_name=_name_of(y), weights=weights)
         return self._learn(replace(table, notes=(*notes, *table.notes)), self._names())
 
     def predict(self, X: Any) -> Float64[np.ndarray, " rows"]:
-        """The predicted number for each row of X, in the unit of y."""
+        """Predict the number for each row of X, in the unit of y."""
         outputs = self._outputs(X)[:, 0]
         return self._preprocessor.inverse(outputs)
 
@@ -568,7 +542,6 @@ def fit(
     target: str | int,
     *,
     task: Task | None = None,
-    eval_set: Frame | None = None,
     time: str | None = None,
     sample_weight: str | Sequence[float] | Float64[np.ndarray, " rows"] | None = None,
     **options: Any,
@@ -585,11 +558,9 @@ def fit(
         frame: [rows, columns], of pandas, Polars or pyarrow; its dtypes decide what a column is.
         target: the column to predict.
         task: "regression" or "classification"; None: by the column, as for a file.
-        eval_set: other rows with the same columns, the target among them, which choose the epoch and are not trained
-            on; None: `validation_fraction` of the frame's.
         time: a column of dates or numbers; the validation rows are the last ones by it, none of them drawn.
         sample_weight: the name of a column of weights, which is no feature, or weights of all rows; see
-            `HtafClassifier.fit`. Those of a column count the rows of `eval_set` too.
+            `HtafClassifier.fit`.
         options: the arguments of `HtafClassifier`, and fields of its recipe, such as `leaves=0`.
 
     Returns:
@@ -611,41 +582,28 @@ def fit(
     if not isinstance(target, str):
         raise TypeError(f"expected the name of the target column as text, got {target!r}")
     of: Any = sample_weight if isinstance(sample_weight, str) else _weights(sample_weight, frame)[0]
-    missing, count = bool(options.get("text_as_missing", False)), len(frame)
     parting = Parting()
-    if eval_set is not None:
-        more = named(_pandas(eval_set))
-        if time is not None:
-            raise ValueError(f"expected eval_set or time, got both: time {time!r}")
-        frame = _with_eval_set(named(frame), more, missing)
-        parting = Parting(test=np.arange(len(frame)) >= count)
-        if not isinstance(of, str):
-            of = _with_eval_weights(of, len(more))
-    elif time is not None:
+    if time is not None:
         share = _share(float(options.get("validation_fraction", 0.1)))
         parting = Parting(shares=(1 - share, share), time=time)
-    with _rows_of_eval_set(count):
-        table = from_frame(frame, target, task=task, text_as_missing=missing, parting=parting, weights=of)
+    missing = bool(options.get("text_as_missing", False))
+    table = from_frame(frame, target, task=task, text_as_missing=missing, parting=parting, weights=of)
     made = (HtafClassifier if table.task == "classification" else HtafRegressor)(**options)
     names = [str(name) for name in table.features]
     made.n_features_in_, made.feature_names_in_, made._by_name = len(names), np.array(names, dtype=object), True
     if isinstance(made, HtafClassifier):
         column = named(frame)[table.target_name]
         if is_date(column) or pd.api.types.infer_dtype(column) == "date":
-            made._know(pd.to_datetime([*table.classes], utc=True, format="ISO8601").tz_localize(None).to_numpy())
+            made._set_labels(pd.to_datetime([*table.classes], utc=True, format="ISO8601").tz_localize(None).to_numpy())
         else:
             spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
-            made._know(np.array(table.classes, dtype=object) if spelled else read_labels(table.classes))
+            made._set_labels(np.array(table.classes, dtype=object) if spelled else read_labels(table.classes))
     return made._learn(table, names)
 
 
 def _given_parts(table: Table) -> Split | None:
     """Training and validation rows of a table that says them: as its test rows, or by a time; else None."""
     if (held := table.parting.test) is not None:
-        unknown = {*table.target[held].tolist()} - {*table.target[~held].tolist()}
-        if table.task == "classification" and unknown:
-            names = [table.classes[code] for code in sorted(unknown)]
-            raise DataError(f"eval_set: expected classes of the training rows alone, got {listed(names, 5)} too")
         train, validation = np.flatnonzero(~held).astype(np.int64), np.flatnonzero(held).astype(np.int64)
         return Split(train, validation, np.zeros(0, dtype=np.int64))
     return None if table.parting.times is None else split(table, 0, mode="time")
@@ -660,68 +618,21 @@ def _pandas(frame: Any) -> pd.DataFrame:
     return frame
 
 
-def _with_eval_set(frame: pd.DataFrame, more: pd.DataFrame, text_as_missing: bool) -> pd.DataFrame:
-    """A frame with the rows of another one below, which has its columns."""
-    if absent := [name for name in frame if name not in more]:
-        raise DataError(
-            f"eval_set: expected the columns {listed([*map(str, absent)])} too, as in the training rows, got only "
-            f"{listed([*map(str, more)])}"
-        )
-    if not len(more):
-        raise DataError("eval_set: expected at least one row to validate on, got none")
-    return pd.DataFrame({name: _below(frame[name], more[name], text_as_missing) for name in frame})
-
-
-def _below(column: pd.Series, more: pd.Series, text_as_missing: bool) -> pd.Series:
-    """A column with further rows, read as what it is itself.
+def _below(column: pd.Series, more: pd.Series) -> pd.Series:
+    """Put further rows below a column of the same kind.
 
     Raises:
-        TableError: they hold a text where the column is a number, or no date where it is a date.
+        TableError: one is text, or a date, or has a time zone, and the other not.
     """
-    name = str(column.name)
     if isinstance(column.dtype, pd.CategoricalDtype):
-        both = pd.concat([column.astype(object), more.astype(object)], ignore_index=True)
-        return both.astype("category")
-    other = is_date(column) != is_date(more) or has_zone(column) != has_zone(more)
-    if other and (is_date(column) or not is_text(column)):
-        raise TableError(f"expected {column.dtype} as in X, got {more.dtype}", name, 1, "eval_set")
-    if not is_text(column) and is_text(more) and not pd.api.types.is_bool_dtype(more):
-        values, wrong = to_number(more)
-        if wrong.any() and not text_as_missing:
-            row = int(np.argmax(wrong))
-            raise TableError(f"expected a number as in X, got {str(more.iloc[row])!r}", name, row + 1, "eval_set")
-        if wrong.any():
-            texts = tuple(dict.fromkeys(map(str, more[wrong])))[:MOST_NAMED]
-            _warn([Note("text as missing", f"{name} of eval_set", int(wrong.sum()), texts)])
-        more = pd.Series(values)
-    elif is_text(column) and not is_date(column) and not pd.api.types.is_bool_dtype(column):
-        more = pd.Series(to_text(more), dtype=object)
+        return pd.concat([column.astype(object), more.astype(object)], ignore_index=True).astype("category")
+    if any(kind(column) != kind(more) for kind in (is_text, is_date, has_zone)):
+        raise TableError(f"expected {column.dtype} as in X, got {more.dtype}", str(column.name), 1, "eval_set")
     return pd.concat([column, more], ignore_index=True)
 
 
-@contextmanager
-def _rows_of_eval_set(count: int) -> Iterator[None]:
-    """In the block an error about a row of `eval_set`, which stand below `count` training rows, says so."""
-    try:
-        yield
-    except TableError as error:
-        if error.row > count:
-            error.row, error.table = error.row - count, "eval_set"
-        raise
-
-
-def _numbers_of_eval_set(values: np.ndarray) -> Float64[np.ndarray, " rows"]:
-    """A regression's target of `eval_set`; DataError where it is none."""
-    found, wrong = to_number(pd.Series(values))
-    bad = wrong | ~np.isfinite(found)
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise DataError(f"eval_set: expected a finite number in y, got {str(values[row])!r} in row {row + 1}")
-    return found
-
-
 def of_run(run: Run) -> HtafClassifier | HtafRegressor:
-    """A fitted estimator from a finished run on a table.
+    """Make a fitted estimator from a finished run on a table.
 
     Its arguments are those of the training, so that a clone trains by the same recipe.
 
@@ -733,7 +644,7 @@ def of_run(run: Run) -> HtafClassifier | HtafRegressor:
         raise DataError(f"{run.path} was trained on images: expected a run on a table")
     kind = HtafClassifier if preprocessor.target.task == "classification" else HtafRegressor
     try:
-        made = kind(**_arguments(run.record))._told(run)
+        made = kind(**_arguments(run.record))._restored(run)
         if isinstance(made.class_weight, tuple):  # as the record holds it, by the names of the labels
             labels = dict(zip(_texts(made.classes_), made.classes_, strict=True))
             named = TableData(class_weight=made.class_weight).weights_by_name()
@@ -804,63 +715,19 @@ def _fields() -> list[str]:
     return [*tabular_exact().fields]
 
 
-def _warn(notes: Sequence[Note | str]) -> None:
-    """Warn of what the caller may not have meant, at the line outside htaf that called it."""
-    frame, level = _caller()
+def _warn_of_training(notes: Sequence[Note | str]) -> None:
+    """Warn of what the caller of `fit` may not have meant."""
     for note in notes:
-        if isinstance(note, Note) and note.kind in UNEXPECTED and not _told_already(str(note), frame):
-            warnings.warn(str(note), UserWarning, stacklevel=level)
+        if isinstance(note, Note) and note.kind in UNEXPECTED:
+            _warn(str(note))
 
 
-def _warn_of_rows(notes: Sequence[Note]) -> None:
-    """One warning of rows that are unlike those of training; a line of a program is told once of a kind in a column,
-    whatever the values."""
-    if not notes:
-        return
-    frame, level = _caller()
-    if new := [note for note in notes if not _told_already(UNLIKE_TRAINING, frame, (note.kind, note.column))]:
-        warnings.warn(UNLIKE_TRAINING + "; ".join(told(new)), UserWarning, stacklevel=level)
-
-
-def _caller() -> tuple[FrameType, int]:
-    """The frame outside htaf that called the function that calls this one, and its level for `warnings.warn` there."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
+def _warn(text: str) -> None:
+    """Warn at the line outside htaf that called it."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame, level = frame.f_back, level + 1
-    return frame, level
-
-
-MOST_TOLD = 1000  # the oldest is forgotten first
-_TOLD: dict[tuple[Any, str, int], None] = {}
-
-
-def _told_already(text: str, frame: FrameType, what: Any = None) -> bool:
-    """Whether a line of a program gave this warning before, where Python's filters want it once: a training changes the
-    filters for a while, and Python then forgets what it has given, as in each fit of a search.
-
-    what: it is about; None: its text.
-    """
-    module, key = frame.f_globals.get("__name__", ""), (what or text, frame.f_code.co_filename, frame.f_lineno)
-    matching = (
-        action
-        for action, said, kind, of, line in warnings.filters
-        if issubclass(UserWarning, kind)
-        and re.match(said or "", text)
-        and re.match(of or "", module)
-        and line in (0, frame.f_lineno)
-    )
-    action = next(matching, "default")
-    before = key in _TOLD
-    _TOLD[key] = None
-    if len(_TOLD) > MOST_TOLD:
-        del _TOLD[next(iter(_TOLD))]
-    return before and action in ("default", "module", "once")
-
-
-def _is_inside(file: str) -> bool:
-    """Whether a file is of htaf, or of what checks the types of its functions where that is switched on."""
-    parts = Path(file).parts
-    return file.startswith((_HERE, "<@beartype")) or "jaxtyping" in parts or "beartype" in parts
+    warnings.warn(text, UserWarning, stacklevel=level)
 
 
 _HERE = str(Path(__file__).parent) + os.sep
@@ -888,33 +755,13 @@ def _plain(value: Any) -> Any:
 
 
 def _refuse_missing(y: Any) -> None:
-    """Raises DataError where labels or numbers are missing, with their rows."""
+    """Raises DataError where labels or numbers are missing."""
     missing = np.asarray(pd.isna(y if isinstance(y, pd.Series) else np.asarray(in_pandas(y), dtype=object)))
-    if y is None or missing.ndim != 1 or not missing.any():
-        return
-    rows = [str(row) for row in (np.flatnonzero(missing) + 1).tolist()]
-    first = f"{', '.join(rows[:5])}{', ...' if len(rows) > 5 else ''}"
-    raise DataError(
-        f"Input y contains NaN: expected a value in each of {len(missing):,} rows, got none in {len(rows):,} (row "
-        f"{first}, from 1): leave these rows out of X and y, or give htaf.fit a frame with the target in it, "
-        "which leaves them out"
-    )
-
-
-def _refuse_text(y: Any) -> None:
-    """Raises DataError for texts that are no plain numbers in the target of a regression, with what reads them."""
-    values = np.asarray(in_pandas(y), dtype=object)
-    column = pd.Series(values if values.ndim == 1 else [])
-    if not is_text(column):
-        return
-    wrong = pd.to_numeric(column, errors="coerce").isna().to_numpy()
-    if not wrong.any():
-        return
-    row, unit = int(np.argmax(wrong)), unit_of(dict.fromkeys(to_text(column)))
-    fix = "pandas.to_numeric(y, errors='coerce') makes numbers, NaN of the others: leave their rows out of X and y"
-    if unit or not to_number(column)[1].any():
-        fix = "htaf.fit reads such numbers in a frame with the target in it; or write them without unit and thousands"
-    raise DataError(f"y: expected numbers, got the text {str(column.iloc[row])!r} in row {row + 1} (from 1): {fix}")
+    if y is not None and missing.ndim == 1 and missing.any():
+        raise DataError(
+            f"Input y contains NaN: expected a value in each of {len(missing):,} rows, got none in "
+            f"{missing.sum():,}, the first is row {missing.argmax() + 1} (from 1): leave these rows out of X and y"
+        )
 
 
 def _refuse_doubled(names: pd.Index) -> None:
@@ -952,11 +799,6 @@ def _weights(
     if labels is not None and (lost := np.setdiff1d(labels, labels[values > 0])).size:
         notes.append(Note("class without weight", "y", values=tuple(_texts(lost))))
     return values, notes
-
-
-def _with_eval_weights(weights: Float64[np.ndarray, " rows"] | None, held: int) -> Float64[np.ndarray, " all"] | None:
-    """The weights of the training rows, then their mean for each of the `held` rows of `eval_set`."""
-    return None if weights is None else np.concatenate([weights, np.full(held, weights.mean())])
 
 
 def _check_rows(estimator: _TableEstimator, frame: pd.DataFrame) -> None:

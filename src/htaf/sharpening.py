@@ -8,7 +8,6 @@ resumed training is exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,17 +48,6 @@ class Geometric:
         return tuple(s * (e / s) ** share for s, e in zip(self.start, self.end, strict=True))
 
 
-@dataclass(frozen=True)
-class ByLayer:
-    """A schedule for each layer: module path -> its own."""
-
-    layers: Mapping[str, Geometric]
-
-    def at(self, progress: float) -> dict[str, tuple[float, ...]]:
-        """Module path -> parameters when the share `progress` of the training is done."""
-        return {path: schedule.at(progress) for path, schedule in self.layers.items()}
-
-
 def soft_start(*end: float) -> tuple[float, ...]:
     """The usual soft start with slope 1/2 at 0: half of alpha0 and the alpha1 that makes P = 2; beta = 2 for one value.
 
@@ -70,27 +58,17 @@ def soft_start(*end: float) -> tuple[float, ...]:
     return (2.0,) if len(end) == 1 else (end[0] / 2, 4 / end[0])
 
 
-def set_sharpness(
-    model: nn.Module, values: tuple[float, ...] | Mapping[str, tuple[float, ...]], *, kind: str | None = None
-) -> int:
+def set_sharpness(model: nn.Module, values: tuple[float, ...], *, kind: str | None = None) -> int:
     """Give every smooth step with as many sharpness parameters these values, in their order; returns how many took it.
 
     Args:
-        values: (alpha0, alpha1) of HTAF, (beta,) of the scaled sigmoid; of others as their `sharpness` names them. Or a
-            mapping from module paths to them, for these steps alone (`ByLayer`, `htaf.tune`).
+        values: (alpha0, alpha1) of HTAF, (beta,) of the scaled sigmoid; of others as their `sharpness` names them.
         kind: only steps of this kind, such as "htaf".
 
     Raises:
         ValueError: the model holds none, or, without `kind`, those of several kinds; one of them keeps its parameters
-            as tensors, or a value is out of range; a path is not that of such a step, or the mapping is empty. Then
-            nothing is set.
+            as tensors, or a value is out of range. Then nothing is set.
     """
-    if isinstance(values, Mapping):
-        if not values:
-            raise ValueError("expected the path of a smooth step or more, got an empty mapping")
-        found = dict(model.named_modules(remove_duplicate=False))
-        by_path = {path: _step_at(path, found.get(path), len(own), kind) for path, own in values.items()}
-        return _set((step, values[path]) for path, step in by_path.items())
     modules = [m for m in model.modules() if isinstance(m, SmoothStep) and len(m.sharpness) == len(values) > 0]
     kinds = sorted({m.kind for m in modules})
     if kind is None and len(kinds) > 1:
@@ -100,32 +78,12 @@ def set_sharpness(
         wanted = f"{kind or 'smooth'} steps of {len(values)} sharpness parameters"
         held = sorted({f"{m.kind} ({', '.join(m.sharpness)})" for m in model.modules() if isinstance(m, SmoothStep)})
         raise ValueError(f"expected a model with {wanted}, got {', '.join(held) or 'none'}")
-    return _set((module, values) for module in modules)
-
-
-def _step_at(path: str, module: nn.Module | None, count: int, kind: str | None) -> SmoothStep:
-    if isinstance(module, SmoothStep) and len(module.sharpness) == count and kind in (None, module.kind):
-        return module
-    if module is None:
-        came = "no module there"
-    elif isinstance(module, SmoothStep):
-        came = f"{type(module).__name__} of kind {module.kind} with {len(module.sharpness)}"
-    else:
-        came = type(module).__name__
-    wanted = f"step of kind {kind}" if kind else "step"
-    raise ValueError(f"{path!r}: expected a smooth {wanted} with {count} sharpness parameters, got {came}")
-
-
-def _set(found: Iterable[tuple[SmoothStep, tuple[float, ...]]]) -> int:
-    """Set all of them, once all are seen to be in order; how many there are."""
-    todo: list[tuple[SmoothStep, dict[str, float]]] = []
-    for step, values in found:
-        named = {name: check_positive(name, v) for name, v in zip(step.sharpness, values, strict=True)}
-        tensors = [name for name in named if name not in sharpness_of(step)]
+    named = [{name: check_positive(name, v) for name, v in zip(m.sharpness, values, strict=True)} for m in modules]
+    for module, its in zip(modules, named, strict=True):  # all are looked at before one is set
+        tensors = [name for name in its if name not in sharpness_of(module)]
         if tensors:
-            raise ValueError(f"{type(step).__name__}.{tensors[0]} must be a float to be sharpened, not a tensor")
-        todo.append((step, named))
-    for step, named in todo:
-        for name, value in named.items():
-            setattr(step, name, value)
-    return len(todo)
+            raise ValueError(f"{type(module).__name__}.{tensors[0]} must be a float to be sharpened, not a tensor")
+    for module, its in zip(modules, named, strict=True):
+        for name, value in its.items():
+            setattr(module, name, value)
+    return len(modules)

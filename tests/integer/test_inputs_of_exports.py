@@ -19,7 +19,7 @@ from htaf.integer.onnx import to_integer_onnx
 from htaf.integer.ops import Linear
 from htaf.integer.program import Input, IntegerProgram
 from htaf.integer.verilog import to_verilog
-from htaf.runs.columns import inputs_of, prepared
+from htaf.runs.integer import inputs_of, prepared
 
 CODE = -9.0
 

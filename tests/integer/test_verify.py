@@ -11,7 +11,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 from htaf.cli import main
-from htaf.runs.columns import inputs_of
+from htaf.runs.integer import inputs_of
 
 FILES = {"integer": "p.safetensors", "c": "c", "verilog": "v", "onnx-integer": "p.onnx"}
 

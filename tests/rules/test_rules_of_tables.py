@@ -23,9 +23,8 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.table_files import read_frame
 from htaf.rules import RulesError, trees
-from htaf.rules.conditions import Condition, Rule, joined, simplified
+from htaf.rules.conditions import RARE, Condition, RawColumn, RawColumns, Rule, joined, roundest, simplified
 from htaf.rules.explanation import OTHERS, drawn
-from htaf.rules.raw_columns import RARE, RawColumn, RawColumns, roundest
 from htaf.rules.trees import LEAST_LEAF, fit_rule
 from htaf.runs import Run, RunError
 from made_runs import digits
@@ -213,7 +212,7 @@ def test_words_of_conditions() -> None:
         return Condition("x", "number", **given)  # pyright: ignore[reportArgumentType]
 
     assert str(number(upto=0.5)) == "x <= 0.5"
-    assert str(number(above=2.0, upto=3.0, missing=True, told=True)) == "(2 < x <= 3 or missing)"
+    assert str(number(above=2.0, upto=3.0, missing=True, some_missing=True)) == "(2 < x <= 3 or missing)"
     assert str(number(above=2.0, missing=True)) == "x > 2"  # no training row lacks it
     assert str(Condition("x", "missing")) == "x is missing"
     assert str(Condition("x", "missing", negated=True)) == "x is not missing"
@@ -483,30 +482,6 @@ def test_what_if_refuses(made: dict[Kind, Run], changes: dict[str, object], said
         rules.what_if(made["two"], changes, table(rows=2).drop(columns="y"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_vary(made: dict[Kind, Run], kind: Kind) -> None:
-    run = made[kind]
-    row = pd.DataFrame({"size": [10.0], "color": ["blue"], "weight": [0.0]})
-    of_row = rules.vary(run, "size", row)
-    assert of_row["share"].tolist() == pytest.approx([0.01, *np.arange(1, 20) / 20, 0.99], abs=0.01)
-    assert of_row["value"].is_monotonic_increasing
-    shown = [str(name) for name in of_row if name not in ("share", "value")]
-    for _, one in of_row.iterrows():
-        predicted = run.predict(row.assign(size=one["value"]))[shown].iloc[0]
-        assert np.allclose(one[shown].astype(float), predicted.astype(float))
-    data = run.data()
-    assert isinstance(data, tabular.Table)
-    test = data.features.iloc[tabular.split(data, 0).test]
-    of_all = rules.vary(run, "color")
-    assert sorted(of_all["value"]) == sorted(COLORS)
-    assert of_all["share"].sum() == pytest.approx(1)
-    for _, one in of_all.iterrows():
-        mean = run.predict(test.assign(color=one["value"]))[shown].mean()
-        assert np.allclose(one[shown].astype(float), mean.astype(float))
-    with pytest.raises(RulesError, match="expected one of the columns"):
-        rules.vary(run, "colour ")
-
-
 # ---- runs that have no rules ----
 
 
@@ -518,6 +493,8 @@ def test_runs_that_are_refused(made: dict[Kind, Run], tmp_path: Path) -> None:
         rules.explain(image_run(tmp_path / "images", digits()))
     other = table("two", seed=5)
     other.to_csv(tmp_path / "other.csv", index=False)
+    with pytest.raises(RulesError, match="expected one of the columns"):
+        rules.effects(made["two"], ["colour "])
     for function in (rules.explain, rules.importance):
         with pytest.raises(RunError, match="trained on other data"):
             function(made["two"], tabular.load(tmp_path / "other.csv", target="y"))

@@ -8,7 +8,7 @@ layer's norm over the last 10% of the epochs is below 1e-5.
 - table and figure over seven shapes: ReLU, HTAF (3, 7.3), scaled sigmoid 22;
 - figure of every layer of 256-256-128: HTAF (2, 11), (8, 2.75), (11, 2), scaled sigmoid 22, ReLU;
 - both once more for shapes of 256 units with larger learning rates: the paper does not print its own;
-- not in the paper: the table with HTAF and the scaled sigmoid tuned to their pre-activations (`htaf.tune` with the
+- not in the paper: the table with HTAF and the scaled sigmoid tuned to their pre-activations (`tune` with the
   learning rate, on the first 512 training rows), sharpened over the first 70% of the training.
 """
 
@@ -29,12 +29,11 @@ from htaf.data.tabular import load, split
 from htaf.diagnostics import GradientNorms, mean_by_layer
 from htaf.models.build import activation
 from htaf.models.mlp import MLP
-from htaf.sharpening import set_sharpness
-from htaf.tuning import TunedLayer, tune
 from htaf_paper import vanishing_report
 from htaf_paper.computing import Place
 from htaf_paper.experiments import Experiment, Settings
 from htaf_paper.protocol import Scale, Setting
+from htaf_paper.tuning import TunedLayer, tune
 
 SHAPES = (
     (256, 256, 128),
@@ -51,7 +50,7 @@ HTAF = {"method": "htaf", "alpha0": 3.0, "alpha1": 7.3}
 PAIRS = tuple({"method": "htaf", "alpha0": a, "alpha1": b} for a, b in ((2.0, 11.0), (8.0, 2.75), (11.0, 2.0)))
 TABLE = (RELU, HTAF, SS)
 FIGURE = (*PAIRS, SS, RELU)
-TUNED = (HTAF, SS)  # what `htaf.tune` starts from; the numbers are its own then
+TUNED = (HTAF, SS)  # what `tune` starts from; the numbers are its own then
 TUNED_SEEDS = (0, 1, 2)  # of shapes of at most 256 units at the first rate
 TUNED_ROWS = 512
 RATES = (1e-3, 3e-3, 1e-2)  # the protocol's, and two more: the paper does not print its own
@@ -59,7 +58,7 @@ RATES = (1e-3, 3e-3, 1e-2)  # the protocol's, and two more: the paper does not p
 
 @dataclass(frozen=True)
 class DepthCell:
-    """One training. seed: of the initial weights and the order of the batches. tuned: by `htaf.tune`."""
+    """One training. seed: of the initial weights and the order of the batches. tuned: by `tune`."""
 
     hidden: tuple[int, ...]
     activation: dict[str, Any]
@@ -148,10 +147,9 @@ def train(
         warnings.simplefilter("ignore")  # pairs that never pass 0.99 are two of the candidates
         torch.manual_seed(cell.seed)
         net = MLP(x.shape[1], 1, cell.hidden, activation(cell.activation))
-    tuning = schedule = None
+    tuning = None
     if cell.tuned:
         net, tuning = tune(net, x[:TUNED_ROWS], rate=cell.lr)
-        schedule = tuning.schedule()
     optimizer = torch.optim.Adam(net.parameters(), cell.lr)
     steps = cell.epochs * math.ceil(len(x) / cell.batch_size)
     loss_function = nn.MSELoss()
@@ -161,8 +159,8 @@ def train(
             generator = torch.Generator().manual_seed(cell.seed * 1_000_003 + epoch)
             batches, total = [], 0.0
             for i, rows in enumerate(torch.randperm(len(x), generator=generator).split(cell.batch_size)):
-                if schedule is not None:
-                    set_sharpness(net, schedule.at((epoch * steps / cell.epochs + i) / steps))
+                if tuning is not None:
+                    tuning.sharpen(net, (epoch * steps / cell.epochs + i) / steps)
                 optimizer.zero_grad()
                 loss = loss_function(net(x[rows]), y[rows])
                 loss.backward()
@@ -211,7 +209,7 @@ STUDY = Experiment(
     {
         "smoke": Setting("two shapes of up to 16 units on the bundled digits, 3 epochs", 2.3),
         "full": Setting(
-            "seven shapes on Abalone, 200 epochs; more learning rates and `htaf.tune` beside the paper's", 9800.0,
+            "seven shapes on Abalone, 200 epochs; more learning rates and `tune` beside the paper's", 9800.0,
             data=("abalone",),
         ),
     },

@@ -37,7 +37,7 @@ NOTE = (
     "First layer, median over the last 10% of the epochs of the L2 norm of dL/d(pre-activation) over the batch matrix "
     "(in brackets: of the per-sample norm); with several seeds from least to largest. Vanishes: below 1e-5 in every "
     "seed, or in k of n. In square brackets the paper's verdict; it does not print its learning rate. Tuned: "
-    "`htaf.tune` with the learning rate, then sharpened; it makes the pre-activations of a layer s times as large, "
+    "`tune` with the learning rate, then sharpened; it makes the pre-activations of a layer s times as large, "
     "which divides its norm by s."
 )
 
@@ -64,7 +64,7 @@ def outcome(records: Sequence[Record], scale: Scale) -> Outcome:
 DEVIATIONS = (
     "The paper prints neither its learning rate nor its number of epochs here: Adam, 200 epochs, learning rate 1e-3; "
     "shapes of at most 256 units also at 3e-3 and 1e-2.",
-    "`htaf.tune` sets both numbers of the pair in every layer by its pre-activations, and sharpens them in the "
+    "`tune` sets both numbers of the pair in every layer by its pre-activations, and sharpens them in the "
     "training; the paper lowers alpha0 at the same product.",
     "The norm is that of the gradient over the batch matrix, mean over the batches of an epoch; the per-sample norm is "
     "beside it, as the paper's wording allows both.",
@@ -146,10 +146,10 @@ def _of_figure(groups: Groups) -> Claim:
 
 
 def _of_tuning(groups: Groups) -> Claim:
-    """The paper lowers alpha0 and keeps the product; `htaf.tune` may do more, so it can refute, not confirm."""
+    """The paper lowers alpha0 and keeps the product; `tune` may do more, so it can refute, not confirm."""
     text = "With five hidden layers, tuning the pair does not fully resolve vanishing gradients"
     rule = (
-        "does not hold if at no learning rate the gradient vanishes in a network that `htaf.tune` prepared; else not "
+        "does not hold if at no learning rate the gradient vanishes in a network that `tune` prepared; else not "
         "settled: the paper's own tuning, a smaller alpha0 at the same product, was not run"
     )
     deep = {

@@ -90,12 +90,12 @@ def _write_classes(result: dict[str, Any], out: Path, title: str) -> None:
     import numpy as np
 
     from htaf._files import write_atomic
-    from htaf.runs import confusion as room
+    from htaf.runs import metrics as room
 
     matrix, names = np.array(result["confusion"]), [row["class"] for row in result["classes"]]
     write_atomic(out / "confusion.csv", room.matrix_csv(matrix, names))
     write_atomic(out / "classes.csv", room.classes_csv(result["classes"]))
-    write_atomic(out / "confusion.png", room.picture(matrix, names, title))
+    write_atomic(out / "confusion.png", room.confusion_picture(matrix, names, title))
 
 
 def _say_classes(result: dict[str, Any], out: Path | None) -> None:

@@ -90,7 +90,7 @@ def explain(
     if given is None:
         most = min(max(most_bits, RULES), len(found.bits) - sum(map(len, found.dead.values())))
         with progress("rules", most) as more:
-            known = found.rules(most, told=more)
+            known = found.rules(most, progress=more)
         tree, shuffled = surrogate(opened, table), importance(opened, table)
         answers["rules"] = [rule.to_json() for rule in known]
         answers |= {"surrogate": tree.to_json(), "importance": shuffled.to_json()}

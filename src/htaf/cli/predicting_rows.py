@@ -19,7 +19,7 @@ from htaf.data.notes import Note, told
 from htaf.data.reading import DataError, TableError, listed
 from htaf.data.table_files import PIECE, read_pieces
 from htaf.runs.packed import PackedRun
-from htaf.runs.rows import RowPredictions
+from htaf.runs.predictions import RowPredictions
 
 if TYPE_CHECKING:
     from htaf.runs import Run

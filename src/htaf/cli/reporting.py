@@ -51,7 +51,7 @@ def report(
         table = opened.data(data, data_dir=data_dir)
     assert isinstance(table, Table)
     with progress("report", 4) as advance:
-        values = write_report(opened, table, baselines=baselines, told=lambda name: advance(1, f"baseline {name}"))
+        values = write_report(opened, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
     if json:
         return print_json(values)
     if baselines:
@@ -69,7 +69,7 @@ def report_once(run: Run, table: Table, *, baselines: bool = True, shown: bool =
         return
     try:
         with progress("report", 4, shown=shown) as advance:
-            write_report(run, table, baselines=baselines, told=lambda name: advance(1, f"baseline {name}"))
+            write_report(run, table, baselines=baselines, progress=lambda name: advance(1, f"baseline {name}"))
     except Exception as error:
         say_notes([f"no {PAGE}, the run itself is whole: {first_line(error)}; htaf report {run.path} writes it"])
 
@@ -88,7 +88,7 @@ def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
             rows.append((one.name, None, one.note, f"{one.seconds:.1f}"))
             continue
         digits = 1 if abs(value) >= 1000 else 4
-        gap = None if own is None else own - value
+        gap = None if own is None else round(own - value, digits)
         way = "" if gap is None else direction(gap, lower_is_better=name in LOWER_IS_BETTER) or "the same"
         way += f" by {abs(gap):.{digits}f}" if gap else ""
         note = f" ({one.note})" if one.note else ""

@@ -273,14 +273,6 @@ def _trained_on(note: Note) -> str:
     )
 
 
-def _seen(note: Note) -> str:
-    """count: of rows. values: of how many."""
-    return (
-        f"{note.count:,} of {note.values[0]:,} rows are among those that the model was trained on: figures count what "
-        "it has seen. Give rows that it has not"
-    )
-
-
 def _never_predicted(note: Note) -> str:
     """count: of rows. values: the names of the classes, and the fields of a recipe, with their values, that would find
     more of them."""
@@ -407,7 +399,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "text as missing": "column {column!r}: {count:row} with a text that is no number or date read as missing ({names})",
     "ignored target": "ignored: {column!r}, the target",
     "trained on": _trained_on,
-    "seen": _seen,
     "unseen": _unseen,
 }
 OF_COLUMNS: dict[str, tuple[str, str | Callable[[Note], str]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,17 +18,13 @@ from htaf.data import dates
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import is_date, is_text
 from htaf.data.tabular import Table
-from htaf.runs.intervals import Interval, drawn_metrics, interval
-from htaf.runs.metrics import metrics
+from htaf.runs.metrics import Interval, drawn_metrics, interval, metrics
 
 MOST_ROWS = 100_000  # to fit on
-MOST_CELLS = 10_000_000  # rows x columns x classes to fit on, where there are more than two classes
-PIECE = 65_536  # rows that are predicted at once
-FEWEST_ROWS = 1_000  # however many columns there are
-MOST_CLASSES = 100  # of boosting, which grows a tree for each class in each round
+MOST_CLASSES, MOST_COLUMNS = 100, 2_000  # of boosting, which grows a tree for each class in each round
 ROUNDS, MOST_TREES = 100, 500  # of boosting: the default of scikit-learn, fewer where there are many classes
-MOST_GROWN = 1_000_000  # trees x columns of boosting
-BINS, MOST_BINS = 255, 255_000  # of a column, for boosting: the default of scikit-learn; of all columns together
+MOST_WORK = 10_000_000  # rows x columns x classes to fit on: of more so many rows as are within it, but
+FEWEST_ROWS = 1_000  # however many columns and classes there are
 ONE_HOT = 50  # categories of a column, for the linear model; rarer ones share one
 CODES = 254  # categories of a column that boosting takes
 Draws = Mapping[str, Float64[np.ndarray, " draws"]]
@@ -63,7 +59,7 @@ def fit_baselines(
     preprocessor: Preprocessor,
     *,
     threads: int = 1,
-    told: Callable[[str], Any] = lambda name: None,
+    progress: Callable[[str], Any] = lambda name: None,
     weights: np.ndarray | None = None,
     beside: tuple[str, Draws] | None = None,
 ) -> list[Baseline]:
@@ -72,18 +68,18 @@ def fit_baselines(
     All see the raw columns of the table, those too that the network drops: numbers as they are, missing ones too;
     categories by name; dates as days, month, weekday and hour. The linear model has standardised numbers, one-hot
     categories and an input for the missing values of each number; both models are
-    those of scikit-learn at their defaults, but of several classes boosting has at most 500 trees, and of more than
-    1,000 columns fewer bins, see `boosting_within`. Of more than 100,000 rows, or 10,000,000 cells, they are fitted on
-    as many as are within it, evenly spread. The notes say so.
+    those of scikit-learn at their defaults, but of several classes boosting has at most 500 trees. Of more than 100,000
+    rows, or 10,000,000 cells (rows x columns, times the classes where there are more than two), they are fitted on as
+    many as are within it, evenly spread. The notes say so.
 
     Args:
         table: the whole table.
         rows: row numbers by part; "train" is fitted on, all others are measured.
         preprocessor: says the classes, and the unit of the target.
         threads: of the CPU.
-        told: called with the name of each model before it is fitted.
+        progress: called with the name of each model before it is fitted.
         weights: float64 [training rows], how much each counts in the fit; None: all alike. Measured by the table's own.
-        beside: a part, and the network's metrics in the draws of its rows, see `htaf.runs.intervals.drawn_metrics`:
+        beside: a part, and the network's metrics in the draws of its rows, see `htaf.runs.metrics.drawn_metrics`:
             intervals are of that part. None: no intervals.
 
     Returns:
@@ -92,16 +88,15 @@ def fit_baselines(
     from threadpoolctl import threadpool_limits
 
     _model("constant", table.task, pd.DataFrame(), ROUNDS)  # its imports are not in the time of the first model
-    raw = _Raw(table.features)
     names = ("constant", "linear" if table.task == "regression" else "logistic", "boosting")
     found: list[Baseline] = []
     with threadpool_limits(limits=threads), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no convergence, columns without a value
         for name in names:
-            told(name)
+            progress(name)
             began = time.perf_counter()
             try:
-                one = _fitted(name, table, raw, rows, preprocessor, weights, beside)
+                one = _fitted(name, table, rows, preprocessor, weights, beside)
             except Exception as error:  # of any data: numbers near 1e300, no memory
                 one = Baseline(name, note=f"not fitted: {first_line(error)}")
             found.append(replace(one, seconds=round(time.perf_counter() - began, 3)))
@@ -109,35 +104,8 @@ def fit_baselines(
     return found
 
 
-class _Raw:
-    """The raw columns of some rows of a table at a time: a second copy of all would be the most that a report holds."""
-
-    def __init__(self, features: pd.DataFrame) -> None:
-        self.features = features
-        self.columns = raw_columns(features.iloc[:1]).shape[1]
-
-    def of(self, rows: np.ndarray) -> pd.DataFrame:
-        return raw_columns(self.features.iloc[rows])
-
-    def pieces(self, rows: np.ndarray) -> Iterator[pd.DataFrame]:
-        """The rows, no more than 65,536 or 10,000,000 cells at a time."""
-        size = max(1, min(PIECE, MOST_CELLS // max(1, self.columns)))
-        for begin in range(0, len(rows), size):
-            yield self.of(rows[begin : begin + size])
-
-
-class _Nothing:
-    """One column of zeros, for a model that looks at no input."""
-
-    def of(self, rows: np.ndarray) -> pd.DataFrame:
-        return pd.DataFrame({"nothing": np.zeros(len(rows))})
-
-    def pieces(self, rows: np.ndarray) -> Iterator[pd.DataFrame]:
-        yield self.of(rows)
-
-
 def raw_columns(features: pd.DataFrame) -> pd.DataFrame:
-    """The columns of a table as models of scikit-learn take them: float64, NaN where missing; or text.
+    """Read the columns of a table as models of scikit-learn take them: float64, NaN where missing; or text.
 
     Args:
         features: raw rows, as `Table.features` holds them.
@@ -157,24 +125,14 @@ def raw_columns(features: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows_within(count: int, columns: int, classes: int) -> int:
-    """On how many of `count` rows a model is fitted, so that its time is bounded."""
+    """Say on how many of `count` rows a model is fitted, so that its time is bounded."""
     cells = max(1, columns) * (classes if classes > 2 else 1)
-    return min(count, MOST_ROWS, max(FEWEST_ROWS, MOST_CELLS // cells))
-
-
-def boosting_within(columns: int, classes: int) -> tuple[int, int]:
-    """Rounds, and bins of a column, with which boosting ends in bounded time: it looks at every bin of every column for
-    each leaf of each tree, of each class one in each round."""
-    trees = classes if classes > 2 else 1
-    rounds = ROUNDS if trees == 1 else min(ROUNDS, max(5, MOST_TREES // trees))
-    rounds = min(rounds, max(5, MOST_GROWN // (trees * max(1, columns))))
-    return rounds, min(BINS, max(15, MOST_BINS // max(1, columns)))
+    return min(count, MOST_ROWS, max(FEWEST_ROWS, MOST_WORK // cells))
 
 
 def _fitted(
     name: str,
     table: Table,
-    raw: _Raw,
     rows: Mapping[str, np.ndarray],
     preprocessor: Preprocessor,
     weights: np.ndarray | None,
@@ -184,23 +142,21 @@ def _fitted(
     classes, train = len(table.classes), np.asarray(rows["train"])
     if name == "boosting" and classes > MOST_CLASSES:
         return Baseline(name, note=f"not fitted: {classes} classes, more than {MOST_CLASSES}")
+    columns = table.features.shape[1]
+    if name == "boosting" and columns > MOST_COLUMNS:
+        return Baseline(name, note=f"not fitted: {columns:,} columns, more than {MOST_COLUMNS:,}")
     note = ""
     if name != "constant":
-        within = rows_within(len(train), raw.columns, classes)
+        within = rows_within(len(train), columns, classes)
         if within < len(train):
             note = f"fitted on {within:,} of {len(train):,} training rows, evenly spread"
             some = np.linspace(0, len(train) - 1, within).astype(np.int64)
             train, weights = train[some], None if weights is None else weights[some]
-    rounds, bins = boosting_within(raw.columns, classes)
-    if name == "boosting" and (rounds, bins) != (ROUNDS, BINS):
-        fewer = [f"{rounds} rounds instead of {ROUNDS}"] * (rounds < ROUNDS)
-        fewer += [f"{bins} bins instead of {BINS}"] * (bins < BINS)
-        why = [f"{classes} classes"] * (classes > 2 and rounds < ROUNDS)
-        why += [f"{raw.columns:,} columns"] * (raw.columns * BINS > MOST_BINS)
-        note = "; ".join(filter(None, [note, f"{' and '.join(fewer)}, for {' and '.join(why)}"]))
-    inputs = _Nothing() if name == "constant" else raw
-    chosen = inputs.of(train)
-    model = _model(name, table.task, chosen, rounds, bins)
+    rounds = ROUNDS if classes <= 2 else min(ROUNDS, max(5, MOST_TREES // classes))
+    if name == "boosting" and rounds < ROUNDS:
+        note = "; ".join(filter(None, [note, f"{rounds} rounds instead of {ROUNDS}, for {classes} classes"]))
+    chosen = raw_columns(table.features.iloc[train])
+    model = _model(name, table.task, chosen, rounds)
     last = f"{model.steps[-1][0]}__" if hasattr(model, "steps") else ""
     model.fit(chosen, table.target[train], **({} if weights is None else {f"{last}sample_weight": weights}))
     del chosen
@@ -209,13 +165,14 @@ def _fitted(
     for part, measured in rows.items():
         if part == "train":
             continue
+        raw = raw_columns(table.features.iloc[measured])
         if table.task == "regression":
-            said = np.concatenate([np.asarray(model.predict(some), np.float64) for some in inputs.pieces(measured)])
+            said = np.asarray(model.predict(raw), np.float64)
             outputs = torch.from_numpy(((said - target.mean) / target.std)[:, None])
             truth = torch.from_numpy((table.target[measured] - target.mean) / target.std)[:, None]
         else:
             shares = np.zeros((len(measured), classes))
-            shares[:, model.classes_] = np.concatenate([model.predict_proba(some) for some in inputs.pieces(measured)])
+            shares[:, model.classes_] = model.predict_proba(raw)
             outputs = torch.from_numpy(np.log(np.maximum(shares, 1e-15)))
             truth = torch.from_numpy(table.target[measured])
         of = table.weights_of(measured)
@@ -229,7 +186,7 @@ def _fitted(
     return Baseline(name, found, len(train), note=note, intervals=intervals, ahead=ahead)
 
 
-def _model(name: str, task: str, raw: pd.DataFrame, rounds: int, bins: int = BINS) -> Any:
+def _model(name: str, task: str, raw: pd.DataFrame, rounds: int) -> Any:
     """An unfitted model of scikit-learn for raw columns."""
     from sklearn import compose, dummy, ensemble, impute, linear_model, pipeline, preprocessing
 
@@ -243,12 +200,12 @@ def _model(name: str, task: str, raw: pd.DataFrame, rounds: int, bins: int = BIN
             handle_unknown="use_encoded_value",
             unknown_value=np.nan,
             encoded_missing_value=np.nan,
-            max_categories=min(CODES, bins - 1),
+            max_categories=CODES,
         )
         columns = compose.ColumnTransformer([("numbers", "passthrough", numbers), ("categories", codes, categories)])
         of = ensemble.HistGradientBoostingRegressor if numbers_task else ensemble.HistGradientBoostingClassifier
         marked = [False] * len(numbers) + [True] * len(categories)
-        trees: Any = of(categorical_features=marked, max_iter=rounds, max_bins=bins, random_state=0)  # pyright: ignore[reportArgumentType]
+        trees: Any = of(categorical_features=marked, max_iter=rounds, random_state=0)  # pyright: ignore[reportArgumentType]
         return pipeline.make_pipeline(columns, trees)
     scaled = pipeline.make_pipeline(
         impute.SimpleImputer(strategy="median", keep_empty_features=True, add_indicator=True),

@@ -18,24 +18,21 @@ from htaf.data.columns import Column
 from htaf.data.notes import Note, from_record, told
 from htaf.data.tabular import Table
 from htaf.report.baselines import Baseline
-from htaf.report.curves import MOST_CURVES, class_curves, thresholds
-from htaf.report.measured import Measured, verdict
+from htaf.report.measured import Measured, class_curves, thresholds, verdict
 from htaf.rules.bits import RulesError
 from htaf.rules.explanation import BitRule, Explanation, explain
 from htaf.rules.inspection import effects, importance
-from htaf.rules.network_tree import surrogate
-from htaf.runs import METRICS, Run, short_commit
-from htaf.runs.confusion import confusion
-from htaf.runs.intervals import quantiles
-from htaf.runs.metrics import LOWER_IS_BETTER
+from htaf.rules.trees import surrogate
+from htaf.runs import METRICS, Run
+from htaf.runs.metrics import LOWER_IS_BETTER, confusion, quantiles
 
-FORMAT = 4
+FORMAT = 5
 BINS = 10
 MOST_CLASSES = 100  # whose whole confusion matrix is kept
 MOST_PAIRS = 20  # of classes that are taken for each other
 MOST_SHOWN = 8  # categories of a column that are named
 RULES = 12  # bits that are described
-EFFECTS = 6  # columns whose effect is drawn
+EFFECTS = 6  # columns whose effect is drawn, and classes whose probability is
 KINDS = {
     "number": "number", "category": "category", "encoded": "many categories", "date": "date", "dropped": "not used"
 }  # fmt: skip
@@ -49,7 +46,7 @@ def contents(
     *,
     baselines: Sequence[Baseline] | None = None,
 ) -> dict[str, Any]:
-    """What there is to say of a finished run of a table; the same for the same run.
+    """Say what there is to say of a finished run of a table; the same for the same run.
 
     Args:
         run: of a table.
@@ -102,10 +99,6 @@ def contents(
         "seed": record["seed"],
         "parameters": record.get("parameters"),
         "seconds": record.get("seconds"),
-        "threads": record["threads"],
-        "commit": short_commit(record.get("commit")),
-        "versions": record.get("versions", {}),
-        "fingerprint": record["data"].get("fingerprint"),
         "calibration": None,
         "confusion": None,
         "curves": None,
@@ -124,7 +117,7 @@ def contents(
 
 
 def opened(run: Run, table: Table) -> Explanation | None:
-    """The bits of a run; None of a network that has none to read."""
+    """Open the bits of a run; None of a network that has none to read."""
     try:
         return explain(run, table) if run.has_step else None
     except RulesError:
@@ -142,14 +135,14 @@ def of_columns(run: Run, table: Table, shuffled: pd.DataFrame) -> dict[str, Any]
     found = effects(run, strong, table)
     count = len(table.classes)
     outputs = [0] if not count else [1] if count == 2 else list(range(count))
-    if count > MOST_CURVES:
+    if count > EFFECTS:
         moved = sum((np.ptp([point.mean for point in one.points], axis=0) for one in found), np.zeros(count))
-        outputs = sorted(np.argsort(-moved, kind="stable")[:MOST_CURVES].tolist())
+        outputs = sorted(np.argsort(-moved, kind="stable")[:EFFECTS].tolist())
     return {"outputs": outputs, "columns": [one.to_json(outputs) for one in found]}
 
 
 def results(metrics: Mapping[str, Any], headline: str) -> dict[str, dict[str, Any]]:
-    """By part: the headline of the smooth and the exact network, the gap and its direction in words."""
+    """Put together, by part, the headline of the smooth and the exact network, the gap and its direction in words."""
     found: dict[str, dict[str, Any]] = {}
     for part, smooth in metrics["smooth"].items():
         one = smooth[headline]
@@ -169,7 +162,7 @@ def refitted(run: Run) -> list[str] | None:
 
 
 def training(run: Run) -> dict[str, Any]:
-    """The losses by epoch, counted from 1, and the epoch that was kept."""
+    """Read the losses by epoch, counted from 1, and the epoch that was kept."""
     record, rows = run.record, list[dict[str, float | None]]()
     try:
         for row in csv.DictReader(io.StringIO((run.path / METRICS).read_text("utf-8"))):
@@ -265,19 +258,13 @@ def rules(explained: Explanation) -> dict[str, Any]:
         "dead": {kind: len(bits) for kind, bits in explained.dead.items()},
         "rows": len(explained.test),
         "share": explained.share(len(found)),
-        "linear": linear(explained),
+        "linear": explained.linear_share,
         "shown": [one.to_json() for one in shown],
     }
 
 
-def linear(explained: Explanation) -> dict[str, Any] | None:
-    """The share of the linear part in the effect of all, and its columns that do most; None where there is none."""
-    columns = [{"column": name, "effect": of} for name, of in explained.linear_effects.items()]
-    return {"share": explained.linear_share, "columns": columns[:RULES]} if columns else None
-
-
 def columns(learned: Sequence[Column]) -> list[dict[str, Any]]:
-    """By raw column: its kind, how many inputs it makes, and in words how it is read."""
+    """Say of each raw column its kind, how many inputs it makes, and in words how it is read."""
     return [{"name": c.name, "kind": KINDS[c.kind], "inputs": _inputs(c), "read": read_as(c)} for c in learned]
 
 
@@ -312,7 +299,7 @@ def _inputs(column: Column) -> int:
 
 
 def read_as(column: Column) -> str:
-    """How a column is read, in words."""
+    """Say how a column is read, in words."""
     if column.kind == "dropped":
         return "not used: it does not vary"
     if column.kind == "number":

@@ -42,19 +42,20 @@ LOOKS = {  # by the class of a line, as in the legend of the page: colour and da
     "c2": (BLUE, ":"), "c3": (MUTED, "-"), "c4": (BAD, "--"), "c5": (GOOD, ":"),
 }  # fmt: skip
 IDEAL: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "linestyle": (0, (4, 4))}
+RATES = {"roc": "ROC", "precision": "Precision over recall"}  # by kind of curve its title
 WIDE = 20.0  # largest over smallest loss, from which the axis is logarithmic
 LARGEST = 1e100  # farther values are drawn there: the width of an axis must be a float too
 
 
 def number(value: float | None) -> str:
-    """A number for people: four significant digits; "-" for none."""
+    """Write a number for people: four significant digits; "-" for none."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if 10_000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def short(name: str, most: int = 34) -> str:
-    """A name that fits beside a picture."""
+    """Shorten a name so that it fits beside a picture."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
@@ -72,7 +73,7 @@ def styled(style: dict[str, Any] | None = None) -> Iterator[None]:
 
 
 def for_page(figure: Figure, prefix: str, attributes: str) -> str:
-    """A figure as an SVG element of a page: no header, no background, the page's fonts and colours.
+    """Write a figure as an SVG element of a page: no header, no background, the page's fonts and colours.
 
     Args:
         prefix: of ids in it, which must differ between the figures of a page.
@@ -131,7 +132,7 @@ def _drawn(values: Sequence[float | None]) -> np.ndarray:
 
 
 def losses(epochs: Sequence[dict[str, float | None]], best: float, lines: dict[str, str]) -> Markup:
-    """The losses by epoch; lines: names of columns, each with the class of its line."""
+    """Draw the losses by epoch; lines: names of columns, each with the class of its line."""
     known = [value for row in epochs for name in lines if (value := row[name]) is not None]
     if not known:
         return Markup()
@@ -169,7 +170,7 @@ def reliability(bins: Sequence[dict[str, float]], names: tuple[str, str]) -> Mar
 
 
 def spreads(bins: Sequence[dict[str, float]], target: str) -> Markup:
-    """Residuals by prediction: the middle 80% as a line, the mean as a dot."""
+    """Draw residuals by prediction: the middle 80% as a line, the mean as a dot."""
     first, last = bins[0], bins[-1]
     told = f"means from {number(first['mean'])} at {number(first['predicted'])} to {number(last['mean'])} at "
     x, mean, low, high = (_drawn([one[name] for one in bins]) for name in ("predicted", "mean", "q10", "q90"))
@@ -218,13 +219,11 @@ def effect(found: dict[str, Any], outputs: Sequence[str], target: str) -> Markup
         return _svg(figure, said)
 
 
-def rates(curves: Sequence[dict[str, Any]], names: Sequence[str], kind: str, own: tuple[float, float] | None) -> Markup:
-    """ROC, kind "roc", or precision over recall, kind "precision"; own: the point of the run's threshold."""
+def rates(curves: dict[str, Any], kind: str, own: dict[str, Any]) -> Markup:
+    """ROC, kind "roc", or precision over recall, kind "precision"; own: the run's threshold, a dot."""
     roc = kind == "roc"
-    what, area, figured = (
-        ("ROC", "area", "auroc") if roc else ("Precision and recall", "average precision", "average_precision")
-    )
-    said = "; ".join(f"{name} {area} {one[figured]:.3f}" for one, name in zip(curves, names, strict=True))
+    area, name = (curves["auroc"], "area") if roc else (curves["average_precision"], "average precision")
+    x, y = ("wrong", "recall") if roc else ("recall", "precision")
     with styled():
         figure, axes = _axes(
             *(("share of the others taken for it", "share found") if roc else ("recall, share found", "precision"))
@@ -232,8 +231,7 @@ def rates(curves: Sequence[dict[str, Any]], names: Sequence[str], kind: str, own
         axes.set_ylim(-0.03, 1.03)
         if roc:
             axes.plot([0, 1], [0, 1], **IDEAL)
-        for k, one in enumerate(curves):
-            _line(axes, [(x, y) for x, y in one[kind]], "exact" if len(curves) == 1 else f"c{k}")
-        if own is not None:
-            axes.plot([own[0]], [own[1]], "o", color=BLUE, markersize=7)
-        return _svg(figure, f"{what}: {said}.")
+        _line(axes, curves[kind], "exact")
+        if own[x] is not None and own[y] is not None:
+            axes.plot([own[x]], [own[y]], "o", color=BLUE, markersize=7)
+        return _svg(figure, f"{RATES[kind]}: {name} {area:.4f}.")

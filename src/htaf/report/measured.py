@@ -1,4 +1,4 @@
-"""What the networks of a run say of the rows that its report is about, with intervals; and beside the best baseline."""
+"""What the networks of a run say of the rows of its report: intervals, curves, and the verdict beside the baselines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
@@ -18,10 +19,12 @@ from htaf.data.tabular import Table
 from htaf.report.baselines import Baseline
 from htaf.runs import Run
 from htaf.runs.data import table_rows
-from htaf.runs.intervals import Interval, drawn_metrics, interval
-from htaf.runs.metrics import LOWER_IS_BETTER, decided, probabilities
+from htaf.runs.metrics import LOWER_IS_BETTER, Interval, decided, decided_by, drawn_metrics, interval, probabilities
 from htaf.runs.predictions import Joined, forward
 
+ROUNDING = 1e-9  # a difference of two figures this small beside them is none
+POINTS = 60  # of a curve
+THRESHOLDS = tuple(k / 10 for k in range(1, 10))
 NAMES = {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "auroc": "AUROC", "accuracy": "accuracy", "loss": "loss"}
 BASELINES = {
     "constant": "one answer for all rows",
@@ -87,7 +90,7 @@ class Measured:
         return drawn_metrics(outputs, self.target, target.task, target.std, **options)
 
     def intervals(self) -> dict[str, dict[str, Interval | None] | None]:
-        """By network, and of the gap between them, by metric, the 95% interval over the rows."""
+        """Find, by network, and of the gap between them, by metric, the 95% interval over the rows."""
         found: dict[str, Any] = {"exact": None, "smooth": None, "gap": None}
         own = {name: interval(of) for name, of in self.drawn.items()}
         if self.smooth is None:
@@ -97,7 +100,7 @@ class Measured:
         return {"exact": own, "smooth": {name: interval(of) for name, of in smooth.items()}, "gap": gap}
 
     def total(self, some: Bool[np.ndarray, " rows"]) -> float:
-        """What some of the rows weigh together; of unweighted ones how many they are."""
+        """Say what some of the rows weigh together; of unweighted ones how many they are."""
         return float(some.sum() if self.weights is None else self.weights[some].sum())
 
     def values(self) -> Float64[np.ndarray, "rows outputs"]:
@@ -107,20 +110,85 @@ class Measured:
         return probabilities(self.outputs).numpy()
 
     def truth(self) -> np.ndarray:
-        """The true classes, by number, or numbers in the unit of the target."""
+        """Return the true classes, by number, or numbers in the unit of the target."""
         if self.preprocessor.target.task == "regression":
             return self.preprocessor.inverse(self.target[:, 0].double().numpy())
         return self.target.numpy()
 
     def decided(self) -> np.ndarray:
-        """What is predicted: classes, by number, or numbers in the unit of the target."""
+        """Say what is predicted: classes, by number, or numbers in the unit of the target."""
         if self.preprocessor.target.task == "regression":
             return self.values()[:, 0]
         return decided(self.outputs, self.threshold).numpy()
 
 
+def class_curves(measured: Measured) -> dict[str, Any] | None:
+    """ROC and precision-recall of the second of two classes on the rows of the report; None of more classes, or where
+    all rows or none have it. Rows count by their weights.
+
+    Returns:
+        {"auroc", "average_precision", "roc": [[share of the others that are taken for it, share of its rows that are
+        found], ...], "precision": [[recall, precision], ...]}.
+    """
+    from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score, roc_curve
+
+    has, outputs, of = measured.truth() == 1, measured.outputs.double(), measured.weights
+    if outputs.shape[1] != 2 or has.all() or not has.any():
+        return None
+    score = (outputs[:, 1] - outputs[:, 0]).numpy()  # probabilities near 0 and 1 have ties that logits have not
+    wrong, right, _ = roc_curve(has, score, sample_weight=of)
+    precision, recall, _ = precision_recall_curve(has, score, sample_weight=of)
+    return {
+        "auroc": float(roc_auc_score(has, score, sample_weight=of)),
+        "average_precision": float(average_precision_score(has, score, sample_weight=of)),
+        "roc": _thinned(wrong, right),
+        "precision": _thinned(recall[-2::-1], precision[-2::-1]),  # without the end that no row has
+    }
+
+
+def _thinned(x: Float64[np.ndarray, " points"], y: Float64[np.ndarray, " points"]) -> list[list[float]]:
+    """At most 60 points of a curve, spread evenly along it."""
+    along = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y)))])
+    wanted = np.searchsorted(along, np.linspace(0, along[-1], POINTS))
+    chosen = np.unique(np.concatenate([[0], np.minimum(wanted, len(x) - 1), [len(x) - 1]]))
+    return [[round(float(a), 5), round(float(b), 5)] for a, b in zip(x[chosen], y[chosen], strict=True)]
+
+
+def thresholds(measured: Measured) -> list[dict[str, Any]]:
+    """Of two classes what is found and what is right where the second is said from a probability on; the run's own
+    threshold stands among round ones. Rows count by their weights.
+
+    Returns:
+        {"threshold", "said": share of the rows of which class 1 is said, "wrong": share of the rows of class 0 of which
+        it is, "recall", "precision", "f1", "accuracy", "own": whether it is the run's}, in order; None where there is
+        nothing to divide by.
+    """
+    values, truth = torch.from_numpy(measured.values()), measured.truth()
+    if values.shape[1] != 2:
+        return []
+    own = 0.5 if measured.threshold is None else measured.threshold
+    positive, found = truth == 1, list[dict[str, Any]]()
+    for threshold in sorted({*THRESHOLDS, own}):
+        by = measured.threshold if threshold == own else threshold
+        said: Bool[np.ndarray, " rows"] = decided_by(values, by).numpy() == 1
+        hits, count, wanted, whole = map(measured.total, (said & positive, said, positive, truth >= 0))
+        found.append(
+            {
+                "threshold": threshold,
+                "said": count / whole,
+                "wrong": (count - hits) / (whole - wanted) if not positive.all() else None,
+                "recall": hits / wanted if wanted else None,
+                "precision": hits / count if count else None,
+                "f1": 2 * hits / (count + wanted) if count + wanted else None,
+                "accuracy": measured.total(said == positive) / whole,
+                "own": threshold == own,
+            }
+        )
+    return found
+
+
 def verdict(own: float | None, part: str, metric: str, baselines: Sequence[Baseline]) -> dict[str, Any] | None:
-    """The network beside the best baseline.
+    """Compare the network with the best baseline.
 
     Args:
         own: the network's metric on the part.
@@ -137,6 +205,7 @@ def verdict(own: float | None, part: str, metric: str, baselines: Sequence[Basel
     best = max(known, key=lambda one: sign * (one.metrics[part][metric] or 0.0))
     value = best.metrics[part][metric] or 0.0
     by, within = sign * (own - value), best.ahead.get(metric)
+    by = 0.0 if abs(by) < ROUNDING * max(abs(own), abs(value)) else by
     if within is not None:
         within = within if sign > 0 else (-within[1], -within[0])
     stands = "ahead" if by > 0 else "behind" if by < 0 else "level"
@@ -160,6 +229,6 @@ def _sentence(name: str, metric: str, found: dict[str, Any]) -> str:
 
 
 def amount(value: float) -> str:
-    """A difference of a metric, in three significant digits."""
+    """Write a difference of a metric, in three significant digits."""
     value = value or 0.0  # no -0
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from htaf._console import direction
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from htaf._console import direction, visible
 from htaf.report import drawing
 from htaf.report.drawing import number, short
 from htaf.report.measured import BASELINES, NAMES
-from htaf.report.parts import templates
+from htaf.rules.trees import percent
 
+TEMPLATES = Path(__file__).with_name("templates")
 LABELLED = 30  # classes whose confusion matrix is shown whole
 SHOWN = 15  # columns by importance before the rest is folded away
 PARTS = ("train", "validation", "test")
@@ -26,7 +31,7 @@ Section = dict[str, Any]  # what the template shows of it; empty where there is 
 
 
 def page(values: dict[str, Any]) -> str:
-    """The page of a report.
+    """Write the page of a report.
 
     Args:
         values: of `htaf.report.contents.contents`.
@@ -35,29 +40,53 @@ def page(values: dict[str, Any]) -> str:
         HTML: the same text for the same values. All that comes from data is escaped.
     """
     shown = {name: values[name] for name in ("data", "target", "part", "classes")}
-    template = templates().get_template("run.html")
-    return template.render(
-        shown,
-        most=SHOWN,
-        unit="in the unit of the target" if values["task"] == "regression" else "in logits",
-        about=_about(values),
-        verdict=values["verdict"],
-        result=_result(values),
-        tree=_tree(values),
-        effects=_effects(values),
-        curves=_curves(values),
-        baselines=_baselines(values),
-        training=_training(values),
-        calibration=_calibration(values),
-        residuals=_residuals(values),
-        confusion=_confusion(values),
-        importance=_importance(values),
-        rules=_rules(values),
-        columns=_columns(values),
-        noted=values["notes"],
-        warned=[note for note in values["notes"] if note.startswith("WARNING: ")],
-        recipe=_recipe(values),
+    return (
+        templates()
+        .get_template("run.html")
+        .render(
+            shown,
+            most=SHOWN,
+            unit="in the unit of the target" if values["task"] == "regression" else "in logits",
+            about=_about(values),
+            verdict=values["verdict"],
+            result=_result(values),
+            tree=_tree(values),
+            effects=_effects(values),
+            curves=_curves(values),
+            baselines=_baselines(values),
+            training=_training(values),
+            calibration=_calibration(values),
+            residuals=_residuals(values),
+            confusion=_confusion(values),
+            importance=_importance(values),
+            rules=_rules(values),
+            columns=_columns(values),
+            noted=values["notes"],
+            warned=[note for note in values["notes"] if note.startswith("WARNING: ")],
+            recipe=[(name, _shown(value)) for name, value in sorted(values["recipe"].items())],
+        )
     )
+
+
+def templates(*folders: Path) -> Environment:
+    """Find templates of pages in folders; they may use the parts and the page of this room.
+
+    All text that they are given is escaped, and has nothing hidden in it.
+    """
+    made = Environment(
+        loader=FileSystemLoader([*folders, TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_without_hidden,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["comma"] = "{:,}".format
+    return made
+
+
+def _without_hidden(value: object) -> object:
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _named(metric: str) -> str:
@@ -82,7 +111,7 @@ def _figure(metric: str, value: float | None, sign: str = "") -> str:
 def _gap(metric: str, value: float) -> str:
     """A difference, with its sign."""
     shown = _figure(metric, value, "+")
-    return f"{value:+.2g}" if value and not shown.strip("+-0.") else shown
+    return f"{value:+.2g}" if abs(value) >= 1e-9 and not shown.strip("+-0.") else shown
 
 
 def _interval(found: dict[str, Any] | None, metric: str, sign: str = "") -> str:
@@ -93,11 +122,6 @@ def _interval(found: dict[str, Any] | None, metric: str, sign: str = "") -> str:
 
 def _listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
-
-
-def _part(share: float) -> str:
-    """A share, in whole percents where it is not small."""
-    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
 
 
 def _better_by(within: Sequence[float] | None, metric: str, lower_is_better: bool) -> str:
@@ -274,14 +298,14 @@ def _confusion(values: dict[str, Any]) -> Section:
     found, classes = values["confusion"], values["classes"]
     if not found:
         return {}
+    if len(classes) > LABELLED:
+        pairs = [(classes[p["true"]], classes[p["predicted"]], f"{p['rows']:,}") for p in found["pairs"]]
+        return {"matrix": [], "pairs": pairs}
     matrix = []
-    if found["matrix"] is not None and len(classes) <= LABELLED:
-        for name, row in zip(classes, found["matrix"], strict=True):
-            total = sum(row) or 1
-            matrix.append((name, [(f"{count:,}", f"{count / total:.3f}") for count in row]))
-    pairs = [(classes[p["true"]], classes[p["predicted"]], f"{p['rows']:,}") for p in found["pairs"]]
-    pairs = pairs if len(classes) > 2 else []
-    return {"matrix": matrix, "pairs": pairs} if matrix or pairs else {}
+    for name, row in zip(classes, found["matrix"], strict=True):
+        total = sum(row) or 1
+        matrix.append((name, [(f"{count:,}", f"{count / total:.3f}") for count in row]))
+    return {"matrix": matrix, "pairs": []}
 
 
 def _importance(values: dict[str, Any]) -> Section:
@@ -316,14 +340,12 @@ def _rules(values: dict[str, Any]) -> Section:
             right = f"{about['accuracy']:.2f} ({about['majority']:.2f})"
             figures = (f"{about['balanced']:.2f}", right, f"{one['on']:.0%}", f"{one['effect']:.3g}")
             rows.append({"bit": one["bit"], "text": one["text"], "figures": figures})
-    linear = found["linear"] or {"share": 0.0, "columns": []}
     return {
         "rows": rows,
-        "linear": found["linear"] and _part(linear["share"]),
-        "columns": [(one["column"], f"{one['effect']:.3g}") for one in linear["columns"]],
+        "linear": percent(found["linear"]) if found["linear"] else "",
         "bits": found["bits"],
         "dead": sum(found["dead"].values()),
-        "share": _part(found["share"]),
+        "share": percent(found["share"]),
         "measured": found["rows"],
         "looked_at": len(found["shown"]),
     }
@@ -336,7 +358,7 @@ def _tree(values: dict[str, Any]) -> Section:
     for one in found["branches"]:
         leaf, says = one["says"] is not None, one["says"]
         answer = "" if not leaf else says if isinstance(says, str) else number(says)
-        chance = "" if one["chance"] is None else _part(one["chance"]) if found["risk"] else f"{one['chance']:.0%}"
+        chance = "" if one["chance"] is None else percent(one["chance"]) if found["risk"] else f"{one['chance']:.0%}"
         rows.append(
             (one["depth"], one["text"], leaf, [answer, *([chance] if values["classes"] else []), f"{one['rows']:.0%}"])
         )
@@ -365,44 +387,27 @@ def _effects(values: dict[str, Any]) -> Section:
         else:
             heads = ("value", share, *names)
             rows = [[p["label"], f"{p['share']:.0%}", *map(number, p["mean"])] for p in one["points"]]
-        blank = [p for p in one["points"] if p["value"] == "" and one["kind"] != "category"]
-        without = f"Without a value: {', '.join(number(mean) for mean in blank[0]['mean'])}." if blank else ""
         picture = drawing.effect(one, names, axis)
-        shown.append({"name": one["column"], "picture": picture, "heads": heads, "rows": rows, "without": without})
-    return {"columns": shown, "rows": found[0]["rows"], "legend": [] if alone else _legend(names), "alone": alone}
-
-
-def _legend(names: Sequence[str]) -> list[tuple[str, str]]:
-    return [(f"c{place}", short(name)) for place, name in enumerate(names)]
+        shown.append({"name": one["column"], "picture": picture, "heads": heads, "rows": rows})
+    return {
+        "columns": shown,
+        "rows": found[0]["rows"],
+        "legend": [] if alone else [(f"c{k}", short(name)) for k, name in enumerate(names)],
+        "alone": alone,
+    }
 
 
 def _curves(values: dict[str, Any]) -> Section:
-    """ROC, precision and recall, and thresholds."""
+    """ROC, precision and recall of two classes, and thresholds."""
     found = values["curves"]
     if not found:
         return {}
-    names = [values["classes"][one["class"]] for one in found]
-    own = next((one for one in values["thresholds"] if one["own"]), None)
-    dots: dict[str, Any] = {"roc": None, "precision": None}
-    if own is not None and own["precision"] is not None and own["recall"] is not None:
-        dots = {"roc": (own["wrong"], own["recall"]), "precision": (own["recall"], own["precision"])}
+    own = next(one for one in values["thresholds"] if one["own"])
     figures = ("recall", "precision", "f1", "accuracy")
     return {
-        "pictures": [
-            (
-                drawing.rates(found, names, kind, dots[kind]),
-                title,
-                ("class", "rows", area),
-                [[n, f"{one['rows']:,}", f"{one[name]:.4f}"] for n, one in zip(names, found, strict=True)],
-            )
-            for kind, title, area, name in (
-                ("roc", "ROC", "AUROC", "auroc"),
-                ("precision", "Precision over recall", "average precision", "average_precision"),
-            )
-        ],
-        "legend": _legend(names) if len(names) > 1 else [],
-        "of": names[0] if len(names) == 1 else "",
-        "own": None if own is None else f"{own['threshold']:.3g}",
+        "pictures": [(drawing.rates(found, kind, own), title) for kind, title in drawing.RATES.items()],
+        "of": values["classes"][1],
+        "own": f"{own['threshold']:.3g}",
         "thresholds": [
             [
                 f"{one['threshold']:.3g}{', the run' if one['own'] else ''}",
@@ -420,15 +425,6 @@ def _columns(values: dict[str, Any]) -> Section:
         "used": sum(one["kind"] != "not used" for one in values["columns"]),
         "inputs": sum(one["inputs"] for one in values["columns"]),
         "rows": read + [[one["name"], "left out", "", one["why"]] for one in values["left_out"]],
-    }
-
-
-def _recipe(values: dict[str, Any]) -> Section:
-    facts = [("commit", values["commit"]), *sorted(values["versions"].items()), ("threads", values["threads"])]
-    facts += [("run key", values["key"]), ("fingerprint of the data", values["fingerprint"])]
-    return {
-        "fields": [(name, _shown(value)) for name, value in sorted(values["recipe"].items())],
-        "facts": [(name, _shown(value)) for name, value in facts],
     }
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from htaf._compat import free_start_method
 from htaf._files import parse_json, to_json, write_atomic
@@ -19,6 +16,7 @@ from htaf.report.measured import Measured
 from htaf.report.page import page
 from htaf.runs import Run, locked
 from htaf.runs.data import table_rows
+from htaf.training.distributed import thread_count
 from htaf.training.families import make_recipe
 from htaf.training.problems import class_weights, row_weights
 from htaf.training.recipe import TableData
@@ -27,7 +25,7 @@ PAGE, VALUES = "report.html", "report.json"
 
 
 def write_report(
-    run: Run, table: Table | None = None, *, baselines: bool = True, told: Callable[[str], Any] = lambda name: None
+    run: Run, table: Table | None = None, *, baselines: bool = True, progress: Callable[[str], Any] = lambda name: None
 ) -> dict[str, Any]:
     """Write report.json and report.html into the folder of a finished run of a table.
 
@@ -37,7 +35,7 @@ def write_report(
     Args:
         run: finished. table: the one that it was trained on; None: `run.data()`, which reads it.
         baselines: also those of `htaf.report.fit_baselines`.
-        told: called with the name of each baseline before it is fitted.
+        progress: called with the name of each baseline before it is fitted.
 
     Returns:
         The figures, as they stand in report.json.
@@ -49,7 +47,7 @@ def write_report(
     table = run.data() if table is None else table  # pyright: ignore[reportAssignmentType]
     if not isinstance(table, Table):
         raise DataError(f"expected a run of a table, {run.path} was trained on images")
-    with locked(run.path, "another process writes in"), free_start_method(), _threads(run.record["threads"]):
+    with locked(run.path, "another process writes in"), free_start_method(), thread_count(run.record["threads"]):
         measured, found = Measured.of(run, table), None
         if baselines:
             rows = vars(table_rows(run, table))
@@ -63,7 +61,7 @@ def write_report(
                 rows,
                 measured.preprocessor,
                 threads=run.record["threads"],
-                told=told,
+                progress=progress,
                 weights=row_weights(table, train, class_weights(options, table, train)),
                 beside=(measured.part, measured.drawn),
             )
@@ -74,24 +72,13 @@ def write_report(
     return values
 
 
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """So many threads of torch inside: float sums depend on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def has_report(run: Run) -> bool:
-    """Whether the folder has a report of this run, of these weights; the page is written last."""
+    """Say whether the folder has a report of this run, of these weights; the page is written last."""
     return own_values(run) is not None and (run.path / PAGE).is_file()
 
 
 def own_values(run: Run) -> dict[str, Any] | None:
-    """The figures in the folder; None where they are of other weights, damaged or not there."""
+    """Read the figures in the folder; None where they are of other weights, damaged or not there."""
     try:
         values = parse_json((run.path / VALUES).read_bytes())
         own = (FORMAT, run.record["key"], run.record["model_sha256"])

@@ -6,21 +6,17 @@ from htaf._lazy import lazy
 
 if TYPE_CHECKING:
     from htaf.rules.bits import RulesError, TableBits
-    from htaf.rules.changes import WhatIf, what_if
     from htaf.rules.conditions import Condition, Rule
-    from htaf.rules.explanation import BitRule, Explanation, RowReasons, explain
-    from htaf.rules.inspection import Effect, Importance, effects, importance, vary
-    from htaf.rules.network_tree import Surrogate, surrogate
-    from htaf.rules.trees import Fidelity
+    from htaf.rules.explanation import BitRule, Explanation, RowReasons, WhatIf, explain, what_if
+    from htaf.rules.inspection import Effect, Importance, effects, importance
+    from htaf.rules.trees import Fidelity, Surrogate, surrogate
 
 _HOMES = {
     "htaf.rules.bits": ("RulesError", "TableBits"),
     "htaf.rules.conditions": ("Condition", "Rule"),
-    "htaf.rules.explanation": ("BitRule", "Explanation", "RowReasons", "explain"),
-    "htaf.rules.trees": ("Fidelity",),
-    "htaf.rules.changes": ("WhatIf", "what_if"),
-    "htaf.rules.inspection": ("Effect", "Importance", "effects", "importance", "vary"),
-    "htaf.rules.network_tree": ("Surrogate", "surrogate"),
+    "htaf.rules.explanation": ("BitRule", "Explanation", "RowReasons", "WhatIf", "explain", "what_if"),
+    "htaf.rules.trees": ("Fidelity", "Surrogate", "surrogate"),
+    "htaf.rules.inspection": ("Effect", "Importance", "effects", "importance"),
 }
 __all__ = [
     "BitRule",
@@ -39,7 +35,6 @@ __all__ = [
     "explain",
     "importance",
     "surrogate",
-    "vary",
     "what_if",
 ]
 __getattr__, __dir__ = lazy(__name__, {name: module for module, names in _HOMES.items() for name in names})

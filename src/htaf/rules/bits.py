@@ -1,4 +1,4 @@
-"""The bits of the last hidden layer of a run of a table, and the linear head that reads them."""
+"""A run of a table opened for rules: its table, its network's answers, and the bits that the linear head reads."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ from htaf._errors import HtafError, suggestion
 from htaf.activations import Heaviside
 from htaf.data.columns import Column
 from htaf.data.notes import Note
+from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import listed
+from htaf.data.tabular import Table, frame_like
 from htaf.grid import bias_of, weight_of
 from htaf.models.mlp import MLP
-from htaf.runs import Run, forward
-from htaf.runs.metrics import decided
+from htaf.runs import Run, UnknownSourceError, forward
+from htaf.runs.data import rows_are_known
+from htaf.runs.metrics import decided, probabilities
+
+MOST_ROWS = 10_000  # of the training part and of the test part that are looked at
 
 
 class RulesError(HtafError):
@@ -31,15 +36,13 @@ class RulesError(HtafError):
 
 @runtime_checkable
 class Fitted(Protocol):
-    """An estimator that is fitted: it holds its run, and may know the rows that it was trained on."""
+    """An estimator that is fitted: it holds its run."""
 
     run_: Run
 
-    def trained_on(self, rows: pd.DataFrame, /) -> list[Note]: ...
-
 
 def run_of(model: Run | Fitted) -> Run:
-    """The run itself, or that of a fitted estimator.
+    """Take the run itself, or that of a fitted estimator.
 
     Raises:
         RulesError: neither, or an estimator before `fit`.
@@ -77,6 +80,39 @@ def column_of(preprocessor: Preprocessor, name: str) -> Column:
     if columns[name].kind == "dropped":
         raise RulesError(f"column {name!r} was dropped in training: no value of it changes the prediction")
     return columns[name]
+
+
+def own_table(run: Run, data: Table | pd.DataFrame | None) -> Table:
+    """Read the table of a run: the one given, or the one that its record names."""
+    target = table_of(run)[1].target
+    if isinstance(data, pd.DataFrame):
+        if rows_are_known(run):
+            raise RulesError(f"{run.path} knows the rows of its training: expected its table or none, got a data frame")
+        return frame_like(data, target=target)
+    try:
+        found = run.data() if data is None else data
+    except UnknownSourceError as error:
+        raise RulesError(f"{error.said}: give data=, a data frame with the column {target.name!r}") from None
+    if not isinstance(found, Table):
+        raise RulesError(f"expected a table for {run.path}, got the images {found.name}")
+    return found
+
+
+def drawn(rows: Int64[np.ndarray, " part"], most: int, seed: int) -> Int64[np.ndarray, " some"]:
+    """Draw at most so many of the row numbers, and keep their order."""
+    if len(rows) <= most:
+        return rows
+    return rows[np.sort(random_order(len(rows), seed, 2)[:most])]
+
+
+def answers(
+    network: nn.Module, preprocessor: Preprocessor, inputs: Float32[np.ndarray, "rows inputs"]
+) -> Float64[np.ndarray, "rows outputs"]:
+    """Predict by a network: probabilities of classes, or numbers [rows, 1] in the unit of the target."""
+    outputs = forward(network, torch.from_numpy(inputs))
+    if preprocessor.target.task == "regression":
+        return preprocessor.inverse(outputs[:, 0].double().numpy())[:, None]
+    return probabilities(outputs).numpy()
 
 
 @dataclass(frozen=True)
@@ -144,7 +180,7 @@ class TableBits:
     def of_inputs(
         self, inputs: Float32[np.ndarray, "rows columns"]
     ) -> tuple[UInt8[np.ndarray, "rows bits"], Float32[np.ndarray, "rows outputs"]]:
-        """The bits of network inputs, and the network's own outputs.
+        """Compute the bits of network inputs, and the network's own outputs.
 
         Raises:
             RulesError: the last hidden layer has values other than 0 and 1, or than the shares of its levels.
@@ -169,7 +205,7 @@ class TableBits:
     def of_rows(
         self, rows: pd.DataFrame
     ) -> tuple[UInt8[np.ndarray, "rows bits"], Float32[np.ndarray, "rows outputs"], list[Note]]:
-        """The bits of raw rows, the network's outputs, and notes of what was handled.
+        """Compute the bits of raw rows, the network's outputs, and notes of what was handled.
 
         Raises:
             DataError: rows lack a column or hold values that cannot be used.
@@ -186,7 +222,7 @@ class TableBits:
     def decision(
         self, outputs: Float[np.ndarray, "rows outputs"]
     ) -> tuple[Int64[np.ndarray, " rows"], Int64[np.ndarray, " rows"]]:
-        """Of each row the predicted class and the next one; of a regression zeros. By a threshold the logit of the
+        """Find each row's predicted class and the next one; zeros of a regression. By a threshold the logit of the
         predicted one may be the lower."""
         if outputs.shape[1] == 1:
             zero = np.zeros(len(outputs), np.int64)

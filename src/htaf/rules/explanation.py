@@ -1,27 +1,26 @@
-"""What the bits of a run of a table say: a rule for each, its fidelity, and the reasons of rows."""
+"""What the bits of a run of a table say: a rule for each, its fidelity, the reasons of rows, and what if."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Bool, Float64, Int64, UInt8
 
-from htaf.data.order import random_order
-from htaf.data.tabular import Split, Table, frame_like
-from htaf.rules.bits import Fitted, RulesError, TableBits, run_of, table_of
-from htaf.rules.conditions import Rule
-from htaf.rules.raw_columns import Encoded, RawColumns
+from htaf.data.notes import Note
+from htaf.data.tabular import Table
+from htaf.rules.bits import MOST_ROWS, Fitted, RulesError, TableBits, column_of, drawn, own_table
+from htaf.rules.conditions import Encoded, RawColumns, Rule
 from htaf.rules.trees import Fidelity, fidelity, fit_rule
-from htaf.runs import Run, UnknownSourceError
-from htaf.runs.data import rows_are_known, rows_for_looking
+from htaf.runs import Run
+from htaf.runs.data import rows_for_looking
+from htaf.runs.predictions import predicted
 
-MOST_ROWS = 10_000  # of a part
 OTHERS = 200  # training rows whose values a row is given
 
 State = Literal["varies", "always on", "always off"]
@@ -50,7 +49,7 @@ class BitRule:
     fidelity: Fidelity | None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Write as plain JSON values."""
         found: dict[str, Any] = {
             "bit": self.bit, "state": self.state, "effect": self.effect, "on": self.on, "weights": list(self.weights),
             "rule": None, "text": None, "columns": [], "depth": self.depth, "fidelity": None,
@@ -162,7 +161,7 @@ class Explanation:
         return np.argsort(-self.effects, kind="stable")
 
     def state(self, bit: int) -> State:
-        """Whether a bit changes in the training rows."""
+        """Say whether a bit changes in the training rows."""
         always, ever = self._ever
         return "always on" if always[bit] else "varies" if ever[bit] else "always off"
 
@@ -173,7 +172,7 @@ class Explanation:
         return {kind: [b for b, state in enumerate(states) if state == kind] for kind in ("always on", "always off")}
 
     def rule(self, bit: int) -> BitRule:
-        """The rule of a bit, fitted when it is first asked for.
+        """Return the rule of a bit, fitted when it is first asked for.
 
         Raises:
             RulesError: there is no such bit.
@@ -199,22 +198,22 @@ class Explanation:
         )
 
     def share(self, most: int) -> float:
-        """The share that the bits that do most have in the sum of all effects, those of the linear part too."""
+        """Compute the share that the bits that do most have in the sum of all effects, those of the linear part too."""
         whole = float(self.effects.sum())
         share = float(self.effects[self.order[:most]].sum()) / whole if whole else 1.0
         return share * (1 - self.linear_share)
 
-    def rules(self, most: int | None = None, told: Callable[[], object] = lambda: None) -> list[BitRule]:
-        """The rules of the bits that do most, in order; dead bits are left out.
+    def rules(self, most: int | None = None, progress: Callable[[], object] = lambda: None) -> list[BitRule]:
+        """Return the rules of the bits that do most, in order; dead bits are left out.
 
         Args:
-            most: how many, None for all. told: called after each, for progress.
+            most: how many, None for all. progress: called after each, for progress.
         """
         found = []
         for bit in self.order.tolist():
             if self.state(bit) == "varies" and (most is None or len(found) < most):
                 found.append(self.rule(bit))
-                told()
+                progress()
         return found
 
     def reasons(self, row: pd.DataFrame) -> RowReasons:
@@ -257,8 +256,6 @@ def explain(
     model: Run | Fitted,
     data: Table | pd.DataFrame | None = None,
     *,
-    train: pd.DataFrame | None = None,
-    most_rows: int = MOST_ROWS,
     seed: int = 0,
 ) -> Explanation:
     """Open a run of a table for its rules.
@@ -266,11 +263,9 @@ def explain(
     Args:
         model: a run, from `htaf.runs.open_run`, or a fitted estimator.
         data: the table that it was trained on; None: `run.data()`, which reads it. Of an estimator or a run on a data
-            frame any labelled rows, a data frame too; give rows that were held out.
-        train: of such a model the rows to which rules are fitted, so that all of `data` are for their figures; None:
-            most of `data` are fitted to, and a fifth of them is for figures.
-        most_rows: of the training part and of the test part; of larger ones so many are drawn.
-        seed: of the rows that are drawn, and of what is random in the rules.
+            frame any labelled rows, a data frame too, that were held out: most of them are fitted to, and a fifth is
+            for figures.
+        seed: of the rows that are drawn, at most 10,000 of a part, and of what is random in the rules.
 
     Returns:
         The bits with their rows. `rules()` has the rules, `reasons(row)` what the values of a row add.
@@ -280,63 +275,61 @@ def explain(
         RunError: another table than that of the training. DataError: rows without a column or the target.
     """
     bits = TableBits.of(model)
-    table, parts = fitted_and_held(model, data, train)
-    of_train, of_test = (table.features.iloc[drawn(rows, most_rows, seed)] for rows in (parts.train, parts.test))
+    table = own_table(bits.run, data)
+    parts = rows_for_looking(bits.run, table)
+    of_train, of_test = (table.features.iloc[drawn(rows, MOST_ROWS, seed)] for rows in (parts.train, parts.test))
     train_bits, _, _ = bits.of_rows(of_train)
     test_bits, outputs, _ = bits.of_rows(of_test)
     columns = RawColumns.learn(bits.preprocessor, of_train)
     return Explanation(bits, table.name, columns, of_train, of_test, train_bits, test_bits, outputs, seed)
 
 
-def fitted_and_held(
-    model: Run | Fitted, data: Table | pd.DataFrame | None, train: pd.DataFrame | None
-) -> tuple[Table, Split]:
-    """A table, and which of its rows something is fitted to, "train", and which are for its figures, "test"; arguments
-    as of `explain`."""
-    run = run_of(model)
-    if train is None:
-        table = own_table(run, data)
-        parts = rows_for_looking(run, table)
-    else:
-        if not isinstance(train, pd.DataFrame) or not isinstance(data, pd.DataFrame):
-            came = f"{type(data).__name__} and {type(train).__name__}"
-            raise RulesError(f"expected data, the held-out rows, and train to be data frames, got {came}")
-        preprocessor = table_of(run)[1]
-        each = [own_table(run, rows) for rows in (train, data)]
-        for one in each:
-            preprocessor.transform(one.features.head(0))  # it has all columns
-        table = own_table(run, pd.concat([preprocessor.named(train), preprocessor.named(data)], ignore_index=True))
-        count, none = len(each[0].target), np.zeros(0, np.int64)
-        parts = Split(np.arange(count), none, np.arange(count, len(table.target)))
-    warn_of_training(model, table.features.iloc[parts.test], 4)
-    return table, parts
+# ---- what if ----
 
 
-def warn_of_training(model: Run | Fitted, rows: pd.DataFrame, level: int = 3) -> None:
-    """Warn where rows whose figures are asked for are of the training, as far as the estimator knows."""
-    if not isinstance(model, Run):
-        for note in model.trained_on(rows):
-            warnings.warn(str(note), UserWarning, stacklevel=level)
+@dataclass(frozen=True)
+class WhatIf:
+    """Predictions of rows as they are and as they would be.
+
+    Attributes:
+        before, after: as `htaf.runs.Run.predict` gives them.
+        turned_on, turned_off: of each row the bits of the last hidden layer that change.
+        notes: what was handled in the changed rows.
+    """
+
+    before: pd.DataFrame
+    after: pd.DataFrame
+    turned_on: tuple[tuple[int, ...], ...]
+    turned_off: tuple[tuple[int, ...], ...]
+    notes: tuple[Note, ...]
 
 
-def own_table(run: Run, data: Table | pd.DataFrame | None) -> Table:
-    """The table of a run: the one given, or the one that its record names."""
-    target = table_of(run)[1].target
-    if isinstance(data, pd.DataFrame):
-        if rows_are_known(run):
-            raise RulesError(f"{run.path} knows the rows of its training: expected its table or none, got a data frame")
-        return frame_like(data, target=target)
-    try:
-        found = run.data() if data is None else data
-    except UnknownSourceError as error:
-        raise RulesError(f"{error.said}: give data=, a data frame with the column {target.name!r}") from None
-    if not isinstance(found, Table):
-        raise RulesError(f"expected a table for {run.path}, got the images {found.name}")
-    return found
+def what_if(model: Run | Fitted, changes: Mapping[str, Any], rows: pd.DataFrame) -> WhatIf:
+    """Say what changes in the predictions of raw rows when columns have other values.
 
+    Args:
+        model: a run, from `htaf.runs.open_run`, or a fitted estimator.
+        changes: raw values by column, as they would stand in the table: numbers, text, None or "" for missing.
+        rows: the columns that it was trained on, by name.
 
-def drawn(rows: Int64[np.ndarray, " part"], most: int, seed: int) -> Int64[np.ndarray, " some"]:
-    """At most so many of the row numbers, in their order."""
-    if len(rows) <= most:
-        return rows
-    return rows[np.sort(random_order(len(rows), seed, 2)[:most])]
+    Raises:
+        RulesError: no change, or a column that the network does not read.
+        DataError: rows lack a column, or rows or changes hold values that cannot be used, such as text for a number.
+    """
+    bits = TableBits.of(model)
+    if not isinstance(changes, Mapping):
+        raise RulesError(f"expected values by column, then the rows, got {type(changes).__name__} first")
+    if not changes:
+        raise RulesError("expected at least one column to change, got none")
+    before, outputs, _ = bits.of_rows(rows)
+    changed = bits.preprocessor.named(rows)
+    for name, value in changes.items():
+        column_of(bits.preprocessor, name)
+        # as a column of its own, as of a file: a whole number beside fractions must not become another category
+        changed[name] = pd.Series([value] * len(rows), index=rows.index, dtype=object)
+    after, others, noted = bits.of_rows(changed)
+    flips = after.astype(int) - before.astype(int)
+    turned_on, turned_off = (tuple(tuple(np.flatnonzero(row == way).tolist()) for row in flips) for way in (1, -1))
+    notes = tuple(note for note in noted if note.column in changes)
+    was, would_be = (predicted(torch.from_numpy(of), bits.preprocessor, changed.index) for of in (outputs, others))
+    return WhatIf(was, would_be, turned_on, turned_off, notes)

@@ -21,13 +21,11 @@ from htaf.data.order import random_order
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
 from htaf.grid import settled
-from htaf.rules.bits import Fitted, RulesError, column_of, table_of
-from htaf.rules.explanation import drawn, own_table, warn_of_training
-from htaf.rules.raw_columns import RARE, read
+from htaf.rules.bits import Fitted, RulesError, answers, column_of, drawn, own_table, table_of
+from htaf.rules.conditions import RARE, read
 from htaf.runs import Run, forward
 from htaf.runs.data import rows_for_figures
-from htaf.runs.intervals import Weights, drawn_metrics, figures, interval, quantiles
-from htaf.runs.metrics import LOWER_IS_BETTER, probabilities
+from htaf.runs.metrics import LOWER_IS_BETTER, Weights, drawn_metrics, interval, metrics_by_weight, quantiles
 
 MOST_ROWS = 2_000  # whose columns are shuffled
 MOST_COLUMNS = 100  # that are shuffled: those that move the outputs most
@@ -103,7 +101,7 @@ class Importance:
     left_out: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Write as plain JSON values."""
         columns = [
             {"column": name} | {key: None if np.isnan(value) else float(value) for key, value in row.items()}
             for name, row in self.columns.iterrows()
@@ -145,7 +143,6 @@ def importance(
     if repeats is not None and repeats < 1:
         raise RulesError(f"expected at least one repeat, got {repeats}")
     chosen = drawn(getattr(parts, part), MOST_ROWS, seed)
-    warn_of_training(model, table.features.iloc[chosen])
     target = torch.from_numpy(preprocessor.encode_target(table.target[chosen]))
     target = target.float().unsqueeze(1) if preprocessor.target.task == "regression" else target.long()
     return network_importance(
@@ -181,7 +178,7 @@ def network_importance(
     how: Any = {"weights": weights, "threshold": preprocessor.target.threshold}
 
     def measured(said: np.ndarray) -> dict[str, float]:
-        return figures(torch.from_numpy(said), *of, **how)(np.ones(rows))
+        return metrics_by_weight(torch.from_numpy(said), *of, **how)(np.ones(rows))
 
     def score(estimator: ByRowNumber, X: np.ndarray, y: object) -> float:
         return -sign * measured(estimator.predict(X))[metric]
@@ -272,23 +269,13 @@ class Effect:
     rows: int
 
     def to_json(self, outputs: Sequence[int]) -> dict[str, Any]:
-        """As plain JSON values; outputs: those of the network that are wanted."""
+        """Write as plain JSON values; outputs: those of the network that are wanted."""
         chosen = list(outputs)
         points = [
             vars(point) | {name: getattr(point, name)[chosen].tolist() for name in ("mean", "low", "high")}
             for point in self.points
         ]
         return vars(self) | {"points": points, "tenths": list(self.tenths)}
-
-
-def answers(
-    network: nn.Module, preprocessor: Preprocessor, inputs: Float32[np.ndarray, "rows inputs"]
-) -> Float64[np.ndarray, "rows outputs"]:
-    """Predict by a network: probabilities of classes, or numbers [rows, 1] in the unit of the target."""
-    outputs = forward(network, torch.from_numpy(inputs))
-    if preprocessor.target.task == "regression":
-        return preprocessor.inverse(outputs[:, 0].double().numpy())[:, None]
-    return probabilities(outputs).numpy()
 
 
 def curves(
@@ -370,41 +357,6 @@ def effects(
     return found
 
 
-def vary(
-    model: Run | Fitted,
-    column: str,
-    rows: pd.DataFrame | None = None,
-    *,
-    data: Table | pd.DataFrame | None = None,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Predict over the values of one column, as `effects`, which has more.
-
-    Args:
-        column: of the table, one that the network reads. Others as of `effects`.
-
-    Returns:
-        A row for each value: `share` of the training rows, see `Point`; `value`, of dates as ISO 8601, "" where there
-        is none; then the mean over the rows: `prediction` of a regression, else `probability_<class>` for each class.
-
-    Raises:
-        RulesError: a column that the network does not read, or of which no training row has a value.
-    """
-    found = effects(model, [column], data, rows=rows, seed=seed)
-    if not found:
-        raise RulesError(f"column {column!r}: expected training rows with a number, got none")
-    classes = table_of(model)[1].target.classes
-    names = [f"probability_{name}" for name in classes] or ["prediction"]
-    dated = found[0].kind == "date"
-    return pd.DataFrame(
-        [
-            {"share": point.share, "value": point.label if dated and point.value != "" else point.value}
-            | dict(zip(names, point.mean.tolist(), strict=True))
-            for point in found[0].points
-        ]
-    )
-
-
 def band(
     of_rows: Float64[np.ndarray, "values rows outputs"],
     mean: Float64[np.ndarray, "values outputs"],
@@ -429,7 +381,7 @@ def values_of(column: Column, training: np.ndarray) -> list[Tried]:
     """Choose the values of a column that are tried.
 
     Args:
-        training: its values in the training rows, as `htaf.rules.raw_columns.read` gives them.
+        training: its values in the training rows, as `htaf.rules.conditions.read` gives them.
     """
     if column.kind in ("category", "encoded"):
         count = pd.Series(training[training != RARE]).value_counts(sort=True).head(FEW)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from htaf.data import tabular
 from htaf.data.images import Images
-from htaf.data.notes import Note
 from htaf.data.parts import Data, Part, image_rows
 from htaf.runs.folder import RunError
 
@@ -62,12 +61,12 @@ class RunPart:
 
 
 def is_own(run: Trained, data: Data) -> bool:
-    """Whether a run was trained on these data, by their fingerprint."""
+    """Say whether a run was trained on these data, by their fingerprint."""
     return data.fingerprint == run.record["data"].get("fingerprint")
 
 
 def rows_of(run: Trained, images: Images) -> dict[str, tuple[str, Int64[Tensor, " rows"]]]:
-    """Of the images of a run each part: a side of the set, "train" or "test", and row numbers in it.
+    """List each part of the images of a run: a side of the set, "train" or "test", and row numbers in it.
 
     Returns:
         "train", "validation", "test" and "other": training images that the recipe left out.
@@ -89,12 +88,12 @@ def rows_of(run: Trained, images: Images) -> dict[str, tuple[str, Int64[Tensor, 
 
 
 def rows_are_known(run: Trained) -> bool:
-    """Whether the record says on which rows of a table a run was trained; one on a data frame does not."""
+    """Say whether the record says on which rows of a table a run was trained; one on a data frame does not."""
     return run.record["data"].get("split") != "given"
 
 
 def rows_for_looking(run: Trained, table: tabular.Table) -> tabular.Split:
-    """As `table_rows`; where the rows of the training are not known, any labelled rows, divided anew.
+    """Find rows as `table_rows`; where the rows of the training are not known, any labelled rows, divided anew.
 
     Such parts show what a network does, not how well: it may have been trained on each of them.
     """
@@ -110,14 +109,8 @@ def rows_for_figures(run: Trained, table: tabular.Table) -> tabular.Split:
     return tabular.Split(rows, rows, rows)
 
 
-def note_of_training(kind: str, seen: int, asked: int, share: float) -> list[Note]:
-    """A note where more rows than by chance are of the training; share: of rows that are not, those alike by chance."""
-    by_chance = share * asked + 3 * (share * (1 - share) * asked) ** 0.5
-    return [Note(kind, count=seen, values=(asked,))] if seen > by_chance else []
-
-
 def table_rows(run: Trained, table: tabular.Table) -> tabular.Split:
-    """The row numbers of the parts of the table that a run was trained on.
+    """Find the row numbers of the parts of the table that a run was trained on.
 
     Raises:
         RunError: the run was trained on other data, or does not say on which rows.
@@ -134,7 +127,7 @@ def raw_part(run: Trained, data: tabular.Table, part: str) -> pd.DataFrame:
 
 
 def weights_of(run: Trained, data: Data, part: str) -> Tensor | None:
-    """How much each row of a part of a run's data counts, float64 [rows]; None: all alike."""
+    """Say how much each row of a part of a run's data counts, float64 [rows]; None: all alike."""
     if isinstance(data, Images) or data.weights is None:
         return None
     return torch.from_numpy(data.weights if part == "all" else data.weights[getattr(table_rows(run, data), part)])

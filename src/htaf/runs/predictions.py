@@ -1,11 +1,11 @@
-"""From raw rows or image files to predictions, by any network: of a run, or packed. Needs no scikit-learn."""
+"""From raw rows or image files to predictions and their metrics, by any network: of a run, or packed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from htaf._console import progress
-from htaf.data.notes import Note
-from htaf.data.reading import DataError, Frame, GivesPandas
-from htaf.runs.metrics import decided_by, probabilities
+from htaf._errors import listed, suggestion
+from htaf.data.notes import OF_COLUMNS, Note, together
+from htaf.data.reading import DataError, Frame, GivesPandas, TableError
+from htaf.runs.metrics import decided_by, metrics, probabilities
 
 if TYPE_CHECKING:
     from htaf.data.image_preprocess import ImagePreprocessor
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def of_rows(
     model: nn.Module, preprocessor: Preprocessor, rows: Frame, *, text_as_missing: bool = False
 ) -> tuple[pd.DataFrame, list[Note]]:
-    """Predictions of a network for raw rows, and what was handled in them; see `htaf.runs.Run.predict`.
+    """Predict raw rows by a network, and say what was handled in them; see `htaf.runs.Run.predict`.
 
     Raises:
         DataError: as `Preprocessor.transform`; what comes is no table.
@@ -44,6 +45,71 @@ def of_rows(
     return frame, [*told, *notes]
 
 
+class RowPredictions:
+    """Predicts tables that come in pieces; the pieces count as one table in notes and in row numbers of errors.
+
+    Args:
+        model: [rows, inputs] -> [rows, outputs], exact or smooth, in eval mode.
+        preprocessor: of its inputs.
+        ids: columns of the rows that stay beside the predictions.
+        text_as_missing: as of `htaf.runs.Run.predict`.
+    """
+
+    def __init__(
+        self, model: nn.Module, preprocessor: Preprocessor, ids: Sequence[str] = (), *, text_as_missing: bool = False
+    ) -> None:
+        self.model, self.preprocessor, self.ids, self.text_as_missing = model, preprocessor, [*ids], text_as_missing
+        self.rows = 0
+        self._numbers = {column.name for column in preprocessor.columns if column.kind == "number"}
+        self._numbers -= {*preprocessor.ids}
+        self._notes: list[Note] = []
+
+    def reads_numbers(self, name: str) -> bool:
+        """Say whether a column is read as a number, and not also as it stands; as `read_pieces` asks."""
+        return name not in self.ids and name in self._numbers
+
+    def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Predict the next piece.
+
+        Args:
+            rows: raw columns by name, and the ids; other columns are ignored.
+
+        Returns:
+            The ids as they are, then the columns of `htaf.runs.Run.predict`.
+
+        Raises:
+            DataError: as `htaf.runs.Run.predict`; no column of an id, or one named as a column of predictions.
+        """
+        for name in self.ids:
+            if name not in rows.columns:
+                near = suggestion(name, [*map(str, rows.columns)])
+                raise DataError(
+                    f"--id: expected a column of the input, got {name!r}{near}; it has {listed([*map(str, rows)])}"
+                )
+        columns = {*(column.name for column in self.preprocessor.columns), *self.preprocessor.ids}
+        try:
+            beside = [name for name in self.ids if name not in columns]
+            found, notes = of_rows(
+                self.model, self.preprocessor, rows.drop(columns=beside), text_as_missing=self.text_as_missing
+            )
+        except TableError as error:
+            error.row += self.rows
+            raise
+        known = {*self.preprocessor.ids} - {"prediction"}  # are there already
+        if taken := [name for name in self.ids if name in found.columns and name not in known]:
+            raise DataError(f"--id: expected other columns than those of the predictions, got {listed(taken)}")
+        self._notes = together([*self._notes, *notes])
+        self.rows += len(rows)
+        ids = [name for name in self.ids if name not in known]
+        made = pd.concat([rows[ids], found], axis=1) if ids else found
+        return made.astype({name: object for name, kind in made.dtypes.items() if kind == "category"})
+
+    def notes(self) -> list[Note]:
+        """Say what was handled in all rows up to now, in the order of the columns."""
+        places = {column.name: place for place, column in enumerate(self.preprocessor.columns)}
+        return sorted(self._notes, key=lambda note: (note.kind in OF_COLUMNS, places.get(note.column, -1)))
+
+
 def predicted(outputs: Tensor, preprocessor: Preprocessor, index: pd.Index) -> pd.DataFrame:
     """Outputs [rows, outputs] of a network of a table as numbers in the unit of its target, or as classes."""
     if preprocessor.target.task == "regression":
@@ -55,7 +121,7 @@ def predicted(outputs: Tensor, preprocessor: Preprocessor, index: pd.Index) -> p
 def of_images(
     model: nn.Module, preprocessor: ImagePreprocessor, paths: Sequence[str | Path | bytes], *, strict: bool = True
 ) -> pd.DataFrame:
-    """Predictions of a network for image files; see `htaf.runs.Run.predict_images`."""
+    """Predict image files by a network; see `htaf.runs.Run.predict_images`."""
     files = [path if isinstance(path, bytes) else Path(path) for path in paths]
     names = [f"image {i}" if isinstance(file, bytes) else str(file) for i, file in enumerate(files, start=1)]
     outputs, problems = [], []
@@ -99,7 +165,7 @@ def _probabilities(
 
 @torch.no_grad()
 def forward(model: nn.Module, x: Tensor, chunk: int = 8192) -> Tensor:
-    """The model's outputs for many rows, in chunks; the training flag stays as it is."""
+    """Compute the model's outputs for many rows, in chunks; the training flag stays as it is."""
     if not len(x):  # not every network takes an empty batch
         return model(x.new_zeros(1, *x.shape[1:]))[:0]
     found = Joined(len(x))
@@ -123,7 +189,7 @@ class Joined:
         self.found: Tensor | None = None
 
     def add(self, part: Tensor) -> None:
-        """The next rows, [some, ...]."""
+        """Add the next rows, [some, ...]."""
         end = self.at + len(part)
         if self.found is None:
             self.found = part.new_empty(max(self.rows, end), *part.shape[1:])
@@ -138,6 +204,47 @@ class Joined:
         """All rows that were added, one or more."""
         assert self.found is not None, "no rows"
         return self.found[: self.at]
+
+
+@torch.no_grad()
+def measure(
+    smooth: nn.Module,
+    exact: nn.Module | None,
+    parts: Mapping[str, Iterable[tuple[Tensor, Tensor]]],
+    task: str,
+    scale: float = 1.0,
+    kept: dict[str, tuple[Tensor, Tensor]] | None = None,
+    *,
+    weights: Mapping[str, Tensor] | None = None,
+    threshold: float | None = None,
+) -> dict[str, Any]:
+    """Compute the metrics of the smooth and the exact network on each part; "exact" is None where no step exists.
+
+    kept: gets the outputs and targets of each part, of the exact network where there is one.
+    weights: [rows] by part, where rows do not all count the same. threshold: see `htaf.runs.metrics.decided`.
+
+    The networks run where their parameters lie, as they are (eval mode is the caller's).
+    """
+    device = next(smooth.parameters()).device
+    outputs: dict[str, dict[str, Any]] = {"smooth": {}, "exact": {}}
+    for name, part in parts.items():
+        rows = len(part) if isinstance(part, Sized) else 0
+        networks = {"smooth": smooth} | ({} if exact is None else {"exact": exact})
+        seen = {network: Joined(rows) for network in (*networks, "targets")}
+        with progress(f"measuring {name}", rows, shown=None if rows else False) as more:
+            for x, y in part:
+                x = x.to(device)
+                for network, model in networks.items():
+                    seen[network].add(model(x).cpu())
+                seen["targets"].add(y)
+                more(len(y))
+        targets = seen.pop("targets").whole()
+        if kept is not None:
+            kept[name] = seen["smooth" if exact is None else "exact"].whole(), targets
+        for network, found in seen.items():
+            of = (weights or {}).get(name)
+            outputs[network][name] = metrics(found.whole(), targets, task, scale, weights=of, threshold=threshold)
+    return outputs | {"exact": outputs["exact"] if exact is not None else None}
 
 
 @dataclass(frozen=True)

@@ -33,19 +33,16 @@ from htaf.data.reading import DataError, Frame
 from htaf.data.targets import labels_of, relabelled
 from htaf.models.build import activation, at_most, build
 from htaf.names import is_outside
-from htaf.runs.confusion import confusion, per_class
 from htaf.runs.data import (
     PartName,
     RunPart,
     UnknownSourceError,
     expect_own,
-    note_of_training,
     rows_are_known,
     rows_of,
     table_rows,
     weights_of,
 )
-from htaf.runs.evaluation import measure
 from htaf.runs.folder import (
     HASHED,
     METRICS,
@@ -57,7 +54,8 @@ from htaf.runs.folder import (
     locked,
     read_record,
 )
-from htaf.runs.predictions import of_images, of_rows
+from htaf.runs.metrics import confusion, per_class
+from htaf.runs.predictions import measure, of_images, of_rows
 
 
 @dataclass(frozen=True)
@@ -273,8 +271,9 @@ class Run:
         except (RunError, DataError):
             return []
         known, asked = {each[row] for row in parts.train}, rows(data)
-        share = np.mean([each[row] in known for row in parts.test])
-        return note_of_training("trained on", sum(row in known for row in asked), len(asked), float(share))
+        seen, share = sum(row in known for row in asked), float(np.mean([each[row] in known for row in parts.test]))
+        by_chance = share * len(asked) + 3 * (share * (1 - share) * len(asked)) ** 0.5
+        return [Note("trained on", count=seen, values=(len(asked),))] if seen > by_chance else []
 
     def part(self, part: PartName = "test", data: Data | None = None) -> RunPart:
         """A part of the run's data as its networks take it: iterating gives (inputs, targets) in chunks.
@@ -319,7 +318,7 @@ class Run:
         Returns:
             {"headline", "part", "rows", "smooth": {...}, "exact": {...} or None, "gap": exact minus smooth or None},
             and "weight", the column by which rows are weighted in these, where there is one; of a classification also
-            "classes", the figures of `htaf.runs.confusion.per_class`, and "confusion", the matrix
+            "classes", the figures of `htaf.runs.metrics.per_class`, and "confusion", the matrix
             [true][predicted] as whole numbers, both of the exact network where there is one, every row counting once;
             of two classes also "positive", the second one, of which AUROC is.
         """

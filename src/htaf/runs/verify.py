@@ -27,10 +27,9 @@ from htaf.data.preprocess import Preprocessor
 from htaf.integer import exports, files
 from htaf.integer.ops import Array, IntegerError
 from htaf.integer.program import IntegerProgram
-from htaf.runs.columns import prepared
 from htaf.runs.data import PartName, Place, RunPart, raw_part
 from htaf.runs.folder import RunError
-from htaf.runs.integer import build_run, pixel_table
+from htaf.runs.integer import build_run, pixel_table, prepared
 from htaf.runs.packing import CheckError, known_part, own_data, parts_of, to_write
 from htaf.runs.run import Run
 

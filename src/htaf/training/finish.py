@@ -23,8 +23,8 @@ from htaf.data.preprocess import Preprocessor
 from htaf.hardening.finishing import Make, kept_where_better
 from htaf.models.icbm import ICBM
 from htaf.names import is_outside
-from htaf.runs.evaluation import measure
 from htaf.runs.metrics import decided, loss_function, metrics, threshold_for
+from htaf.runs.predictions import measure
 from htaf.training.problems import FEWEST, Problem
 from htaf.training.recipe import DataOptions, Recipe, TableData
 

@@ -45,8 +45,8 @@ from htaf.runs import (
     read_record,
     to_json,
 )
-from htaf.runs.evaluation import measure
 from htaf.runs.folder import FORMAT
+from htaf.runs.predictions import measure
 from htaf.sharpening import set_sharpness
 from htaf.training.backbones import learns_from_features, on_features
 from htaf.training.boosting import given_once

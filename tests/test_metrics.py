@@ -1,14 +1,31 @@
-"""Intervals by the bootstrap: each draw is a measurement of the drawn rows."""
+"""Intervals by the bootstrap, and which classes are taken for which."""
 
 from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from htaf.runs import intervals
-from htaf.runs.intervals import DRAWS, LEAST_DRAWS, bootstrap, drawn_metrics, interval
-from htaf.runs.metrics import metrics
+from htaf.runs.metrics import (
+    DRAWS,
+    LEAST_DRAWS,
+    bootstrap,
+    confusion,
+    confusion_picture,
+    drawn_metrics,
+    interval,
+    metrics,
+    per_class,
+)
+from made_runs import digits, made_run
 
 
 def drawn_rows(rows: int) -> list[np.ndarray]:
@@ -65,7 +82,7 @@ def test_of_many_rows_some_are_drawn_from(monkeypatch: pytest.MonkeyPatch) -> No
     target = torch.randint(2, (8000,), generator=rng)
     said = torch.stack([torch.zeros(8000), target + 1.5 * torch.randn(8000, generator=rng)], 1)
     all_rows = drawn_metrics(said, target, "classification")
-    monkeypatch.setattr(intervals, "MOST_ROWS", 2000)
+    monkeypatch.setattr("htaf.runs.metrics.MOST_ROWS", 2000)
     fewer = drawn_metrics(said, target, "classification")
     for name in ("loss", "accuracy", "auroc"):
         expected, found = interval(all_rows[name]) or (0, 0), interval(fewer[name]) or (0, 0)
@@ -86,3 +103,58 @@ def test_an_undefined_figure_has_no_interval() -> None:
     assert interval(np.array([np.nan, 1.0, 2.0])) is None
     only = drawn_metrics(torch.randn(9, 2), torch.ones(9, dtype=torch.int64), "classification")["auroc"]
     assert interval(only) is None
+
+
+# ---- which classes are taken for which ----
+
+
+@given(st.integers(2, 5), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40))
+def test_figures_are_those_of_scikit_learn(classes: int, pairs: list[tuple[int, int]]) -> None:
+    true = torch.tensor([a % classes for a, _ in pairs])
+    predicted = torch.tensor([b % classes for _, b in pairs])
+    outputs = torch.nn.functional.one_hot(predicted, classes).float()
+    matrix, labels = confusion(outputs, true, classes), range(classes)
+    assert np.array_equal(matrix, confusion_matrix(true, predicted, labels=list(labels)))
+    undefined: Any = np.nan
+    expected: Any = precision_recall_fscore_support(true, predicted, labels=list(labels), zero_division=undefined)
+    for row, *wanted in zip(per_class(matrix, [*map(str, labels)]), *expected, strict=True):
+        assert row["rows"] == wanted[3]
+        for name, value in zip(("precision", "recall", "f1"), wanted[:3], strict=True):
+            if not np.isnan(value):
+                assert (row[name] or 0.0) == pytest.approx(value)
+            else:
+                assert row[name] is None
+        wrong = [(count, -other) for other, count in enumerate(matrix[int(row["class"])]) if other != int(row["class"])]
+        assert row["times"] == max(wrong)[0]
+        assert row["taken_for"] == (str(-max(wrong)[1]) if max(wrong)[0] else None)
+
+
+def test_names_are_no_formulas() -> None:
+    name = r"$\frac{ a$"
+    assert confusion_picture(np.eye(2, dtype=np.int64), (name, "b"), name).startswith(b"\x89PNG")
+
+
+def test_evaluate_writes_them_but_not_into_what_it_reads(htaf, tmp_path: Path) -> None:
+    run, out = made_run(tmp_path / "run", digits()), tmp_path / "classes"
+    before = sorted(path.name for path in run.path.iterdir())
+    for within in (run.path, run.path / "checkpoints"):
+        code, _, err = htaf("evaluate", run.path, "--data", "digits", "--out", within)
+        assert code != 0
+        assert "choose another folder" in " ".join(err.split())
+    assert sorted(path.name for path in run.path.iterdir()) == before
+    code, printed, _ = htaf("evaluate", run.path, "--data", "digits", "--out", out, "--json")
+    assert code == 0
+    found = json.loads(printed)
+    matrix = np.array(found["confusion"])
+    assert matrix.sum() == found["rows"] == 1797
+    assert np.trace(matrix) / 1797 == pytest.approx(found["exact"]["accuracy"], abs=1e-6)
+    rows = list(csv.reader((out / "confusion.csv").open()))
+    assert rows[0] == ["true", *"0123456789"]
+    assert np.array_equal(np.array([row[1:] for row in rows[1:]], dtype=int), matrix)
+    figures = list(csv.DictReader((out / "classes.csv").open()))
+    assert [row["class"] for row in figures] == [*"0123456789"]
+    assert int(figures[3]["rows"]) == matrix[3].sum()
+    assert (out / "confusion.png").read_bytes().startswith(b"\x89PNG")
+    said = htaf("evaluate", run.path, "--data", "digits", "--out", out)[1]
+    assert "found, most often taken for" in said
+    assert f"all classes: {out}" in said
