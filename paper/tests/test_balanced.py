@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from htaf_paper.balanced import BalancedIF, SpikingModel, folded, to_spiking
+from htaf_paper.balanced import BalancedIF, SpikingModel, to_spiking
 
 
 class Block(nn.Module):
@@ -124,23 +124,6 @@ def test_numbers_of_spikingjelly(mode: str | float, inplace: bool) -> None:
         for t, mean in spiking.run(x, (1, 2, 7, 40)):
             torch.testing.assert_close(mean, converter(net, batches, mode, x, t), rtol=0, atol=1e-9)
     assert torch.equal(x, given)
-
-
-def test_tends_to_the_relu_network() -> None:
-    net, x = conv_net(inplace=True), images(20)
-    with torch.no_grad():
-        expected = net(x.clone())
-    errors = {t: (mean - expected).abs().max().item() for t, mean in to_spiking(net, [x]).run(x, (10, 100, 1000))}
-    assert errors[10] > errors[100] > errors[1000]
-    assert errors[1000] < 0.03 * expected.abs().max()
-
-
-def test_folding_changes_nothing_but_the_modules() -> None:
-    net, x = conv_net(), images(5)
-    made = folded(net)
-    assert sum(isinstance(m, nn.BatchNorm2d) for m in net.modules()) == 3
-    assert not any(isinstance(m, nn.BatchNorm2d) for m in made.modules())
-    torch.testing.assert_close(made(x), net(x), rtol=0, atol=1e-12)
 
 
 class Twice(nn.Module):

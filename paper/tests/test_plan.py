@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from htaf.training.families import make_recipe
 from htaf.training.source import Source
-from htaf_paper import plans
+from htaf_paper import plans, tabular
 from htaf_paper.plans import Plan
 from htaf_paper.protocol import Found, Place
 
@@ -80,3 +81,19 @@ def test_a_shorter_search_does_not_see_the_test_part(tmp_path: Path) -> None:
     assert [(one["recipe"]["method"], one["recipe"]["epochs"], one["test"]) for one in asked] == [
         ("htaf", 2, False), ("htaf", 2, False), ("relu", 6, True), ("relu", 6, True),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "grid", "tried"),
+    [
+        ("htaf", 6 * 2 * 2 * 2, 12),  # pairs x sharpening x learning rates x batch norm
+        ("ste", 3 * 2 * 2, 12),
+        ("ss", 4 * 2 * 2 * 2, 12),
+        ("relu", 2 * 2, 4),
+    ],
+)
+def test_budgets_of_the_table_of_tabular_results(method: str, grid: int, tried: int) -> None:
+    made = tabular.plan()
+    drawn = [made.recipe(method, candidate) for candidate in made.draw(method)]
+    assert math.prod(map(len, made.methods[method].values())) == grid
+    assert len(drawn) == len({str(recipe.identity()) for recipe in drawn}) == tried
