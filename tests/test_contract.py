@@ -311,3 +311,20 @@ def test_a_step_over_a_parameter_is_made_exact() -> None:
     assert exact[0].weight.abs().eq(1).all()
     assert first_line(exact) == "replaced 2 of 2 activation sites"
     assert exact.state_dict().keys() == model.state_dict().keys()
+
+
+def test_inside_a_step_there_is_no_site_of_its_own(algebraic: Any) -> None:
+    class Made(algebraic):
+        def __init__(self) -> None:
+            super().__init__()
+            self.curve = nn.Sigmoid()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.curve(self.beta * x)
+
+        def hardened(self) -> Heaviside:
+            return Heaviside.of(self)
+
+    smooth = nn.Sequential(nn.Linear(6, 4), Made())
+    assert [site.path for site in sites(smooth, X)] == ["1"]
+    assert conversion(harden(smooth)).left == ()

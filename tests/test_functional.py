@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
+import mpmath
 import pytest
 import torch
 from hypothesis import given
@@ -414,3 +415,62 @@ def test_float16_training_warns() -> None:
         warnings.simplefilter("error")
         htaf(x.detach())
         htaf(x.bfloat16())
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_second_derivative_against_mpmath(pair: tuple[float, float]) -> None:
+    points = [-5.0, -1.7, -0.3, -0.01, 0.0, 0.02, 0.7, 4.0]
+    x = torch.tensor(points, dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(htaf(x, *pair).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    with mpmath.workdps(60):
+        a0, a1 = map(mpmath.mpf, pair)
+        for point, found in zip(points, second.tolist(), strict=True):
+            exact = mpmath.diff(lambda v: 1 / (1 + mpmath.exp(-a1 * mpmath.tanh(a0 * v))), point, 2)
+            assert found == pytest.approx(float(exact), rel=1e-11, abs=1e-40)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_parameter_gradients_in_float32(pair: tuple[float, float]) -> None:
+    pair = (rounded(pair[0]), rounded(pair[1]))
+    alpha0, alpha1 = (torch.full_like(X, value).requires_grad_() for value in pair)
+    htaf(X, alpha0, alpha1).sum().backward()
+    slope = true_slope(X, *pair)
+    x = X.double()
+    sech2 = 4 * torch.exp(-2 * pair[0] * x.abs()) / (1 + torch.exp(-2 * pair[0] * x.abs())) ** 2
+    exact0 = x * slope / pair[0]
+    exact1 = torch.tanh(pair[0] * x) * slope / (pair[0] * pair[1] * sech2)
+    for alpha, exact in ((alpha0, exact0), (alpha1, exact1)):
+        normal = exact.abs() >= torch.finfo(torch.float32).tiny
+        assert ((alpha.grad.double() - exact).abs() / exact.abs())[normal].max() < 2e-5
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("x", [math.inf, -math.inf, "max", "-max"])
+def test_parameter_gradients_far_out_are_their_limits(x: float | str, dtype: torch.dtype) -> None:
+    far = torch.finfo(dtype).max * (1 if x == "max" else -1) if isinstance(x, str) else x
+    side = math.copysign(1, far)
+    parameters = [torch.tensor(v, requires_grad=True) for v in (2.0, 11.0, 22.0)]
+    point = torch.tensor([far], dtype=dtype, requires_grad=True)
+    grads = torch.autograd.grad(htaf(point, *parameters[:2]).sum(), [point, *parameters[:2]], create_graph=True)
+    limit = math.exp(-11) / (1 + math.exp(-11)) ** 2
+    if dtype != torch.float16:
+        assert [g.item() for g in grads] == [0, 0, pytest.approx(side * limit, rel=1e-5)]
+    second = torch.autograd.grad(sum(g.sum() for g in grads), [point, *parameters[:2]])
+    assert all(g.isfinite().all() for g in second)
+    grads = torch.autograd.grad(scaled_sigmoid(point, parameters[2]).sum(), [point, parameters[2]], create_graph=True)
+    assert [g.item() for g in grads] == [0, 0]
+    second = torch.autograd.grad(sum(g.sum() for g in grads), [point, parameters[2]])
+    assert all(g.item() == 0 for g in second)
+
+
+def test_func_transforms() -> None:
+    x = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    slope = true_slope(x, 2.0, 3.0)
+    assert torch.equal(torch.func.vmap(htaf)(x), htaf(x))
+    grad = torch.func.grad(lambda v: htaf(v, 2.0, 3.0))
+    torch.testing.assert_close(grad(x[1]), slope[1])
+    torch.testing.assert_close(torch.func.vmap(grad)(x), slope)
+    second = torch.func.vmap(torch.func.grad(grad))(x)
+    leaf = x.clone().requires_grad_()
+    torch.testing.assert_close(second, torch.autograd.grad(true_slope(leaf, 2.0, 3.0).sum(), leaf)[0])
