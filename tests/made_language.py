@@ -6,26 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM
 
-WORDS = [
-    f"{a} {b} the {c}."
-    for a in ("red", "blue", "old")
-    for b in ("cats see", "dogs hear")
-    for c in ("sun", "sea", "moon")
-]
-TEXT = "\n\n".join(" ".join(WORDS[i % 12 :]) for i in range(300))
-SMALL = {
-    "vocab_size": 64, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": 2,
-    "pad_token_id": 0, "initializer_range": 0.2,
-}  # fmt: skip
+from htaf_paper import tiny_language
+from htaf_paper.tiny_language import SMALL, TEXT
+
+__all__ = ["TEXT", "tiny", "write_model"]
 
 
 def tiny(kind: str = "llama", **changes: Any) -> Any:
     """A causal language model of transformers with random weights, the same for the same arguments."""
-    config = AutoConfig.for_model(kind, **{**SMALL, **changes})
+    config = AutoConfig.for_model(kind, **{**SMALL, "vocab_size": 64, **changes})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return AutoModelForCausalLM.from_config(config).eval()
@@ -33,11 +24,6 @@ def tiny(kind: str = "llama", **changes: Any) -> Any:
 
 def write_model(folder: Path, **changes: Any) -> None:
     """A folder of transformers with a tiny Llama and a tokenizer of `TEXT`."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<pad>", "<s>", "</s>"], show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
-    tokenizer.train_from_iterator([TEXT], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
-    fast.save_pretrained(folder)
-    tiny(vocab_size=300, **changes).save_pretrained(folder)
+    tiny_language.write_model(folder)
+    if changes:
+        tiny(vocab_size=300, **changes).save_pretrained(folder)

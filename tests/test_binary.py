@@ -152,8 +152,3 @@ def test_under_vmap_and_twice_differentiated() -> None:
     leaf = w.clone().requires_grad_()
     (first,) = torch.autograd.grad(binary_weight(leaf), leaf, grad, create_graph=True)
     assert torch.equal(torch.autograd.grad(first.sum(), grad)[0], (w.abs() <= 1).double())
-
-
-def test_export() -> None:
-    layer, x = BinaryConv2d(4, 6, 3), torch.randn(1, 4, 8, 8)
-    assert torch.equal(torch.export.export(layer.eval(), (x,)).module()(x), layer(x))

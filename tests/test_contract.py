@@ -22,7 +22,6 @@ from htaf import HTAF, IF, Heaviside, SmoothStep, StraightThrough, conversion, h
 from htaf._files import sealed
 from htaf.cli.verbs import known
 from htaf.contract import ContractError, sharpness_of
-from htaf.diagnostics import GradientNorms, layer_statistics
 from htaf.runs import RunError, open_run
 from htaf.sharpening import Geometric, set_sharpness
 
@@ -75,23 +74,6 @@ def test_is_found_put_in_place_and_made_exact(algebraic: Any) -> None:
     assert torch.equal(harden(nn.Sequential(algebraic(bipolar=True)))(X), X.sign())
 
 
-def test_inside_a_step_there_is_no_site_of_its_own(algebraic: Any) -> None:
-    class Made(algebraic):
-        def __init__(self) -> None:
-            super().__init__()
-            self.curve = nn.Sigmoid()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.curve(self.beta * x)
-
-        def hardened(self) -> Heaviside:
-            return Heaviside.of(self)
-
-    smooth = nn.Sequential(nn.Linear(6, 4), Made())
-    assert [site.path for site in sites(smooth, X)] == ["1"]
-    assert conversion(harden(smooth)).left == ()
-
-
 class Around(nn.Module):
     """A step made of another one."""
 
@@ -132,16 +114,6 @@ def test_is_sharpened(algebraic: Any) -> None:
         set_sharpness(mixed, (3.0,))
     assert set_sharpness(mixed, (3.0,), kind="algebraic") == 1
     assert (mixed[0].beta, mixed[1].beta) == (3.0, 22.0)
-
-
-def test_is_measured(algebraic: Any) -> None:
-    smooth = replace(network(), algebraic)
-    (layer,) = layer_statistics(smooth, harden(smooth), [X])
-    assert (layer.path, layer.units, layer.flip_rate) == ("2", 64, 0.0)
-    assert layer.binarity == pytest.approx(((smooth[:3](X) - 0.5).abs() > 0.49).double().mean().item())
-    with GradientNorms(smooth) as norms:
-        smooth(X).sum().backward()
-        assert norms.read().keys() == {"2"}
 
 
 def test_is_a_neurons_spike_and_is_packed(algebraic: Any) -> None:

@@ -153,13 +153,6 @@ def test_straight_through_is_the_exact_step_with_the_mean_slope(x: np.ndarray, l
     np.testing.assert_allclose(leaf.grad.numpy(), expected, rtol=1e-5, atol=1e-9)
 
 
-def test_one_level_is_the_step_as_it_was() -> None:
-    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(htaf.HTAF(2.0, 11.0, levels=1, spacing=9.0)(x), htaf.functional.htaf(x))
-    assert torch.equal(htaf.Heaviside(levels=1)(x), heaviside(x))
-    assert repr(htaf.HTAF()) == "HTAF(alpha0=2, alpha1=11)"
-
-
 STEPS = [
     lambda: htaf.HTAF(0.5, 5.0, levels=2),
     lambda: htaf.HTAF(0.5, 5.0, levels=3, spacing=0.9, bipolar=True, learnable=True),

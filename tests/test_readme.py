@@ -123,10 +123,6 @@ def test_files_and_names_that_contributing_says_are_there() -> None:
     assert len(names) > 20
 
 
-def test_the_readme_begins_with_training() -> None:
-    assert {"train", "evaluate", "predict"} <= {words[0] for words in commands_of(README)}
-
-
 @each_page
 def test_make_knows_the_targets_that_documents_name(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
@@ -143,10 +139,3 @@ def test_links_point_at_files_and_headings(page: Path) -> None:
         if heading:
             titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
             assert heading in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}, target
-
-
-@each_page
-def test_cells_of_tables_are_short(page: Path) -> None:
-    for line in page.read_text().splitlines():
-        if line.startswith("|"):
-            assert all(len(cell) <= 120 for cell in re.split(r"(?<!\\)\|", line)), line

@@ -1,11 +1,9 @@
-"""Exact step forward, the chosen slope backward; each slope against its formula and its area."""
+"""Exact step forward, the chosen slope backward; each slope against its formula."""
 
 from __future__ import annotations
 
 import functools
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -28,26 +26,18 @@ def htaf_slope(v: float, alpha0: float, alpha1: float) -> float:
     return alpha0 * alpha1 * y * (1 - y) / math.cosh(alpha0 * v) ** 2
 
 
-# name -> slope, its formula on floats, its area
-SLOPES: dict[str, tuple[surrogates.Slope, Callable[[float], float], float]] = {
-    "sigmoid": (surrogates.sigmoid, lambda v: logistic(v) * (1 - logistic(v)), 1),
-    "sigmoid 4": (
-        functools.partial(surrogates.sigmoid, beta=4.0),
-        lambda v: 4 * logistic(4 * v) * (1 - logistic(4 * v)),
-        1,
-    ),
-    "tanh": (surrogates.tanh, lambda v: 1 - math.tanh(v) ** 2, 2),
-    "rectangular": (surrogates.rectangular, lambda v: 1.0 if abs(v) < 1 else 0.0, 2),
-    "atan": (surrogates.atan, lambda v: 1 / (1 + (math.pi * v) ** 2), 1),
-    "atan 5": (functools.partial(surrogates.atan, alpha=5.0), lambda v: 2.5 / (1 + (2.5 * math.pi * v) ** 2), 1),
-    "approx_sign": (surrogates.approx_sign, lambda v: max(0.0, 1 - abs(v)), 1),
-    "htaf": (surrogates.htaf, lambda v: htaf_slope(v, 2, 11), logistic(11) - logistic(-11)),
-    "htaf 1 2": (
-        functools.partial(surrogates.htaf, alpha0=1.0, alpha1=2.0),
-        lambda v: htaf_slope(v, 1, 2),
-        logistic(2) - logistic(-2),
-    ),
-    "lambda": (lambda x: torch.exp(-x.square()), lambda v: math.exp(-v * v), math.sqrt(math.pi)),
+# name -> slope, its formula on floats
+SLOPES: dict[str, tuple[surrogates.Slope, Callable[[float], float]]] = {
+    "sigmoid": (surrogates.sigmoid, lambda v: logistic(v) * (1 - logistic(v))),
+    "sigmoid 4": (functools.partial(surrogates.sigmoid, beta=4.0), lambda v: 4 * logistic(4 * v) * logistic(-4 * v)),
+    "tanh": (surrogates.tanh, lambda v: 1 - math.tanh(v) ** 2),
+    "rectangular": (surrogates.rectangular, lambda v: 1.0 if abs(v) < 1 else 0.0),
+    "atan": (surrogates.atan, lambda v: 1 / (1 + (math.pi * v) ** 2)),
+    "atan 5": (functools.partial(surrogates.atan, alpha=5.0), lambda v: 2.5 / (1 + (2.5 * math.pi * v) ** 2)),
+    "approx_sign": (surrogates.approx_sign, lambda v: max(0.0, 1 - abs(v))),
+    "htaf": (surrogates.htaf, lambda v: htaf_slope(v, 2, 11)),
+    "htaf 1 2": (functools.partial(surrogates.htaf, alpha0=1.0, alpha1=2.0), lambda v: htaf_slope(v, 1, 2)),
+    "lambda": (lambda x: torch.exp(-x.square()), lambda v: math.exp(-v * v)),
 }
 NAMES = list(SLOPES)
 
@@ -60,18 +50,11 @@ def gradient(x: Tensor, slope: surrogates.Slope, incoming: Tensor | None = None)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_slope_is_its_formula(name: str) -> None:
-    slope, formula, _ = SLOPES[name]
+    slope, formula = SLOPES[name]
     x = torch.tensor([-7.0, -1.0, -0.99, -0.4, -1e-3, 0.0, 0.1, 0.5, 0.999, 1.0, 1.5, 3.0], dtype=torch.float64)
     exact = torch.tensor([formula(v) for v in x.tolist()], dtype=torch.float64)
     torch.testing.assert_close(slope(x), exact, rtol=1e-6, atol=1e-12)
     assert torch.equal(gradient(x, slope), slope(x))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_area(name: str) -> None:
-    slope, _, area = SLOPES[name]
-    x = torch.sinh(torch.linspace(-15, 15, 200_001, dtype=torch.float64))  # dense at 0, reaching 1.6e6
-    assert torch.trapezoid(slope(x), x).item() == pytest.approx(area, abs=3e-4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -109,7 +92,7 @@ def test_bipolar_approx_sign_is_bi_real() -> None:
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in {"rectangular", "approx_sign"}])
 def test_double_backward_is_the_slope_of_the_slope(name: str) -> None:
-    slope, formula, _ = SLOPES[name]
+    slope, formula = SLOPES[name]
     x = torch.tensor([-2.0, -0.3, 0.4, 1.7], dtype=torch.float64, requires_grad=True)
     (first,) = torch.autograd.grad(straight_through(x, slope).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
@@ -126,40 +109,6 @@ def test_vmap_and_grad(name: str) -> None:
     assert torch.equal(mapped(x), heaviside(x))
     per_element = torch.func.vmap(torch.func.vmap(torch.func.grad(lambda v: straight_through(v, slope))))
     torch.testing.assert_close(per_element(x), slope(x))
-
-
-def test_a_slope_can_close_over_a_changing_value() -> None:
-    width = [1.0]
-    slope = lambda x: (x.abs() < width[0]).to(x.dtype)  # noqa: E731
-    x = torch.tensor([1.5])
-    assert gradient(x, slope).item() == 0
-    width[0] = 2.0
-    assert gradient(x, slope).item() == 1
-
-
-COMPILED = """
-import functools, torch
-from htaf import surrogates
-from htaf.surrogates import straight_through
-
-x = torch.linspace(-2, 2, 41)
-narrow = functools.partial(surrogates.sigmoid, beta=4.0)
-for slope in (surrogates.sigmoid, surrogates.htaf, surrogates.approx_sign, narrow, lambda x: torch.exp(-x * x)):
-    found = []
-    for wrap in (lambda f: f, functools.partial(torch.compile, fullgraph=True, backend="aot_eager")):
-        leaf = x.clone().requires_grad_()
-        y = wrap(lambda v: 3 * straight_through(v, slope))(leaf)
-        found.append((y.detach(), *torch.autograd.grad(y.sum(), leaf)))
-    torch.testing.assert_close(*found)
-print("compiled equals eager")
-"""
-
-
-@pytest.mark.slow
-def test_compile_fullgraph() -> None:
-    # in its own process: Dynamo cannot trace through the type checks that conftest.py installs
-    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=300)
-    assert done.stdout.strip() == "compiled equals eager", done.stderr
 
 
 @pytest.mark.usefixtures("unchecked")

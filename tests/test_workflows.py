@@ -55,24 +55,6 @@ def test_targets_and_files_that_it_calls_are_there(path: Path) -> None:
             assert (ROOT / file).is_file(), line
 
 
-def test_slow_tests_have_the_tools_that_ci_has() -> None:
-    wanted = set(re.findall(r"missing\+=\(([\w+-]+)\)", (ROOT / ".ci" / "run").read_text()))
-    (installed,) = [line for line in lines_of(GITHUB / "workflows" / "slow.yml") if "apt-get install" in line]
-    ours = {"make", "g++", "git", "python3-venv", "chromium"}  # on the runner, or from setup-python
-    assert wanted - ours == set(installed.split("--no-install-recommends")[1].split())
-
-
-def test_windows_has_what_its_tests_need() -> None:
-    """They are no `make test`: pip is upgraded before its newer flags, and has a plugin for each option of pytest."""
-    lines = [step.get("run", "") for step in jobs_of(GITHUB / "workflows" / "tests.yml")["windows"]["steps"]]
-    (upgrade,) = [number for number, line in enumerate(lines) if re.search("install --upgrade .* pip\\b", line)]
-    (install,) = [number for number, line in enumerate(lines) if "--build-constraint" in line]
-    assert upgrade < install
-    options = set(PROJECT["tool"]["pytest"]["ini_options"]["addopts"].split())
-    assert options <= {"-ra", "--strict-markers", "--benchmark-disable"}
-    assert {"pytest", "pytest-benchmark", "hypothesis", "beartype"} <= set(lines[install].split())
-
-
 def test_wheels_are_tested_before_they_are_published() -> None:
     jobs = jobs_of(GITHUB / "workflows" / "wheels.yml")
     assert set(jobs["publish"]["needs"]) == set(jobs) - {"publish"}

@@ -1,20 +1,23 @@
-"""The bounds against high-precision arithmetic, and each erratum that can be computed."""
+"""Bounds and networks of closed form against high-precision arithmetic, and errata that can be computed."""
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 from decimal import ROUND_CEILING, Decimal
 
 import mpmath
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mpmath import mpf
 
-from htaf_paper import bounds
+from htaf_paper import bounds, networks
 
 mpmath.mp.dps = 50
-PAIRS = [(0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4)]
+PAIRS = bounds.PAPER_PAIRS
 
 
 def curve(x, alpha0, alpha1):
@@ -54,23 +57,12 @@ def test_alpha1_bound_is_where_no_alpha0_is_enough(eps: float) -> None:
     assert bounds.logit_bound(eps) == bound
 
 
-def test_alpha1_bound_at_a_tenth() -> None:
-    assert f"{bounds.alpha1_lower_bound(0.1):.3f}" == "2.197"
-
-
 @pytest.mark.parametrize(("eps", "figure"), [(0.1, "21.972"), (0.05, "58.9"), (0.01, "459.5")])
 def test_erratum_the_product_is_a_function_of_eps(eps: float, figure: str) -> None:
     limit = bounds.product_limit(eps)
     assert f"{limit:.{len(figure.split('.')[1])}f}" == figure
     gaps = [alpha1 * bounds.alpha0_lower_bound(alpha1, eps) - limit for alpha1 in (10.0, 100.0, 1000.0)]
     assert gaps[0] > 50 * gaps[1] > 2500 * gaps[2] > 0  # from above, as 1 / alpha1^2
-
-
-def test_erratum_four_of_six_pairs_miss_a_tenth() -> None:
-    achieved = {pair: bounds.achieved_eps(*pair) for pair in PAIRS}
-    shown = [f"{achieved[pair]:.4f}" for pair in PAIRS[2:]]
-    assert shown == ["0.1001", "0.1008", "0.1023", "0.1059"]
-    assert [eps > 0.1 for eps in achieved.values()] == [False, False, True, True, True, True]
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -100,14 +92,6 @@ def test_erratum_the_table_is_rounded_up() -> None:
     ]
 
 
-def test_table_for_another_eps_has_no_paper_column() -> None:
-    (row,) = bounds.bounds_table(0.05, (10.0,))
-    exact = 10 * mpmath.log((10 + mpmath.log(19)) / (10 - mpmath.log(19)))
-    assert row["paper"] is None
-    assert row["alpha0"] == pytest.approx(float(exact))
-    assert row["rounded_up"] == f"{math.ceil(float(exact) * 1e4) / 1e4:.4f}"
-
-
 @pytest.mark.parametrize("pair", PAIRS)
 def test_erratum_the_tail_constant_has_a_four(pair: tuple[float, float]) -> None:
     alpha0, alpha1 = map(mpf, pair)
@@ -117,11 +101,6 @@ def test_erratum_the_tail_constant_has_a_four(pair: tuple[float, float]) -> None
     assert bounds.tail_constant(*pair) == pytest.approx(float(limit), rel=1e-11)
     at_one, below = 1 / (1 + mpmath.exp(-alpha1)), 1 / (1 + mpmath.exp(alpha1))
     assert bounds.tail_constant(*pair) / float(alpha0 * alpha1 * at_one * below) == pytest.approx(4)
-
-
-@pytest.mark.parametrize("pair", PAIRS)
-def test_slope_at_zero(pair: tuple[float, float]) -> None:
-    assert bounds.slope_at_zero(*pair) == pytest.approx(float(mpmath.diff(lambda v: curve(v, *pair), 0)), rel=1e-12)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -152,33 +131,6 @@ def test_gradient_share(pair: tuple[float, float], percent: int) -> None:
     share = bounds.gradient_share(*pair)
     assert round(100 * share) == percent
     assert share == pytest.approx((slope(normal_grid(), *pair) > 1e-6).mean(), abs=1e-4)
-
-
-def test_gradient_share_of_the_scaled_sigmoid_is_its_limit() -> None:
-    x = normal_grid()
-    f = np.exp(-22 * np.abs(x))
-    scaled = (22 * f / (1 + f) ** 2 > 1e-6).mean()
-    assert round(100 * scaled) == 56
-    assert bounds.gradient_share(1e-4, 22e4) == pytest.approx(scaled, abs=1e-4)
-
-
-def test_gradient_share_is_zero_when_the_threshold_is_never_passed() -> None:
-    assert bounds.gradient_share(1.0, 4.0, threshold=1.0) == 0
-    assert bounds.gradient_share(1.0, 4.0, threshold=0.999) == pytest.approx(
-        (slope(normal_grid(), 1.0, 4.0) > 0.999).mean(), abs=1e-4
-    )
-
-
-def test_erratum_binarity_follows_the_scale_of_the_inputs() -> None:
-    def binarity(pair: tuple[float, float], scale: float) -> float:
-        y = 1 / (1 + np.exp(-pair[1] * np.tanh(pair[0] * scale * normal_grid())))
-        return float(((y > 0.99) | (y < 0.01)).mean())
-
-    shares = [binarity(pair, 1.0) for pair in PAIRS]
-    assert all(0.80 <= share <= 0.84 for share in shares[:5])
-    assert shares[5] == 0
-    across_curves = max(shares[:5]) - min(shares[:5])
-    assert binarity(PAIRS[3], 3.0) - binarity(PAIRS[3], 0.3) > 5 * across_curves
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -221,60 +173,6 @@ def test_network_error_bound_by_monte_carlo() -> None:
     assert bound == pytest.approx(width * np.abs(w1).max() * (1 + density) * eps)
 
 
-def test_erratum_the_network_error_grows_with_the_width() -> None:
-    h = normal_grid()
-    one = np.abs((h >= 0) - 1 / (1 + np.exp(-11 * np.tanh(2 * h)))).mean()
-    for width in (1, 10, 1000):  # equal nodes with equal weights: the error is the width times one node's
-        assert bounds.network_error_bound(width, 1.0, 0.8, 0.1009) >= width * one
-    single = bounds.network_error_bound(1, 1.0, 0.8, 0.1)
-    assert bounds.network_error_bound(1000, 1.0, 0.8, 0.1) == pytest.approx(1000 * single)
-
-
-@pytest.mark.parametrize("eps", [0.0, 0.5, -0.1, 1.0, math.nan, math.inf])
-def test_eps_outside_the_open_interval_raises(eps: float) -> None:
-    calls = [
-        lambda: bounds.logit_bound(eps),
-        lambda: bounds.alpha1_lower_bound(eps),
-        lambda: bounds.alpha0_lower_bound(11.0, eps),
-        lambda: bounds.product_limit(eps),
-        lambda: bounds.network_error_bound(1, 1.0, 1.0, eps),
-        lambda: bounds.bounds_table(eps),
-    ]
-    for call in calls:
-        with pytest.raises(ValueError, match=rf"^eps must lie in \(0, 1/2\), got {eps}$"):
-            call()
-
-
-@pytest.mark.parametrize("alpha1", [2.19, -1.0, math.inf, math.nan])
-def test_alpha1_below_its_bound_raises(alpha1: float) -> None:
-    expected = rf"^alpha1 must be > ln\(\(1 - eps\) / eps\) = 2.19722 and finite, got {alpha1}$"
-    with pytest.raises(ValueError, match=expected):
-        bounds.alpha0_lower_bound(alpha1, 0.1)
-
-
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-def test_parameters_must_be_positive_and_finite(bad: float) -> None:
-    calls = [
-        bounds.achieved_eps,
-        bounds.slope_at_zero,
-        bounds.lipschitz_constant,
-        bounds.tail_constant,
-        bounds.gradient_share,
-        lambda alpha0, alpha1: bounds.derivatives(0.5, alpha0, alpha1),
-    ]
-    for call in calls:
-        with pytest.raises(ValueError, match=rf"^alpha0 must be > 0 and finite, got {bad}$"):
-            call(bad, 11.0)
-        with pytest.raises(ValueError, match=rf"^alpha1 must be > 0 and finite, got {bad}$"):
-            call(2.0, bad)
-    with pytest.raises(ValueError, match=rf"^product must be > 0 and finite, got {bad}$"):
-        bounds.best_alpha0(bad, 1.0)
-    with pytest.raises(ValueError, match=rf"^scale must be > 0 and finite, got {bad}$"):
-        bounds.best_alpha0(22.0, bad)
-    with pytest.raises(ValueError, match=rf"^threshold must be > 0 and finite, got {bad}$"):
-        bounds.gradient_share(2.0, 11.0, threshold=bad)
-
-
 @pytest.mark.parametrize(
     ("width", "weight", "density"), [(0, 1.0, 1.0), (1, -1.0, 1.0), (1, 1.0, -1.0), (1, math.nan, 1.0)]
 )
@@ -284,6 +182,180 @@ def test_network_error_bound_refuses(width: int, weight: float, density: float) 
         bounds.network_error_bound(width, weight, density, 0.1)
 
 
-def test_integers_are_fine(unchecked: None) -> None:
-    assert bounds.achieved_eps(2, 11) == bounds.achieved_eps(2.0, 11.0)
-    assert bounds.best_alpha0(22, 1) == bounds.best_alpha0(22.0, 1.0)
+# ---- networks of closed form ----
+
+alphas0 = st.floats(0.05, 20)
+alphas1 = st.floats(0.2, 300)
+above_one = st.floats(1.05, 300)
+sizes = st.floats(2, 1e4)
+units = st.floats(-1, 1)
+
+
+def exact(network: networks.Shallow, *x: float):
+    """The network's output in 40 digits."""
+    with mpmath.workdps(40):
+        return network.offset + sum(
+            mpf(v)
+            * curve(mpf(b) + sum(mpf(a) * mpf(c) for a, c in zip(w, x, strict=True)), network.alpha0, network.alpha1)
+            for w, b, v in zip(network.weight, network.bias, network.outer, strict=True)
+        )
+
+
+def error_of(network: networks.Shallow, target: float, *x: float) -> float:
+    """Its error without that of weights of 53 bits, which grows with their size."""
+    return abs(float(exact(network, *x) - target)) - 8 * 2**-53 * network.largest
+
+
+@pytest.mark.parametrize("pair", [*PAIRS, (1.0, 4.0), (0.7, 0.5)])
+@pytest.mark.parametrize("x", [-1.3, -0.02, 0.0, 0.03, 0.4, 2.0])
+def test_the_third_derivative_is_the_papers(pair: tuple[float, float], x: float) -> None:
+    with mpmath.workdps(60):
+        found = mpmath.diff(lambda v: curve(v, *pair), mpf(x), 3)
+    assert networks.third_derivative(x, *pair) == pytest.approx(float(found), rel=1e-11, abs=1e-250)
+    alpha0, alpha1 = pair
+    u, p = math.tanh(alpha0 * x), float(curve(x, *pair))
+    bracket = 6 * u**2 - 2 - 6 * alpha1 * u * (1 - 2 * p) * (1 - u**2)
+    bracket += alpha1**2 * (1 - 6 * p + 6 * p**2) * (1 - u**2) ** 2
+    printed = alpha0**3 * alpha1 * (1 - u**2) * p * (1 - p) * bracket
+    assert networks.third_derivative(x, *pair) == pytest.approx(printed, rel=1e-6, abs=1e-9)
+
+
+@given(alphas0, alphas1, st.floats(-4, 4))
+def test_bounds_of_derivatives(alpha0: float, alpha1: float, z: float) -> None:
+    """At any point; z in units of the curve's own width."""
+    x = z / (alpha0 * max(1, alpha1 / 2))
+    assert abs(networks.third_derivative(x, alpha0, alpha1)) <= networks.third_derivative_bound(alpha0, alpha1) * (
+        1 + 1e-12
+    )
+    h = 1e-4 / (alpha0 * max(1, alpha1))
+    third = [networks.third_derivative(x + s, alpha0, alpha1) for s in (-h, h)]
+    fourth = abs(third[1] - third[0]) / (2 * h)  # a mean of the fourth derivative
+    assert fourth <= networks.fourth_derivative_bound(alpha0, alpha1) * (1 + 1e-6)
+
+
+@given(alphas0, alphas1)
+def test_the_curvature_point_is_the_largest_curvature(alpha0: float, alpha1: float) -> None:
+    t = networks.curvature_point(alpha0, alpha1)
+    least = bounds.derivatives(t, alpha0, alpha1).xx
+    assert least < 0
+    for x in np.linspace(0, 4 * t, 41).tolist():
+        assert bounds.derivatives(x, alpha0, alpha1).xx >= least * (1 + 1e-12)
+    below, above = (networks.third_derivative(t * (1 + s), alpha0, alpha1) for s in (-1e-6, 1e-6))
+    assert below < 0 < above
+
+
+def test_the_papers_point_needs_alpha1_above_one() -> None:
+    with pytest.raises(ValueError, match=r"^alpha1 must be > 1, where atanh\(1 / alpha1\) exists, got 1.0$"):
+        networks.square_network(2.0, 1.0, 10.0)
+    assert networks.square_network(2.0, 1.0, 10.0, "central").error < 0.03
+
+
+@given(alphas0, above_one, sizes, units)
+def test_the_papers_squaring_network(alpha0: float, alpha1: float, m: float, x: float) -> None:
+    network = networks.square_network(alpha0, alpha1, m)
+    assert len(network.weight) == 3
+    assert max(error_of(network, mpf(v) ** 2, v) for v in (x, 1.0)) <= network.error  # at 1 it is largest
+    curvature = abs(bounds.derivatives(network.bias[0], alpha0, alpha1).xx)
+    k = m * alpha0 * alpha1  # the constant of the paper's bound is 1
+    assert network.error == pytest.approx(networks.third_derivative_bound(alpha0, alpha1) / (k * curvature), rel=1e-9)
+
+
+@given(alphas0, alphas1, sizes, units)
+def test_the_central_squaring_network(alpha0: float, alpha1: float, m: float, x: float) -> None:
+    network = networks.square_network(alpha0, alpha1, m, "central")
+    assert len(network.weight) == 2
+    assert max(error_of(network, mpf(v) ** 2, v) for v in (x, 1.0)) <= network.error  # at 1 it is largest
+
+
+@pytest.mark.parametrize("pair", [PAIRS[0], PAIRS[3], PAIRS[5]])
+@pytest.mark.parametrize("form", ["paper", "central"])
+def test_the_best_m_in_floating_point(pair: tuple[float, float], form: networks.SquareForm) -> None:
+    """In float64 the largest error over [0, 1] is within a factor of 3 of the least on a grid of m."""
+
+    def error(m: float) -> float:
+        network = networks.square_network(*pair, m, form)
+        return max(abs(network(x) - x * x) for x in np.linspace(0, 1, 101).tolist())
+
+    best = networks.best_m(*pair, 2**-53, form)
+    least = min(error(best * 2**j) for j in range(-5, 6))
+    assert error(best) <= 3 * least
+    assert least < error(best / 32) / 5
+    assert least < error(best * 32) / 5
+
+
+@given(alphas0, alphas1, sizes, units, units)
+def test_the_product_network(alpha0: float, alpha1: float, m: float, x: float, y: float) -> None:
+    network = networks.product_network(alpha0, alpha1, m)
+    assert len(network.weight) == 3
+    assert max(error_of(network, mpf(v) * mpf(w), v, w) for v, w in ((x, y), (1.0, 1.0))) <= network.error
+
+
+@pytest.mark.parametrize("pair", [*PAIRS, (0.3, 0.5), (1.0, 4.0)])
+def test_step_distance(pair: tuple[float, float]) -> None:
+    x = np.geomspace(1e-5, 1e3, 100_001)
+    alpha0, alpha1 = pair
+    low = 1 / (1 + np.exp(alpha1))
+    s = (1 / (1 + np.exp(-alpha1 * np.tanh(alpha0 * x))) - low) / (1 - 2 * low)
+    largest = (x * (1 - s)).max()
+    assert largest <= networks.step_distance(*pair) <= 1.006 * largest
+
+
+@pytest.mark.parametrize("neurons", [0, 1, 7, 50])
+def test_the_best_step_network(neurons: int) -> None:
+    thresholds, outer, offset = networks.step_network(neurons)
+    x = np.union1d(np.linspace(0, 1, 1001), [v + s for v in thresholds for s in (-1e-12, 0)])
+    y = offset + outer * (x[:, None] >= np.array(thresholds)).sum(1)
+    assert np.abs(y - x).max() == pytest.approx(1 / (2 * (neurons + 1)), rel=1e-9)
+    assert networks.step_network_error(neurons) == 1 / (2 * (neurons + 1))
+
+
+@given(st.lists(st.floats(-2, 2), min_size=1, max_size=6), st.integers(0, 2**31))
+def test_no_step_network_is_better(thresholds: list[float], seed: int) -> None:
+    """Any depth behind the first layer: another value for every pattern of its bits, here the best one."""
+    weight = np.random.default_rng(seed).choice([-1.0, 1.0], len(thresholds))
+    x = np.linspace(0, 1, 2001)
+    bits = weight * x[:, None] >= weight * np.array(thresholds)
+    _, pattern = np.unique(bits, axis=0, return_inverse=True)
+    errors = [np.ptp(x[pattern == p]) / 2 for p in set(pattern.ravel().tolist())]
+    assert max(errors) >= networks.step_network_error(len(thresholds)) - 1e-3
+
+
+def test_another_form_or_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="got -1"):
+        networks.step_network(-1)
+    unchecked = getattr(networks.square_network, "__wrapped__", networks.square_network)
+    with pytest.raises(ValueError, match=r"^form must be 'paper' or 'central', got 'forward'$"):
+        unchecked(2.0, 11.0, 10.0, "forward")
+
+
+BAD = (0.0, -1.0, math.nan, math.inf)
+OF_A_PAIR = (
+    bounds.achieved_eps, bounds.slope_at_zero, bounds.lipschitz_constant, bounds.tail_constant, bounds.gradient_share,
+    lambda alpha0, alpha1: bounds.derivatives(0.5, alpha0, alpha1), networks.third_derivative_bound,
+    networks.fourth_derivative_bound, networks.curvature_point, networks.paper_point, networks.step_distance,
+)  # fmt: skip
+OF_EPS = (
+    bounds.logit_bound, bounds.alpha1_lower_bound, bounds.product_limit, bounds.bounds_table,
+    lambda eps: bounds.alpha0_lower_bound(11.0, eps), lambda eps: bounds.network_error_bound(1, 1.0, 1.0, eps),
+)  # fmt: skip
+REFUSED = [
+    *(("eps", call, (0.5, 1.0, *BAD)) for call in OF_EPS),
+    *(("alpha0", lambda bad, call=call: call(bad, 11.0), BAD) for call in OF_A_PAIR),
+    *(("alpha1", lambda bad, call=call: call(2.0, bad), BAD) for call in OF_A_PAIR),
+    ("alpha1", lambda bad: bounds.alpha0_lower_bound(bad, 0.1), (2.19, *BAD)),
+    ("product", lambda bad: bounds.best_alpha0(bad, 1.0), BAD),
+    ("scale", lambda bad: bounds.best_alpha0(22.0, bad), BAD),
+    ("threshold", lambda bad: bounds.gradient_share(2.0, 11.0, threshold=bad), BAD),
+    ("m", lambda bad: networks.square_network(2.0, 11.0, bad), BAD),
+    ("m", lambda bad: networks.product_network(2.0, 11.0, bad), BAD),
+    ("unit", lambda bad: networks.best_m(2.0, 11.0, bad), BAD),
+]
+
+
+@pytest.mark.parametrize(("name", "call", "values"), REFUSED)
+def test_numbers_out_of_range_are_refused(
+    name: str, call: Callable[[float], object], values: tuple[float, ...]
+) -> None:
+    for bad in values:
+        with pytest.raises(ValueError, match=rf"^{name} must .*got {bad}$"):
+            call(bad)

@@ -27,7 +27,7 @@ from htaf_paper.computing import (
     engine_of,
     gather,
 )
-from htaf_paper.records import read_records
+from htaf_paper.records import RecordsError, read_records, write_records
 from made_cells import made
 
 COUNT = 24
@@ -178,9 +178,12 @@ def ended(process: subprocess.Popen[bytes]) -> None:
     assert process.returncode == 0, told.decode()[-2000:]
 
 
-def disturbed(tmp_path: Path, kills: int, workers: int, seconds: float) -> None:
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes end with their parent as Linux tells it")
+def test_commands_are_killed(tmp_path: Path) -> None:
     """Two commands at a time, of which one after the other is killed: every record whole, the file that of a quiet
     run."""
+    kills, workers, seconds = 10, 2, 0.5
     study, log, chance = tmp_path / "s", tmp_path / "log", random.Random(3)
     computing = [command(study, log, workers, seconds) for _ in range(2)]
     killed = 0
@@ -207,13 +210,6 @@ def disturbed(tmp_path: Path, kills: int, workers: int, seconds: float) -> None:
     assert len(begun) <= COUNT + kills * max(1, workers), "only what was under way is computed twice"
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes end with their parent as Linux tells it")
-@pytest.mark.parametrize(("kills", "workers", "seconds"), [(1, 0, 0.1), (10, 2, 0.5)])
-def test_commands_are_killed(tmp_path: Path, kills: int, workers: int, seconds: float) -> None:
-    disturbed(tmp_path, kills, workers, seconds)
-
-
 def stopped(tasks: list[Task], study: Path, log: Path) -> None:
     """As Ctrl-C, when all cells are under way."""
     with engine_of(Computing(len(tasks))) as engine:
@@ -234,3 +230,42 @@ def test_worker_processes_end_with_their_command(tmp_path: Path) -> None:
         time.sleep(0.02)  # a thread of the executor may be the one that hears of their end
     assert set(multiprocessing.active_children()) <= before
     assert computed(made(2), tmp_path)[1] == {}
+
+
+# ---- records in files ----
+
+A, B = {"seed": 0, "metrics": {"exact": 0.5}}, {"seed": 1, "title": "é\u2028"}
+
+
+def test_the_same_bytes_for_the_same_records(tmp_path: Path) -> None:
+    write_records(tmp_path / "cells.jsonl", [B, A])
+    written = (tmp_path / "cells.jsonl").read_bytes()
+    assert written == '{"metrics":{"exact":0.5},"seed":0}\n{"seed":1,"title":"é\u2028"}\n'.encode()
+    write_records(tmp_path / "cells.jsonl", [A, B, A])
+    assert (tmp_path / "cells.jsonl").read_bytes() == written
+    assert read_records(tmp_path) == [A, B]
+
+
+def test_what_runs_is_read_too(tmp_path: Path) -> None:
+    assert read_records(tmp_path) == []
+    write_records(tmp_path / "cells.jsonl", [B])
+    for key in ("b", "a", "unfinished"):
+        (tmp_path / "cells" / key).mkdir(parents=True)
+    for key in ("b", "a"):
+        (tmp_path / "cells" / key / "record.json").write_text(json.dumps({"key": key}))
+    assert read_records(tmp_path) == [B, {"key": "a"}, {"key": "b"}]
+
+
+@pytest.mark.parametrize("damage", ["", "[1]", '{"a": NaN}', '{"a": 1'])
+def test_damage_is_named(tmp_path: Path, damage: str) -> None:
+    (tmp_path / "cells.jsonl").write_text(f'{{"a": 1}}\n{damage}\n{{"b": 1}}\n')
+    with pytest.raises(RecordsError, match=r"cells\.jsonl, line 2 is damaged"):
+        read_records(tmp_path)
+
+
+def test_nothing_else_can_be_written(tmp_path: Path) -> None:
+    write_records(tmp_path / "cells.jsonl", [A])
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_records(tmp_path / "cells.jsonl", [{"loss": float("nan")}])
+    assert [file.name for file in tmp_path.iterdir()] == ["cells.jsonl"]
+    assert read_records(tmp_path) == [A]

@@ -20,6 +20,7 @@ from htaf.concepts.naming.files import read_names
 from htaf.concepts.pixels import Pictures
 from htaf.concepts.store import Features, open_codes, open_features, open_margins
 from htaf.data.images import FilePart
+from htaf.runs import open_run
 from htaf_paper.image_text import load_image_text
 from htaf_paper.labelfree import (
     cos_cubed,
@@ -330,17 +331,11 @@ def test_bad_words_of_the_command(htaf, clip: Path, tmp_path: Path, monkeypatch:
     assert not (tmp_path / "codes").exists()
     other = tmp_path / "other"
     made_run(other, digits(), PLAIN, shares={"train_images": 100, "validation_images": 50})
-    extract(module_run(other), digits(), tmp_path / "other-features", keep=["backbone"])
+    extract(open_run(other), digits(), tmp_path / "other-features", keep=["backbone"])
     words = [str(word) for pair in good.items() for word in pair]
     code, _, err = htaf("paper", "labelfree", run, *words, "--features", tmp_path / "other-features")
     assert code == 1
     assert "expected features of the backbone of" in err
-
-
-def module_run(folder: Path):
-    from htaf.runs import open_run
-
-    return open_run(folder)
 
 
 def test_a_stopped_writing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

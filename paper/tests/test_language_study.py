@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import zipfile
 
 import pytest
-from transformers.utils import logging
 
-from htaf._console import quiet_transformers
 from htaf._files import LOCK, BusyError, hold
 from htaf.language import text
 from htaf_paper.computing import Place, cell_folder
@@ -37,15 +34,9 @@ def tiny(tmp_path_factory):
     return write_all(tmp_path_factory.mktemp("tiny"))
 
 
-def test_the_plan():
-    planned = list(cells())
-    assert len({cell.name for cell in planned}) == len(planned)
-    assert {cell.method for cell in planned if cell.last_k == 8 and cell.seed == 2} == {"htaf", "ste", "ss"}
-
-
 def test_cells_and_report(tiny, tmp_path):
     model, text = tiny
-    setting = Shared(str(model), str(text), steps=2, length=32)
+    setting = Shared(str(model), str(text), steps=1, length=16)
     out, records = tmp_path / "study", {}
     for cell in [Cell("text", 1, way) for way in ("plain", "trained")] + [Cell("text", 1, "trained", "ste")]:
         records[cell.name] = run_cell(cell, setting, out)
@@ -61,38 +52,6 @@ def test_cells_and_report(tiny, tmp_path):
     assert {drawing.name for drawing in found.drawings} == {"language-text", "language-task"}
     assert found.claims[1].verdict == "not run"  # accuracy: no pair of the same k
     assert found.missing == (("text-k04-htaf-0", "not run: time", "the command"),)
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.fixture
-def bars():
-    """Bars are on before a test, and after it."""
-    logging.enable_progress_bar()
-    yield logging.is_progress_bar_enabled
-    logging.enable_progress_bar()
-
-
-def test_bars_stay_on_a_terminal_alone(bars, monkeypatch):
-    monkeypatch.setattr("sys.stderr", Terminal())
-    quiet_transformers()
-    assert bars()
-    monkeypatch.setattr("sys.stderr", io.StringIO())
-    quiet_transformers()
-    assert not bars()
-
-
-def test_no_bars_in_the_log_of_a_worker(bars, monkeypatch, tmp_path):
-    monkeypatch.setattr("sys.stderr", io.StringIO())
-    record = {"data": {}, "model": "", "start_from": "/elsewhere/task-k01-htaf-0"}
-    monkeypatch.setattr("htaf_paper.language.run_cell", lambda *_, **__: {**record, "bars": bars()})
-    (_, task), *_ = STUDY.made("smoke")
-    made = task.compute(Place(cell_folder(tmp_path, task.key)))
-    assert made["bars"] is False
-    assert made["start_from"] == "task-k01-htaf-0"
 
 
 def test_records_name_no_place_of_this_machine(tmp_path):

@@ -11,15 +11,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.linear_model import LinearRegression
 
 from htaf.data import tabular
 from htaf.runs.metrics import metrics
 from htaf.training.families import ready_recipe
 from htaf.training.recipe import Recipe
 from htaf_paper import many_tables, many_tables_report
-from htaf_paper.many_tables import STUDY, columns_of, measured, method_recipe, peers, rows_key, scores
-from htaf_paper.many_tables_report import outcome, results, rows_of
+from htaf_paper.many_tables import columns_of, measured, method_recipe, rows_key, scores
+from htaf_paper.many_tables_report import outcome
 from htaf_paper.protocol import PaperError
 
 COMPARE = Path(__file__).parents[2] / "benchmarks" / "peers" / "tables" / "compare.py"
@@ -109,68 +108,6 @@ def test_boosting_gets_categories_by_dtype() -> None:
     assert frame["category kind"].isna().sum() == 2 * 46
 
 
-def test_first_splits_come_first() -> None:
-    cells = STUDY.plan("full")
-    assert [cell["split"] for cell in cells] == sorted(cell["split"] for cell in cells)
-    assert len(cells) == 45 * 5 * 5
-    assert [cell["set"] for cell in STUDY.plan("smoke")] == ["digits"] * 5
-
-
-def test_peers_learn_from_the_same_rows(
-    table: tabular.Table, tmp_path: Path, compare: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    many_tables.write_inputs(tmp_path, ["cars"], None)
-    held, info = compare.read(tmp_path / "inputs" / "cars.npz")
-    split = tabular.split(table, 2)
-    assert info["rows_keys"][2] == rows_key(table, split)
-    seen: list[tuple[Any, ...]] = []
-
-    def linear(*given: Any) -> Any:
-        seen.append(given)
-        return LinearRegression().fit(given[0].drop(columns=given[4]), given[1])
-
-    class Numbers(LinearRegression):
-        def predict(self, X: Any) -> Any:
-            return super().predict(X[[name for name in X if name.startswith("n")]])
-
-    def fitted(*given: Any) -> Any:
-        model = linear(*given)
-        model.__class__ = Numbers
-        return model
-
-    given = compare.argparse.Namespace(
-        inputs=tmp_path / "inputs", out=tmp_path / "peers", sets=None, methods=["tabm"], splits=[2], most_rows=10**9
-    )
-    assert compare.run(given, {"tabm": fitted}) == 0
-    x, y, validation, _, categories, _ = seen[0]
-    np.testing.assert_array_equal(y, table.target[split.train])
-    assert len(validation) == len(split.validation)
-    assert categories == ["c0"]
-    numbers = columns_of(table).numbers[split.train]
-    wanted = np.where(np.isnan(numbers), np.nanmedian(numbers, axis=0), numbers)
-    np.testing.assert_array_equal(x.drop(columns="c0"), wanted)
-    raw = compare.frame_of(held, split.train, filled=False)
-    assert raw["n0"].isna().sum() == table.features["size"].isna().sum()
-    (record,) = peers(tmp_path)
-    model = LinearRegression().fit(wanted, y)
-    rest = columns_of(table).numbers[split.test]
-    rest = np.where(np.isnan(rest), np.nanmedian(numbers, axis=0), rest)
-    rmse = float(np.sqrt(np.mean((model.predict(rest) - table.target[split.test]) ** 2)))
-    assert record["values"]["test"]["rmse"] == pytest.approx(rmse)
-    record["versions"]["pytabkit"] = "1"
-    assert many_tables_report.row_of(record)["test"] == pytest.approx(rmse, rel=1e-6)
-    assert compare.run(given, {"tabm": None}) == 0
-    assert len(seen) == 1
-    given.splits = [3]
-    assert compare.run(given, {"tabm": None}) == 1
-    assert "cars-tabm-3: failed: TypeError" in capsys.readouterr().out
-
-
-def test_a_category_of_no_training_row_is_one_more(compare: ModuleType) -> None:
-    held = {"numbers": np.zeros((4, 0)), "codes": np.array([[0], [2], [2], [1]], np.int32)}
-    assert compare.frame_of(held, np.array([0, 1]), filled=True)["c0"].tolist() == ["0", "2", "2", "new"]
-
-
 def test_all_sides_measure_alike(compare: ModuleType) -> None:
     import torch
 
@@ -211,62 +148,6 @@ RECORDS = [
 GROUPS = {"chose": ("wine",), "unseen": ("cars", "juice", "absent")}
 
 
-def test_the_report_by_hand() -> None:
-    record = results(rows_of(RECORDS), GROUPS, splits=2)
-    chose, unseen = record["groups"]["chose"], record["groups"]["unseen"]
-    loss = chose["losses"]["HTAF"]["rmse"]  # +10% and 0% on two splits of one table
-    assert loss["mean"] == pytest.approx(5)
-    assert loss["interval"] is None
-    assert loss["cells"] == 2
-    assert chose["losses"]["HTAF smooth"]["rmse"]["mean"] == pytest.approx(-5)
-    assert chose["losses"]["CatBoost"]["rmse"]["each"] == {"wine": 0}
-    # in the one cell that all three have
-    assert {label: one["rank"] for label, one in chose["ranks"].items()} == {"HTAF": 3, "HGB": 1.5, "CatBoost": 1.5}
-    assert unseen["losses"]["HTAF"]["rmse"]["mean"] == pytest.approx(-10)
-    assert unseen["losses"]["HTAF"]["auroc"]["mean"] == pytest.approx(0.02)
-    assert unseen["losses"]["CatBoost"]["auroc"]["mean"] == pytest.approx(-0.05)
-    assert {label: one["rank"] for label, one in unseen["ranks"].items()} == {"HTAF": 2, "HGB": 2, "CatBoost": 2}
-    assert unseen["missing"]["HGB"] == 3 * 2 - 2
-    assert chose["missing"] == {
-        "STE": 2,
-        "SS": 2,
-        "ReLU": 2,
-        "CatBoost": 1,
-        "RealMLP": 2,
-        "TabM": 2,
-    }
-    assert chose["against_ste"] == {}
-    time = chose["times"]["HTAF"]
-    assert (time["train_cpu"], time["over_base"], time["row_us"], time["cells"]) == (2, 4, 100, 2)
-    assert chose["tables"]["wine"]["values"]["HGB"] == {"mean": 3, "sd": pytest.approx(math.sqrt(2)), "n": 2}
-    found = outcome(RECORDS, GROUPS, 2)
-    first, values, of_wine, chosen = found.tables
-    assert first.title == "Sets on which nothing was chosen (3): loss against HGB"
-    assert first.rows[0][:6] == ("HTAF", "-10.0 (1)", "+0.0200 (1)", "-", "2.00", "2")
-    assert [row[0] for row in values.rows] == ["cars", "juice"]
-    assert of_wine.rows[0][:2] == ("HTAF", "+5.0 (1)")
-    assert chosen.rows == (("wine", "rmse", "3.1 (1.3)", "3 (1.4)", "2 [1]", "2.9 (1.6)"),)
-    assert "htaf 0123456789ab" in found.notes[-1]
-    assert "HTAF r." in found.notes[-1]
-
-
-def test_networks_against_straight_through() -> None:
-    more = [made("cars", "ste", 0, 10.0, recipe="s", smooth=20.0), made("juice", "ste", 0, 0.87, recipe="s")]
-    found = results(rows_of([*RECORDS, *more]), GROUPS, splits=2)["groups"]["unseen"]["against_ste"]
-    assert [*found] == ["HTAF"]
-    assert found["HTAF"]["rmse"]["mean"] == pytest.approx(-10)
-    assert found["HTAF"]["auroc"]["each"] == {"juice": pytest.approx(-0.01)}
-    tables = {table.title: table for table in outcome([*RECORDS, *more], GROUPS, 2).tables}
-    against = tables["Sets on which nothing was chosen: loss against STE"]
-    assert against.rows == (("HTAF", "-10.0 (1)", "-0.0100 (1)", "-"),)
-
-
-def test_the_interval_is_of_student() -> None:
-    found = many_tables_report.mean_interval([1.0, 2.0, 6.0])
-    assert found["mean"] == 3
-    assert found["interval"] == pytest.approx(stats.ttest_1samp([1.0, 2.0, 6.0], 0).confidence_interval(0.95))
-
-
 def test_ranks_with_all_cells_are_mean_ranks() -> None:
     rng = np.random.default_rng(0)
     cells = {(name, split): rng.integers(0, 3, 3).astype(float) for name in ("a", "b") for split in (0, 1)}
@@ -290,10 +171,6 @@ def test_ranks_are_of_the_cells_that_all_ranked_methods_have() -> None:
         "HTAF": 2.5, "HGB": 2.5, "CatBoost": 1.0, "TabM": None
     }  # fmt: skip
     assert (found["HTAF"]["cells"], found["HTAF"]["sets"]) == (5, 3)
-    said = many_tables_report._ranked(found)
-    assert "on the 5 cells of 3 tables that all of HTAF, HGB, CatBoost have" in said
-    assert "less than half of the tables (cells): TabM (1)" in said
-    assert "No ranks" in many_tables_report._ranked(many_tables_report.ranks({}, {}))
 
 
 @pytest.mark.parametrize(

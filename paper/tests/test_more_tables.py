@@ -6,8 +6,6 @@ import dataclasses
 import hashlib
 import lzma
 import pickle
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import pandas as pd
 import pytest
 
 from htaf.data import tabular
-from htaf_paper.more_tables import TABLES, FetchError, Member, Wheel, fetch, main, obtain, read
+from htaf_paper.more_tables import FetchError, Member, Wheel, fetch, read
 
 FRAME = pd.DataFrame(
     {
@@ -100,39 +98,3 @@ def test_no_code_of_a_pickle_is_run(tmp_path: Path, value: Any, capsys: pytest.C
 def test_tables_that_are_not_as_expected(tmp_path: Path, frame: Any, options: Any, words: str) -> None:
     with pytest.raises(FetchError, match=f"made: {words}"):
         read(member(wheel_of(tmp_path, {}), **options), pickled(frame))
-
-
-def test_pip_downloads_a_wheel_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel = wheel_of(tmp_path, {PICKLED: pickled(FRAME)})
-    commands: list[list[str]] = []
-
-    def download(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        (tmp_path / wheel.file).rename(Path(command[command.index("--dest") + 1]) / wheel.file)
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr("htaf_paper.more_tables.subprocess.run", download)
-    for _ in range(2):
-        assert obtain(wheel, tmp_path / "new") == tmp_path / "new" / wheel.file
-    assert len(commands) == 1
-    assert commands[0][:4] == [sys.executable, "-m", "pip", "download"]
-    assert {"--no-deps", "made==1.0"} <= {*commands[0]}
-
-
-def test_pip_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = subprocess.CompletedProcess([], 1, "", "WARNING: x\nERROR: No matching distribution found\n")
-    monkeypatch.setattr("htaf_paper.more_tables.subprocess.run", lambda *args, **options: failed)
-    with pytest.raises(SystemExit, match=r"more_tables: pip .* ERROR: No matching distribution found; put the file"):
-        main(["--data-dir", str(tmp_path)])
-
-
-def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--list"])
-    shown = capsys.readouterr().out
-    assert len(TABLES) >= 10
-    assert len({one.name for one in TABLES}) == len(TABLES)
-    for one in TABLES:
-        assert one.name in shown
-        assert one.licence in shown
-        assert 1000 <= one.rows <= 60_000
-        assert one.target not in one.drop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,16 +14,13 @@ from pydantic import TypeAdapter
 from htaf._console import running
 from htaf.training.families import make_recipe
 from htaf.training.source import Source
-from htaf_paper import cells, command, engine, plans, verdicts
+from htaf_paper import cells, command, engine, plans, tabular, verdicts
 from htaf_paper.computing import Computing, StudyError, Task, attempt, cell_folder
 from htaf_paper.computing import Place as CellPlace
-from htaf_paper.engine import Records, run, wanted
-from htaf_paper.images import BNN, DHN, PAPER, SNN, Images
+from htaf_paper.engine import Records, run
 from htaf_paper.items import ITEMS, items
 from htaf_paper.outcomes import OUTCOMES
-from htaf_paper.pairs import PAIRS
-from htaf_paper.pairs import STUDY as PAIRS_STUDY
-from htaf_paper.plans import Plan, Trained
+from htaf_paper.plans import Plan
 from htaf_paper.protocol import (
     SCALES,
     Drawing,
@@ -97,13 +95,6 @@ def test_verdicts() -> None:
     assert level.evidence.startswith("+0.00 points [")  # of the differences, not of what is left of the margin
     mean, low, high = verdicts.interval([1.0, 2.0, 3.0])  # t of 2 degrees: 4.303
     assert (mean, low, high) == (2.0, pytest.approx(2 - 4.3027 / 3**0.5, rel=1e-4), pytest.approx(4.4841, rel=1e-4))
-
-
-def test_the_scale_that_is_run() -> None:
-    settings: dict[Scale, Setting] = {"smoke": Setting("s", 1.0), "cpu": Setting("c", 1.0)}
-    found = {scale: nearest(settings, scale) for scale in SCALES}
-    assert found == {"smoke": "smoke", "reduced": "smoke", "cpu": "cpu", "full": "cpu"}
-    assert nearest({"full": Setting("f", 1.0)}, "smoke") == "full"
 
 
 def test_cells_that_items_share_cost_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,71 +242,6 @@ def _no_data(*args: Any) -> None:
     raise MissingError("data", "put it there")
 
 
-@pytest.mark.parametrize("study", [SNN, BNN, DHN])
-def test_claims_of_the_table_of_images(study: Images, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every claim names its data set and its method, and the paper's figures stand beside ours."""
-    made = plans.Trained()
-    for data in ("cifar10", "cifar100"):
-        for row, value in (("htaf", 0.9), ("ste", 0.8), ("ss", 0.85)):
-            scores = {"test": {"accuracy": value}}
-            record = {"headline": "accuracy", "metrics": {"exact": scores, "smooth": scores}, "cpu_seconds": 1.0}
-            made.finals[data, row] = dict.fromkeys(range(3), record)
-    monkeypatch.setattr(Images, "_trained", lambda *args: made)
-    found = study.read("cpu", NOTHING, Place(Path()))
-    assert len(found.claims) == 6
-    rows = found.tables[0].rows
-    shown = rows[0][1]
-    assert isinstance(shown, Figure)
-    assert shown.paper == PAPER[study.family]["cifar10"]["htaf"]
-    assert [row[0] for row in rows] == ["cifar10", "cifar100"]
-    assert {claim.verdict for claim in found.claims if "HTAF is" in claim.text} == {"holds"}
-    assert all(
-        "+10.00 points" in c.evidence or "+5.00 points" in c.evidence for c in found.claims if "HTAF is" in c.text
-    )
-    printed = [PAPER[study.family][data]["htaf"] for data in ("cifar10", "cifar100")]
-    above = ["holds" if figure < 90.0 else "not testable at this scale" for figure in printed]
-    assert [claim.verdict for claim in found.claims if "reaches" in claim.text] == above
-    full = study.read("full", NOTHING, Place(Path()))  # the scale at which the paper's own figures are tested
-    reached = [claim.verdict for claim in full.claims if "reaches" in claim.text]
-    assert reached == ["holds" if figure - 0.5 < 90.0 else "does not hold" for figure in printed]
-    made.finals.clear()
-    assert {claim.verdict for claim in study.read("cpu", NOTHING, Place(Path())).claims} == {"not run"}
-
-
-def test_pairs_are_the_papers() -> None:
-    assert PAIRS[0] == (4.72, 5.0)
-    assert PAIRS[-1] == (0.005, 5000.0)
-    found = wanted(PAIRS_STUDY, "smoke", NOTHING, Place(Path()))
-    assert len(found) == 6
-    assert len({task.key for task in found}) == 6
-
-
-def test_pairs_are_tested_at_the_last_epoch_and_at_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 1,000 epochs the best is one of the first 30: a figure of it alone is that of 100 epochs."""
-
-    def trained(plans: Any, *_: object) -> Trained:
-        (chosen,) = plans
-        last = chosen.base.optimization.keep == "last"
-        made = Trained()
-        for i, row in enumerate(chosen.methods):
-            for seed in range(3):
-                value = 0.8 - (0.01 * i if last else 0.0) + 0.001 * seed
-                part = {"test": {"auroc": value}}
-                record = {"headline": "auroc", "metrics": {"exact": part, "smooth": part}, "layers": layers}
-                record |= {"best_epoch": 999 if last else 10}
-                made.finals.setdefault((chosen.sources[0].name, row), {})[seed] = record
-        return made
-
-    layers = [{"binarity": 0.5, "dead": 0.25, "units": 4}]
-    monkeypatch.setattr("htaf_paper.pairs.trained", trained)
-    found = PAIRS_STUDY.read("full", NOTHING, Place(Path()))
-    assert [table.rows[0][3].mean for table in found.tables] == [1000, 11]
-    assert [claim.verdict for claim in found.claims] == ["holds", "does not hold", "not settled", "not settled"]
-    assert "the last epoch" in found.claims[0].text
-    assert len(found.drawings[0].panels[0].series) == 4
-    assert len(PAIRS_STUDY.read("reduced", NOTHING, Place(Path())).tables) == 1
-
-
 def test_outcomes_of_what_is_there(tmp_path: Path) -> None:
     """Nothing is computed; what is missing is named, and of too little nothing is shown."""
     study, out = One(), tmp_path / "out"
@@ -351,3 +277,90 @@ def test_an_item_that_cannot_be_read_stops_no_other(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(first, "read", lambda *args: {}["k"], raising=False)
     ran, kept = engine._finished(first, "smoke", found, place, None)
     assert (ran.status, kept["message"]) == ("failed", "killed")
+
+
+# ---- plans ----
+
+GRID: dict[str, tuple[Any, ...]] = {
+    "alpha0,alpha1": ((2.0, 11.0), (1.0, 22.0), (0.5, 44.0)),
+    "lr": (1e-3, 3e-3),
+    "batch_norm": (False, True),
+}
+
+
+def plan(methods: Any = None, **options: Any) -> Plan:
+    return Plan((Source("digits"),), {"htaf": GRID} if methods is None else methods, **options)
+
+
+@pytest.mark.parametrize("candidates", [1, 5, 12, 50])
+def test_draw(candidates: int) -> None:
+    drawn = plan(candidates=candidates).draw("htaf")
+    assert len(drawn) == len({str(candidate) for candidate in drawn}) == min(candidates, 12)
+    assert all(value in GRID[names] for candidate in drawn for names, value in candidate.items())
+    assert drawn == plan(candidates=50, splits=2).draw("htaf")[:candidates]  # more candidates keep the first
+
+
+def test_candidates_are_recipes_with_joint_fields() -> None:
+    made = plan(base=make_recipe(epochs=7, hidden=(8,)))
+    recipes = [made.recipe("htaf", candidate) for candidate in made.draw("htaf")]
+    pairs = {(recipe.activation.alpha0, recipe.activation.alpha1) for recipe in recipes}
+    assert pairs == {(2.0, 11.0), (1.0, 22.0), (0.5, 44.0)}  # never crossed
+    assert {(one.optimization.epochs, one.network.hidden, one.activation.method) for one in recipes} == {
+        (7, (8,), "htaf")
+    }
+    assert plan({"relu": {}}).draw("relu") == [{}]
+    with pytest.raises(ValueError, match="alpha0 must be > 0 and finite, got -1"):
+        made.recipe("htaf", {"alpha0": -1.0})
+    with pytest.raises(ValueError, match="shorter"):
+        made.recipe("htaf", {"alpha0,alpha1": (1.0,)})
+
+
+def test_rows_of_one_method_with_other_recipes() -> None:
+    made = plan({"htaf": GRID, "htaf, fixed": {"sharpen": (False,), **GRID}}, variants={"htaf, fixed": "htaf"})
+    for row, sharpen in (("htaf", True), ("htaf, fixed", False)):
+        recipes = [made.recipe(row, candidate) for candidate in made.draw(row)]
+        assert {(one.activation.method, one.activation.sharpen) for one in recipes} == {("htaf", sharpen)}
+
+
+@pytest.mark.parametrize(("headline", "best"), [("rmse", 0.01), ("accuracy", 0.03)])
+def test_chosen_on_validation_of_the_exact_network(tmp_path: Path, headline: str, best: float) -> None:
+    """Validation, test and the smooth network each prefer another candidate."""
+    figures = {0.01: (1.0, 9.0, 7.0), 0.02: (2.0, 0.5, 9.0), 0.03: (3.0, 8.0, 0.1)}
+    made = plan({"htaf": {"lr": (*figures,)}}, base=make_recipe(epochs=1, hidden=(4,)), splits=2)
+
+    def record(task: Any) -> dict[str, Any]:
+        validation, test, smooth = figures[task.payload["recipe"]["lr"]]
+        exact = {"validation": {headline: validation}, "test": {headline: test}}
+        return {"headline": headline, "metrics": {"exact": exact, "smooth": {"validation": {headline: smooth}}}}
+
+    found = plans.trained([made], Found(record), Place(tmp_path))
+    assert not found.wanted
+    assert found.chosen["digits", "htaf"].optimization.lr == best
+    assert found.values("digits", "htaf") == 2 * [figures[best][1]]
+
+
+def test_a_shorter_search_does_not_see_the_test_part(tmp_path: Path) -> None:
+    """And one candidate needs none."""
+    rows = {"htaf": {"lr": (1e-3, 3e-3)}, "relu": {}}
+    made = plan(rows, base=make_recipe(epochs=6, hidden=(4,)), search_epochs=2, splits=2)
+    wanted = plans.trained([made], Found(lambda task: None), Place(tmp_path)).wanted
+    asked = [task.payload for task in wanted]
+    assert [(one["recipe"]["method"], one["recipe"]["epochs"], one["test"]) for one in asked] == [
+        ("htaf", 2, False), ("htaf", 2, False), ("relu", 6, True), ("relu", 6, True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "grid", "tried"),
+    [
+        ("htaf", 6 * 2 * 2 * 2, 12),  # pairs x sharpening x learning rates x batch norm
+        ("ste", 3 * 2 * 2, 12),
+        ("ss", 4 * 2 * 2 * 2, 12),
+        ("relu", 2 * 2, 4),
+    ],
+)
+def test_budgets_of_the_table_of_tabular_results(method: str, grid: int, tried: int) -> None:
+    made = tabular.plan()
+    drawn = [made.recipe(method, candidate) for candidate in made.draw(method)]
+    assert math.prod(map(len, made.methods[method].values())) == grid
+    assert len(drawn) == len({str(recipe.identity()) for recipe in drawn}) == tried

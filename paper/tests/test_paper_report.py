@@ -85,22 +85,14 @@ def test_the_largest_finished_scale_is_shown_and_scales_are_not_mixed(tmp_path: 
     assert [(one["claim"], one["scale"]) for one in claims["claims"]] == [
         ("half of it", "full"), ("at cpu", "cpu"), ("at smoke", "smoke")
     ]  # fmt: skip
-    sections = re.split(r'<h2 id="h-', page)
-    by_scale = {
-        part[: part.index('"')].removeprefix("claims-"): words(part) for part in sections if "claims-" in part[:9]
-    }
+    sections = [part for part in re.split(r'<h2 id="h-', page) if part.startswith("claims-")]
+    by_scale = {part[: part.index('"')].removeprefix("claims-"): words(part) for part in sections}
     assert list(by_scale) == ["full", "cpu", "smoke"]
     assert "at cpu" in by_scale["cpu"]
-    assert "at smoke" not in by_scale["cpu"]
-    assert "at cpu" not in by_scale["full"]
-    assert '<a href="outcomes.jsonl">' in page
-    assert "1 not settled" in words(page)
-    assert "Not finished: a cell failed" in words(page)
-    assert "**Not finished:** a cell failed" in markdown
-    assert f"<code>{command}</code>" in page
-    assert f"`{command}`" in markdown
-    assert "expected CIFAR-10, got nothing" in words(page)
-    assert "expected CIFAR-10, got nothing" in markdown
+    assert not any("at cpu" in by_scale[scale] for scale in ("full", "smoke"))
+    for shown in (words(page), markdown.replace("**", "").replace("`", "")):
+        for said in ("1 not settled", "Not finished: a cell failed", "expected CIFAR-10, got nothing", command):
+            assert said in shown
 
 
 def test_a_claim_stands_at_the_largest_scale_that_tested_it(tmp_path: Path) -> None:
@@ -240,7 +232,7 @@ def test_a_damaged_outcome_is_named(tmp_path: Path, change, said: str) -> None:
 
 
 def test_another_text_is_not_written_over(tmp_path: Path) -> None:
-    put(tmp_path, NAMES[0], "full", full_outcome())
+    put(tmp_path, NAMES[0], "full", Outcome((table(),)))
     write_report(tmp_path)
     write_report(tmp_path)
     (tmp_path / "report.md").write_text("# My own report")
@@ -265,16 +257,8 @@ def test_files_that_are_no_outcome_are_named(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
-def test_an_outcome_takes_the_place_of_its_own(tmp_path: Path) -> None:
-    for item, scale, message in ((NAMES[0], "full", "a"), (NAMES[0], "smoke", "b"), (NAMES[0], "full", "c")):
-        put(tmp_path, item, scale, message=message)
-    (own,) = [one for one in read_items(tmp_path) if one.shown]
-    assert own.shown is not None
-    assert [(one.scale, one.message) for one in (own.shown, *own.others)] == [("full", "c"), ("smoke", "b")]
-
-
 def test_a_picture_that_is_none_is_named(tmp_path: Path) -> None:
-    put(tmp_path, NAMES[0], "full", Outcome(drawings=drawings()))
+    put(tmp_path, NAMES[0], "full", Outcome(drawings=drawings()[1:]))
     page = write_report(tmp_path).read_text()
     assert "not kept: photographs" in page  # a row that says how to make it
     assert "photo.png" not in page
@@ -285,17 +269,14 @@ def test_a_picture_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_two_drawings_of_one_name_are_refused(tmp_path: Path) -> None:
-    photograph(tmp_path, "full")
-    put(tmp_path, NAMES[0], "full", Outcome(drawings=drawings() + drawings()))
+    put(tmp_path, NAMES[0], "full", Outcome(drawings=2 * drawings()[:1]))
     with pytest.raises(PaperError, match="names of their own"):
         write_report(tmp_path)
 
 
 def test_panels_in_the_page_follow_its_colours_and_share_no_ids(tmp_path: Path) -> None:
-    photograph(tmp_path, "full")
-    put(tmp_path, NAMES[0], "full", Outcome(drawings=drawings()))
-    put(tmp_path, NAMES[1], "full", Outcome(drawings=drawings()))
-    photograph(tmp_path, "full")
+    for name in NAMES[:2]:
+        put(tmp_path, name, "full", Outcome(drawings=drawings()[:1]))
     page = write_report(tmp_path).read_text()
     pictures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     assert len(pictures) == 6

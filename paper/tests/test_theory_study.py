@@ -1,8 +1,7 @@
-"""The study of the theory: its cells, its exact arithmetic, what its report chooses, and that it goes on."""
+"""The study of the theory: its cells, its exact arithmetic, and trainings restated; vanishing gradients too."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from decimal import Decimal
@@ -17,12 +16,15 @@ import torch
 from mpmath import mpf
 from torch import nn
 
+from htaf.activations import HTAF
 from htaf.data import tabular
 from htaf.models.mlp import MLP
-from htaf_paper import bounds, networks, theory, theory_report
+from htaf_paper import bounds, networks, theory, theory_report, vanishing, vanishing_report
 from htaf_paper.computing import Place
 from htaf_paper.gap_bound import dhn_gap_bound
 from htaf_paper.theory import cells
+from htaf_paper.tuning import tune
+from htaf_paper.vanishing import DepthCell, train
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,18 +55,6 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     theory._data.cache_clear()
 
 
-def test_cells() -> None:
-    found = cells()
-    count = {kind: sum(cell["kind"] == kind for cell in found) for kind in theory_report.KINDS}
-    assert count == {"square": 12, "product": 6, "relu": 3, "gap": 2 * 4 * 6, "activation": 2 * 5 * 5 * 3}
-    assert len({json.dumps(cell, sort_keys=True) for cell in found}) == len(found)
-    by_method = {c["method"]: [] for c in found if c["kind"] == "activation"}
-    for cell in found:
-        if cell["kind"] == "activation":
-            by_method[cell["method"]].append({k: v for k, v in cell.items() if k != "method"})
-    assert all(own == by_method["relu"] for own in by_method.values()), "every activation has the same budget"
-
-
 @pytest.mark.parametrize("form", ["paper", "central"])
 @pytest.mark.parametrize("m", [3.0, 1e7])
 def test_the_error_in_60_digits(form: networks.SquareForm, m: float) -> None:
@@ -80,21 +70,6 @@ def test_the_error_in_60_digits(form: networks.SquareForm, m: float) -> None:
         second = phi(points[0]) - 2 * phi(points[1]) + phi(points[2])
         error = abs(second / h**2 / mpmath.diff(phi, t, 2) - 1) * x**2
     assert found == pytest.approx(float(error), rel=1e-6)
-
-
-def test_squares_and_products_keep_their_bounds() -> None:
-    for form in ("paper", "central"):
-        record = theory.square(2.0, 11.0, form)  # pyright: ignore[reportArgumentType]
-        assert all(row["exact"] <= row["bound"] for row in record["rows"])
-        assert record["rows"][0]["float64"] == pytest.approx(record["rows"][0]["exact"], rel=1e-6)
-        last = record["rows"][-1]
-        assert last["float64"] > 100 * last["bound"], "m = 1e7 is past the best m"
-        row = theory_report.square_row({"cell": {"alpha0": 2.0, "alpha1": 11.0, "form": form}, **record})
-        for dtype in ("float64", "float32"):
-            assert row[dtype]["best_m"] / 5 < row[dtype]["predicted_m"] < 5 * row[dtype]["best_m"]
-        assert row["float32"]["best_m"] < row["float64"]["best_m"]
-    record = theory.product(2.0, 11.0)
-    assert all(row["float64"] <= row["bound"] for row in record["rows"] if row["m"] < 300)
 
 
 def test_the_outcome(small: Path) -> None:
@@ -144,28 +119,6 @@ def test_a_gap_is_that_of_the_trained_network(small: Path, monkeypatch: pytest.M
     assert record["auroc"] is not None
 
 
-def made(method: str, seed: int, lr: float, validation: float, test: float, metric: str = "rmse") -> dict[str, Any]:
-    cell = {"kind": "activation", "task": "wine", "method": method, "seed": seed, "lr": lr}
-    return {"cell": cell, "metric": metric, "validation": validation, "test": test}
-
-
-def test_the_rate_is_chosen_by_validation_and_differences_are_paired() -> None:
-    records = [made("relu", s, lr, v, t) for s, lr, v, t in ((0, 0.1, 1, 5), (0, 0.2, 2, 1), (1, 0.1, 3, 7))]
-    records += [made("tanh", 0, 0.1, 9, 0), made("tanh", 0, 0.2, 8, 6), made("tanh", 1, 0.1, 3, 9)]
-    relu, tanh = theory_report.activation_rows(records)
-    assert relu["test"] == [6, pytest.approx(1)]
-    assert relu["less_relu"] is None
-    assert tanh["test"] == [7.5, pytest.approx(1.5)]
-    assert tanh["less_relu"] == [1.5, pytest.approx(0.5)]
-    assert tanh["rates"] == {"0.1": 1, "0.2": 1}
-    # of two HTAF pairs the one that is better on validation is judged, not the one that is better on test rows
-    pairs = [made("htaf-1-4", s, 0.1, 1.0, 9.0) for s in (0, 1)] + [made("htaf-2-11", s, 0.1, 2.0, 1.0) for s in (0, 1)]
-    (claim,) = theory_report.outcome([*records, *pairs], "full").claims
-    assert claim.evidence.startswith("HTAF (1, 4), the best on validation, better than ReLU by -3.000")
-    accuracy = [made("relu", 0, lr, v, t, "accuracy") for lr, v, t in ((0.1, 1, 5), (0.2, 2, 1))]
-    assert theory_report.activation_rows(accuracy)[0]["test"] == [1, None]
-
-
 def test_another_activation_is_refused() -> None:
     data = theory.digits(0)
     assert [len(part.x) for part in data.parts] == [len(part.y) for part in data.parts]
@@ -174,3 +127,109 @@ def test_another_activation_is_refused() -> None:
         ValueError, match=r"^expected one of relu, tanh, htaf-1-4, htaf-2-11, htaf-learned, got 'gelu'$"
     ):
         theory.compute({"kind": "activation", **settings}, data)
+
+
+# ---- vanishing gradients ----
+
+
+def test_one_training_spelled_out() -> None:
+    """Two epochs of Adam on one batch each: norms, losses and the RMSE of the last network."""
+    torch.manual_seed(5)
+    x, y = torch.randn(30, 4), torch.randn(30, 1)
+    cell = DepthCell((6, 5), {"method": "htaf", "alpha0": 1.0, "alpha1": 6.0}, seed=3, epochs=2, lr=0.1)
+    found = train(cell, (x, y), (x, y), scale=2.0)
+    torch.manual_seed(3)
+    net = MLP(4, 1, (6, 5), lambda: HTAF(1.0, 6.0))
+    optimizer = torch.optim.Adam(net.parameters(), 0.1)
+    for epoch in range(2):
+        first = net.hidden[0].linear(x)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        loss = nn.functional.mse_loss(net.head(net.hidden[1](HTAF(1.0, 6.0)(first))), y)
+        (gradient,) = torch.autograd.grad(loss, first, retain_graph=True)
+        assert found["train_loss"][epoch] == pytest.approx(loss.item(), rel=1e-3)
+        assert found["norm"][0][epoch] == pytest.approx(gradient.norm().item(), rel=1e-3)
+        assert found["per_sample"][0][epoch] == pytest.approx(gradient.norm(dim=1).sum().item(), rel=1e-3)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert found["layers"] == ["hidden.0.act", "hidden.1.act"]
+    last = 2 * nn.functional.mse_loss(net(x), y).sqrt().item()
+    assert found["validation_rmse"]["smooth"] == pytest.approx(last, rel=1e-3)
+    assert found["validation_rmse"]["exact"] != found["validation_rmse"]["smooth"]
+    relu = DepthCell((6,), {"method": "relu"}, seed=0, epochs=1)
+    assert train(relu, (x, y), (x, y), 1.0)["validation_rmse"]["exact"] is None
+
+
+def test_a_tuned_training_spelled_out() -> None:
+    """Three epochs of two batches: pair by pair along the schedule of `tune`, from its weights."""
+    torch.manual_seed(5)
+    x, y = torch.randn(40, 4), torch.randn(40, 1)
+    cell = DepthCell((6, 5), vanishing.HTAF, seed=3, epochs=3, batch_size=20, lr=0.1, tuned=True)
+    found = train(cell, (x, y), (x, y), scale=1.0)
+    torch.manual_seed(3)
+    net, tuning = tune(MLP(4, 1, (6, 5), lambda: HTAF(3.0, 7.3)), x, rate=0.1)
+    optimizer, step = torch.optim.Adam(net.parameters(), 0.1), 0
+    for epoch in range(3):
+        total = 0.0
+        for rows in torch.randperm(40, generator=torch.Generator().manual_seed(3_000_009 + epoch)).split(20):
+            for layer in tuning.layers:
+                f, act = min(step / 6 / 0.7, 1.0), net.get_submodule(layer.path)
+                act.alpha0, act.alpha1 = (  # pyright: ignore[reportAttributeAccessIssue]
+                    a ** (1 - f) * b**f for a, b in zip(layer.start, layer.end, strict=True)
+                )
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(net(x[rows]), y[rows])
+            loss.backward()
+            optimizer.step()
+            total, step = total + loss.item() / 2, step + 1
+        assert found["train_loss"][epoch] == pytest.approx(total, rel=1e-3)
+    last = nn.functional.mse_loss(net(x), y).sqrt().item()
+    assert found["validation_rmse"]["smooth"] == pytest.approx(last, rel=1e-3)
+    assert [layer["end"] for layer in found["tuning"]] == [pytest.approx(v.end, rel=1e-3) for v in tuning.layers]
+
+
+def test_every_batch_of_an_epoch_counts() -> None:
+    """With a learning rate of 0 the epoch's norm is the mean over its batches of 4, 4 and 2 rows."""
+    torch.manual_seed(5)
+    x, y = torch.randn(10, 4), torch.randn(10, 1)
+    found = train(DepthCell((6,), {"method": "relu"}, 1, epochs=1, batch_size=4, lr=0.0), (x, y), (x, y), 1.0)
+    torch.manual_seed(1)
+    net, norms, losses = MLP(4, 1, (6,), nn.ReLU), [], []
+    for rows in torch.randperm(10, generator=torch.Generator().manual_seed(1_000_003)).split(4):
+        pre = net.hidden[0].linear(x[rows])  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        loss = nn.functional.mse_loss(net.head(pre.relu()), y[rows])
+        norms.append(torch.autograd.grad(loss, pre)[0].norm().item())
+        losses.append(loss.item() * len(rows))
+    assert len(norms) == 3
+    assert found["norm"][0][0] == pytest.approx(sum(norms) / 3, rel=1e-3)
+    assert found["train_loss"][0] == pytest.approx(sum(losses) / 10, rel=1e-3)
+
+
+def made(
+    hidden: tuple[int, ...], activation: dict[str, Any], seed: int, last: float, lr: float = 1e-3, tuned: bool = False
+) -> dict[str, Any]:
+    """A record of 20 epochs whose first layer's norm is 1, and `last` in the last two epochs."""
+    cell = DepthCell(hidden, activation, seed, epochs=20, lr=lr, tuned=tuned)
+    curve = [1.0] * 18 + [last, last]
+    return {
+        "cell": cell.settings("abalone"),
+        "layers": ["a", "b"],
+        "norm": [curve, [0.5] * 20],
+        "per_sample": [[10 * v for v in curve], [5.0] * 20],
+        "train_loss": [0.25] * 20,
+        "validation_rmse": {"smooth": 2.5, "exact": None if activation == vanishing.RELU else 3.0},
+    }
+
+
+# 20 epochs: the last two count; 25: the last three; 5: the last one
+@pytest.mark.parametrize(
+    ("norms", "expected"),
+    [
+        ([1.0] * 18 + [0.0, 1.9e-5], True),
+        ([1.0] * 18 + [0.0, 2e-5], False),  # a median of exactly 1e-5 is not below it
+        ([1.0] * 22 + [0.0, 0.0, 1.0], True),
+        ([1.0] * 22 + [0.0, 1.0, 1.0], False),
+        ([1.0] * 4 + [0.0], True),
+    ],
+)
+def test_the_median_of_the_last_tenth_of_the_epochs(norms: list[float], expected: bool) -> None:
+    assert vanishing_report.verdict([{"norm": [norms]}])[0] == expected

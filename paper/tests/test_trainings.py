@@ -18,7 +18,7 @@ from htaf.runs import open_run
 from htaf.training.families import make_recipe
 from htaf.training.source import Source
 from htaf_paper.computing import Computing, Place, StudyError, cell_folder, compute, engine_of
-from htaf_paper.trainings import Cell, name_of, run_path
+from htaf_paper.trainings import Cell, run_path
 
 BASE = make_recipe(hidden=(4,), epochs=1, batch_size=64, patience=0)
 
@@ -79,11 +79,6 @@ def test_a_change_of_attributes_is_another_cell(tmp_path: Path) -> None:
     assert len(keys) == 2
 
 
-def test_names() -> None:
-    assert name_of(Source("/data/churn.csv")) == "churn"
-    assert name_of(Source("wine", split="grouped")) == "wine (grouped)"
-
-
 def test_a_kept_run_reads_its_rows_again(tmp_path: Path) -> None:
     rows = pd.read_csv(write_csv(tmp_path / "made.csv"))
     rows.assign(day=[f"2012-01-{1 + i % 30:02}" for i in range(60)], t=range(60)).to_csv(
@@ -111,15 +106,6 @@ def test_a_cell_goes_on_from_its_checkpoint(source: Source, tmp_path: Path) -> N
     records, _ = computed(cell, tmp_path)
     assert json.loads(record_file(tmp_path, cell).read_text()) == records[cell.key()]
     assert not run_path(tmp_path, cell.key()).exists()
-
-
-def test_a_run_that_ended_before_its_record_was_written(source: Source, tmp_path: Path) -> None:
-    cell = Cell(BASE, 0, source)
-    computed(cell, tmp_path, keep=True)
-    before = record_file(tmp_path, cell).read_bytes()
-    record_file(tmp_path, cell).unlink()
-    computed(cell, tmp_path)
-    assert record_file(tmp_path, cell).read_bytes() == before
 
 
 def test_a_record_that_is_none_is_named_and_kept(source: Source, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ SMALL = {
 }  # fmt: skip
 
 
-def _write_model(folder: Path) -> None:
+def write_model(folder: Path) -> None:
     """A folder of transformers with a tiny Llama and a tokenizer of `TEXT`; always the same weights."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -40,6 +40,6 @@ def write_all(folder: Path) -> tuple[Path, Path]:
     """The model and the text: their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     model, text = folder / "model", folder / "text.txt"
-    _write_model(model)
+    write_model(model)
     text.write_text(TEXT)
     return model, text

@@ -24,8 +24,8 @@ from htaf.data.parts import Data, Part
 from htaf.models.icbm import ICBM
 from htaf.runs import HASHED, RECORD, Run, RunError, claim, finish_run, finished_run
 from htaf.runs.data import rows_of
-from htaf.runs.predictions import measure
 from htaf.runs.features import FeatureBatches, FeatureStore, key_of
+from htaf.runs.predictions import measure
 
 GIVEN = ("attributes", "pretrained_sha256", "backbone_sha256")  # of the identity of a training, where they are
 
