@@ -152,7 +152,7 @@ def test_a_word_among_numbers_is_missing_where_that_is_asked(
     try:
         with pytest.warns(UserWarning, match="read as missing") as told:
             assert (model.predict_proba(words) == expected).all()
-        assert len(told) == 2
+        assert len(told) == 1, "of both columns"
     finally:
         model.set_params(text_as_missing=False)
     found, notes = model.run_.predict_with_notes(words, text_as_missing=True)
@@ -213,10 +213,10 @@ def test_dates_and_parts_drawn_by_chance() -> None:
 
 @pytest.mark.parametrize("kind", [HtafClassifier, HtafRegressor])
 @pytest.mark.parametrize("missing", [None, np.nan])
-def test_missing_labels_are_named_by_their_rows(kind: Any, missing: Any) -> None:
+def test_missing_labels_are_named_by_the_first_row(kind: Any, missing: Any) -> None:
     y = (np.arange(40) % 2).astype(object)
     y[[3, 7]] = missing
-    with pytest.raises(DataError, match=r"got none in 2 \(row 4, 8, from 1\): leave these rows out"):
+    with pytest.raises(DataError, match=r"got none in 2, the first is row 4 \(from 1\): leave these rows out"):
         kind(**TINY).fit(pd.DataFrame({"x": np.arange(40.0)}), y)
     assert "epochs" in inspect.signature(kind).parameters
 

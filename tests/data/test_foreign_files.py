@@ -198,7 +198,7 @@ def test_effects_of_times_with_a_zone_have_it_too(model: Any) -> None:
     frame = rows.assign(y=(rows["when"].dt.hour > 12) | rows["flag"])
     (effect,) = effects(fitted, ["when"], frame)
     assert effect.kind == "date"
-    assert all(str(point.value).endswith("Z") for point in effect.points)
+    assert all(point.label.endswith("Z") for point in effect.points)
 
 
 def test_truth_values_and_0_and_1_are_one(model: Any) -> None:
