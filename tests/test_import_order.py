@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 4_531,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_952, ("tests", "paper/tests"): 50_149, ("paper/src",): 13_985}
+TOTALS = {("src/htaf",): 58_952, ("tests", "paper/tests"): 50_226, ("paper/src",): 13_985}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
