@@ -148,7 +148,7 @@ for words in sys.stdin:
 
 def test_the_command_starts_without_torch() -> None:
     """Help, and errors of the command line: what takes seconds to import is imported when a verb needs it."""
-    lines = ["--version", "--help", "", "help", "evaluat", "concepts --help", "concepts neighbors"]
+    lines = ["--version", "--help", "", "help", "evaluat", "concepts --help", "concepts scor"]
     lines += ["evaluate --part tst", "train", "train tabular --help", "train icbm --help", "train bnn --epochs many"]
     done = subprocess.run([sys.executable, "-c", STARTS], input="\n".join(lines), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -59,7 +59,6 @@ FUNCTIONS: dict[str, Callable[[Any, Path], Any]] = {
     "conversion": lambda _, __: library.conversion(library.harden(net())),
     "harden": lambda _, __: library.harden(net()),
     "on_grid": lambda _, __: library.on_grid(net(), X),
-    "tune": lambda _, __: library.tune(net(), X, rate=1e-3),
     "recalibrate": lambda _, __: library.recalibrate(library.harden(net()), BATCHES),
     "repair": lambda _, __: library.repair(library.harden(net()), net(), BATCHES),
     "refit_head": lambda _, __: library.refit_head(library.harden(net()), BATCHES),

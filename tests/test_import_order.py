@@ -46,11 +46,11 @@ BUDGETS = {
     "cli": 3_874,
     "concepts": 6_142,
     "convert": 2_840,
-    "data": 6_974,
+    "data": 6_975,
     "diagnostics": 331,
     "embeddings": 556,
     "explorer": 1_435,
-    "export": 1_226,
+    "export": 1_227,
     "hardening": 1_906,
     "integer": 3_610,
     "kernels": 3_560,
@@ -58,7 +58,7 @@ BUDGETS = {
     "llm": 387,
     "models": 1_967,
     "packed": 4_971,
-    "report": 1_561,
+    "report": 1_569,
     "rules": 2_127,
     "runs": 2_979,
     "spiking": 418,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 4_531,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_952, ("tests", "paper/tests"): 50_226, ("paper/src",): 13_985}
+TOTALS = {("src/htaf",): 58_962, ("tests", "paper/tests"): 50_216, ("paper/src",): 13_992}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

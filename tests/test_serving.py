@@ -26,7 +26,7 @@ import torch
 from PIL import Image
 
 import made_runs
-from htaf import Heaviside, harden
+from htaf import Heaviside, functional, harden
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import build
@@ -252,7 +252,7 @@ class Two(torch.nn.Module):
         self.a, self.b, self.mean = torch.nn.Linear(4, 16), torch.nn.Linear(16, 2), mean
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
-        z = self.b((self.a(x) >= 0).float()) + y.flatten(1)[:, :2]
+        z = self.b(functional.heaviside(self.a(x))) + y.flatten(1)[:, :2]
         return {"logits": z, "both": (z[:, 0], z[:, 1:])} | ({"mean": z.mean()} if self.mean else {})
 
 
@@ -311,7 +311,7 @@ class Prototypes(torch.nn.Module):
         self.first, self.last, self.rows = torch.nn.Linear(4, 16), torch.nn.Linear(16, 6), rows
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        z = self.last((self.first(x) >= 0).float())
+        z = self.last(functional.heaviside(self.first(x)))
         return (z @ z.T, z) if self.rows else (torch.cdist(z, self.last.weight.T[:6]), z[:1].expand(6, 6))
 
 

@@ -58,7 +58,7 @@ def test_the_loss_of_a_training_step_has_both_terms() -> None:
     ]  # fmt: skip
     for asked, rate, neighbours in cases:
         network = ICBMNetwork("wide_resnet", concepts=5, concept_rate=asked, neighbours=neighbours)
-        total = network.loss(net, network.called(net), example, y, loss)
+        total = network.loss(net, example, y, loss, None)
         features, concepts, logits = net.taken_apart(example)
         wanted = loss(logits, y)
         share = rate or 0.5  # a rate that is given is taken as it is, for three classes too

@@ -335,8 +335,6 @@ def made_kinds(world: Path, made: Path) -> dict[str, Kind]:
         "names": Kind(stored(lambda file: write_names(names, file, codes="abcdefabcdef"), "n.json"),
                       lambda folder: read_names(folder / "n.json", 11, codes="abcdefabcdef"),
                       ("explore W/run --codes W/codes --names D/n.json --out out",)),
-        "name tables": Kind(stored(lambda file: write_names(names, file, codes="abcdefabcdef"), "n.csv"),
-                            lambda folder: read_names(folder / "n.csv", 11, codes="abcdefabcdef")),
         "a page": Kind(page, read_page),
         "weights": Kind({"w.safetensors": safetensors.torch.save(state), "w.pt": saved(state)}, read_weights),
         "tables": Kind({"t.csv": (world / "rows.csv").read_bytes(), "t.parquet": rows.to_parquet()},

@@ -21,6 +21,10 @@ AUTO = "auto"  # the data settle the field: who asks for it asks for no value
 Record = dict[str, Any]
 
 
+# what recorded recipes say of fields that went, which is how every training is now
+ALWAYS = {"compile": False, "concept_norm": AUTO, "detach_reset": True, "exact_reset": False}
+
+
 class Evidence:
     """The records in folders and in all folders below them.
 
@@ -46,7 +50,10 @@ class Evidence:
         if "function" in record:
             self._cells.setdefault(_cell(record), record)
         elif "recipe" in record:
-            recipe, split = make_recipe(**record["recipe"]), record["data"].get("split")
+            fields = {
+                name: value for name, value in record["recipe"].items() if name not in ALWAYS or value != ALWAYS[name]
+            }
+            recipe, split = make_recipe(**fields), record["data"].get("split")
             said = recipe.effective() | _about(recipe, split, record.get("source") or {}, record)
             self._trainings.setdefault((record["data"]["name"], record["seed"]), []).append((said, record))
 

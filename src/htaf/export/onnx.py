@@ -59,8 +59,9 @@ def network_proto(model: nn.Module, example: Example, *, finite: bool = False) -
             )  # fmt: skip
     except Exception as error:  # of many kinds, as of an operator that ONNX does not have
         raise ExportError(f"{type(model).__name__} cannot be written as ONNX: {cause_of(error)}") from None
-    _name_batch(written.model_proto.graph)
-    return written.model_proto
+    proto = written.model_proto  # made anew whenever it is asked for
+    _name_batch(proto.graph)
+    return proto
 
 
 def onnx_network(path: str | Path) -> Callable[[Tensor], Tensor]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
-from htaf._console import direction, visible
+from htaf._console import direction
 from htaf.report import drawing
 from htaf.report.drawing import number, short
 from htaf.report.measured import BASELINES, NAMES
+from htaf.report.parts import templates
 from htaf.rules.trees import percent
 
-TEMPLATES = Path(__file__).with_name("templates")
 LABELLED = 30  # classes whose confusion matrix is shown whole
 SHOWN = 15  # columns by importance before the rest is folded away
 PARTS = ("train", "validation", "test")
@@ -66,27 +62,6 @@ def page(values: dict[str, Any]) -> str:
             recipe=[(name, _shown(value)) for name, value in sorted(values["recipe"].items())],
         )
     )
-
-
-def templates(*folders: Path) -> Environment:
-    """Find templates of pages in folders; they may use the parts and the page of this room.
-
-    All text that they are given is escaped, and has nothing hidden in it.
-    """
-    made = Environment(
-        loader=FileSystemLoader([*folders, TEMPLATES]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_without_hidden,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters["comma"] = "{:,}".format
-    return made
-
-
-def _without_hidden(value: object) -> object:
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _named(metric: str) -> str:
