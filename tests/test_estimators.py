@@ -311,7 +311,7 @@ def test_a_run_of_the_command_is_loaded(texts: tuple[str, str], labels: list[obj
     found = load_estimator(tmp_path / "run")
     assert found.classes_.tolist() == labels
     expected = run.predict(rows)
-    assert [str(value) for value in found.predict(rows)] == expected["prediction"].tolist()
+    assert found.predict(rows).tolist() == expected["prediction"].tolist()
     for place, label in enumerate(found.classes_):
         np.testing.assert_allclose(found.predict_proba(rows)[:, place], expected[f"probability_{label}"], atol=1e-6)
     assert (
@@ -637,3 +637,12 @@ def test_a_query_that_is_not_run_is_told() -> None:
 
 def test_sizes_of_numpy_are_numbers() -> None:
     assert type(HtafClassifier(hidden=(np.int64(8),))._recipe()[0].flat()["hidden"][0]) is int
+
+
+def test_a_score_reads_a_target_in_the_unit_of_training() -> None:
+    x = np.random.default_rng(0).normal(size=80)
+    frame = pd.DataFrame({"x": x, "cost": [f"{100 + 9 * value:.1f} EUR" for value in x]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = htaf.fit(frame, target="cost", epochs=1)
+    assert model.score(frame[["x"]], frame["cost"]) == model.score(frame[["x"]], frame["cost"].str[:-4].astype(float))

@@ -16,7 +16,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from htaf import HTAF, harden, runs
+from htaf import HTAF, HtafClassifier, harden, runs
 from htaf.data import reading
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import BLANKS, DataError
@@ -366,6 +366,26 @@ def test_every_row_of_a_set(name: str, recipe: str, data_dir: Path, tmp_path: Pa
         assert (away > 1e-5).sum() <= 1 + len(rows) // 1000
         if run.preprocessor().target.classes:  # pyright: ignore[reportAttributeAccessIssue]
             assert (found["prediction"] == expected["prediction"]).all()
+
+
+@pytest.mark.parametrize(("labels", "kind"), [([False, True], np.bool_), ([1, 0], np.integer), (["0", "1"], str)])
+def test_every_form_gives_labels_of_the_targets_type_and_warns_of_the_same(
+    labels: list[Any], kind: type, tmp_path: Path
+) -> None:
+    rows = table()
+    frame = rows.assign(y=pd.Series([labels[i % 2] for i in range(300)], dtype=None if kind is not str else object))
+    model = HtafClassifier(epochs=1, hidden=(8,)).fit(rows, frame["y"])
+    expected = model.predict(rows)
+    assert all(isinstance(value, kind) for value in expected)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    runs.pack_run(model.run_, tmp_path / "t.packed", data=tmp_path / "t.csv")
+    runs.export_run(model.run_, tmp_path / "t.onnx", to="onnx", data=tmp_path / "t.csv")
+    forms = (runs.open_packed(tmp_path / "t.packed").predict, onnx_table(tmp_path / "t.onnx"))
+    for predict in (model.run_.predict, *forms):
+        assert predict(rows)["prediction"].tolist() == expected.tolist()
+    for predict in forms:
+        with pytest.warns(UserWarning, match="a shape nobody saw"):
+            predict(rows.assign(kind="a shape nobody saw"))
 
 
 def test_a_table_that_nir_cannot_say_is_told_of_onnx(htaf, tmp_path: Path) -> None:

@@ -348,10 +348,10 @@ def test_the_threshold_is_kept_in_every_file(by_f1: HtafClassifier, tmp_path: Pa
     frame = pd.DataFrame(X, columns=[f"x{i}" for i in range(6)])
     frame.assign(target=Y).to_csv(tmp_path / "rows.csv", index=False)
     folder, rows = by_f1.save(tmp_path / "run"), tmp_path / "rows.csv"
-    wanted = by_f1.predict(X).astype(str).tolist()
+    wanted = by_f1.predict(X).tolist()
     loaded = load_run(folder)
     assert isinstance(loaded, HtafClassifier)
-    assert loaded.predict(X).astype(str).tolist() == wanted
+    assert loaded.predict(X).tolist() == wanted
     assert (loaded.threshold_, loaded.threshold) == (by_f1.threshold_, "f1")
     assert open_run(folder).predict(frame)["prediction"].tolist() == wanted
     assert htaf("pack", folder, "--data", rows, "--out", tmp_path / "p.htaf")[0] == 0
@@ -363,6 +363,7 @@ def test_the_threshold_is_kept_in_every_file(by_f1: HtafClassifier, tmp_path: Pa
     told = json.loads(out)
     assert told["exact"]["accuracy"] == pytest.approx(accuracy_score(Y, by_f1.predict(X)))
     assert told["confusion"][1][1] == int(by_f1.predict(X)[Y == 1].sum())
+    wanted = [*map(str, wanted)]
     explained = explain(open_run(folder), frame.assign(target=Y))
     assert [explained.reasons(frame.iloc[[row]]).prediction for row in range(20)] == wanted[:20]
     for words in (("predict", folder, rows), ("predict", tmp_path / "p.htaf", rows)):

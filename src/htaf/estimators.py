@@ -35,7 +35,7 @@ from htaf._errors import expect_seed, meant
 from htaf.data.cautions import cautions, drawn_in_time
 from htaf.data.columns import spelled
 from htaf.data.dates import has_zone
-from htaf.data.notes import MOST_NAMED, UNEXPECTED, UNLIKE, Note, from_record, told
+from htaf.data.notes import MOST_NAMED, UNEXPECTED, UNLIKE, UNLIKE_TRAINING, Note, from_record, told
 from htaf.data.numerals import unit_of
 from htaf.data.order import random_words
 from htaf.data.preprocess import Preprocessor, is_by_chance
@@ -52,7 +52,7 @@ from htaf.data.reading import (
     to_text,
 )
 from htaf.data.tabular import Parting, Split, Table, from_frame, split
-from htaf.data.targets import Task, amounts_of_rows
+from htaf.data.targets import Task, amounts, amounts_of_rows, read_labels
 from htaf.runs import Run, RunError, forward
 from htaf.runs.data import note_of_training
 from htaf.runs.metrics import decided
@@ -515,7 +515,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
                 raise ValueError(f"expected labels of a type that save writes, got {kind}")
             labels = np.array(entry["classes"], dtype=kind)
         else:
-            labels = _read_labels(self._preprocessor.target.classes)
+            labels = read_labels(self._preprocessor.target.classes)
         if len(labels) != len(self._preprocessor.target.classes):
             raise ValueError(f"expected {len(self._preprocessor.target.classes)} classes, got {len(labels)}")
         self._know(labels)
@@ -554,6 +554,13 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         """The predicted number for each row of X, in the unit of y."""
         outputs = self._outputs(X)[:, 0]
         return self._preprocessor.inverse(outputs)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R^2 of `predict(X)`; y may be written as the target of `htaf.fit` was, as in "109.5 EUR"."""
+        values = np.asarray(in_pandas(y), dtype=object)
+        if values.ndim == 1 and is_text(column := pd.Series(values, name="y")):
+            y = amounts("score", column, self._preprocessor.target.unit)
+        return super().score(X, y, sample_weight)
 
 
 def fit(
@@ -628,7 +635,7 @@ def fit(
             made._know(pd.to_datetime([*table.classes], utc=True, format="ISO8601").tz_localize(None).to_numpy())
         else:
             spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
-            made._know(np.array(table.classes, dtype=object) if spelled else _read_labels(table.classes))
+            made._know(np.array(table.classes, dtype=object) if spelled else read_labels(table.classes))
     return made._learn(table, names)
 
 
@@ -815,9 +822,6 @@ def _warn_of_rows(notes: Sequence[Note]) -> None:
         warnings.warn(UNLIKE_TRAINING + "; ".join(told(new)), UserWarning, stacklevel=level)
 
 
-UNLIKE_TRAINING = "rows unlike those of training: "
-
-
 def _caller() -> tuple[FrameType, int]:
     """The frame outside htaf that called the function that calls this one, and its level for `warnings.warn` there."""
     frame, level = sys._getframe(1), 1
@@ -989,17 +993,3 @@ def _alike(classes: np.ndarray, target: str) -> list[Note]:
             groups.setdefault(spelled(label.strip()), []).append(label)
     several = tuple(tuple(group) for group in groups.values() if len(group) > 1)
     return [Note("classes alike", target, values=several)] if several else []
-
-
-def _read_labels(texts: Sequence[str]) -> np.ndarray:
-    """Names of classes as a reader of the file has them: whole numbers, other numbers, truth values or text."""
-    if {*texts} <= {"True", "False"}:
-        return np.array([text == "True" for text in texts])
-    for kind in (int, float):
-        try:
-            values = [kind(text) for text in texts]
-        except ValueError:
-            continue
-        if [str(value) for value in values] == [*texts]:
-            return np.array(values)
-    return np.array(texts, dtype=object)

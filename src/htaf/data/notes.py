@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -411,3 +412,12 @@ OF_COLUMNS: dict[str, tuple[str, str | Callable[[Note], str]]] = {
     "median": ("missing values set to the training median", "{count:,} in {column!r} ({values[0]})"),
     "outside": ("values outside the range of training", _outside),
 }
+
+
+def warn_unlike(notes: Sequence[Note]) -> None:
+    """Warn, at the caller's caller, of categories, units and zones that the training had not."""
+    if known := [str(note) for note in notes if note.kind in UNLIKE - {"outside", "ignored"}]:
+        warnings.warn(UNLIKE_TRAINING + "; ".join(known), UserWarning, stacklevel=3)
+
+
+UNLIKE_TRAINING = "rows unlike those of training: "

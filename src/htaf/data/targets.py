@@ -1,6 +1,7 @@
 """The target column: which task it is, and its values as numbers."""
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -203,3 +204,41 @@ def amounts(name: str, column: pd.Series, unit: str = "") -> Float64[np.ndarray,
     if pd.api.types.is_bool_dtype(column):
         column = column.astype(str)
     return finite_numbers(column, str(column.name), " in the target of a regression", name, unit)
+
+
+def read_labels(texts: Sequence[str]) -> np.ndarray:
+    """Names of classes as a reader of the file has them: whole numbers, other numbers, truth values or text."""
+    if {*texts} <= {"True", "False"}:
+        return np.array([text == "True" for text in texts])
+    for kind in (int, float):
+        try:
+            values = [kind(text) for text in texts]
+        except ValueError:
+            continue
+        if [str(value) for value in values] == [*texts]:
+            return np.array(values)
+    return np.array(texts, dtype=object)
+
+
+LABELS = (str, int, float, bool)
+
+
+def labels_of(record: Mapping[str, Any]) -> list[Any] | None:
+    """The classes in the type of the target of an estimator that was saved; None: of a run of the command, of dates."""
+    entry = record.get("estimator") or {}
+    return entry.get("classes") if entry.get("dtype", "M").lstrip("<>=|")[:1] in "Obiuf" else None
+
+
+def relabelled(found: pd.DataFrame, classes: Sequence[str], labels: Any = None) -> pd.DataFrame:
+    """Predictions with the classes in the type of the training's target, so that they can be compared with it.
+
+    Args:
+        found: `prediction` holds classes as text; not changed.
+        classes: as the preprocessing names them; none of a regression.
+        labels: a list of one for each, as `labels_of`; anything else: as `read_labels` reads them.
+    """
+    known = isinstance(labels, list) and len(labels) == len(classes) and all(type(v) in LABELS for v in labels)
+    values = pd.Series(labels).to_numpy() if known else read_labels(classes)
+    if not len(classes) or values.dtype == object:
+        return found
+    return found.assign(prediction=values[pd.Index(classes).get_indexer(found["prediction"])])

@@ -24,8 +24,10 @@ from htaf._files import check_output, write_atomic
 from htaf.convert.exported import cause_of
 from htaf.data import dates
 from htaf.data.columns import MISSING, OTHER, Column, category_values, spelled, spellings
+from htaf.data.notes import MOST_NAMED, Note, warn_unlike
 from htaf.data.numerals import BLANKS
 from htaf.data.reading import DataError, finite_numbers, listed
+from htaf.data.targets import relabelled
 from htaf.export.onnx import OPSET, check_opset, network_proto
 from htaf.export.program import ExportError, require
 
@@ -500,6 +502,15 @@ def _as_known(values: np.ndarray, column: dict[str, Any]) -> np.ndarray:
     return np.array([found.get(value, value) for value in values], dtype=object)
 
 
+def _unseen(column: dict[str, Any], values: np.ndarray) -> list[Note]:
+    """One note where texts are none of the column's categories."""
+    others = (
+        [value for value in values if value and value not in column["categories"]] if "categories" in column else []
+    )
+    names = ("rare in training or not seen", "of which the network knows nothing", *dict.fromkeys(others))
+    return [Note("unseen", column["name"], len(others), names[:MOST_NAMED])] if others else []
+
+
 def onnx_table(path: str | Path, *, threads: int = 0) -> Callable[[pd.DataFrame], pd.DataFrame]:
     """A file of `table_to_onnx` as a function of raw rows, run by onnxruntime; predictions as `htaf.runs.Run.predict`.
 
@@ -517,6 +528,7 @@ def onnx_table(path: str | Path, *, threads: int = 0) -> Callable[[pd.DataFrame]
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         said = session.get_modelmeta().custom_metadata_map
         columns, classes = json.loads(said["columns"]), json.loads(said["classes"])
+        labels = json.loads(said.get("labels", "null"))
     except KeyError:
         raise ExportError(f"expected a file with raw columns (htaf export --to onnx of a table), got {path}") from None
     except Exception as error:  # its exceptions have no base of their own
@@ -531,6 +543,7 @@ def onnx_table(path: str | Path, *, threads: int = 0) -> Callable[[pd.DataFrame]
         outputs = [np.concatenate(each) for each in zip(*pieces, strict=True)]
         made = {"prediction": outputs[0]}
         made |= {f"probability_{name}": outputs[1][:, i] for i, name in enumerate(classes)}
-        return pd.DataFrame(made, index=rows.index)
+        warn_unlike([note for column in columns for note in _unseen(column, given[column["name"]][:, 0])])
+        return relabelled(pd.DataFrame(made, index=rows.index), classes, labels)
 
     return predict

@@ -15,8 +15,9 @@ import pandas as pd
 from torch import Tensor, nn
 
 from htaf import packed
-from htaf.data.notes import Note
+from htaf.data.notes import Note, warn_unlike
 from htaf.data.reading import Frame
+from htaf.data.targets import relabelled
 from htaf.runs.predictions import of_images, of_rows
 
 if TYPE_CHECKING:
@@ -71,7 +72,10 @@ class PackedRun:
             text_as_missing: as there.
         """
         seen = _Bits(self.model) if bits else None
-        found, _ = self._of_rows(rows, seen, text_as_missing)
+        found, notes = self._of_rows(rows, seen, text_as_missing)
+        warn_unlike(notes)
+        preprocessor: Any = self.preprocessor()
+        found = relabelled(found, preprocessor.target.classes, self.about.get("labels"))
         return seen.beside(found) if seen else found
 
     def predict_with_notes(self, rows: Frame, *, text_as_missing: bool = False) -> tuple[pd.DataFrame, list[Note]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from htaf._errors import HtafError, option
 from htaf._files import check_output, hold, lock_beside
 from htaf.activations import Heaviside, thresholds_of
 from htaf.data.images import Images
+from htaf.data.targets import labels_of
 from htaf.models.mlp import Thermometer
 from htaf.runs.data import raw_part, rows_are_known
 from htaf.runs.folder import MODEL, RunError
@@ -190,7 +192,9 @@ def export_run(
                 _to_nir(model, example, written, table=not isinstance(own, Images))
             elif raw and not isinstance(own, Images):
                 known: Any = run.preprocessor()
-                writers.table_to_onnx(model, known, written, opset=opset, about={"run": run.record["key"]})
+                labels = labels_of(run.record)
+                said = {"run": run.record["key"]} | ({"labels": json.dumps(labels)} if labels else {})
+                writers.table_to_onnx(model, known, written, opset=opset, about=said)
                 if find_spec("onnxruntime") is not None:
                     table = raw_part(run, own, part)
                     expected = run.predict(table)
@@ -352,7 +356,7 @@ def _extra(run: Run, found: Agreement, part: str) -> dict[str, Any]:
     return run_extra(
         images=run.takes_images,
         preprocessing=run.preprocessor().to_json(),
-        about={**about, "checked": _checked(found, part)},
+        about={**about, "labels": labels_of(run.record), "checked": _checked(found, part)},
     )
 
 

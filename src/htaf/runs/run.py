@@ -30,6 +30,7 @@ from htaf.data.notes import Note
 from htaf.data.parts import Data, Part, image_part, table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, Frame
+from htaf.data.targets import labels_of, relabelled
 from htaf.models.build import activation, at_most, build
 from htaf.names import is_outside
 from htaf.runs.confusion import confusion, per_class
@@ -359,12 +360,15 @@ class Run:
 
         Returns:
             For a regression one column `prediction` in the target's units; for a classification `prediction`
-            (the class) and one probability column per class, `probability_<class>`. The index is that of rows.
+            (the class, in the type of the training's target) and one probability column per class,
+            `probability_<class>`. The index is that of rows.
 
         Raises:
             RunError: a damaged run. DataError: rows lack a column or hold values that cannot be used.
         """
-        return self.predict_with_notes(rows, exact=exact, text_as_missing=text_as_missing)[0]
+        found, _ = self.predict_with_notes(rows, exact=exact, text_as_missing=text_as_missing)
+        preprocessor: Any = self.preprocessor()
+        return relabelled(found, preprocessor.target.classes, labels_of(self.record))
 
     def predict_with_notes(
         self, rows: Frame, *, exact: bool = True, text_as_missing: bool = False
