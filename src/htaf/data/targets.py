@@ -241,4 +241,4 @@ def relabelled(found: pd.DataFrame, classes: Sequence[str], labels: Any = None) 
     values = pd.Series(labels).to_numpy() if known else read_labels(classes)
     if not len(classes) or values.dtype == object:
         return found
-    return found.assign(prediction=values[pd.Index(classes).get_indexer(found["prediction"])])
+    return found.assign(prediction=values[pd.Index(classes).get_indexer(pd.Index(found["prediction"]))])
