@@ -161,7 +161,7 @@ def test_a_word_among_numbers_is_missing_where_that_is_asked(
     words.to_csv(tmp_path / "words.csv", index=False)
     code, _, err = htaf("predict", run, tmp_path / "words.csv")
     assert code == 1
-    assert "got 'unknown'; --text-as-missing reads such texts as missing" in err
+    assert "got 'unknown'; --text-as-missing would lose" in err
     code, out, err = htaf("predict", run, tmp_path / "words.csv", "--text-as-missing")
     assert code == 0
     assert "read as missing ('unknown')" in err

@@ -13,8 +13,9 @@ import pytest
 import htaf
 from htaf.data.notes import told
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import DataError
-from htaf.data.tabular import load
+from htaf.data.reading import DataError, to_number
+from htaf.data.table_files import number_as_in, read_pieces
+from htaf.data.tabular import from_frame, load
 from htaf.rules import effects, vary
 
 ROWS = 40
@@ -100,6 +101,79 @@ def test_an_encoding_that_is_a_guess_is_said(texts: tuple[str, str], encoding: s
 def test_what_would_be_read_wrongly_is_refused(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=said):
         read(text, tmp_path)
+
+
+def commas(kind: str) -> str:
+    form = {",": "{},25", ".,": "1.{:03},50", ".": "{}.25", "": "{}"}[kind]
+    return table(lambda i: form.format(i + 2), european=True).replace(",25\n", "\n")
+
+
+@pytest.mark.parametrize(
+    ("trained", "new", "value"),
+    [
+        (".,", "1.500", 1500),
+        (".,", "1.5", 1.5),
+        (".,", "1.500,25", 1500.25),
+        (",", "1.500", None),
+        (",", "1,500", 1.5),
+        (".", "1.500", 1.5),
+        (".", "1,500", 1500),
+        ("", "1.500", 1.5),
+    ],
+)
+def test_new_rows_have_the_number_format_of_training(
+    trained: str, new: str, value: float | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(commas(trained))
+    known = load(str(path), target="y")
+    fitted = Preprocessor.from_json(known.fit_preprocessor(np.arange(ROWS)).to_json())
+    path.write_text(f"a;x\n1;{new}\n")
+    options: Any = {"numbers": "ax".__contains__, "separators": fitted.separators}
+    if value is None:
+        with pytest.raises(DataError, match="write 1500 or 1,500"):
+            next(read_pieces(path, **options))
+        with pytest.raises(DataError, match="write 1500 or 1,500"):
+            number_as_in(new, fitted.separators, "x")
+        return
+    ((rows, _),) = read_pieces(path, **options)
+    assert to_number(rows["x"])[0].tolist() == [value]
+    if trained:
+        assert to_number(pd.Series([number_as_in(new, fitted.separators, "x")]))[0].tolist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("of_row", "new", "said"),
+    [
+        (lambda i: f"{i} kg", {"x": "12 KG"}, "did you mean 'kg'"),
+        (lambda i: f"{i} kg", {"x": "12 g"}, "such as '12kg'"),
+        (lambda i: f"{i}.5", {"x": "12,5"}, "write 12.5, or read .* decimal=','"),
+        (lambda i: f"{1 + i % 28:02}.01.2024", {"x": "May 3, 24"}, "write 31.01.2012 or 2012-01-31"),
+        (lambda i: f"{i}.5", {"X": "12.5"}, "did you mean 'X'"),
+    ],
+)
+def test_a_refusal_says_how_to_write_it(
+    of_row: Callable[[int], object], new: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(table(of_row))
+    fitted = load(str(path), target="y").fit_preprocessor(np.arange(ROWS))
+    with pytest.raises(DataError, match=said):
+        fitted.transform(pd.DataFrame({"a": ["1"], **{name: [text] for name, text in new.items()}}))
+
+
+@pytest.mark.parametrize(
+    ("of_row", "said"),
+    [
+        (lambda i: f"{i} kg" if i % 2 else f"{i}00 g", "its numbers are in 'g', 'kg'"),
+        (lambda i: f"2024-05-{1 + i % 9:02} 12:00 CEST", "names a time zone, 'CEST'"),
+        (lambda i: f"{i},5", "decimal=','"),
+        (lambda i: f"{i % 9},5", "decimal=','"),
+    ],
+)
+def test_texts_that_are_nearly_numbers_are_named(of_row: Callable[[int], object], said: str) -> None:
+    frame = pd.DataFrame({"a": range(ROWS), "x": [of_row(i) for i in range(ROWS)], "y": np.arange(ROWS) % 7 / 4})
+    assert said in "\n".join(told(from_frame(frame, "y").notes))
 
 
 @pytest.fixture(scope="module")

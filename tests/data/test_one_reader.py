@@ -94,7 +94,7 @@ FILES = {
     "brackets": File({"x": [*each("({}751.47)"), "5"]}, said="'(0751.47)' read as -751.47"),
     "thousands and letters": File({"x": ("1.2k", "800", "3M")}, said="numbers in '#kMB', '1.2k' read as 1200"),
     "percents and shares": File({"x": ("55.2%", ".552", "0.3")}, said="'55.2%' read as 0.552"),
-    "units of two kinds": File({"x": [*each("{}.4 kmpl", 30), *each("{}.4 km/kg", 30)]}, said="'0.4 kmpl' is no plain"),
+    "units of two kinds": File({"x": [*each("{}.4 kmpl", 30), *each("{}.4 km/kg", 30)]}, said="in 'kmpl', 'km/kg'"),
     "minus behind": File({"x": [*each("{}751.47-"), "5"]}, said="'0751.47-' read as -751.47"),
     "lakhs": File({"x": each("{},00,000")[1:]}, said="'1,00,000' read as 100000"),
     "intervals of dates": File(

@@ -278,7 +278,7 @@ def damaged(path: list, value: object) -> dict:
     ("path", "value", "message"),
     [
         (["columns"], None, "preprocessing: expected the keys"),
-        (["version"], 2, "expected format 'htaf-tabular' version 6, got 'htaf-tabular' version 2"),
+        (["version"], 2, "expected format 'htaf-tabular' version 7, got 'htaf-tabular' version 2"),
         (["columns"], {}, "preprocessing columns: expected a list, got {}"),
         (
             ["columns", 0],

@@ -109,6 +109,7 @@ def test_a_column_that_only_the_linear_part_reads_is_seen(tmp_path: Path, kind: 
     assert not changed.before.equals(changed.after)
     code, out, _ = htaf("explain", run.path, rows_csv, "--set", "weight=1.5")
     assert (code, "no bit changes" in out) == (0, True)
+    assert htaf("explain", run.path, rows_csv, "--set", "weight=1,5")[:2] == (0, out)
     without = rules.explain(made_run(tmp_path / "without", kind))
     assert (without.linear_effects, without.linear_share, without.bits.linear_weight) == ({}, 0.0, None)
 

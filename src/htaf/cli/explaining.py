@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from htaf.data.columns import Target
+    from htaf.data.preprocess import Preprocessor
     from htaf.data.tabular import Table
     from htaf.rules import BitRule, Explanation, Importance, RowReasons, Surrogate, WhatIf
     from htaf.runs import Run
@@ -76,8 +77,9 @@ def explain(
     from htaf.runs.data import rows_are_known
 
     opened = open_run(run, method=step_of_run(method))
-    target = TableBits.of(opened).preprocessor.target  # before any data are read
-    given = None if rows is None else _row(rows, row)
+    preprocessor = TableBits.of(opened).preprocessor  # before any data are read
+    target, given = preprocessor.target, None if rows is None else _row(rows, row, preprocessor)
+    changes = _with_points(changes, preprocessor)
     table = _table(opened, data, data_dir)
     if not rows_are_known(opened):
         say_notes([f"the rows of the training are not known: rules are by 70% of {data}, importance by all"])
@@ -128,10 +130,21 @@ def _changes(given: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _row(path: Path, row: int) -> pd.DataFrame:
+def _with_points(changes: dict[str, str], preprocessor: Preprocessor) -> dict[str, str]:
+    """Changes whose numbers are written as in the file of the training, with decimal points."""
+    from htaf.data.table_files import number_as_in
+
+    numbers = {column.name for column in preprocessor.columns if column.kind == "number"}
+    return {
+        name: number_as_in(text, preprocessor.separators, name) if name in numbers else text
+        for name, text in changes.items()
+    }
+
+
+def _row(path: Path, row: int, preprocessor: Preprocessor) -> pd.DataFrame:
     from htaf.data.table_files import read_frame
 
-    frame, notes = read_frame(path)
+    frame, notes = read_frame(path, separators=preprocessor.separators)
     if row > len(frame):
         raise UsageError(f"--row must be in 1 to {len(frame)}, the rows of {path}, got {row}")
     say_notes(told(notes))

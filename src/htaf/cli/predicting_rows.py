@@ -53,14 +53,15 @@ def predict_rows(
                 progress("predicting", None, shown=large and out is not None) as more,
             ):
                 label = STDIN if str(given) == "-" else str(given)
-                for rows, of_piece in read_pieces(file, numbers=predictions.reads_numbers, label=label):
+                reads = predictions.reads_numbers
+                for rows, of_piece in read_pieces(file, numbers=reads, label=label, separators=preprocessor.separators):
                     notes += of_piece
                     write(predictions.predict(rows))
                     more(len(rows))
         except DataError as error:
             say_notes(told(notes))
             if isinstance(error, TableError) and error.what.startswith(("expected a number", "expected a date")):
-                error.what += "; --text-as-missing reads such texts as missing"
+                error.what += "; --text-as-missing would lose such values, as missing ones"
             raise
     say_notes(told([*notes, *predictions.notes()]))
     if out is not None and not json:

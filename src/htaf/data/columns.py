@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf._errors import listed, option
 from htaf.data import stored
-from htaf.data.dates import ORDERS, PARTS, YEAR_FIRST, has_zone, native, numbers
+from htaf.data.dates import ORDERS, PARTS, YEAR_FIRST, has_zone, native, numbers, zone_name
 from htaf.data.notes import Note
-from htaf.data.numerals import form_of, like_number
+from htaf.data.numerals import form_of, has_decimal_comma, like_number, units_of
 from htaf.data.reading import DataError, finite_numbers, is_date, is_number, is_text, to_text
 
 # A range below these cannot be told from rounding in float32, and MinMaxScaler takes it for a constant
@@ -97,13 +97,14 @@ class Target:
     unit: str = ""
 
 
-def numbers_as_text(column: pd.Series) -> str | None:
-    """Of texts of which nine tenths are numbers, times or intervals, in any unit, or are written alike but for their
-    digits: the first of these that is no plain number, "" where all are plain; else None."""
+def numbers_as_text(column: pd.Series) -> tuple[str, ...] | None:
+    """Of texts of which nine tenths are numbers, dates, times or intervals, in any unit, or are written alike but for
+    their digits: the first of these that is no plain number, "" where all are plain; then, where they have several, the
+    units, or the name of its time zone. Else None."""
     present = column.dropna()
     some = np.unique(np.linspace(0, len(present) - 1, min(len(present), 1000)).astype(int))
     known = [text for text in to_text(present.iloc[some]) if text is not None]
-    numbers = [*filter(like_number, known)]
+    numbers = [text for text in known if like_number(text) or has_decimal_comma(text) or zone_name(text)]
     if len(numbers) < MOSTLY * len(known) and len({*known}) > MOST_ONE_HOT:
         forms = [form for form, _ in Counter(map(form_of, known)).most_common(3) if form.startswith("#")]
         numbers = [text for text in known if form_of(text) in forms]
@@ -111,7 +112,10 @@ def numbers_as_text(column: pd.Series) -> str | None:
         return None
     # all are plain in a data frame alone, whose dtypes decide; those of files were read as numbers
     plain = "" if len(numbers) == len(known) else None
-    return next((text for text in numbers if not is_number(text)), plain)
+    written, units = next((text for text in numbers if not is_number(text)), plain), units_of(numbers)
+    if written is None:
+        return None
+    return written, *(units if len(units) > 1 else filter(None, [zone_name(written)]))
 
 
 def category_values(column: pd.Series) -> Shaped[np.ndarray, " rows"]:

@@ -12,6 +12,7 @@ from htaf.data.reading import MIXED_CATEGORIES, TableError, is_date, to_text
 
 YEAR_FIRST, DAY_FIRST, MONTH_FIRST, BY_NAME = "year-month-day", "day-month-year", "month-day-year", "month by name"
 ORDERS = (YEAR_FIRST, DAY_FIRST, MONTH_FIRST, BY_NAME)
+EXAMPLES = dict(zip(ORDERS, ("2012-01-31", "31.01.2012", "01/31/2012", "31 Jan 2012"), strict=True))
 DAYS = "elapsed days"
 PARTS = ("year", "month", "weekday", "day of year", "hour", DAYS)
 DAY = 86_400_000_000  # microseconds
@@ -33,6 +34,7 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _ZONE = re.compile(r":\d{2}.*(?:Z|UTC|GMT|[+-]\d{2}:?\d{2})$", re.IGNORECASE)  # of a text that is a date
+_ZONE_NAME = re.compile(r"(.*:\d{2}) ?([A-Z]{2,5})")
 _NONE, _YEAR, _NUMBERS, _NAME = range(4)  # how a text was written
 _SAMPLE = 200
 _MOSTLY = 0.9  # share of dates from which the other texts of a column are taken for mistakes
@@ -132,6 +134,12 @@ def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " r
     return Dates(order, np.append(values, np.datetime64("NaT", "us"))[codes], either, str(texts[0]), zoned)
 
 
+def zone_name(text: str) -> str:
+    """The name of a time zone that ends a date and time, such as CEST; its offset is not known. Empty without one."""
+    found = _ZONE_NAME.fullmatch(text)
+    return found[2] if found and _DATE.fullmatch(found[1]) else ""
+
+
 def _may_be(column: pd.Series) -> bool:
     """Whether half or more of a sample of the texts are dates."""
     some = column.dropna()
@@ -202,7 +210,8 @@ def read(name: str, column: pd.Series, order: str, zoned: bool) -> Shaped[np.nda
     if wrong.any():
         row = int(np.argmax(wrong))
         came = str(column.iloc[row]).strip()
-        raise TableError(f"expected a date ({order}, as in training, or 2012-01-31), got {came!r}", name, row + 1)
+        forms = " or ".join(dict.fromkeys((EXAMPLES[order], EXAMPLES[YEAR_FIRST])))
+        raise TableError(f"expected a date ({order}, as in training), got {came!r}: write {forms}", name, row + 1)
     return values
 
 

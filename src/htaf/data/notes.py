@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from htaf._errors import counted, listed, option
+from htaf.data.numerals import has_decimal_comma
 
 MOST_NAMED = 1000  # values that a note keeps; of more it is known that there are as many
 SHOWN = 10  # columns in a sentence about several
@@ -298,7 +299,22 @@ def _never_predicted(note: Note) -> str:
 
 
 NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce') makes it a number column"
-NO_PLAIN_NUMBER = "{!r} is no plain number or date; write numbers as 1234.5 and dates as 2012-01-31"
+
+
+def why_text(written: str, *names: str) -> str:
+    """Why a text is not read as a number or a date, and how to write it.
+
+    names: the units of several such texts, or the name of its time zone.
+    """
+    if len(names) > 1:
+        return f"its numbers are in {listed(names, 5)}, such as {written!r}: write all in one unit"
+    if names:
+        return f"{written!r} names a time zone, {names[0]!r}: write its offset, as in 2012-01-31 13:00+01:00"
+    if has_decimal_comma(written):
+        return f"{written!r} has a decimal comma: read the file with decimal=',', or write numbers as 1234.5"
+    return f"{written!r} is no plain number or date; write numbers as 1234.5 and dates as 2012-01-31"
+
+
 _NOT_TRUSTED = (
     "on the validation part the loss {values[0]}: the probabilities are not to be trusted ({values[1]}). Lower lr, or "
     "set clip"
@@ -344,7 +360,7 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "class without weight": "target {column!r}: every row of {names} has weight 0, as if there were no such class",
     "no group": "column {column!r}: {count:row} without a group, each its own",
     "dropped": "column {column!r} dropped: {values[0]}",
-    "number as text": "column {column!r} is text: " + NO_PLAIN_NUMBER.replace("{!r}", "{values[0]!r}"),
+    "number as text": lambda note: f"column {note.column!r} is text: {why_text(*note.values)}",
     "row number": _row_number,
     "total row": _total_row,
     "far value": "column {column!r}: {count:row} with {values[0]}, far from all others ({values[1]} to {values[2]}): "

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from typing import Literal
 
 import numpy as np
 
@@ -21,6 +22,7 @@ _DURATION = re.compile(r"(-?\d+) days?(?: \+?(\d\d):(\d\d):(\d\d(?:\.\d+)?))?") 
 _TIME = re.compile(rf"({_SIGN})?(\d{{1,3}}):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?(?: ?([ap])\.?m\.?)?", re.IGNORECASE)
 _APART = re.compile(r" (?:-|to|bis) |/|\.\.|[\u2013\u2014]"), re.compile("-")  # between the ends of an interval
 _DAY = re.compile(r"\d{4}-\d\d?(?:-\d\d?)?|\d\d?([./])\d\d?\1\d{2,4}|\d\d?\.?[ -][^\W\d_]{3,}\.?[ -]\d{2,4}")
+_COMMA = re.compile(rf"{_SIGN}?(?:\d+|\d{{1,3}}(?:\.\d{{3}})+),\d+")
 _BOUND = re.compile(r"[<>≤≥]=? ?(.+)|(.+?) ?\+|[\[(](.+)[\])]")
 BLANKS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?", "<na>"})  # texts in place of a value, in any case
 DURATION = "# days #:#:#"  # the unit of durations
@@ -29,6 +31,8 @@ RACE = "#:#:# or #:#"  # of hours with minutes and seconds beside minutes and se
 SHARE = "#% or #"  # percents beside plain shares, 55.2% beside .552
 _TIMES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "mn": 1e6, "B": 1e9, "bn": 1e9}
 TIMES = "#kMB"  # ends the unit of numbers of which some are in thousands, millions or billions
+# of thousands and of decimals, as the numbers of a file show them; "": they show neither
+Separators = Literal["", ".", ",", ".,"]
 _GROUPS = re.compile(f"(?<=\\d)(?:,|{_APOSTROPHE}|{SPACE})(?=\\d)")
 SECONDS = 86_400  # of a day
 
@@ -129,6 +133,17 @@ def number_in(text: str, unit: str = "") -> float | None:
 def may_lack(unit: str) -> bool:
     """Whether plain numbers are among those that `unit_of` gave this unit."""
     return unit == SHARE or unit.endswith(TIMES)
+
+
+def units_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """The different units of texts that are numbers, each as it is written."""
+    found = (parts_of(text) for text in texts)
+    return tuple(dict.fromkeys(f"{parts[1]}{parts[2]}" for parts in found if parts and any(parts[1:])))
+
+
+def has_decimal_comma(text: str) -> bool:
+    """Whether a text is a number with a decimal comma, such as 12,5 or 1.139,99."""
+    return _COMMA.fullmatch(text) is not None and number_in(text) is None
 
 
 def like_number(text: str) -> bool:

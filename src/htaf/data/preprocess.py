@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float32, Float64, Int64, Shaped
 
-from htaf._errors import listed
+from htaf._errors import listed, suggestion
 from htaf.data import dates, stored
 from htaf.data.columns import (
     KEYS,
@@ -29,7 +29,7 @@ from htaf.data.columns import (
     truth_as_numbers,
 )
 from htaf.data.notes import MOST_NAMED, OF_COLUMNS, Note, lists, to_record
-from htaf.data.numerals import may_lack
+from htaf.data.numerals import Separators, may_lack
 from htaf.data.reading import (
     DataError,
     Frame,
@@ -41,7 +41,7 @@ from htaf.data.reading import (
     without_names,
 )
 
-FORMAT, VERSION = "htaf-tabular", 6
+FORMAT, VERSION = "htaf-tabular", 7
 BLOCKS = ("number", "code", "missing", "date", "encoded", "category")  # of the inputs, in order
 
 
@@ -77,6 +77,7 @@ class Preprocessor:
         special_codes: numbers that stand for a reason why the value is missing.
         notes: what was handled while fitting.
         ids: columns that name the rows and are no inputs; predictions have them beside.
+        separators: of thousands and decimals in the file of the training, see `htaf.data.table_files.read_frame`.
     Raises:
         DataError: no column gives an input.
     """
@@ -88,12 +89,14 @@ class Preprocessor:
         special_codes: Sequence[float] = (),
         notes: Sequence[Note] = (),
         ids: Sequence[str] = (),
+        separators: str = "",
     ) -> None:
         self.columns = tuple(columns)
         self.target = target
         self.special_codes = tuple(special_codes)
         self.notes = tuple(notes)
         self.ids = tuple(ids)
+        self.separators = separators
         names: list[str] = []
         self._inputs: dict[tuple[str, str], range] = {}  # of a column in a block
         for block in BLOCKS:
@@ -122,6 +125,7 @@ class Preprocessor:
         ids: Sequence[str] = (),
         rows: Int64[np.ndarray, " part"] | None = None,
         weights: Float64[np.ndarray, " rows"] | None = None,
+        separators: str = "",
     ) -> "Preprocessor":
         """Learns ranges, medians, categories and the target's mean from the training rows.
 
@@ -142,6 +146,7 @@ class Preprocessor:
             rows: int64 [part], the training rows among `features`, taken a column at a time; None: all.
             weights: float64 [rows], > 0, of the target's mean and deviation; what is learned of the columns counts
                 every row once.
+            separators: as of the class.
         Returns:
             the fitted preprocessor.
         Raises:
@@ -168,7 +173,8 @@ class Preprocessor:
             )
             for name, column in ((str(name), column) for name, column in features.items())
         ]
-        return cls(columns, learned, tuple(float(code) for code in special_codes), _in_order([*told, *late]), ids)
+        codes = tuple(float(code) for code in special_codes)
+        return cls(columns, learned, codes, _in_order([*told, *late]), ids, separators)
 
     def transform(
         self,
@@ -237,7 +243,8 @@ class Preprocessor:
         absent = [column.name for column in wanted if column.name not in times]
         if absent:
             hint = without_names(present) if len(absent) == len(wanted) else ""
-            raise DataError(f"expected the columns {listed(absent)} too, got only {listed(present)}{hint}")
+            near = suggestion(absent[0], [name for name in present if name not in known])
+            raise DataError(f"expected the columns {listed(absent)} too, got only {listed(present)}{near}{hint}")
         doubled = [column.name for column in wanted if times[column.name] > 1]
         if doubled:
             raise DataError(f"expected each column once, got {listed(doubled)} more than once")
@@ -337,7 +344,7 @@ class Preprocessor:
     def with_threshold(self, threshold: float | None) -> "Preprocessor":
         """The same with another threshold of the second of two classes."""
         target = replace(self.target, threshold=threshold)
-        return Preprocessor(self.columns, target, self.special_codes, self.notes, self.ids)
+        return Preprocessor(self.columns, target, self.special_codes, self.notes, self.ids, self.separators)
 
     def to_json(self) -> dict[str, Any]:
         """Everything learned, as plain JSON values (no NaN); `from_json` restores it bit for bit.
@@ -357,6 +364,7 @@ class Preprocessor:
             "special_codes": list(self.special_codes),
             "notes": to_record(self.notes),
             "ids": list(self.ids),
+            "separators": self.separators,
         }
 
     @classmethod
@@ -370,7 +378,7 @@ class Preprocessor:
         Raises:
             DataError: another format or version, a missing, unknown or impossible entry.
         """
-        keys = ("columns", "target", "special_codes", "notes", "ids")
+        keys = ("columns", "target", "special_codes", "notes", "ids", "separators")
         top = stored.of_format(data, "preprocessing", FORMAT, VERSION, keys)
         for key in ("columns", "notes"):
             if not isinstance(top[key], list):
@@ -384,7 +392,9 @@ class Preprocessor:
         except ValueError as error:
             raise DataError(f"notes: {error}") from None
         codes = stored.value(tuple[float, ...], top["special_codes"], "special_codes")
-        return cls(columns, read_target(top["target"]), codes, notes, stored.value(tuple[str, ...], top["ids"], "ids"))
+        ids = stored.value(tuple[str, ...], top["ids"], "ids")
+        separators = stored.value(Separators, top["separators"], "separators")
+        return cls(columns, read_target(top["target"]), codes, notes, ids, separators)
 
 
 def _in_order(notes: list[Note]) -> list[Note]:

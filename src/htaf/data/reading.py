@@ -16,7 +16,16 @@ from jaxtyping import Bool, Float64, Shaped
 from htaf._errors import DataError as DataError
 from htaf._errors import listed, option
 from htaf.data.notes import MOST_NAMED, Note
-from htaf.data.numerals import BLANKS, DURATION, SECONDS, is_padded, number_in, unit_of
+from htaf.data.numerals import (
+    BLANKS,
+    DURATION,
+    SECONDS,
+    has_decimal_comma,
+    is_padded,
+    number_in,
+    unit_of,
+    units_of,
+)
 
 if TYPE_CHECKING:
     from htaf.data.dates import Dates
@@ -144,8 +153,19 @@ def finite_numbers(
             row = int(np.argmax(bad))
             came = str(column.iloc[row])
             came = came if len(came) <= 40 else f"{came[:40]}..."
-            raise TableError(f"expected {wanted}{where}, got {came!r}", name, row + 1, table)
+            raise TableError(f"expected {wanted}{where}, got {came!r}{_how_to_write(came, unit)}", name, row + 1, table)
     return values
+
+
+def _how_to_write(text: str, unit: str) -> str:
+    """What to do about a text that is no number, where it nearly is one; else empty."""
+    if has_decimal_comma(text.strip()):
+        point = text.strip().replace(".", "").replace(",", ".")
+        return f": write {point}" + option("", ", or read the file with decimal=','")
+    written, example = units_of([text.strip()]), unit.replace("#", "12")
+    if unit and written and written[0].casefold() == unit.replace("#", "").casefold():
+        return f" (did you mean {unit.replace('#', '')!r}? a unit keeps its case)"
+    return f": write it as in training, such as {example!r}" if unit and written else ""
 
 
 def lost_digits(column: pd.Series, values: Float64[np.ndarray, " rows"]) -> tuple[int, bool] | None:

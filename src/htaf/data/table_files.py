@@ -22,11 +22,12 @@ from jaxtyping import Float64
 from htaf._errors import TooLargeError, expect_memory, first_line, listed, suggestion
 from htaf._files import regular
 from htaf.data.notes import Note
-from htaf.data.numerals import DOTS, ONLY_COMMA, ONLY_POINT, WITH_COMMA
+from htaf.data.numerals import DOTS, ONLY_COMMA, ONLY_POINT, WITH_COMMA, Separators
 from htaf.data.reading import (
     NUMBER_BLANKS,
     WORDS,
     DataError,
+    TableError,
     check_names,
     is_number,
     named,
@@ -51,7 +52,11 @@ _DAMAGED = (OSError, EOFError, zlib.error, UnicodeError)
 
 
 def read_frame(
-    path: str | os.PathLike[str], *, names: Sequence[str] | None = None, numbers: Numbers | None = None
+    path: str | os.PathLike[str],
+    *,
+    names: Sequence[str] | None = None,
+    numbers: Numbers | None = None,
+    separators: str = "",
 ) -> tuple[pd.DataFrame, list[Note]]:
     """The raw rows of a CSV, TSV or Parquet file, with notes on what was handled.
 
@@ -66,11 +71,13 @@ def read_frame(
         names: column names of a text file without a header line.
         numbers: whether a column of a text file, by its name, becomes float64 where each of its texts is plainly a
             number; None: none does. All others are texts, as categories.
+        separators: those of another file, which decide where this one does not show its own: "," where decimals have
+            commas, ".," where dots set thousands apart too, "." where decimals have points, "" where it showed neither.
     Returns:
-        the frame [rows, columns], and the notes.
+        the frame [rows, columns], and the notes; `attrs["separators"]` has its own separators.
     Raises:
-        DataError: no such file, unknown kind, damaged, empty, header only, ragged, or a value in a column without a
-            name that ends the rows.
+        DataError: no such file, unknown kind, damaged, empty, header only, ragged, a value in a column without a
+            name that ends the rows, or a number that the separators leave open.
         TooLargeError: more than memory holds.
     """
     path = Path(path)
@@ -78,12 +85,14 @@ def read_frame(
     if path.name.lower().endswith(".parquet"):
         ((frame, notes),) = _parquet(path, str(path), whole=True)
         return frame, notes
-    text = _Text.opened(path, str(path), names)
-    return text.whole(numbers), text.notes
+    text = _Text.opened(path, str(path), names, numbers, separators)
+    frame = text.whole(numbers)
+    frame.attrs["separators"] = text.separators
+    return frame, text.notes
 
 
 def read_pieces(
-    path: str | os.PathLike[str], *, numbers: Numbers | None = None, label: str = ""
+    path: str | os.PathLike[str], *, numbers: Numbers | None = None, label: str = "", separators: str = ""
 ) -> Iterator[tuple[pd.DataFrame, list[Note]]]:
     """The rows of a file as `read_frame` gives them, in pieces of bounded size.
 
@@ -91,8 +100,8 @@ def read_pieces(
     so every piece is read in the same way.
 
     Args:
-        path, numbers: as `read_frame`; whether a column is plainly numbers is decided for each piece. label: what
-            messages call the file; "": its path.
+        path, numbers, separators: as `read_frame`; whether a column is plainly numbers is decided for each piece.
+        label: what messages call the file; "": its path.
 
     Yields:
         A frame [rows, columns] with a fresh index, and notes; those of the whole file come with the first.
@@ -105,7 +114,7 @@ def read_pieces(
     if path.name.lower().endswith(".parquet"):
         yield from _parquet(path, label or str(path), whole=False)
         return
-    text = _Text.opened(path, label or str(path), None)
+    text = _Text.opened(path, label or str(path), None, numbers, separators)
     notes = text.notes
     for piece in text.pieces():
         columns = {name: _column(array, name, numbers) for name, array in piece.items()}
@@ -150,7 +159,7 @@ class _Text:
 
     Attributes:
         label: what messages call it. skipped: lines up to the first row. kept: which columns have a name.
-        commas: columns whose numbers have decimal commas.
+        commas: columns whose numbers have decimal commas. separators: as of `read_frame`.
     """
 
     path: Path
@@ -162,10 +171,13 @@ class _Text:
     kept: list[bool]
     notes: list[Note]
     commas: frozenset[str] = field(default_factory=frozenset)
+    separators: Separators = ""
 
     @classmethod
-    def opened(cls, path: Path, label: str, names: Sequence[str] | None) -> _Text:
-        """names: of the columns, where no line has them."""
+    def opened(
+        cls, path: Path, label: str, names: Sequence[str] | None, numbers: Numbers | None, separators: str
+    ) -> _Text:
+        """names: of the columns, where no line has them. numbers, separators: as `read_frame`."""
         try:
             encoding, notes, commas = _encoding(path, label)
             with _binary(path) as raw, io.TextIOWrapper(raw, encoding, errors="replace", newline="") as file:
@@ -194,8 +206,13 @@ class _Text:
             header = [name.strip() for name in header]
         kept, told = check_names(label, header)
         made = cls(path, label, encoding, separator, [*header], skipped, kept, [*notes, *told])
-        if separator != "," or commas:
-            made.commas, told = _decimal_commas(made.pieces(), separator)
+        if separator != "," or commas or "," in separators:
+            try:
+                of_file = _decimal_commas(made.pieces(), separator, separators, numbers)
+            except TableError as error:
+                error.table = label
+                raise
+            made.commas, told, made.separators = of_file
             made.notes += told
         return made
 
@@ -273,17 +290,20 @@ class _Text:
 
     def _points(self, place: int, array: Any) -> Any:
         """Texts with decimal points in place of commas, where the column has such."""
-        if self.header[place] not in self.commas:
-            return array
-        import pyarrow.compute
-
-        compute: Any = pyarrow.compute
-        with_points = compute.replace_substring(compute.replace_substring(array, ".", ""), ",", ".")
-        return compute.if_else(compute.match_substring_regex(_present(array), WITH_COMMA), with_points, array)
+        return _with_points(array) if self.header[place] in self.commas else array
 
     def _blank(self, row: Any) -> str:
         """What Arrow is to do with a row of too many or few fields: one without any text is none."""
         return "error" if row.text.replace(self.separator, "").strip() else "skip"
+
+
+def _with_points(array: Any) -> Any:
+    """The texts of an Arrow array, numbers with decimal points in place of commas."""
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute
+    with_points = compute.replace_substring(compute.replace_substring(array, ".", ""), ",", ".")
+    return compute.if_else(compute.match_substring_regex(_present(array), WITH_COMMA), with_points, array)
 
 
 def _column(array: Any, name: str, numbers: Numbers | None) -> Any:
@@ -346,11 +366,18 @@ def _not_blank(columns: list[Any]) -> Any:
     return compute.invert(blank)
 
 
-def _decimal_commas(pieces: Iterator[dict[str, Any]], separator: str) -> tuple[frozenset[str], list[Note]]:
-    """Columns of numbers that are to be read with decimal commas, and notes on them, or on dots that may be decimal.
+def _decimal_commas(
+    pieces: Iterator[dict[str, Any]], separator: str, trained: str, wanted: Numbers | None
+) -> tuple[frozenset[str], list[Note], Separators]:
+    """Columns of numbers that are to be read with decimal commas, notes on them, or on dots that may be decimal, and
+    the separators of the numbers.
 
     A column is of numbers where they are more than three quarters of its values. One that has what only decimal commas
-    explain, as 12,5 or 1.234.567, decides for the whole file, else one of decimal points, else the separator.
+    explain, as 12,5 or 1.234.567, decides for the whole file, else one of decimal points, else the separators of the
+    training, else the separator of the columns.
+
+    Raises:
+        TableError: a number such as 1.500 in a wanted column, where training had decimal commas, no thousands apart.
     """
     import pyarrow.compute
 
@@ -374,14 +401,35 @@ def _decimal_commas(pieces: Iterator[dict[str, Any]], separator: str) -> tuple[f
                 dots[name] = with_dots[0].as_py()
     may = [name for name in texts if numbers[name] > (1 - WORDS) * texts[name]]
     pointed = any(points[name] and points[name] + numbers[name] > (1 - WORDS) * texts[name] for name in texts)
-    if sure & {*may} or (separator != "," and not pointed and commas & {*may}):
+    guessed = "," in trained or (not trained and separator != "," and bool(commas & {*may}))
+    if sure & {*may} or (guessed and not pointed):
         chosen = [name for name in may if name in commas or name in dots]
-        return frozenset(chosen), [
+        if trained == "," and not sure & {*may}:
+            for name in chosen:
+                if name in dots and (wanted is None or wanted(name)):
+                    which = f"write {dots[name].replace('.', '')} or {dots[name].replace('.', ',')}"
+                    raise TableError(f"{dots[name]!r} may be either, as training had decimal commas: {which}", name, 1)
+        notes = [
             Note("decimal commas", name) if name in commas else _about_dots("read as", name, dots[name])
             for name in chosen
         ]
+        return frozenset(chosen), notes, ".," if dots.keys() & {*chosen} else ","
     is_open = [name for name in may if name in dots and not pointed and separator != ","]
-    return frozenset(), [_about_dots("open dots", name, dots[name]) for name in is_open]
+    notes = [_about_dots("open dots", name, dots[name]) for name in is_open]
+    return frozenset(), notes, "." if pointed or is_open else ""
+
+
+def number_as_in(text: str, separators: str, name: str) -> str:
+    """A number of a column as it stands in a file with these separators, written with a decimal point.
+
+    Raises:
+        TableError: it may be either.
+    """
+    import pyarrow as pa
+
+    array = pa.array([text])
+    commas, _, _ = _decimal_commas(iter([{name: array}]), "", separators, None)
+    return _with_points(array)[0].as_py() if commas else text
 
 
 def _about_dots(kind: str, name: str, text: str) -> Note:

@@ -107,6 +107,7 @@ class Table:
         orders: how the file writes the dates of a column, for `Preprocessor.fit`.
         units: in which the file writes the numbers of a column, or of the target, for `Preprocessor.fit`.
         ids: columns that name the rows, [rows, ids]; they are no features.
+        separators: of thousands and decimals in the file, see `read_frame`.
         parting: what `split` goes by, beside seed and mode.
         weights: how much each row counts, in the training and in what is measured, all > 0; None: all alike.
         weight: the column that holds them, "" for none.
@@ -127,6 +128,7 @@ class Table:
     parting: Parting = Parting()
     weights: Float64[np.ndarray, " rows"] | None = None
     weight: str = ""
+    separators: str = ""
 
     def weights_of(self, rows: Int64[np.ndarray, " part"]) -> Float64[np.ndarray, " part"] | None:
         """Those of some rows."""
@@ -154,6 +156,7 @@ class Table:
             units=self.units,
             ids=[*map(str, self.ids.columns)],
             weights=self.weights_of(rows),
+            separators=self.separators,
         )
 
 
@@ -371,6 +374,7 @@ def load_like(
     target: Target,
     data_dir: str | os.PathLike[str] | None = None,
     weight: str = "",
+    separators: str = "",
 ) -> Table:
     """Other labelled rows for a preprocessor that is already fitted, to measure a finished run on them.
 
@@ -384,6 +388,7 @@ def load_like(
             read, its task is the table's, and class codes are places in its classes, found by name.
         data_dir: a folder with the named sets' files.
         weight: a column with the weights of the rows, taken where they have it.
+        separators: of the preprocessor.
     Returns:
         the table; its features are for `Preprocessor.transform`.
     Raises:
@@ -391,7 +396,7 @@ def load_like(
             not know, or text where it is a number; see `read_frame`.
     """
     given, known = os.fspath(name_or_path), lookup(name_or_path)
-    frame, notes = _read(given, data_dir)
+    frame, notes = _read(given, data_dir, separators=separators)
     name = Path(given).name if known is None else known.name
     codes = () if known is None else known.special_codes
     return _like(frame, target, notes, name, given if known is None else name, codes, weight)
@@ -452,9 +457,9 @@ def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _read(
-    given: str, data_dir: str | os.PathLike[str] | None, numbers: Numbers | None = None
+    given: str, data_dir: str | os.PathLike[str] | None, numbers: Numbers | None = None, separators: str = ""
 ) -> tuple[pd.DataFrame, list[Note]]:
-    """The raw rows of a named set or of a file, with notes; numbers: as `read_frame` takes it."""
+    """The raw rows of a named set or of a file, with notes; numbers, separators: as `read_frame`."""
     known = lookup(given)
     if known is not None:
         return read_named(known, data_dir)
@@ -466,7 +471,7 @@ def _read(
             f"{given!r}: expected one of {listed(list(NAMED))} or a file ending in {', '.join(SUFFIXES)}, "
             f"got neither{near}"
         )
-    return read_frame(located(path, data_dir), numbers=numbers)
+    return read_frame(located(path, data_dir), numbers=numbers, separators=separators)
 
 
 def located(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -515,6 +520,7 @@ def _table(
     beside = pd.DataFrame(index=raw.index) if beside is None else beside
     rows, raw_target = len(raw), raw[target]
     # before rows go, so that errors count the file's rows
+    separators = raw.attrs.get("separators", "")
     table, typing_notes = typed(  # rows are not held twice
         raw, target=target, texts=texts, consume=True, text_as_missing=text_as_missing
     )
@@ -584,6 +590,7 @@ def _table(
         parting,
         kept,
         "" if weights is None or weights.name is None else str(weights.name),
+        separators,
     )
 
 
@@ -626,8 +633,8 @@ def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
     for name, column in ((str(name), column) for name, column in features.items()):
         distinct, present = column.nunique(), int(column.notna().sum())
         written = numbers_as_text(column) if distinct > 2 and is_text(column) and not is_date(column) else None
-        if written:
-            notes.append(Note("number as text", name, values=(written,)))
+        if written and written[0]:
+            notes.append(Note("number as text", name, values=written))
         if distinct + (present < len(column)) <= 1 or distinct == 0:
             why = "one value in every row" if present else "all values are missing"
             notes.append(Note("dropped", name, values=(why,)))
@@ -636,7 +643,7 @@ def _drop_useless(features: pd.DataFrame, notes: list[Note]) -> pd.DataFrame:
             notes += _far_value(name, column)
         elif is_text(column) and distinct >= ID_LIKE * present and distinct > 2:
             why = f"text with {distinct:,} distinct values in {counted(present, 'row')}"
-            notes.append(Note("dropped", name, values=(f"{why}; {NUMBERS_AS_TEXT}" if written == "" else why,)))
+            notes.append(Note("dropped", name, values=(f"{why}; {NUMBERS_AS_TEXT}" if written == ("",) else why,)))
         else:
             kept.append(name)
             notes += [] if is_text(column) else _far_value(name, column)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float64
 
 from htaf._errors import listed
 from htaf.data.columns import Target, numbers_as_text, one_spelling, spelled
-from htaf.data.notes import NO_PLAIN_NUMBER, NUMBERS_AS_TEXT, Note
+from htaf.data.notes import NUMBERS_AS_TEXT, Note, why_text
 from htaf.data.numerals import BLANKS, parts_of, unit_of
 from htaf.data.reading import (
     NUMBER_BLANKS,
@@ -91,7 +91,7 @@ def infer_target(
         written = numbers_as_text(column) if text else None
         hint = "choose another column" if text else "choose another column, or task regression"
         if written is not None:
-            hint = NO_PLAIN_NUMBER.format(written) if written else NUMBERS_AS_TEXT
+            hint = why_text(*written) if written[0] else NUMBERS_AS_TEXT
             hint += "; or choose task classification" if of_numbers and len(found) * 2 <= len(column) else ""
         raise DataError(
             f"{name}: expected classes in target {target!r}, got {len(found):,} distinct values in "

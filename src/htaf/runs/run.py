@@ -243,7 +243,8 @@ class Run:
         preprocessor = self.preprocessor()
         if not isinstance(preprocessor, ImagePreprocessor):
             weight = self.record["data"].get("weight", "")
-            return tabular.load_like(place, target=preprocessor.target, data_dir=data_dir, weight=weight)
+            separators, target = preprocessor.separators, preprocessor.target
+            return tabular.load_like(place, target=target, data_dir=data_dir, weight=weight, separators=separators)
         height, width = preprocessor.size
         # images that are not square were taken as they are, and so are those of sets without files
         size = height if height == width and image_sets.of_files(place) else None
