@@ -28,7 +28,7 @@ def test_columns_that_are_neither_rare_nor_nearly_everywhere() -> None:
         values[:count, column] = 1
     attributes = Attributes(tuple("abcd"), tuple(map(str, range(12))), values)
     assert common_columns(attributes).tolist() == [1, 2]
-    twins = attributes.only([0, 1, 2]).values[:, [0, 1, 0]]
+    twins = attributes.values[:, [0, 1, 0]]
     same = same_columns(Attributes(tuple("xyz"), attributes.classes, twins))
     assert same[0] == same[2] != same[1]
 

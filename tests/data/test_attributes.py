@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from htaf.data.attributes import CBM_112, Attributes, load, read_cub_attributes
+from htaf.data.attributes import Attributes, load, read_cub_attributes, supervising
 from htaf.data.reading import DataError
 
 
@@ -35,11 +35,11 @@ def test_cub_layout(tmp_path: Path, beside: bool) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ("0 50 100\n1 2\n", "line 2: expected 3 values .* got 2"),
-        ("0 50 x\n1 2 3\n", "expected numbers"),
-        ("0 50 101\n1 2 3\n", "expected percent, 0 to 100, got 0.0 to 101.0"),
-        ("0 50 100\n", "a line for each class, got 1 and a class numbered 2"),
-        ("", "an empty file"),
+        ("0 50 100\n1 2\n", "from 3 to 2 at row 2"),
+        ("0 50 x\n1 2 3\n", "numbers .*'x'"),
+        ("0 50 101\n1 2 3\n", "percents of 3 attributes, got .* 0.0 to 101.0"),
+        ("0 50 100\n", "a line for each of 2 classes, .* got 1 lines"),
+        ("", "got 0 lines"),
     ],
 )
 def test_cub_with_wrong_values(tmp_path: Path, values: str, message: str) -> None:
@@ -69,7 +69,7 @@ def test_cub_here(data_dir: Path) -> None:
     assert (len(cub.names), len(cub.classes)) == (312, 200)
     raw = np.loadtxt(data_dir / "CUB_200_2011/attributes/class_attribute_labels_continuous.txt")
     np.testing.assert_allclose(cub.values, raw / 100, atol=1e-7)
-    assert len(cub.only(CBM_112).names) == 112
+    assert len(supervising("cub", data_dir=data_dir).names) == 112
     albatross = cub.of(["Black-footed albatross"])
     assert albatross.values[0, cub.names.index("has_bill_shape::hooked_seabird")] > 0.5
 
@@ -95,7 +95,7 @@ def test_tables(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,a\nx,1\n", "expected the first column 'class' .* got 2 columns, the first 'name'"),
+        ("name,a\nx,1\n", "expected the first column 'class' .* got 'name'"),
         ("class,a\nx,1\nx,0\n", "expected distinct classes, got 'x' more than once"),
         ("class,a\n,1\n", "expected a class in each row, got none in row 1"),
         ("class,a\nx,\n", "column 'a', class 'x': expected 0 or 1, .* got ''"),
@@ -119,7 +119,7 @@ def test_rows_by_name() -> None:
     found = small().of(["Snow_Goose", "3", "gray catbird"])
     assert found.classes == ("Snow_Goose", "3", "gray catbird")
     np.testing.assert_array_equal(found.values, small().values[[1, 2, 0]])
-    with pytest.raises(DataError, match=r"got none of 'snow gose', 'x'; there are 3.*did you mean 'snow goose'"):
+    with pytest.raises(DataError, match=r"got none of 'snow gose', 'x' .did you mean 'snow goose'"):
         small().of(["3", "snow gose", "x"])
 
 
@@ -130,11 +130,7 @@ def test_a_name_that_two_classes_share_is_not_guessed() -> None:
     assert both.of(["2.crow"]).values[0, 0] == 1
 
 
-def test_only_binary() -> None:
-    assert small().only([1, 0]).names == ("b", "a")
+def test_binary() -> None:
     np.testing.assert_array_equal(small().binary(0.9)[:, 0], [False, True, False])
-    for wrong in (2, -1):
-        with pytest.raises(DataError, match=f"expected places of attributes in 0 to 1, got {wrong}"):
-            small().only([wrong])
     with pytest.raises(DataError, match="threshold must be > 0 and <= 1, got 0"):
         small().binary(0)

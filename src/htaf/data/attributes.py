@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float32, Float64
 
-from htaf._errors import counted, suggestion
+from htaf._errors import first_line, suggestion
 from htaf.data.image_sets import folder_of, lines
 from htaf.data.notes import told
 from htaf.data.reading import DataError, listed, to_number, to_text
@@ -90,22 +90,8 @@ class Attributes:
         missing = [name for name, row in zip(classes, rows, strict=True) if row is None]
         if missing:
             near = suggestion(missing[0], self.classes)
-            raise DataError(
-                f"expected attributes of all {len(classes)} classes, got none of {listed(missing, 10)}; "
-                f"there are {len(self.classes)}, such as {listed(self.classes, 3)}{near}"
-            )
+            raise DataError(f"expected attributes of all classes, got none of {listed(missing, 10)}{near}")
         return replace(self, classes=tuple(classes), values=self.values[np.array(rows, dtype=np.intp)])
-
-    def only(self, columns: Sequence[int] | np.ndarray) -> Attributes:
-        """These attributes, by place counted from 0.
-
-        Raises:
-            DataError: a place that is not there.
-        """
-        places = [int(column) for column in columns]
-        if wrong := [place for place in places if not 0 <= place < len(self.names)]:
-            raise DataError(f"expected places of attributes in 0 to {len(self.names) - 1}, got {wrong[0]}")
-        return replace(self, names=tuple(self.names[place] for place in places), values=self.values[:, places])
 
     def binary(self, threshold: float = 0.5) -> Bool[np.ndarray, "classes attributes"]:
         """Which classes have which attributes: values >= threshold, bool [K, A]."""
@@ -150,7 +136,9 @@ def supervising(name: str, *, data_dir: str | os.PathLike[str] | None = None) ->
     Args, raises: as `load`.
     """
     table = load(name, data_dir=data_dir)
-    return table.only(CBM_112) if name.lower() == "cub" else table
+    if name.lower() != "cub":
+        return table
+    return replace(table, names=tuple(table.names[place] for place in CBM_112), values=table.values[:, CBM_112])
 
 
 def read_cub_attributes(folder: Path) -> Attributes:
@@ -164,31 +152,28 @@ def read_cub_attributes(folder: Path) -> Attributes:
     listing = next((p for p in (folder / "attributes.txt", folder.parent / "attributes.txt") if p.is_file()), None)
     if listing is None:
         raise DataError(f"{folder}: expected attributes.txt in it or beside it, got none")
-    names, classes = _numbered(listing), _numbered(folder / "classes.txt")
     file = folder / "attributes" / "class_attribute_labels_continuous.txt"
-    if not file.is_file():
-        raise DataError(f"{file}: expected this file of the set, got none")
-    rows = [line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(names):
-            raise DataError(f"{file}, line {number}: expected {len(names)} values as {listing} has, got {len(row)}")
     try:
-        values = np.array(rows, dtype=np.float64)
-    except ValueError as error:
-        raise DataError(f"{file}: expected numbers ({error})") from None
-    if not rows or not ((values >= 0) & (values <= 100)).all():
-        came = f"{values.min()} to {values.max()}" if rows else "an empty file"
-        raise DataError(f"{file}: expected percent, 0 to 100, got {came}")
-    if sorted(names) != list(range(1, len(names) + 1)):
-        raise DataError(f"{listing}: expected the numbers 1 to {len(names)}, got others")
-    if wrong := [number for number in classes if not 1 <= number <= len(rows)]:
-        raise DataError(f"{file}: expected a line for each class, got {len(rows)} and a class numbered {wrong[0]}")
-    unnamed = len(rows) - len(classes)
+        lists = (lines(of, 2) for of in (listing, folder / "classes.txt"))
+        names, classes = ({int(row[0]): " ".join(row[1:]) for row in of} for of in lists)
+        values = np.loadtxt(file, ndmin=2)
+    except DataError:
+        raise
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: expected numbered names and lines of as many numbers ({first_line(error)})") from None
+    rows, columns = values.shape
+    fits = columns == len(names) and {*classes} <= {*range(1, rows + 1)}
+    if not fits or not ((values >= 0) & (values <= 100)).all():
+        raise DataError(
+            f"{file}: expected a line for each of {len(classes)} classes, with percents of {len(names)} attributes, "
+            f"got {rows} lines of {columns}, {values.min(initial=100)} to {values.max(initial=0)}"
+        )
+    unnamed = rows - len(classes)
     return Attributes(
         tuple(names[number] for number in sorted(names)),
-        tuple(classes.get(number, f"{number:03d}") for number in range(1, len(rows) + 1)),
+        tuple(classes.get(number, f"{number:03d}") for number in range(1, rows + 1)),
         (values / 100).astype(np.float32),
-        (f"{unnamed} of {len(rows)} classes are not in classes.txt: they go by number",) if unnamed else (),
+        (f"{unnamed} of {rows} classes are not in classes.txt: they go by number",) if unnamed else (),
     )
 
 
@@ -201,49 +186,33 @@ def read_table(path: str | os.PathLike[str]) -> Attributes:
     frame, notes = read_frame(path)
     if again := [str(note.values[0]) for note in notes if note.kind == "name again"]:
         raise DataError(f"{path}: expected distinct column names, got {listed(again)} more than once")
-    first = str(frame.columns[0])
-    if first.lower() != "class" or len(frame.columns) < 2:
-        came = f"{counted(len(frame.columns), 'column')}, the first {first!r}"
-        raise DataError(f"{path}: expected the first column 'class' and one column or more of attributes, got {came}")
+    first, *others = map(str, frame.columns)
+    if first.lower() != "class" or not others:
+        raise DataError(f"{path}: expected the first column 'class' and one column or more, got {first!r} first")
     classes = to_text(frame[first], frozenset({""}))
     if any(name is None for name in classes):
         raise DataError(f"{path}: expected a class in each row, got none in row {list(classes).index(None) + 1}")
-    columns = [_shares(path, frame[column], classes) for column in frame.columns[1:]]
+    values = np.stack([_shares(path, frame[column], classes) for column in others], axis=1).astype(np.float32)
     try:
-        return Attributes(
-            tuple(map(str, frame.columns[1:])),
-            tuple(classes),
-            np.stack(columns, axis=1).astype(np.float32),
-            tuple(told(notes)),
-        )
+        return Attributes(tuple(others), tuple(classes), values, tuple(told(notes)))
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 
 
 def _shares(path: str | os.PathLike[str], column: pd.Series, classes: np.ndarray) -> Float64[np.ndarray, " classes"]:
     """One column of a table as numbers in [0, 1]."""
-    if pd.api.types.is_bool_dtype(column):
-        column = column.map({True: 1.0, False: 0.0})
-    elif not pd.api.types.is_numeric_dtype(column):
-        column = column.map(lambda value: _TRUTH.get(str(value).strip().lower(), value))
-    values, wrong = to_number(column)
-    bad = wrong | ~((values >= 0) & (values <= 1))  # a missing value is neither
+    texts = to_text(column)
+    truth = pd.Series([_TRUTH.get(str(text).lower(), text) for text in texts], dtype=object)
+    values, _ = to_number(truth)
+    bad = ~((values >= 0) & (values <= 1))  # a missing value is neither
     if bad.any():
         row = int(np.argmax(bad))
-        hint = "; divide percent by 100" if np.nanmax(values, initial=0) > 1 and not wrong.any() else ""
+        hint = "; divide percent by 100" if np.nanmax(values, initial=0) > 1 else ""
         raise DataError(
             f"{path}, column {column.name!r}, class {classes[row]!r}: expected 0 or 1, true or false, or a share "
             f"in [0, 1], got {str(column.iloc[row])!r}{hint}"
         )
     return values
-
-
-def _numbered(path: Path) -> dict[int, str]:
-    """A list of `number name` lines."""
-    rows = lines(path, 2)
-    if wrong := [row for row in rows if not row[0].isdecimal()]:
-        raise DataError(f"{path}: expected a number and a name in each line, got {' '.join(wrong[0])!r}")
-    return {int(row[0]): " ".join(row[1:]) for row in rows}
 
 
 def _plain(name: str) -> str:
