@@ -140,14 +140,12 @@ def test_a_frame_is_validated_on_another_one_or_on_its_last_rows() -> None:
     gone = FRAME[TRAINED:].assign(y=[None, *Y[TRAINED + 1 :]])
     assert htaf.fit(FRAME[:TRAINED], "y", eval_set=gone, **SMALL).run_.record["rows"]["validation"] == 29
     dated = FRAME.assign(day=pd.date_range("2024-01-01", periods=ROWS))
-    with pytest.warns(
-        UserWarning, match=r"column 'day': 120 different dates.*htaf.fit\(..., time='day'\), or eval_set"
-    ):
+    with pytest.warns(UserWarning, match=r"column 'day': 120 different dates.*htaf.fit\(..., time='day'\)"):
         drawn = htaf.fit(dated, "y", **SMALL)
     last = htaf.fit(dated.sample(frac=1, random_state=0), "y", time="day", validation_fraction=0.25, **SMALL)
     assert drawn.run_.record["rows"]["validation"] == 12
     assert last.run_.record["rows"] == {"train": 90, "validation": 30}
-    assert not any("drawn by chance" in note for note in last.notes_)
+    assert not any("divided by chance" in note for note in last.notes_)
     found = last.run_.record["metrics"]["exact"]["validation"]["accuracy"]
     assert found == pytest.approx(last.score(dated[TRAINED:], Y[TRAINED:])), "on the last 30 days"
 
@@ -272,7 +270,7 @@ def test_a_class_that_is_missing_from_a_fold_is_told_by_scikit_learn() -> None:
     ("note", "flag", "python"),
     [
         (Note("row number", "id"), "--exclude 'id'", "frame.drop(columns='id')"),
-        (Note("rows in time", "day", 90), "--time 'day'", "time='day'"),
+        (Note("rows in time", "day", 90), "--time 'day'", "htaf.fit(..., time='day')"),
         (Note("trained on", count=5, values=(9,)), "--data", "other data"),
         (Note("never predicted", "y", 9, (("a",), (("threshold", "f1"),))), "--threshold f1", "threshold='f1'"),
     ],

@@ -32,7 +32,7 @@ from torch import nn
 
 from htaf._console import say_notes
 from htaf._errors import expect_seed, meant
-from htaf.data.cautions import cautions, drawn_in_time
+from htaf.data.cautions import cautions, rows_in_time
 from htaf.data.columns import spelled
 from htaf.data.dates import has_zone
 from htaf.data.notes import MOST_NAMED, UNEXPECTED, UNLIKE, UNLIKE_TRAINING, Note, from_record, told
@@ -237,7 +237,7 @@ class _TableEstimator(BaseEstimator):
             seed = check_random_state(seed).randint(SEEDS - 1)
         given, table = _given_parts(table), replace(table, parting=Parting())
         rows = given or parts(table, float(self.validation_fraction), int(seed))
-        noted = [*notes, *(() if given else drawn_in_time(table))]
+        noted = [*notes, *(() if given else rows_in_time(table))]
         before = [*table.notes, *cautions(table, rows, None), *noted]
         if not self.verbose:
             _warn(before)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from htaf.data.notes import told
 from htaf.data.reading import DataError
-from htaf.data.tabular import Table, far_shares, load, split
+from htaf.data.tabular import Table, load, split
 
 
 def frame(rows: int = 60) -> pd.DataFrame:
@@ -89,19 +89,6 @@ def test_a_group_stays_together(file: Path) -> None:
         assert not (found[1] & found[2])
     with pytest.raises(DataError, match="expected mode 'grouped' with the group 'shop', got 'random'"):
         split(table, 0)
-
-
-def test_parts_far_from_their_shares_are_said(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    frame(120).assign(ward=np.repeat(["a", "b", "c"], (34, 26, 60))).to_csv(path, index=False)
-    table = load(path, target="y", group="ward")
-    told = {seed: far_shares(table, seed, "grouped") for seed in range(6)}
-    seed, note = next((seed, note) for seed, note in told.items() if "28.3% train" in note)
-    assert sizes(table, seed, "grouped")[0] == 34
-    assert "rows of one group in 'ward' stay together: 28.3% train" in note
-    assert "asked: 70.0% train, 10.0% validate, 20.0% test" in note
-    assert far_shares(load(path, target="y", group="customer"), 0, "grouped") == ""
-    assert far_shares(load(path, target="y"), 0, "random") == ""
 
 
 def test_a_part_without_a_group_or_a_time_is_refused(tmp_path: Path) -> None:

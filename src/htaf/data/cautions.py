@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 
 from htaf._compat import free_start_method
 from htaf.data.dates import native
@@ -44,37 +44,19 @@ def cautions(table: Table, parts: Split, mode: Mode | None) -> list[Note]:
         mode: by which they were drawn; None: they were given.
     """
     features = {str(name): column for name, column in table.features.items()}
-    moments = {name: column for name, column in features.items() if is_date(column)}
+    by_chance = mode in ("random", "stratified") and table.parting.test is None
     with free_start_method():  # which joblib settles for a forest
         return [
             *(_given_away(features, table, parts.train) or _say_most(features, table, parts.train)),
             *_repeated(features, table, parts),
-            *_dates(moments, table, parts, mode),
+            *(rows_in_time(table) if by_chance else []),
         ]
 
 
-def _dates(moments: dict[str, pd.Series], table: Table, parts: Split, mode: Mode | None) -> list[Note]:
-    """Note dates that differ in each row where rows are divided by chance, and test dates outside those of training."""
-    notes: list[Note] = []
-    for name, column in moments.items():
-        values = native(column)
-        if mode in ("random", "stratified") and table.parting.test is None and (distinct := _times(column)):
-            notes.append(Note("rows in time", name, distinct))
-        train, test = (part[~np.isnat(part)] for part in (values[parts.train], values[parts.test]))
-        if not len(train) or not len(test):
-            continue
-        low, high = train.min(), train.max()
-        outside = int(((test < low) | (test > high)).sum())
-        if outside:
-            days = [str(day.astype("M8[D]")) for day in (test.min(), test.max(), low, high)]
-            notes.append(Note("test dates outside", name, outside, (len(test), *days)))
-    return notes
-
-
-def drawn_in_time(table: Table) -> list[Note]:
-    """Note dates that differ in each row where the validation rows are drawn by chance."""
+def rows_in_time(table: Table) -> list[Note]:
+    """Note dates that differ in each row; it matters where rows are divided by chance."""
     moments = ((str(name), _times(column)) for name, column in table.features.items() if is_date(column))
-    return [Note("drawn in time", name, count) for name, count in moments if count]
+    return [Note("rows in time", name, count) for name, count in moments if count]
 
 
 def _times(column: pd.Series) -> int:
@@ -211,70 +193,66 @@ def _repeated(features: dict[str, pd.Series], table: Table, parts: Split) -> lis
         place = np.argsort(random_order(len(values), SHUFFLED, len(found)))[at[few]]
         whole = np.sort(np.argsort(place, kind="stable")[:most])  # of each value all its rows
         chosen, place = rows[few[whole]], place[whole]
-        explained, ranges = _by_value(place, _as_numbers(column.iloc[chosen]), _outputs(table, chosen))
+        explained, ranges = _explained(place, _as_numbers(column.iloc[chosen]), table, chosen)
         if explained >= EXPLAINED and (is_text(column) or ranges < SMOOTH * explained):
             found.append((explained, name, chosen, place, len(values)))
-    notes = list[Note]()
     for _, name, rows, place, count in sorted(found, key=lambda one: -one[0])[:3]:
-        inputs = np.stack([_as_numbers(column.iloc[rows]) for column in features.values()], 1)
-        truth = _outputs(table, rows)
-        guesses = [_from_other_side(inputs, truth, place, side % 2 == 0) for side in (np.arange(len(rows)), place)]
-        seen, unseen = (((guess - truth) ** 2).sum() for guess in guesses)
-        whole = ((truth - truth.mean(0)) ** 2).sum()
+        others = [_as_numbers(column.iloc[rows]) for column in features.values()]
+        (seen, unseen), whole = _errors(np.stack([place, *others], 1), table, rows)
         says = whole - seen >= EXPLAINED * whole
         if unseen >= TWICE * seen or (says and whole - seen >= TWICE * (whole - unseen)):
-            what, both = "RMSE", [float((squared / len(rows)) ** 0.5) for squared in (seen, unseen)]
-            if table.classes:
-                what, both = "accuracy", [float((g.argmax(1) == truth.argmax(1)).mean()) for g in guesses]
+            what, both = ("accuracy", (1 - seen, 1 - unseen)) if table.classes else ("RMSE", (seen**0.5, unseen**0.5))
             if abs(both[0] - both[1]) >= TOLD * both[0]:
-                notes.append(Note("repeated values", name, count, (len(rows), what, *both)))
-    return notes[:1]
+                return [Note("repeated values", name, count, (len(rows), what, *both))]
+    return []
 
 
-def _by_value(
-    place: Int64[np.ndarray, " rows"], numbers: Float64[np.ndarray, " rows"], truth: Float64[np.ndarray, "rows outputs"]
+def _explained(
+    place: Int64[np.ndarray, " rows"], numbers: Float64[np.ndarray, " rows"], table: Table, rows: np.ndarray
 ) -> tuple[float, float]:
     """Return the shares of the target's variance explained by the mean of each value, and by that of each of four
-    ranges. One half of the rows is guessed from the other."""
+    ranges. Of classes the most frequent one is the target."""
+    from sklearn.linear_model import LinearRegression
+    from sklearn.model_selection import cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import TargetEncoder
     from sklearn.tree import DecisionTreeRegressor
 
-    known, asked = np.arange(len(place)) % 2 == 0, np.arange(len(place)) % 2 == 1
-    usual = truth[known].mean(0)
-    total = max(float(((truth[asked] - usual) ** 2).sum()), 1e-300)
-    ranges: Any = DecisionTreeRegressor(max_leaf_nodes=4, random_state=0).fit(numbers[known, None], truth[known])
-    of_value = usual + _of_values(place, truth - usual, known)[place[asked]]
-    of_range = ranges.predict(numbers[asked, None]).reshape(of_value.shape)
-    own, other = (1 - float(((guess - truth[asked]) ** 2).sum()) / total for guess in (of_value, of_range))
-    return own, other
+    truth = table.target[rows].astype(np.float64)
+    if table.classes:
+        truth = (truth == np.bincount(table.target[rows]).argmax()).astype(np.float64)
+    of_value = make_pipeline(TargetEncoder(target_type="continuous", random_state=0), LinearRegression())
+    of_range = DecisionTreeRegressor(max_leaf_nodes=4, random_state=0)
+    by = ((of_value, place), (of_range, numbers))
+    own, other = (cross_val_score(model, values[:, None], truth, cv=2, scoring="r2").mean() for model, values in by)
+    return float(own), float(other)
 
 
-def _of_values(
-    place: Int64[np.ndarray, " rows"], left: Float64[np.ndarray, "rows outputs"], known: Bool[np.ndarray, " rows"]
-) -> Float64[np.ndarray, "values outputs"]:
-    """Return the mean of each value in the known rows, shrunk towards 0 where it has few."""
-    most = int(place.max()) + 1
-    sums = [np.bincount(place[known], of, most) for of in left[known].T]
-    return np.stack(sums, 1) / (np.bincount(place[known], minlength=most) + 1)[:, None]
+def _errors(
+    inputs: Float64[np.ndarray, "rows columns"], table: Table, rows: Int64[np.ndarray, " rows"]
+) -> tuple[tuple[float, float], float]:
+    """Return the squared error of a forest, or its share of wrong classes, on rows whose value in the first column it
+    has seen and on rows of other values, and that of a constant."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+    from sklearn.model_selection import GroupKFold, KFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import TargetEncoder
 
+    truth = table.target[rows]
+    forest = ExtraTreesClassifier if table.classes else ExtraTreesRegressor
+    model = make_pipeline(
+        ColumnTransformer([("value", TargetEncoder(random_state=0), [0])], remainder="passthrough"),
+        forest(TREES, min_samples_leaf=2, random_state=0),
+    )
 
-def _from_other_side(
-    inputs: Float64[np.ndarray, "rows columns"],
-    truth: Float64[np.ndarray, "rows outputs"],
-    place: Int64[np.ndarray, " rows"],
-    side: Bool[np.ndarray, " rows"],
-) -> Float64[np.ndarray, "rows outputs"]:
-    """Predict each side by a forest of the other one plus the mean residual of each value."""
-    from sklearn.ensemble import ExtraTreesRegressor
+    def error(guess: Any) -> float:
+        return float((guess != truth).mean() if table.classes else ((guess - truth) ** 2).mean())
 
-    guesses = np.empty_like(truth)
-    for known in (side, ~side):
-        forest: Any = ExtraTreesRegressor(TREES, min_samples_leaf=2, bootstrap=True, oob_score=True, random_state=0)
-        forest.fit(inputs[known], truth[known].squeeze(1) if truth.shape[1] == 1 else truth[known])
-        left = np.zeros_like(truth)
-        left[known] = truth[known] - forest.oob_prediction_.reshape(-1, truth.shape[1])
-        guess = forest.predict(inputs[~known]).reshape(-1, truth.shape[1])
-        guesses[~known] = guess + _of_values(place, left, known)[place[~known]]
-    return guesses
+    seen, unseen = (
+        error(cross_val_predict(model, inputs, truth, cv=cv, groups=inputs[:, 0])) for cv in (KFold(2), GroupKFold(2))
+    )
+    return (seen, unseen), error(np.bincount(truth).argmax() if table.classes else truth.mean())
 
 
 def _shuffled(train: Int64[np.ndarray, " train"], most: int) -> Int64[np.ndarray, " rows"]:

@@ -231,10 +231,10 @@ def _row_number(note: Note) -> str:
 
 def _rows_in_time(note: Note) -> str:
     """count: of dates."""
-    shown = option(f"--time {note.column!r}", f"time={note.column!r}")
+    shown = option(f"--time {note.column!r}", f"htaf.fit(..., time={note.column!r})")
     return (
         f"column {note.column!r}: {note.count:,} different dates, about one a row, and rows are divided by chance, so "
-        f"that test rows lie between training rows: figures for later rows may be far worse, {shown} shows them"
+        f"that measuring rows lie between training rows: later rows may be predicted far worse, {shown} shows it"
     )
 
 
@@ -322,7 +322,7 @@ _NOT_TRUSTED = (
 # what a caller may not have meant: `fit` warns of it
 UNEXPECTED = frozenset(
     {"dropped", "dropped in training", "number as text", "learned nothing", "diverged", "mixed", "text as missing",
-     "gives the target away", "say most", "repeated values", "drawn in time", "class without weight", "total row",
+     "gives the target away", "say most", "repeated values", "rows in time", "class without weight", "total row",
      "far value", "classes alike", "never predicted", "few for a threshold"}
 )  # fmt: skip
 # how other rows are unlike those of training: `predict` of an estimator warns of it
@@ -391,11 +391,6 @@ SENTENCES: dict[str, str | Callable[[Note], str]] = {
     "say most": _say_most,
     "repeated values": _repeated_values,
     "rows in time": _rows_in_time,
-    "drawn in time": "column {column!r}: {count:,} different dates, about one a row, and validation rows are drawn by "
-    "chance, between training rows: later rows may be predicted far worse. Validate on the last rows: "
-    "htaf.fit(..., time={column!r}), or eval_set",
-    "test dates outside": "column {column!r}: {count:,} of {values[0]:,} test rows, {values[1]} to {values[2]}, lie "
-    "outside the dates of training, {values[3]} to {values[4]}",
     # what its network learned
     "learned nothing": "WARNING: on the validation part the network is no better than a constant ({values[0]}): it has "
     "learned nothing. Lower lr, train for more epochs, or check the data",

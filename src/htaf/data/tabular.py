@@ -55,7 +55,6 @@ TOTALS = re.compile(
     r"(grand |sub-?)?totals?|sums?|average|mean|summe|gesamt|insgesamt|mittelwert|somme|moyenne|total général|totale|"
     r"media|suma|promedio|total general|razem|totaal|合计|总计|合計|max(imum)?|min(imum)?|median|std|count"
 )
-FAR = 0.05  # from the share that was asked for; what is farther is said
 
 
 @dataclass(frozen=True)
@@ -798,33 +797,6 @@ def _kept_together(table: Table, mode: Mode) -> Int64[np.ndarray, " rows"]:
         what = {"time": f"times in {parting.time!r}", "grouped": named}.get(mode, "rows")
         raise DataError(f"{table.name}: expected at least {least} {what}, one for each part, got {count}")
     return groups
-
-
-def far_shares(table: Table, seed: int, mode: Mode) -> str:
-    """A note where whole groups, or rows of one time, make parts of other sizes than asked for; "" where they are near.
-
-    Near: each part is within 5 points of its share, and has at least half of it.
-
-    Args:
-        table, seed, mode: as `split` takes them.
-    Raises:
-        DataError: as `split`.
-    """
-    if mode not in ("grouped", "time"):
-        return ""
-    parts, parting = split(table, seed, mode=mode), table.parting
-    sizes, asked = [len(parts.train), len(parts.validation), len(parts.test)][: len(parting.shares)], parting.shares
-    got = np.array(sizes) / sum(sizes)
-    if (np.abs(got - asked) <= FAR).all() and (got >= np.array(asked) / 2).all():
-        return ""
-    together = f"one time in {parting.time!r}" if mode == "time" else f"one group in {parting.group!r}"
-    what = "equal rows" if mode == "grouped" and parting.group is None else f"rows of {together}"
-    said = (
-        ", ".join(f"{share:.1%} {part}" for share, part in zip(shares, ("train", "validate", "test"), strict=False))
-        for shares in (got, asked)
-    )
-    advice = ", or try another seed" if mode == "grouped" else ""
-    return f"{what} stay together: {next(said)}; asked: {next(said)}: ask for other shares{advice}"
 
 
 def _cut(sizes: np.ndarray, order: np.ndarray, shares: tuple[float, ...]) -> Int64[np.ndarray, " groups"]:

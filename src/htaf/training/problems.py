@@ -21,7 +21,7 @@ from htaf.data.notes import Note
 from htaf.data.parts import IMAGE_CHUNK, Data, Part, TableBatches, image_part, image_rows, table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, listed
-from htaf.data.tabular import Split, Table, far_shares, split
+from htaf.data.tabular import Split, Table, split
 from htaf.grid import columns_grid, fixed_point
 from htaf.runs.metrics import headline
 from htaf.training.recipe import ImageData, Recipe, TableData
@@ -200,9 +200,7 @@ def divided_notes(data: Data, seed: int, mode: str, rows: Split | None = None) -
         return ()
     if rows is not None:
         return (*cautions(data, rows, None),)
-    far = far_shares(data, seed, mode)  # pyright: ignore[reportArgumentType]
-    noted = cautions(data, split(data, seed, mode=mode), mode)  # pyright: ignore[reportArgumentType]
-    return (*([far] if far else []), *noted)
+    return (*cautions(data, split(data, seed, mode=mode), mode),)  # pyright: ignore[reportArgumentType]
 
 
 def _table(
