@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from htaf._errors import counted, listed, option
-from htaf.data.numerals import has_decimal_comma
 
 MOST_NAMED = 1000  # values that a note keeps; of more it is known that there are as many
 SHOWN = 10  # columns in a sentence about several
@@ -310,6 +309,8 @@ def why_text(written: str, *names: str) -> str:
         return f"its numbers are in {listed(names, 5)}, such as {written!r}: write all in one unit"
     if names:
         return f"{written!r} names a time zone, {names[0]!r}: write its offset, as in 2012-01-31 13:00+01:00"
+    from htaf.data.numerals import has_decimal_comma  # needs numpy, which flags and help do not wait for
+
     if has_decimal_comma(written):
         return f"{written!r} has a decimal comma: read the file with decimal=',', or write numbers as 1234.5"
     return f"{written!r} is no plain number or date; write numbers as 1234.5 and dates as 2012-01-31"
