@@ -46,7 +46,7 @@ BUDGETS = {
     "cli": 4_011,
     "concepts": 7_114,
     "convert": 2_840,
-    "data": 6_985,
+    "data": 6_988,
     "diagnostics": 331,
     "embeddings": 557,
     "explorer": 1_877,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_078,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 63_019, ("tests", "paper/tests"): 53_319, ("paper/src",): 13_810}
+TOTALS = {("src/htaf",): 63_022, ("tests", "paper/tests"): 53_319, ("paper/src",): 13_810}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
