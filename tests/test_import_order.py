@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 5_078,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 63_022, ("tests", "paper/tests"): 53_319, ("paper/src",): 13_810}
+TOTALS = {("src/htaf",): 63_022, ("tests", "paper/tests"): 53_322, ("paper/src",): 13_810}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
