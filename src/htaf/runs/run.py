@@ -367,9 +367,7 @@ class Run:
         Raises:
             RunError: a damaged run. DataError: rows lack a column or hold values that cannot be used.
         """
-        found, _ = self.predict_with_notes(rows, exact=exact, text_as_missing=text_as_missing)
-        preprocessor: Any = self.preprocessor()
-        return relabelled(found, preprocessor.target.classes, labels_of(self.record))
+        return self.predict_with_notes(rows, exact=exact, text_as_missing=text_as_missing)[0]
 
     def predict_with_notes(
         self, rows: Frame, *, exact: bool = True, text_as_missing: bool = False
@@ -378,7 +376,8 @@ class Run:
         preprocessor = self.preprocessor()
         if isinstance(preprocessor, ImagePreprocessor):
             raise DataError(f"{self.path} was trained on images: expected image files, got a table")
-        return of_rows(self.model(exact=exact), preprocessor, rows, text_as_missing=text_as_missing)
+        found, notes = of_rows(self.model(exact=exact), preprocessor, rows, text_as_missing=text_as_missing)
+        return relabelled(found, preprocessor.target.classes, labels_of(self.record)), notes
 
     def predict_images(
         self, paths: Sequence[str | Path | bytes], *, exact: bool = True, strict: bool = True
