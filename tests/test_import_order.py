@@ -46,7 +46,7 @@ BUDGETS = {
     "cli": 3_874,
     "concepts": 6_142,
     "convert": 2_840,
-    "data": 6_975,
+    "data": 6_977,
     "diagnostics": 331,
     "embeddings": 556,
     "explorer": 1_435,
@@ -66,7 +66,7 @@ BUDGETS = {
     "training": 4_531,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_962, ("tests", "paper/tests"): 50_216, ("paper/src",): 13_992}
+TOTALS = {("src/htaf",): 58_964, ("tests", "paper/tests"): 50_219, ("paper/src",): 13_992}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 

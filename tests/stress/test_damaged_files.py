@@ -569,7 +569,7 @@ NUMBERS = {
     float: ("nan", "inf", "-inf", "-1", "-1e-300", "1e400", "x", "", "1,5", "-0.5"),
 }
 TAKES_HUGE = {"--part-images", "--max-calls", "-k", "--k", "--differing", "--images", "--rows", "--count", "--tokens",
-              "--blocks"}  # fmt: skip
+              "--blocks", "--originals", "--maps"}  # fmt: skip
 READ_LATER = {"--data-dir", "--base-url", "--model", "--storage"}  # texts that are read only where something needs them
 PATHS = ("W/missing", "W/empty", "W/nothing.bin", "W/broken-link", "a\0b", "W/rows.csv/x", "n" * 300)
 OWN = {  # of one flag: classes, concepts, images, servers, what no memory holds
@@ -586,6 +586,8 @@ OWN = {  # of one flag: classes, concepts, images, servers, what no memory holds
 }
 TAKEN = {  # what is good; and what is known: a started run is left, a report is written beside a run or codes
     ("paper run", "--workers", HUGE),
+    *(("paper labelfree", f"--{name}", n) for name in ("similarity", "clip-cutoff") for n in ("-1", "-1e-300", "-0.5")),
+    ("paper labelfree", "--out", "W/codes"),
     ("train icbm", "--pretrained", ""), ("demo", "--pretrained", ""), ("concepts extract", "--out", "W/codes"),
     ("harden", "--data", "n" * 300), *(("paper report", "--out", f"W/{name}") for name in ("run", "codes")),
 }  # fmt: skip
@@ -638,8 +640,8 @@ def replaced(words: tuple[str, ...], flag: str, value: str) -> tuple[str, ...]:
 
 
 def judge(words: tuple[str, ...], named: list[str]) -> None:
-    """The message of a command that cannot do its work."""
-    code, said = run(words)
+    """The message of a command that cannot do its work; labelfree keeps the features that it has, to go on from."""
+    code, said = run(words, keeps=words[:2] == ("paper", "labelfree"))
     note(f"htaf {' '.join(words)}: {code} {said}")
     assert code, "taken without a word"
     flat = re.sub(r"[\s│╭╮╰╯─]", "", said).casefold()  # a message may be folded anywhere
@@ -660,6 +662,7 @@ def test_bad_values_of_flags(verb: str, data: st.DataObject) -> None:
         value,
         repr(value),
         repr(value)[1:-1],
+        json.dumps(value)[1:-1],
         flag,
         flag[2:].replace("-", "_"),
         Path(value.strip("\0")).name,

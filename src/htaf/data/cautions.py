@@ -221,7 +221,8 @@ def _explained(
     truth = table.target[rows].astype(np.float64)
     if table.classes:
         truth = (truth == np.bincount(table.target[rows]).argmax()).astype(np.float64)
-    of_value = make_pipeline(TargetEncoder(target_type="continuous", random_state=0), LinearRegression())
+    encoder: Any = TargetEncoder(target_type="continuous", random_state=0)  # pyright: ignore[reportArgumentType]
+    of_value = make_pipeline(encoder, LinearRegression())
     of_range = DecisionTreeRegressor(max_leaf_nodes=4, random_state=0)
     by = ((of_value, place), (of_range, numbers))
     own, other = (cross_val_score(model, values[:, None], truth, cv=2, scoring="r2").mean() for model, values in by)
@@ -241,8 +242,9 @@ def _errors(
 
     truth = table.target[rows]
     forest = ExtraTreesClassifier if table.classes else ExtraTreesRegressor
+    encoder: Any = TargetEncoder(random_state=0)  # pyright: ignore[reportArgumentType]
     model = make_pipeline(
-        ColumnTransformer([("value", TargetEncoder(random_state=0), [0])], remainder="passthrough"),
+        ColumnTransformer([("value", encoder, [0])], remainder="passthrough"),
         forest(TREES, min_samples_leaf=2, random_state=0),
     )
 

@@ -12,7 +12,7 @@ from htaf.data.reading import MIXED_CATEGORIES, TableError, is_date, to_text
 
 YEAR_FIRST, DAY_FIRST, MONTH_FIRST, BY_NAME = "year-month-day", "day-month-year", "month-day-year", "month by name"
 ORDERS = (YEAR_FIRST, DAY_FIRST, MONTH_FIRST, BY_NAME)
-EXAMPLES = dict(zip(ORDERS, ("2012-01-31", "31.01.2012", "01/31/2012", "31 Jan 2012"), strict=True))
+EXAMPLES: dict[str, str] = dict(zip(ORDERS, ("2012-01-31", "31.01.2012", "01/31/2012", "31 Jan 2012"), strict=True))
 DAYS = "elapsed days"
 PARTS = ("year", "month", "weekday", "day of year", "hour", DAYS)
 DAY = 86_400_000_000  # microseconds

@@ -74,8 +74,6 @@ class PackedRun:
         seen = _Bits(self.model) if bits else None
         found, notes = self._of_rows(rows, seen, text_as_missing)
         warn_unlike(notes)
-        preprocessor: Any = self.preprocessor()
-        found = relabelled(found, preprocessor.target.classes, self.about.get("labels"))
         return seen.beside(found) if seen else found
 
     def predict_with_notes(self, rows: Frame, *, text_as_missing: bool = False) -> tuple[pd.DataFrame, list[Note]]:
@@ -86,7 +84,8 @@ class PackedRun:
         preprocessor: Any = self.preprocessor()
         if self.takes_images:
             raise packed.PackedError(f"{self.path} was trained on images: expected image files, got a table")
-        return of_rows(seen or self.model, preprocessor, rows, text_as_missing=text_as_missing)
+        found, notes = of_rows(seen or self.model, preprocessor, rows, text_as_missing=text_as_missing)
+        return relabelled(found, preprocessor.target.classes, self.about.get("labels")), notes
 
     def predict_images(
         self, paths: Sequence[str | Path | bytes], *, strict: bool = True, bits: bool = False

@@ -376,7 +376,8 @@ class Run:
         preprocessor = self.preprocessor()
         if isinstance(preprocessor, ImagePreprocessor):
             raise DataError(f"{self.path} was trained on images: expected image files, got a table")
-        return of_rows(self.model(exact=exact), preprocessor, rows, text_as_missing=text_as_missing)
+        found, notes = of_rows(self.model(exact=exact), preprocessor, rows, text_as_missing=text_as_missing)
+        return relabelled(found, preprocessor.target.classes, labels_of(self.record)), notes
 
     def predict_images(
         self, paths: Sequence[str | Path | bytes], *, exact: bool = True, strict: bool = True
