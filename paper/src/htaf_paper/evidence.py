@@ -21,8 +21,25 @@ AUTO = "auto"  # the data settle the field: who asks for it asks for no value
 Record = dict[str, Any]
 
 
-# what recorded recipes say of fields that went, which is how every training is now
-ALWAYS = {"compile": False, "concept_norm": AUTO, "detach_reset": True, "exact_reset": False}
+# fields of recorded recipes that went, with what they were where they were not used
+GONE = {
+    "compile": False, "concept_norm": AUTO, "detach_reset": True, "exact_reset": False, "noise": 0.0,
+    "learn_pair": False, "views": 0, "distil": 0.0, "harden": "end", "harden_from": 0.6, "harden_to": 0.9,
+    "harden_order": "forward", "harden_unit": "layer", "harden_stages": 0, "straight_through": False, "restart": 0.3,
+    "repair": True,
+}  # fmt: skip
+# what the recipes with `exact_from` said before that was its name
+EXACT_FROM = {
+    "harden": "progressive", "harden_order": "together", "straight_through": True, "restart": 0.0, "repair": False,
+}  # fmt: skip
+
+
+def _as_now(fields: Record) -> Record:
+    """The fields of a recorded recipe by the names of now; those that went and were used stay and are refused."""
+    if EXACT_FROM.items() <= fields.items():
+        fields = {name: value for name, value in fields.items() if name not in EXACT_FROM}
+        fields["exact_from"] = fields.pop("harden_from", GONE["harden_from"])
+    return {name: value for name, value in fields.items() if name not in GONE or value != GONE[name]}
 
 
 class Evidence:
@@ -50,10 +67,7 @@ class Evidence:
         if "function" in record:
             self._cells.setdefault(_cell(record), record)
         elif "recipe" in record:
-            fields = {
-                name: value for name, value in record["recipe"].items() if name not in ALWAYS or value != ALWAYS[name]
-            }
-            recipe, split = make_recipe(**fields), record["data"].get("split")
+            recipe, split = make_recipe(**_as_now(record["recipe"])), record["data"].get("split")
             said = recipe.effective() | _about(recipe, split, record.get("source") or {}, record)
             self._trainings.setdefault((record["data"]["name"], record["seed"]), []).append((said, record))
 

@@ -365,9 +365,7 @@ class Run:
         Raises:
             RunError: a damaged run. DataError: rows lack a column or hold values that cannot be used.
         """
-        found, _ = self.predict_with_notes(rows, exact=exact, text_as_missing=text_as_missing)
-        preprocessor: Any = self.preprocessor()
-        return relabelled(found, preprocessor.target.classes, labels_of(self.record))
+        return self.predict_with_notes(rows, exact=exact, text_as_missing=text_as_missing)[0]
 
     def predict_with_notes(
         self, rows: Frame, *, exact: bool = True, text_as_missing: bool = False
