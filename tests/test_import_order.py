@@ -65,7 +65,7 @@ BUDGETS = {
     "training": 4_531,
 }
 # the same of whole folders, in all
-TOTALS = {("src/htaf",): 58_962, ("tests", "paper/tests"): 50_218, ("paper/src",): 14_006}
+TOTALS = {("src/htaf",): 58_962, ("tests", "paper/tests"): 50_216, ("paper/src",): 14_006}
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
